@@ -1,0 +1,108 @@
+"""The commands, their words and their help; what they do stands in the rooms that they call."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(
+    name="fedgc",
+    help="Federated and edge training on Flower in which no finished work is thrown away.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    epilog="Any command takes --debug: an error then shows where it came from.",
+)
+
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", "-s", help="A setting of the run, as name=value; may be repeated."),
+]
+
+
+RunName = Annotated[
+    str | None, typer.Option("--run", help="The run to ask about; the newest where none is named.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")]
+
+store = typer.Typer(help="Look after the store.", no_args_is_help=True)
+app.add_typer(store, name="store")
+
+
+@app.callback()
+def _root() -> None:
+    """Show the commands where none is given."""
+
+
+@app.command()
+def demo(
+    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
+    settings: Settings = None,
+) -> None:
+    """Train digits on four devices of this machine: one is four times slower, one is killed and comes back.
+
+    Example: fedgc demo --rounds 30 --set blocks=1
+    """
+    from fedgc.cli.demo import run_demo  # here, as help must not wait for what a federation needs
+    from fedgc.cli.settings import parse
+
+    run_demo(rounds, parse(settings or []))
+
+
+@app.command()
+def speeds(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
+    """Show what each device could do so far: speed, spread, failures, trend, share of its work that counted.
+
+    Example: fedgc speeds --run demo-20260101-120000-1 --json
+    """
+    from fedgc.cli import history
+
+    history.say(lambda store: history.speeds(store, run), as_json=as_json, watch=watch)
+
+
+@app.command()
+def status(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
+    """Show the runs, the round under way, the code and why it was chosen, and when each device was last seen.
+
+    Example: fedgc status --watch
+    """
+    from fedgc.cli import history
+
+    history.say(lambda store: history.status(store, run), as_json=as_json, watch=watch)
+
+
+@store.command()
+def check(as_json: AsJson = False) -> None:
+    """Look for damage and count what there is; exit code 1 where something is wrong.
+
+    Example: fedgc store check
+    """
+    from fedgc.cli import upkeep
+
+    upkeep.check(as_json=as_json)
+
+
+@store.command()
+def backup(path: Annotated[Path, typer.Argument(help="A file that does not exist yet.")]) -> None:
+    """Copy the store to a new file, also while runs write to it.
+
+    Example: fedgc store backup /backups/fedgc-monday.db
+    """
+    from fedgc.cli import upkeep
+
+    upkeep.backup(path)
+
+
+@store.command()
+def vacuum(
+    keep: Annotated[
+        int | None, typer.Option(help="First fold the device rows of all but so many rounds.")
+    ] = None,
+) -> None:
+    """Give room that is no longer used back to the disk.
+
+    Example: fedgc store vacuum --keep 10000
+    """
+    from fedgc.cli import upkeep
+
+    upkeep.vacuum(keep)

@@ -1,0 +1,230 @@
+"""`fedgc speeds` and `fedgc status`: the store's answers, for people and as JSON.
+
+May import: store, history; rich.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from fedgc.cli.view import megabytes, terminal
+from fedgc.errors import Unusable
+from fedgc.store.database import Store
+from fedgc.store.views import Device, Pace, Round, Run
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+TREND_WIDTH: Final = 16
+SHOWN_RUNS: Final = 5
+WATCH_S: Final = 1.0
+ALIVE_S: Final = 60.0  # a run that said nothing for so long has probably died
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """One answer in both forms."""
+
+    figures: Mapping[str, Any]
+    shown: Callable[[], RenderableType]
+
+
+def say(ask: Callable[[Store], Answer], *, as_json: bool, watch: bool) -> None:
+    """Ask the store, once or again and again, and print the answer."""
+    with Store.open(reads_only=True) as store:
+        if as_json:
+            sys.stdout.write(json.dumps(ask(store).figures, indent=1, default=_plain) + "\n")
+            return
+        console = terminal()
+        if not watch:
+            console.print(ask(store).shown())
+            return
+        _watch(console, lambda: ask(store).shown())
+
+
+def _plain(value: object) -> object:
+    """Return what JSON can say of a value of ours."""
+    if is_dataclass(value):
+        return {each.name: getattr(value, each.name) for each in fields(value)}
+    return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _watch(console: Console, shown: Callable[[], RenderableType]) -> None:
+    if not console.is_terminal:
+        raise Unusable("--watch: saw no terminal, needed one; ask again and again with --json instead")
+    try:
+        with Live(shown(), console=console, auto_refresh=False) as live:
+            while True:
+                time.sleep(WATCH_S)
+                live.update(shown(), refresh=True)
+    except KeyboardInterrupt:
+        return
+
+
+# ---- speeds
+
+
+def speeds(store: Store, run: str | None) -> Answer:
+    """Return what every device could do at the task of a run (None: the newest)."""
+    known = store.run(run) if run else next(iter(store.runs(1)), None)
+    if known is None:
+        raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
+    paces = store.paces(known.task)
+    return Answer(
+        {"task": known.task, "devices": [_pace_figures(pace) for pace in paces]},
+        lambda: _speeds_table(known.task, paces),
+    )
+
+
+def _pace_figures(pace: Pace) -> dict[str, Any]:
+    return {
+        "device": pace.device.device,
+        "name": pace.device.name,
+        "speed": pace.speed,
+        "trend_step_s": list(pace.trend),
+        "rounds": pace.rounds,
+        "finished": pace.finished,
+        "counted": pace.counted,
+        "counted_share": pace.counted_share,
+        "failures": pace.failures,
+        "implausible": pace.implausible,
+    }
+
+
+def _speeds_table(task: str, paces: Sequence[Pace]) -> Table:
+    table = Table(title=f"Devices at {task}")
+    table.add_column("device", no_wrap=True)
+    for column in ("steps a second", "spread", "rounds", "failures", "counted", "uplink"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("trend", no_wrap=True)
+    for pace in paces:
+        speed = pace.speed
+        table.add_row(
+            pace.device.name or pace.device.device,
+            f"{1 / speed.step_s:.1f}" if speed else "-",
+            f"{speed.spread_s / speed.step_s:.0%}" if speed else "-",
+            str(pace.rounds),
+            str(pace.failures),
+            f"{pace.counted_share:.0%}" if pace.counted_share is not None else "-",
+            f"{megabytes(speed.up_bytes_s)}/s" if speed and speed.up_bytes_s else "-",
+            sparkline([1 / step_s for step_s in pace.trend if step_s]),
+        )
+    return table
+
+
+def sparkline(values: Sequence[float]) -> str:
+    """Return the last values as bars, the longest as high as a bar can be.
+
+    >>> sparkline([1.0, 2.0, 4.0]), sparkline([])
+    ('▂▄█', '')
+    """
+    recent = values[-TREND_WIDTH:]
+    top = max(recent, default=0.0)
+    return "".join(BARS[max(0, min(7, round(8 * value / top) - 1))] for value in recent) if top > 0 else ""
+
+
+# ---- status
+
+
+def status(store: Store, run: str | None) -> Answer:
+    """Return the runs, and how one of them (None: the newest) stands."""
+    runs = store.runs(SHOWN_RUNS)
+    if run is None and not runs:
+        raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
+    chosen = store.run(run) if run else runs[0]
+    last = store.rounds(chosen.run, after=(chosen.last_round or 0) - 1)
+    devices, decisions = store.devices(), store.decisions(chosen.run)
+    figures = {
+        "store": store.name,
+        "runs": runs,
+        "run": chosen,
+        "last_round": _round_figures(last[-1]) if last else None,
+        "devices": devices,
+        "decisions": decisions[-SHOWN_RUNS:],
+    }
+    why = [f"round {each.round}: {each.what}: {each.reason}" for each in decisions[-3:]]
+    return Answer(
+        figures, lambda: Group(_runs_table(runs), _run_lines(chosen, last, why), _seen_table(devices))
+    )
+
+
+def _round_figures(each: Round) -> dict[str, Any]:
+    row = each.row
+    return {
+        "round": row.round,
+        "outcome": row.outcome,
+        "replicas": row.replicas,
+        "blocks": row.blocks,
+        "amplification": row.amplification,
+        "error": row.error,
+        "short": list(row.short),
+        "reason": row.reason,
+        "metrics": dict(row.metrics),
+        "finished": each.finished,
+        "counted": each.counted,
+        "up_bytes": each.up_bytes,
+        "down_bytes": each.down_bytes,
+        "control_bytes": each.control_bytes,
+    }
+
+
+def _runs_table(runs: Sequence[Run]) -> Table:
+    table = Table(title="Runs, newest first")
+    for column in ("run", "task", "state", "rounds", "reason"):
+        table.add_column(column, no_wrap=column != "reason")
+    for each in runs:
+        table.add_row(each.run, each.task, _state(each), str(each.rounds), each.reason)
+    return table
+
+
+def _state(run: Run) -> str:
+    silent = time.time() - run.heard
+    return (
+        f"{run.state}, silent for {ago(silent)}" if run.state == "running" and silent > ALIVE_S else run.state
+    )
+
+
+def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
+    lines = [f"{run.run}:"]
+    if run.state == "running" and run.present:
+        now = run.present
+        lines.append(
+            f"  round {now.get('round')} of {now.get('rounds')}, {now.get('phase')}: "
+            f"{now.get('covered')} of {now.get('chunks')} chunks have a copy, {now.get('copies')} aimed for"
+        )
+    if last:
+        row = last[-1].row
+        lines.append(
+            f"  last round {row.round}: {row.outcome}, {row.replicas} replicas, {row.blocks} blocks"
+            f"{f', amplification {row.amplification:.2f}' if row.amplification is not None else ''}"
+        )
+    return Text("\n".join(lines + [f"  {line}" for line in why]))
+
+
+def _seen_table(devices: Sequence[Device]) -> Table:
+    table = Table(title="Devices")
+    for column in ("name", "device", "link", "last seen"):
+        table.add_column(column, no_wrap=True)
+    for each in devices:
+        table.add_row(
+            each.name or "-", each.device, each.link or "-", f"{ago(time.time() - each.last_seen)} ago"
+        )
+    return table
+
+
+def ago(seconds: float) -> str:
+    """Return a time as a person says it.
+
+    >>> ago(3.2), ago(200), ago(7300), ago(200_000)
+    ('3 s', '3 min', '2 h', '2 days')
+    """
+    for unit, size in (("days", 86_400), ("h", 3_600), ("min", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)} {unit}"
+    return f"{max(0, int(seconds))} s"

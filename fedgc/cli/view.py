@@ -1,0 +1,123 @@
+"""What a person sees of a run: a live view while it runs, tables when it is over. Reads the store alone.
+
+May import: store; rich.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from rich.console import Console, Group, RenderableType
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from fedgc.history import DeviceRow
+from fedgc.store.views import Round
+
+PIPE_WIDTH: Final = 120
+
+
+def terminal() -> Console:
+    """Return where to print: the terminal as wide as it is, a pipe wide enough for every table."""
+    console = Console()
+    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+
+
+def megabytes(count: float) -> str:
+    """Return bytes as a person reads them.
+
+    >>> megabytes(1_234_567), megabytes(950)
+    ('1.23 MB', '0.95 kB')
+    """
+    if count >= 1e6:
+        return f"{count / 1e6:.2f} MB"
+    return f"{count / 1e3:.2f} kB"
+
+
+def accuracy(rounds: Sequence[Round]) -> float | None:
+    """Return the newest accuracy that was measured."""
+    for each in reversed(rounds):
+        if "accuracy" in each.row.metrics:
+            return each.row.metrics["accuracy"]
+    return None
+
+
+def round_line(each: Round) -> str:
+    """Return one round as one line, for logs and pipes."""
+    row = each.row
+    measured = "".join(f"  {name} {value:.3f}" for name, value in sorted(row.metrics.items()))
+    missing = f", short of {len(row.short)} chunks" if row.short else ""
+    return (
+        f"round {row.round}: {row.outcome}{missing} in {row.working_s + row.collecting_s:.2f} s, "
+        f"{each.counted} of {each.finished} finished chunks counted, {row.blocks} blocks, "
+        f"up {megabytes(each.up_bytes)}, down {megabytes(each.down_bytes)}{measured}"
+    )
+
+
+def live_view(
+    total: int, present: Mapping[str, Any], rounds: Sequence[Round], notes: Iterable[str]
+) -> RenderableType:
+    """Return the run as it stands now."""
+    last = rounds[-1].row.round if rounds else 0
+    head = Table.grid(padding=(0, 1))
+    head.add_row("rounds", ProgressBar(total=total, completed=last, width=40), f"{last} of {total}")
+    covered, chunks = int(present.get("covered", 0)), int(present.get("chunks", 0) or 1)
+    phase = f"{covered} of {chunks} chunks have a copy, {present.get('phase', 'waiting')}"
+    head.add_row("this round", ProgressBar(total=chunks, completed=covered, width=40), phase)
+    reached = accuracy(rounds)
+    lines = [Text(round_line(each), style="dim") for each in rounds[-5:]]
+    score = Text(
+        f"accuracy {reached:.3f}" if reached is not None else "accuracy not measured yet", style="bold"
+    )
+    return Group(head, score, *lines, *(Text(note, style="yellow") for note in notes))
+
+
+def summary(rounds: Sequence[Round], seconds: float) -> Table:
+    """Return the run as one small table."""
+    table = Table(title="The run", show_header=False)
+    reached = accuracy(rounds)
+    finished = sum(each.finished for each in rounds)
+    counted = sum(each.counted for each in rounds)
+    rows = [each.row for each in rounds]
+    outcomes = [row.outcome for row in rows]
+    in_rounds = [row.working_s + row.collecting_s for row in rows]
+    facts = {
+        "rounds": ", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)),
+        "accuracy": f"{reached:.3f}" if reached is not None else "not measured",
+        "time": f"{seconds:.1f} s, of which rounds {sum(in_rounds):.1f} s",
+        "bytes up": megabytes(sum(each.up_bytes for each in rounds)),
+        "bytes down": megabytes(sum(each.down_bytes for each in rounds)),
+        "bytes of control": megabytes(sum(each.control_bytes for each in rounds)),
+        "chunks counted": f"{counted} of {finished} finished",
+        "work discarded": f"{1 - counted / finished:.1%}" if finished else "none was finished",
+        "chunks skipped, taken": f"{sum(r.skips for r in rows)}, {sum(r.takes for r in rows)}",
+        "uploads pruned, repaired": f"{sum(r.pruned for r in rows)}, {sum(r.repairs for r in rows)}",
+        "blocks": ", ".join(map(str, sorted({row.blocks for row in rows if row.blocks}))),
+    }
+    for name, value in facts.items():
+        table.add_row(name, value)
+    return table
+
+
+def devices_table(rows: Mapping[str, Sequence[DeviceRow]], names: Mapping[str, str]) -> Table:
+    """Return what each device did, summed over its rounds."""
+    table = Table(title="The devices")
+    table.add_column("device", no_wrap=True)
+    for column in ("rounds", "finished", "counted", "discarded", "s per step", "up", "down"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("faults")
+    for device, own in sorted(rows.items(), key=lambda each: names.get(each[0], each[0])):
+        finished, counted = sum(row.finished for row in own), sum(row.counted for row in own)
+        steps = [row.step_s for row in own if row.step_s is not None]
+        table.add_row(
+            names.get(device) or device,
+            str(sum(1 for row in own if row.finished)),
+            str(finished),
+            str(counted),
+            str(finished - counted),
+            f"{sum(steps) / len(steps):.4f}" if steps else "-",
+            megabytes(sum(row.up_bytes for row in own)),
+            megabytes(sum(row.down_bytes for row in own)),
+            ", ".join(dict.fromkeys(row.failure for row in own if row.failure)) or "none",
+        )
+    return table

@@ -1,0 +1,15 @@
+"""Names for the arrays of this room.
+
+Shape letters: w workers, n chunks, c columns (classes of workers), b blocks, p patterns of finished
+classes, d parameters.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+Float: TypeAlias = NDArray[np.float64]
+Bool: TypeAlias = NDArray[np.bool_]
+Int: TypeAlias = NDArray[np.int64]
+Vector: TypeAlias = NDArray[np.floating[Any]]  # float32 or float64: what trains decides

@@ -1,0 +1,101 @@
+"""Completion: the best sum when the deadline left some chunks short of copies.
+
+With the rows U_i of the present copies the decoded blocks are sum_i P_i G_i, P_i = R U_i: the identity
+for a full chunk, a projector for a short one. Least squares leaves it at that; its error is smallest
+if chunk updates have nothing in common. But they share a mean, and then all the missing parts point
+the same way. What is short is a fair sample of the chunks (ids are permuted, orders shifted every
+round), so the full chunks can stand in for it without bias:
+
+    U_i -> U_i (I + s D) for full i,    D = (1 / N_full) * sum over short chunks of (I - P_i).
+
+Then sum_i P_i = N I for s = 1, and the mean over all draws is the true sum. With pairwise correlation
+c of chunk updates the squared error is c N_full^2 (1-s)^2 ||D||^2 + (1-c) N_full s^2 ||D||^2 plus what
+no s changes, which is least at s = c N_full / (c N_full + 1 - c).
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from fedgc.codes.arrays import Float, Int
+from fedgc.codes.mixing import Mixing
+from fedgc.errors import BadSetting, BadVector
+
+
+def complete(frame: Float, mixing: Mixing, count_p: Int, correlation: float | None) -> Mixing:
+    """Let full chunks stand in for short ones; unknown correlation (None) means without bias.
+
+    >>> from fedgc.codes.mixing import mix
+    >>> one = np.ones((1, 1))
+    >>> half = complete(one, mix(one, np.array([[0.0], [1.0]])), np.array([2, 2]), None)
+    >>> half.rows_pcb.ravel().tolist()
+    [0.0, 2.0]
+    """
+    full = int(count_p[mixing.full_p].sum())
+    if not full:
+        return mixing
+    gap_bb = -((frame @ mixing.rows_pcb - np.eye(frame.shape[-2])) * count_p[:, None, None])[~mixing.full_p]
+    share = shrinkage(full, correlation)
+    stand_in_bb = np.eye(frame.shape[-2]) + share / full * gap_bb.sum(axis=0)
+    rows_pcb = np.where(mixing.full_p[:, None, None], mixing.rows_pcb @ stand_in_bb, mixing.rows_pcb)
+    return replace(mixing, rows_pcb=rows_pcb)
+
+
+def shrinkage(full: int, correlation: float | None) -> float:
+    """Return the share of the unbiased completion that gives the least expected error.
+
+    >>> shrinkage(60, 0.5), shrinkage(60, 0.0), shrinkage(60, None)
+    (0.9836065573770492, 0.0, 1.0)
+    """
+    check_correlation(correlation)
+    if correlation is None:
+        return 1.0
+    return correlation * full / (correlation * full + 1.0 - correlation)
+
+
+def check_correlation(correlation: float | None) -> None:
+    """Refuse a correlation that cannot be.
+
+    >>> check_correlation(0.3)
+    """
+    if correlation is not None and not 0.0 <= correlation <= 1.0:
+        raise BadSetting(f"correlation {correlation}: 0 to 1 is needed")
+
+
+def expected_error(frame: Float, mixing: Mixing, count_p: Int, correlation: float | None) -> float:
+    """Return the expected error of the sum relative to its size.
+
+    Unknown correlation counts as none: the error without bias is then largest.
+
+    >>> from fedgc.codes.mixing import mix
+    >>> one = np.ones((1, 1))
+    >>> expected_error(one, mix(one, np.array([[0.0], [1.0]])), np.array([1, 3]), 0.0)
+    0.5
+    """
+    common = 0.0 if correlation is None else correlation
+    blocks = frame.shape[-2]
+    miss_pbb = frame @ mixing.rows_pcb - np.eye(blocks)
+    together = float(((miss_pbb * count_p[:, None, None]).sum(axis=0) ** 2).sum())
+    apart = float(((miss_pbb**2).sum(axis=(1, 2)) * count_p).sum())
+    chunks = int(count_p.sum())
+    size = common * chunks**2 + (1.0 - common) * chunks
+    return float(np.sqrt((common * together + (1.0 - common) * apart) / (blocks * size)))
+
+
+def estimate_correlation(sketches: Sequence[Sequence[float]]) -> float:
+    """Estimate the pairwise correlation of chunk updates from equal random projections of them.
+
+    (||sum s||^2 - sum ||s||^2) / ((n - 1) sum ||s||^2), cut to 0 ... 1.
+
+    >>> estimate_correlation([[1.0, 0.0], [1.0, 0.0]]), estimate_correlation([[1.0, 0.0], [0.0, 1.0]])
+    (1.0, 0.0)
+    """
+    sketch_ns = np.asarray(sketches, np.float64)
+    if sketch_ns.ndim != 2 or not np.isfinite(sketch_ns).all():
+        raise BadVector(f"sketches of shape {sketch_ns.shape}: rows of finite numbers are needed")
+    own = float((sketch_ns**2).sum())
+    if len(sketch_ns) < 2 or own == 0.0:
+        return 0.0
+    joint = float((sketch_ns.sum(axis=0) ** 2).sum())
+    return min(max((joint - own) / ((len(sketch_ns) - 1) * own), 0.0), 1.0)

@@ -1,0 +1,76 @@
+"""The frame code: one column for each class of workers.
+
+With few classes there are few patterns of who finished a chunk. All are solved once, when the code is
+made; to solve a round is to look up each chunk's pattern. With many classes (a dictated placement)
+the patterns that occur are solved when they occur.
+
+At one block a codeword is a plain sum of chunk updates: every coefficient is 0 or 1. Each chunk is
+taken from one worker only, and the workers are chosen so that few must send: a work queue.
+"""
+
+from functools import lru_cache
+from typing import Final
+
+import numpy as np
+
+from fedgc.codes.arrays import Bool, Float, Int
+from fedgc.codes.code import Code
+from fedgc.codes.frames import frame_for
+from fedgc.codes.mixing import Mixing, all_patterns, mix, packed
+from fedgc.codes.placement import Placement
+from fedgc.codes.prune import any_worker, left_in
+
+TABLE_COLUMNS: Final = 12  # 4096 systems: tens of milliseconds and a few megabytes
+
+
+@lru_cache(maxsize=32)  # a pure function of two small numbers, asked again in every round
+def solved(columns: int, blocks: int) -> Mixing:
+    """Return all patterns of a frame, solved.
+
+    >>> solved(2, 1).full_p.tolist()
+    [False, True, True, True]
+    """
+    return mix(frame_for(columns, blocks), all_patterns(columns).astype(np.float64))
+
+
+class FrameCode(Code):
+    """A code whose conditioning does not depend on the number of workers.
+
+    >>> placed = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
+    >>> solution = FrameCode(placed, 1).solve(np.array([[True, False], [True, True]]))
+    >>> solution.exact, solution.needed, solution.coefficients(1).matrix
+    (True, frozenset({1}), ((1.0,), (1.0,)))
+    """
+
+    def __init__(self, placement: Placement, blocks: int) -> None:
+        super().__init__(placement, blocks)
+        self.frame = frame_for(placement.columns, blocks)
+        self._table = solved(placement.columns, blocks) if placement.columns <= TABLE_COLUMNS else None
+
+    @property
+    def matrix_bw(self) -> Float:
+        """R: each worker has the column of its class."""
+        matrix: Float = self.frame[:, list(self.placement.classes)]
+        return matrix
+
+    def _frame(self, chunk_s: Int) -> Float:  # noqa: ARG002 - one frame serves all chunks
+        return self.frame
+
+    def _mixing(self, finished_cs: Bool, chunk_s: Int, noise_w: Float | None) -> tuple[Mixing, Int]:
+        if noise_w is not None:
+            weight_cs = finished_cs / noise_w[self.placement.holder_cn[:, chunk_s]] ** 2
+            return mix(self.frame, weight_cs.T), np.arange(len(chunk_s))
+        bytes_s = packed(finished_cs)
+        if self._table is not None:
+            return self._table, bytes_s.astype(np.int64) @ (1 << 8 * np.arange(bytes_s.shape[1]))
+        _, first_p, pattern_s = np.unique(bytes_s, axis=0, return_index=True, return_inverse=True)
+        return mix(self.frame, finished_cs[:, first_p].T.astype(np.float64)), pattern_s.reshape(-1)
+
+    def _used(self, finished_cn: Bool, noise_w: Float | None) -> Bool:
+        if self.blocks > 1:
+            return finished_cn
+        kept_cn = left_in(self.placement, finished_cn, 1, None, any_worker)
+        worth_cn = kept_cn if noise_w is None else kept_cn / noise_w[self.placement.holder_cn]
+        used_cn = np.zeros_like(kept_cn)
+        np.put_along_axis(used_cn, worth_cn.argmax(axis=0)[None], values=True, axis=0)
+        return used_cn & kept_cn

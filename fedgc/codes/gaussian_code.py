@@ -1,0 +1,42 @@
+"""The published code: a Gaussian column for each worker (arXiv 2405.19509).
+
+Kept faithful for comparison: stability rests on the condition of small Gaussian matrices, which is
+good in the median and has no bound.
+"""
+
+import numpy as np
+
+from fedgc.codes.arrays import Bool, Float, Int
+from fedgc.codes.code import Code
+from fedgc.codes.mixing import Mixing, mix
+from fedgc.codes.placement import Placement
+
+
+class GaussianCode(Code):
+    """R has independent standard normal entries; every finished copy is mixed in.
+
+    >>> placed = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
+    >>> code = GaussianCode(placed, 2, np.random.default_rng(0))
+    >>> code.solve(np.ones((2, 2), bool)).exact
+    True
+    """
+
+    def __init__(self, placement: Placement, blocks: int, rng: np.random.Generator) -> None:
+        super().__init__(placement, blocks)
+        self._matrix_bw = rng.standard_normal((blocks, placement.workers))
+        self._frame_nbc = np.moveaxis(self._matrix_bw[:, placement.holder_cn], 2, 0)
+
+    @property
+    def matrix_bw(self) -> Float:
+        """R: a column for each worker."""
+        return self._matrix_bw
+
+    def _frame(self, chunk_s: Int) -> Float:
+        frames: Float = self._frame_nbc[chunk_s]
+        return frames
+
+    def _mixing(self, finished_cs: Bool, chunk_s: Int, noise_w: Float | None) -> tuple[Mixing, Int]:
+        weight_cs = finished_cs.astype(np.float64)
+        if noise_w is not None:
+            weight_cs /= noise_w[self.placement.holder_cn[:, chunk_s]] ** 2
+        return mix(self._frame(chunk_s), weight_cs.T), np.arange(len(chunk_s))

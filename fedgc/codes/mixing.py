@@ -1,0 +1,82 @@
+"""The small systems: what each holder of one chunk mixes in, given who finished it.
+
+With R (blocks x columns) and the finished columns S of a chunk, the holders send rows of U such that
+R_S U = I. Among all U that do, the one of least noise is U = W R' (R W R')^-1, W = 1 / variance of
+each holder's copy (0 where there is none). Fewer copies than blocks leave R_S U = P, the projector on
+what the copies span: least squares.
+
+The normal equations square the condition; two Newton steps U <- U (2 I - R U) take the residual back
+to rounding for every condition below 1e7. Figures beside each system: the condition of R_S W^(1/2)
+and the amplification (1/blocks) * sum ||R_j||^2 ||U_j||^2 of noise that is relative to each codeword.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.codes.arrays import Bool, Float
+
+DEFICIENT: Final = 1e-13  # an eigenvalue below this share of the largest is rounding, not rank
+RESIDUAL: Final = 1e-8  # largest entry of R U - I that still counts as exact
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Mixing:
+    """One system for each pattern p: coefficients (p x columns x blocks) and their figures."""
+
+    rows_pcb: Float
+    full_p: Bool  # R U = I holds
+    condition_p: Float  # inf where it does not hold
+    amplification_p: Float
+
+
+def mix(frame: Float, weight_pc: Float) -> Mixing:
+    """Solve every pattern at once; `frame` is (blocks x columns), or (p x blocks x columns).
+
+    >>> corner = mix(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), np.array([[1.0, 1, 0], [0, 0, 1]]))
+    >>> corner.full_p.tolist(), corner.condition_p.tolist(), corner.amplification_p.tolist()
+    ([True, False], [1.0, inf], [1.0, 0.5])
+    >>> np.round(corner.rows_pcb[1, 2], 6).tolist()
+    [0.5, 0.5]
+    """
+    blocks = frame.shape[-2]
+    largest_p = weight_pc.max(axis=1, initial=0.0)
+    weight_pc = weight_pc / np.where(largest_p > 0, largest_p, 1.0)[:, None]
+    weighted_pbc = frame * weight_pc[:, None, :]
+    transposed = np.swapaxes(frame, -1, -2)
+    value_pb, vector_pbb = np.linalg.eigh(weighted_pbc @ transposed)
+    kept_pb = value_pb > DEFICIENT * value_pb[:, -1:]
+    inverse_pb = np.where(kept_pb, 1.0 / np.where(kept_pb, value_pb, 1.0), 0.0)
+    inverse_pbb = (vector_pbb * inverse_pb[:, None, :]) @ np.swapaxes(vector_pbb, 1, 2)
+    rows_pcb = np.swapaxes(weighted_pbc, 1, 2) @ inverse_pbb
+    reached_pbb = frame @ rows_pcb
+    for _ in range(2):
+        rows_pcb = 2.0 * rows_pcb - rows_pcb @ reached_pbb
+        reached_pbb = frame @ rows_pcb
+    full_p = kept_pb.all(axis=1) & (np.abs(reached_pbb - np.eye(blocks)).max(axis=(1, 2)) < RESIDUAL)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        condition_p = np.where(full_p, np.sqrt(value_pb[:, -1] / value_pb[:, 0]), np.inf)
+    square_c = (frame**2).sum(axis=-2)
+    amplification_p = ((rows_pcb**2).sum(axis=2) * square_c).sum(axis=1) / blocks
+    return Mixing(rows_pcb, full_p, condition_p, amplification_p)
+
+
+def packed(finished_cn: Bool) -> NDArray[np.uint8]:
+    """Return which columns finished each chunk as bytes (chunks x bytes), for telling patterns apart.
+
+    >>> packed(np.array([[True, False], [True, True]])).tolist()
+    [[3], [2]]
+    """
+    return np.packbits(finished_cn, axis=0, bitorder="little").T
+
+
+def all_patterns(columns: int) -> Bool:
+    """Return every subset of the columns (2^columns x columns), row k the bits of k.
+
+    >>> all_patterns(2).astype(int).tolist()
+    [[0, 0], [1, 0], [0, 1], [1, 1]]
+    """
+    numbers = np.arange(2**columns)
+    return (numbers[:, None] >> np.arange(columns) & 1).astype(np.bool_)

@@ -1,0 +1,134 @@
+"""Placement: who holds which chunk, in which order, and which column of the code is whose.
+
+Only the holders of one chunk ever meet in one small system of equations, so two workers need
+different columns only where they share a chunk. Workers that share none may form a class and use
+one column: a placement with `replicas` classes needs a frame of `replicas` columns, and its
+conditioning does not depend on how many workers there are.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+import numpy as np
+
+from fedgc.codes.arrays import Bool, Int
+from fedgc.errors import BadPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Chunks in working order for each worker, and the class of each worker.
+
+    No two workers of a class hold the same chunk. `phases` says where on the serpentine each chunk
+    lies (see `order`); `holder_cn` names the worker of each chunk in each class, -1 where none is.
+
+    >>> both = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
+    >>> both.replicas, both.columns, both.holds.tolist()
+    (2, 2, [[True, True], [True, True]])
+    """
+
+    chunks: int
+    orders: tuple[tuple[int, ...], ...]
+    classes: tuple[int, ...]
+    phases: tuple[float, ...]
+    columns: int = field(init=False)
+    replicas: int = field(init=False)  # copies of the chunk that has the fewest
+    holds: Bool = field(init=False, repr=False, compare=False)
+    holder_cn: Int = field(init=False, repr=False, compare=False)
+    flat_cn: Int = field(
+        init=False, repr=False, compare=False
+    )  # where holder and chunk meet in a w x n array
+
+    def __post_init__(self) -> None:
+        _check_shape(self.chunks, self.orders, self.classes, self.phases)
+        chunk_s = np.fromiter(chain.from_iterable(self.orders), np.int64)
+        if chunk_s.size and not 0 <= chunk_s.min() <= chunk_s.max() < self.chunks:
+            seen = int(chunk_s.min()) if chunk_s.min() < 0 else int(chunk_s.max())
+            raise BadPlacement(f"chunk {seen} is held, but chunks are numbered 0 to {self.chunks - 1}")
+        worker_s = np.repeat(np.arange(len(self.orders)), [len(order) for order in self.orders])
+        class_s = np.asarray(self.classes, np.int64)[worker_s]
+        columns = max(self.classes) + 1
+        _check_disjoint(class_s * self.chunks + chunk_s, self.chunks)
+        copies_n = np.bincount(chunk_s, minlength=self.chunks)
+        if not copies_n.all():
+            orphans = np.flatnonzero(copies_n == 0)
+            raise BadPlacement(f"chunks {_few(orphans)} are held by nobody: each needs at least one holder")
+        holder_cn = np.full((columns, self.chunks), -1, np.int64)
+        holder_cn[class_s, chunk_s] = worker_s
+        holds = np.zeros((len(self.orders), self.chunks), np.bool_)
+        holds[worker_s, chunk_s] = True
+        flat_cn = np.where(holder_cn >= 0, holder_cn * self.chunks + np.arange(self.chunks), -1)
+        for array in (holder_cn, holds, flat_cn):
+            array.flags.writeable = False
+        for name, value in (
+            ("columns", columns),
+            ("replicas", int(copies_n.min())),
+            ("holds", holds),
+            ("holder_cn", holder_cn),
+            ("flat_cn", flat_cn),
+        ):
+            object.__setattr__(self, name, value)
+
+    @property
+    def workers(self) -> int:
+        """How many workers there are, idle ones included."""
+        return len(self.orders)
+
+    @property
+    def loads(self) -> tuple[int, ...]:
+        """How many chunks each worker holds."""
+        return tuple(len(order) for order in self.orders)
+
+
+def _check_shape(
+    chunks: int, orders: Sequence[Sequence[int]], classes: Sequence[int], phases: Sequence[float]
+) -> None:
+    if chunks < 1:
+        raise BadPlacement(f"{chunks} chunks: a placement needs at least 1")
+    if not orders:
+        raise BadPlacement("no workers: a placement needs at least 1")
+    if len(classes) != len(orders):
+        raise BadPlacement(f"{len(classes)} classes for {len(orders)} workers: each needs one")
+    if min(classes) < 0:
+        raise BadPlacement(f"class {min(classes)}: classes are numbered from 0")
+    if len(phases) != chunks:
+        raise BadPlacement(f"{len(phases)} phases for {chunks} chunks: each needs one")
+
+
+def _check_disjoint(class_and_chunk_s: Int, chunks: int) -> None:
+    seen, times = np.unique(class_and_chunk_s, return_counts=True)
+    if (times > 1).any():
+        where = int(seen[times > 1][0])
+        raise BadPlacement(
+            f"chunk {where % chunks} lies twice in class {where // chunks}: "
+            "holders of one chunk need different classes"
+        )
+
+
+def _few(ids: Int) -> str:
+    """Name at most eight ids."""
+    named = ", ".join(str(int(i)) for i in ids[:8])
+    return named if ids.size <= 8 else f"{named} and {ids.size - 8} more"
+
+
+def finished(placement: Placement, done: Bool) -> Bool:
+    """Return who of each chunk's holders finished it (columns x chunks), or refuse a false claim.
+
+    >>> both = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
+    >>> finished(both, np.array([[True, False], [True, True]])).tolist()
+    [[True, False], [True, True]]
+    """
+    done = np.asarray(done)
+    shape = (placement.workers, placement.chunks)
+    if done.shape != shape or done.dtype != np.bool_:
+        raise BadPlacement(f"a finished matrix of {done.dtype} {done.shape} came, bool {shape} is needed")
+    finished_cn: Bool = np.take(done, placement.flat_cn, mode="wrap")
+    finished_cn &= placement.flat_cn >= 0
+    if np.count_nonzero(finished_cn) != np.count_nonzero(done):
+        worker, chunk = np.argwhere(done & ~placement.holds)[0]
+        raise BadPlacement(
+            f"worker {worker} claims chunk {chunk}, of which it holds no copy; "
+            f"it holds {_few(np.asarray(placement.orders[worker], np.int64)) or 'none'}"
+        )
+    return finished_cn

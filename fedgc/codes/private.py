@@ -1,0 +1,59 @@
+"""Data that lies with one device only.
+
+Nobody can stand in for a slow device there. If it started every round with the same chunk, its last
+chunks would never count. So it carries on where it stopped; over the rounds every chunk gets the same
+chance p (finished / held, known from the device's history), and weighting by 1 / p makes the sum true
+on average (Horvitz and Thompson 1952). A weight is cut at a limit: a little bias for much variance.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from fedgc.codes.placement import Placement
+from fedgc.errors import BadSetting
+
+
+def carry_on(order: Sequence[int], finished: int) -> tuple[int, ...]:
+    """Return the next round's order of a device that finished the first chunks of this one.
+
+    >>> carry_on((4, 7, 9), 2), carry_on((4, 7, 9), 3)
+    ((9, 4, 7), (4, 7, 9))
+    """
+    if not 0 <= finished <= len(order):
+        raise BadSetting(f"{finished} chunks finished of {len(order)}")
+    return (*order[finished:], *order[:finished])
+
+
+def completion_probability(finished: Sequence[int], load: int) -> float:
+    """Return the chance that a chunk of this device is finished in a round, from past rounds.
+
+    Half a chunk is added to what was finished and to what was held, so that it is never 0.
+
+    >>> completion_probability([3, 0], 4), completion_probability([], 4)
+    (0.4117647058823529, 1.0)
+    """
+    if load < 1 or any(not 0 <= count <= load for count in finished):
+        raise BadSetting(f"finished {list(finished)[:8]} of {load} chunks held: 0 to {load} are possible")
+    return (sum(finished) + 0.5) / (load * len(finished) + 0.5)
+
+
+def inverse_weights(
+    placement: Placement, probability_w: Sequence[float], most: float = 4.0
+) -> tuple[float, ...]:
+    """Return what each chunk counts in the sum: 1 / (chance that any of its holders finishes it).
+
+    >>> alone = Placement(2, ((0,), (1,)), (0, 0), (0.25, 0.75))
+    >>> inverse_weights(alone, [0.5, 0.1])
+    (2.0, 4.0)
+    """
+    chance_w = np.asarray(probability_w, np.float64)
+    if chance_w.shape != (placement.workers,) or not ((chance_w > 0) & (chance_w <= 1)).all():
+        raise BadSetting(
+            f"chances {list(probability_w)[:8]}: one above 0 and up to 1 for each worker is needed"
+        )
+    if not most >= 1:
+        raise BadSetting(f"largest weight {most}: 1 or more is needed")
+    miss_cn = np.where(placement.holder_cn >= 0, 1.0 - chance_w[placement.holder_cn], 1.0)
+    weight_n = np.minimum(1.0 / (1.0 - miss_cn.prod(axis=0)), most)
+    return tuple(weight_n.tolist())

@@ -1,0 +1,93 @@
+"""After a lost upload: who sends which part of the lost codeword.
+
+The codeword z = sum over its terms (chunk, row) of row . update is known term by term, and every term
+can be computed by any other worker that finished the chunk. So the terms are shared out among the
+fewest such workers; each sends one vector of the size of a codeword, which the server adds under the
+lost worker's column. A repair that is lost in its turn is repaired by the same rule: its terms keep
+their column, whoever sends them, and every (column, chunk) enters the sum exactly once.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fedgc.codes.arrays import Bool, Vector
+from fedgc.codes.encode import Coefficients, encode
+from fedgc.errors import BadPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """`helper` sends these terms; they are added under `column`, the worker whose upload was lost."""
+
+    helper: int
+    column: int
+    coefficients: Coefficients
+
+    def encode(self, updates: Mapping[int, Vector]) -> Vector:
+        """Return what the helper sends."""
+        return encode(self.coefficients.chunks, self.coefficients.matrix, updates)
+
+
+@dataclass(frozen=True, slots=True)
+class Repairs:
+    """The parts that make up one lost codeword, and the chunks that nobody else finished."""
+
+    column: int
+    parts: tuple[Repair, ...]
+    missing: Coefficients
+
+    @property
+    def exact(self) -> bool:
+        """Whether the parts make up the whole lost codeword."""
+        return not self.missing.chunks
+
+
+def repair(
+    column: int,
+    lost: Coefficients,
+    done: Bool,
+    *,
+    gone: Sequence[int] = (),
+    cost: Sequence[float] | None = None,
+) -> Repairs:
+    """Share out the lost terms among the fewest workers that finished their chunks.
+
+    `gone` are workers that cannot help, nor can those whose rows of `done` are all False. The worker
+    that gave its name to the column may help like any other, if it is not gone: it may have lost a
+    repair only, or be back. Among equally useful helpers the one of least `cost` is asked.
+
+    >>> done = np.array([[True, True], [True, False], [True, True]])
+    >>> plan = repair(0, Coefficients((0, 1), ((1.0,), (1.0,))), done, gone=(0,))
+    >>> [(part.helper, part.coefficients.chunks) for part in plan.parts], plan.exact
+    ([(2, (0, 1))], True)
+    """
+    done = np.asarray(done)
+    if done.ndim != 2 or done.dtype != np.bool_ or max(lost.chunks, default=0) >= done.shape[1]:
+        raise BadPlacement(
+            f"a finished matrix of {done.dtype} {done.shape}, lost are chunks {lost.chunks[:8]}"
+        )
+    if not all(0 <= worker < len(done) for worker in (column, *gone)):
+        raise BadPlacement(f"worker {column} or one of {list(gone)[:8]} is none of 0 to {len(done) - 1}")
+    able_wt = done[:, list(lost.chunks)]
+    able_wt[list(gone)] = False
+    price_w = np.zeros(len(done)) if cost is None else np.asarray(cost, np.float64)
+    if price_w.shape != (len(done),):
+        raise BadPlacement(f"costs of shape {price_w.shape}: one for each of {len(done)} workers is needed")
+    open_t = np.logical_or.reduce(able_wt, axis=0)
+    missing = np.flatnonzero(~open_t)
+    parts = []
+    while open_t.any():
+        covers_w = (able_wt & open_t).sum(axis=1)
+        helper = int(np.lexsort((price_w, -covers_w))[0])
+        terms = np.flatnonzero(able_wt[helper] & open_t)
+        open_t[terms] = False
+        parts.append(Repair(helper, column, _chosen(lost, terms.tolist())))
+    return Repairs(column, tuple(parts), _chosen(lost, missing.tolist()))
+
+
+def _chosen(terms: Coefficients, indices: Sequence[int]) -> Coefficients:
+    return Coefficients(
+        tuple(terms.chunks[index] for index in indices), tuple(terms.matrix[index] for index in indices)
+    )

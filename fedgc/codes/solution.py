@@ -1,0 +1,105 @@
+"""What was solved from one finished matrix: who sends which mixture, and how good the sum will be."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from fedgc.codes.arrays import Bool, Float, Int, Vector
+from fedgc.codes.decoder import Decoder
+from fedgc.codes.encode import Coefficients, block_size, encode
+from fedgc.codes.placement import Placement, finished
+from fedgc.codes.repair import Repairs, repair
+from fedgc.errors import BadPlacement, BadVector, NotRecoverable
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Solution:
+    """The coefficients of every worker, kept by pattern of finished classes.
+
+    `exact`: the codewords of all `needed` workers give the plain sum. `short`: chunks that lack
+    copies. `error`: the estimated relative error of the sum where it is not exact. `condition` is the
+    worst over the chunks that are complete, `amplification` the mean over all.
+
+    >>> from fedgc.codes import FrameCode, place
+    >>> placed = place(2, [1.0, 1.0], 2)
+    >>> solution = FrameCode(placed, 2).solve(placed.holds)
+    >>> updates = {0: np.array([1.0, 2.0, 3.0]), 1: np.array([10.0, 20.0, 30.0])}
+    >>> codewords = {worker: solution.encode(worker, updates) for worker in solution.needed}
+    >>> [codeword.size for codeword in codewords.values()]
+    [2, 2]
+    >>> np.round(solution.decode(codewords, 3), 9).tolist()
+    [11.0, 22.0, 33.0]
+    """
+
+    exact: bool
+    short: tuple[int, ...]
+    amplification: float
+    condition: float
+    error: float | None
+    blocks: int
+    placement: Placement = field(repr=False)
+    matrix_bw: Float = field(repr=False)  # each worker's column of the code
+    used_cn: Bool = field(repr=False)  # the copies that are mixed in
+    pattern_n: Int = field(repr=False)
+    rows_pcb: Float = field(repr=False)
+
+    @property
+    def needed(self) -> frozenset[int]:
+        """The workers whose codewords make up the sum."""
+        used_w = np.zeros(self.placement.workers, np.bool_)
+        used_w[self.placement.holder_cn[self.used_cn]] = True
+        return frozenset(np.flatnonzero(used_w).tolist())
+
+    def column(self, worker: int) -> Float:
+        """Return the factors with which a codeword of this worker enters each block of the sum."""
+        self._check_worker(worker)
+        column_b: Float = self.matrix_bw[:, worker]
+        return column_b
+
+    def coefficients(self, worker: int) -> Coefficients:
+        """Return what the worker mixes: its chunks that count, one coefficient for each block."""
+        self._check_worker(worker)
+        held = np.asarray(self.placement.orders[worker], np.int64)
+        column = self.placement.classes[worker]
+        chunk_s = np.sort(held[self.used_cn[column, held]])
+        rows_sb = self.rows_pcb[self.pattern_n[chunk_s], column]
+        return Coefficients(tuple(chunk_s.tolist()), tuple(map(tuple, rows_sb.tolist())))
+
+    def without(self, worker: int, done: Bool) -> Repairs:
+        """Return what others send when this worker's codeword is lost.
+
+        `done` says who can help now: rows of workers that are gone must be all False.
+        """
+        finished(self.placement, done)
+        return repair(worker, self.coefficients(worker), done, gone=(worker,))
+
+    def encode(self, worker: int, updates: Mapping[int, Vector]) -> Vector:
+        """Return the codeword of this worker, all zeros where it is not needed."""
+        coefficients = self.coefficients(worker)
+        if coefficients.chunks:
+            return encode(coefficients.chunks, coefficients.matrix, updates)
+        if not updates:
+            raise BadVector(f"worker {worker} mixes no chunk and has no update to take the size from")
+        like = next(iter(updates.values()))
+        return np.zeros(block_size(like.size, self.blocks), like.dtype)
+
+    def decode(self, codewords: Mapping[int, Vector], size: int) -> Vector:
+        """Return the sum over all chunks, its best estimate where copies lack."""
+        lost = sorted(self.needed - codewords.keys())
+        if lost:
+            raise NotRecoverable(f"codewords of workers {lost[:8]} lack: all {len(self.needed)} are needed")
+        decoder = Decoder(self, size)
+        length = block_size(size, self.blocks)
+        for worker in sorted(self.needed):
+            if codewords[worker].shape != (length,):
+                raise BadVector(
+                    f"the codeword of worker {worker} has shape {codewords[worker].shape}: "
+                    f"({length},) is needed for {size} numbers in {self.blocks} blocks"
+                )
+            decoder.add(worker, codewords[worker], 0)
+        return decoder.total()
+
+    def _check_worker(self, worker: int) -> None:
+        if not 0 <= worker < self.placement.workers:
+            raise BadPlacement(f"worker {worker}: workers are numbered 0 to {self.placement.workers - 1}")

@@ -1,0 +1,70 @@
+"""Who may open a session: one token for one device and lease, exchanged at the first welcome for a ticket.
+
+A hello proves, by a signature over a fresh challenge and the server's certificate, that the device holds
+its key; the token proves that Flower brought it here. A token is spent when its device has its ticket, and
+not before: a welcome that was lost on the way must not shut the device out.
+
+May import: errors, messages, identity, seat, wire.
+"""
+
+import hmac
+from typing import Final
+
+from fedgc.errors import NotAdmitted
+from fedgc.flower import identity
+from fedgc.flower.seat import Seat
+from fedgc.flower.wire import Hello
+from fedgc.messages import WIRE_VERSION
+
+EARLIEST: Final = 0.75  # leases end between this share of their time and all of it: not all renew at once
+
+
+class Admission:
+    """The tokens of one run."""
+
+    def __init__(self, run: str, server: bytes, lease_s: float) -> None:
+        """`server` is the fingerprint of the listener's certificate."""
+        self.run: Final = run
+        self._server = server
+        self._lease_s = lease_s
+        self._tokens: dict[bytes, Seat | None] = {}
+
+    def expect(self, token: bytes) -> None:
+        """Let one device in that shows this token."""
+        self._tokens[token] = None
+
+    def cancel(self, token: bytes) -> None:
+        """Let nobody in with this token any more."""
+        self._tokens.pop(token, None)
+
+    def used(self, token: bytes, seat: Seat) -> None:
+        """This token has given this seat."""
+        self._tokens[token] = seat
+
+    def check(self, hello: Hello, nonce: bytes) -> str:
+        """Return the identity that a hello proves, or raise NotAdmitted."""
+        if hello.version != WIRE_VERSION:
+            raise NotAdmitted(f"hello: saw wire version {hello.version}, needed {WIRE_VERSION}")
+        if hello.run != self.run:
+            raise NotAdmitted("hello: it is meant for another run")
+        signed = identity.statement(WIRE_VERSION, self.run, hello.credential, nonce, self._server)
+        return identity.check(hello.key, hello.signature, signed)
+
+    def is_new(self, hello: Hello, device: str, seat: Seat | None) -> bool:
+        """Return whether a hello begins a session or goes on with `seat`; or raise NotAdmitted."""
+        if hello.credential in self._tokens:
+            used_by = self._tokens[hello.credential]
+            if used_by is None and hello.heard == 0:
+                return True
+            if seat is not None and used_by is seat and not seat.confirmed:
+                return False
+            raise NotAdmitted(f"hello of {device}: this token was used before")
+        if seat is None or not hmac.compare_digest(hello.credential, seat.ticket):
+            raise NotAdmitted(f"hello of {device}: its token or ticket is not one of this run")
+        seat.confirmed = True
+        return False
+
+    def lease_s(self, device: str) -> float:
+        """Return how long this device's session lasts."""
+        share: float = int(device, 16) / 16.0 ** len(device)
+        return self._lease_s * (EARLIEST + (1 - EARLIEST) * share)

@@ -1,0 +1,267 @@
+"""The listener's desk: who has a seat, what they say, whose codeword comes next. No network in here.
+
+Everything runs in the listener's thread. A seat lives as long as a device's session, over any number of
+streams; frames come in from the stream that carries it now, events go out to the driver.
+
+May import: config, errors, messages, and this room's machines (admission, seat, slots, wire).
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from logging import Logger
+from typing import Any, Final, Protocol
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
+from fedgc.flower import wire
+from fedgc.flower.accounts import Accounts, Amounts
+from fedgc.flower.admission import Admission
+from fedgc.flower.flow import Flow
+from fedgc.flower.pieces import Incoming, Vector
+from fedgc.flower.seat import Seat
+from fedgc.flower.slots import Slots
+from fedgc.flower.wire import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
+from fedgc.messages import Close, Codeword, Event, Failed, Lost, ToDevice, Work
+
+Stub = tuple[str, StreamId]
+
+
+class Timer(Protocol):
+    """What `later` returns."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the desk may not make up itself."""
+
+    clock: Callable[[], float]  # seconds on the driver's clock
+    entropy: Callable[[int], bytes]
+    wall: Callable[[], float]  # seconds since 1970, for the certificate alone
+    log: Logger
+
+
+class Desk:
+    """All seats of one run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        numbers: int,
+        admission: Admission,
+        emit: Callable[[Event], None],
+        around: Surroundings,
+    ) -> None:
+        """`numbers` is the length of the model's vector."""
+        self._config = config
+        self._numbers = numbers
+        self._admission = admission
+        self._emit = emit
+        self._around = around
+        self._timers: dict[str, Timer] = {}
+        self._models: dict[int, tuple[Offer, Vector]] = {}
+        self._ready: dict[Stub, Vector] = {}
+        self._slots: Slots[Stub] = Slots(config.upload_slots)
+        self._begun: dict[Stub, float] = {}
+        self._accounts: dict[str, Accounts] = {}
+        self._names: dict[str, str] = {}
+        self.seats: Final[dict[str, Seat]] = {}
+        self.refused: Final[Counter[str]] = Counter()
+
+    # ---- for the driver
+
+    def publish(self, offer: Offer, model: Vector) -> None:
+        """Make a model known to later work; devices that are still sent the one before are not hurt."""
+        self._models = {offer.stream.number: (offer, model)}
+
+    def send(self, command: ToDevice) -> None:
+        """Queue a command for its device, if it is here."""
+        seat = self.seats.get(command.device)
+        if seat is not None:
+            model = self._models.get(command.version) if isinstance(command, Work) else None
+            seat.command(command, model, self._around.clock())
+            self._give_up_unwanted(seat)
+        if isinstance(command, Close):
+            for stub in [each for each in self._ready if each[0] == command.device]:
+                if stub[1].number <= command.round:
+                    del self._ready[stub]
+
+    def take(self, device: str, round_: int, attempt: int) -> Vector:
+        """Return a whole codeword, and forget it."""
+        vector = self._ready.pop((device, StreamId("codeword", round_, attempt)), None)
+        if vector is None:
+            raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
+        return vector
+
+    def accounts(self, device: str) -> Accounts:
+        """Return the byte accounts of a device."""
+        return self._accounts.setdefault(device, Accounts())
+
+    def name(self, device: str) -> str:
+        """Return what a device calls itself."""
+        return self._names.get(device, "")
+
+    def dismiss(self, reason: str) -> None:
+        """Say goodbye to everybody."""
+        for seat in self.seats.values():
+            seat.flow.channel.say(Bye(reason))
+            seat.wake.set()
+
+    # ---- coming and going
+
+    def admit(self, hello: Hello, nonce: bytes) -> tuple[Seat, Welcome]:
+        """Give a device its seat, new or kept, for a new stream; or raise NotAdmitted."""
+        device = self._admission.check(hello, nonce)
+        seat = self.seats.get(device)
+        if self._admission.is_new(hello, device, seat):
+            seat = self._new_seat(device, hello.credential)
+        elif seat is None:
+            raise BadMessage("hello: a ticket without a seat")
+        seat.flow.reopen(hello.heard, hello.positions, rests=False)
+        seat.stream = object()
+        seat.heard_at = self._around.clock()
+        self._names[device] = hello.name
+        if timer := self._timers.pop(device, None):
+            timer.cancel()
+        return seat, Welcome(seat.ticket, self._admission.lease_s(device), seat.flow.channel.heard)
+
+    def _new_seat(self, device: str, token: bytes) -> Seat:
+        if device in self.seats:
+            self.lose(self.seats[device])
+        flow = Flow(
+            self._config.piece_kb * 1024, self.accounts(device), lambda count: Amounts(down_bytes=count)
+        )
+        seat = Seat(device, self._around.entropy(32), self._numbers, flow)
+        self.seats[device] = seat
+        self._admission.used(token, seat)
+        return seat
+
+    def resume(self, seat: Seat) -> None:
+        """Queue up again what a device was sending when its last stream broke."""
+        for stream in seat.waiting():
+            self._grant(self._slots.ask((seat.device, stream), first=True))
+
+    def left(self, seat: Seat, stream: object, later: Callable[[float, Callable[[], None]], Timer]) -> None:
+        """A stream is over; its device may come back within the grace time."""
+        if seat.stream is not stream:
+            return
+        seat.stream = None
+        self._give_up_unwanted(seat)
+        if self.seats.get(seat.device) is seat:
+            self._timers[seat.device] = later(self._config.grace_s, lambda: self.lose(seat))
+
+    def lose(self, seat: Seat) -> None:
+        """Give a device up."""
+        if self.seats.get(seat.device) is not seat:
+            return
+        del self.seats[seat.device]
+        seat.stream = None
+        seat.wake.set()
+        if timer := self._timers.pop(seat.device, None):
+            timer.cancel()
+        self._give_up_unwanted(seat)
+        self._emit(Lost(self._around.clock(), seat.device))
+
+    # ---- what arrives
+
+    def arrived(self, seat: Seat, frame: bytes) -> None:
+        """Take a frame; raise BadMessage where the lines are out of step for good."""
+        now = seat.heard_at = self._around.clock()
+        try:
+            value = wire.decode(frame, wire.FROM_DEVICE, now=now, device=seat.device)
+        except BadMessage as error:
+            self._refuse(seat, seat.flow.accounts.round, error)
+            return
+        if isinstance(value, Piece):
+            self._piece(seat, value, len(frame))
+        else:
+            seat.flow.accounts.add(Amounts(control_bytes=len(frame)))
+            if value.sequence == 0 or seat.flow.channel.accept(value.sequence):
+                seat.confirmed = seat.confirmed or value.sequence > 0
+                self._line(seat, value.value)
+        seat.wake.set()
+
+    def _line(self, seat: Seat, value: Any) -> None:  # noqa: ANN401  a line or an event
+        match value:
+            case Heard(sequence):
+                seat.flow.channel.confirm(sequence)
+            case Ack():
+                if seat.flow.acknowledged(value):
+                    seat.flow.accounts.add(Amounts(download_s=self._around.clock() - seat.model_since))
+            case Offer():
+                self._offer(seat, value)
+            case Bye():
+                self.lose(seat)
+            case Hello() | Ping():
+                pass
+            case _:
+                self._emit(value)
+
+    def _offer(self, seat: Seat, offer: Offer) -> None:
+        try:
+            if seat.offered(offer):
+                self._grant(self._slots.ask((seat.device, offer.stream)))
+        except BadVector as error:
+            seat.drop(offer.stream)
+            self._refuse(seat, offer.stream.number, error)
+
+    def _piece(self, seat: Seat, piece: Piece, size: int) -> None:
+        round_ = piece.stream.number
+        seat.flow.accounts.add(Amounts(up_bytes=size), round_)
+        try:
+            incoming = seat.flow.take(piece)
+            if incoming is not None and incoming.whole:
+                self._whole(seat, incoming)
+        except BadVector as error:
+            seat.drop(piece.stream)
+            self._refuse(seat, round_, error)
+            self._free((seat.device, piece.stream))
+            self._emit(Failed(self._around.clock(), seat.device, round_, str(error)))
+
+    def _whole(self, seat: Seat, incoming: Incoming) -> None:
+        stream, now = incoming.offer.stream, self._around.clock()
+        stub = (seat.device, stream)
+        self._ready[stub] = seat.finished(stream)
+        seconds = now - self._begun.get(stub, now)
+        seat.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
+        self._free(stub)
+        size = incoming.offer.size
+        self._emit(Codeword(now, seat.device, stream.number, stream.attempt, seconds, size))
+
+    def _refuse(self, seat: Seat, round_: int, error: Refused) -> None:
+        self.count(error)
+        seat.refuse(round_, str(error))
+
+    def count(self, error: Exception) -> None:
+        """Count what was refused; the first of each kind is logged."""
+        kind = type(error).__name__
+        self.refused[kind] += 1
+        if self.refused[kind] == 1:
+            self._around.log.warning("refused (the first of its kind is shown): %s: %s", kind, error)
+
+    # ---- slots
+
+    def _grant(self, stubs: list[Stub]) -> None:
+        for device, stream in stubs:
+            seat = self.seats.get(device)
+            if seat is not None and seat.grant(stream):
+                self._begun.setdefault((device, stream), self._around.clock())
+            else:
+                self._grant(self._slots.free((device, stream)))
+
+    def _free(self, stub: Stub) -> None:
+        self._begun.pop(stub, None)
+        self._grant(self._slots.free(stub))
+
+    def _give_up_unwanted(self, seat: Seat) -> None:
+        """Free the slots of a device that is away, and of codewords that nobody waits for any more."""
+        wanted = seat.waiting() if seat.stream is not None else ()
+        for stub in self._slots.held():
+            if stub[0] == seat.device and stub[1] not in wanted:
+                self._grant(self._slots.free(stub))
+        for stub in [each for each in self._begun if each[0] == seat.device]:
+            if stub[1] not in seat.waiting():
+                del self._begun[stub]

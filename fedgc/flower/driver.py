@@ -1,0 +1,215 @@
+"""The driver: carries out what the run says. Events in from the listener, vectors and commands out.
+
+`run` decides and does no I/O; here are the clock, the listener, the running sum, the server's optimiser,
+and the history's sink. Evaluation and checkpoints run beside it in a thread of their own, on vectors that
+nobody changes any more, so that no device ever waits for them.
+
+May import: run and below, train, store, and this room.
+"""
+
+import queue
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from logging import INFO, WARNING, Logger
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.errors import FedgcError, Refused
+from fedgc.flower import typed
+from fedgc.flower.listener import Listener
+from fedgc.flower.pieces import Vector
+from fedgc.flower.running_sum import RunningSum
+from fedgc.flower.sink import Live, LiveDevice, Sink
+from fedgc.history import DeviceRow, RoundRow, Speeds
+from fedgc.messages import Add, Event, Tick
+from fedgc.run import Append, Apply, Finished, Output, Run, RunState
+from fedgc.store.checkpoint import Checkpoint
+from fedgc.task import Task
+from fedgc.train import CommonModel, ServerOptimiser
+
+PRESENT_S: Final = 0.25  # between two summaries for whoever watches
+LONGEST_WAIT_S: Final = 0.25
+
+Save = Callable[[Checkpoint], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """What is to be run, and from what."""
+
+    task: Task
+    config: RunConfig
+    sink: Sink
+    speeds: Speeds
+    save: Save | None = None
+    resume: Checkpoint | None = None
+
+
+class Driver:
+    """One run, from the first device to the last row."""
+
+    def __init__(self, job: Job, clock: Callable[[], float], log: Logger) -> None:
+        self._job = job
+        self._clock = clock
+        self._log = log
+        self._started = clock()
+        self.common: Final = CommonModel(job.task, job.config)
+        self._optimiser = ServerOptimiser(job.config, self.common.parameters)
+        self.model: Vector = self.common.first()
+        state = self._restored(job.resume) if job.resume else None
+        self._run = Run(job.config, now=clock(), size=self.common.size, speeds=job.speeds, resume=state)
+        self._sum = RunningSum(self.common.size)
+        self._beside = ThreadPoolExecutor(1, "fedgc-beside")
+        self._measuring: list[tuple[int, Future[Mapping[str, float]]]] = []
+        self._shown = 0.0
+        self._names: dict[str, str] = {}
+        self.events: Final[queue.SimpleQueue[Event]] = queue.SimpleQueue()
+        self.finished: Finished | None = None
+        self.metrics: dict[int, Mapping[str, float]] = {}
+
+    def _restored(self, checkpoint: Checkpoint) -> RunState:
+        self.model = checkpoint.model
+        self._optimiser.restore(checkpoint.optimiser)
+        state: RunState = typed.read(RunState, typed.loads(checkpoint.state.encode()), {})
+        return state
+
+    # ---- the loop
+
+    def drive(self, listener: Listener) -> Finished:
+        """Run until the machine has finished; the listener has been started."""
+        listener.publish(self._run.version, self.model)
+        while self.finished is None:
+            for output in self._run.handle(self._next_event()):
+                self._do(output, listener)
+            self._hear_measures(wait=False)
+            self._show(listener)
+        self._hear_measures(wait=True)
+        self._beside.shutdown()
+        self._shown = 0.0
+        self._show(listener)
+        return self.finished
+
+    def _next_event(self) -> Event:
+        now = self._clock()
+        wait_s = self._run.next_tick - now
+        if wait_s > 0:
+            try:
+                return self.events.get(timeout=min(wait_s, LONGEST_WAIT_S))
+            except queue.Empty:
+                now = self._clock()
+        return Tick(now)
+
+    def _do(self, output: Output, listener: Listener) -> None:
+        match output:
+            case Add():
+                self._sum.add(output.weights, listener.take(output.device, output.round, output.attempt))
+            case Apply():
+                self._apply(output, listener)
+            case Append():
+                self._append(output.row, listener)
+            case Finished():
+                self.finished = output
+            case _:
+                listener.send(output)
+
+    # ---- a round's end
+
+    def _apply(self, apply: Apply, listener: Listener) -> None:
+        try:
+            self.model = self._optimiser.apply(self.model, self._sum.mean(apply.samples))
+        except Refused as error:
+            self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
+        listener.publish(apply.version, self.model)
+        if self._job.save:
+            self._beside.submit(self._save, self._job.save, self._checkpoint(apply))
+        every = self._job.config.evaluate_every
+        if self._job.task.evaluate and every and apply.round % every == 0:
+            future = self._beside.submit(self.common.evaluate, self.model)
+            self._measuring.append((apply.round, future))
+
+    def _checkpoint(self, apply: Apply) -> Checkpoint:
+        state = typed.dumps(typed.write(self._run.state())).decode()
+        return Checkpoint(apply.round, apply.version, self.model, self._optimiser.state(), state)
+
+    def _save(self, save: Save, checkpoint: Checkpoint) -> None:
+        try:
+            save(checkpoint)
+        except FedgcError as error:
+            self._log.log(WARNING, "round %d: %s", checkpoint.round, error)
+
+    def _append(self, row: RoundRow, listener: Listener) -> None:
+        self._sum.clear()
+        row = replace(row, devices=tuple(_counted(device, listener) for device in row.devices))
+        self._log.log(INFO, "%s", line_of(row))
+        self._job.sink.append(row)
+
+    def _hear_measures(self, *, wait: bool) -> None:
+        while self._measuring and (wait or self._measuring[0][1].done()):
+            round_, future = self._measuring.pop(0)
+            try:
+                self.metrics[round_] = future.result()
+            except FedgcError as error:
+                self._log.log(WARNING, "round %d: %s", round_, error)
+                continue
+            figures = " ".join(f"{name}={value:.4g}" for name, value in self.metrics[round_].items())
+            self._log.log(INFO, "round %d evaluated: %s", round_, figures)
+            self._job.sink.evaluated(round_, self.metrics[round_])
+
+    # ---- for people
+
+    def _show(self, listener: Listener) -> None:
+        now = self._clock()
+        if now - self._shown >= PRESENT_S:
+            self._shown = now
+            self._job.sink.present(self._live(listener))
+
+    def _live(self, listener: Listener) -> Live:
+        current, present = self._run.round, set(listener.devices())
+        finished = dict(zip(current.plan.devices, current.tally.finished, strict=True)) if current else {}
+        self._names |= {device: listener.name(device) for device in present | set(finished)}
+        covered, chunks, copies = current.progress if current else (0, 0, 0)
+        phase = "over" if self.finished else current.state.value if current else "gathering"
+        return Live(
+            round=self._run.number,
+            rounds=self._job.config.rounds,
+            version=self._run.version,
+            phase=phase,
+            elapsed_s=self._clock() - self._started,
+            covered=covered,
+            chunks=chunks,
+            copies=copies,
+            devices=tuple(
+                LiveDevice(device, name, device in present, finished.get(device, 0))
+                for device, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
+            ),
+        )
+
+
+def _counted(row: DeviceRow, listener: Listener) -> DeviceRow:
+    amounts = listener.settle(row.device)
+    return replace(
+        row,
+        up_bytes=amounts.up_bytes,
+        down_bytes=amounts.down_bytes,
+        control_bytes=amounts.control_bytes,
+        upload_s=amounts.upload_s,
+        download_s=amounts.download_s,
+        refused=row.refused + amounts.refused,
+        link="session",
+    )
+
+
+def line_of(row: RoundRow) -> str:
+    """Return the one line that a round is worth in the log."""
+    up = sum(device.up_bytes for device in row.devices)
+    down = sum(device.down_bytes for device in row.devices)
+    control = sum(device.control_bytes for device in row.devices)
+    loss = "-" if row.loss is None else f"{row.loss:.4g}"
+    return (
+        f"round {row.round} {row.outcome} version={row.version} loss={loss}"
+        f" covered={row.covered}/{row.chunks} blocks={row.blocks} devices={len(row.devices)}"
+        f" working_s={row.working_s:.3f} collecting_s={row.collecting_s:.3f}"
+        f" up={up} down={down} control={control} discarded={row.discarded} repairs={row.repairs}"
+        f" reason={row.reason!r}"
+    )

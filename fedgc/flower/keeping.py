@@ -1,0 +1,71 @@
+"""The sink that keeps: a run's history, put into the store beside the training.
+
+The driver's clock is its own; the store wants seconds since 1970, and gets them by one offset that is
+taken when the sink is made.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, replace
+
+from fedgc.config import RunConfig
+from fedgc.errors import FedgcError
+from fedgc.flower.sink import Live
+from fedgc.history import RoundRow
+from fedgc.store.keeper import Keeper
+from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present, Seen
+
+LINK = "session"
+
+
+class KeptSink:
+    """Turns what the driver says into records of one run."""
+
+    def __init__(self, keeper: Keeper, run: str, wall: Callable[[], float], offset_s: float) -> None:
+        """`offset_s` is what the driver's clock lacks to seconds since 1970."""
+        self._keeper = keeper
+        self._run = run
+        self._wall = wall
+        self._offset_s = offset_s
+        self._seen: dict[str, str] = {}
+        self._ended = False
+
+    @contextmanager
+    def recorded(self, config: RunConfig) -> Iterator[None]:
+        """Record the run's begin, and how it ended."""
+        self._keeper.put(Begun(self._wall(), self._run, config.table()))
+        try:
+            yield
+            self._end("completed", "")
+        except FedgcError as error:
+            self._end("failed", str(error))
+            raise
+        finally:
+            self._end("failed", "the server ended in mid-run")
+            self._keeper.close()
+
+    def _end(self, state: str, reason: str) -> None:
+        if not self._ended:
+            self._ended = True
+            self._keeper.put(Ended(self._wall(), self._run, state, reason))
+
+    def stopped(self, reason: str) -> None:
+        """Keep that the run was stopped."""
+        self._end("stopped", reason)
+
+    def append(self, row: RoundRow) -> None:
+        """Keep a round's row."""
+        row = replace(row, started=row.started + self._offset_s)
+        self._keeper.put(Appended(self._wall(), self._run, row))
+
+    def present(self, live: Live) -> None:
+        """Keep how things stand, over what was there, and the names of devices that are new."""
+        for each in live.devices:
+            if self._seen.get(each.device) != each.name:
+                self._seen[each.device] = each.name
+                self._keeper.put(Seen(self._wall(), each.device, each.name, link=LINK))
+        self._keeper.put(Present(self._wall(), self._run, asdict(live)))
+
+    def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
+        """Keep what the model was worth after a round."""
+        self._keeper.put(Evaluated(self._wall(), self._run, round_, metrics))

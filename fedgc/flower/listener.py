@@ -1,0 +1,214 @@
+"""The ServerApp's end of all sessions: a gRPC server over TLS in one thread of its own.
+
+One Flower message invites a device (address, certificate, one-time token); the device opens one stream
+and keeps it for many rounds. What devices say becomes events on the driver's queue; what the driver
+commands is queued for the device and survives broken streams. A device is lost only when it stays away
+for longer than the grace time.
+
+May import: grpc, config, errors, messages, and this room's machines (desk, wire).
+"""
+
+import asyncio
+import threading
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, BadSetting, NotAdmitted, Refused
+from fedgc.flower import wire
+from fedgc.flower.accounts import Amounts
+from fedgc.flower.admission import Admission
+from fedgc.flower.certificate import fingerprint, make_certificate
+from fedgc.flower.desk import Desk, Surroundings
+from fedgc.flower.options import PINGS, SILENCE, advertised, server_options
+from fedgc.flower.pieces import Vector, offer_of, packed
+from fedgc.flower.seat import Seat
+from fedgc.flower.wire import Challenge, Denied, Hello, Invitation, Numbered, StreamId
+from fedgc.messages import WIRE_VERSION, Event, ToDevice
+
+START_S: Final = 30.0
+LAST_WORDS_S: Final = 1.0  # for goodbyes to leave
+SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still be there
+SECRET_BYTES: Final = 32
+
+
+class Listener:
+    """Start it, invite devices, send commands, read events."""
+
+    def __init__(
+        self, config: RunConfig, run: str, numbers: int, emit: Callable[[Event], None], around: Surroundings
+    ) -> None:
+        """`numbers` is the length of the model's vector; `emit` is called in the listener's thread."""
+        self._config = config
+        self._around = around
+        self._certificate = make_certificate(around.wall())
+        self._admission = Admission(run, fingerprint(self._certificate.public), config.lease_s)
+        self._desk = Desk(config, numbers, self._admission, emit, around)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fedgc-listener", daemon=True)
+        self._server: grpc.aio.Server | None = None
+        self._address = ""
+
+    # ---- for the driver, from any thread
+
+    def start(self) -> str:
+        """Bind and serve; return the address that devices are told."""
+        self._thread.start()
+        self._address = self._wait(self._serve_at(self._config.bind))
+        return self._address
+
+    def close(self, reason: str) -> None:
+        """Say goodbye to every device and stop."""
+        if self._thread.is_alive():
+            self._wait(self._stop(reason))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    def dismiss(self, reason: str) -> None:
+        """Say goodbye to every device and wait for nothing: the process may end at any moment."""
+        self._loop.call_soon_threadsafe(self._desk.dismiss, reason)
+
+    def invite(self) -> Invitation:
+        """Return a new invitation for one device."""
+        token = self._around.entropy(SECRET_BYTES)
+        self._admission.expect(token)
+        return Invitation(self._address, self._certificate.public, token, self._admission.run)
+
+    def cancel(self, invitation: Invitation) -> None:
+        """Make an invitation void."""
+        self._admission.cancel(invitation.token)
+
+    def publish(self, version: int, vector: Vector) -> None:
+        """Make a model known; it is packed once and shared by all devices that are sent it."""
+        flat = packed(vector)
+        offer = offer_of(StreamId("model", version), flat)
+        self._loop.call_soon_threadsafe(self._desk.publish, offer, flat)
+
+    def send(self, command: ToDevice) -> None:
+        """Queue a command for its device; one that is not here is told nothing."""
+        self._loop.call_soon_threadsafe(self._desk.send, command)
+
+    def take(self, device: str, round_: int, attempt: int) -> Vector:
+        """Return a codeword that was announced by a Codeword event, and forget it."""
+        return self._desk.take(device, round_, attempt)
+
+    def amounts(self, device: str, round_: int) -> Amounts:
+        """Return what this device sent and was sent in a round."""
+        return self._desk.accounts(device).of(round_)
+
+    def settle(self, device: str) -> Amounts:
+        """Return what this device sent and was sent since the last call: no byte falls between rounds."""
+        return self._desk.accounts(device).settle()
+
+    def name(self, device: str) -> str:
+        """Return what a device calls itself."""
+        return self._desk.name(device)
+
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices that have a session now."""
+        return tuple(self._desk.seats)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How much was refused, by kind of error."""
+        return self._desk.refused
+
+    # ---- the listener's thread
+
+    def _wait(self, coroutine: Any) -> Any:  # noqa: ANN401  what the coroutine returns
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result(START_S)
+
+    async def _serve_at(self, bind: str) -> str:
+        self._server = grpc.aio.server(options=server_options())
+        method = grpc.stream_stream_rpc_method_handler(self._converse)
+        service, name = wire.METHOD.strip("/").split("/")
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {name: method}),)
+        )
+        credentials = grpc.ssl_server_credentials([(self._certificate.private, self._certificate.public)])
+        try:
+            port = self._server.add_secure_port(bind, credentials)
+        except RuntimeError as error:
+            raise BadSetting(f"setting bind: cannot listen at {bind!r} ({error})") from error
+        await self._server.start()
+        return advertised(self._config.advertise, bind, port)
+
+    async def _stop(self, reason: str) -> None:
+        self._desk.dismiss(reason)
+        end = self._loop.time() + LAST_WORDS_S
+        while self._loop.time() < end and any(
+            seat.stream and seat.flow.channel.waits for seat in self._desk.seats.values()
+        ):
+            await asyncio.sleep(0.01)
+        if self._server is not None:
+            await self._server.stop(0.2)
+        conversations = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in conversations:
+            each.cancel()
+        await asyncio.gather(*conversations, return_exceptions=True)
+        await asyncio.sleep(SETTLE_S)
+
+    async def _converse(self, _: object, context: Any) -> None:  # noqa: ANN401  grpc has no types
+        """Serve one stream, from its challenge to its end."""
+        try:
+            seat = await self._admitted(context)
+        except (Refused, TimeoutError) as error:
+            self._desk.count(error)
+            await context.write(wire.encode(Denied(str(error) or "no hello in time")))
+            return
+        stream = seat.stream
+        tasks = (
+            asyncio.create_task(self._write(seat, stream, context)),
+            asyncio.create_task(self._watch(seat, stream, asyncio.current_task())),
+        )
+        try:
+            while seat.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
+                self._desk.arrived(seat, frame)
+        except BadMessage as error:  # a peer whose lines are out of step: no new stream puts that right
+            self._desk.count(error)
+            self._desk.lose(seat)
+            await context.write(wire.encode(Denied(str(error))))
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._desk.left(seat, stream, self._loop.call_later)
+
+    async def _admitted(self, context: Any) -> Seat:  # noqa: ANN401
+        nonce = self._around.entropy(SECRET_BYTES)
+        await context.write(wire.encode(Challenge(WIRE_VERSION, nonce)))
+        frame = await asyncio.wait_for(context.read(), self._config.grace_s)
+        if frame is grpc.aio.EOF:
+            raise NotAdmitted("the stream ended before its hello")
+        line = wire.decode(frame, {"Hello": Hello}, now=self._around.clock(), device="")
+        if not isinstance(line, Numbered):
+            raise NotAdmitted("saw a piece, needed a hello")
+        seat, welcome = self._desk.admit(line.value, nonce)
+        await context.write(wire.encode(welcome))
+        self._desk.resume(seat)
+        return seat
+
+    async def _write(self, seat: Seat, stream: object, context: Any) -> None:  # noqa: ANN401
+        while seat.stream is stream:
+            frame = seat.flow.next_frame()
+            if frame is None:
+                seat.wake.clear()
+                await seat.wake.wait()
+            else:
+                await context.write(frame)
+
+    async def _watch(self, seat: Seat, stream: object, reader: "asyncio.Task[None] | None") -> None:
+        """Ping, and end a stream over which nothing was heard for too long."""
+        grace_s = self._config.grace_s
+        while seat.stream is stream and self._around.clock() - seat.heard_at < SILENCE * grace_s:
+            seat.flow.ping()
+            seat.wake.set()
+            await asyncio.sleep(grace_s / PINGS)
+        if reader is not None:
+            reader.cancel()

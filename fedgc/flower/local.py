@@ -1,0 +1,338 @@
+"""A federation on this machine: a real SuperLink and real SuperNodes as processes on loopback.
+
+Demo, benchmarks, `fedgc run` without an address and the contract tests all start their processes here.
+Everything lives in one folder: private Flower homes, the devices' keys, one log file for each process.
+Every process hangs on a leash (tether.py), so that none outlives this one.
+
+The app that Flower is given is always written here, from a table of settings: Flower refuses overrides
+of keys that an app does not list, and so every setting can be given, whether fedgc is run from its
+checkout or installed.
+
+May import: the standard library, fedgc.config, fedgc.errors. It talks to Flower through its programs.
+"""
+
+import json
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import IO, Final, Self
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.flower import tether
+
+Setting = str | int | float
+
+START_S: Final = 60.0  # a SuperLink that does not listen by then never will
+POLL_S: Final = 0.05
+EXEC_POLL_S: Final = 0.2  # how often a SuperExec asks for work: short here, on loopback it costs little
+
+SERVER_WIRING: Final = '''"""The ServerApp that Flower starts: wiring only, all else is in fedgc.flower."""
+
+from fedgc.flower import server_app
+
+app = server_app()
+'''
+CLIENT_WIRING: Final = '''"""The ClientApp that Flower starts: wiring only, all else is in fedgc.flower."""
+
+from fedgc.flower import client_app
+
+app = client_app()
+'''
+_PROJECT: Final = """[project]
+name = "fedgc-app"
+version = "0.1.0"
+dependencies = ["flwr>=1.41,<1.42", "fedgc"]
+
+[tool.flwr.app]
+publisher = "fedgc"
+
+[tool.flwr.app.components]
+serverapp = "server.app:app"
+clientapp = "client.app:app"
+
+[tool.flwr.app.config]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One SuperNode: its name here, and what its ClientApp is told about it (the node config)."""
+
+    name: str
+    config: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
+            raise BadSetting(f"node name: saw {self.name!r}, needed letters, digits, - and _")
+
+
+def toml_value(value: Setting) -> str:
+    """Return `value` as TOML.
+
+    >>> toml_value("auto"), toml_value(3), toml_value(0.5)
+    ('"auto"', '3', '0.5')
+    """
+    return json.dumps(value, ensure_ascii=False)
+
+
+def write_app(folder: Path, settings: Mapping[str, Setting]) -> Path:
+    """Write the app that Flower is given: two wiring files and the settings over the defaults."""
+    table = {**RunConfig().table(), **settings}
+    lines = [f"{key} = {toml_value(value)}\n" for key, value in table.items()]
+    for name, text in (("server", SERVER_WIRING), ("client", CLIENT_WIRING)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "app.py").write_text(text)
+    (folder / "pyproject.toml").write_text(_PROJECT + "".join(lines))
+    return folder
+
+
+class LocalFederation:
+    """Starts the processes on entry, ends every one of them on exit.
+
+    with LocalFederation(nodes=4) as federation:
+        run = federation.submit({"rounds": 3})
+        federation.wait(run, timeout_s=60)   # "finished:completed"
+    """
+
+    def __init__(
+        self,
+        nodes: int | Sequence[Node] = 4,
+        *,
+        folder: Path | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        every = [Node(f"device-{n}") for n in range(nodes)] if isinstance(nodes, int) else nodes
+        self.nodes: Final = {node.name: node for node in every}
+        if len(self.nodes) != len(every):
+            raise BadSetting(f"node names: saw {[node.name for node in every]}, needed each once")
+        self._temporary = folder is None
+        self.folder: Final = folder or Path(tempfile.mkdtemp(prefix="fedgc-"))
+        self._environment = dict(environment)
+        self._port = 0
+        self._leashes: dict[str, subprocess.Popen[bytes]] = {}
+        self._streams: dict[int, subprocess.Popen[bytes]] = {}
+        self._apps = 0
+
+    # ---- life
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process, and remove the folder where it is our own."""
+        for stream in self._streams.values():
+            stream.kill()
+            stream.wait()
+        for leash in self._leashes.values():
+            _let_go(leash)
+        for leash in self._leashes.values():
+            leash.wait()
+        self._streams.clear()
+        self._leashes.clear()
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        (self._port,) = _free_ports(1)
+        home = self._home("superlink")
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "config.toml").write_text(
+            f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "{self.address}"\n'
+            "insecure = true\n"
+        )
+        self._launch(
+            "superlink",
+            "flower-superlink",
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            *("--host", "127.0.0.1"),
+            *("--port", str(self._port)),
+        )
+        self._await_port()
+        for name in self.nodes:
+            self._launch_node(name)
+
+    def _await_port(self) -> None:
+        end = time.monotonic() + START_S
+        while not _listens(self._port):
+            if self._leashes["superlink"].poll() is not None or time.monotonic() > end:
+                raise EdgeFailed(f"flower-superlink did not start; its last words: {self._tail('superlink')}")
+            time.sleep(POLL_S)
+
+    def _launch_node(self, name: str) -> None:
+        config: dict[str, Setting] = {"name": name, "identity": str(self.folder / "keys" / f"{name}.key")}
+        config |= self.nodes[name].config
+        (port,) = _free_ports(1)
+        self._launch(
+            name,
+            "flower-supernode",
+            "--insecure",
+            *("--superlink", self.address),
+            *("--port", str(port)),
+            *("--node-config", " ".join(f"{key}={toml_value(value)}" for key, value in config.items())),
+        )
+
+    def _launch(self, name: str, *command: str) -> None:
+        with self.log(name).open("ab") as log:
+            self._leashes[name] = subprocess.Popen(  # noqa: S603  our own command lines
+                [sys.executable, tether.__file__, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._variables(name),
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def _home(self, name: str) -> Path:
+        return self.folder / "homes" / name
+
+    def _variables(self, name: str) -> dict[str, str]:
+        paths = [os.getcwd(), os.environ.get("PYTHONPATH", "")]  # noqa: PTH109  a task's module may lie here
+        return {
+            **os.environ,
+            "FLWR_HOME": str(self._home(name)),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXEC_POLL_S),
+            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONUNBUFFERED": "1",
+            **self._environment,
+        }
+
+    # ---- what there is
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"127.0.0.1:{self._port}"
+
+    def log(self, name: str) -> Path:
+        """Return the log file of the SuperLink ("superlink"), of a node, or of a run ("run-ID")."""
+        return self.folder / f"{name}.log"
+
+    def _tail(self, name: str) -> str:
+        lines = self.log(name).read_text(errors="replace").splitlines()
+        return " | ".join(line.strip() for line in lines[-5:])
+
+    def pids(self, name: str) -> tuple[int, ...]:
+        """Return the process ids of a node (or of "superlink"): its own first, then what it started."""
+        return tether.descendants(self._leashes[name].pid) if name in self._leashes else ()
+
+    # ---- faults
+
+    def kill(self, name: str) -> tuple[int, ...]:
+        """SIGKILL a node and every process that it started; return their ids."""
+        leash = self._leashes.pop(name)
+        killed = tether.kill_below(leash.pid)
+        _let_go(leash)
+        leash.wait()
+        return killed
+
+    def restart(self, name: str) -> None:
+        """Start a node that was killed; it has its old name, key and node config."""
+        if name in self._leashes:
+            raise BadSetting(f"node {name!r}: it runs; needed one that was killed")
+        self._launch_node(name)
+
+    # ---- runs
+
+    def submit(self, settings: Mapping[str, Setting]) -> int:
+        """Submit a run with these settings over the defaults; return Flower's id of the run."""
+        self._apps += 1
+        app = write_app(self.folder / f"app-{self._apps}", settings)
+        log = self.log(f"submit-{self._apps}")
+        with log.open("wb") as out:
+            stream = self._flwr(["run", str(app), "local", "--stream"], out)
+        end = time.monotonic() + START_S
+        while not (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
+            if stream.poll() is not None or time.monotonic() > end:
+                stream.kill()
+                stream.wait()
+                raise EdgeFailed(f"flwr run did not start a run; it said: {self._tail(log.stem)}")
+            time.sleep(POLL_S)
+        run = int(found.group(1))
+        self._streams[run] = stream
+        self.log(f"run-{run}").symlink_to(log.name)
+        return run
+
+    def running(self, run: int) -> bool:
+        """Return whether the run's log is still being written: cheap, to be asked often."""
+        return self._streams[run].poll() is None
+
+    def wait(self, run: int, timeout_s: float) -> str:
+        """Wait for the end of a run and return its status, such as "finished:completed"."""
+        try:
+            self._streams[run].wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise EdgeFailed(f"run {run} has not ended after {timeout_s:.0f} s") from None
+        return self.status(run)
+
+    def status(self, run: int) -> str:
+        """Ask Flower for the status of a run (this starts a program: about a second)."""
+        answer = json.loads(self._ask("list", "--run-id", str(run), "local", "--format", "json"))
+        if not answer.get("success"):
+            raise EdgeFailed(f"flwr list does not know run {run}: {answer}")
+        return str(answer["runs"][0]["status"])
+
+    def stop(self, run: int) -> None:
+        """Ask Flower to stop a run."""
+        self._ask("stop", str(run), "local", "--format", "json")
+
+    def _ask(self, *arguments: str) -> str:
+        with tempfile.TemporaryFile() as out:
+            self._flwr(list(arguments), out).wait()
+            out.seek(0)
+            return out.read().decode(errors="replace")
+
+    def _flwr(self, arguments: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(  # noqa: S603  Flower's own program
+            [str(Path(sys.executable).parent / "flwr"), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=self._variables("superlink"),
+            cwd=self.folder,
+            start_new_session=True,
+        )
+
+
+def _let_go(leash: subprocess.Popen[bytes]) -> None:
+    if leash.stdin is not None:
+        leash.stdin.close()  # the end of its input tells a leash to end all that it holds
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,53 @@
+"""Addresses and gRPC options of a session, for both of its ends.
+
+A peer that is gone without a word (a dead host, a half-open connection) is found by the session's own
+pings, which both ends send when they have nothing else to say: gRPC's keepalive is there for connections,
+not for the few seconds within which a session must know.
+"""
+
+from typing import Final
+
+from fedgc.errors import BadSetting
+from fedgc.flower.certificate import SERVER_NAME
+from fedgc.flower.wire import FRAME_LIMIT
+
+Options = tuple[tuple[str, int | str], ...]
+
+PINGS: Final = 4  # in a grace time
+SILENCE: Final = 0.5  # of a grace time: a peer that was not heard for so long is gone
+_LIMITS: Final = (
+    ("grpc.max_receive_message_length", FRAME_LIMIT),
+    ("grpc.max_send_message_length", FRAME_LIMIT),
+)
+WILDCARDS: Final = ("0.0.0.0", "[::]", "")  # noqa: S104  recognised here, never bound by default
+
+
+def server_options() -> Options:
+    """Return the listener's options."""
+    return (*_LIMITS, ("grpc.so_reuseport", 0))
+
+
+def client_options(grace_s: float) -> Options:
+    """Return a device's options."""
+    return (
+        *_LIMITS,
+        ("grpc.ssl_target_name_override", SERVER_NAME),
+        ("grpc.enable_retries", 0),
+        ("grpc.use_local_subchannel_pool", 1),
+        ("grpc.min_reconnect_backoff_ms", int(grace_s * 1000)),
+        ("grpc.enable_http_proxy", 0),
+    )
+
+
+def advertised(advertise: str, bind: str, port: int) -> str:
+    """Return the address that devices are told.
+
+    >>> advertised("", "127.0.0.1:0", 4711), advertised("fl.example.org", "0.0.0.0:0", 4711)
+    ('127.0.0.1:4711', 'fl.example.org:4711')
+    """
+    host = bind.rpartition(":")[0]
+    if advertise:
+        return advertise if advertise.rpartition(":")[2].isdigit() else f"{advertise}:{port}"
+    if host in WILDCARDS:
+        raise BadSetting(f"setting advertise: needed an address that devices can reach, as bind is {bind!r}")
+    return f"{host}:{port}"

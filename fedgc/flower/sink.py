@@ -1,0 +1,67 @@
+"""Where a run's history goes: the seam between the driver and whoever keeps or shows it.
+
+All functions are called in the driver's thread, between two events: they must be quick.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from fedgc.history import RoundRow
+
+
+@dataclass(frozen=True, slots=True)
+class LiveDevice:
+    """A device as it stands now."""
+
+    device: str
+    name: str
+    present: bool
+    finished: int  # chunks in this round
+
+
+@dataclass(frozen=True, slots=True)
+class Live:
+    """The run as it stands now."""
+
+    round: int
+    rounds: int
+    version: int
+    phase: str  # gathering, working, collecting, closed, over
+    elapsed_s: float
+    covered: int
+    chunks: int
+    copies: int
+    devices: tuple[LiveDevice, ...]
+
+
+class Sink(Protocol):
+    """Hears what happened."""
+
+    def append(self, row: RoundRow) -> None:
+        """A round is over."""
+
+    def present(self, live: Live) -> None:
+        """How things stand; said a few times a second."""
+
+    def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
+        """The model after a round was measured."""
+
+    def stopped(self, reason: str) -> None:
+        """The process is being ended from outside: what is not said now will not be said."""
+
+
+class Silence:
+    """A sink that keeps nothing."""
+
+    def append(self, row: RoundRow) -> None:
+        """Keep nothing."""
+
+    def present(self, live: Live) -> None:
+        """Show nothing."""
+
+    def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
+        """Keep nothing."""
+
+    def stopped(self, reason: str) -> None:
+        """Keep nothing."""

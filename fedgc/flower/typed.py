@@ -1,0 +1,177 @@
+"""Frozen dataclasses as JSON lists and back, strictly: what a type hint does not allow is refused.
+
+A dataclass becomes the list of its fields in their order: no names travel, so nothing can be given twice,
+and a missing or extra field is a list of the wrong length. Floats go through `repr` and come back equal;
+NaN and infinities are refused both ways. Bytes travel as base64.
+
+Fields named in `stamped` do not travel: whoever receives knows them better (its own clock, who spoke).
+"""
+
+import base64
+import binascii
+import json
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import fields, is_dataclass
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, NoReturn, Union, get_args, get_origin, get_type_hints
+
+from fedgc.errors import BadMessage
+
+Read = Callable[[Any], Any]
+
+
+def dumps(value: object) -> bytes:
+    """Return `value` as compact JSON."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
+
+
+def loads(data: bytes) -> Any:  # noqa: ANN401  whatever JSON holds
+    """Return what JSON `data` holds, or raise BadMessage."""
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise BadMessage(f"{len(data)} bytes: needed JSON ({error})") from error
+
+
+def write(value: Any, stamped: frozenset[str] = frozenset()) -> list[Any]:  # noqa: ANN401  any dataclass
+    """Return the fields of a dataclass as plain lists, numbers and strings."""
+    kind: Any = type(value)
+    return [_plain(getattr(value, name)) for name in _names(kind) if name not in stamped]
+
+
+def read(kind: Any, values: object, stamps: dict[str, Any]) -> Any:  # noqa: ANN401  a value of `kind`
+    """Return the `kind` that `write` made `values` of; `stamps` gives what did not travel."""
+    wanted = _fields(kind, frozenset(stamps))
+    if not isinstance(values, list) or len(values) != len(wanted):
+        raise BadMessage(f"{kind.__name__}: needed a list of {len(wanted)} fields, saw {short(values)}")
+    given = {name: reader(value) for (name, reader), value in zip(wanted, values, strict=True)}
+    return kind(**given, **{name: stamps[name] for name in _names(kind) if name in stamps})
+
+
+@cache
+def _names(kind: Any) -> tuple[str, ...]:  # noqa: ANN401  a dataclass
+    return tuple(each.name for each in fields(kind))
+
+
+@cache
+def _fields(kind: type, stamped: frozenset[str]) -> tuple[tuple[str, Read], ...]:
+    hints = get_type_hints(kind)
+    return tuple((each.name, _reader(hints[each.name])) for each in fields(kind) if each.name not in stamped)
+
+
+def _plain(value: Any) -> Any:  # noqa: ANN401  JSON's own types out
+    if isinstance(value, tuple):
+        return [_plain(each) for each in value]
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if is_dataclass(value):
+        return write(value)
+    return value
+
+
+@cache
+def _reader(hint: Any) -> Read:  # noqa: ANN401  a type hint
+    if hint in _SCALARS:
+        return _SCALARS[hint]
+    if is_dataclass(hint):
+        return lambda value: read(hint, value, {})
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return _one_of(inner)
+    if origin in (Union, UnionType):
+        return _optional(_reader(next(member for member in inner if member is not type(None))))
+    if inner[1:] == (...,):
+        return _many(_reader(inner[0]))
+    return _each([_reader(member) for member in inner])
+
+
+def _scalar(kind: type) -> Read:
+    def reader(value: Any) -> Any:  # noqa: ANN401
+        if type(value) is not kind:
+            _refuse(value, kind.__name__)
+        return value
+
+    return reader
+
+
+def _float(value: Any) -> float:  # noqa: ANN401
+    if type(value) is int and abs(value) < 2**1023:
+        return float(value)
+    if type(value) is not float or not math.isfinite(value):
+        _refuse(value, "a finite number")
+    return float(value)
+
+
+def _text(value: Any) -> str:  # noqa: ANN401
+    if type(value) is not str:
+        _refuse(value, "text")
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        _refuse(value, "text without lone surrogates")
+    return str(value)
+
+
+def _bytes(value: Any) -> bytes:  # noqa: ANN401
+    if type(value) is not str:
+        _refuse(value, "base64")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        _refuse(value, "base64")
+
+
+def _one_of(choices: Sequence[object]) -> Read:
+    def reader(value: Any) -> Any:  # noqa: ANN401
+        if type(value) is not str or value not in choices:
+            _refuse(value, f"one of {', '.join(map(repr, choices))}")
+        return value
+
+    return reader
+
+
+def _optional(inner: Read) -> Read:
+    return lambda value: None if value is None else inner(value)
+
+
+def _many(inner: Read) -> Read:
+    def reader(value: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        if type(value) is not list:
+            _refuse(value, "a list")
+        return tuple(map(inner, value))
+
+    return reader
+
+
+def _each(inner: Sequence[Read]) -> Read:
+    def reader(value: Any) -> tuple[Any, ...]:  # noqa: ANN401
+        if type(value) is not list or len(value) != len(inner):
+            _refuse(value, f"a list of {len(inner)}")
+        return tuple(one(each) for one, each in zip(inner, value, strict=True))
+
+    return reader
+
+
+def _refuse(value: object, needed: str) -> NoReturn:
+    raise BadMessage(f"saw {short(value)}, needed {needed}")
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise BadMessage(f"saw the number {name}, needed a finite one")
+
+
+def short(value: object) -> str:
+    """Return `value` as text of at most 60 characters."""
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+_SCALARS: dict[Any, Read] = {
+    int: _scalar(int),
+    bool: _scalar(bool),
+    float: _float,
+    str: _text,
+    bytes: _bytes,
+}

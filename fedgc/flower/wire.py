@@ -1,0 +1,260 @@
+"""What travels in a session: frames, each one gRPC message.
+
+A frame is either a piece of a vector (a fixed header, then the bytes) or a line: JSON of
+`[sequence, kind, fields]`. Kinds are the events and commands of fedgc.messages and the link's own lines
+below. Lines with a sequence above 0 are kept by the sender until they are acknowledged and sent again
+when a broken stream is opened anew (channel.py); the others speak about one stream only.
+
+`now` and `device` never travel: the receiver's clock and the session's proven identity are stamped in,
+so that no device can speak for another. `decode` raises BadMessage, and nothing else, on anything off.
+
+May import: errors, messages, typed.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Any, Final, Literal, get_args
+
+from fedgc.errors import BadMessage
+from fedgc.flower import typed
+from fedgc.messages import Failed, Joined, Progress, Report, Shares, Signed, ToDevice
+
+FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
+METHOD: Final = "/fedgc.Session/Open"
+STAMPED: Final = frozenset({"now", "device"})
+
+_HEADER: Final = struct.Struct("<cBQIQQ")  # tag, model or codeword, version or round, attempt, offset, total
+_PIECE: Final = b"P"
+_LINE: Final = b"L"
+_SOURCES: Final = ("model", "codeword")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamId:
+    """Which vector: the model of a version, or a device's codeword of a round's attempt."""
+
+    source: Literal["model", "codeword"]
+    number: int
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.number < 2**63 and 0 <= self.attempt < 2**31):
+            raise BadMessage(f"{self!r}: needed a number and an attempt of 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of a vector, from `offset` on, of `total` in all."""
+
+    stream: StreamId
+    offset: int
+    total: int
+    payload: memoryview
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offset < self.offset + len(self.payload) <= self.total:
+            raise BadMessage(
+                f"{self.stream}: saw {len(self.payload)} bytes at {self.offset} of {self.total}, "
+                "needed at least one, inside the vector"
+            )
+
+
+# ---- the opening of a stream
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a device needs to open its session; it travels inside a Flower message."""
+
+    address: str
+    certificate: bytes
+    token: bytes
+    run: str
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Server, first: sign this."""
+
+    version: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How much of a vector is here already."""
+
+    stream: StreamId
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Device: who it is, by what right it comes (a one-time token, later a ticket), what it has.
+
+    `name` is for people and proves nothing.
+    """
+
+    version: int
+    run: str
+    credential: bytes
+    key: bytes
+    signature: bytes
+    name: str
+    heard: int
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Server: the ticket to come back with, the lease, how much was heard and received."""
+
+    ticket: bytes
+    lease_s: float
+    heard: int
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Server: this device is not admitted; it need not come again."""
+
+    reason: str
+
+
+# ---- while it is open
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Every line up to this one has arrived."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Every byte of this vector before `offset` has arrived."""
+
+    stream: StreamId
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A whole vector is ready to be sent: the device asks for a slot, the server announces a model."""
+
+    stream: StreamId
+    size: int
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        if not (self.size > 0 and len(self.digest) == 32):
+            raise BadMessage(f"{self!r}: needed at least one byte and a digest of 32")
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Server: send it now, from this byte on."""
+
+    stream: StreamId
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Server: send no more of this vector."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """I am still here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The session ends here, on purpose."""
+
+    reason: str
+
+
+Line = Challenge | Hello | Welcome | Denied | Heard | Ack | Offer | Grant | Unwanted | Ping | Bye
+EventFromDevice = Joined | Failed | Progress | Report | Signed | Shares
+FROM_DEVICE: Final = {
+    kind.__name__: kind for kind in (Hello, Heard, Ack, Offer, Ping, Bye, *get_args(EventFromDevice))
+}
+FROM_SERVER: Final = {
+    kind.__name__: kind
+    for kind in (
+        Challenge,
+        Welcome,
+        Denied,
+        Heard,
+        Ack,
+        Offer,
+        Grant,
+        Unwanted,
+        Ping,
+        Bye,
+        *get_args(ToDevice),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A line and its sequence (0: not kept)."""
+
+    sequence: int
+    value: Any
+
+
+def encode(value: object, sequence: int = 0) -> bytes:
+    """Return the frame of a line, event or command."""
+    fields = typed.write(value, STAMPED)
+    frame = _LINE + typed.dumps([sequence, type(value).__name__, fields])
+    if len(frame) > FRAME_LIMIT:
+        raise BadMessage(f"{type(value).__name__}: saw {len(frame)} bytes, needed at most {FRAME_LIMIT}")
+    return frame
+
+
+def encode_piece(piece: Piece) -> bytes:
+    """Return the frame of a piece: the one copy that a vector's bytes see on their way out."""
+    stream = piece.stream
+    header = _HEADER.pack(
+        _PIECE,
+        _SOURCES.index(stream.source),
+        stream.number,
+        stream.attempt,
+        piece.offset,
+        piece.total,
+    )
+    return b"".join((header, piece.payload))
+
+
+def decode(frame: bytes, kinds: dict[str, type], *, now: float, device: str) -> Numbered | Piece:
+    """Return what `frame` holds, one of `kinds` or a piece, or raise BadMessage."""
+    if not isinstance(frame, bytes) or not 0 < len(frame) <= FRAME_LIMIT:
+        raise BadMessage(f"a frame of {len(frame)} bytes: needed 1 to {FRAME_LIMIT}")
+    if frame[:1] == _PIECE:
+        return _decode_piece(frame)
+    if frame[:1] != _LINE:
+        raise BadMessage(f"a frame that begins with {frame[:1]!r}: needed a line or a piece")
+    line = typed.loads(frame[1:])
+    if not (isinstance(line, list) and len(line) == 3 and isinstance(line[1], str) and line[1] in kinds):
+        raise BadMessage(f"saw {typed.short(line)}, needed a line of a known kind")
+    if type(line[0]) is not int or not 0 <= line[0] < 2**63:
+        raise BadMessage(f"saw the sequence {typed.short(line[0])}, needed a number of 0 or more")
+    return Numbered(line[0], typed.read(kinds[line[1]], line[2], {"now": now, "device": device}))
+
+
+def _decode_piece(frame: bytes) -> Piece:
+    if len(frame) <= _HEADER.size:
+        raise BadMessage(f"a piece of {len(frame)} bytes: needed more than its header")
+    _, source, number, attempt, offset, total = _HEADER.unpack_from(frame)
+    if source >= len(_SOURCES):
+        raise BadMessage(f"a piece of source {source}: needed 0 or 1")
+    stream = StreamId("model" if source == 0 else "codeword", number, attempt)
+    return Piece(stream, offset, total, memoryview(frame)[_HEADER.size :])

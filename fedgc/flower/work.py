@@ -1,0 +1,86 @@
+"""A device at work: its engine's steps and its session's commands, turn by turn, in one thread.
+
+Between two micro-batches the session is asked for a command, so none waits for longer than one step; an
+engine that rests is woken by the next command. What goes wrong here is told as `Failed`; the device lives.
+
+May import: errors, messages, train, session.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.session import Session
+from fedgc.messages import Close, Continue, Failed, Joined, Refuse, Repair, Reveal, Skip, Take, ToDevice, Work
+from fedgc.train import Engine
+
+IDLE_S: Final = 0.5  # between looks at the lease while there is nothing to do
+
+Rest = Callable[[float], None]
+
+
+class Worker:
+    """One device's engine, and the session that drives it."""
+
+    def __init__(self, make_engine: Callable[[Rest], Engine]) -> None:
+        """`make_engine` takes the function by which the engine rests."""
+        self._session: Session | None = None
+        self.engine: Final = make_engine(self._rest)
+        self._open_round = False
+
+    def serve(self, session: Session, device: str) -> str:
+        """Work until the session ends; return why it ended."""
+        self._session = session
+        session.say(Joined(0.0, device, True, self.engine.holds(), self.engine.kept()))
+        while not session.ended:
+            idle = self.engine.idle
+            command = session.receive(IDLE_S if idle else 0.0)
+            if command is not None:
+                self._carry_out(session, command)
+            elif not idle and not session.ended:
+                self._step(session)
+            if session.lease_over and not self._open_round:
+                session.end("the lease is over")
+        return session.ended
+
+    def _rest(self, seconds: float) -> None:
+        if self._session is not None:
+            self._session.rest(seconds)
+
+    def _step(self, session: Session) -> None:
+        event = self.engine.step()
+        if event is not None:
+            session.say(event)
+
+    def _carry_out(self, session: Session, command: ToDevice) -> None:
+        try:
+            self._obey(session, command)
+        except FedgcError as error:
+            session.say(Failed(0.0, command.device, command.round, str(error)))
+
+    def _obey(self, session: Session, command: ToDevice) -> None:
+        match command:
+            case Work():
+                self._open_round = True
+                model = session.fresh_model(command.version)
+                if model is not None:
+                    self.engine.load(command.version, model)
+                self.engine.handle(command)
+            case Skip() | Take() | Continue():
+                self.engine.handle(command)
+            case Reveal() | Repair():
+                if command.mix is None:
+                    raise BadMessage(f"{type(command).__name__}: saw no mix, needed one for coded work")
+                session.offer(command.round, command.attempt, self.engine.codeword(command.mix))
+            case Close():
+                self._close(session, command)
+            case Refuse():
+                pass  # the session has withdrawn what was refused; the listener has counted it
+            case _:
+                raise BadMessage(f"{type(command).__name__}: this device does coded work only")
+
+    def _close(self, session: Session, command: Close) -> None:
+        self._open_round = False
+        self.engine.handle(command)
+        if command.outcome == "stopped":
+            session.end("the run was stopped")

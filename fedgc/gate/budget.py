@@ -1,0 +1,78 @@
+"""How many syncs a budget still pays for, and so how often to sync from here on.
+
+A budget is a share of the checks, or an amount of megabytes or seconds for the whole run. What is left of it
+is spread over the checks that are left, so that what went wrong earlier is made good later: the rate is the
+outer loop around the threshold (drift.py). One sync is kept back for the last check, because what devices do
+after the last sync is lost. Megabytes and seconds count everything that moves, the checks themselves too.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from fedgc.errors import BadSetting
+from fedgc.gate.reports import Reports
+
+Unit = Literal["share", "megabytes", "seconds"]
+UNITS: Final = ("share", "megabytes", "seconds")
+BYTES_PER_MEGABYTE: Final = 10**6
+HORIZON: Final = 2  # syncs within which a share is made good where nobody knows how many checks are left
+ROUNDING: Final = 1e-6  # of a sync: 0.1 of 300 checks are 30
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """The share of the coming checks to sync at, and whether one more sync can be paid for."""
+
+    rate: float
+    affordable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent over the whole run."""
+
+    amount: float
+    unit: Unit
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise BadSetting(f"gate drift: saw budget unit {self.unit!r}, needed one of {', '.join(UNITS)}")
+        if not (math.isfinite(self.amount) and self.amount > 0):
+            raise BadSetting(f"gate drift: saw a budget of {self.amount} ({self.unit}), needed above 0")
+        if self.unit == "share" and self.amount > 1:
+            raise BadSetting(f"gate drift: saw a budget of {self.amount} of all checks, needed at most 1")
+
+    def pace(self, checks: int, spent: float, reports: Reports) -> Pace:
+        """Return the pace at this check, after `checks` earlier ones that `spent` so much of the budget."""
+        left = self._horizon() if reports.rounds_left is None else reports.rounds_left + 1
+        syncs = self._syncs(checks, spent, left, reports)
+        if reports.rounds_left:
+            syncs, left = syncs - 1, left - 1
+        return Pace(rate=min(max(syncs / left, 0.0), 1.0), affordable=syncs >= 1 - ROUNDING)
+
+    def cost(self, reports: Reports, *, sync: bool) -> float:
+        """Return what this check spends of the budget."""
+        sync_cost, check_cost = self._costs(reports)
+        return check_cost + (sync_cost if sync else 0.0)
+
+    def _horizon(self) -> int:
+        """Return the checks to plan for in a run without a known end."""
+        if self.unit != "share":
+            raise BadSetting(f"gate drift: a budget in {self.unit} needs to know how many checks are left")
+        return math.ceil(HORIZON / self.amount)
+
+    def _syncs(self, checks: int, spent: float, left: int, reports: Reports) -> float:
+        if self.unit == "share":
+            return max(self.amount * (checks + left), 1.0) - spent  # a run without any sync is lost
+        sync_cost, check_cost = self._costs(reports)
+        if not sync_cost > 0:
+            raise BadSetting(f"gate drift: saw a sync of {sync_cost} {self.unit}, needed above 0")
+        return (self.amount - spent - check_cost * left) / sync_cost
+
+    def _costs(self, reports: Reports) -> tuple[float, float]:
+        if self.unit == "megabytes":
+            return reports.sync_bytes / BYTES_PER_MEGABYTE, reports.check_bytes / BYTES_PER_MEGABYTE
+        if self.unit == "seconds":
+            return reports.sync_seconds, reports.check_seconds
+        return 1.0, 0.0

@@ -1,0 +1,117 @@
+"""What happened, as values: a row for each round and device, and the speeds read back from them.
+
+`run` makes rows, the driver adds the bytes it counted, `store` keeps them; before a run the store gives
+them back as `Speeds`, which `plan` and the tuner read. So the rows stand on a storey of their own, below
+all of these, and nobody below the driver needs a database.
+
+May import: errors, messages.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from fedgc.errors import BadMessage
+from fedgc.messages import Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRow:
+    """One device in one round.
+
+    `finished` chunks reached the target; `counted` of them are in the sum, the rest was discarded.
+    `step_s` is the mean time of one local step over the finished chunks, `spread_s` its deviation between
+    chunks; both are None where nothing was finished. `failure` names what went wrong, or is empty.
+    """
+
+    device: str
+    finished: int = 0
+    counted: int = 0
+    steps: int = 0
+    busy_s: float = 0.0
+    step_s: float | None = None
+    spread_s: float | None = None
+    upload_s: float = 0.0
+    download_s: float = 0.0
+    up_bytes: int = 0
+    down_bytes: int = 0
+    control_bytes: int = 0
+    refused: int = 0
+    failure: str = ""
+    link: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RoundRow:
+    """One round: what it took, what it gave, and what it was decided from."""
+
+    round: int
+    version: int
+    started: float
+    working_s: float
+    collecting_s: float
+    outcome: Outcome
+    chunks: int
+    covered: int
+    short: tuple[int, ...]
+    replicas: int
+    blocks: int
+    needed: int
+    amplification: float | None
+    error: float | None
+    loss: float | None
+    samples: int
+    skips: int
+    takes: int
+    pruned: int
+    repairs: int
+    reason: str
+    devices: tuple[DeviceRow, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def discarded(self) -> int:
+        """Finished copies of chunks that are in no sum."""
+        return sum(row.finished - row.counted for row in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """What one device could do so far."""
+
+    device: str
+    step_s: float
+    spread_s: float = 0.0
+    failures: float = 0.0
+    up_bytes_s: float | None = None
+    down_bytes_s: float | None = None
+    rounds: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("step_s", "spread_s", "failures"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise BadMessage(
+                    f"speed of {self.device}: saw {name}={value}, needed a finite number of 0 or more"
+                )
+        if self.step_s == 0:
+            raise BadMessage(f"speed of {self.device}: saw step_s=0, needed more")
+        for name in ("up_bytes_s", "down_bytes_s"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise BadMessage(
+                    f"speed of {self.device}: saw {name}={value}, needed a number above 0, or none"
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Speeds:
+    """The known speeds, by device; a device that is not in here has no history."""
+
+    known: Mapping[str, Speed] = field(default_factory=lambda: MappingProxyType({}))
+
+    def step_s(self, device: str, default: float) -> float:
+        """Return the seconds of one local step on `device`, or the default where nothing is known."""
+        speed = self.known.get(device)
+        return speed.step_s if speed else default

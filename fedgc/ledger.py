@@ -1,0 +1,255 @@
+"""Who has finished what, and who works on what now: the books of a round's working phase.
+
+A worker w walks a queue of chunks; what it has finished counts as a copy while it is live. The ledger
+mirrors each queue, so that it can say in constant time what a finished copy changes: which workers should
+skip that chunk, and which chunk its finisher should take next (the least covered one it holds). The mirror
+may be a moment behind a device; nothing but the choice of commands hangs on it.
+
+    copies[c]   live workers that have finished chunk c
+    reach[c]    live workers that have finished it or still will: those that hear commands can be asked,
+                a deaf one (it hears nothing between its messages) does what stands on its queue
+    aim         copies wanted of every chunk; capped by what the reachable chunks allow
+
+Index w is a worker, c a chunk, as in the plan. May import: codes.
+"""
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.codes import next_chunk
+
+Bool = NDArray[np.bool_]
+
+
+class Ledger:
+    """Owns the arrays of one round; every method that changes them says what follows from it."""
+
+    def __init__(self, holds_wc: Bool, aim: int) -> None:
+        workers, chunks = holds_wc.shape
+        self.able_wc: Bool = holds_wc.copy()
+        self.done_wc: Bool = np.zeros_like(self.able_wc)
+        self.live_w: Bool = np.zeros(workers, dtype=bool)
+        self.hears_w: Bool = np.zeros(workers, dtype=bool)
+        self.copies = [0] * chunks
+        self.aim = aim
+        self._wanted_aim = aim
+        self._holders = [np.flatnonzero(holds_wc[:, c]).tolist() for c in range(chunks)]
+        self._queue: list[dict[int, None]] = [{} for _ in range(workers)]
+        self._current: list[int | None] = [None] * workers
+        self._working = [0] * chunks
+        self._reach = np.zeros(chunks, dtype=np.int64)
+        self._reachable = False
+        self._lacking = 0
+        self._uncovered = 0
+
+    # ---- what stands in the books
+
+    @property
+    def covered(self) -> bool:
+        """Whether every chunk that can be had has as many copies as are aimed for."""
+        return self._lacking == 0 and self.reachable
+
+    @property
+    def covered_once(self) -> bool:
+        """Whether every chunk that can be had has a copy."""
+        return self._uncovered == 0 and self.reachable
+
+    @property
+    def reachable(self) -> bool:
+        """Whether any live worker has finished anything or can finish anything."""
+        return self._reachable
+
+    @property
+    def counting_wc(self) -> Bool:
+        """The finished copies that count: those on live workers."""
+        return self.done_wc & self.live_w[:, None]
+
+    def most_copies(self) -> int:
+        """Return how many copies of every reachable chunk the live workers could make."""
+        reachable = self._reach[self._reach > 0]
+        return int(reachable.min()) if reachable.size else 0
+
+    def remaining(self, worker: int) -> tuple[int, ...]:
+        """Return what the worker has still to do, what it works on now first."""
+        now = self._current[worker]
+        return (() if now is None else (now,)) + tuple(self._queue[worker])
+
+    @property
+    def askable_wc(self) -> Bool:
+        """The copies that can be had by asking for them."""
+        return self.able_wc & (self.live_w & self.hears_w)[:, None]
+
+    def coming(self) -> frozenset[int]:
+        """Return the chunks that workers will finish who cannot be asked."""
+        deaf: list[int] = np.flatnonzero(self.live_w & ~self.hears_w).tolist()
+        return frozenset(chunk for worker in deaf for chunk in self.remaining(worker))
+
+    # ---- what changes them
+
+    def joined(self, hears: Mapping[int, bool]) -> None:
+        """Put workers on the books; what they had finished counts when they say so again."""
+        for worker, hears_commands in hears.items():
+            self._clear(worker)
+            self.live_w[worker] = True
+            self.hears_w[worker] = hears_commands
+            self.done_wc[worker] = False
+        self._recount()
+
+    def queue(self, worker: int, order: Sequence[int], kept: Collection[int] = ()) -> tuple[int, ...]:
+        """Let a worker begin; return what is worth doing: first what it kept, as that is free."""
+        free = tuple(c for c in order if c in kept and self.able_wc[worker, c])
+        todo = free + tuple(c for c in order if c not in kept and self._open(worker, c))
+        self._queue[worker] = dict.fromkeys(todo)
+        self._advance(worker)
+        if not self.hears_w[worker]:
+            self._recount()
+        return todo
+
+    def lost(self, worker: int) -> None:
+        """A worker's copies stop counting."""
+        self._clear(worker)
+        self.live_w[worker] = False
+        self._recount()
+
+    def failed(self, worker: int, chunks: Iterable[int]) -> None:
+        """A worker cannot give these chunks in this round, finished or not."""
+        for chunk in chunks:
+            self.able_wc[worker, chunk] = False
+            self.done_wc[worker, chunk] = False
+            self._drop(worker, chunk)
+        self._recount()
+
+    def finished(self, worker: int, chunk: int) -> None:
+        """One more copy."""
+        self.done_wc[worker, chunk] = True
+        if not self.hears_w[worker]:  # it may have worked on what is not on its queue
+            self._drop(worker, chunk)
+            self._recount()
+            return
+        self.copies[chunk] += 1
+        self._uncovered -= self.copies[chunk] == 1
+        self._lacking -= self.copies[chunk] == self.aim
+        self._drop(worker, chunk)
+
+    def raise_aim(self, aim: int) -> None:
+        """Aim for more copies from now on."""
+        self._wanted_aim = aim
+        self._recount()
+
+    # ---- what follows from it
+
+    def skips(self, chunk: int) -> list[tuple[int, int | None]]:
+        """Return who should leave this chunk if it has enough copies, and note that they do.
+
+        Beside each stands what to take instead, where that is not the head of its queue.
+        """
+        if self.copies[chunk] < self.aim:
+            return []
+        leave = [w for w in self._holders[chunk] if self.hears_w[w] and self._has(w, chunk)]
+        moved = [(w, self.steer(w) if self._current[w] == chunk else None) for w in leave]
+        for worker in leave:
+            self._drop(worker, chunk)
+        return moved
+
+    def steer(self, worker: int) -> int | None:
+        """Return the chunk to take after the present one, where the worker's queue says another."""
+        queue = self._queue[worker]
+        if len(queue) < 2 or not self.hears_w[worker]:
+            return None
+        head = next(iter(queue))
+        best = next_chunk(self.copies, self._working, queue, self.aim)
+        if best is None or self._coverage(best) >= self._coverage(head):
+            return None
+        self._to_front(worker, best)
+        return best
+
+    def hand_out(self) -> list[tuple[int, int]]:
+        """Return (worker, chunk) for every open chunk that a holder can be asked for, and queue it.
+
+        A device puts what it is told to take in front, so the least covered chunk comes last.
+        """
+        given = []
+        reachable: list[int] = np.flatnonzero(self._reach).tolist()
+        lacking = sorted((c for c in reachable if self.copies[c] < self.aim), key=self._coverage)
+        for chunk in reversed(lacking):
+            for worker in self._holders[chunk]:
+                if self.hears_w[worker] and self._open(worker, chunk) and not self._has(worker, chunk):
+                    self._to_front(worker, chunk)
+                    given.append((worker, chunk))
+        for worker in {worker for worker, _ in given}:
+            if self._current[worker] is None:
+                self._advance(worker)
+        return given
+
+    @property
+    def blocks(self) -> int:
+        """The most blocks at which every chunk that has a copy at all is exact."""
+        made = [copies for copies in self.copies if copies]
+        return min(self.aim, min(made, default=1))
+
+    def wait_s(self, aim: int, chunk_s: Sequence[float]) -> float:
+        """Estimate the time until every reachable chunk has `aim` copies; worker w needs chunk_s[w] a chunk.
+
+        The work that is left, shared out by speed, and no less than the slowest single chunk needs.
+        """
+        lacking_c = np.maximum(0, np.minimum(aim, self._reach) - np.asarray(self.copies))
+        speed_w = self.live_w / np.asarray(chunk_s)
+        open_wc = self.able_wc & self.live_w[:, None] & ~self.done_wc
+        fastest_c = np.where(open_wc, np.asarray(chunk_s)[:, None], np.inf).min(axis=0)
+        wanted = lacking_c > 0
+        if not wanted.any():
+            return 0.0
+        return max(float(lacking_c.sum() / speed_w.sum()), float(fastest_c[wanted].max()))
+
+    # ---- small print
+
+    def _coverage(self, chunk: int) -> int:
+        return self.copies[chunk] + self._working[chunk]
+
+    def _open(self, worker: int, chunk: int) -> bool:
+        """Whether a copy of this chunk by this worker would help."""
+        possible = self.live_w[worker] and self.able_wc[worker, chunk] and not self.done_wc[worker, chunk]
+        return bool(possible) and self.copies[chunk] < self.aim
+
+    def _has(self, worker: int, chunk: int) -> bool:
+        return self._current[worker] == chunk or chunk in self._queue[worker]
+
+    def _to_front(self, worker: int, chunk: int) -> None:
+        rest = self._queue[worker]
+        rest.pop(chunk, None)
+        self._queue[worker] = {chunk: None, **rest}
+
+    def _advance(self, worker: int) -> None:
+        queue = self._queue[worker]
+        self._current[worker] = current = next(iter(queue), None)
+        if current is not None:
+            del queue[current]
+            self._working[current] += 1
+
+    def _drop(self, worker: int, chunk: int) -> None:
+        self._queue[worker].pop(chunk, None)
+        if self._current[worker] == chunk:
+            self._working[chunk] -= 1
+            self._advance(worker)
+
+    def _clear(self, worker: int) -> None:
+        current = self._current[worker]
+        if current is not None:
+            self._working[current] -= 1
+        self._current[worker] = None
+        self._queue[worker] = {}
+
+    def _recount(self) -> None:
+        copies_c = self.counting_wc.sum(axis=0)
+        self.copies = copies_c.tolist()
+        willing_wc = self.done_wc | self.hears_w[:, None]
+        for worker in np.flatnonzero(self.live_w & ~self.hears_w).tolist():
+            willing_wc[worker, list(self.remaining(worker))] = True
+        self._reach = (self.able_wc & self.live_w[:, None] & willing_wc).sum(axis=0)
+        self.aim = max(1, min(self._wanted_aim, self.most_copies()))
+        reachable = self._reach > 0
+        self._reachable = bool(reachable.any())
+        self._uncovered = int(np.count_nonzero(reachable & (copies_c == 0)))
+        self._lacking = int(np.count_nonzero(reachable & (copies_c < self.aim)))

@@ -1,0 +1,457 @@
+"""All that is said during a round: events go into the machine, commands come out of it.
+
+An event tells what happened and when (`now`, seconds on the driver's clock); a command tells one
+device, or the driver itself, what to do. `fedgc/round.py` holds the table that turns the first into the
+second. Values are frozen and check themselves when made, so that whatever reaches the machine has the
+right shape; whether it is *expected* there is for the machine to say.
+
+Devices are named by their identity, chunks by their number in the run's table. Vectors never travel in
+these messages: a device keeps them until a `Reveal`, the driver until an `Add`.
+
+May import: errors.
+"""
+
+import math
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from fedgc.errors import BadMessage
+
+WIRE_VERSION: Final = 1  # both sides refuse another at the first hello
+SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which copies are compared
+
+Kind = Literal["coded", "local", "masked"]
+Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped"]
+
+
+def _check(condition: bool, message: object, needed: str) -> None:
+    if not condition:
+        raise BadMessage(f"{message!r}: needed {needed}")
+
+
+def _event(event: object) -> None:
+    _amounts(event, "now")
+    _check(bool(getattr(event, "device", None)), event, "a device")
+
+
+def _distinct(message: object, chunks: Collection[int], what: str) -> None:
+    _check(len(set(chunks)) == len(chunks), message, f"each chunk once in {what}")
+    _check(min(chunks, default=0) >= 0, message, f"chunks of 0 or more in {what}")
+
+
+def _counts(message: object, *names: str) -> None:
+    for name in names:
+        _check(getattr(message, name) >= 0, message, f"{name} of 0 or more")
+
+
+def _amounts(message: object, *names: str) -> None:
+    for name in names:
+        value = getattr(message, name)
+        _check(math.isfinite(value) and value >= 0, message, f"a finite {name} of 0 or more")
+
+
+def _finite(message: object, values: Iterable[float], what: str) -> None:
+    _check(all(map(math.isfinite, values)), message, f"finite {what}")
+
+
+# ---- values inside messages
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A chunk that a device can load, by the task's name for it."""
+
+    name: str
+    samples: int
+
+    def __post_init__(self) -> None:
+        _check(bool(self.name), self, "a chunk's name")
+        _check(self.samples >= 1, self, "at least one sample")
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A trajectory that a returning device still has: steps reached from model `version`."""
+
+    version: int
+    chunk: int
+    reached: int
+    sketch: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _counts(self, "version", "chunk", "reached")
+        _check(len(self.sketch) in (0, SKETCH_NUMBERS), self, f"{SKETCH_NUMBERS} sketch numbers, or none")
+        _finite(self, self.sketch, "sketch")
+
+
+@dataclass(frozen=True, slots=True)
+class Mix:
+    """What a device mixes into one codeword: a row of `blocks` factors for each chunk."""
+
+    chunks: tuple[int, ...]
+    matrix: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        _check(len(self.chunks) == len(self.matrix) >= 1, self, "one row for each of at least one chunk")
+        _check(len(set(self.chunks)) == len(self.chunks), self, "each chunk once")
+        _check(min(self.chunks) >= 0, self, "chunks of 0 or more")
+        _check(len({len(row) for row in self.matrix}) == 1 <= self.blocks, self, "rows of one length")
+        for row in self.matrix:
+            _finite(self, row, "factors")
+
+    @property
+    def blocks(self) -> int:
+        """Into how many blocks each update is cut."""
+        return len(self.matrix[0])
+
+
+# ---- events
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A device is there: what it can load, and what it still has of earlier work.
+
+    `live` devices hear commands while they work; others (the messages link) only between messages.
+    """
+
+    now: float
+    device: str
+    live: bool
+    holds: tuple[Held, ...]
+    kept: tuple[Kept, ...] = ()
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _check(len({held.name for held in self.holds}) == len(self.holds), self, "each chunk once")
+        _distinct(self, [kept.chunk for kept in self.kept], "kept")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A device is gone and did not come back within its grace time.
+
+    Said before any later `Joined` of that device: it never tells of a connection that another replaced.
+    """
+
+    now: float
+    device: str
+
+    def __post_init__(self) -> None:
+        _event(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A device could not do what it was told; it lives on. Chunks named cannot be had from it."""
+
+    now: float
+    device: str
+    round: int
+    reason: str
+    chunks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _counts(self, "round")
+        _distinct(self, self.chunks, "chunks")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """A device has taken a chunk to `reached` steps since the last common model, in `seconds` all told."""
+
+    now: float
+    device: str
+    round: int
+    chunk: int
+    reached: int
+    seconds: float
+    samples: int
+    squared_norm: float
+    loss: float
+    sketch: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _amounts(self, "seconds", "squared_norm")
+        _counts(self, "round", "chunk", "reached", "samples")
+        _finite(self, (self.loss,), "loss")
+        _check(len(self.sketch) in (0, SKETCH_NUMBERS), self, f"{SKETCH_NUMBERS} sketch numbers, or none")
+        _finite(self, self.sketch, "sketch")
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Local work: the steps and samples of a device since the last common model."""
+
+    now: float
+    device: str
+    round: int
+    steps: int
+    samples: int
+    squared_norm: float
+    loss: float
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _amounts(self, "squared_norm")
+        _counts(self, "round", "steps", "samples")
+        _finite(self, (self.loss,), "loss")
+
+
+@dataclass(frozen=True, slots=True)
+class Codeword:
+    """A device's codeword for this attempt lies whole and checked with the driver."""
+
+    now: float
+    device: str
+    round: int
+    attempt: int
+    seconds: float = 0.0
+    size_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _amounts(self, "seconds")
+        _counts(self, "round", "attempt", "size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """Masked: a device signed the set of survivors."""
+
+    now: float
+    device: str
+    round: int
+    signature: bytes
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _counts(self, "round")
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Masked: a device gave its shares of the secrets that unmask the sum."""
+
+    now: float
+    device: str
+    round: int
+    shares: bytes
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _counts(self, "round")
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time has passed; the machine said when it wants to hear that."""
+
+    now: float
+
+    def __post_init__(self) -> None:
+        _amounts(self, "now")
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Somebody wants the run to end."""
+
+    now: float
+    reason: str
+
+    def __post_init__(self) -> None:
+        _amounts(self, "now")
+
+
+Event = Joined | Lost | Failed | Progress | Report | Codeword | Signed | Shares | Tick | Stop
+
+
+# ---- commands to a device
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """Take these chunks to `target` steps from model `version`, in this order.
+
+    `names` tells the task's name of every chunk that the device may be asked for.
+    `lease_s` is how long the device may work without hearing anything; `lockstep` devices wait for a
+    verdict after each chunk.
+    """
+
+    device: str
+    round: int
+    version: int
+    target: int
+    order: tuple[int, ...]
+    names: tuple[tuple[int, str], ...]
+    seed: int
+    lease_s: float
+    lockstep: bool = False
+    coefficients: Mix | None = None
+
+    def __post_init__(self) -> None:
+        _counts(self, "round", "version", "seed")
+        _amounts(self, "lease_s")
+        _check(self.target >= 1, self, "a target of at least one step")
+        _distinct(self, self.order, "order")
+        _check({chunk for chunk, _ in self.names}.issuperset(self.order), self, "a name for every chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Skip:
+    """There are enough copies of this chunk for now: leave it, keep what there is of it."""
+
+    device: str
+    round: int
+    chunk: int
+
+    def __post_init__(self) -> None:
+        _counts(self, "round", "chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Take:
+    """Work on this chunk next, whether or not it was skipped before."""
+
+    device: str
+    round: int
+    chunk: int
+
+    def __post_init__(self) -> None:
+        _counts(self, "round", "chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """The round was not exchanged: carry every chunk on to `target` steps from the same model."""
+
+    device: str
+    round: int
+    target: int
+    order: tuple[int, ...]
+    lease_s: float
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+        _amounts(self, "lease_s")
+        _check(self.target >= 1, self, "a target of at least one step")
+        _distinct(self, self.order, "order")
+
+
+@dataclass(frozen=True, slots=True)
+class Reveal:
+    """Mix and send one codeword; without a mix (local, masked work) send the update itself."""
+
+    device: str
+    round: int
+    attempt: int
+    kind: Kind
+    mix: Mix | None
+
+    def __post_init__(self) -> None:
+        _counts(self, "round", "attempt")
+        _check((self.mix is None) == (self.kind != "coded"), self, "a mix exactly for coded work")
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """Send this part of a codeword that was lost: the terms of `column` (a device) for these chunks."""
+
+    device: str
+    round: int
+    attempt: int
+    column: str
+    mix: Mix
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+        _check(self.attempt >= 1, self, "an attempt after the first")
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Something that the device sent was left out, and why."""
+
+    device: str
+    round: int
+    reason: str
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """Masked: sign that these devices' vectors are in the sum."""
+
+    device: str
+    round: int
+    survivors: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+
+
+@dataclass(frozen=True, slots=True)
+class Unmask:
+    """Masked: here are the signatures; give the shares."""
+
+    device: str
+    round: int
+    signatures: tuple[tuple[str, bytes], ...]
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Masked: write this down durably before anything else is said."""
+
+    device: str
+    round: int
+    record: bytes
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The round is over; `frees` says that what was kept for it may go."""
+
+    device: str
+    round: int
+    outcome: Outcome
+    frees: bool
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+
+
+# ---- the one command of a round to its driver
+
+
+@dataclass(frozen=True, slots=True)
+class Add:
+    """Add this codeword to the running sum: block k of the sum gets weights[k] times the codeword."""
+
+    device: str
+    round: int
+    attempt: int
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        _counts(self, "round", "attempt")
+        _check(bool(self.weights), self, "a weight for each block")
+        _finite(self, self.weights, "weights")
+
+
+ToDevice = (
+    Work | Skip | Take | Continue | Reveal | Repair | Refuse | Survivors | Unmask | Persist | Close
+)  # what a link carries
+Command = ToDevice | Add

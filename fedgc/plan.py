@@ -1,0 +1,164 @@
+"""The plan of a round: who works on what, for how long, and with how short a codeword at best.
+
+`make_plan` turns the fleet (who is there, what each can load), the speeds known so far and the settings
+into one frozen `Plan`. Where every device can load every chunk the placement is chosen (classes balanced by
+speed); where the data dictates it, the placement is adopted as it lies.
+
+Chunks have two numbers. A chunk's number in the run's table never changes and is what messages carry; its
+index in a plan (0 .. chunks-1) counts the chunks that some present device can load, and is what codes use.
+
+Time limits follow from what was measured. A deadline exists so that a round always ends, not to hurry it:
+without history it is generous, with history it is a multiple of the time that the slowest device would need
+for all it holds.
+
+May import: codes, messages, history, config, errors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fedgc.codes import Placement, adopt, place
+from fedgc.config import AUTO, RunConfig
+from fedgc.errors import BadPlacement
+from fedgc.history import Speeds
+
+UNKNOWN_STEP_S: Final = 0.05  # only the ratio between devices matters until the first round is measured
+FIRST_DEADLINE_S: Final = 600.0  # nothing is known of these devices yet
+LEAST_DEADLINE_S: Final = 10.0
+PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
+LEAST_UPLOAD_S: Final = 60.0
+UNKNOWN_UPLINK: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk as the run knows it: its number never changes."""
+
+    number: int
+    name: str
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is fixed before a round begins; index w is a device, index c a chunk of `chunks`."""
+
+    devices: tuple[str, ...]
+    chunks: tuple[Chunk, ...]
+    placement: Placement
+    most_blocks: int
+    blocks_fixed: bool
+    steps: int
+    held: Mapping[str, frozenset[int]]
+    measured: bool
+    step_s: tuple[float, ...]
+    upload_s: tuple[float, ...]
+    deadline_s: float
+    upload_deadline_s: float
+    error_limit: float
+    reason: str
+
+    def __post_init__(self) -> None:
+        shape = (len(self.devices), len(self.chunks))
+        if self.placement.holds.shape != shape:
+            raise BadPlacement(f"plan: saw a placement of {self.placement.holds.shape}, needed {shape}")
+
+    @property
+    def samples(self) -> int:
+        """Samples of all chunks together."""
+        return sum(chunk.samples for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The devices that are there, and the chunks (by number) that each can load."""
+
+    holds: Mapping[str, frozenset[int]]
+    chunks: tuple[Chunk, ...]
+    size: int = 0
+
+    @property
+    def able(self) -> tuple[str, ...]:
+        """Devices that can load anything, in the order in which they joined."""
+        return tuple(device for device, held in self.holds.items() if held)
+
+
+def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) -> Plan:
+    """Return the plan for these devices, or raise BadPlacement where none can be made."""
+    devices = fleet.able
+    if not devices:
+        raise BadPlacement(
+            f"plan: saw {len(fleet.holds)} devices that hold nothing, needed one that holds a chunk"
+        )
+    reachable = frozenset().union(*(fleet.holds[device] for device in devices))
+    chunks = tuple(chunk for chunk in fleet.chunks if chunk.number in reachable)
+    step_s = tuple(speeds.step_s(device, _typical_step_s(devices, speeds)) for device in devices)
+    placement, how = _placed(devices, chunks, fleet, step_s, config)
+    copies = int(placement.holds.sum(axis=0).min())
+    most = copies if config.blocks == AUTO else min(int(config.blocks), copies)
+    size_bytes = 4 * fleet.size
+    measured = speeds.known.keys() >= set(devices)
+    upload_s = tuple(_upload_s(device, speeds, size_bytes) for device in devices)
+    return Plan(
+        devices=devices,
+        chunks=chunks,
+        placement=placement,
+        most_blocks=most,
+        blocks_fixed=config.blocks != AUTO,
+        steps=steps,
+        held={device: fleet.holds[device] for device in devices},
+        measured=measured,
+        step_s=step_s,
+        upload_s=upload_s,
+        deadline_s=_deadline_s(config, placement, steps, step_s, measured),
+        upload_deadline_s=_upload_deadline_s(config, devices, speeds, size_bytes),
+        error_limit=config.error_limit,
+        reason=f"{len(chunks)} chunks on {len(devices)} devices, {how}",
+    )
+
+
+def _placed(
+    devices: Sequence[str], chunks: Sequence[Chunk], fleet: Fleet, step_s: Sequence[float], config: RunConfig
+) -> tuple[Placement, str]:
+    every = frozenset(chunk.number for chunk in chunks)
+    index = {chunk.number: at for at, chunk in enumerate(chunks)}
+    if any(fleet.holds[device] != every for device in devices):
+        held = [[index[number] for number in fleet.holds[device]] for device in devices]
+        return adopt(held, len(chunks)), "placed where the data lies"
+    replicas = min(config.replicas, len(devices))
+    fewer = f" ({config.replicas} asked for)" if replicas < config.replicas else ""
+    placement = place(len(chunks), [1 / seconds for seconds in step_s], replicas, seed=config.seed)
+    return placement, f"{replicas} copies each{fewer}, shared out by speed"
+
+
+def _typical_step_s(devices: Sequence[str], speeds: Speeds) -> float:
+    known = sorted(speeds.known[device].step_s for device in devices if device in speeds.known)
+    return known[len(known) // 2] if known else UNKNOWN_STEP_S
+
+
+def _upload_s(device: str, speeds: Speeds, size_bytes: int) -> float:
+    """Seconds for a whole update, 0 where the uplink was never measured: no reason to shorten it yet."""
+    speed = speeds.known.get(device)
+    return size_bytes / speed.up_bytes_s if speed and speed.up_bytes_s else 0.0
+
+
+def _deadline_s(
+    config: RunConfig, placement: Placement, steps: int, step_s: Sequence[float], measured: bool
+) -> float:
+    if config.deadline_s != AUTO:
+        return float(config.deadline_s)
+    if not measured:
+        return FIRST_DEADLINE_S
+    loads = placement.holds.sum(axis=1)
+    slowest = max(float(load) * steps * seconds for load, seconds in zip(loads, step_s, strict=True))
+    return max(LEAST_DEADLINE_S, PATIENCE * slowest)
+
+
+def _upload_deadline_s(config: RunConfig, devices: Sequence[str], speeds: Speeds, size_bytes: int) -> float:
+    if config.upload_deadline_s != AUTO:
+        return float(config.upload_deadline_s)
+    uplinks = [speeds.known[device].up_bytes_s if device in speeds.known else None for device in devices]
+    slowest = min(uplink or UNKNOWN_UPLINK for uplink in uplinks)
+    waves = -(-len(devices) // config.upload_slots)
+    return LEAST_UPLOAD_S + PATIENCE * waves * size_bytes / slowest

@@ -1,0 +1,161 @@
+"""The server's line: many vectors share it, and each goes no faster than its own device's line.
+
+Flows share the line fairly: whoever's own line is slower than its share leaves the rest to the others
+(max-min fairness, what TCP tends to). With `slots` only so many flow at a time, the others queue up.
+Sizes are in whole updates; `update_s` is how long the server's line needs for one, 0 for one never full.
+
+May import: errors.
+"""
+
+import heapq
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedgc.errors import BadSetting
+from fedgc.replay.conditions import NEVER, Float
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """The server's side of all transfers."""
+
+    update_s: float = 0.0
+    slots: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.update_s) and self.update_s >= 0):
+            raise BadSetting(f"line: saw {self.update_s} s an update, needed a finite time of 0 or more")
+        if self.slots is not None and self.slots < 1:
+            raise BadSetting(f"line: saw {self.slots} slots, needed one at least")
+
+
+UNCONTENDED: Final = Line()
+
+
+class Pipe:
+    """Flows by number; `ended` gives those whose last byte has come.
+
+    >>> pipe = Pipe(Line(update_s=1.0))
+    >>> pipe.begin(0.0, 7, 1.0, own_s=1.0), pipe.begin(0.0, 8, 0.5, own_s=1.0)
+    (None, None)
+    >>> pipe.next_end, pipe.ended(1.0), pipe.next_end
+    (1.0, [8], 1.5)
+    """
+
+    def __init__(self, line: Line) -> None:
+        self._line = line
+        self._waiting: deque[tuple[int, float, float]] = deque()
+        self._ends: list[tuple[float, int]] = []  # of flows whose rate never changes
+        self._free: set[int] = set()
+        self._left: dict[int, float] = {}
+        self._rate: dict[int, float] = {}
+        self._own: dict[int, float] = {}
+        self._now = 0.0
+        self.next_end = NEVER
+
+    def begin(self, now: float, flow: int, size: float, own_s: float) -> None:
+        """Let a vector of `size` updates go, `own_s` seconds an update on the device's own line."""
+        if self._line.slots is not None and len(self._free) + len(self._left) >= self._line.slots:
+            self._waiting.append((flow, size, own_s))
+        else:
+            self._admit(now, flow, size, own_s)
+
+    def drop(self, now: float, flow: int) -> None:
+        """Forget a flow: its device is gone."""
+        self._waiting = deque(each for each in self._waiting if each[0] != flow)
+        self._free.discard(flow)
+        if flow in self._left:
+            self._pass(now)
+            del self._left[flow]
+            self._share()
+        self._refill(now)
+
+    def ended(self, now: float) -> list[int]:
+        """Return the flows that have ended by now, the earliest first."""
+        over = []
+        while self.next_end <= now:
+            at = self.next_end
+            if self._line.update_s == 0.0:
+                flow = heapq.heappop(self._ends)[1]
+                if flow in self._free:
+                    over.append(flow)
+                    self._free.discard(flow)
+            else:
+                gone = [flow for flow in self._left if self._end_of(flow) <= at]
+                over += gone
+                self._pass(at)
+                for flow in gone:
+                    del self._left[flow]
+                self._share()
+            self._refill(at)
+        return over
+
+    def _refill(self, now: float) -> None:
+        while self._waiting and len(self._free) + len(self._left) < (self._line.slots or 0):
+            self._admit(now, *self._waiting.popleft())
+        self._look_ahead()
+
+    def _admit(self, now: float, flow: int, size: float, own_s: float) -> None:
+        if self._line.update_s == 0.0:
+            heapq.heappush(self._ends, (now + size * own_s, flow))
+            self._free.add(flow)
+        else:
+            self._pass(now)
+            self._left[flow] = size
+            self._own[flow] = 1.0 / own_s if own_s > 0 else NEVER
+            self._share()
+        self._look_ahead()
+
+    def _pass(self, now: float) -> None:
+        elapsed, self._now = now - self._now, now
+        for flow in self._left:
+            self._left[flow] = max(0.0, self._left[flow] - elapsed * self._rate.get(flow, 0.0))
+
+    def _share(self) -> None:
+        """Fill up from the slowest own line to the fastest."""
+        room, sharing = 1.0 / self._line.update_s, len(self._left)
+        self._rate.clear()
+        for flow in sorted(self._left, key=self._own.__getitem__):
+            self._rate[flow] = rate = min(self._own[flow], room / sharing)
+            room -= rate
+            sharing -= 1
+
+    def _look_ahead(self) -> None:
+        while self._ends and self._ends[0][1] not in self._free:
+            heapq.heappop(self._ends)
+        free = self._ends[0][0] if self._ends else NEVER
+        self.next_end = min(free, min(map(self._end_of, self._left), default=NEVER))
+
+    def _end_of(self, flow: int) -> float:
+        return self._now + self._left[flow] / self._rate[flow]
+
+
+def arrivals_s(ready_s_w: Float, size: float, own_s_w: Float, line: Line) -> Float:
+    """Return when each device's vector has come if it begins to send at `ready_s_w` (never: inf).
+
+    >>> arrivals_s(np.array([0.0, 1.0]), 0.5, np.array([2.0, 2.0]), Line(slots=1)).tolist()
+    [1.0, 2.0]
+    """
+    if line.update_s == 0.0 and line.slots is None:
+        direct_w: Float = ready_s_w + size * own_s_w
+        return direct_w
+    pipe = Pipe(line)
+    came_w = np.full(len(ready_s_w), NEVER)
+    for flow in np.argsort(ready_s_w, kind="stable").tolist():
+        if not math.isfinite(ready_s_w[flow]):
+            break
+        _drain(pipe, float(ready_s_w[flow]), came_w)
+        pipe.begin(float(ready_s_w[flow]), flow, size, float(own_s_w[flow]))
+    _drain(pipe, NEVER, came_w)
+    return came_w
+
+
+def _drain(pipe: Pipe, until_s: float, came_w: Float) -> None:
+    while pipe.next_end <= until_s and pipe.next_end < NEVER:
+        at = pipe.next_end
+        for flow in pipe.ended(at):
+            came_w[flow] = at

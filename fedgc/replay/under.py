@@ -1,0 +1,82 @@
+"""Nature as arrays: the conditions of each round, for devices by number and chunks of known size.
+
+May import: conditions, world.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+
+from fedgc.replay.conditions import NEVER, Conditions
+from fedgc.replay.world import Fate
+
+
+class Under:
+    """What devices are like under the conditions of the round at hand; chunk c is `units_c[c]` units."""
+
+    def __init__(self, weather: Callable[[int], Conditions], units_c: Sequence[float]) -> None:
+        self._weather = weather
+        self._units = list(units_c)
+        self._now: Conditions | None = None
+        self._up: list[float] = []
+        self._down: list[float] = []
+        self._control: list[float] = []
+        self._paces: list[list[float]] = []
+        self._ends: list[list[float]] = []
+        self._constant: list[float] | None = None
+        self._slice = self._lap = 1.0
+
+    def begin(self, number: int) -> Iterable[tuple[int, Fate]]:
+        """Let the conditions of this round hold; return who dies in it."""
+        conditions = self._weather(number)
+        if conditions is not self._now:
+            self._now = conditions
+            self._read(conditions)
+        dies_s_w, returns_s_w = conditions.dies_s_w, conditions.returns_s_w
+        dying = np.flatnonzero(dies_s_w < NEVER).tolist()
+        return [(w, Fate(float(dies_s_w[w]), float(returns_s_w[w]))) for w in dying]
+
+    def seconds(self, worker: int, chunk: int, share: float, worked: float) -> float:
+        """Return the time for this share of a chunk, after `worked` seconds of work in this round."""
+        units = share * self._units[chunk]
+        if self._constant is not None:
+            return units * self._constant[worker]
+        return self._after(worker, self._by(worker, worked) + units) - worked
+
+    def up_s(self, worker: int) -> float:
+        """Return the time of a whole update on the device's own uplink."""
+        return self._up[worker]
+
+    def down_s(self, worker: int) -> float:
+        """Return the time of a whole model on the device's own downlink."""
+        return self._down[worker]
+
+    def control_s(self, worker: int) -> float:
+        """Return the latency of a command."""
+        return self._control[worker]
+
+    def _read(self, conditions: Conditions) -> None:
+        slices = conditions.pace_wk.shape[1]
+        self._paces = conditions.pace_wk.tolist()
+        self._constant = [row[0] for row in self._paces] if slices == 1 else None
+        self._slice = conditions.slice_units
+        self._lap = slices * conditions.slice_units
+        ends_wk = np.cumsum(conditions.pace_wk * conditions.slice_units, axis=1)
+        self._ends = np.pad(ends_wk, ((0, 0), (1, 0))).tolist()
+        self._up, self._down = conditions.up_s_w.tolist(), conditions.down_s_w.tolist()
+        self._control = conditions.control_s_w.tolist()
+
+    def _by(self, worker: int, seconds: float) -> float:
+        """Units done after so many seconds of work."""
+        ends = self._ends[worker]
+        laps, rest = divmod(seconds, ends[-1])
+        at = min(bisect_right(ends, rest), len(ends) - 1) - 1
+        return laps * self._lap + at * self._slice + (rest - ends[at]) / self._paces[worker][at]
+
+    def _after(self, worker: int, units: float) -> float:
+        """Seconds of work for so many units."""
+        ends = self._ends[worker]
+        laps, rest = divmod(units, self._lap)
+        at = min(int(rest / self._slice), len(ends) - 2)
+        return laps * ends[-1] + ends[at] + (rest - at * self._slice) * self._paces[worker][at]

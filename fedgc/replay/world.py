@@ -1,0 +1,445 @@
+"""The virtual clock: modelled devices obey a machine, a `Round` or a whole `Run`, as real ones do.
+
+A device walks its queue and begins the next chunk without waiting for an answer; *skip* sets the present
+chunk aside with what was done of it, *take* puts one next, *close* ends its work, and what it is asked to
+send goes over its own line and the server's. Commands and progress reach the other side `control_s` later.
+Only time is modelled, no vector exists, and no chance: the same arguments give the same events.
+
+What happens next is the least of four times: the heap of what is under way, the server's line in both
+directions, and the machine's own tick. The heap holds plain tuples (when, order, what, device, ...), since a
+run is millions of them.
+
+May import: round, plan, messages; conditions, pipe.
+"""
+
+import heapq
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any, Final, Protocol
+
+from fedgc.errors import BadSetting
+from fedgc.messages import (
+    Close,
+    Codeword,
+    Continue,
+    Event,
+    Held,
+    Joined,
+    Kept,
+    Lost,
+    Progress,
+    Repair,
+    Reveal,
+    Skip,
+    Take,
+    Tick,
+    Work,
+)
+from fedgc.replay.conditions import NEVER
+from fedgc.replay.pipe import UNCONTENDED, Line, Pipe
+from fedgc.round import Round, State
+
+# What stands on the heap
+_CHUNK_ENDS: Final = 0
+_SAYS: Final = 1
+_HEARS: Final = 2
+_DIES: Final = 3
+_GRACE_ENDS: Final = 4
+_RETURNS: Final = 5
+_ARRIVES: Final = 6
+
+Stretch = tuple[int, int, float, float, bool]  # device, chunk, begin, end, finished
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """A stretch of time that a device spent on a chunk; not `finished` where it left it, or died.
+
+    `counted`: the device's copy of this chunk was part of a vector that it sent.
+    """
+
+    device: str
+    chunk: int
+    begin_s: float
+    end_s: float
+    finished: bool
+    counted: bool = False
+
+
+class Machine(Protocol):
+    """What the clock drives."""
+
+    @property
+    def next_tick(self) -> float:
+        """When it wants to hear the time."""
+
+    def handle(self, event: Event) -> Iterable[Any]:
+        """Return commands, and whatever else a driver is told."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fate:
+    """When a device dies and returns, in seconds from now; `keeps`: whether it then still has its work."""
+
+    dies_s: float
+    returns_s: float = NEVER
+    keeps: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dies_s <= self.returns_s:
+            raise BadSetting(f"{self!r}: needed a death, then perhaps a return")
+
+
+class Nature(Protocol):
+    """What the devices are like; index w is a device, a share is a part of one chunk's work."""
+
+    def seconds(self, worker: int, chunk: int, share: float, worked: float) -> float:
+        """Return the time for this share of a chunk, after `worked` seconds of work in this round."""
+
+    def up_s(self, worker: int) -> float:
+        """Return the seconds for a whole update on this device's own uplink."""
+
+    def down_s(self, worker: int) -> float:
+        """Return the seconds for a whole model on this device's own downlink."""
+
+    def control_s(self, worker: int) -> float:
+        """Return how long a command or a progress is under way."""
+
+    def begin(self, number: int) -> Iterable[tuple[int, Fate]]:
+        """Let the conditions of this round hold; return who dies in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """How the world is set up, the same for every device."""
+
+    steps: int = 1  # local steps that `Nature.seconds` is the time of
+    update_bytes: int = 0  # of a whole update
+    line: Line = UNCONTENDED
+    grace_s: float = 0.0  # until a death is heard of
+    steered: bool = True  # else devices put what they are told to take last: for comparison
+    watch: bool = False
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or not self.grace_s >= 0:
+            raise BadSetting(f"{self!r}: needed at least one step and a grace time of 0 or more")
+
+
+class World:
+    """Owns the clock and what every device is at."""
+
+    def __init__(
+        self, devices: Sequence[str], nature: Nature, terms: Terms, holds: Sequence[Held] = ()
+    ) -> None:
+        workers = len(devices)
+        self.computed = 0  # chunks taken to their target
+        self.uploads = 0
+        self.sent = 0.0  # whole updates that were sent, in parts
+        self.now = 0.0
+        self._devices = tuple(devices)
+        self._index = {device: w for w, device in enumerate(devices)}
+        self._nature, self._terms, self._holds = nature, terms, tuple(holds)
+        self._heed: Callable[[Any], object] = lambda _: None
+        self._heap: list[tuple[Any, ...]] = []
+        self._order = count()
+        self._up, self._down = Pipe(terms.line), Pipe(terms.line)
+        self._uploading: dict[int, tuple[int, Reveal | Repair, float, float]] = {}
+        self._loading: dict[int, Work] = {}
+        self._stretches: list[Stretch] = []
+        self._mixed: set[tuple[int, int]] = set()  # device and chunk of what was sent
+        self._number = -1
+        self._alive = [True] * workers
+        self._queue: list[dict[int, None]] = [{} for _ in devices]  # the next one last
+        self._current: list[int | None] = [None] * workers
+        self._begun = [0.0] * workers
+        self._lasts = [0.0] * workers
+        self._turn = [0] * workers
+        self._worked = [0.0] * workers
+        self._round = [-1] * workers
+        self._version = [-1] * workers
+        self._target = [0] * workers
+        self._reached: list[dict[int, float]] = [{} for _ in devices]  # steps from the common model
+        self._spent: list[dict[int, float]] = [{} for _ in devices]  # seconds on chunks that were set aside
+
+    # ---- the clock
+
+    def spans(self) -> tuple[Span, ...]:
+        """Return what every device was at since this was last asked, where that is watched."""
+        stretches, self._stretches = self._stretches, []
+        mixed, self._mixed = self._mixed, set()
+        return tuple(
+            Span(self._devices[worker], chunk, begin, end, finished, finished and (worker, chunk) in mixed)
+            for worker, chunk, begin, end, finished in stretches
+        )
+
+    def joined(self, worker: int, now: float, *, live: bool = True) -> Joined:
+        """Return the hello of a device."""
+        kept: tuple[Kept, ...] = ()
+        if self._reached[worker]:
+            version = self._version[worker]
+            kept = tuple(Kept(version, c, int(r)) for c, r in self._reached[worker].items() if r >= 1)
+        return Joined(now, self._devices[worker], live, self._holds, kept)
+
+    def play(self, machine: Round, live: Sequence[bool], now: float) -> None:
+        """Drive one round, which has not begun, to its end."""
+        self.now = now
+        present = [self.joined(worker, now, live=hears) for worker, hears in enumerate(live)]
+        self.run(machine, machine.start(now, present), lambda: machine.state is State.CLOSED)
+
+    def run(
+        self,
+        machine: Machine,
+        given: Iterable[Any],
+        over: Callable[[], bool],
+        heed: Callable[[Any], object] = lambda _: None,
+    ) -> None:
+        """Carry out what the machine has given, and go on until it is over; `heed` gets the rest."""
+        self._heed = heed
+        self._obey(given)
+        while not over():
+            happened = self._next(machine.next_tick)
+            if happened is not None:
+                self._obey(machine.handle(happened))
+
+    def _next(self, tick: float) -> Event | None:
+        """Let the next thing happen; return what the machine hears of it."""
+        heap = self._heap
+        at = heap[0][0] if heap else NEVER
+        if self._up.next_end < at or self._down.next_end < at:
+            at = min(self._up.next_end, self._down.next_end)
+            if at <= tick:
+                self.now = at
+                return self._transferred(at)
+        elif at <= tick and heap:
+            self.now, _, what, worker, detail = heapq.heappop(heap)
+            return _HAPPENS[what](self, worker, detail)
+        self.now = tick
+        return Tick(tick)
+
+    def _push(self, when: float, what: int, worker: int, detail: object) -> None:
+        heapq.heappush(self._heap, (when, next(self._order), what, worker, detail))
+
+    # ---- what happens
+
+    def _chunk_ends(self, worker: int, turn: int) -> Event | None:
+        chunk = self._current[worker]
+        if turn != self._turn[worker] or chunk is None:
+            return None
+        now, lasted = self.now, self._lasts[worker]
+        self._worked[worker] += lasted
+        self._current[worker] = None
+        self._reached[worker][chunk] = self._target[worker]
+        self.computed += 1
+        if self._terms.watch:
+            self._stretches.append((worker, chunk, self._begun[worker], now, True))
+        spent = self._spent[worker].pop(chunk, 0.0) + lasted
+        self._start(worker, now)
+        return self._say(worker, (self._round[worker], chunk, self._target[worker], spent))
+
+    def _say(self, worker: int, said: tuple[int, int, int, float]) -> Event | None:
+        late = self._nature.control_s(worker)
+        if late == 0.0:
+            return self._said(worker, said)
+        self._push(self.now + late, _SAYS, worker, said)
+        return None
+
+    def _said(self, worker: int, said: tuple[int, int, int, float]) -> Event | None:
+        number, chunk, target, spent = said
+        if not self._alive[worker]:
+            return None
+        return Progress(self.now, self._devices[worker], number, chunk, target, spent, 1, 1.0, 0.0)
+
+    def _transferred(self, now: float) -> Event | None:
+        """One transfer a time, so that the machine hears them one by one."""
+        if self._down.next_end <= now:
+            for flow in self._down.ended(now):
+                self._work(flow, self._loading.pop(flow))
+            return None
+        for flow in self._up.ended(now):
+            worker, told, size, began = self._uploading.pop(flow)
+            if self._terms.watch and told.mix:
+                self._mixed.update((worker, chunk) for chunk in told.mix.chunks)
+            size_bytes = round(size * self._terms.update_bytes)
+            device, number, attempt = self._devices[worker], told.round, told.attempt
+            self._push(now, _ARRIVES, worker, Codeword(now, device, number, attempt, now - began, size_bytes))
+        return None
+
+    def _arrived(self, worker: int, said: Codeword) -> Event | None:
+        return said if self._alive[worker] else None
+
+    def _die(self, worker: int, fate: Fate) -> Event | None:
+        if not self._alive[worker]:
+            return None
+        self._leave(worker, self.now)
+        self._queue[worker].clear()
+        self._alive[worker] = False
+        self._down.drop(self.now, worker)
+        self._loading.pop(worker, None)
+        for flow, (sender, *_) in list(self._uploading.items()):
+            if sender == worker:
+                self._up.drop(self.now, flow)
+                del self._uploading[flow]
+        if not fate.keeps:
+            self._forget(worker)
+        self._push(self.now + self._terms.grace_s, _GRACE_ENDS, worker, None)
+        if fate.returns_s < NEVER:
+            self._push(self.now + fate.returns_s - fate.dies_s, _RETURNS, worker, None)
+        return None
+
+    def _grace_ends(self, worker: int, _: object) -> Event | None:
+        return None if self._alive[worker] else Lost(self.now, self._devices[worker])
+
+    def _return(self, worker: int, _: object) -> Event | None:
+        self._alive[worker] = True
+        return self.joined(worker, self.now)
+
+    # ---- what devices are told
+
+    def _obey(self, given: Iterable[Any]) -> None:
+        obeys, index = _OBEYS, self._index
+        for command in given:
+            follow = obeys.get(type(command))
+            if follow is None:
+                self._heed(command)
+                continue
+            if command.round > self._number:
+                self._open_round(command.round)
+            worker = index[command.device]
+            late = self._nature.control_s(worker)
+            if late > 0.0:
+                self._push(self.now + late, _HEARS, worker, command)
+            elif self._alive[worker]:
+                follow(self, worker, command)
+
+    def _open_round(self, number: int) -> None:
+        self._number = number
+        for worker, fate in self._nature.begin(number):
+            self._push(self.now + fate.dies_s, _DIES, worker, fate)
+
+    def _hear(self, worker: int, command: Any) -> None:  # noqa: ANN401 - one of _OBEYS
+        if self._alive[worker]:
+            _OBEYS[type(command)](self, worker, command)
+
+    def _load(self, worker: int, command: Work) -> None:
+        """The model comes first, unless the device has it."""
+        down_s = self._nature.down_s(worker)
+        if command.version == self._version[worker] or (down_s == 0.0 and self._terms.line.update_s == 0.0):
+            self._work(worker, command)
+        else:
+            self._leave(worker, self.now)
+            self._queue[worker].clear()
+            self._loading[worker] = command
+            self._down.begin(self.now, worker, 1.0, down_s)
+
+    def _work(self, worker: int, command: Work) -> None:
+        self._leave(worker, self.now)
+        if command.version != self._version[worker]:
+            self._forget(worker)
+            self._version[worker] = command.version
+        self._begin_round(worker, command)
+
+    def _begin_round(self, worker: int, command: Work | Continue) -> None:
+        self._leave(worker, self.now)
+        if command.round != self._round[worker]:
+            self._worked[worker] = 0.0
+        self._round[worker], self._target[worker] = command.round, command.target
+        self._queue[worker] = dict.fromkeys(command.order[::-1])
+        self._start(worker, self.now)
+
+    def _skip(self, worker: int, command: Skip) -> None:
+        chunk = command.chunk
+        if command.round != self._round[worker]:
+            return
+        if self._current[worker] == chunk:
+            self._leave(worker, self.now)
+            self._start(worker, self.now)
+        else:
+            self._queue[worker].pop(chunk, None)
+
+    def _take(self, worker: int, command: Take) -> None:
+        chunk, queue = command.chunk, self._queue[worker]
+        if command.round != self._round[worker] or self._current[worker] == chunk:
+            return
+        queue.pop(chunk, None)
+        if self._terms.steered:
+            queue[chunk] = None
+        else:
+            self._queue[worker] = {chunk: None, **queue}
+        if self._current[worker] is None:
+            self._start(worker, self.now)
+
+    def _send(self, worker: int, command: Reveal | Repair) -> None:
+        size = 1.0 / (command.mix.blocks if command.mix else 1)
+        flow = self.uploads
+        self.uploads += 1
+        self.sent += size
+        self._uploading[flow] = (worker, command, size, self.now)
+        self._up.begin(self.now, flow, size, self._nature.up_s(worker))
+
+    def _close(self, worker: int, command: Close) -> None:
+        if worker in self._loading and self._loading[worker].round == command.round:
+            self._down.drop(self.now, worker)
+            del self._loading[worker]
+        if command.round == self._round[worker]:
+            self._leave(worker, self.now)
+            self._queue[worker].clear()
+            if command.frees:
+                self._forget(worker)
+
+    # ---- what devices do
+
+    def _start(self, worker: int, now: float) -> None:
+        queue = self._queue[worker]
+        if not queue:
+            return
+        chunk = queue.popitem()[0]
+        self._current[worker] = chunk
+        self._begun[worker] = now
+        self._turn[worker] = turn = self._turn[worker] + 1
+        left = self._target[worker] - self._reached[worker].get(chunk, 0.0)
+        lasts = self._nature.seconds(worker, chunk, left / self._terms.steps, self._worked[worker])
+        self._lasts[worker] = lasts
+        heapq.heappush(self._heap, (now + lasts, next(self._order), _CHUNK_ENDS, worker, turn))
+
+    def _leave(self, worker: int, now: float) -> None:
+        """Set the present chunk aside."""
+        chunk = self._current[worker]
+        if chunk is None:
+            return
+        begun, lasts = self._begun[worker], self._lasts[worker]
+        passed = now - begun
+        before = self._reached[worker].get(chunk, 0.0)
+        if lasts > 0:
+            self._reached[worker][chunk] = before + (self._target[worker] - before) * min(1.0, passed / lasts)
+        self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + passed
+        self._worked[worker] += passed
+        self._current[worker] = None
+        self._turn[worker] += 1
+        if self._terms.watch:
+            self._stretches.append((worker, chunk, begun, now, False))
+
+    def _forget(self, worker: int) -> None:
+        self._reached[worker].clear()
+        self._spent[worker].clear()
+        self._version[worker] = -1
+
+
+_HAPPENS: Final[Mapping[int, Callable[[World, int, Any], Event | None]]] = {
+    _CHUNK_ENDS: World._chunk_ends,
+    _SAYS: World._said,
+    _HEARS: World._hear,
+    _DIES: World._die,
+    _GRACE_ENDS: World._grace_ends,
+    _RETURNS: World._return,
+    _ARRIVES: World._arrived,
+}
+_OBEYS: Final[Mapping[type, Callable[[World, int, Any], None]]] = {
+    Work: World._load,
+    Continue: World._begin_round,
+    Skip: World._skip,
+    Take: World._take,
+    Reveal: World._send,
+    Repair: World._send,
+    Close: World._close,
+}

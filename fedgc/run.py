@@ -1,0 +1,350 @@
+"""The run as a machine: devices gather, a plan is made, a round is run, its result is applied, and again.
+
+`Run` owns what outlives a round: who is there, the table of chunks, the gate's state, the model's version,
+the speeds measured so far. Like the round it does no I/O: the driver sends events and carries out what comes
+back, in the order in which it comes. Beside a round's commands these are
+
+    Apply     the running sum is complete: divide by the samples, step the optimiser, that is the new version
+    Append    one round's row, to be kept
+    Finished  nothing more will come
+
+May import: round and below.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean, median, pstdev
+from types import MappingProxyType
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.gate import Decision, Every, Reports
+from fedgc.history import DeviceRow, RoundRow, Speed, Speeds
+from fedgc.messages import Codeword, Command, Event, Held, Joined, Lost, Outcome, Refuse, Stop, Tick
+from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.round import Assignment, Round, State
+
+REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned for moves chunks
+RECENT_ROUNDS: Final = 5  # the window of measured speeds
+GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
+
+
+@dataclass(frozen=True, slots=True)
+class Apply:
+    """Make model `version` out of the running sum over `samples` samples."""
+
+    round: int
+    version: int
+    samples: int
+    outcome: Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Keep this row."""
+
+    row: RoundRow
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The run is over; `complete` says whether it did all its rounds."""
+
+    reason: str
+    complete: bool
+
+
+Output = Command | Apply | Append | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class RunState:
+    """What a resumed run needs: the round to go on with, its version, and what was learnt of the devices."""
+
+    round: int
+    version: int
+    gate: int
+    chunks: tuple[tuple[str, int], ...]
+    step_s: tuple[tuple[str, float], ...]
+
+
+class Run:
+    """The machine. `handle` every event; `next_tick` says when to send a `Tick`; `finished` when to stop."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        *,
+        now: float,
+        size: int,
+        speeds: Speeds | None = None,
+        resume: RunState | None = None,
+    ) -> None:
+        self.config = config
+        self.round: Round | None = None
+        self.finished = False
+        self.version = 0
+        self.number = 1  # of the round that runs, or runs next
+        self._begun = False
+        self._size = size
+        self._history = speeds or Speeds()
+        self._gate = Every(config.gate_every)
+        self._gate_state = self._gate_next = self._gate.init()
+        self._present: dict[str, Joined] = {}
+        self._chunks: dict[str, Chunk] = {}
+        self._steps: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
+        self._uplinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
+        self._plan: Plan | None = None
+        self._fleet_changed = True
+        self._target = config.local_steps
+        self._carried: frozenset[str] = frozenset()
+        self._fruitless = 0
+        self._gather_until = now + config.start_timeout_s
+        if resume is not None:
+            self._resume(resume)
+        self._settled = self._state()
+
+    # ---- in and out
+
+    def handle(self, event: Event) -> tuple[Output, ...]:
+        """Return what follows from this event."""
+        if self.finished:
+            return ()
+        outputs: list[Output] = []
+        if isinstance(event, Joined):
+            event, refused = self._admit(event)
+            outputs += refused
+        elif isinstance(event, Lost):
+            self._present.pop(event.device, None)
+            self._fleet_changed = True
+            self._carried -= {event.device}
+        elif (
+            isinstance(event, Codeword)
+            and event.device in self._present
+            and event.seconds * event.size_bytes > 0
+        ):
+            self._uplinks[event.device].append(event.size_bytes / event.seconds)
+        if self.round:
+            outputs += self._in_round(self.round.handle(event), event.now)
+        else:
+            outputs += self._gathering(event)
+        return tuple(outputs)
+
+    @property
+    def next_tick(self) -> float:
+        """When the machine next wants to hear the time."""
+        return self.round.next_tick if self.round else self._gather_until
+
+    def state(self) -> RunState:
+        """Return what a checkpoint of the last synced round needs."""
+        return self._settled
+
+    # ---- phases
+
+    def _gathering(self, event: Event) -> list[Output]:
+        if isinstance(event, Stop):
+            return self._finish(event.reason, complete=False)
+        able = [joined for joined in self._present.values() if joined.holds]
+        wanted = 1 if self._begun else self.config.min_devices
+        enough = len(able) >= wanted
+        late = isinstance(event, Tick) and event.now >= self._gather_until
+        if enough or (late and able):
+            return self._begin(event.now)
+        if late:
+            return self._finish(
+                f"waited {self.config.start_timeout_s:g} s for {wanted} devices, saw {len(able)}",
+                complete=False,
+            )
+        return []
+
+    def _in_round(self, commands: Sequence[Command], now: float) -> list[Output]:
+        """Pass on what the round says, and settle it once it is closed."""
+        current = self.round
+        over = current is not None and current.state is State.CLOSED
+        return [*commands, *(self._settle(current, now) if current and over else ())]
+
+    def _begin(self, now: float) -> list[Output]:
+        """Plan where the plan no longer fits, then give work to everybody."""
+        if self._plan is None or self._others_are_there(self._plan) or self._speeds_changed(self._plan):
+            self._plan = make_plan(self._fleet(), self._speeds(), self.config, steps=self.config.local_steps)
+            self._carried = frozenset()
+        self._fleet_changed = False
+        self._begun = True
+        assignment = Assignment(self.number, self.version, self._target, self.config.seed, self._carried)
+        self.round = Round(self._plan, assignment, self._decide)
+        present = list(self._present.values())
+        self._present = {joined.device: replace(joined, kept=()) for joined in present}  # kept counts once
+        return self._in_round(self.round.start(now, present), now)
+
+    def _settle(self, over: Round, now: float) -> list[Output]:
+        """Draw the consequences of a closed round, and begin the next one."""
+        outputs: list[Output] = []
+        outcome = over.outcome or "stopped"
+        self._learn(over)
+        synced = outcome in ("synced", "approximate")
+        self.round = None
+        self.number += 1
+        if outcome in ("synced", "approximate", "skipped"):
+            self._gate_state = self._gate_next
+        self._fruitless = self._fruitless + 1 if outcome == "empty" else 0
+        if synced:
+            self.version += 1
+            outputs.append(Apply(self.number - 1, self.version, over.plan.samples, outcome))
+        if outcome != "empty":
+            self._target = self.config.local_steps + (0 if synced else self._target)
+        if synced:
+            self._settled = self._state()
+        self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
+        outputs.append(Append(_row(over)))
+        return outputs + self._next(over, now)
+
+    def _next(self, over: Round, now: float) -> list[Output]:
+        if over.outcome == "stopped":
+            return self._finish(over.reason, complete=False)
+        if self._fruitless == GIVE_UP_AFTER:
+            said = next(
+                (f"{d}: {f}" for d, f in zip(over.plan.devices, over.tally.failure, strict=True) if f), ""
+            )
+            return self._finish(
+                f"{GIVE_UP_AFTER} rounds in a row gave nothing; {said}".rstrip("; "), complete=False
+            )
+        if self.number > self.config.rounds:
+            return self._finish(f"{self.config.rounds} rounds are done", complete=True)
+        self._gather_until = now + self.config.start_timeout_s
+        return self._gathering(Tick(now))
+
+    def _finish(self, reason: str, *, complete: bool) -> list[Output]:
+        self.finished = True
+        return [Finished(reason, complete)]
+
+    # ---- what is known
+
+    def _admit(self, event: Joined) -> tuple[Joined, list[Output]]:
+        """Enter a device and its chunks; a chunk that others know with another size is left out."""
+        fits: list[Held] = []
+        refused: list[tuple[Held, int]] = []
+        for held in event.holds:
+            known = self._chunks.setdefault(held.name, Chunk(len(self._chunks), held.name, held.samples))
+            if known.samples == held.samples:
+                fits.append(held)
+            else:
+                refused.append((held, known.samples))
+        admitted = replace(event, holds=tuple(fits))
+        self._present[event.device] = admitted
+        self._fleet_changed = True
+        self._carried -= {event.device}
+        return admitted, [
+            Refuse(
+                event.device,
+                self.number,
+                f"chunk {held.name}: saw {held.samples} samples, others have {known}",
+            )
+            for held, known in refused
+        ]
+
+    def _fleet(self) -> Fleet:
+        holds = {
+            device: frozenset(self._chunks[held.name].number for held in joined.holds)
+            for device, joined in self._present.items()
+        }
+        return Fleet(holds, tuple(self._chunks.values()), self._size)
+
+    def _speeds(self) -> Speeds:
+        """Return the history, overlaid with what this run has measured itself."""
+        known: dict[str, Speed] = dict(self._history.known)
+        for device, recent in self._steps.items():
+            before = known.get(device)
+            uplink = median(self._uplinks[device]) if self._uplinks[device] else None
+            step_s = median(recent)
+            fresh = Speed(device, step_s, up_bytes_s=uplink, rounds=len(recent))
+            known[device] = (
+                replace(before, step_s=step_s, up_bytes_s=uplink or before.up_bytes_s) if before else fresh
+            )
+        return Speeds(MappingProxyType(known))
+
+    def _learn(self, over: Round) -> None:
+        for device, step_s in zip(over.plan.devices, over.tally.step_s, strict=True):
+            if step_s:
+                self._steps[device].append(max(fmean(step_s), 1e-9))
+
+    def _others_are_there(self, plan: Plan) -> bool:
+        if not self._fleet_changed:
+            return False
+        fleet = self._fleet()
+        return plan.held != {device: fleet.holds[device] for device in fleet.able}
+
+    def _speeds_changed(self, plan: Plan) -> bool:
+        """Whether another placement would serve; never between syncs, where moved chunks start afresh."""
+        if self._carried:
+            return False
+        speeds = self._speeds()
+        for device, planned in zip(plan.devices, plan.step_s, strict=True):
+            ratio = speeds.step_s(device, planned) / planned
+            if not 1 / REPLAN_RATIO <= ratio <= REPLAN_RATIO:
+                return True
+        return not plan.measured and speeds.known.keys() >= set(plan.devices)
+
+    def _decide(self, reports: Reports) -> Decision:
+        if self.number == self.config.rounds:
+            return Decision(sync=True, reason="the last round")
+        self._gate_next, decision = self._gate.step(self._gate_state, reports)
+        return decision
+
+    def _state(self) -> RunState:
+        chunks = tuple((chunk.name, chunk.samples) for chunk in self._chunks.values())
+        step_s = tuple((device, median(recent)) for device, recent in self._steps.items() if recent)
+        return RunState(self.number, self.version, self._gate_state, chunks, step_s)
+
+    def _resume(self, state: RunState) -> None:
+        self.number, self.version = state.round, state.version
+        self._gate_state = self._gate_next = state.gate
+        self._chunks = {
+            name: Chunk(number, name, samples) for number, (name, samples) in enumerate(state.chunks)
+        }
+        for device, step_s in state.step_s:
+            self._steps[device].append(step_s)
+
+
+def _row(over: Round) -> RoundRow:
+    plan, tally, solution = over.plan, over.tally, over.solution
+    losses = [copy.loss for copy in over.copies.values()]
+    return RoundRow(
+        round=over.assignment.number,
+        version=over.assignment.version,
+        started=over.started_at,
+        working_s=over.working_s,
+        collecting_s=over.closed_at - over.started_at - over.working_s,
+        outcome=over.outcome or "stopped",
+        chunks=len(plan.chunks),
+        covered=len(over.copies),
+        short=over.short,
+        replicas=plan.placement.replicas,
+        blocks=solution.blocks if solution else 0,
+        needed=len(solution.needed) if solution else 0,
+        amplification=solution.amplification if solution else None,
+        error=over.error,
+        loss=fmean(losses) if losses else None,
+        samples=plan.samples,
+        skips=tally.skips,
+        takes=tally.takes,
+        pruned=tally.pruned,
+        repairs=tally.repairs,
+        reason=over.reason,
+        devices=tuple(_device_row(over, worker) for worker in range(len(plan.devices))),
+    )
+
+
+def _device_row(over: Round, worker: int) -> DeviceRow:
+    tally, step_s = over.tally, over.tally.step_s[worker]
+    return DeviceRow(
+        device=over.plan.devices[worker],
+        finished=tally.finished[worker],
+        counted=tally.counted[worker],
+        steps=tally.finished[worker] * over.assignment.target,
+        busy_s=tally.busy_s[worker],
+        step_s=fmean(step_s) if step_s else None,
+        spread_s=pstdev(step_s) if step_s else None,
+        refused=tally.refused[worker],
+        failure=tally.failure[worker],
+    )

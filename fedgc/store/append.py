@@ -1,0 +1,177 @@
+"""Writing a round: one row, its device rows, and what they change in the totals, in one transaction.
+
+A round told twice takes the place of the first telling: a resume repeats the round in which the server
+died, and a writer that lost the answer of the database writes again. So what the first telling added is
+taken from the totals, and the ring turns only for devices that were not in it.
+
+May import: sqlalchemy; tables, records, plausible; history, errors.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeVar
+
+from sqlalchemy import Connection, case, delete, insert, select, update
+
+from fedgc.errors import BadMessage
+from fedgc.history import DeviceRow, RoundRow
+from fedgc.store.plausible import checked, number, text
+from fedgc.store.records import Appended
+from fedgc.store.tables import WINDOW, Device, DeviceRound, Recent, Round, Run, Track
+
+_COPIED = (  # the columns of a round that hold what RoundRow says, as it says it
+    "round", "version", "started", "working_s", "collecting_s", "outcome", "chunks", "covered", "replicas",
+    "blocks", "needed", "samples", "skips", "takes", "pruned", "repairs",
+)  # fmt: skip
+_MEASURED = ("amplification", "error", "loss")
+_SUMMED = ("finished", "counted", "up_bytes", "down_bytes", "control_bytes")
+_DEVICE = (
+    "finished", "counted", "steps", "busy_s", "step_s", "spread_s", "upload_s", "download_s", "up_bytes",
+    "down_bytes", "control_bytes", "refused",
+)  # fmt: skip
+
+
+_Item = TypeVar("_Item")
+_BATCH: Final = 10_000  # keys in one question; databases limit the number of its parameters
+
+
+class _OfRun(NamedTuple):
+    id: int
+    task_id: int
+    started: float
+
+
+def append(connection: Connection, record: Appended) -> None:
+    """Write a round of a run that has begun."""
+    run = _run(connection, record.run)
+    rows = {
+        text(row.device): checked(row, record.now - run.started)  # a device counts once, as last told
+        for row in record.row.devices
+    }
+    ids = device_ids(connection, rows, record.now)
+    round_id, before = _round(connection, run, record.row, [row for row, _ in rows.values()])
+    values = [_device_values(round_id, ids[key], row, struck) for key, (row, struck) in rows.items()]
+    if values:
+        connection.execute(insert(DeviceRound), values)
+    of_round = select(DeviceRound.device_id).where(DeviceRound.round_id == round_id)
+    connection.execute(update(Device).where(Device.id.in_(of_round)).values(last_seen=record.now))
+    turns = _turns(connection, run.task_id, set(ids.values()) - before)
+    _count(connection, run.task_id, round_id, 1)
+    _point(connection, run.task_id, round_id, turns)
+
+
+def _run(connection: Connection, key: str) -> _OfRun:
+    run = connection.execute(select(Run.id, Run.task_id, Run.started).where(Run.key == key)).one_or_none()
+    if run is None:
+        raise BadMessage(f"store: saw a round of run {key!r}, needed one that has begun")
+    return _OfRun._make(run)
+
+
+def device_ids(connection: Connection, keys: Iterable[str], now: float) -> dict[str, int]:
+    """Return the numbers of devices; those never seen are written down."""
+    wanted = list(keys)
+    ids = _ids(connection, wanted)
+    new = [key for key in wanted if key not in ids]
+    if new:
+        unknown = {"site": "", "link": "", "first_seen": now, "last_seen": now}
+        connection.execute(insert(Device), [{"key": key, "name": key, **unknown} for key in new])
+        ids |= _ids(connection, new)
+    return ids
+
+
+def _ids(connection: Connection, keys: Sequence[str]) -> dict[str, int]:
+    ids: dict[str, int] = {}
+    for batch in _batches(keys):
+        found = connection.execute(select(Device.key, Device.id).where(Device.key.in_(batch)))
+        ids.update(dict(found.all()))
+    return ids
+
+
+def _round(
+    connection: Connection, run: _OfRun, row: RoundRow, devices: list[DeviceRow]
+) -> tuple[int, set[int]]:
+    """Write the round's row; return its number, and the devices of a first telling, which is taken back."""
+    values = {"run_id": run.id, **_round_values(row, devices)}
+    at = select(Round.id).where(Round.run_id == run.id, Round.round == row.round)
+    round_id = connection.scalar(at)
+    if round_id is None:
+        return connection.execute(insert(Round).values(values).returning(Round.id)).scalar_one(), set()
+    of_round = DeviceRound.round_id == round_id
+    before = set(connection.scalars(select(DeviceRound.device_id).where(of_round)))
+    _count(connection, run.task_id, round_id, -1)
+    connection.execute(delete(DeviceRound).where(of_round))
+    connection.execute(update(Round).where(Round.id == round_id).values(values))
+    return round_id, before
+
+
+def _round_values(row: RoundRow, devices: list[DeviceRow]) -> dict[str, object]:
+    return {
+        **{name: getattr(row, name) for name in _COPIED},
+        **{name: number(getattr(row, name)) for name in _MEASURED},
+        **{name: sum(getattr(device, name) for device in devices) for name in _SUMMED},
+        "short": json.dumps(row.short),
+        "metrics": metrics_text(row.metrics),
+        "reason": text(row.reason, 1000),
+        "devices": len(devices),
+    }
+
+
+def metrics_text(metrics: Mapping[str, float]) -> str:
+    """Return metrics as JSON; what is no number is null there."""
+    return json.dumps({text(name): number(value) for name, value in metrics.items()})
+
+
+def _device_values(round_id: int, device_id: int, row: DeviceRow, struck: int) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in _DEVICE}
+    named = {"failure": row.failure or None, "link": row.link or None}
+    return {"round_id": round_id, "device_id": device_id, **values, **named, "implausible": struck}
+
+
+def _count(connection: Connection, task_id: int, round_id: int, sign: int) -> None:
+    """Add what the devices did in the round to their tracks, or take it away."""
+    failed = DeviceRound.failure.is_not(None) | (DeviceRound.implausible > 0)
+    change = {
+        "finished": Track.finished + sign * DeviceRound.finished,
+        "counted": Track.counted + sign * DeviceRound.counted,
+        "failures": Track.failures + sign * case((failed, 1), else_=0),
+        "implausible": Track.implausible + sign * DeviceRound.implausible,
+    }
+    of_round = (DeviceRound.round_id == round_id, DeviceRound.device_id == Track.device_id)
+    connection.execute(update(Track).where(Track.task_id == task_id, *of_round).values(change))
+
+
+def _turns(connection: Connection, task_id: int, devices: set[int]) -> Mapping[int, list[int]]:
+    """Count one more round for each device; return the devices by the rounds each had before."""
+    turns = defaultdict(list)
+    for batch in _batches(sorted(devices)):
+        counted = update(Track).where(Track.task_id == task_id, Track.device_id.in_(batch))
+        told = counted.values(rows=Track.rows + 1).returning(Track.device_id, Track.rows)
+        for device, rows in connection.execute(told).all():
+            turns[rows - 1].append(device)
+    new = sorted(devices.difference(*turns.values()))
+    if new:
+        first = {"task_id": task_id, "rows": 1}
+        nothing = {"finished": 0, "counted": 0, "failures": 0, "implausible": 0}
+        connection.execute(insert(Track), [{"device_id": device, **first, **nothing} for device in new])
+        turns[0] = new
+    return turns
+
+
+def _point(connection: Connection, task_id: int, round_id: int, turns: Mapping[int, list[int]]) -> None:
+    """Let the next slot of each device's ring point to the round."""
+    to_round = {"task_id": task_id, "round_id": round_id}
+    for rows, devices in turns.items():
+        at_slot = (Recent.task_id == task_id, Recent.slot == rows % WINDOW)
+        for batch in _batches(devices):
+            if rows < WINDOW:
+                lines = [{"slot": rows, "device_id": device, **to_round} for device in batch]
+                connection.execute(insert(Recent), lines)
+            else:
+                again = update(Recent).where(*at_slot, Recent.device_id.in_(batch))
+                connection.execute(again.values(round_id=round_id))
+
+
+def _batches(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    for first in range(0, len(items), _BATCH):
+        yield items[first : first + _BATCH]

@@ -1,0 +1,198 @@
+"""Checkpoints: what a run needs to go on after the server died, as files that are whole or not there.
+
+A checkpoint is written under another name, forced to the disk, and renamed; the folder is forced after
+it. So a name that can be seen has its whole content behind it, unless the disk itself fails: for that
+every file ends in the SHA-256 of all before it. Reading goes from the newest version down and takes the
+first that is whole. Layout, little-endian: magic, length of the header, header (JSON), model (float32),
+optimiser, digest. Nothing is unpickled: a checkpoint can be wrong, but it cannot run code.
+
+May import: errors. Never a database library: a resume must not need one.
+"""
+
+import contextlib
+import hashlib
+import json
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import numpy.typing as npt
+
+from fedgc.errors import EdgeFailed, Unusable
+
+MAGIC: Final = b"fedgc-checkpoint-1\n"
+_LENGTH: Final = struct.Struct("<Q")
+_DIGEST_BYTES: Final = hashlib.sha256().digest_size
+_LONGEST_HEADER: Final = 1 << 28  # a length beyond this is damage, not a header to allocate
+_NUMBERS: Final = np.dtype("<f4")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Checkpoint:
+    """The run after `round`: the model of `version`, its optimiser, and the run's state as JSON text."""
+
+    round: int
+    version: int
+    model: npt.NDArray[np.float32]
+    optimiser: bytes
+    state: str
+
+    def __post_init__(self) -> None:
+        if self.round < 0 or self.version < 0:
+            raise Unusable(f"checkpoint: saw round {self.round}, version {self.version}, needed 0 or more")
+        if self.model.dtype != np.float32 or self.model.ndim != 1:
+            raise Unusable(
+                f"checkpoint: saw a model of {self.model.dtype} with {self.model.ndim} axes, "
+                "needed one float32 vector"
+            )
+        try:
+            json.loads(self.state)
+        except ValueError as error:
+            raise Unusable(f"checkpoint: saw a state that is not JSON ({error}), needed JSON text") from error
+
+
+def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Write the checkpoint, then remove all but the newest `keep`; return its file.
+
+    Versions above this one are removed as well: they belong to a future that a resume from an earlier
+    version has given up, and must not be taken for the latest.
+    """
+    if keep < 1:
+        raise Unusable(f"checkpoints to keep: saw {keep}, needed at least 1")
+    path = folder / _name(checkpoint.version)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        _write(path, checkpoint)
+        _prune(folder, checkpoint.version, keep)
+    except OSError as error:
+        raise EdgeFailed(f"checkpoint {path}: could not be written: {error.strerror or error}") from error
+    return path
+
+
+def load(
+    folder: Path, version: int | None = None, tell: Callable[[str], None] = lambda _: None
+) -> Checkpoint:
+    """Return the newest whole checkpoint, or the one of `version`; `tell` hears why others were skipped."""
+    paths = [folder / _name(version)] if version is not None else _saved(folder)[::-1]
+    reasons = []
+    for path in paths:
+        try:
+            return _read(path)
+        except (EdgeFailed, OSError) as error:
+            reasons.append(f"checkpoint {path.name}: skipped: {error}")
+            tell(reasons[-1])
+    seen = "; ".join(reasons) if reasons else "none"
+    raise Unusable(f"checkpoints in {folder}: saw {seen}, needed a whole one")
+
+
+def versions(folder: Path) -> tuple[int, ...]:
+    """Return the versions that are there, oldest first; whether they are whole only reading tells."""
+    return tuple(_version(path) for path in _saved(folder))
+
+
+def _name(version: int) -> str:
+    return f"model-{version:010d}.fedgc"
+
+
+def _version(path: Path) -> int:
+    return int(path.stem.removeprefix("model-"))
+
+
+def _saved(folder: Path) -> list[Path]:
+    found = [path for path in folder.glob("model-*.fedgc") if path.stem.removeprefix("model-").isdecimal()]
+    return sorted(found, key=_version)
+
+
+def _write(path: Path, checkpoint: Checkpoint) -> None:
+    model = np.ascontiguousarray(checkpoint.model, dtype=_NUMBERS)
+    header = json.dumps(
+        {
+            "round": checkpoint.round,
+            "version": checkpoint.version,
+            "numbers": model.size,
+            "optimiser_bytes": len(checkpoint.optimiser),
+            "state": checkpoint.state,
+        }
+    ).encode()
+    digest = hashlib.sha256()
+    temporary = path.with_suffix(f".{os.getpid()}.part")
+    try:
+        with temporary.open("wb") as file:
+            for part in (MAGIC, _LENGTH.pack(len(header)), header, model.data, checkpoint.optimiser):
+                digest.update(part)
+                file.write(part)
+            file.write(digest.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    if os.name != "posix":
+        return  # only POSIX lets a folder be opened and forced to the disk
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _prune(folder: Path, newest: int, keep: int) -> None:
+    saved = _saved(folder)
+    lasting = [path for path in saved if _version(path) <= newest][-keep:]
+    for path in [*(path for path in saved if path not in lasting), *folder.glob("model-*.part")]:
+        with contextlib.suppress(FileNotFoundError):
+            path.unlink()
+
+
+def _read(path: Path) -> Checkpoint:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise EdgeFailed("saw other first bytes, needed a checkpoint of this format")
+        digest.update(MAGIC)
+        length = _LENGTH.unpack(_exactly(file, _LENGTH.size, digest))[0]
+        if length > _LONGEST_HEADER:
+            raise EdgeFailed(f"saw a header of {length} bytes, needed at most {_LONGEST_HEADER}")
+        header = _header(_exactly(file, length, digest))
+        numbers, optimiser_bytes = int(header["numbers"]), int(header["optimiser_bytes"])
+        size = file.tell() + numbers * _NUMBERS.itemsize + optimiser_bytes + _DIGEST_BYTES
+        if (seen := path.stat().st_size) != size:
+            raise EdgeFailed(f"saw {seen} bytes, needed {size}")
+        model = np.frombuffer(_exactly(file, numbers * _NUMBERS.itemsize, digest), _NUMBERS)
+        optimiser = bytes(_exactly(file, optimiser_bytes, digest))
+        if file.read() != digest.digest():
+            raise EdgeFailed("saw a content that its SHA-256 does not name, needed the one that was written")
+    return Checkpoint(
+        int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimiser,
+        str(header["state"]),
+    )  # fmt: skip
+
+
+def _exactly(file: BufferedReader, size: int, digest: "hashlib._Hash") -> bytearray:
+    part = bytearray(size)
+    seen = file.readinto(part)
+    if seen != size:
+        raise EdgeFailed(f"saw {seen} bytes of a part, needed {size}")
+    digest.update(part)
+    return part
+
+
+def _header(text: bytearray) -> dict[str, int | str]:
+    try:
+        header = json.loads(text)
+        counts = [header[name] for name in ("round", "version", "numbers", "optimiser_bytes")]
+        sound = isinstance(header["state"], str) and all(type(n) is int and n >= 0 for n in counts)
+    except (ValueError, KeyError, TypeError) as error:
+        raise EdgeFailed(f"saw a header that cannot be read ({error}), needed the one written") from error
+    if not sound:
+        raise EdgeFailed("saw a header with other values, needed counts of 0 or more and a state")
+    return dict(header)

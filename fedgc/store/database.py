@@ -1,0 +1,136 @@
+"""The store: one object over one database, told records, asked for values.
+
+`Store.open` finds the database (the address given, else FEDGC_DB, else the default file), brings its
+schema up to date and refuses what is not ours. A store may be used from several threads, and several
+stores, in several processes, may write one database.
+
+May import: the rest of this room; history, errors.
+"""
+
+from pathlib import Path
+from typing import Self
+
+from fedgc.errors import Unusable
+from fedgc.history import DeviceRow, Speeds
+from fedgc.store import migrate, pace, reading, records, upkeep, views
+from fedgc.store.engine import Database, open_to_read, open_to_write, use_wal
+from fedgc.store.records import Record
+from fedgc.store.writing import write
+
+
+class Store:
+    """What every device did."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, url: str | None = None, *, wait_s: float = 5.0, reads_only: bool = False) -> Self:
+        """Open the store, and make it where there is none; with `reads_only` it must be there already."""
+        database = open_to_read(url, wait_s) if reads_only else open_to_write(url, wait_s)
+        try:
+            if reads_only:
+                _must_be_current(database)
+            else:
+                use_wal(database, wait_s)
+                migrate.upgrade(database)
+        except BaseException:
+            database.close()
+            raise
+        return cls(database)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the database."""
+        self._database.close()
+
+    @property
+    def name(self) -> str:
+        """The address, without a password."""
+        return self._database.name
+
+    def write(self, record: Record, stamp: str | None = None) -> None:
+        """Write a record; when this returns it is on the disk. One stamp is written once."""
+        with self._database.writing() as connection:
+            write(connection, record, stamp)
+
+    def speeds(self, task: str | None = None) -> Speeds:
+        """Return what devices could do lately at a task (None: the task of the newest run)."""
+        with self._database.reading() as connection:
+            return pace.speeds(connection, task)
+
+    def paces(self, task: str | None = None) -> tuple[views.Pace, ...]:
+        """Return every device at a task: speed, trend, totals."""
+        with self._database.reading() as connection:
+            return pace.paces(connection, task)
+
+    def runs(self, limit: int = 20) -> tuple[views.Run, ...]:
+        """Return the newest runs, newest first."""
+        with self._database.reading() as connection:
+            return reading.runs(connection, limit)
+
+    def run(self, key: str = reading.LATEST) -> views.Run:
+        """Return a run."""
+        with self._database.reading() as connection:
+            return reading.run(connection, key)
+
+    def rounds(
+        self, run: str = reading.LATEST, after: int = -1, limit: int = 1_000_000
+    ) -> tuple[views.Round, ...]:
+        """Return rounds of a run in their order, beginning behind `after`."""
+        with self._database.reading() as connection:
+            return reading.rounds(connection, run, after, limit)
+
+    def device_rows(self, run: str, round_number: int) -> tuple[DeviceRow, ...]:
+        """Return the device rows of a round; none where they were folded."""
+        with self._database.reading() as connection:
+            return reading.device_rows(connection, run, round_number)
+
+    def device_history(self, run: str, device: str, after: int = -1) -> tuple[tuple[int, DeviceRow], ...]:
+        """Return (round, row) of one device in a run."""
+        with self._database.reading() as connection:
+            return reading.device_history(connection, run, device, after)
+
+    def devices(self) -> tuple[views.Device, ...]:
+        """Return every device, in the order first seen."""
+        with self._database.reading() as connection:
+            return reading.devices(connection)
+
+    def decisions(self, run: str = reading.LATEST, after: int = -1) -> tuple[records.Decided, ...]:
+        """Return what was decided in a run."""
+        with self._database.reading() as connection:
+            return reading.decisions(connection, run, after)
+
+    def audited(self, run: str | None = None, limit: int = 1000) -> tuple[records.Audited, ...]:
+        """Return the last of the audit, oldest first."""
+        with self._database.reading() as connection:
+            return reading.audited(connection, run, limit)
+
+    def fold(self, keep_rounds: int) -> int:
+        """Fold the device rows of all but the newest rounds; return how many rows that were."""
+        return upkeep.fold(self._database, keep_rounds)
+
+    def check(self) -> views.Health:
+        """Look for damage, and count what there is."""
+        return upkeep.check(self._database)
+
+    def backup(self, path: Path) -> None:
+        """Copy the store to a new file while it is in use."""
+        upkeep.backup(self._database, path)
+
+    def vacuum(self) -> None:
+        """Give unused room back to the disk."""
+        upkeep.vacuum(self._database)
+
+
+def _must_be_current(database: Database) -> None:
+    if migrate.behind(database):
+        raise Unusable(
+            f"store {database.name}: saw an older schema or none, needed this one: "
+            "a run brings it up to date, and so does `fedgc store check`"
+        )

@@ -1,0 +1,259 @@
+"""The way into the database: which one, how it is opened, and what its errors mean in one line.
+
+SQLite is opened in WAL mode, so that readers never wait for the writer. `synchronous=FULL` forces the log
+to the disk at every commit: one force for a round, beside the training, buys that a round once written is
+there after a kill and after a power cut. (NORMAL would hold against the kill alone.)
+
+There is one writer at a time. SQLite has that lock itself, but only `BEGIN IMMEDIATE` waits for it in
+turn: a transaction that reads first and writes later fails at once when another came between. PostgreSQL
+is given the same order by an advisory lock, so that what was read in a transaction is still so when it
+writes, and two runs can never wait for each other in a circle.
+
+May import: sqlalchemy; errors.
+"""
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import URL, Connection, create_engine, event, exc, make_url, text
+from sqlalchemy.pool import StaticPool
+
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable
+
+ENVIRONMENT: Final = "FEDGC_DB"
+_MODE: Final = "fedgc_mode"  # of a connection: reading unless it says "write" or "apart"
+_ADVISORY: Final = 0x6665646763  # "fedgc", the name of our lock in PostgreSQL
+_CACHE_KB: Final = 16_384
+_PAUSE_S: Final = 0.02
+_SQLITE_ERRORS: Final = {
+    "SQLITE_NOTADB": "is not a database; needed an SQLite file of fedgc, or no file",
+    "SQLITE_CORRUPT": "is damaged; `fedgc store check` says where, a backup helps",
+    "SQLITE_READONLY": "is read-only; needed the right to write it and its folder",
+    "SQLITE_CANTOPEN": "cannot be opened; needed a folder that exists and may be written",
+    "SQLITE_BUSY": "is locked by another program; needed a turn to write",
+    "SQLITE_LOCKED": "is locked by another program; needed a turn to write",
+    "SQLITE_FULL": "the disk is full; needed room to write",
+    "SQLITE_IOERR": "the disk failed to read or write",
+}
+
+
+class _Locked(EdgeFailed):
+    """Somebody else has the turn; the one failure that passes by itself."""
+
+
+_KINDS: Final[Mapping[str, type[FedgcError]]] = {
+    "SQLITE_NOTADB": Unusable,  # only another address helps
+    "SQLITE_BUSY": _Locked,
+    "SQLITE_LOCKED": _Locked,
+}
+
+
+def default_path(environment: Mapping[str, str]) -> Path:
+    """Return where the store lies when nobody says otherwise.
+
+    >>> default_path({"HOME": "/home/ada"}).as_posix()
+    '/home/ada/.local/state/fedgc/fedgc.db'
+    >>> default_path({"HOME": "/home/ada", "XDG_STATE_HOME": "/state"}).as_posix()
+    '/state/fedgc/fedgc.db'
+    """
+    home = Path(environment["HOME"]) if "HOME" in environment else Path.home()
+    state = environment.get("XDG_STATE_HOME") or home / ".local" / "state"
+    return Path(state) / "fedgc" / "fedgc.db"
+
+
+def address(url: str | None, environment: Mapping[str, str]) -> URL:
+    """Return the database's address: the one given, else FEDGC_DB, else the default file.
+
+    A path is taken for an SQLite file.
+
+    >>> str(address("/data/fedgc.db", {}))
+    'sqlite:////data/fedgc.db'
+    """
+    chosen = url or environment.get(ENVIRONMENT) or str(default_path(environment))
+    if "://" not in chosen:
+        return URL.create("sqlite", database=str(Path(chosen).expanduser()))
+    try:
+        found = make_url(chosen)
+    except (exc.ArgumentError, ValueError) as error:
+        raise Unusable(
+            f"store: saw an address that cannot be read, needed a path or a URL ({error})"
+        ) from error
+    if found.drivername in ("postgresql", "postgres"):
+        return found.set(drivername="postgresql+psycopg")
+    return found
+
+
+def beside(url: URL, environment: Mapping[str, str]) -> Path:
+    """Return the file that names what lies beside a store: its own, or the default where it has none."""
+    named = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
+    plain = named and not str(url.database).startswith("file:")
+    return Path(str(url.database)) if plain else default_path(environment)
+
+
+class Database:
+    """An open database: `reading` and `writing` give a connection for one transaction."""
+
+    def __init__(self, url: URL, wait_s: float) -> None:
+        self.url = url
+        self.name = url.render_as_string(hide_password=True)
+        self.is_sqlite = url.get_backend_name() == "sqlite"
+        self.is_memory = self.is_sqlite and url.database in (None, "", ":memory:")
+        self._wait_s = wait_s
+        # In memory there is one connection, which threads must take turns to use.
+        self._turn: contextlib.AbstractContextManager[Any] = (
+            threading.RLock() if self.is_memory else contextlib.nullcontext()
+        )
+        try:
+            self.engine = create_engine(url, **self._options())
+        except (exc.ArgumentError, ImportError) as error:
+            raise Unusable(f"store {self.name}: {_without_driver(url, error)}") from error
+        event.listen(self.engine, "connect", self._on_connect)
+        event.listen(self.engine, "begin", self._on_begin)
+
+    @property
+    def file(self) -> Path | None:
+        """The SQLite file, if it is one."""
+        named = self.is_sqlite and not self.is_memory and not str(self.url.database).startswith("file:")
+        return Path(str(self.url.database)) if named else None
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Give a connection that sees one moment of the database."""
+        with self._turn, self.plainly(), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    @contextlib.contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Give the connection of the only writer; what it did is kept whole, or not at all."""
+        with self._turn, self.plainly(), self.engine.connect() as connection:
+            connection.execution_options(**{_MODE: "write"})
+            with connection.begin():
+                yield connection
+
+    @contextlib.contextmanager
+    def apart(self) -> Iterator[Connection]:
+        """Give a connection outside any transaction, for work that refuses to be in one."""
+        with self._turn, self.plainly(), self.engine.connect() as connection:
+            if not self.is_sqlite:
+                connection.execution_options(isolation_level="AUTOCOMMIT")
+            yield connection.execution_options(**{_MODE: "apart"})
+
+    def close(self) -> None:
+        """Let go of every connection."""
+        with self._turn:
+            self.engine.dispose()
+
+    @contextlib.contextmanager
+    def plainly(self) -> Iterator[None]:
+        """Say what the database's errors mean."""
+        try:
+            yield
+        except (exc.IntegrityError, exc.DataError) as error:
+            raise BadMessage(f"store {self.name}: refused: {_line(error.orig)}") from error
+        except exc.SQLAlchemyError as error:
+            raise self._meaning(error) from error
+
+    def _options(self) -> dict[str, Any]:
+        if self.is_memory:
+            return {"poolclass": StaticPool, "connect_args": {"check_same_thread": False}}
+        if self.is_sqlite:
+            return {"connect_args": {"timeout": self._wait_s}}
+        if self.url.drivername == "postgresql+psycopg":
+            patience = max(2, round(self._wait_s))
+            limits = {"connect_timeout": patience, "tcp_user_timeout": patience * 1000}
+            given = {key: value for key, value in limits.items() if key not in self.url.query}
+            return {"pool_pre_ping": True, "connect_args": given}
+        return {"pool_pre_ping": True}
+
+    def _on_connect(self, connection: Any, _record: object) -> None:  # noqa: ANN401  (each driver has its own type)
+        if not self.is_sqlite:
+            return
+        connection.isolation_level = None  # the driver would begin and commit where it thinks fit
+        for pragma in ("foreign_keys = ON", "synchronous = FULL", f"cache_size = -{_CACHE_KB}"):
+            connection.execute(f"PRAGMA {pragma}")
+
+    def _on_begin(self, connection: Connection) -> None:
+        mode = connection.get_execution_options().get(_MODE)
+        if self.is_sqlite and mode != "apart":
+            connection.exec_driver_sql("BEGIN IMMEDIATE" if mode == "write" else "BEGIN")
+        elif mode == "write" and self.url.get_backend_name() == "postgresql":
+            connection.execute(text(f"SET LOCAL lock_timeout = {round(self._wait_s * 1000)}"))
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_ADVISORY})"))
+
+    def _meaning(self, error: exc.SQLAlchemyError) -> FedgcError:
+        cause = getattr(error, "orig", None) or error
+        code = str(getattr(cause, "sqlite_errorname", ""))
+        for prefix, meaning in _SQLITE_ERRORS.items():
+            if code.startswith(prefix):
+                return _KINDS.get(prefix, EdgeFailed)(f"store {self.name}: {meaning}")
+        return EdgeFailed(f"store {self.name}: {_line(cause)}")
+
+
+def use_wal(database: Database, wait_s: float) -> None:
+    """Turn an SQLite file to WAL mode, for good.
+
+    The change needs the file alone, and SQLite does not wait for that as it waits for other locks: two
+    runs that start at once on a new file would fail, so it is tried again.
+    """
+    until = time.monotonic() + wait_s
+    while database.is_sqlite and not database.is_memory:
+        try:
+            with database.apart() as connection:
+                connection.exec_driver_sql("PRAGMA journal_mode = WAL")
+        except _Locked:
+            if time.monotonic() >= until:
+                raise
+            time.sleep(_PAUSE_S)
+        else:
+            return
+
+
+def open_to_write(url: str | None, wait_s: float) -> Database:
+    """Return the database at an address, as the process sees it; a file gets its folder."""
+    database = Database(address(url, os.environ), wait_s)
+    if database.file is not None:
+        try:
+            database.file.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise Unusable(
+                f"store {database.name}: its folder: {error.strerror}, needed one to write"
+            ) from error
+    return database
+
+
+def open_to_read(url: str | None, wait_s: float) -> Database:
+    """Return a database that must be there.
+
+    A reader of a WAL file writes beside it, to tell the writer what it reads. Where it may not, and no log
+    says that a writer is there, the file is opened as one that nobody changes.
+    """
+    database = Database(address(url, os.environ), wait_s)
+    file = database.file
+    if database.is_memory or (file is not None and not file.exists()):
+        raise Unusable(f"store {database.name}: saw nothing there, needed the store of an earlier run")
+    if file is None or _may_write(file.parent) or file.with_name(f"{file.name}-wal").exists():
+        return database
+    database.close()
+    unchanging = {"mode": "ro", "immutable": "1", "uri": "true"}
+    return Database(URL.create("sqlite", database=file.absolute().as_uri(), query=unchanging), wait_s)
+
+
+def _may_write(folder: Path) -> bool:
+    return os.access(folder, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _line(error: object) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+def _without_driver(url: URL, error: Exception) -> str:
+    if isinstance(error, ImportError):
+        extra = " (pip install 'fedgc[postgresql]')" if url.get_backend_name() == "postgresql" else ""
+        return f"saw no driver for {url.drivername} ({_line(error)}), needed its package{extra}"
+    return f"saw {_line(error)}, needed an address that SQLAlchemy knows"

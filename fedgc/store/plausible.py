@@ -1,0 +1,95 @@
+"""What a device claims about itself, held against what can be.
+
+A device's figures decide how much work it gets, so a wrong one must never bring it more. What cannot be
+is struck out and counted: a struck time teaches nothing, and its round stands against the device as one
+that it failed. The bounds are those the server can vouch for with its own clock: no optimiser step takes
+less than a microsecond, and none has taken longer than the run has lasted (a device may carry a chunk over
+many rounds, so the round's own length is no bound; what a jumping clock makes of it is).
+
+May import: history.
+"""
+
+import math
+from dataclasses import replace
+from operator import attrgetter
+from typing import Any, Final
+
+from fedgc.history import DeviceRow
+
+FASTEST_STEP_S: Final = 1e-6
+FASTEST_LINK: Final = 1e11  # bytes a second; a faster transfer is a clock's error
+SLACK_S: Final = 1.0  # between the server's clock readings
+LONGEST_TEXT: Final = 200
+_LARGEST: Final = (1 << 31) - 1
+_LARGEST_SIZE: Final = 1 << 53  # a thousand of them still fit a database's largest number
+_NAMES: Final = (
+    "finished", "counted", "steps", "refused", "busy_s", "upload_s", "download_s", "up_bytes", "down_bytes",
+    "control_bytes", "step_s", "spread_s", "failure", "link",
+)  # fmt: skip
+_claims: Final = attrgetter(*_NAMES)
+
+
+def text(words: object, longest: int = LONGEST_TEXT) -> str:
+    r"""Return words as every database takes them: no NUL, no half characters, not endless.
+
+    >>> text("bad\x00\ud800 end")
+    'bad? end'
+    """
+    shown = str(words)
+    if shown.isascii() and "\x00" not in shown:
+        return shown[:longest]
+    return shown.replace("\x00", "")[:longest].encode("utf-8", "replace").decode("utf-8")
+
+
+def number(value: float | None) -> float | None:
+    """Return a finite number, or None: databases disagree on what NaN is."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
+def checked(row: DeviceRow, elapsed_s: float) -> tuple[DeviceRow, int]:
+    """Return the row without what cannot be, and how many claims that were.
+
+    `elapsed_s` is how long the run has lasted by the server's clock.
+
+    >>> row, struck = checked(DeviceRow("a", finished=1, counted=1, step_s=-3.0), elapsed_s=60.0)
+    >>> row.step_s, struck
+    (None, 1)
+    """
+    longest = max(elapsed_s, 0.0) + SLACK_S
+    finished = _within(row.finished, _LARGEST)
+    step_s = _step(row, longest)
+    sound = (
+        *(finished, _within(row.counted, finished), _within(row.steps, _LARGEST)),
+        _within(row.refused, _LARGEST),
+        *(_time(row.busy_s, longest), _time(row.upload_s, longest), _time(row.download_s, longest)),
+        *(_within(row.up_bytes, _LARGEST_SIZE), _within(row.down_bytes, _LARGEST_SIZE)),
+        _within(row.control_bytes, _LARGEST_SIZE),
+        *(step_s, _spread(row.spread_s, step_s, longest), text(row.failure), text(row.link)),
+    )
+    claims = _claims(row)
+    if sound == claims:
+        return row, 0
+    struck = sum(now != then for now, then in zip(sound[:-2], claims[:-2], strict=True))
+    repaired: dict[str, Any] = dict(zip(_NAMES, sound, strict=True))
+    return replace(row, **repaired), struck
+
+
+def _within(value: int, largest: int) -> int:
+    return value if 0 <= value <= largest else min(max(value, 0), largest)
+
+
+def _time(value: float, longest: float) -> float:
+    return float(value) if 0 <= value <= longest else 0.0  # false for NaN
+
+
+def _step(row: DeviceRow, longest: float) -> float | None:
+    """Return the time of a step; one that is claimed with nothing finished is no measurement."""
+    if row.step_s is None or row.finished <= 0:
+        return None
+    return float(row.step_s) if FASTEST_STEP_S <= row.step_s <= longest else None
+
+
+def _spread(value: float | None, step_s: float | None, longest: float) -> float | None:
+    if value is None or step_s is None:
+        return None
+    return float(value) if 0 <= value <= longest else None

@@ -1,0 +1,167 @@
+"""Questions about what happened: runs, rounds, devices, decisions, audit.
+
+May import: sqlalchemy; tables, views, records; history, errors.
+"""
+
+import json
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlalchemy import Connection, RowMapping, Select, func, select
+
+from fedgc.errors import Unusable, nearest
+from fedgc.history import DeviceRow, RoundRow
+from fedgc.store import tables
+from fedgc.store.records import Audited, Decided
+from fedgc.store.tables import Audit, Decision, DeviceRound
+from fedgc.store.views import Device, Round, Run
+
+LATEST: Final = "latest"
+_DEVICE_ROW: Final = (
+    "finished", "counted", "steps", "busy_s", "step_s", "spread_s", "upload_s", "download_s", "up_bytes",
+    "down_bytes", "control_bytes", "refused",
+)  # fmt: skip
+_ROUND_ROW: Final = (
+    "round", "version", "started", "working_s", "collecting_s", "outcome", "chunks", "covered", "replicas",
+    "blocks", "needed", "amplification", "error", "loss", "samples", "skips", "takes", "pruned", "repairs",
+    "reason",
+)  # fmt: skip
+
+
+def runs(connection: Connection, limit: int) -> tuple[Run, ...]:
+    """Return the newest runs, newest first."""
+    chosen = _runs().order_by(tables.Run.started.desc(), tables.Run.id.desc()).limit(limit)
+    return tuple(_run(line) for line in connection.execute(chosen).mappings())
+
+
+def run(connection: Connection, key: str) -> Run:
+    """Return the run of that name, or the newest for "latest"."""
+    chosen = _runs().where(tables.Run.id == _run_id(connection, key))
+    return _run(connection.execute(chosen).mappings().one())
+
+
+def rounds(connection: Connection, key: str, after: int, limit: int) -> tuple[Round, ...]:
+    """Return rounds of a run in their order, beginning behind `after`."""
+    chosen = select(tables.Round.__table__).where(
+        tables.Round.run_id == _run_id(connection, key), tables.Round.round > after
+    )
+    lines = connection.execute(chosen.order_by(tables.Round.round).limit(limit)).mappings()
+    return tuple(_round(line) for line in lines)
+
+
+def device_rows(connection: Connection, key: str, round_number: int) -> tuple[DeviceRow, ...]:
+    """Return the device rows of a round; none where they were folded."""
+    chosen = _device_rows().where(
+        tables.Round.run_id == _run_id(connection, key), tables.Round.round == round_number
+    )
+    lines = connection.execute(chosen.order_by(DeviceRound.device_id)).mappings()
+    return tuple(_device_row(line) for line in lines)
+
+
+def device_history(
+    connection: Connection, key: str, device: str, after: int
+) -> tuple[tuple[int, DeviceRow], ...]:
+    """Return (round, row) of one device in a run, beginning behind `after`."""
+    chosen = _device_rows().where(
+        *(tables.Round.run_id == _run_id(connection, key), tables.Round.round > after),
+        tables.Device.key == device,
+    )
+    lines = connection.execute(chosen.order_by(tables.Round.round)).mappings()
+    return tuple((line["round"], _device_row(line)) for line in lines)
+
+
+def devices(connection: Connection) -> tuple[Device, ...]:
+    """Return every device, as first seen."""
+    lines = connection.execute(select(tables.Device.__table__).order_by(tables.Device.id)).mappings()
+    names = ("key", "name", "site", "link", "first_seen", "last_seen")
+    return tuple(Device(*(line[name] for name in names)) for line in lines)
+
+
+def decisions(connection: Connection, key: str, after: int) -> tuple[Decided, ...]:
+    """Return what was decided in a run behind round `after`, in the order it was told."""
+    at = run(connection, key).run
+    chosen = select(Decision.__table__).where(
+        Decision.run_id == _run_id(connection, at), Decision.round > after
+    )
+    return tuple(
+        Decided(line["at"], at, line["round"], line["what"], _mapping(line["basis"]), line["reason"])
+        for line in connection.execute(chosen.order_by(Decision.id)).mappings()
+    )
+
+
+def audited(connection: Connection, key: str | None, limit: int) -> tuple[Audited, ...]:
+    """Return the last of the audit, oldest first; of one run, or of all (None)."""
+    chosen = select(Audit.__table__).order_by(Audit.id.desc()).limit(limit)
+    if key is not None:
+        chosen = chosen.where(Audit.run == run(connection, key).run)
+    lines = connection.execute(chosen).mappings().all()[::-1]
+    return tuple(Audited(line["at"], line["kind"], line["who"], line["what"], line["run"]) for line in lines)
+
+
+def _run_id(connection: Connection, key: str) -> int:
+    named = select(tables.Run.id).where(tables.Run.key == key)
+    newest = select(tables.Run.id).order_by(tables.Run.started.desc(), tables.Run.id.desc()).limit(1)
+    found = connection.scalar(newest if key == LATEST else named)
+    if found is None:
+        raise _no_run(connection, key)
+    return found
+
+
+def _no_run(connection: Connection, key: str) -> Unusable:
+    known = connection.scalars(select(tables.Run.key).order_by(tables.Run.id.desc()).limit(100)).all()
+    if not known:
+        return Unusable("store: saw no run yet, needed one")
+    return Unusable(f"store: saw no run {key!r}, needed one that is there{nearest(key, known)}")
+
+
+def _runs() -> Select[Any]:
+    of_run = tables.Round.run_id == tables.Run.id
+    counts = (
+        select(func.count(tables.Round.id)).where(of_run).scalar_subquery().label("rounds"),
+        select(func.max(tables.Round.round)).where(of_run).scalar_subquery().label("last_round"),
+    )
+    columns = (tables.Run.__table__, tables.Task.name.label("task"))
+    return select(*columns, *counts).join(tables.Task, tables.Task.id == tables.Run.task_id)
+
+
+def _run(line: RowMapping) -> Run:
+    return Run(
+        run=line["key"],
+        settings=_mapping(line["settings"]),
+        present=_mapping(line["present"]),
+        heard=line["present_at"],
+        **{
+            name: line[name]
+            for name in ("task", "state", "reason", "started", "ended", "rounds", "last_round")
+        },
+    )
+
+
+def _round(line: RowMapping) -> Round:
+    metrics = {
+        name: float("nan") if value is None else value for name, value in json.loads(line["metrics"]).items()
+    }
+    row = RoundRow(
+        **{name: line[name] for name in _ROUND_ROW},
+        short=tuple(json.loads(line["short"])),
+        metrics=MappingProxyType(metrics),
+    )
+    totals = ("devices", "finished", "counted", "up_bytes", "down_bytes", "control_bytes")
+    return Round(row, *(line[name] for name in totals))
+
+
+def _device_rows() -> Select[Any]:
+    columns = (DeviceRound.__table__, tables.Device.key.label("device"), tables.Round.round)
+    of_round = tables.Round.id == DeviceRound.round_id
+    return select(*columns).join(tables.Device).join(tables.Round, of_round)
+
+
+def _device_row(line: RowMapping) -> DeviceRow:
+    failure, link = line["failure"] or "", line["link"] or ""
+    numbers: dict[str, Any] = {name: line[name] for name in _DEVICE_ROW}
+    return DeviceRow(line["device"], **numbers, failure=failure, link=link)
+
+
+def _mapping(text: str) -> Mapping[str, Any]:
+    return MappingProxyType(json.loads(text))

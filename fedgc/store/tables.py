@@ -1,0 +1,204 @@
+"""The tables, as SQLAlchemy sees them now; how a file got there is in `migrations`.
+
+What is remembered of a device is remembered per task, since a step of one task says nothing about a step
+of another. `tracks` holds the totals of a device at a task. `recents` is a ring of the last `WINDOW`
+rounds in which it took part: an index that does not grow, so that what is known of a fleet is read in
+the same time after ten rounds and after ten thousand.
+
+`device_rounds` is the one table that grows with devices times rounds, so it has no key but its own, in
+the order in which it is written (in SQLite the key *is* the table), and no words where a number will do.
+Moments are seconds since 1970 on the server's clock.
+
+May import: sqlalchemy.
+"""
+
+from typing import Final
+
+from sqlalchemy import BigInteger, Double, ForeignKey, String, UniqueConstraint
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+WINDOW: Final = 32  # rounds of a device at a task that speeds are made of
+
+
+class Table(DeclarativeBase):
+    """The root of all tables."""
+
+    type_annotation_map = {float: Double}  # noqa: RUF012  (SQLAlchemy's own way to say it)
+
+
+class Task(Table):
+    """A task by its name in the settings."""
+
+    __tablename__ = "tasks"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(unique=True)
+
+
+class Device(Table):
+    """A device by its identity, whatever name or node number it has today."""
+
+    __tablename__ = "devices"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(unique=True)
+    name: Mapped[str]
+    site: Mapped[str]
+    link: Mapped[str]
+    first_seen: Mapped[float]
+    last_seen: Mapped[float]
+
+
+class Run(Table):
+    """A run, resumed or not; `present` is the state of the round that is under way."""
+
+    __tablename__ = "runs"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    key: Mapped[str] = mapped_column(unique=True)
+    task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"))
+    settings: Mapped[str]
+    state: Mapped[str]
+    reason: Mapped[str]
+    started: Mapped[float]
+    ended: Mapped[float | None]
+    present: Mapped[str]
+    present_at: Mapped[float]
+
+
+class Round(Table):
+    """A round, with the totals of its devices: they outlive the device rows."""
+
+    __tablename__ = "rounds"
+    __table_args__ = (UniqueConstraint("run_id", "round"),)
+    id: Mapped[int] = mapped_column(primary_key=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"))
+    round: Mapped[int]
+    version: Mapped[int]
+    started: Mapped[float]
+    working_s: Mapped[float]
+    collecting_s: Mapped[float]
+    outcome: Mapped[str]
+    chunks: Mapped[int]
+    covered: Mapped[int]
+    short: Mapped[str]
+    replicas: Mapped[int]
+    blocks: Mapped[int]
+    needed: Mapped[int]
+    amplification: Mapped[float | None]
+    error: Mapped[float | None]
+    loss: Mapped[float | None]
+    samples: Mapped[int] = mapped_column(BigInteger)
+    skips: Mapped[int]
+    takes: Mapped[int]
+    pruned: Mapped[int]
+    repairs: Mapped[int]
+    reason: Mapped[str]
+    metrics: Mapped[str]
+    devices: Mapped[int]
+    finished: Mapped[int] = mapped_column(BigInteger)
+    counted: Mapped[int] = mapped_column(BigInteger)
+    up_bytes: Mapped[int] = mapped_column(BigInteger)
+    down_bytes: Mapped[int] = mapped_column(BigInteger)
+    control_bytes: Mapped[int] = mapped_column(BigInteger)
+
+
+class DeviceRound(Table):
+    """One device in one round. `implausible` counts what it claimed and cannot be."""
+
+    __tablename__ = "device_rounds"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True, autoincrement=False)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
+    finished: Mapped[int]
+    counted: Mapped[int]
+    steps: Mapped[int]
+    busy_s: Mapped[float]
+    step_s: Mapped[float | None]
+    spread_s: Mapped[float | None]
+    upload_s: Mapped[float]
+    download_s: Mapped[float]
+    up_bytes: Mapped[int] = mapped_column(BigInteger)
+    down_bytes: Mapped[int] = mapped_column(BigInteger)
+    control_bytes: Mapped[int] = mapped_column(BigInteger)
+    refused: Mapped[int]
+    implausible: Mapped[int]
+    failure: Mapped[str | None]
+    link: Mapped[str | None]
+
+
+class Track(Table):
+    """A device at a task: totals over all rounds, folded or not; `rows` also turns the ring."""
+
+    __tablename__ = "tracks"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, autoincrement=False)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
+    rows: Mapped[int]
+    finished: Mapped[int] = mapped_column(BigInteger)
+    counted: Mapped[int] = mapped_column(BigInteger)
+    failures: Mapped[int]
+    implausible: Mapped[int]
+
+
+class Recent(Table):
+    """The ring: where the last rounds of a device at a task lie in `device_rounds`.
+
+    The slot stands before the device: devices that work side by side then write side by side.
+    """
+
+    __tablename__ = "recents"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, autoincrement=False)
+    slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
+    round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"))
+
+
+class Summary(Table):
+    """The device rows of one device in one run that were folded together."""
+
+    __tablename__ = "summaries"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
+    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
+    rows: Mapped[int]
+    finished: Mapped[int] = mapped_column(BigInteger)
+    counted: Mapped[int] = mapped_column(BigInteger)
+    steps: Mapped[int] = mapped_column(BigInteger)
+    busy_s: Mapped[float]
+    timed: Mapped[int]
+    step_sum_s: Mapped[float]
+    step_squares: Mapped[float]
+    upload_s: Mapped[float]
+    download_s: Mapped[float]
+    up_bytes: Mapped[int] = mapped_column(BigInteger)
+    down_bytes: Mapped[int] = mapped_column(BigInteger)
+    control_bytes: Mapped[int] = mapped_column(BigInteger)
+    refused: Mapped[int]
+    implausible: Mapped[int]
+    failures: Mapped[int]
+
+
+class Decision(Table):
+    """What was chosen, from what, and why."""
+
+    __tablename__ = "decisions"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    stamp: Mapped[str | None] = mapped_column(String(64), unique=True)
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), index=True)
+    round: Mapped[int]
+    at: Mapped[float]
+    what: Mapped[str]
+    basis: Mapped[str]
+    reason: Mapped[str]
+
+
+class Audit(Table):
+    """Who joined, what was refused, which keys: triggers let nobody change or remove a row."""
+
+    __tablename__ = "audit"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    stamp: Mapped[str | None] = mapped_column(String(64), unique=True)
+    at: Mapped[float]
+    run: Mapped[str]
+    kind: Mapped[str]
+    who: Mapped[str]
+    what: Mapped[str]

@@ -1,0 +1,161 @@
+"""Keeping the store in shape: folding old device rows, check, backup, vacuum.
+
+Folding turns the device rows of old rounds into one summary for each device and run. The rows that a ring
+points to stay, however old: they are what speeds are made of, and there are at most `WINDOW` of them for
+a device and task. Rounds, decisions and audit are small and stay for good.
+
+May import: sqlalchemy, sqlite3; engine, migrate, tables, views; errors.
+"""
+
+import os
+import sqlite3
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import Connection, case, delete, func, insert, select, tuple_, update
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store import migrate, tables
+from fedgc.store.engine import Database
+from fedgc.store.tables import DeviceRound, Recent, Round, Summary
+from fedgc.store.views import Health
+
+ROUNDS_AT_ONCE: Final = 200  # folded in one transaction: others must not wait long for their turn
+_SUMMED: Final = (
+    "finished", "counted", "steps", "busy_s", "upload_s", "download_s", "up_bytes", "down_bytes",
+    "control_bytes", "refused", "implausible",
+)  # fmt: skip
+
+
+def fold(database: Database, keep_rounds: int) -> int:
+    """Fold the device rows of all but the newest rounds of the store; return how many rows that were."""
+    if keep_rounds < 1:
+        raise Unusable(f"rounds to keep: saw {keep_rounds}, needed at least 1")
+    with database.reading() as connection:
+        newest = select(Round.id).order_by(Round.id.desc()).offset(keep_rounds - 1).limit(1)
+        border = connection.scalar(newest)
+    folded, first = 0, 0
+    while border is not None and first < border:
+        end = min(first + ROUNDS_AT_ONCE, border)
+        with database.writing() as connection:
+            folded += _fold(connection, first, end)
+        first = end
+    return folded
+
+
+def _fold(connection: Connection, first: int, end: int) -> int:
+    between = (Recent.round_id >= first, Recent.round_id < end)
+    pointed = select(Recent.round_id, Recent.device_id).where(*between)
+    old = (
+        *(DeviceRound.round_id >= first, DeviceRound.round_id < end),
+        tuple_(DeviceRound.round_id, DeviceRound.device_id).not_in(pointed),
+    )
+    sums = select(Round.run_id, DeviceRound.device_id, *_sums())
+    grouped = sums.join(Round, Round.id == DeviceRound.round_id).where(*old)
+    lines = connection.execute(grouped.group_by(Round.run_id, DeviceRound.device_id)).mappings().all()
+    _add(connection, [dict(line) for line in lines])
+    connection.execute(delete(DeviceRound).where(*old))
+    return sum(line["rows"] for line in lines)
+
+
+def _sums() -> list[Any]:
+    failed = (DeviceRound.failure.is_not(None)) | (DeviceRound.implausible > 0)
+    return [
+        func.count().label("rows"),
+        *(func.sum(getattr(DeviceRound, name)).label(name) for name in _SUMMED),
+        func.count(DeviceRound.step_s).label("timed"),
+        func.coalesce(func.sum(DeviceRound.step_s), 0.0).label("step_sum_s"),
+        func.coalesce(func.sum(DeviceRound.step_s * DeviceRound.step_s), 0.0).label("step_squares"),
+        func.sum(case((failed, 1), else_=0)).label("failures"),
+    ]
+
+
+def _add(connection: Connection, lines: list[dict[str, Any]]) -> None:
+    """Add sums to the summaries."""
+    runs = {line["run_id"] for line in lines}
+    kept = connection.execute(select(Summary.__table__).where(Summary.run_id.in_(runs))).mappings()
+    known = {(line["run_id"], line["device_id"]): dict(line) for line in kept}
+    new = []
+    for line in lines:
+        at = (line["run_id"], line["device_id"])
+        if at not in known:
+            new.append(line)
+            continue
+        of = (Summary.run_id == at[0], Summary.device_id == at[1])
+        connection.execute(update(Summary).where(*of).values(_together(known[at], line)))
+    if new:
+        connection.execute(insert(Summary), new)
+
+
+def _together(kept: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: kept[name] + line[name] for name in line if name not in ("run_id", "device_id")}
+
+
+def check(database: Database) -> Health:
+    """Look for damage, and count what there is."""
+    with database.reading() as connection:
+        faults = _sqlite_faults(connection) if database.is_sqlite else _orphans(connection)
+        size = _size(connection, database)
+        runs, rounds, devices, rows = (
+            connection.execute(select(func.count()).select_from(table)).scalar_one()
+            for table in (tables.Run, Round, tables.Device, DeviceRound)
+        )
+        folded = connection.scalar(select(func.coalesce(func.sum(Summary.rows), 0))) or 0
+    counts = (runs, rounds, devices, rows, int(folded))
+    return Health(database.name, migrate.newest(), size, *counts, faults)
+
+
+def _sqlite_faults(connection: Connection) -> tuple[str, ...]:
+    lines = connection.exec_driver_sql("PRAGMA integrity_check").scalars().all()
+    broken = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    found = [line for line in lines if line != "ok"]
+    found += [f"{row[0]}: a row refers to one of {row[2]} that is not there" for row in broken]
+    return tuple(map(str, found))
+
+
+def _orphans(connection: Connection) -> tuple[str, ...]:
+    """A server keeps its own pages and keys; what only we know is that a ring points to a row."""
+    same = (DeviceRound.round_id == Recent.round_id) & (DeviceRound.device_id == Recent.device_id)
+    loose = select(func.count()).select_from(Recent).outerjoin(Round, Round.id == Recent.round_id)
+    count = connection.scalar(loose.outerjoin(DeviceRound, same).where(Round.id.is_(None)))
+    return (f"recents: {count} rows refer to a round that is not there",) if count else ()
+
+
+def _size(connection: Connection, database: Database) -> int:
+    if database.is_sqlite:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        return int(pages * connection.exec_driver_sql("PRAGMA page_size").scalar_one())
+    if database.url.get_backend_name() == "postgresql":
+        return int(connection.scalar(select(func.pg_database_size(func.current_database()))) or 0)
+    return 0
+
+
+def backup(database: Database, path: Path) -> None:
+    """Copy an SQLite store to a new file, whole, while runs go on writing."""
+    if not database.is_sqlite:
+        raise Unusable(f"store {database.name}: saw a server, needed its own tool for a backup (pg_dump)")
+    if path.exists():
+        raise Unusable(f"backup {path}: saw a file there, needed a new name")
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.part")
+    try:
+        with database.apart() as connection:
+            source = connection.connection.driver_connection
+            target = sqlite3.connect(temporary)
+            try:
+                source.backup(target)  # type: ignore[union-attr]  # every SQLite connection has it
+            finally:
+                target.close()
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except (OSError, sqlite3.Error) as error:
+        raise EdgeFailed(f"backup {path}: could not be written: {error}") from error
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def vacuum(database: Database) -> None:
+    """Give the room of what was folded back to the disk."""
+    with database.apart() as connection:
+        connection.exec_driver_sql("VACUUM")

@@ -1,0 +1,94 @@
+"""What the store gives back, as values that command line, page and exports show.
+
+May import: history.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from fedgc.history import RoundRow, Speed
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run; `heard` is when it last gave a sign of life, which tells a dead one from a long round."""
+
+    run: str
+    task: str
+    settings: Mapping[str, Any]
+    state: str
+    reason: str
+    started: float
+    ended: float | None
+    rounds: int
+    last_round: int | None
+    present: Mapping[str, Any]
+    heard: float
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A round and the totals of its devices, which are there even when their rows were folded."""
+
+    row: RoundRow
+    devices: int
+    finished: int
+    counted: int
+    up_bytes: int
+    down_bytes: int
+    control_bytes: int
+
+    @property
+    def discarded(self) -> int:
+        """Finished copies of chunks that are in no sum."""
+        return self.finished - self.counted
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """A device as it was last seen."""
+
+    device: str
+    name: str
+    site: str
+    link: str
+    first_seen: float
+    last_seen: float
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """A device at one task: `speed` and `trend` of its last rounds, the counts of all of them.
+
+    `trend` holds the time of a step in each of those rounds, oldest first.
+    """
+
+    device: Device
+    speed: Speed | None
+    trend: tuple[float, ...]
+    rounds: int
+    finished: int
+    counted: int
+    failures: int
+    implausible: int
+
+    @property
+    def counted_share(self) -> float | None:
+        """The share of its finished work that is in a sum; None where nothing was finished."""
+        return self.counted / self.finished if self.finished else None
+
+
+@dataclass(frozen=True, slots=True)
+class Health:
+    """What a check found: nothing in `faults` means that all is well."""
+
+    name: str
+    schema: str
+    size_bytes: int
+    runs: int
+    rounds: int
+    devices: int
+    device_rounds: int
+    folded: int
+    faults: tuple[str, ...]

@@ -1,0 +1,116 @@
+"""Writing records, each inside the transaction that it is given.
+
+May import: sqlalchemy; tables, records, plausible, append; errors.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, Final
+
+from sqlalchemy import Connection, exists, insert, select, update
+
+from fedgc.errors import BadMessage
+from fedgc.store import records, tables
+from fedgc.store.append import append, device_ids, metrics_text
+from fedgc.store.plausible import number, text
+from fedgc.store.records import Record
+
+LONGEST_JSON: Final = 100_000
+
+
+def write(connection: Connection, record: Record, stamp: str | None) -> None:
+    """Write one record; a stamp that is there already says that this was done."""
+    match record:
+        case records.Begun():
+            _begin(connection, record)
+        case records.Appended():
+            append(connection, record)
+        case records.Evaluated():
+            _evaluated(connection, record)
+        case records.Seen():
+            _seen(connection, record)
+        case records.Decided():
+            _decided(connection, record, stamp)
+        case records.Audited():
+            _audited(connection, record, stamp)
+        case records.Present() | records.Ended():
+            _change_run(connection, record)
+
+
+def _begin(connection: Connection, record: records.Begun) -> None:
+    task_id = connection.scalar(select(tables.Task.id).where(tables.Task.name == text(record.task)))
+    if task_id is None:
+        made = insert(tables.Task).values(name=text(record.task)).returning(tables.Task.id)
+        task_id = connection.execute(made).scalar_one()
+    settings = {"settings": _json(record.settings), "task_id": task_id}
+    fresh = {"state": "running", "reason": "", "ended": None, "present": "{}", "present_at": record.now}
+    of_run = tables.Run.key == record.run
+    if not connection.execute(update(tables.Run).where(of_run).values(**settings, **fresh)).rowcount:
+        begun = {"key": record.run, "started": record.now}
+        connection.execute(insert(tables.Run), {**begun, **settings, **fresh})
+
+
+def _run_id(connection: Connection, key: str) -> int:
+    run_id = connection.scalar(select(tables.Run.id).where(tables.Run.key == key))
+    if run_id is None:
+        raise BadMessage(f"store: saw run {key!r}, needed one that has begun")
+    return run_id
+
+
+def _change_run(connection: Connection, record: records.Present | records.Ended) -> None:
+    if isinstance(record, records.Present):
+        values: dict[str, object] = {"present": _json(record.summary)}
+    else:
+        words = {"state": text(record.state), "reason": text(record.reason, 1000)}
+        values = {**words, "ended": record.now}
+    at = tables.Run.id == _run_id(connection, record.run)
+    connection.execute(update(tables.Run).where(at).values(present_at=record.now, **values))
+
+
+def _evaluated(connection: Connection, record: records.Evaluated) -> None:
+    at = (tables.Round.run_id == _run_id(connection, record.run), tables.Round.round == record.round)
+    known = connection.scalar(select(tables.Round.metrics).where(*at))
+    if known is None:
+        raise BadMessage(f"store: saw metrics of round {record.round}, needed one that was appended")
+    joined = metrics_text({**json.loads(known), **record.metrics})
+    connection.execute(update(tables.Round).where(*at).values(metrics=joined))
+
+
+def _seen(connection: Connection, record: records.Seen) -> None:
+    key = text(record.device)
+    at = device_ids(connection, [key], record.now)[key]
+    words = {"name": text(record.name), "site": text(record.site), "link": text(record.link)}
+    told = {name: word for name, word in words.items() if word}
+    of_device = update(tables.Device).where(tables.Device.id == at)
+    connection.execute(of_device.values(last_seen=record.now, **told))
+
+
+def _decided(connection: Connection, record: records.Decided, stamp: str | None) -> None:
+    if stamp is not None and connection.scalar(select(exists().where(tables.Decision.stamp == stamp))):
+        return
+    words = {"what": text(record.what), "reason": text(record.reason, 1000), "basis": _json(record.basis)}
+    at = {"run_id": _run_id(connection, record.run), "round": record.round, "at": record.now}
+    connection.execute(insert(tables.Decision), {"stamp": stamp, **at, **words})
+
+
+def _audited(connection: Connection, record: records.Audited, stamp: str | None) -> None:
+    if stamp is not None and connection.scalar(select(exists().where(tables.Audit.stamp == stamp))):
+        return
+    words = {name: text(getattr(record, name), 1000) for name in ("run", "kind", "who", "what")}
+    connection.execute(insert(tables.Audit), {"stamp": stamp, "at": record.now, **words})
+
+
+def _json(value: Mapping[str, Any]) -> str:
+    """Return a mapping as JSON that every reader takes: no NaN, no NUL."""
+    words = json.dumps(_sound(value), default=str)
+    if len(words) > LONGEST_JSON:
+        raise BadMessage(f"store: saw {len(words)} characters of JSON, needed at most {LONGEST_JSON}")
+    return words
+
+
+def _sound(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {str(key): _sound(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_sound(each) for each in value]
+    return number(value) if isinstance(value, float) else value

@@ -1,0 +1,38 @@
+"""What is counted while a round runs: it decides nothing, and becomes the round's row.
+
+May import: nothing.
+"""
+
+from dataclasses import dataclass
+
+
+@dataclass(slots=True)
+class Tally:
+    """What is counted while a round runs; index w is a device of the plan."""
+
+    finished: list[int]
+    counted: list[int]
+    refused: list[int]
+    busy_s: list[float]
+    step_s: list[list[float]]
+    failure: list[str]
+    skips: int = 0
+    takes: int = 0
+    repairs: int = 0
+    pruned: int = 0
+
+    @classmethod
+    def empty(cls, workers: int) -> "Tally":
+        """Nothing has happened yet."""
+        zeros = [0] * workers
+        return cls(zeros[:], zeros[:], zeros[:], [0.0] * workers, [[] for _ in zeros], [""] * workers)
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """The first copy of a chunk: what the gate sees, and what later copies are held against."""
+
+    steps: int
+    squared_norm: float
+    loss: float
+    sketch: tuple[float, ...]

@@ -1,0 +1,48 @@
+"""Handwritten digits: 8 x 8 images of scikit-learn, and a small convolutional network.
+
+The network has a batch normalisation and a dropout on purpose: both must come out the same on every
+device that works on a chunk, and so every run of this task exercises that.
+
+May import: task, config; torch and sklearn inside functions.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedgc.config import RunConfig
+from fedgc.task.shipped import Table, classification
+from fedgc.task.task import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def digits(config: RunConfig) -> Task:
+    """Return the task, its samples shuffled and cut in `config.chunks` chunks."""
+    return classification("digits", config, _read, network)
+
+
+def network() -> "nn.Module":
+    """Make the network: 9962 parameters and the 32 running statistics of its normalisation."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.25),
+        nn.Linear(512, 10),
+    )
+
+
+def _read() -> Table:
+    from sklearn.datasets import load_digits
+
+    found = load_digits()
+    images = (found.images / 16.0).astype(np.float32)  # grey values 0 to 16
+    return Table(images[:, np.newaxis], found.target.astype(np.int64))

@@ -1,0 +1,8 @@
+"""Local training: the engine of a device, and the server's optimiser and evaluation."""
+
+from fedgc.train.common import CommonModel
+from fedgc.train.engine import Engine, Order
+from fedgc.train.flat import FlatModel, Vector
+from fedgc.train.optimiser import ServerOptimiser
+
+__all__ = ["CommonModel", "Engine", "FlatModel", "Order", "ServerOptimiser", "Vector"]

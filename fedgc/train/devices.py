@@ -1,0 +1,72 @@
+"""What computes: the device that the settings ask for, and how tensors get there.
+
+May import: config, errors.
+"""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from fedgc.config import AUTO, RunConfig
+from fedgc.errors import BadSetting
+
+KINDS: Final = ("cpu", "cuda", "mps")
+
+
+def choose(name: str) -> torch.device:
+    """Return the device called `name`; auto is the best one there is.
+
+    >>> choose("abacus")
+    Traceback (most recent call last):
+    ...
+    fedgc.errors.BadSetting: setting device: saw 'abacus', needed auto, cpu, cuda, cuda:N or mps
+    """
+    if name == AUTO:
+        return torch.device(_best())
+    device = _parsed(name)
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise BadSetting(f"setting device: saw {name!r}, but this machine has no MPS device")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        raise BadSetting(f"setting device: saw {name!r}, but this machine has {count} CUDA devices")
+    return device
+
+
+def _parsed(name: str) -> torch.device:
+    kind, _, index = name.partition(":")
+    if kind not in KINDS or (":" in name and not (index.isascii() and index.isdigit())):
+        raise BadSetting(f"setting device: saw {name!r}, needed auto, cpu, cuda, cuda:N or mps")
+    return torch.device(name)
+
+
+def _best() -> str:
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def autocast(device: torch.device, config: RunConfig) -> AbstractContextManager[object]:
+    """Return the context in which the loss is computed: bf16 where the settings say so.
+
+    float32 rules autocasting out, so that a caller's own context cannot change what a chunk gives.
+    """
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bf16")
+
+
+def repeatable(device: torch.device) -> AbstractContextManager[object]:
+    """Return the context in which cuDNN picks the same kernels every time, and computes in float32."""
+    if device.type != "cuda":
+        return nullcontext()
+    flags: AbstractContextManager[object] = torch.backends.cudnn.flags(
+        enabled=True, benchmark=False, deterministic=True, allow_tf32=False
+    )
+    return flags
+
+
+def onto(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return the tensor on the device; to CUDA from pinned memory, so that the copy overlaps with work."""
+    if device.type == "cuda" and tensor.device.type == "cpu":
+        return tensor.pin_memory().to(device, non_blocking=True)
+    return tensor.to(device)

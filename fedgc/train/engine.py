@@ -1,0 +1,356 @@
+"""The engine of a device: works through its chunks, one micro-batch step at a time. No I/O, no threads.
+
+Whoever drives it (a link, a simulator, a test) hands it commands and asks for steps in turn; between two
+steps it may be told anything. It sleeps through the injected `rest` alone.
+
+The queue is `Work.order`; after a chunk the next begins without waiting, unless `lockstep`. `Skip` takes a
+chunk out of the queue and sets its trajectory aside, nothing of it is lost; `Take` puts one next in the
+queue, and one that is finished is reported again; `Continue` carries the trajectories on to a higher
+target; `Close` that frees forgets them. A trajectory belongs to (model version, seed, chunk): work on
+another version or with another seed forgets the earlier ones. Commands of another round are refused, save
+`Close`, of which a late one changes nothing.
+
+What goes wrong with a chunk (data, loss, numbers that are not finite) becomes a `Failed` event that names
+it, and the engine goes on with the next. Events carry 0.0 as their time: the server's clock counts.
+
+May import: config, errors, messages, task; everything of this room.
+"""
+
+import math
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, assert_never
+
+import numpy as np
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, BadSetting, FedgcError
+from fedgc.messages import Close, Continue, Failed, Held, Kept, Mix, Progress, Skip, Take, Work
+from fedgc.task import Task
+from fedgc.train.chance import key
+from fedgc.train.flat import Vector, check_vector
+from fedgc.train.shelf import Shelf
+from fedgc.train.trainer import Trainer
+from fedgc.train.update import Measure, measure, mixed
+
+MEGABYTE: Final = 1_000_000
+LONGEST_REASON: Final = 400  # characters of a task's exception that travel
+Order = Work | Skip | Take | Continue | Close  # the commands that are the engine's; the rest is the link's
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """How far a chunk has come from the common model; its vector is in the trainer or on the shelf."""
+
+    name: str
+    samples: int
+    reached: int = 0
+    seconds: float = 0.0
+    losses: float = 0.0
+    measured: Measure | None = None  # at the target it last reached
+
+
+class Engine:
+    """Trains chunks as it is told.
+
+    `pace_s` is the least time of a local step: a quick machine stands in for slower ones.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        config: RunConfig,
+        *,
+        clock: Callable[[], float],
+        rest: Callable[[float], object],
+        spill_dir: Path,
+        pace_s: float = 0.0,
+    ) -> None:
+        if not (math.isfinite(pace_s) and pace_s >= 0):
+            raise BadSetting(f"setting pace_s: saw {pace_s!r}, needed seconds, 0 or more")
+        self._trainer = Trainer(task, config)
+        self._shelf = Shelf(config.memory_mb * MEGABYTE, spill_dir)
+        self._clock, self._rest, self._pace_s = clock, rest, pace_s
+        self._models: dict[int, Vector] = {}
+        self._work: Work | None = None  # with the round and target of the last Continue
+        self._names: dict[int, str] = {}
+        self._trajectories: dict[int, Trajectory] = {}
+        self._queue: deque[int] = deque()
+        self._current: int | None = None
+        self._waits = False  # lockstep: for a verdict
+        self._again: deque[int] = deque()  # finished chunks to report once more
+        self._failures: deque[Failed] = deque()
+
+    # ---- what it is told
+
+    def load(self, version: int, vector: Vector) -> None:
+        """Keep a new common model; raise BadVector where it is not of this task."""
+        check_vector(vector, self._trainer.flat.size)
+        known = self._models.get(version)
+        if known is not None and np.array_equal(known, vector):
+            return
+        if self._work is not None and self._work.version == version:
+            self._forget()  # a server that went back to a checkpoint made this version anew
+            self._work = None
+        working = self._work.version if self._work else version
+        self._models = {old: model for old, model in self._models.items() if old == working}
+        self._models[version] = vector.copy()
+
+    def handle(self, command: Order) -> None:
+        """Take a command in; raise BadMessage where it cannot be followed."""
+        match command:
+            case Work():
+                self._begin(command)
+            case Continue():
+                self._continue(command)
+            case Skip() | Take():
+                work = self._this_round(command)
+                self._waits = False
+                if isinstance(command, Skip):
+                    self._skip(command.chunk)
+                else:
+                    self._take(command.chunk, work)
+            case Close():
+                self._close(command)
+            case _:
+                assert_never(command)
+
+    # ---- what it does
+
+    @property
+    def idle(self) -> bool:
+        """Whether a step would do nothing until a command comes."""
+        if self._failures or self._again:
+            return False
+        return self._waits or (self._current is None and not self._queue)
+
+    def step(self) -> Progress | Failed | None:
+        """Do one micro-batch step, or report; return what is to be said, if anything."""
+        if self._failures:
+            return self._failures.popleft()
+        if self.idle or self._work is None:
+            return None
+        chunk = self._next()
+        try:
+            return self._advance(chunk, self._work)
+        except Exception as error:  # the edge to the user's code: whatever it raises is an event
+            return self._give_up(chunk, self._work, error)
+
+    def codeword(self, mix: Mix) -> Vector:
+        """Mix finished updates; raise BadMessage for one that is not finished, EdgeFailed for one unread."""
+        work = self._begun(mix)
+        for chunk in mix.chunks:
+            reached = self._reached(chunk)
+            if reached != work.target:
+                raise BadMessage(f"codeword: chunk {chunk} is at step {reached}, needed {work.target}")
+        ends = ((self._shelf.vector(chunk), self._trajectories[chunk].samples) for chunk in mix.chunks)
+        return mixed(self._models[work.version], ends, mix)
+
+    # ---- what it tells
+
+    @property
+    def size(self) -> int:
+        """How many numbers the model's vector has."""
+        return self._trainer.flat.size
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions of the common model that are here."""
+        return tuple(self._models)
+
+    def holds(self) -> tuple[Held, ...]:
+        """Return the chunks that this device can load."""
+        return tuple(Held(name, samples) for name, samples in self._trainer.sizes.items())
+
+    def kept(self) -> tuple[Kept, ...]:
+        """Return what there is of earlier work."""
+        if self._work is None:
+            return ()
+        return tuple(
+            Kept(self._work.version, chunk, each.reached, each.measured.sketch if each.measured else ())
+            for chunk, each in sorted(self._trajectories.items())
+            if each.reached
+        )
+
+    def close(self) -> None:
+        """Forget everything and remove what lies on disk."""
+        self._forget()
+        self._work = None
+        self._shelf.close()
+
+    # ---- commands
+
+    def _begin(self, work: Work) -> None:
+        if work.version not in self._models:
+            here = f"only {sorted(self._models)}" if self._models else "none"
+            raise BadMessage(f"work of round {work.round}: needed model version {work.version}, saw {here}")
+        self._set_aside()
+        old = self._work
+        if old is not None and (old.version, old.seed) != (work.version, work.seed):
+            self._forget()
+        self._models = {version: model for version, model in self._models.items() if version >= work.version}
+        names = dict(work.names)
+        for chunk, trajectory in list(self._trajectories.items()):
+            # Beyond the target is as useless as another chunk: the sum needs the same steps of every holder.
+            if names.get(chunk) != trajectory.name or trajectory.reached > work.target:
+                self._drop(chunk)
+        self._names = names
+        self._start_round(work, work.order)
+
+    def _continue(self, command: Continue) -> None:
+        work = self._begun(command)
+        unknown = set(command.order) - set(self._names)
+        if unknown:
+            raise BadMessage(f"continue: saw chunks {sorted(unknown)}, which no work has named")
+        if command.target < work.target:
+            raise BadMessage(f"continue: saw target {command.target}, needed at least {work.target}")
+        self._set_aside()
+        self._start_round(replace(work, round=command.round, target=command.target), command.order)
+
+    def _start_round(self, work: Work, order: tuple[int, ...]) -> None:
+        self._work = work
+        self._queue = deque(order)
+        self._again.clear()
+        self._waits = False
+
+    def _skip(self, chunk: int) -> None:
+        if chunk == self._current:
+            self._set_aside()
+        self._unqueue(chunk)
+
+    def _take(self, chunk: int, work: Work) -> None:
+        if chunk not in self._names:
+            reason = f"chunk {chunk} is not among the {len(self._names)} that the work has named"
+            self._fail(chunk, work, reason)
+        elif self._reached(chunk) == work.target:
+            self._again.append(chunk)
+        elif chunk != self._current:
+            self._unqueue(chunk)
+            self._queue.appendleft(chunk)
+
+    def _close(self, command: Close) -> None:
+        if self._work is None or command.round != self._work.round:
+            return
+        self._set_aside()
+        self._queue.clear()
+        self._again.clear()
+        if command.frees:
+            self._forget()
+            self._work = None
+
+    # ---- training
+
+    def _next(self) -> int:
+        if self._again:
+            return self._again.popleft()
+        return self._queue.popleft() if self._current is None else self._current
+
+    def _advance(self, chunk: int, work: Work) -> Progress | None:
+        if chunk == self._current:
+            began = self._clock()
+        elif self._reached(chunk) == work.target:
+            return self._finished(chunk, work)
+        else:
+            samples = self._trainer.load(self._names[chunk])  # once; no part of the chunk's time
+            began = self._clock()
+            self._open(chunk, samples, work)
+        trajectory = self._trajectories[chunk]
+        way = (work.seed, work.version, chunk)
+        trajectory.losses += self._trainer.step(trajectory.name, way, trajectory.reached)
+        trajectory.reached += 1
+        trajectory.measured = None
+        trajectory.seconds += self._pause(began)
+        if trajectory.reached < work.target:
+            return None
+        self._set_aside()
+        return self._finished(chunk, work) if chunk in self._trajectories else None
+
+    def _open(self, chunk: int, samples: int, work: Work) -> None:
+        saved = self._shelf.take(chunk)
+        if saved is None:
+            self._trajectories[chunk] = Trajectory(self._names[chunk], samples)
+            self._trainer.begin(self._models[work.version])
+        else:
+            self._trainer.resume(saved)
+        self._current = chunk
+
+    def _pause(self, began: float) -> float:
+        """Rest for what is left of a step's least time; return the seconds since `began`."""
+        worked = self._clock() - began
+        if worked >= self._pace_s:
+            return worked
+        self._rest(self._pace_s - worked)
+        return self._clock() - began
+
+    def _finished(self, chunk: int, work: Work) -> Progress:
+        trajectory, start = self._trajectories[chunk], self._models[work.version]
+        if trajectory.measured is None:
+            signs = key(work.seed, work.version, chunk, "sketch")
+            trajectory.measured = measure(start, self._shelf.vector(chunk), trajectory.samples, signs)
+        self._waits = work.lockstep
+        return Progress(
+            now=0.0,
+            device=work.device,
+            round=work.round,
+            chunk=chunk,
+            reached=trajectory.reached,
+            seconds=trajectory.seconds,
+            samples=trajectory.samples,
+            squared_norm=trajectory.measured.squared_norm,
+            loss=trajectory.losses / trajectory.reached,
+            sketch=trajectory.measured.sketch,
+        )
+
+    def _give_up(self, chunk: int, work: Work, error: Exception) -> Failed:
+        step = min(self._reached(chunk) + 1, work.target)
+        said = str(error).strip().split("\n")[0]
+        what = said if isinstance(error, FedgcError) else f"{type(error).__name__}: {said}"
+        if chunk == self._current:
+            self._current = None
+        self._drop(chunk)
+        self._fail(chunk, work, f"chunk {chunk} ({self._names[chunk]}), step {step}: {what}")
+        return self._failures.pop()
+
+    def _fail(self, chunk: int, work: Work, reason: str) -> None:
+        self._failures.append(Failed(0.0, work.device, work.round, reason[:LONGEST_REASON], (chunk,)))
+
+    # ---- what is kept
+
+    def _begun(self, message: object) -> Work:
+        if self._work is None:
+            raise BadMessage(f"{message!r}: saw no work before it, needed some")
+        return self._work
+
+    def _this_round(self, command: Skip | Take) -> Work:
+        work = self._begun(command)
+        if command.round != work.round:
+            raise BadMessage(f"{command!r}: needed round {work.round}")
+        return work
+
+    def _reached(self, chunk: int) -> int:
+        return self._trajectories[chunk].reached if chunk in self._trajectories else 0
+
+    def _unqueue(self, chunk: int) -> None:
+        self._queue = deque(each for each in self._queue if each != chunk)
+
+    def _set_aside(self) -> None:
+        if self._current is None or self._work is None:
+            return
+        lost = self._shelf.put(self._current, self._trainer.save())
+        self._current = None
+        for chunk, reason in lost.items():
+            self._trajectories.pop(chunk)
+            self._fail(chunk, self._work, reason)
+
+    def _drop(self, chunk: int) -> None:
+        self._trajectories.pop(chunk, None)
+        self._shelf.drop(chunk)
+
+    def _forget(self) -> None:
+        self._current = None
+        self._queue.clear()
+        self._again.clear()
+        self._trajectories.clear()
+        self._shelf.clear()

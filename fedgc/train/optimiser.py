@@ -1,0 +1,99 @@
+"""The server's optimiser: what the mean update does to the common model.
+
+Any of five rules of `torch.optim` takes the mean update as the gradient of the trainable parameters (Reddi
+et al., "Adaptive federated optimization", 2021); SGD with rate 1 is plain averaging. The buffers behind
+them are no optimiser's business: the mean update is subtracted.
+
+Its state is bytes of tensors and numbers, read back by torch's restricted loader: nothing in a checkpoint
+can run code.
+
+May import: config, errors; flat of this room.
+"""
+
+from collections.abc import Callable, Mapping
+from io import BytesIO
+from types import MappingProxyType
+from typing import Any, Final
+
+import numpy as np
+import torch
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.train.flat import Vector, check_vector
+
+RULES: Final[Mapping[str, Callable[..., torch.optim.Optimizer]]] = MappingProxyType(
+    {
+        "sgd": torch.optim.SGD,
+        "adam": torch.optim.Adam,
+        "adamw": torch.optim.AdamW,
+        "adagrad": torch.optim.Adagrad,
+        "rmsprop": torch.optim.RMSprop,
+    }
+)
+
+
+class ServerOptimiser:
+    """The rule that the settings name, over a vector whose first `parameters` numbers are trained.
+
+    >>> averaging = ServerOptimiser(RunConfig(), parameters=1)
+    >>> averaging.apply(np.float32([3, 5]), np.float32([1, 2])).tolist()
+    [2.0, 3.0]
+    """
+
+    def __init__(self, config: RunConfig, parameters: int) -> None:
+        rule = config.server_optimiser
+        options = {"lr": config.server_learning_rate}
+        if config.server_momentum:
+            if rule != "sgd":
+                raise BadSetting(f"setting server_momentum: saw it with {rule}, needed sgd or 0")
+            options["momentum"] = config.server_momentum
+        self._rule = rule
+        self._parameters = parameters
+        self._model = torch.zeros(parameters, requires_grad=True)
+        self._optimiser = RULES[rule]([self._model], **options)
+
+    def apply(self, vector: Vector, mean_update: Vector) -> Vector:
+        """Return the model after `vector`; raise BadVector where either is not what it must be."""
+        check_vector(vector, max(vector.size, self._parameters))
+        check_vector(mean_update, vector.size)
+        with np.errstate(over="ignore"):  # what overflows is named below
+            new: Vector = np.subtract(vector, mean_update)
+        with torch.no_grad():
+            self._model.copy_(torch.tensor(vector[: self._parameters]))
+        self._model.grad = torch.tensor(mean_update[: self._parameters])
+        self._optimiser.step()
+        self._model.grad = None
+        new[: self._parameters] = self._model.detach().numpy()
+        check_vector(new, vector.size)
+        return new
+
+    def state(self) -> bytes:
+        """Return what `restore` takes to go on as if nothing had happened."""
+        written = BytesIO()
+        kept = {"rule": self._rule, "parameters": self._parameters, "state": self._optimiser.state_dict()}
+        torch.save(kept, written)
+        return written.getvalue()
+
+    def restore(self, state: bytes) -> None:
+        """Go on from this state; raise BadSetting where it is of another rule or model."""
+        kept = _read(state)
+        seen = f"{kept['rule']} over {kept['parameters']} parameters"
+        needed = f"{self._rule} over {self._parameters} parameters"
+        if seen != needed:
+            raise BadSetting(f"server optimiser: the checkpoint is of {seen}, needed {needed}")
+        settings = self._optimiser.state_dict()["param_groups"]  # the run's settings, not the checkpoint's
+        self._optimiser.load_state_dict({**kept["state"], "param_groups": settings})
+
+
+def _read(state: bytes) -> dict[str, Any]:
+    try:
+        kept = torch.load(BytesIO(state), weights_only=True)
+    except Exception as error:  # torch raises half a dozen kinds for bytes that are not a checkpoint
+        said = str(error).split("\n")[0]
+        raise EdgeFailed(
+            f"server optimiser: its {len(state)} bytes of state cannot be read: {said}"
+        ) from error
+    if not isinstance(kept, dict) or kept.keys() != {"rule", "parameters", "state"}:
+        raise EdgeFailed(f"server optimiser: saw a {type(kept).__name__} of another form as its state")
+    return kept

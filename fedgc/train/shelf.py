@@ -1,0 +1,130 @@
+"""Where trajectories lie while nobody works on them: in memory, and over the limit on disk.
+
+What is kept of a trajectory is the local model's vector (from which its update follows exactly), the
+buffers that do not travel, and the local optimiser's state. The oldest go to disk first: they are wanted
+again only when the round ends. The folder is private to this process and goes with `close`; a spilled
+vector is mapped, not read, so that a codeword is mixed from it piece by piece.
+
+May import: errors, flat of this room.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedgc.errors import EdgeFailed
+from fedgc.train.flat import Vector
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A trajectory at rest."""
+
+    vector: Vector
+    unsent: list[Tensor]
+    optimiser: Mapping[str, Any]
+
+    @property
+    def size_bytes(self) -> int:
+        """What it takes in memory."""
+        tensors = _tensors([self.unsent, self.optimiser])
+        return self.vector.nbytes + sum(tensor.nbytes for tensor in tensors)
+
+
+class Shelf:
+    """Trajectories by chunk; over `limit_bytes` they are written below `parent`."""
+
+    def __init__(self, limit_bytes: int, parent: Path) -> None:
+        self._limit_bytes = limit_bytes
+        self._parent = parent
+        self._folder: TemporaryDirectory[str] | None = None
+        self._near: dict[int, Saved] = {}
+        self._far: set[int] = set()
+
+    def put(self, chunk: int, saved: Saved) -> Mapping[int, str]:
+        """Keep this in place of what there was of the chunk; return which chunks the disk lost, and why."""
+        self.drop(chunk)
+        self._near[chunk] = saved
+        used = sum(each.size_bytes for each in self._near.values())
+        lost = {}
+        while used > self._limit_bytes:
+            oldest = next(iter(self._near))
+            used -= self._near[oldest].size_bytes
+            try:
+                self._spill(oldest, self._near.pop(oldest))
+            except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
+                self._remove(oldest)
+                lost[oldest] = f"chunk {oldest} is lost: no room in memory, and the disk says: {error}"
+        return lost
+
+    def vector(self, chunk: int) -> Vector:
+        """Return the chunk's vector, not to be written to; one that lies on disk is mapped."""
+        if chunk in self._near:
+            return self._near[chunk].vector
+        try:
+            return np.asarray(np.load(self._file(chunk, "npy"), mmap_mode="r"))
+        except (OSError, ValueError) as error:
+            raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {error}") from error
+
+    def take(self, chunk: int) -> Saved | None:
+        """Return what is kept of the chunk, or None, and keep it no longer."""
+        saved = self._near.get(chunk)
+        if chunk in self._far:
+            vector = np.array(self.vector(chunk))
+            unsent, optimiser = torch.load(self._file(chunk, "pt"), weights_only=True)
+            saved = Saved(vector, unsent, optimiser)
+        self.drop(chunk)
+        return saved
+
+    def drop(self, chunk: int) -> None:
+        """Forget the chunk."""
+        self._near.pop(chunk, None)
+        if chunk in self._far:
+            self._far.discard(chunk)
+            self._remove(chunk)
+
+    def clear(self) -> None:
+        """Forget everything."""
+        for chunk in [*self._near, *self._far]:
+            self.drop(chunk)
+
+    def close(self) -> None:
+        """Forget everything and remove the folder."""
+        self._near.clear()
+        self._far.clear()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _spill(self, chunk: int, saved: Saved) -> None:
+        np.save(self._file(chunk, "npy"), saved.vector)
+        torch.save([saved.unsent, dict(saved.optimiser)], self._file(chunk, "pt"))
+        self._far.add(chunk)
+
+    def _remove(self, chunk: int) -> None:
+        for kind in ("npy", "pt"):
+            with suppress(OSError):  # the folder goes as a whole in the end
+                self._file(chunk, kind).unlink(missing_ok=True)
+
+    def _file(self, chunk: int, kind: str) -> Path:
+        if self._folder is None:
+            self._folder = TemporaryDirectory(prefix="fedgc-", dir=self._parent)
+        return Path(self._folder.name) / f"{chunk}.{kind}"
+
+
+def _tensors(value: object) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for each in value.values():
+            yield from _tensors(each)
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from _tensors(each)

@@ -1,0 +1,41 @@
+"""Sixteen numbers by which copies of an update are compared without being sent.
+
+Number j is the sum of s_i x_i over all i with i mod 16 = j, with random signs s: a projection whose squared
+length is that of x in the mean, and under which two copies that differ by e differ by e's length, roughly.
+The signs are a function of (seed, version, chunk), so that all holders use the same. A sign costs one bit
+of a hash, x is walked in blocks, and nothing else of its size is made.
+
+Charikar, Chen, Farach-Colton, "Finding frequent items in data streams" (2002), is the count sketch; its
+random buckets are not needed where only lengths of differences matter.
+
+May import: messages, and chance of this room.
+"""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.messages import SKETCH_NUMBERS
+from fedgc.train.chance import draws
+
+
+class Sketch:
+    """A running sketch: add the vector's pieces in order, each a multiple of 64 numbers but the last."""
+
+    def __init__(self, start: int) -> None:
+        self._start = start
+        self._words = 0
+        self._sums = np.zeros(SKETCH_NUMBERS)
+
+    def add(self, piece: NDArray[np.float64]) -> None:
+        """Add the next numbers of the vector."""
+        words = -(-piece.size // 64)
+        bits = np.unpackbits(draws(self._start, self._words, words).astype("<u8").view(np.uint8))
+        signed = np.zeros(words * 64)
+        signed[: piece.size] = piece
+        np.negative(signed, out=signed, where=bits.astype(bool))
+        self._sums += signed.reshape(-1, SKETCH_NUMBERS).sum(axis=0)
+        self._words += words
+
+    def numbers(self) -> tuple[float, ...]:
+        """Return the sketch of what was added so far."""
+        return tuple(self._sums.tolist())

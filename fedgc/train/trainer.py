@@ -1,0 +1,133 @@
+"""One module that carries one trajectory at a time: loads it, does a step, gives it back.
+
+A trajectory is a chunk's way from a common model. Each starts from the common vector, buffers included, and
+from a fresh optimiser; a step depends on (seed, version, chunk, step) and the trajectory's own state alone.
+So it does not matter in which order chunks are worked on, how often one is set aside, or who does it.
+
+May import: config, errors, task; chance, data, devices, dropout, flat, shelf of this room.
+"""
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadTask, TaskFailed
+from fedgc.task import Task
+from fedgc.train.chance import key, seeded
+from fedgc.train.data import Samples, batch_rows, samples_of
+from fedgc.train.devices import autocast, choose, repeatable
+from fedgc.train.dropout import same_dropout
+from fedgc.train.flat import FlatModel, Vector
+from fedgc.train.shelf import Saved
+
+Made = TypeVar("Made")
+
+
+def fresh(task: Task, config: RunConfig) -> FlatModel:
+    """Return the task's model as every device of the run makes it, frozen weights included."""
+    with seeded(key(config.seed, "model")):
+        return FlatModel(_made("model", task.model))
+
+
+class Trainer:
+    """The compute device's side of local training."""
+
+    def __init__(self, task: Task, config: RunConfig) -> None:
+        self._task = task
+        self._config = config
+        self.device = choose(config.device)
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        made = fresh(task, config)
+        self.flat = FlatModel(made.module.to(self.device))
+        self._first_unsent = self.flat.read_unsent()
+        self._optimiser = self._new_optimiser()
+        self.sizes = task.sizes()
+        self._loaded: dict[str, Samples] = {}
+
+    def load(self, name: str) -> int:
+        """Have the chunk's samples ready; return how many there are."""
+        if name not in self._loaded:
+            if name not in self.sizes:
+                raise TaskFailed(f"chunk {name!r} is not among the {len(self.sizes)} that can be loaded here")
+            samples = samples_of(self._task.load(name), self.device)
+            if len(samples) != self.sizes[name]:
+                raise TaskFailed(
+                    f"chunk {name!r}: load() gave {len(samples)} samples, chunks says {self.sizes[name]}"
+                )
+            self._loaded[name] = samples
+        return len(self._loaded[name])
+
+    def begin(self, start: Vector) -> None:
+        """Start a trajectory from the common model."""
+        self.flat.write(start)
+        self.flat.write_unsent(self._first_unsent)
+        self._optimiser = self._new_optimiser()
+
+    def resume(self, saved: Saved) -> None:
+        """Take up a trajectory where it was set aside."""
+        self.flat.write(saved.vector)
+        self.flat.write_unsent(saved.unsent)
+        self._optimiser = self._new_optimiser()
+        self._optimiser.load_state_dict(dict(saved.optimiser))
+
+    def save(self) -> Saved:
+        """Return the present trajectory; it shares nothing with what is trained next."""
+        return Saved(self.flat.read(), self.flat.read_unsent(), _on_cpu(self._optimiser.state_dict()))
+
+    def step(self, name: str, way: tuple[int, int, int], step: int) -> float:
+        """Do step number `step` (from 0) of the chunk; `way` is (seed, version, chunk). Return its loss."""
+        samples = self._loaded[name]
+        rows = batch_rows(len(samples), self._config.batch_size, step, key(*way, "order"))
+        module = self.flat.module.train()
+        self._optimiser.zero_grad(set_to_none=True)
+        with seeded(key(*way, step)), repeatable(self.device):
+            batch = samples.batch(rows)
+            with same_dropout():  # around backward too: activation checkpointing runs forward again there
+                with autocast(self.device, self._config):
+                    loss = self._task.loss(module, batch)
+                _check_loss(loss)
+                loss.backward()  # type: ignore[no-untyped-call]
+            self._optimiser.step()
+        value = loss.item()  # waits for the step on a device that works ahead, so that time is measured
+        if not math.isfinite(value):
+            raise TaskFailed(f"the loss is {value}, needed a finite number")
+        return value
+
+    def _new_optimiser(self) -> torch.optim.Optimizer:
+        chosen, rate = self._task.optimiser, self._config.learning_rate
+        if chosen is None:
+            return torch.optim.SGD(self.flat.trainable, lr=rate)
+        made = _made("optimiser", lambda: chosen(self.flat.trainable, rate))
+        if not isinstance(made, torch.optim.Optimizer):
+            raise BadTask(f"task: optimiser() returned a {type(made).__name__}, needed a torch optimiser")
+        return made
+
+
+def _made(what: str, make: Callable[[], Made]) -> Made:
+    try:
+        return make()
+    except Exception as error:  # the user's code may raise anything
+        raise BadTask(f"task: {what}() raised {type(error).__name__}: {error}") from error
+
+
+def _check_loss(loss: object) -> None:
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        seen = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
+        raise TaskFailed(f"loss() returned {seen}, needed a tensor of one number")
+    if not loss.requires_grad:
+        raise TaskFailed("loss() returned a tensor without gradient, needed one that follows from the module")
+
+
+def _on_cpu(state: Any) -> Any:  # noqa: ANN401  an optimiser's state nests as it likes
+    if isinstance(state, Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, Mapping):
+        return {name: _on_cpu(each) for name, each in state.items()}
+    if isinstance(state, list | tuple):
+        return type(state)(_on_cpu(each) for each in state)
+    return state

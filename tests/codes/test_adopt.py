@@ -1,0 +1,52 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.codes import adopt
+from fedgc.codes.adopt import colour
+from fedgc.errors import BadPlacement
+
+
+@given(st.integers(1, 10), st.lists(st.sets(st.integers(0, 9)), min_size=1, max_size=8))
+def test_devices_hold_what_they_said_and_no_two_of_a_class_share_a_chunk(chunks, said):
+    said = [{chunk % chunks for chunk in held} for held in said]
+    if set().union(*said) != set(range(chunks)):
+        with pytest.raises(BadPlacement, match="held by nobody"):
+            adopt(said, chunks)
+        return
+    placement = adopt(said, chunks)
+    assert [set(order) for order in placement.orders] == said
+    for first in range(len(said)):
+        for second in range(first):
+            if placement.classes[first] == placement.classes[second]:
+                assert not said[first] & said[second]
+
+
+def test_data_that_never_meets_needs_one_column():
+    assert adopt([{0, 1}, {2}, {3, 4}], 5).columns == 1
+
+
+def test_groups_that_share_everything_need_one_column_for_each_member():
+    assert adopt([{0}, {0}, {1}, {1}, {1}], 2).columns == 3
+
+
+def test_a_graph_with_classes_gets_them_back():
+    rng = np.random.default_rng(0)
+    side = rng.permutation(np.repeat([0, 1], 10))
+    assert colour(side[:, None] != side).max() == 1
+
+
+@pytest.mark.parametrize(
+    ("holds", "chunks", "said"),
+    [
+        ([{0}], 0, "0 chunks"),
+        ([], 1, "no workers"),
+        ([{1}], 1, "worker 0 holds chunk 1"),
+        ([{-1}], 1, "chunk -1"),
+        ([{0.5}], 1, "chunk 0.5"),
+    ],
+)
+def test_what_cannot_be_adopted_is_refused(holds, chunks, said):
+    with pytest.raises(BadPlacement, match=said):
+        adopt(holds, chunks)

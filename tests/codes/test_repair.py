@@ -1,0 +1,83 @@
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.codes import Coefficients, repair
+from fedgc.errors import BadPlacement
+
+
+def terms(chunks):
+    return Coefficients(tuple(chunks), tuple((float(chunk),) for chunk in chunks))
+
+
+def fewest_slowly(done, chunks, able):
+    """The least number of helpers that together have all chunks, by trying all sets."""
+    for size in range(len(able) + 1):
+        for chosen in itertools.combinations(able, size):
+            if all(any(done[w, c] for w in chosen) for c in chunks):
+                return size
+    return None
+
+
+@given(st.integers(1, 6), st.integers(1, 8), st.integers(0, 999))
+def test_every_lost_term_is_sent_once_by_a_worker_that_finished_it(workers, chunks, seed):
+    rng = np.random.default_rng(seed)
+    done = rng.random((workers, chunks)) < 0.5
+    lost = terms(np.flatnonzero(rng.random(chunks) < 0.7).tolist())
+    plan = repair(0, lost, done, gone=[0])
+    able = range(1, workers)
+    sent = [
+        (c, row)
+        for part in plan.parts
+        for c, row in zip(part.coefficients.chunks, part.coefficients.matrix, strict=True)
+    ]
+    left = list(zip(plan.missing.chunks, plan.missing.matrix, strict=True))
+    assert sorted(sent + left) == sorted(zip(lost.chunks, lost.matrix, strict=True))
+    for part in plan.parts:
+        assert part.column == 0
+        assert part.helper != 0
+        assert done[part.helper, list(part.coefficients.chunks)].all()
+    assert all(not done[1:, chunk].any() for chunk in plan.missing.chunks)
+    if plan.exact:
+        least = fewest_slowly(done, lost.chunks, able)
+        # greedy cover: within the harmonic sum of the number of terms
+        assert least <= len(plan.parts) <= least * (1 + np.log(max(len(lost.chunks), 1))) + 1e-9
+
+
+def test_those_that_are_gone_do_not_help_and_the_cheaper_helper_is_asked():
+    done = np.ones((4, 2), bool)
+    assert repair(0, terms([0, 1]), done, gone=[0, 1]).parts[0].helper == 2
+    assert repair(0, terms([0, 1]), done, gone=[0], cost=[0.0, 3.0, 2.0, 1.0]).parts[0].helper == 3
+
+
+def test_a_lost_repair_is_repaired_under_the_same_column():
+    done = np.ones((3, 2), bool)
+    first = repair(0, terms([0, 1]), done, gone=[0]).parts[0]
+    second = repair(first.column, first.coefficients, done, gone=[0, first.helper])
+    assert second.column == 0
+    assert [part.helper for part in second.parts] == [2]
+    assert second.parts[0].coefficients == first.coefficients
+
+
+def test_a_worker_that_is_back_may_mend_its_own_column():
+    done = np.array([[True, True], [False, True]])
+    plan = repair(0, terms([0, 1]), done)
+    assert [part.helper for part in plan.parts] == [0]
+
+
+def test_nothing_lost_needs_no_repair():
+    assert repair(0, terms([]), np.ones((2, 2), bool)).parts == ()
+
+
+def test_what_does_not_fit_is_refused():
+    with pytest.raises(BadPlacement, match="a finished matrix of bool"):
+        repair(0, terms([5]), np.ones((2, 2), bool))
+    with pytest.raises(BadPlacement, match="a finished matrix of float64"):
+        repair(0, terms([0]), np.ones((2, 2)))
+    with pytest.raises(BadPlacement, match="worker 3 or one of"):
+        repair(3, terms([0]), np.ones((2, 2), bool))
+    with pytest.raises(BadPlacement, match="costs of shape"):
+        repair(0, terms([0]), np.ones((2, 2), bool), cost=[1.0])

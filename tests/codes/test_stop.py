@@ -1,0 +1,90 @@
+import heapq
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.codes import amplification_limit, best_blocks, next_chunk, place, worth_waiting
+from fedgc.errors import BadSetting
+
+
+@given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=6), st.floats(0.0, 50.0))
+def test_going_on_while_it_pays_ends_at_the_best_if_waits_grow(steps, upload_s):
+    waits = sorted(steps)
+    cover = np.cumsum(waits).tolist()
+    blocks = 1
+    while blocks < len(waits) and worth_waiting(blocks, waits[blocks], upload_s):
+        blocks += 1
+    total = [at + upload_s / (index + 1) for index, at in enumerate(cover)]
+    assert total[blocks - 1] <= min(total) + 1e-9
+    assert total[best_blocks(cover, upload_s) - 1] == min(total)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=9), st.data())
+def test_the_next_chunk_is_the_earliest_of_the_least_covered(counts, data):
+    copies, started = np.array(counts).T
+    remaining = data.draw(st.permutations(range(len(copies))))
+    remaining = remaining[: data.draw(st.integers(0, len(copies)))]
+    aim = data.draw(st.integers(1, 5))
+    chunk = next_chunk(copies, started, remaining, aim)
+    wanted = [c for c in remaining if copies[c] < aim]
+    ranked = sorted(wanted, key=lambda c: (copies[c] + started[c], remaining.index(c)))
+    assert chunk == (ranked[0] if ranked else None)
+
+
+def cover_time(placement, step_s, rule):
+    """The time at which every chunk has two copies, each worker asking `rule` for its next chunk."""
+    copies, started = np.zeros((2, placement.chunks), int)
+    left = [list(order) for order in placement.orders]
+    ready = [(0.0, worker, None) for worker in range(placement.workers)]
+    while True:
+        now, worker, finished = heapq.heappop(ready)
+        if finished is not None:
+            copies[finished] += 1
+            started[finished] -= 1
+            if copies.min() >= 2:
+                return now
+        chunk = rule(copies, started, left[worker])
+        if chunk is not None:
+            left[worker].remove(chunk)
+            started[chunk] += 1
+            heapq.heappush(ready, (now + step_s[worker], worker, chunk))
+
+
+def test_steering_covers_sooner_than_skipping_and_skipping_sooner_than_a_fixed_order():
+    rules = (
+        lambda copies, started, left: left[0] if left else None,
+        lambda copies, started, left: next((chunk for chunk in left if copies[chunk] < 2), None),
+        lambda copies, started, left: next_chunk(copies, started, left, 2),
+    )
+    placement = place(80, [1.0] * 80, 8)
+    rng = np.random.default_rng(0)
+    times = np.zeros(3)
+    for _ in range(20):
+        step_s = 1.0 + rng.exponential(1.0, 80)
+        times += [cover_time(placement, step_s, rule) for rule in rules]
+    fixed, skip, steer = times
+    assert steer < 0.97 * skip
+    assert skip < 0.95 * fixed
+
+
+def test_the_limit_is_where_amplified_wire_noise_meets_the_error_limit():
+    assert abs(0.002 * amplification_limit(0.01, 0.002) ** 0.5 - 0.01) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        lambda: worth_waiting(0, 1.0, 1.0),
+        lambda: worth_waiting(1, float("nan"), 1.0),
+        lambda: worth_waiting(1, 1.0, -1.0),
+        lambda: best_blocks([], 1.0),
+        lambda: best_blocks([1.0], float("nan")),
+        lambda: amplification_limit(0.0, 1.0),
+        lambda: amplification_limit(1.0, -1.0),
+    ],
+)
+def test_times_and_limits_that_cannot_be_are_refused(refused):
+    with pytest.raises(BadSetting, match="need"):
+        refused()

@@ -1,0 +1,130 @@
+"""From placement to the sum, with deaths, steering, lost uploads, lost repairs and work done again."""
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgc.codes import (
+    Decoder,
+    FrameCode,
+    GaussianCode,
+    adopt,
+    encode,
+    next_chunk,
+    orders_for_round,
+    place,
+    repair,
+)
+
+SIZE = 23
+
+
+class Fleet:
+    """Workers that finish chunks in a random interleaving, and may die."""
+
+    def __init__(self, code, rng):
+        self.code, self.rng = code, rng
+        self.placement = code.placement
+        self.updates = rng.standard_normal((self.placement.chunks, SIZE))
+        self.done = np.zeros((self.placement.workers, self.placement.chunks), bool)
+        self.alive = np.ones(self.placement.workers, bool)
+
+    def codeword(self, chunks, matrix, worker):
+        assert self.alive[worker]
+        held = {int(chunk): self.updates[chunk] for chunk in np.flatnonzero(self.done[worker])}
+        return encode(chunks, matrix, held)
+
+    def counted(self):
+        return self.done & self.alive[:, None]
+
+    def work(self, steer):
+        """Work until every chunk has enough copies on workers that live, or nobody has work left."""
+        left = [list(order) for order in orders_for_round(self.placement, int(self.rng.integers(1000)))]
+        while (copies := self.counted().sum(axis=0)).min() < self.code.blocks:
+            able = [w for w in np.flatnonzero(self.alive) if left[w]]
+            if not able:
+                return False
+            worker = int(self.rng.choice(able))
+            chunk = (
+                next_chunk(copies, 0 * copies, left[worker], self.code.blocks) if steer else left[worker][0]
+            )
+            if chunk is None:
+                left[worker] = []
+                continue
+            left[worker].remove(chunk)
+            self.done[worker, chunk] = True
+            self.maybe_die(0.02)
+        return True
+
+    def maybe_die(self, chance):
+        if self.rng.random() < chance and self.alive.sum() > 1:
+            self.alive[self.rng.choice(np.flatnonzero(self.alive))] = False
+
+
+def add_in_pieces(decoder, column, codeword, rng):
+    cuts = sorted(rng.integers(0, codeword.size + 1, 2).tolist())
+    pieces = list(zip([0, *cuts], [*cuts, codeword.size], strict=True))
+    for index in rng.permutation(len(pieces)):
+        start, end = pieces[index]
+        decoder.add(column, codeword[start:end], start)
+
+
+def collect(fleet, solution, decoder, lose):
+    """Collect every (column, chunk) term once; whatever is lost is asked of others, or worked again."""
+    rng = fleet.rng
+    asked = [(worker, worker, solution.coefficients(worker)) for worker in sorted(solution.needed)]
+    while asked:
+        column, worker, terms = asked.pop(int(rng.integers(len(asked))))
+        if fleet.alive[worker] and rng.random() >= lose:
+            add_in_pieces(decoder, column, fleet.codeword(terms.chunks, terms.matrix, worker), rng)
+            continue
+        fleet.alive[worker] = fleet.alive[worker] and fleet.alive.sum() == 1
+        again = repair(column, terms, fleet.counted(), gone=[worker])
+        asked += [(column, part.helper, part.coefficients) for part in again.parts]
+        if again.missing.chunks:
+            holders = fleet.placement.holds[:, list(again.missing.chunks)] & fleet.alive[:, None]
+            holders[column] = False
+            if not holders.any(axis=0).all():
+                return False
+            for chunk, helper in zip(again.missing.chunks, holders.argmax(axis=0), strict=True):
+                fleet.done[helper, chunk] = True
+            asked += [
+                (column, part.helper, part.coefficients)
+                for part in repair(column, again.missing, fleet.counted()).parts
+            ]
+    return True
+
+
+@given(
+    workers=st.integers(2, 10),
+    chunks=st.integers(1, 14),
+    seed=st.integers(0, 100_000),
+    kind=st.sampled_from(["frame", "gaussian", "adopted"]),
+    steer=st.booleans(),
+    lose=st.sampled_from([0.0, 0.1, 0.3]),
+    data=st.data(),
+)
+@settings(max_examples=150)
+def test_whatever_dies_or_is_lost_the_sum_is_exact_or_the_round_says_so(
+    workers, chunks, seed, kind, steer, lose, data
+):
+    rng = np.random.default_rng(seed)
+    replicas = data.draw(st.integers(1, workers))
+    placement = place(chunks, rng.choice([1.0, 0.4], workers).tolist(), replicas)
+    if kind == "adopted":
+        placement = adopt([set(order) for order in placement.orders], chunks)
+    blocks = data.draw(st.integers(1, replicas))
+    code = GaussianCode(placement, blocks, rng) if kind == "gaussian" else FrameCode(placement, blocks)
+    fleet = Fleet(code, rng)
+    covered = fleet.work(steer)
+    solution = code.solve(code.prune(fleet.counted()) if data.draw(st.booleans()) else fleet.counted())
+    assert solution.exact == covered
+    if not covered:
+        assert set(solution.short) == set(np.flatnonzero(fleet.counted().sum(axis=0) < blocks))
+        return
+    decoder = Decoder(solution, SIZE)
+    if collect(fleet, solution, decoder, lose):
+        scale = max(1.0, solution.condition) * max(1.0, np.abs(solution.matrix_bw).max())
+        np.testing.assert_allclose(
+            decoder.total(), fleet.updates.sum(axis=0), rtol=0, atol=1e-8 * scale * chunks
+        )

@@ -1,0 +1,153 @@
+"""A whole run over real sessions, without Flower: engines train, the driver carries out what the run says."""
+
+import logging
+import random
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgc.config import RunConfig
+from fedgc.flower.desk import Surroundings
+from fedgc.flower.driver import Driver, Job
+from fedgc.flower.identity import Identity
+from fedgc.flower.listener import Listener
+from fedgc.flower.session import Session, Terms
+from fedgc.flower.work import Worker
+from fedgc.history import RoundRow, Speeds
+from fedgc.messages import Mix, Work
+from fedgc.store.checkpoint import Checkpoint
+from fedgc.task import named
+from fedgc.train import Engine, ServerOptimiser
+
+SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-devices": 3, "threads": 1, "grace-s": 2.0}
+
+
+UNMEASURED = {"evaluate-every": 0}  # evaluation draws from the same generator
+
+
+class Kept:
+    """A sink that keeps all it hears."""
+
+    def __init__(self) -> None:
+        self.rows: list[RoundRow] = []
+        self.metrics: dict[int, dict[str, float]] = {}
+        self.phases: list[str] = []
+
+    def append(self, row: RoundRow) -> None:
+        self.rows.append(row)
+
+    def present(self, live) -> None:
+        self.phases.append(live.phase)
+
+    def evaluated(self, round_: int, metrics) -> None:
+        self.metrics[round_] = dict(metrics)
+
+    def stopped(self, reason: str) -> None:
+        self.phases.append("stopped")
+
+
+class OneAtATime(Engine):
+    """An engine whose steps exclude those of others: torch's generator is the process's."""
+
+    turn = threading.Lock()
+
+    def step(self):
+        with self.turn:
+            return super().step()
+
+
+def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint]]:
+    """Run to the end with as many engines as the settings wait for."""
+    torch.set_num_threads(1)
+    resume = settings.pop("resume", None)
+    config = RunConfig.read({**SETTINGS, **settings})
+    sink, saved, log = Kept(), [], logging.getLogger("test")
+    job = Job(named("digits", config), config, sink, Speeds(), saved.append, resume)
+    driver = Driver(job, time.monotonic, log)
+    around = Surroundings(time.monotonic, random.randbytes, time.time, log)
+    listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
+    listener.start()
+    devices = [
+        threading.Thread(
+            target=serve,
+            args=(job, listener.invite(), Identity(Ed25519PrivateKey.generate()), folder / str(n)),
+        )
+        for n in range(config.min_devices)
+    ]
+    for device in devices:
+        device.start()
+    try:
+        driver.drive(listener)
+    finally:
+        listener.close("the run is over")
+        for device in devices:
+            device.join(30.0)
+    return driver, sink, saved
+
+
+def serve(job: Job, invitation, who, folder: Path) -> None:
+    def engine(rest) -> Engine:
+        return OneAtATime(job.task, job.config, clock=time.monotonic, rest=rest, spill_dir=folder)
+
+    worker = Worker(engine)
+    terms = Terms(2.0, 64 * 1024, worker.engine.size, time.monotonic, random.random)
+    with Session(invitation, who, terms) as session:
+        worker.serve(session, who.device)
+    worker.engine.close()
+
+
+def test_the_model_is_the_one_that_a_single_machine_would_have_made(tmp_path: Path) -> None:
+    driver, sink, _ = run(tmp_path, **UNMEASURED)
+    alone = one_machine(driver, tmp_path / "alone")
+    np.testing.assert_allclose(driver.model, alone, atol=2e-5)
+    assert [row.outcome for row in sink.rows] == ["synced", "synced"]
+    assert not np.allclose(driver.model, driver.common.first(), atol=1e-3)
+
+
+def one_machine(driver: Driver, folder: Path) -> np.ndarray:
+    """Every chunk trained here, one after the other, and their sum taken: slow and obvious."""
+    config = driver._job.config
+    model = driver.common.first()
+    optimiser = ServerOptimiser(config, driver.common.parameters)
+    chunks = tuple(enumerate(driver._job.task.sizes()))
+    numbers = tuple(number for number, _ in chunks)
+    for version in range(config.rounds):
+        engine = Engine(
+            driver._job.task, config, clock=time.monotonic, rest=time.sleep, spill_dir=folder / str(version)
+        )
+        engine.load(version, model)
+        work = Work("a", version + 1, version, config.local_steps, numbers, chunks, config.seed, 60.0)
+        engine.handle(work)
+        while not engine.idle:
+            engine.step()
+        total = engine.codeword(Mix(numbers, ((1.0,),) * len(numbers)))
+        samples = sum(driver._job.task.sizes().values())
+        model = optimiser.apply(model, (total / samples).astype(np.float32))
+        engine.close()
+    return model
+
+
+def test_rows_metrics_summaries_and_checkpoints_come_out(tmp_path: Path) -> None:
+    driver, sink, saved = run(tmp_path)
+    assert sorted(sink.metrics) == [1, 2]
+    assert sink.metrics == driver.metrics
+    assert sink.phases[-1] == "over"
+    for row in sink.rows:
+        assert len(row.devices) == 3
+        assert sum(device.up_bytes for device in row.devices) >= driver.common.size * 4
+        assert all(device.down_bytes >= driver.common.size * 4 for device in row.devices)
+        assert all(device.link == "session" for device in row.devices)
+    assert [checkpoint.version for checkpoint in saved] == [1, 2]
+    np.testing.assert_array_equal(saved[-1].model, driver.model)
+
+
+def test_a_resumed_run_goes_on_where_the_checkpoint_was_made(tmp_path: Path) -> None:
+    whole, _, _ = run(tmp_path / "whole", rounds=3, **UNMEASURED)
+    _, _, saved = run(tmp_path / "first", rounds=1, **UNMEASURED)
+    second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=saved[-1])
+    assert [row.round for row in sink.rows] == [2, 3]
+    np.testing.assert_allclose(second.model, whole.model, atol=2e-5)

@@ -1,0 +1,62 @@
+"""What Flower reads of this repository, and of the app that a local federation is given."""
+
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.flower import local
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_manifest_lists_every_setting_with_its_default() -> None:
+    manifest = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert manifest["tool"]["flwr"]["app"]["config"] == RunConfig().table()
+
+
+def test_the_repository_builds_as_an_app_that_carries_the_wiring_alone(tmp_path: Path) -> None:
+    program = Path(sys.executable).parent / "flwr"
+    built = subprocess.run(
+        [program, "build", "--app", ROOT], cwd=tmp_path, capture_output=True, text=True, timeout=60
+    )
+    assert built.returncode == 0, built.stdout + built.stderr
+    (bundle,) = [*tmp_path.glob("*.fab"), *ROOT.glob("*.fab")]
+    names = bundle_names(bundle)
+    bundle.unlink()
+    assert {name for name in names if name.endswith(".py")} == {"server/app.py", "client/app.py"}
+
+
+def bundle_names(bundle: Path) -> list[str]:
+    with zipfile.ZipFile(bundle) as opened:
+        return opened.namelist()
+
+
+@pytest.mark.parametrize(
+    ("name", "wiring"), [("server", local.SERVER_WIRING), ("client", local.CLIENT_WIRING)]
+)
+def test_the_repositorys_wiring_is_what_a_local_federation_writes(name: str, wiring: str) -> None:
+    assert (ROOT / name / "app.py").read_text() == wiring
+
+
+def test_an_app_that_is_written_reads_back_as_the_settings_it_was_given(tmp_path: Path) -> None:
+    config = RunConfig.read({"rounds": 7, "task": 'a:b"c\\', "deadline-s": 2.5, "blocks": 2})
+    written = local.write_app(tmp_path / "app", config.table())
+    manifest = tomllib.loads((written / "pyproject.toml").read_text())
+    assert RunConfig.read(manifest["tool"]["flwr"]["app"]["config"]) == config
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a/b", "a\n"])
+def test_a_node_has_a_name_that_can_be_a_files(name: str) -> None:
+    with pytest.raises(BadSetting, match="node name"):
+        local.Node(name)
+
+
+def test_two_nodes_of_one_name_are_refused() -> None:
+    with pytest.raises(BadSetting, match="each once"):
+        local.LocalFederation([local.Node("a"), local.Node("a")])

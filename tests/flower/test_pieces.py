@@ -1,0 +1,117 @@
+"""Vectors in pieces: whole and bit for bit, whatever is repeated, broken off or bad."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.errors import BadMessage, BadVector
+from fedgc.flower.pieces import WINDOW, Incoming, Outgoing, offer_of, packed
+from fedgc.flower.wire import Piece, StreamId
+
+STREAM = StreamId("codeword", 3, 1)
+
+
+def some(numbers: int) -> np.ndarray:
+    return packed(np.random.default_rng(numbers).standard_normal(numbers))
+
+
+@given(
+    numbers=st.integers(1, 400),
+    piece_bytes=st.integers(1, 100),
+    faults=st.lists(st.sampled_from(["ok", "ok", "ok", "twice", "break", "lose ack"]), max_size=60),
+)
+def test_a_vector_arrives_bit_for_bit_over_repeats_breaks_and_lost_acknowledgements(
+    numbers: int, piece_bytes: int, faults: list[str]
+) -> None:
+    vector = some(numbers)
+    offer = offer_of(STREAM, vector)
+    source, sink = Outgoing(offer, vector, piece_bytes), Incoming(offer, numbers)
+    steps = iter(faults)
+    while not sink.whole:
+        fault = next(steps, "ok")
+        piece = source.next_piece()
+        if piece is None or fault == "break":  # what was on its way is lost; the receiver says where to go on
+            source.resume(sink.received)
+            continue
+        sink.accept(piece)
+        if fault == "twice":
+            sink.accept(piece)
+        if fault != "lose ack":
+            source.acknowledge(sink.received)
+    np.testing.assert_array_equal(sink.finish(), vector)
+    source.acknowledge(sink.received)
+    assert source.done
+
+
+def send_all(source: Outgoing, sink: Incoming) -> None:
+    while piece := source.next_piece():
+        sink.accept(piece)
+        source.acknowledge(sink.received)
+
+
+def test_no_more_than_a_window_is_on_its_way() -> None:
+    vector = some(100)
+    source = Outgoing(offer_of(STREAM, vector), vector, 4)
+    sent = []
+    while piece := source.next_piece():
+        sent.append(piece)
+    assert len(sent) == WINDOW
+    source.acknowledge(4)
+    assert source.next_piece() is not None
+
+
+def test_pieces_are_views_of_the_one_vector() -> None:
+    vector = some(100)
+    piece = Outgoing(offer_of(STREAM, vector), vector, 64).next_piece()
+    assert piece is not None
+    assert np.shares_memory(np.frombuffer(piece.payload, np.uint8), vector)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("place", [0, 57, 99])
+@pytest.mark.parametrize("piece_bytes", [7, 64])
+def test_a_number_that_is_none_is_found_in_the_piece_that_completes_it(
+    bad: float, place: int, piece_bytes: int
+) -> None:
+    vector = some(100)
+    vector[place] = bad
+    offer = offer_of(STREAM, vector)
+    source, sink = Outgoing(offer, vector, piece_bytes), Incoming(offer, 100)
+    with pytest.raises(BadVector, match="NaN or Inf"):
+        send_all(source, sink)
+    assert (sink.received - 1) // 4 >= place > (sink.received - piece_bytes) // 4 - 1
+
+
+def test_another_size_is_refused_before_there_is_room_for_it() -> None:
+    huge = replace(offer_of(STREAM, some(4)), size=2**60)
+    with pytest.raises(BadVector, match="needed 400"):
+        Incoming(huge, 100)
+
+
+def test_bytes_that_are_not_those_announced_are_refused() -> None:
+    offer = replace(offer_of(STREAM, some(4)), digest=bytes(32))
+    source, sink = Outgoing(offer, some(4), 64), Incoming(offer, 4)
+    piece = source.next_piece()
+    assert piece is not None
+    sink.accept(piece)
+    with pytest.raises(BadVector, match="digest"):
+        sink.finish()
+
+
+def test_a_gap_and_a_foreign_piece_are_refused() -> None:
+    sink = Incoming(offer_of(STREAM, some(4)), 4)
+    with pytest.raises(BadVector, match="needed 0"):
+        sink.accept(Piece(STREAM, 8, 16, memoryview(b"12345678")))
+    with pytest.raises(BadVector, match="were offered"):
+        sink.accept(Piece(STREAM, 0, 99, memoryview(b"12345678")))
+
+
+def test_an_acknowledgement_of_what_was_not_sent_is_refused() -> None:
+    source = Outgoing(offer_of(STREAM, some(4)), some(4), 4)
+    with pytest.raises(BadMessage, match="0 sent"):
+        source.acknowledge(4)
+    with pytest.raises(BadMessage, match="go on at 17"):
+        source.resume(17)

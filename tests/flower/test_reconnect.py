@@ -1,0 +1,238 @@
+"""Broken connections: nothing is lost, nothing comes twice, and a device that stays away is given up."""
+
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+
+from fedgc.flower import wire
+from fedgc.flower.session import Session
+from fedgc.messages import Codeword, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
+
+BIG = 2_000_000  # numbers: 8 MB, many pieces of 64 KiB
+
+
+def work(device: str) -> Work:
+    return Work(device, 1, 0, 4, (0,), ((0, "chunk-0"),), 7, 60.0)
+
+
+def progress(number: int) -> Progress:
+    return Progress(0.0, "me", 1, number, 4, 0.5, 32, 1.0, 0.5)
+
+
+def test_lines_of_both_directions_survive_cuts_in_order_and_once(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": 10.0})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    for number in range(60):
+        session.say(progress(number))
+        link.listener.send(Skip(device, 1, number))
+        if number % 15 == 7:
+            relay.cut()
+    assert [link.event(Progress).chunk for _ in range(60)] == list(range(60))
+    assert [link.command(session).chunk for _ in range(60)] == list(range(60))
+    assert link.events.empty()
+    assert relay.connections > 1
+
+
+@pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
+def test_an_upload_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
+    link = make_link(BIG, **{"grace-s": 10.0, "piece-kb": 64})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.command(session)
+    relay.cut_after = after
+    codeword = link.vector()
+    session.offer(1, 0, codeword)
+    told = link.event(Codeword)
+    assert told.size_bytes == codeword.nbytes
+    np.testing.assert_array_equal(link.listener.take(device, 1, 0), codeword)
+    assert relay.connections > 1
+    twice = link.listener.amounts(device, 1).up_bytes - codeword.nbytes
+    assert twice < 2_000_000, "what had arrived was sent again"
+    assert link.events.empty()
+
+
+@pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
+def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
+    link = make_link(BIG, **{"grace-s": 10.0, "piece-kb": 64})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    relay.cut_after_down = after
+    model = link.vector()
+    link.listener.publish(0, model)
+    link.listener.send(work(device))
+    assert link.command(session) == work(device)
+    np.testing.assert_array_equal(session.fresh_model(0), model)
+    assert relay.connections > 1
+    assert link.listener.amounts(device, 1).down_bytes - model.nbytes < 2_000_000
+    link.eventually(lambda: link.listener.amounts(device, 1).download_s > 0)
+
+
+def test_a_welcome_that_is_lost_does_not_shut_the_device_out(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": 10.0})
+    relay = make_relay(link)
+    relay.cut_after = 2_000  # about where the hello of this device has passed and nothing else
+    session = link.session(address=relay.address)
+    link.event(Joined)
+    assert not session.ended
+    assert link.events.empty()
+
+
+def test_a_device_that_stays_away_is_lost_after_the_grace_time_and_not_before(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": 0.5})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    away = time.monotonic()
+    relay.refuse()
+    lost = link.event(Lost)
+    assert lost.device == device
+    assert lost.now - away >= 0.5
+    link.eventually(lambda: session.receive(0.01) or session.ended)
+
+
+def test_a_device_that_is_gone_without_a_word_is_found_by_keepalive(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": 1.2})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    relay.stall()
+    assert link.event(Lost).device == device
+    link.eventually(lambda: session.receive(0.01) or session.ended)
+
+
+def test_a_ticket_is_void_once_the_device_was_lost(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": 0.5})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    link.event(Joined)
+    link.eventually(lambda: session._credential != session._invitation.token)
+    session._terms = type(session._terms)(**{**_fields(session), "grace_s": 60.0})
+    relay.refuse()
+    link.event(Lost)
+    relay.accept()
+    link.eventually(lambda: session.ended)
+    assert "ticket" in session.ended
+
+
+def test_a_token_is_void_once_it_was_used(link) -> None:
+    first = link.session()
+    link.event(Joined)
+    link.eventually(lambda: first._credential != first._invitation.token)
+    thief = link.open(Session(first._invitation, link.identity(), link.terms()))
+    link.eventually(lambda: thief.ended)
+    assert "used before" in thief.ended
+    assert not first.ended
+    assert link.listener.refused["NotAdmitted"] == 1
+
+
+def test_a_new_process_of_a_device_takes_the_place_of_the_old_one(link) -> None:
+    who = link.identity()
+    link.session(who)
+    link.event(Joined)
+    link.session(who)
+    assert link.event(Lost).device == who.device
+    assert link.event(Joined).device == who.device
+    assert link.listener.devices() == (who.device,)
+
+
+def test_a_slot_of_a_device_that_went_away_goes_to_the_next(make_link, make_relay) -> None:
+    link = make_link(BIG, **{"grace-s": 30.0, "upload-slots": 1, "piece-kb": 64})
+    relay = make_relay(link)
+    first = link.session(address=relay.address)
+    ours = link.event(Joined).device
+    second = link.session()
+    theirs = link.event(Joined).device
+    for device, session in ((ours, first), (theirs, second)):
+        link.listener.send(Reveal(device, 1, 0, "local", None))
+        link.command(session)
+    relay.cut_after = 3_000_000
+    relay.stays_away = True
+    first.offer(1, 0, link.vector())
+    link.eventually(lambda: not relay.is_open)
+    second.offer(1, 0, link.vector(seed=1))
+    assert link.event(Codeword).device == theirs
+    relay.accept()
+    assert link.event(Codeword).device == ours
+    np.testing.assert_array_equal(link.listener.take(ours, 1, 0), link.vector())
+
+
+def test_a_refusal_leaves_the_same_rounds_codeword_alone(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.command(session)
+    session.offer(1, 0, link.vector())
+    link.listener.send(Refuse(device, 1, "a copy that came too late"))
+    assert link.event(Codeword).device == device
+
+
+def _fields(session: Session) -> dict[str, object]:
+    return {name: getattr(session._terms, name) for name in session._terms.__dataclass_fields__}
+
+
+def test_frames_that_are_not_of_the_protocol_are_refused_and_hurt_nobody(link) -> None:
+    other = link.session()
+    link.event(Joined)
+    for frame, kind in ((b"GET / HTTP/1.1", "BadMessage"), (b'L[0,"Hello",[1]]', "BadMessage")):
+        before = link.listener.refused[kind]
+        answers = raw_stream(link, frame)
+        assert any(b"Denied" in answer for answer in answers)
+        assert link.listener.refused[kind] == before + 1
+    link.listener.send(Skip(link.listener.devices()[0], 1, 0))
+    assert link.command(other)
+
+
+def test_a_stream_that_sends_nothing_is_ended(make_link) -> None:
+    link = make_link(**{"grace-s": 0.3})
+    assert any(b"no hello in time" in answer for answer in raw_stream(link, None))
+
+
+def test_a_frame_over_the_limit_is_refused_before_it_is_read(link) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        raw_stream(link, bytes(2 * wire.FRAME_LIMIT))
+    assert refused.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+
+
+@pytest.mark.parametrize("change", ["version", "run", "signature"])
+def test_a_hello_that_is_off_is_not_admitted(link, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"run": "another run"} if change == "run" else {}
+    if change == "version":
+        monkeypatch.setattr("fedgc.flower.session.WIRE_VERSION", 99)
+    if change == "signature":
+        monkeypatch.setattr("fedgc.flower.identity.Identity.sign", lambda *_: bytes(64))
+    session = link.session(**changes)
+    link.eventually(lambda: session.ended)
+    assert {"version": "wire version", "run": "another run", "signature": "signature"}[
+        change
+    ] in session.ended
+    assert not link.listener.devices()
+
+
+def raw_stream(link, frame: bytes | None) -> list[bytes]:
+    """Open a stream without any of our own client, send one frame, return all answers."""
+    invitation = link.listener.invite()
+    options = [
+        ("grpc.ssl_target_name_override", "fedgc-session"),
+        ("grpc.max_send_message_length", 4 * wire.FRAME_LIMIT),
+    ]
+    over = threading.Event()
+
+    def frames():
+        if frame is not None:
+            yield frame
+        over.wait(10.0)
+
+    credentials = grpc.ssl_channel_credentials(invitation.certificate)
+    try:
+        with grpc.secure_channel(invitation.address, credentials, options=options) as channel:
+            return list(channel.stream_stream(wire.METHOD)(frames()))
+    finally:
+        over.set()

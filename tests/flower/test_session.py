@@ -1,0 +1,193 @@
+"""Listener and sessions over real loopback TLS: joining, models down, codewords up, goodbyes."""
+
+import time
+
+import numpy as np
+import pytest
+
+from fedgc.messages import (
+    Close,
+    Codeword,
+    Failed,
+    Joined,
+    Lost,
+    Mix,
+    Progress,
+    Refuse,
+    Reveal,
+    Skip,
+    Work,
+)
+
+
+def work(device: str, round_: int = 1, version: int = 0) -> Work:
+    return Work(device, round_, version, 4, (0,), ((0, "chunk-0"),), 7, 60.0)
+
+
+def test_a_device_joins_under_the_identity_that_it_proved(link) -> None:
+    who = link.identity()
+    link.session(who)
+    joined = link.event(Joined)
+    assert joined.device == who.device
+    assert joined.holds[0].name == "chunk-0"
+    assert link.listener.devices() == (who.device,)
+
+
+def test_work_arrives_after_its_model_and_the_model_is_bit_for_bit_the_published_one(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    model = link.vector()
+    link.listener.publish(0, model)
+    link.listener.send(work(device))
+    link.listener.send(Skip(device, 1, 0))
+    assert link.command(session) == work(device)
+    np.testing.assert_array_equal(session.fresh_model(0), model)
+    assert link.command(session) == Skip(device, 1, 0)
+
+
+def test_a_model_is_sent_once_for_a_version(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    link.listener.publish(0, link.vector())
+    for round_ in (1, 2):
+        link.listener.send(work(device, round_))
+        link.command(session)
+    assert session.accounts.of(2).down_bytes == 0
+    assert session.accounts.of(1).down_bytes > link.numbers * 4
+
+
+def test_events_come_out_as_they_went_in_with_the_listeners_clock(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    before = time.monotonic()
+    session.say(Progress(-0.0, "somebody else", 1, 0, 4, 0.5, 32, 1.25, 0.75, tuple(map(float, range(16)))))
+    progress = link.event(Progress)
+    assert progress.device == device
+    assert before <= progress.now <= time.monotonic()
+    assert progress.sketch[3] == 3.0
+
+
+@pytest.mark.parametrize("blocks", [1, 3])
+def test_a_codeword_arrives_whole_and_is_told_once(link, blocks: int) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    mix = Mix((0,), ((1.0,) * blocks,))
+    link.listener.send(Reveal(device, 1, 0, "coded", mix))
+    link.command(session)
+    codeword = link.vector(-(-link.numbers // blocks))
+    session.offer(1, 0, codeword)
+    told = link.event(Codeword)
+    assert (told.round, told.attempt, told.size_bytes) == (1, 0, codeword.nbytes)
+    np.testing.assert_array_equal(link.listener.take(device, 1, 0), codeword)
+    assert link.listener.amounts(device, 1).up_bytes > codeword.nbytes
+    assert link.events.empty()
+
+
+def test_both_ends_count_the_same_bytes(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    link.listener.publish(0, link.vector())
+    link.listener.send(work(device))
+    link.command(session)
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.command(session)
+    session.offer(1, 0, link.vector())
+    link.event(Codeword)
+    ours = link.listener.amounts(device, 1)
+    assert (ours.up_bytes, ours.down_bytes) == (
+        session.accounts.of(1).up_bytes,
+        session.accounts.of(1).down_bytes,
+    )
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_a_codeword_with_a_number_that_is_none_is_refused_and_told_as_a_failure(link, bad: float) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.command(session)
+    codeword = link.vector()
+    codeword[700] = bad
+    session.offer(1, 0, codeword)
+    failed = link.event(Failed)
+    assert "NaN or Inf" in failed.reason
+    assert isinstance(link.command(session), Refuse)
+    assert link.listener.amounts(device, 1).refused == 1
+    assert link.listener.refused["BadVector"] == 1
+
+
+def test_a_codeword_of_the_wrong_size_is_refused_before_a_byte_of_it_comes(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.command(session)
+    session.offer(1, 0, link.vector(link.numbers + 1))
+    refusal = link.command(session)
+    assert isinstance(refusal, Refuse)
+    assert "needed 4000" in refusal.reason
+    assert link.listener.amounts(device, 1).up_bytes == 0
+
+
+def test_a_codeword_that_nobody_asked_for_is_refused(link) -> None:
+    session = link.session()
+    link.event(Joined)
+    session.offer(9, 0, link.vector())
+    refusal = link.command(session)
+    assert isinstance(refusal, Refuse)
+    assert refusal.round == 9
+
+
+def test_after_a_close_a_late_codeword_is_refused(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.listener.send(Close(device, 1, "approximate", True))
+    link.command(session)
+    link.command(session)
+    session.offer(1, 0, link.vector())
+    assert isinstance(link.command(session), Refuse)
+
+
+def test_work_whose_round_closes_before_its_model_came_is_left_out(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    session._inbox.extend([work(device, 1, version=5), Close(device, 1, "synced", True)])
+    assert link.command(session) == Close(device, 1, "synced", True)
+
+
+def test_a_device_that_says_goodbye_is_lost_at_once(make_link) -> None:
+    link = make_link(**{"grace-s": 60.0})
+    session = link.session()
+    device = link.event(Joined).device
+    session.end("lease over")
+    assert link.event(Lost).device == device
+
+
+def test_the_listeners_goodbye_ends_the_session(link) -> None:
+    session = link.session()
+    link.event(Joined)
+    link.listener.close("run over")
+    link.eventually(lambda: session.ended)
+    assert session.ended == "run over"
+
+
+def test_a_session_whose_server_is_gone_without_a_word_ends_after_the_grace_time(link) -> None:
+    session = link.session()
+    link.event(Joined)
+    link.listener._loop.call_soon_threadsafe(link.listener._desk.seats.clear)
+    link.listener.close("nobody hears this")
+    link.eventually(lambda: session.receive(0.01) or session.ended)
+    assert "away" in session.ended
+
+
+def test_upload_slots_let_one_device_send_at_a_time(make_link) -> None:
+    link = make_link(**{"upload-slots": 1}, numbers=300_000)
+    sessions = [link.session() for _ in range(3)]
+    devices = [link.event(Joined).device for _ in sessions]
+    for device in devices:
+        link.listener.send(Reveal(device, 1, 0, "local", None))
+    for number, session in enumerate(sessions):
+        link.command(session)
+        session.offer(1, 0, link.vector(seed=number))
+    told = {link.event(Codeword).device for _ in sessions}
+    assert told == set(devices)

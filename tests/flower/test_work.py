@@ -1,0 +1,132 @@
+"""A device at work: it hears a command within one step, even while it rests, and failures are told."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from fedgc.errors import BadMessage, TaskFailed
+from fedgc.flower.work import Worker
+from fedgc.messages import Close, Codeword, Failed, Held, Joined, Mix, Progress, Reveal, Skip, Survivors, Work
+
+
+class PlainEngine:
+    """An engine that counts what it is told and works when it is let."""
+
+    def __init__(self, rest, numbers: int) -> None:
+        self._rest = rest
+        self._numbers = numbers
+        self.heard: list[object] = []
+        self.models: dict[int, np.ndarray] = {}
+        self.idle = True
+        self.rests_s = 0.0
+        self.error: Exception | None = None
+
+    def holds(self) -> tuple[Held, ...]:
+        return (Held("chunk-0", 8),)
+
+    def kept(self) -> tuple[()]:
+        return ()
+
+    def load(self, version: int, vector: np.ndarray) -> None:
+        self.models[version] = vector
+
+    def handle(self, command) -> None:
+        self.heard.append(command)
+        if self.error:
+            raise self.error
+        self.idle = not isinstance(command, Work)
+
+    def step(self) -> Progress | None:
+        if self.rests_s:
+            self._rest(self.rests_s)
+            return None
+        self.idle = True
+        return Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
+
+    def codeword(self, mix: Mix) -> np.ndarray:
+        if self.error:
+            raise self.error
+        return np.full(-(-self._numbers // mix.blocks), 2.0, np.float32)
+
+
+@contextmanager
+def serving(link) -> Iterator[tuple[PlainEngine, str, list[str]]]:
+    worker = Worker(lambda rest: PlainEngine(rest, link.numbers))
+    session = link.session(says_joined=False)
+    ended: list[str] = []
+    thread = threading.Thread(target=lambda: ended.append(worker.serve(session, "x")))
+    thread.start()
+    yield worker.engine, link.event(Joined).device, ended
+    session.end("the test is over")
+    thread.join(10.0)
+    assert not thread.is_alive()
+
+
+def work(device: str) -> Work:
+    return Work(device, 1, 0, 4, (0,), ((0, "chunk-0"),), 7, 60.0)
+
+
+def test_it_joins_works_and_sends_its_codeword(link) -> None:
+    with serving(link) as (engine, device, _):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(device))
+        assert link.event(Progress).chunk == 0
+        np.testing.assert_array_equal(engine.models[0], link.vector())
+        link.listener.send(Reveal(device, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
+        assert link.event(Codeword).round == 1
+        assert (link.listener.take(device, 1, 0) == 2.0).all()
+
+
+def test_a_resting_engine_is_woken_by_a_command(link) -> None:
+    with serving(link) as (engine, device, _):
+        engine.rests_s = 3600.0
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(device))
+        link.eventually(lambda: engine.heard)
+        link.listener.send(Skip(device, 1, 0))
+        link.eventually(lambda: Skip(device, 1, 0) in engine.heard)
+
+
+@pytest.mark.parametrize("error", [BadMessage("not finished"), TaskFailed("the loss raised")], ids=str)
+def test_what_the_engine_refuses_is_told_and_the_device_lives(link, error: Exception) -> None:
+    with serving(link) as (engine, device, ended):
+        engine.error = error
+        link.listener.send(Skip(device, 1, 0))
+        assert link.event(Failed).reason == str(error)
+        link.listener.send(Reveal(device, 1, 0, "coded", Mix((0,), ((1.0,),))))
+        assert link.event(Failed).reason == str(error)
+        assert not ended
+
+
+@pytest.mark.parametrize("kind", ["unknown work", "masked work"])
+def test_work_of_another_kind_is_told_as_a_failure(link, kind: str) -> None:
+    with serving(link) as (_, device, _):
+        strange = (
+            Reveal(device, 1, 0, "local", None) if kind == "unknown work" else Survivors(device, 1, ("a",))
+        )
+        link.listener.send(strange)
+        assert "coded work" in link.event(Failed).reason
+
+
+def test_a_stopped_run_ends_the_session(link) -> None:
+    with serving(link) as (_, device, ended):
+        link.listener.send(Close(device, 1, "stopped", True))
+        link.eventually(lambda: ended)
+        assert ended == ["the run was stopped"]
+
+
+def test_a_lease_ends_between_rounds_and_not_in_one(make_link) -> None:
+    link = make_link(**{"lease-s": 0.3})
+    with serving(link) as (_, device, ended):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(device))
+        link.event(Progress)
+        time.sleep(0.6)  # the lease is over by now
+        assert not ended
+        link.listener.send(Close(device, 1, "synced", True))
+        link.eventually(lambda: ended)
+        assert ended == ["the lease is over"]

@@ -1,0 +1,183 @@
+"""The clock: a round worked out by hand, latency, links, deaths, and what holds of all rounds."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.gate import Decision
+from fedgc.history import Speeds
+from fedgc.messages import Held
+from fedgc.plan import Chunk, Fleet, make_plan
+from fedgc.replay import MODELS, Fate, Line, Modelled, Terms, Under, World, replay, working
+from fedgc.round import Assignment, Round, State
+from fedgc.run import Append, Run
+
+
+def machine(holds, *, blocks=1, target=1, **changes) -> Round:
+    chunks = tuple(Chunk(number, f"chunk {number}", 1) for number in range(1 + max(map(max, holds.values()))))
+    fleet = Fleet({device: frozenset(held) for device, held in holds.items()}, chunks)
+    config = RunConfig(replicas=3, blocks=blocks, **{"deadline_s": 1e3, "upload_deadline_s": 1e3, **changes})
+    plan = make_plan(fleet, Speeds(), config, steps=target)
+    return Round(plan, Assignment(1, 0, target, 0), lambda _: Decision(sync=True, reason="every round"))
+
+
+# ---- by hand
+
+
+def test_three_devices_by_hand():
+    """a, b, c hold both chunks; a takes 1 s, b 3 s, c 10 s for each.
+
+    Whoever begins with which, a has done its first at 1 s and its second at 2 s: both chunks have a copy
+    at 2 s, everybody else was told to leave, and a alone sends: 4 s.
+    """
+    done = replay(
+        machine({"a": {0, 1}, "b": {0, 1}, "c": {0, 1}}),
+        {
+            "a": Modelled(1.0, upload_s=2.0),
+            "b": Modelled(3.0, upload_s=2.0),
+            "c": Modelled(10.0, upload_s=2.0),
+        },
+    )
+    assert done.round.outcome == "synced"
+    assert done.round.working_s == 2.0
+    assert done.seconds == 4.0
+    assert done.computed == 2
+    assert done.uploads == 1
+    ends = {(span.device, span.end_s, span.finished, span.counted) for span in done.spans}
+    assert {("a", 1.0, True, True), ("a", 2.0, True, True)} <= ends
+    assert all(not finished for device, _, finished, _ in ends if device != "a")
+
+
+def test_two_blocks_halve_the_upload_and_need_both_devices():
+    done = replay(
+        machine({"a": {0}, "b": {0}}, blocks=2),
+        {"a": Modelled(1.0, upload_s=4.0), "b": Modelled(3.0, upload_s=4.0)},
+    )
+    assert done.round.working_s == 3.0
+    assert done.seconds == 5.0
+    assert done.sent == 1.0
+
+
+def test_a_command_and_a_progress_each_take_their_latency():
+    done = replay(machine({"a": {0}}), {"a": Modelled(1.0, upload_s=1.0, control_s=0.25)})
+    assert done.seconds == pytest.approx(0.25 + 1.0 + 0.25 + 0.25 + 1.0)
+
+
+def test_a_model_is_loaded_before_work_begins():
+    done = replay(machine({"a": {0}}), {"a": Modelled(1.0, download_s=3.0)})
+    assert done.seconds == 4.0
+
+
+def test_uploads_share_the_servers_line():
+    models = {"a": Modelled(1.0, upload_s=1.0), "b": Modelled(1.0, upload_s=1.0)}
+    alone = replay(machine({"a": {0}, "b": {1}}), models)
+    shared = replay(machine({"a": {0}, "b": {1}}), models, line=Line(update_s=1.0))
+    one_by_one = replay(machine({"a": {0}, "b": {1}}), models, line=Line(slots=1))
+    assert (alone.seconds, shared.seconds, one_by_one.seconds) == (2.0, 3.0, 3.0)
+
+
+def test_work_set_aside_is_taken_up_where_it_was_left():
+    """b is told to leave chunk 0 when a has it at 1 s; a dies at 2 s, so b goes on: 3 s more, not 4."""
+    done = replay(
+        machine({"a": {0}, "b": {0}, "c": {1}}),
+        {"a": Modelled(1.0, upload_s=9.0, dies_s=2.0), "b": Modelled(4.0), "c": Modelled(1.5)},
+    )
+    assert [(s.begin_s, s.end_s, s.finished) for s in done.spans if s.device == "b"] == [
+        (0.0, 1.0, False),
+        (2.0, 5.0, True),
+    ]
+
+
+def test_a_death_is_heard_of_after_the_grace_time():
+    models = {"a": Modelled(5.0, dies_s=1.0), "b": Modelled(2.0)}
+    done = replay(machine({"a": {0}, "b": {1}}), models, grace_s=3.0)
+    assert done.seconds == 4.0
+    assert done.round.tally.failure[0] == "lost"
+
+
+@pytest.mark.parametrize(("keeps", "ends_s"), [(True, 6.0), (False, 8.0)])
+def test_a_device_that_returns_goes_on_or_begins_anew(keeps, ends_s):
+    """It dies in its second chunk and is back at 4 s, with its first chunk or without."""
+    models = {"a": Modelled(2.0, dies_s=2.0, returns_s=4.0, keeps=keeps), "b": Modelled(1.0)}
+    done = replay(machine({"a": {0, 1}, "b": {2}}), models, grace_s=0.5)
+    assert done.round.outcome == "synced"
+    assert done.seconds == ends_s
+
+
+# ---- of all rounds
+
+fleets = st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=2, max_size=5)
+
+
+@settings(max_examples=60, deadline=None)
+@given(fleets, st.integers(1, 2), st.integers(0, 2**16))
+def test_finished_work_is_counted_or_discarded_and_the_same_again(held, blocks, seed):
+    rng = np.random.default_rng(seed)
+    holds = {f"d{at}": chunks for at, chunks in enumerate(held)}
+    models = {
+        device: Modelled(
+            float(rng.uniform(0.5, 4)),
+            upload_s=float(rng.uniform(0, 2)),
+            control_s=float(rng.choice([0.0, 0.1])),
+            dies_s=float(rng.uniform(0, 6)) if rng.random() < 0.2 else None,
+        )
+        for device in holds
+    }
+    first, again = (replay(machine(holds, blocks=blocks), models, line=Line(update_s=0.3)) for _ in range(2))
+    assert first.round.state is State.CLOSED
+    assert first.computed == sum(span.finished for span in first.spans)
+    counted = sum(span.counted for span in first.spans)
+    assert counted <= first.computed
+    assert first.round.outcome == "empty" or counted >= 1 or first.round.outcome == "approximate"
+    assert (first.seconds, first.spans, first.sent) == (again.seconds, again.spans, again.sent)
+
+
+def played(weather, *, chunks, replicas=2, rounds=None):
+    devices = weather[0].devices
+    held = tuple(Held(f"chunk {number}", 1) for number in range(chunks))
+    nature = Under(lambda number: weather[number - 1], [devices / chunks] * chunks)
+    world = World([f"d{at}" for at in range(devices)], nature, Terms(update_bytes=4_000), held)
+    config = RunConfig(
+        rounds=rounds or len(weather),
+        local_steps=1,
+        chunks=chunks,
+        replicas=replicas,
+        blocks=1,
+        min_devices=devices,
+    )
+    run, rows = Run(config, now=0.0, size=1000), []
+    given = [output for at in range(devices) for output in run.handle(world.joined(at, 0.0))]
+    world.run(run, given, lambda: run.finished, lambda out: isinstance(out, Append) and rows.append(out.row))
+    return run, rows
+
+
+def test_a_whole_run_is_driven_by_the_same_clock():
+    weather = MODELS["bimodal-persistent"](10, 6, np.random.default_rng(0))
+    run, rows = played(weather, chunks=40)
+    assert run.version == 6
+    assert [row.outcome for row in rows] == ["synced"] * 6
+    fluid = weather[0].fluid_s(10.0)
+    assert all(row.working_s >= fluid - 1e-9 for row in rows)
+    assert rows[-1].working_s < rows[0].working_s * 1.01
+
+
+def test_the_conditions_of_a_round_hold_in_that_round():
+    weather = (working([[1.0]] * 4), working([[3.0]] * 4))
+    _, rows = played(weather, chunks=4, replicas=1)
+    assert [row.working_s for row in rows] == pytest.approx([1.0, 3.0])
+
+
+def test_terms_and_fates_that_cannot_be_are_refused():
+    with pytest.raises(BadSetting, match="at least one step"):
+        Terms(steps=0)
+    with pytest.raises(BadSetting, match="a death"):
+        Fate(2.0, 1.0)
+    with pytest.raises(BadSetting, match="return after a death"):
+        Modelled(1.0, returns_s=3.0)
+    with pytest.raises(BadSetting, match="finite times"):
+        Modelled(-1.0)
+    with pytest.raises(BadSetting, match="no model of"):
+        replay(machine({"a": {0}}), {})

@@ -1,0 +1,168 @@
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store.checkpoint import Checkpoint, load, save, versions
+
+
+def make(version=1, round_number=1, size=5):
+    model = np.arange(size, dtype=np.float32) + version
+    return Checkpoint(round_number, version, model, b"optimiser", json.dumps({"gap": version}))
+
+
+def same(one, two):
+    return (one.round, one.version, one.optimiser, one.state, one.model.tobytes()) == (
+        two.round, two.version, two.optimiser, two.state, two.model.tobytes()
+    )  # fmt: skip
+
+
+@given(
+    model=arrays(np.float32, st.integers(0, 50)),
+    optimiser=st.binary(max_size=200),
+    state=st.dictionaries(st.text(), st.integers()),
+    number=st.integers(0, 10**9),
+)
+def test_what_is_saved_is_what_is_loaded(tmp_path_factory, model, optimiser, state, number):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    saved = Checkpoint(number, number, model, optimiser, json.dumps(state))
+    save(folder, saved, keep=1)
+    assert same(load(folder), saved)
+    assert load(folder).model.flags.writeable
+
+
+def test_the_newest_are_kept_and_the_newest_is_loaded(tmp_path):
+    for version in range(1, 6):
+        save(tmp_path, make(version), keep=3)
+    assert versions(tmp_path) == (3, 4, 5)
+    assert load(tmp_path).version == 5
+    assert load(tmp_path, version=3).version == 3
+
+
+def test_a_version_above_the_saved_one_belongs_to_a_future_given_up(tmp_path):
+    for version in (1, 2, 3, 4):
+        save(tmp_path, make(version), keep=10)
+    save(tmp_path, make(3, round_number=9), keep=10)
+    assert versions(tmp_path) == (1, 2, 3)
+    assert load(tmp_path).round == 9
+
+
+def _tear(path: Path, how: str) -> None:
+    data = path.read_bytes()
+    torn = {
+        "cut": data[:-7], "half": data[: len(data) // 2], "empty": b"", "longer": data + b"x",
+        "other": b"PK\x03\x04" * 50, "first bytes": data[:20], "length": data[:19] + b"\xff" * 8 + data[27:],
+        "flipped": data[:-40] + bytes([data[-40] ^ 1]) + data[-39:],
+        "header": data.replace(b'"round": ', b'"ruond": '),
+        "negative": data.replace(b'"numbers": 5', b'"numbers":-5'),
+    }  # fmt: skip
+    path.write_bytes(torn[how])
+
+
+@pytest.mark.parametrize(
+    "how",
+    ["cut", "half", "empty", "longer", "other", "first bytes", "length", "flipped", "header", "negative"],
+)
+def test_a_damaged_file_is_skipped_with_its_reason(tmp_path, how):
+    save(tmp_path, make(1), keep=3)
+    _tear(save(tmp_path, make(2), keep=3), how)
+    told = []
+    assert same(load(tmp_path, tell=told.append), make(1))
+    (line,) = told
+    assert "model-0000000002.fedgc: skipped: saw" in line
+    assert "needed" in line
+
+
+def test_every_flipped_bit_is_seen(tmp_path):
+    path = save(tmp_path, make(1, size=2), keep=1)
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 3):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 0x10]) + whole[at + 1 :])
+        with pytest.raises(Unusable, match="needed a whole one"):
+            load(tmp_path)
+
+
+def test_a_folder_without_a_whole_checkpoint_is_refused_in_one_line(tmp_path):
+    with pytest.raises(Unusable, match="saw none, needed a whole one"):
+        load(tmp_path / "nowhere")
+    path = save(tmp_path, make(1), keep=1)
+    path.write_bytes(b"")
+    with pytest.raises(Unusable, match="skipped: saw other first bytes") as refusal:
+        load(tmp_path)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_a_dead_writer_left_is_removed_and_never_read(tmp_path):
+    (tmp_path / "model-0000000009.77.part").write_bytes(b"half")
+    (tmp_path / "model-old.fedgc").write_bytes(b"of somebody else")
+    save(tmp_path, make(1), keep=1)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["model-0000000001.fedgc", "model-old.fedgc"]
+    assert load(tmp_path).version == 1
+
+
+def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(EdgeFailed, match="could not be written"):
+        save(blocked, make(1), keep=1)
+
+
+def test_a_failed_write_leaves_the_last_checkpoint_and_no_rubbish(tmp_path, monkeypatch):
+    save(tmp_path, make(1), keep=3)
+
+    def full(_handle):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(EdgeFailed, match="No space left on device"):
+        save(tmp_path, make(2), keep=3)
+    assert [path.name for path in tmp_path.iterdir()] == ["model-0000000001.fedgc"]
+    assert same(load(tmp_path), make(1))
+
+
+def test_the_file_is_forced_to_the_disk_before_its_name_and_the_name_after(tmp_path, monkeypatch):
+    forced = []
+
+    def note(handle):
+        named = (tmp_path / "model-0000000001.fedgc").exists()
+        forced.append(("folder" if stat.S_ISDIR(os.fstat(handle).st_mode) else "file", named))
+
+    monkeypatch.setattr(os, "fsync", note)
+    save(tmp_path, make(1), keep=1)
+    assert forced == [("file", False), ("folder", True)]
+
+
+@pytest.mark.parametrize(
+    ("changes", "needed"),
+    [
+        ({"round": -1}, "0 or more"),
+        ({"version": -1}, "0 or more"),
+        ({"model": np.zeros(3)}, "float32 vector"),
+        ({"model": np.zeros((3, 1), np.float32)}, "float32 vector"),
+        ({"state": "{no"}, "JSON text"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_is_refused(changes, needed):
+    values = {"round": 1, "version": 1, "model": np.zeros(3, np.float32), "optimiser": b"", "state": "{}"}
+    with pytest.raises(Unusable, match=needed):
+        Checkpoint(**{**values, **changes})
+
+
+def test_at_least_one_checkpoint_is_kept(tmp_path):
+    with pytest.raises(Unusable, match="needed at least 1"):
+        save(tmp_path, make(1), keep=0)
+
+
+def test_checkpoints_need_no_database_library():
+    seen = "import sys, fedgc.store.checkpoint; print('sqlalchemy' in sys.modules, 'alembic' in sys.modules)"
+    out = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True, timeout=60)
+    assert out.stdout.split() == ["False", "False"]

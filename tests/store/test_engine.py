@@ -1,0 +1,234 @@
+"""Every way in which a database can be wrong, and the one line that says so."""
+
+import contextlib
+import os
+import re
+import shutil
+import sqlite3
+import tempfile
+from itertools import count
+from pathlib import Path
+
+import pytest
+from sqlalchemy import event
+
+from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.store.database import Store
+from fedgc.store.engine import Database, address, default_path
+from fedgc.store.records import Seen
+
+NOBODY = 65534
+
+
+def one_line(refusal: pytest.ExceptionInfo[FedgcError]) -> str:
+    text = str(refusal.value)
+    assert "\n" not in text
+    assert "needed" in text
+    return text
+
+
+def write_for_ever(store):
+    for number in count():
+        store.write(Seen(2.0, f"{number:0200d}"))
+
+
+@contextlib.contextmanager
+def unprivileged():
+    """Root may write what is read-only: be somebody else for a while."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize(
+    ("url", "environment", "expected"),
+    [
+        ("/data/a.db", {"FEDGC_DB": "/data/b.db"}, "sqlite:////data/a.db"),
+        (None, {"FEDGC_DB": "/data/b.db"}, "sqlite:////data/b.db"),
+        (None, {"XDG_STATE_HOME": "/state"}, "sqlite:////state/fedgc/fedgc.db"),
+        (None, {"HOME": "/home/ada"}, "sqlite:////home/ada/.local/state/fedgc/fedgc.db"),
+        ("postgresql://h/d", {}, "postgresql+psycopg://h/d"),
+    ],
+)
+def test_the_address_is_the_one_given_else_the_environments_else_the_default(url, environment, expected):
+    assert str(address(url, environment)) == expected
+
+
+def test_the_default_needs_no_home_in_the_environment():
+    assert default_path({}) == Path.home() / ".local" / "state" / "fedgc" / "fedgc.db"
+
+
+def test_the_environment_names_the_store_and_its_folder_is_made(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "new" / "folder" / "f.db"))
+    Store.open().close()
+    assert (tmp_path / "new" / "folder" / "f.db").is_file()
+
+
+@pytest.mark.parametrize("url", ["nosuch://host/x", "://", "postgresql+nosuchdriver://h/d"])
+def test_an_address_that_nobody_knows_is_refused(url):
+    with pytest.raises(Unusable) as refusal:
+        Store.open(url)
+    one_line(refusal)
+
+
+def test_a_password_is_never_shown():
+    url = "postgresql://ada:secret@127.0.0.1:1/none"
+    pytest.importorskip("psycopg")
+    with pytest.raises(EdgeFailed) as failure:
+        Store.open(url, wait_s=0.1)
+    assert "secret" not in str(failure.value)
+    assert "ada:***@" in str(failure.value)
+
+
+@pytest.mark.parametrize("content", [b"this is a letter, not a database" * 40, b"\x89PNG\r\n" * 200])
+def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content):
+    path = tmp_path / "letter.txt"
+    path.write_bytes(content)
+    for reads_only in (False, True):
+        with pytest.raises(Unusable, match="is not a database") as refusal:
+            Store.open(str(path), reads_only=reads_only)
+        one_line(refusal)
+    assert path.read_bytes() == content
+
+
+def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path):
+    path = tmp_path / "bookmarks.db"
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("CREATE TABLE bookmarks (url)")
+        other.commit()
+    with pytest.raises(Unusable, match=r"tables of another program \(bookmarks\)") as refusal:
+        Store.open(str(path))
+    one_line(refusal)
+    with contextlib.closing(sqlite3.connect(path)) as other:
+        assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
+
+
+def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
+    with pytest.raises(FedgcError, match="cannot be opened") as refusal:
+        Store.open(str(tmp_path))
+    one_line(refusal)
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(Unusable, match="its folder") as refusal:
+        Store.open(str(tmp_path / "file" / "store.db"))
+    one_line(refusal)
+
+
+def test_reading_makes_nothing(tmp_path):
+    path = tmp_path / "none" / "store.db"
+    with pytest.raises(Unusable, match="saw nothing there"):
+        Store.open(str(path), reads_only=True)
+    assert not path.parent.exists()
+
+
+def test_a_read_only_store_can_be_read_and_says_that_it_cannot_be_written():
+    folder = Path(tempfile.mkdtemp(prefix="fedgc-read-only-"))
+    try:
+        path = folder / "store.db"
+        with Store.open(str(path)) as store:
+            store.write(Seen(1.0, "a"))
+        path.chmod(0o444)
+        folder.chmod(0o755)
+        with unprivileged():
+            with Store.open(str(path), reads_only=True) as store:
+                assert [device.device for device in store.devices()] == ["a"]
+            with pytest.raises(EdgeFailed, match="is read-only") as failure:
+                Store.open(str(path))
+        one_line(failure)
+    finally:
+        shutil.rmtree(folder)
+
+
+def test_a_store_whose_file_became_read_only_says_so_when_it_is_written(tmp_path):
+    with Store.open(str(tmp_path / "store.db")) as store:
+        store.write(Seen(1.0, "a"))
+
+        @event.listens_for(store._database.engine, "connect")
+        def read_only(connection, _record):
+            connection.execute("PRAGMA query_only = ON")
+
+        store._database.engine.dispose()
+        with pytest.raises(EdgeFailed, match="is read-only") as failure:
+            store.write(Seen(2.0, "b"))
+        one_line(failure)
+
+
+def test_a_locked_store_is_told_and_works_when_it_is_free_again(tmp_path):
+    path = tmp_path / "store.db"
+    Store.open(str(path)).close()
+    with Store.open(str(path), wait_s=0.05) as store, contextlib.closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(EdgeFailed, match="is locked by another program") as failure:
+            store.write(Seen(1.0, "a"))
+        one_line(failure)
+        assert store.devices() == ()  # a reader never waits for the writer
+        other.rollback()
+        store.write(Seen(1.0, "a"))
+        assert [device.device for device in store.devices()] == ["a"]
+
+
+def test_a_new_file_that_is_locked_is_told(tmp_path):
+    path = tmp_path / "store.db"
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(EdgeFailed, match="is locked by another program"):
+            Store.open(str(path), wait_s=0.05)
+
+
+def test_a_full_disk_is_told_and_loses_nothing_that_was_written(tmp_path):
+    path = tmp_path / "store.db"
+    with Store.open(str(path)) as store:
+        store.write(Seen(1.0, "a"))
+    with Store.open(str(path)) as store:
+
+        @event.listens_for(store._database.engine, "connect")
+        def no_more_pages(connection, _record):
+            connection.execute("PRAGMA max_page_count = 1")  # no more than there are
+
+        store._database.engine.dispose()
+        with pytest.raises(EdgeFailed, match="the disk is full") as failure:
+            write_for_ever(store)
+        one_line(failure)
+    with Store.open(str(path)) as store:
+        assert store.devices()[0].device == "a"
+        assert store.check().faults == ()
+
+
+def test_a_damaged_file_is_found_by_the_check(tmp_path):
+    path = tmp_path / "store.db"
+    with Store.open(str(path)) as store:
+        for number in range(200):
+            store.write(Seen(1.0, f"device-{number}"))
+    data = bytearray(path.read_bytes())
+    with contextlib.closing(sqlite3.connect(path)) as plain:
+        (page,) = plain.execute("SELECT rootpage FROM sqlite_master WHERE name = 'devices'").fetchone()
+    data[(page - 1) * 4096 + 8 : page * 4096] = os.urandom(4088)
+    path.write_bytes(data)
+    with Store.open(str(path), reads_only=True) as store:
+        try:
+            assert store.check().faults
+        except EdgeFailed as failure:
+            assert re.search("is damaged", str(failure))  # noqa: PT017  (either answer is one)
+
+
+def test_sqlite_is_opened_to_hold_what_is_written(tmp_path):
+    with Store.open(str(tmp_path / "store.db")) as store, store._database.reading() as connection:
+        asked = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
+        seen = [connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in asked]
+    assert seen == ["wal", 2, 1, 5000]
+
+
+def test_threads_share_a_database_in_memory():
+    database = Database(address("sqlite://", {}), 1.0)
+    with database.writing() as connection:
+        connection.exec_driver_sql("CREATE TABLE t (x)")
+    with database.reading() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM t").scalar_one() == 0
+    database.close()

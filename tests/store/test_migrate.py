@@ -1,0 +1,133 @@
+import os
+import shutil
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import inspect
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store import migrate
+from fedgc.store.database import Store
+from fedgc.store.tables import Table
+
+SECOND = """
+import sqlalchemy as sa
+from alembic import op
+revision = "0002"
+down_revision = "0001"
+def upgrade():
+    op.create_table("more", sa.Column("id", sa.Integer(), primary_key=True))
+    {then}
+"""
+
+
+@pytest.fixture
+def second_step(tmp_path, monkeypatch):
+    """Let the code know a step more."""
+
+    def make(then: str) -> None:
+        folder = tmp_path / "migrations"
+        shutil.copytree(Path(migrate.__file__).with_name("migrations"), folder, dirs_exist_ok=True)
+        (folder / "versions" / "second.py").write_text(SECOND.format(then=then))
+
+        def steps():
+            found = ScriptDirectory(str(folder))
+            return found, tuple(found.walk_revisions())[::-1]
+
+        monkeypatch.setattr(migrate, "steps", steps)
+
+    return make
+
+
+def state(store: Store) -> tuple[bool, str]:
+    with store._database.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"version_table": migrate.VERSION_TABLE})
+        return "more" in inspect(connection).get_table_names(), context.get_current_revision()
+
+
+def test_the_steps_lead_to_the_tables_that_the_code_knows(store):
+    with store._database.reading() as connection:
+        options = {"version_table": migrate.VERSION_TABLE, "compare_type": True}
+        context = MigrationContext.configure(connection, opts=options)
+        assert compare_metadata(context, Table.metadata) == []
+
+
+def test_every_foreign_key_and_primary_key_is_there(store):
+    with store._database.reading() as connection:
+        seen = inspect(connection)
+        for name, table in Table.metadata.tables.items():
+            assert seen.get_pk_constraint(name)["constrained_columns"] == [
+                column.name for column in table.primary_key
+            ]
+            assert {key["constrained_columns"][0] for key in seen.get_foreign_keys(name)} == {
+                key.parent.name for key in table.foreign_keys
+            }
+
+
+def test_an_older_schema_is_brought_up_to_date(url, second_step):
+    if url == "sqlite://":
+        pytest.skip("a database in memory is never older than the code")
+    Store.open(url).close()
+    second_step("pass")
+    with pytest.raises(Unusable, match="older schema"):
+        Store.open(url, reads_only=True)
+    with Store.open(url) as store:
+        assert state(store) == (True, "0002")
+    Store.open(url, reads_only=True).close()
+
+
+def test_a_step_that_fails_leaves_nothing_of_itself(url, second_step, monkeypatch):
+    if url == "sqlite://":
+        pytest.skip("a database in memory is never older than the code")
+    Store.open(url).close()
+    with monkeypatch.context():
+        second_step("op.execute('no such language')")
+        with pytest.raises(EdgeFailed):
+            Store.open(url)
+    monkeypatch.undo()
+    with Store.open(url) as store:
+        assert state(store) == (False, "0001")
+
+
+def test_a_newer_schema_is_refused_in_one_line(url, second_step, monkeypatch):
+    if url == "sqlite://":
+        pytest.skip("a database in memory is never newer than the code")
+    second_step("pass")
+    Store.open(url).close()
+    monkeypatch.undo()
+    for reads_only in (False, True):
+        with pytest.raises(Unusable, match="saw schema 0002, needed 0001 or older") as refusal:
+            Store.open(url, reads_only=reads_only)
+        assert "\n" not in str(refusal.value)
+
+
+def test_runs_that_start_at_once_on_a_new_file_find_one_schema(tmp_path):
+    code = "import sys; from fedgc.store.database import Store; Store.open(sys.argv[1]).close()"
+    path = str(tmp_path / "store.db")
+    started = [subprocess.Popen([sys.executable, "-c", code, path], env=os.environ) for _ in range(3)]
+    assert [process.wait(60) for process in started] == [0, 0, 0]
+    with Store.open(path) as store:
+        assert store.check().faults == ()
+
+
+def test_threads_that_open_one_server_at_once_find_one_schema(postgres):
+    url, failures = postgres.fresh(), []
+
+    def open_it():
+        try:
+            Store.open(url).close()
+        except Exception as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=open_it) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert failures == []

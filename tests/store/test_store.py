@@ -1,0 +1,271 @@
+"""One suite for every database: what is told is what is read, whichever keeps it."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fedgc.errors import BadMessage, FedgcError, Unusable
+from fedgc.history import DeviceRow, Speeds
+from fedgc.store.database import Store
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
+from fedgc.store.tables import WINDOW
+
+START = 1_700_000_000.0
+SETTINGS = {"task": "digits", "rounds": 3, "learning-rate": 0.1}
+
+
+def begin(store: Store, run: str = "r1", now: float = START, task: str = "digits") -> None:
+    store.write(Begun(now, run, {**SETTINGS, "task": task}))
+
+
+def test_a_run_is_read_as_it_was_begun_and_ended(store):
+    begin(store)
+    store.write(Present(START + 1, "r1", {"round": 0, "finished": [1, 2], "loss": math.nan}))
+    store.write(Ended(START + 9, "r1", "finished", "all rounds done"))
+    run = store.run()
+    assert (run.run, run.task, run.state, run.reason) == ("r1", "digits", "finished", "all rounds done")
+    assert (run.started, run.ended, run.heard) == (START, START + 9, START + 9)
+    assert dict(run.settings) == SETTINGS
+    assert dict(run.present) == {"round": 0, "finished": [1, 2], "loss": None}
+    assert (run.rounds, run.last_round) == (0, None)
+
+
+def test_a_resumed_run_stays_one_run(store, a_row):
+    begin(store)
+    store.write(Appended(START + 5, "r1", a_row(0)))
+    store.write(Ended(START + 9, "r1", "stopped"))
+    begin(store, now=START + 100)
+    (run,) = store.runs()
+    assert (run.state, run.started, run.ended, run.rounds, run.last_round) == ("running", START, None, 1, 0)
+
+
+def test_rounds_and_device_rows_come_back_as_they_were_told(store, a_row, a_device):
+    devices = (
+        a_device("a"),
+        a_device("b", failure="ValueError: no", step_s=None, finished=0, counted=0, spread_s=None),
+        DeviceRow("c", up_bytes=1 << 40),
+    )
+    told = a_row(4, *devices, short=(3, 5), outcome="approximate", error=None, metrics={"accuracy": 0.5})
+    begin(store)
+    store.write(Appended(START + 60, "r1", told))
+    (read,) = store.rounds("r1")
+    assert read.row == replace(told, devices=())
+    assert store.device_rows("r1", 4) == devices
+    assert (read.devices, read.finished, read.counted, read.discarded) == (3, 4, 3, 1)
+    assert read.up_bytes == 2000 + (1 << 40)
+    assert store.device_history("r1", "b") == ((4, devices[1]),)
+
+
+def test_rounds_are_read_from_where_the_reader_was(store, a_row):
+    begin(store)
+    for number in range(5):
+        store.write(Appended(START + number, "r1", a_row(number)))
+    assert [each.row.round for each in store.rounds("latest", after=2)] == [3, 4]
+    assert [each.row.round for each in store.rounds("r1", limit=2)] == [0, 1]
+
+
+def test_a_round_told_twice_counts_once(store, a_row, a_device):
+    begin(store)
+    store.write(Appended(START + 5, "r1", a_row(0, a_device("a"), a_device("b"))))
+    store.write(Appended(START + 6, "r1", a_row(0, a_device("a", counted=1), a_device("c"), loss=0.25)))
+    (read,) = store.rounds()
+    assert (read.row.loss, read.devices) == (0.25, 2)
+    assert [row.device for row in store.device_rows("r1", 0)] == ["a", "c"]
+    totals = {pace.device.device: (pace.rounds, pace.finished, pace.counted) for pace in store.paces()}
+    assert totals == {"a": (1, 4, 1), "b": (1, 0, 0), "c": (1, 4, 3)}
+    assert sorted(store.speeds().known) == ["a", "c"]
+
+
+def test_the_ring_holds_the_last_rounds_however_often_one_is_told_again(store, a_row, a_device):
+    begin(store)
+    for number in range(WINDOW + 3):
+        row = a_row(number, a_device("a", step_s=1.0 + number))
+        store.write(Appended(START + 1000 + number, "r1", row))
+        store.write(Appended(START + 1000 + number, "r1", row))
+    (pace,) = store.paces()
+    assert pace.trend == tuple(1.0 + number for number in range(3, WINDOW + 3))
+    assert pace.rounds == WINDOW + 3
+
+
+def test_metrics_of_an_evaluation_join_those_of_the_round(store, a_row):
+    begin(store)
+    store.write(Appended(START + 5, "r1", a_row(0, metrics={"accuracy": 0.5})))
+    store.write(Evaluated(START + 6, "r1", 0, {"loss": 0.1, "broken": math.inf}))
+    metrics = store.rounds()[0].row.metrics
+    assert (metrics["accuracy"], metrics["loss"]) == (0.5, 0.1)
+    assert math.isnan(metrics["broken"])
+
+
+def test_a_device_keeps_its_place_and_what_was_known_of_it(store):
+    store.write(Seen(START, "key1", name="ward-3", site="north", link="session"))
+    store.write(Seen(START + 50, "key1", link="messages"))
+    (device,) = store.devices()
+    assert (device.device, device.name, device.site, device.link) == ("key1", "ward-3", "north", "messages")
+    assert (device.first_seen, device.last_seen) == (START, START + 50)
+
+
+def test_a_device_of_a_round_is_seen_on_the_servers_clock(store, a_row, a_device):
+    begin(store)
+    store.write(Appended(START + 5, "r1", a_row(0, a_device("new"), started=9e15)))
+    (device,) = store.devices()
+    assert (device.name, device.first_seen, device.last_seen) == ("new", START + 5, START + 5)
+
+
+def test_decisions_tell_what_was_chosen_from_what_and_why(store):
+    begin(store)
+    decided = Decided(START + 1, "r1", 2, "blocks", {"candidates": [1, 2]}, "uploads are short")
+    store.write(decided, stamp="s1")
+    store.write(decided, stamp="s1")
+    assert store.decisions() == (decided,)
+    assert store.decisions(after=2) == ()
+
+
+def test_the_audit_is_read_in_order_and_a_stamp_writes_once(store):
+    begin(store)
+    first = Audited(START, "joined", "a", "with key 12ab", "r1")
+    second = Audited(START + 1, "refused", "b", "a foreign token")
+    for record, stamp in ((first, "s1"), (second, "s2"), (first, "s1")):
+        store.write(record, stamp)
+    assert store.audited() == (first, second)
+    assert store.audited("r1") == (first,)
+    assert store.audited(limit=1) == (second,)
+
+
+@pytest.mark.parametrize("change", ["UPDATE audit SET who = 'x'", "DELETE FROM audit"])
+def test_nobody_changes_the_audit(store, change):
+    store.write(Audited(START, "joined", "a", "with key 12ab"))
+    refusal = pytest.raises(FedgcError, match="the audit is only ever added to")
+    with refusal, store._database.writing() as connection:
+        connection.exec_driver_sql(change)
+    assert [each.who for each in store.audited()] == ["a"]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [Evaluated(START, "none", 0, {}), Present(START, "none", {}), Ended(START, "none", "finished")],
+)
+def test_what_belongs_to_no_run_is_refused(store, record):
+    begin(store)
+    with pytest.raises(BadMessage, match="needed one that has begun"):
+        store.write(record)
+
+
+def test_a_round_of_no_run_is_refused_and_leaves_nothing(store, a_row, a_device):
+    with pytest.raises(BadMessage, match="needed one that has begun"):
+        store.write(Appended(START, "none", a_row(0, a_device("a"))))
+    assert store.devices() == ()
+
+
+def test_a_wrong_name_of_a_run_is_answered_with_the_nearest(store):
+    with pytest.raises(Unusable, match="saw no run yet"):
+        store.run()
+    begin(store, "spring-run")
+    with pytest.raises(Unusable, match="did you mean spring-run"):
+        store.rounds("spring-rum")
+
+
+def test_words_that_a_database_cannot_take_are_cleaned(store, a_row, a_device):
+    begin(store)
+    row = a_row(0, a_device("a", failure="bad\x00 \ud800" + "x" * 999), reason="nul\x00")
+    store.write(Appended(START + 5, "r1", row))
+    (read,) = store.device_rows("r1", 0)
+    assert read.failure.startswith("bad ?xxx")
+    assert len(read.failure) == 200
+    assert store.rounds()[0].row.reason == "nul"
+
+
+def test_history_outlives_the_run_and_the_process(url, a_row, a_device):
+    if url == "sqlite://":
+        pytest.skip("a database in memory ends with its process")
+    with Store.open(url) as store:
+        begin(store)
+        store.write(Appended(START + 5, "r1", a_row(0, a_device("a"))))
+    with Store.open(url) as store:
+        begin(store, "r2", START + 100)
+        assert store.speeds().known["a"].step_s == 0.1
+        assert [run.run for run in store.runs()] == ["r2", "r1"]
+        assert [device.device for device in store.devices()] == ["a"]
+
+
+def test_speeds_of_one_task_say_nothing_of_another(store, a_row, a_device):
+    begin(store, "r1", START, "digits")
+    store.write(Appended(START + 5, "r1", a_row(0, a_device("a", step_s=0.1))))
+    begin(store, "r2", START + 50, "tabular")
+    store.write(Appended(START + 55, "r2", a_row(0, a_device("a", step_s=0.4))))
+    assert store.speeds("digits").known["a"].step_s == 0.1
+    assert store.speeds().known["a"].step_s == 0.4
+    assert store.speeds("unheard-of") == Speeds()
+
+
+def test_a_device_that_claims_the_impossible_gets_no_more_work_for_it(store, a_row, a_device):
+    begin(store)
+    for number in range(4):
+        lies = [a_device(f"liar-{step}", step_s=step) for step in (0.0, -1.0, 1e-9, 1e9, math.nan, math.inf)]
+        row = a_row(number, a_device("quick"), a_device("slow", step_s=0.5), *lies)
+        store.write(Appended(START + 5 + number, "r1", row))
+    speeds = store.speeds()
+    slowest = max(speed.step_s for speed in speeds.known.values())
+    for device, speed in speeds.known.items():
+        if device.startswith("liar"):
+            assert (speed.step_s, speed.failures) == (slowest, 1.0)
+    assert {pace.implausible for pace in store.paces() if pace.device.device.startswith("liar")} == {8}
+    assert speeds.known["quick"].failures == 0.0
+
+
+def test_one_lie_does_not_move_what_is_known(store, a_row, a_device):
+    begin(store)
+    for number in range(9):
+        step = 1e-5 if number == 4 else 0.1
+        store.write(Appended(START + 5 + number, "r1", a_row(number, a_device("a", step_s=step))))
+    assert store.speeds().known["a"].step_s == 0.1
+
+
+def test_folding_keeps_the_totals_and_the_speeds(store, a_row, a_device):
+    begin(store)
+    rounds = WINDOW + 20
+    for number in range(rounds):
+        failure = "lost" if number < 5 else ""
+        row = a_row(number, a_device("a", step_s=0.1 + number / 100, failure=failure), a_device("b"))
+        store.write(Appended(START + 1000 + number, "r1", row))
+    paces, speeds, read = store.paces(), store.speeds(), store.rounds()
+    assert store.fold(keep_rounds=10) == 2 * (rounds - WINDOW)
+    assert store.fold(keep_rounds=10) == 0
+    assert (store.paces(), store.speeds(), store.rounds()) == (paces, speeds, read)
+    assert store.device_rows("r1", 0) == ()
+    health = store.check()
+    assert (health.device_rounds, health.folded, health.faults) == (2 * WINDOW, 2 * (rounds - WINDOW), ())
+
+
+def test_folding_twice_adds_up(store, a_row, a_device):
+    begin(store)
+    for number in range(WINDOW + 30):
+        store.write(Appended(START + number, "r1", a_row(number, a_device("a"))))
+        if number == WINDOW + 10:
+            assert store.fold(keep_rounds=1) == 11
+    assert store.fold(keep_rounds=1) == 19
+    assert store.check().folded == 30
+
+
+def test_a_device_with_nothing_left_but_summaries_is_still_known(store, a_row, a_device):
+    begin(store)
+    for number in range(WINDOW + 2):
+        step = 0.2 if number < 2 else None
+        done = 4 if number < 2 else 0
+        row = a_device("a", step_s=step, finished=done, counted=done, spread_s=None)
+        store.write(Appended(START + 5 + number, "r1", a_row(number, row)))
+    assert "a" not in store.speeds().known
+    store.fold(keep_rounds=1)
+    speed = store.speeds().known["a"]
+    assert (speed.step_s, speed.rounds) == (pytest.approx(0.2), 2)
+
+
+def test_nothing_is_folded_when_asked_to_keep_none(store):
+    with pytest.raises(Unusable, match="needed at least 1"):
+        store.fold(0)
+
+
+def test_a_store_without_a_run_knows_nothing(store):
+    assert (store.runs(), store.devices(), store.paces(), store.speeds()) == ((), (), (), Speeds())
+    assert store.check().faults == ()
+    store.vacuum()

@@ -1,0 +1,56 @@
+"""A run that is killed: appends rounds for ever, and says of each when it is on the disk.
+
+Started by test_kills.py as a program: writer.py STORE RUN FIRST_ROUND DEVICES.
+"""
+
+import sys
+
+from fedgc.history import DeviceRow, RoundRow
+from fedgc.store.aside import aside_path
+from fedgc.store.database import Store
+from fedgc.store.keeper import Keeper
+from fedgc.store.records import Appended, Audited, Begun
+
+
+def main() -> None:
+    url, run, first, devices = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    keeper = Keeper(lambda: Store.open(url), aside_path(url, run), sys.stderr.write)
+    keeper.put(Begun(1e9, run, {"task": "digits"}))
+    number = first
+    while True:
+        rows = tuple(DeviceRow(f"{run}-{each}", 4, 4, 16, 1.0, 0.1, 0.01) for each in range(devices))
+        row = RoundRow(
+            number,
+            number,
+            0.0,
+            1.0,
+            0.5,
+            "synced",
+            8,
+            8,
+            (),
+            2,
+            1,
+            2,
+            None,
+            None,
+            None,
+            64,
+            0,
+            0,
+            0,
+            0,
+            "all",
+            rows,
+        )
+        keeper.put(Appended(1e9 + number, run, row))
+        keeper.put(Audited(1e9 + number, "round", run, str(number)))
+        if not keeper.flush(60.0):
+            return
+        sys.stdout.write(f"{number}\n")
+        sys.stdout.flush()
+        number += 1
+
+
+if __name__ == "__main__":
+    main()

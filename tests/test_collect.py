@@ -1,0 +1,306 @@
+"""Every term of the solution is in one place at any time, whatever is lost, asked again and mended."""
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fedgc.codes import FrameCode, encode
+from fedgc.collect import CodedSum
+from fedgc.config import RunConfig
+from fedgc.history import Speeds
+from fedgc.messages import Add, Repair, Reveal
+from fedgc.plan import Chunk, Fleet, Plan, make_plan
+
+SIZE = 7  # divisible by no number of blocks but one
+ROUND = 3
+Term = tuple[int, int]
+
+
+def planned(devices: int, chunks: int, replicas: int) -> Plan:
+    """A plan whose chunks have other numbers than indices."""
+    table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(2 * chunks))
+    every = frozenset(range(1, 2 * chunks, 2))
+    fleet = Fleet({f"device {w}": every for w in range(devices)}, table, SIZE)
+    return make_plan(fleet, Speeds(), RunConfig(replicas=replicas), steps=1)
+
+
+class Sum:
+    """The driver's side: real updates, real codewords, a running sum."""
+
+    def __init__(self, plan: Plan, blocks: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.plan = plan
+        self.updates = {chunk.number: rng.normal(size=SIZE) for chunk in plan.chunks}
+        self.sums = np.zeros((blocks, -(-SIZE // blocks)))
+        self.requests: dict[tuple[int, int], Reveal | Repair] = {}
+
+    def asked(self, request: Reveal | Repair) -> tuple[tuple[int, int], set[Term]]:
+        """Note a request; return who owes it, and its terms."""
+        assert request.round == ROUND
+        assert request.mix is not None
+        key = (self.plan.devices.index(request.device), request.attempt)
+        self.requests[key] = request
+        column = request.column if isinstance(request, Repair) else request.device
+        index = [chunk.number for chunk in self.plan.chunks].index
+        return key, {(self.plan.devices.index(column), index(number)) for number in request.mix.chunks}
+
+    def add(self, key: tuple[int, int], add: Add) -> None:
+        mix = self.requests[key].mix
+        assert mix is not None
+        assert (add.device, add.round, add.attempt) == (self.plan.devices[key[0]], ROUND, key[1])
+        self.sums += np.outer(add.weights, encode(mix.chunks, mix.matrix, self.updates))
+
+    @property
+    def total(self) -> np.ndarray:
+        return self.sums.reshape(-1)[:SIZE]
+
+    @property
+    def plain(self) -> np.ndarray:
+        return np.sum(list(self.updates.values()), axis=0)
+
+
+class Places(RuleBasedStateMachine):
+    @initialize(
+        devices=st.integers(1, 5),
+        chunks=st.integers(1, 5),
+        replicas=st.integers(1, 4),
+        blocks=st.integers(1, 3),
+        full=st.booleans(),
+        data=st.data(),
+    )
+    def begin(
+        self, devices: int, chunks: int, replicas: int, blocks: int, full: bool, data: st.DataObject
+    ) -> None:
+        self.plan = planned(devices, chunks, replicas)
+        blocks = min(blocks, self.plan.placement.replicas)
+        self.holds = self.plan.placement.holds
+        self.done = self.holds.copy()
+        if not full:
+            self.done &= self.some(data, self.done.size).reshape(self.done.shape)
+        if not self.done.any():
+            self.done = self.holds.copy()
+        self.able = self.holds.copy()
+        self.solution = FrameCode(self.plan.placement, blocks).solve(self.done)
+        self.sum, self.driver = CodedSum(self.plan, self.solution, ROUND), Sum(self.plan, blocks)
+        self.terms = {(w, c) for w in self.solution.needed for c in self.solution.coefficients(w).chunks}
+        self.owed: dict[tuple[int, int], set[Term]] = {}
+        self.open: set[Term] = set()
+        self.added: set[Term] = set()
+        self.missing: set[Term] = set()
+        self.told: set[tuple[int, int]] = set()
+        self.taken: list[tuple[int, int]] = []
+        for request in self.sum.needed():
+            assert isinstance(request, Reveal)
+            assert request.attempt == 0
+            key, terms = self.driver.asked(request)
+            self.owed[key] = terms
+
+    def some(self, data: st.DataObject, size: int) -> np.ndarray:
+        return np.array(data.draw(st.lists(st.booleans(), min_size=size, max_size=size)))
+
+    def worker(self, data: st.DataObject) -> int:
+        return data.draw(st.integers(0, len(self.plan.devices) - 1))
+
+    @precondition(lambda self: self.owed)
+    @rule(data=st.data())
+    def a_codeword_comes(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.owed)))
+        answer = self.sum.accept(*key)
+        assert isinstance(answer, Add)
+        self.driver.add(key, answer)
+        self.added |= self.owed.pop(key)
+        self.taken.append(key)
+
+    @rule(data=st.data(), attempt=st.integers(0, 9))
+    def a_codeword_comes_that_nobody_waits_for(self, data: st.DataObject, attempt: int) -> None:
+        key = data.draw(st.sampled_from([*self.taken, (self.worker(data), attempt)]))
+        if key not in self.owed:
+            assert f"attempt {key[1]} is not owed" in str(self.sum.accept(*key))
+
+    @rule(data=st.data(), gone=st.booleans())
+    def a_worker_is_lost(self, data: st.DataObject, *, gone: bool) -> None:
+        worker = self.worker(data)
+        self.sum.lost(worker)
+        for key in [key for key in self.owed if key[0] == worker]:
+            self.open |= self.owed.pop(key)
+        self.told = {each for each in self.told if each[0] != worker}
+        self.done[worker] = False
+        self.able[worker] &= not gone
+
+    @rule(data=st.data())
+    def a_worker_comes_back(self, data: st.DataObject) -> None:
+        worker = self.worker(data)
+        kept = self.some(data, len(self.plan.chunks))
+        self.able[worker] = self.holds[worker]
+        self.done[worker] &= kept
+        self.told = {each for each in self.told if each[0] != worker}
+        again = [self.driver.asked(request) for request in self.sum.again(worker, kept)]
+        mine = {key: terms for key, terms in self.owed.items() if key[0] == worker}
+        able = {key: terms for key, terms in mine.items() if all(kept[c] for _, c in terms)}
+        assert dict(again) == able
+        assert len(again) == len(able)
+        for key in mine.keys() - able.keys():
+            self.open |= self.owed.pop(key)
+
+    @rule(data=st.data())
+    def a_worker_finishes_a_chunk(self, data: st.DataObject) -> None:
+        worker = self.worker(data)
+        chunk = data.draw(st.integers(0, len(self.plan.chunks) - 1))
+        self.done[worker, chunk] |= self.able[worker, chunk]
+
+    @rule(data=st.data())
+    def mend(self, data: st.DataObject) -> None:
+        coming = data.draw(st.frozensets(st.integers(0, len(self.plan.chunks) - 1), max_size=1))
+        repairs, takes = self.sum.mend(self.done.copy(), self.able.copy(), coming)
+        mended: set[Term] = set()
+        for repair in repairs:
+            assert isinstance(repair, Repair)
+            key, terms = self.driver.asked(repair)
+            assert key not in self.owed
+            assert key not in self.taken
+            assert not terms & mended, "asked of two helpers"
+            assert all(self.done[key[0], c] for _, c in terms), "asked of one that has not finished it"
+            self.owed[key] = terms
+            mended |= terms
+        can_now = {(j, c) for j, c in self.open if self.done[:, c].any()}
+        can_later = {(j, c) for j, c in self.open - can_now if self.able[:, c].any() or c in coming}
+        assert mended == can_now
+        self.missing |= self.open - can_now - can_later
+        self.open = can_later
+        self._check_takes(takes)
+        again = self.sum.mend(self.done.copy(), self.able.copy(), coming)
+        assert again == ((), ()), "asked twice for the same"
+
+    def _check_takes(self, takes: tuple[tuple[int, int], ...]) -> None:
+        lacking = {c for _, c in self.open if self.able[:, c].any()}
+        for worker, chunk in takes:
+            assert chunk in lacking
+            assert self.able[worker, chunk]
+            assert not any(self.able[w, chunk] for w, c in self.told if c == chunk), "somebody is at it"
+            self.told.add((worker, chunk))
+        for chunk in lacking:
+            assert any(self.able[w, chunk] for w, c in self.told if c == chunk), "nobody is at it"
+
+    @rule(give=st.integers(0, 4))
+    def give_up(self, give: int) -> None:
+        if give:  # seldom: nothing is left to be seen afterwards
+            return
+        self.sum.give_up()
+        self.missing |= self.open.union(*self.owed.values())
+        self.open, self.owed = set(), {}
+        assert self.sum.complete
+
+    @invariant()
+    def every_term_is_in_exactly_one_place(self) -> None:
+        added = [(part.column, c) for _, part in self.sum.added for c in part.terms.chunks]
+        owed = list(itertools.chain(*self.owed.values()))
+        everywhere = [*added, *self.sum.missing, *owed, *self.open]
+        assert sorted(everywhere) == sorted(self.terms)
+        assert set(added) == self.added
+        assert set(self.sum.missing) == self.missing
+
+    @invariant()
+    def it_is_complete_when_nothing_is_owed_or_open(self) -> None:
+        assert self.sum.complete == (not self.owed and not self.open)
+        assert set(self.sum.owing) == {worker for worker, _ in self.owed}
+        assert len(set(self.sum.owing)) == len(self.sum.owing)
+
+    @invariant()
+    def the_sum_is_plain_where_nothing_is_missing(self) -> None:
+        if self.sum.complete and not self.missing and self.solution.exact:
+            np.testing.assert_allclose(self.driver.total, self.driver.plain, rtol=1e-7, atol=1e-7)
+
+    @invariant()
+    def an_error_is_reported_exactly_where_terms_are_missing(self) -> None:
+        error = self.sum.missing_error()
+        assert np.isfinite(error)
+        assert (error > 0) == bool(self.missing)
+
+
+Places.TestCase.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+TestPlaces = Places.TestCase
+
+
+def exchange(collection: CodedSum, driver: Sum, requests: tuple[Reveal | Repair, ...]) -> None:
+    """Let everybody send what is asked of them."""
+    for request in requests:
+        key, _ = driver.asked(request)
+        answer = collection.accept(*key)
+        assert isinstance(answer, Add)
+        driver.add(key, answer)
+
+
+@given(
+    devices=st.integers(1, 6), chunks=st.integers(1, 8), replicas=st.integers(1, 4), blocks=st.integers(1, 4)
+)
+def test_whatever_is_lost_the_others_make_the_sum_plain(devices, chunks, replicas, blocks):
+    plan = planned(devices, chunks, replicas)
+    copies = plan.placement.replicas
+    blocks = min(blocks, copies)
+    solution = FrameCode(plan.placement, blocks).solve(plan.placement.holds)
+    for lost in solution.needed:
+        collection, driver = CodedSum(plan, solution, ROUND), Sum(plan, blocks)
+        left = plan.placement.holds.copy()
+        left[lost] = False
+        first = tuple(each for each in collection.needed() if each.device != plan.devices[lost])
+        exchange(collection, driver, first)
+        collection.lost(lost)
+        repairs, takes = collection.mend(left, left)
+        exchange(collection, driver, repairs)
+        assert takes == ()
+        assert collection.complete
+        if copies > 1:
+            assert not collection.missing
+            np.testing.assert_allclose(driver.total, driver.plain, rtol=1e-7, atol=1e-7)
+        else:
+            assert set(collection.missing) == {(lost, c) for c in plan.placement.orders[lost]}
+
+
+def test_at_one_block_each_missing_chunk_counts_alike():
+    plan = planned(4, 8, 1)
+    collection = CodedSum(plan, FrameCode(plan.placement, 1).solve(plan.placement.holds), ROUND)
+    collection.lost(0)
+    nobody = np.zeros_like(plan.placement.holds)
+    collection.mend(nobody, nobody)
+    assert len(collection.missing) == len(plan.placement.orders[0]) > 0
+    assert collection.missing_error() == pytest.approx(np.sqrt(len(collection.missing) / 8))
+
+
+def test_takes_are_shared_out():
+    plan = planned(3, 6, 3)
+    done = np.zeros_like(plan.placement.holds)
+    done[0] = True
+    collection = CodedSum(plan, FrameCode(plan.placement, 1).solve(done), ROUND)
+    assert [request.device for request in collection.needed()] == [plan.devices[0]]
+    collection.lost(0)
+    done[0] = False
+    able = plan.placement.holds.copy()
+    able[0] = False
+    _, takes = collection.mend(done, able)
+    assert sorted(chunk for _, chunk in takes) == list(range(6))
+    assert sorted(worker for worker, _ in takes) == [1, 1, 1, 2, 2, 2]
+
+
+def test_a_repair_that_is_lost_joins_what_is_open_of_the_same_column():
+    plan = planned(3, 2, 3)
+    done = np.zeros_like(plan.placement.holds)
+    done[0] = True
+    collection, driver = CodedSum(plan, FrameCode(plan.placement, 1).solve(done), ROUND), Sum(plan, 1)
+    for request in collection.needed():
+        driver.asked(request)
+    collection.lost(0)
+    able = plan.placement.holds.copy()
+    done[0], able[0], done[1, 0] = False, False, True
+    repairs, takes = collection.mend(done, able)
+    assert [repair.device for repair in repairs] == [plan.devices[1]]
+    assert [chunk for _, chunk in takes] == [1]
+    collection.lost(1)
+    done[1], able[1], done[2] = False, False, True
+    exchange(collection, driver, collection.mend(done, able)[0])
+    assert collection.complete
+    assert not collection.missing
+    np.testing.assert_allclose(driver.total, driver.plain)

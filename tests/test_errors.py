@@ -1,0 +1,69 @@
+"""The tree of errors is as drawn at the head of its file, and hints name what is near."""
+
+import inspect
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc import errors
+from fedgc.errors import FedgcError, nearest
+
+
+def drawn() -> dict[str, str]:
+    """Read the tree from the file's head: name -> parent."""
+    parents: dict[str, str] = {}
+    trail: list[str] = []
+    for line in (errors.__doc__ or "").splitlines():
+        found = re.match(r"(?P<lead>[│├└─ ]*)(?P<name>[A-Z][A-Za-z]+)(\s{2,}|$)", line)
+        if not found:
+            continue
+        depth = len(found["lead"]) // 4
+        trail = [*trail[:depth], found["name"]]
+        parents[found["name"]] = trail[-2] if depth else "Exception"
+    return parents
+
+
+def defined() -> dict[str, str]:
+    return {
+        name: value.__mro__[1].__name__
+        for name, value in vars(errors).items()
+        if inspect.isclass(value) and issubclass(value, Exception)
+    }
+
+
+def test_the_tree_at_the_head_of_the_file_is_the_tree():
+    assert len(defined()) > 5
+    assert drawn() == defined()
+
+
+def test_every_error_says_when_it_is_raised():
+    for name in defined():
+        assert vars(errors)[name].__doc__
+
+
+def test_one_name_at_an_edge_catches_everything():
+    for name in defined():
+        with pytest.raises(FedgcError, match="seen, needed"):
+            raise vars(errors)[name]("seen, needed")
+
+
+@given(
+    known=st.lists(st.text("abcdefgh", min_size=4, max_size=8), min_size=1, max_size=5, unique=True),
+    data=st.data(),
+)
+def test_a_name_that_is_known_is_its_own_nearest(known, data):
+    name = data.draw(st.sampled_from(known))
+    assert nearest(name, known) == f"; did you mean {name}?"
+
+
+@given(name=st.text(max_size=8), known=st.lists(st.text(min_size=1, max_size=8), max_size=5))
+def test_a_hint_names_a_known_name_or_is_empty(name, known):
+    assert nearest(name, iter(known)) in {"", *(f"; did you mean {each}?" for each in known)}
+
+
+def test_a_slip_of_one_letter_is_seen_through():
+    assert nearest("replicaz", ["rounds", "replicas", "blocks"]) == "; did you mean replicas?"
+    assert nearest("zzz", ["rounds", "replicas"]) == ""
+    assert nearest("anything", []) == ""

@@ -1,0 +1,68 @@
+"""Rows count what was thrown away; speeds are finite and fall back on a default."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.errors import BadMessage
+from fedgc.history import DeviceRow, RoundRow, Speed, Speeds
+
+
+def row(devices: tuple[DeviceRow, ...]) -> RoundRow:
+    return RoundRow(
+        round=1, version=0, started=0.0, working_s=1.0, collecting_s=1.0, outcome="synced", chunks=4,
+        covered=4, short=(), replicas=2, blocks=1, needed=2, amplification=1.0, error=None, loss=0.5,
+        samples=40, skips=0, takes=0, pruned=0, repairs=0, reason="every round", devices=devices,
+    )  # fmt: skip
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=5))
+def test_what_is_discarded_was_finished_and_is_in_no_sum(pairs):
+    devices = tuple(
+        DeviceRow(f"device {at}", finished=counted + rest, counted=counted)
+        for at, (counted, rest) in enumerate(pairs)
+    )
+    assert row(devices).discarded == sum(rest for _, rest in pairs)
+
+
+def test_a_row_keeps_its_own_read_only_metrics():
+    first, second = row(()), row(())
+    assert dict(first.metrics) == {}
+    with pytest.raises(TypeError):
+        first.metrics["loss"] = 1.0  # type: ignore[index]
+    assert first == second
+
+
+@pytest.mark.parametrize("name", ["step_s", "spread_s", "failures"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -0.1])
+def test_a_speed_is_finite_and_not_below_0(name, wrong):
+    values = {"step_s": 1.0, name: wrong}
+    with pytest.raises(BadMessage, match=f"speed of a: saw {name}={wrong}, needed a finite number"):
+        Speed("a", **values)
+
+
+@pytest.mark.parametrize("name", ["up_bytes_s", "down_bytes_s"])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.0])
+def test_a_link_that_was_measured_carries_something(name, wrong):
+    assert getattr(Speed("a", 1.0, **{name: 0.5}), name) == 0.5
+    with pytest.raises(BadMessage, match=f"speed of a: saw {name}={wrong}, needed a number above 0, or none"):
+        Speed("a", 1.0, **{name: wrong})
+
+
+def test_a_step_takes_time():
+    with pytest.raises(BadMessage, match="speed of a: saw step_s=0, needed more"):
+        Speed("a", 0.0)
+
+
+@given(known=st.dictionaries(st.sampled_from("abc"), st.floats(1e-6, 1e6)), default=st.floats(1e-6, 1e6))
+def test_a_device_without_history_has_the_default_speed(known, default):
+    speeds = Speeds({device: Speed(device, step_s) for device, step_s in known.items()})
+    for device in "abc":
+        assert speeds.step_s(device, default) == known.get(device, default)
+
+
+def test_nothing_is_known_at_first():
+    assert not Speeds().known
+    assert Speeds().step_s("a", 2.5) == 2.5

@@ -1,0 +1,252 @@
+"""Messages check themselves: what is wrong in shape is refused where it is made."""
+
+import dataclasses
+import math
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc import messages
+from fedgc.errors import BadMessage
+from fedgc.messages import (
+    SKETCH_NUMBERS,
+    Add,
+    Close,
+    Codeword,
+    Command,
+    Continue,
+    Event,
+    Failed,
+    Held,
+    Joined,
+    Kept,
+    Lost,
+    Mix,
+    Persist,
+    Progress,
+    Refuse,
+    Repair,
+    Report,
+    Reveal,
+    Shares,
+    Signed,
+    Skip,
+    Stop,
+    Survivors,
+    Take,
+    Tick,
+    ToDevice,
+    Unmask,
+    Work,
+)
+
+MIX = Mix((3, 1), ((1.0, 0.5), (0.0, -2.0)))
+SKETCH = (0.25,) * SKETCH_NUMBERS
+
+GOOD = (
+    Held("left", 1),
+    Kept(2, 3, 4, SKETCH),
+    MIX,
+    Joined(1.0, "a", True, (Held("left", 1), Held("right", 5)), (Kept(0, 0, 1),)),
+    Lost(1.0, "a"),
+    Failed(1.0, "a", 1, "out of memory", (0, 2)),
+    Progress(1.0, "a", 1, 2, 3, 0.5, 10, 2.0, -1.5, SKETCH),
+    Report(1.0, "a", 1, 3, 10, 2.0, -1.5),
+    Codeword(1.0, "a", 1, 0, 0.5, 4),
+    Signed(1.0, "a", 1, b"s"),
+    Shares(1.0, "a", 1, b"s"),
+    Tick(1.0),
+    Stop(1.0, "enough"),
+    Work("a", 1, 0, 4, (2, 0), ((0, "left"), (2, "right")), 7, 60.0),
+    Skip("a", 1, 0),
+    Take("a", 1, 0),
+    Continue("a", 1, 8, (2, 0), 60.0),
+    Reveal("a", 1, 0, "coded", MIX),
+    Repair("a", 1, 1, "b", MIX),
+    Refuse("a", 1, "late"),
+    Survivors("a", 1, ("a", "b")),
+    Unmask("a", 1, (("a", b"s"),)),
+    Persist("a", 1, b"r"),
+    Close("a", 1, "synced", True),
+    Add("a", 1, 0, (1.0, -0.5)),
+)
+
+COUNTS = ("version", "chunk", "reached", "round", "steps", "attempt", "size_bytes", "seed")
+AMOUNTS = ("now", "seconds", "squared_norm", "lease_s")
+
+
+def fields_named(*names: str) -> list[tuple[object, str]]:
+    return [
+        (message, field.name)
+        for message in GOOD
+        for field in dataclasses.fields(message)
+        if field.name in names
+    ]
+
+
+def label(value: object) -> str:
+    return value if isinstance(value, str) else type(value).__name__
+
+
+def test_every_message_stands_among_the_good_ones():
+    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix}
+    assert {type(message) for message in GOOD} == said
+
+
+def test_every_message_is_frozen_slotted_and_can_be_compared_and_hashed():
+    for message in GOOD:
+        assert dataclasses.replace(message) == message
+        assert hash(dataclasses.replace(message)) == hash(message)
+        assert not hasattr(message, "__dict__")
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(message, dataclasses.fields(message)[0].name, 1.0)
+
+
+def test_every_event_says_when_and_every_command_says_to_whom():
+    for event in get_args(Event):
+        assert "now" in {field.name for field in dataclasses.fields(event)}
+    for command in get_args(Command):
+        assert "device" in {field.name for field in dataclasses.fields(command)}
+
+
+def test_add_is_the_one_command_that_no_link_carries():
+    assert set(get_args(Command)) - set(get_args(ToDevice)) == {Add}
+
+
+@pytest.mark.parametrize(("message", "name"), fields_named(*COUNTS), ids=label)
+def test_a_count_below_0_is_refused(message, name):
+    with pytest.raises(BadMessage, match=f"needed ({name} of 0 or more|an attempt after the first)"):
+        dataclasses.replace(message, **{name: -1})
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, -1e-9])
+@pytest.mark.parametrize(("message", "name"), fields_named(*AMOUNTS), ids=label)
+def test_an_amount_is_finite_and_not_below_0(message, name, wrong):
+    with pytest.raises(BadMessage, match=f"needed a finite {name} of 0 or more"):
+        dataclasses.replace(message, **{name: wrong})
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "loss")], ids=label)
+def test_a_loss_is_finite_but_may_be_below_0(message, wrong):
+    assert message.loss < 0
+    with pytest.raises(BadMessage, match="needed finite loss"):
+        dataclasses.replace(message, loss=wrong)
+
+
+@pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "sketch")], ids=label)
+def test_a_sketch_is_whole_and_finite_or_absent(message):
+    assert dataclasses.replace(message, sketch=()).sketch == ()
+    for length in (1, SKETCH_NUMBERS - 1, SKETCH_NUMBERS + 1):
+        with pytest.raises(BadMessage, match="16 sketch numbers, or none"):
+            dataclasses.replace(message, sketch=(0.0,) * length)
+    for wrong in (math.nan, math.inf):
+        with pytest.raises(BadMessage, match="needed finite sketch"):
+            dataclasses.replace(message, sketch=(*SKETCH[1:], wrong))
+
+
+@pytest.mark.parametrize("event", [m for m in GOOD if type(m) in get_args(Event)], ids=label)
+def test_an_event_of_a_device_names_it(event):
+    if isinstance(event, Tick | Stop):
+        assert not hasattr(event, "device")
+    else:
+        with pytest.raises(BadMessage, match="needed a device"):
+            dataclasses.replace(event, device="")
+
+
+@pytest.mark.parametrize(
+    ("message", "name"), [*fields_named("order"), (GOOD[5], "chunks"), (GOOD[3], "kept")], ids=label
+)
+def test_a_list_of_chunks_names_each_once_and_none_below_0(message, name):
+    def listed(*chunks: int) -> object:
+        return tuple(Kept(0, chunk, 1) for chunk in chunks) if name == "kept" else chunks
+
+    assert getattr(dataclasses.replace(message, **{name: listed(2, 0)}), name) == listed(2, 0)
+    with pytest.raises(BadMessage, match=f"each chunk once in {name}"):
+        dataclasses.replace(message, **{name: listed(2, 0, 2)})
+    with pytest.raises(BadMessage, match=r"chunks? of 0 or more"):
+        dataclasses.replace(message, **{name: listed(-1)})
+
+
+def test_a_chunk_that_a_device_holds_has_a_name_and_at_least_one_sample():
+    with pytest.raises(BadMessage, match="a chunk's name"):
+        Held("", 1)
+    for samples in (0, -1):
+        with pytest.raises(BadMessage, match="at least one sample"):
+            Held("left", samples)
+
+
+def test_a_device_that_joins_has_a_name_and_names_each_chunk_once():
+    with pytest.raises(BadMessage, match="needed a device"):
+        Joined(0.0, "", True, ())
+    with pytest.raises(BadMessage, match="each chunk once"):
+        Joined(0.0, "a", True, (Held("left", 1), Held("left", 2)))
+    assert Joined(0.0, "a", False, ()).holds == ()
+
+
+@pytest.mark.parametrize(
+    ("chunks", "matrix", "needed"),
+    [
+        ((), (), "one row for each of at least one chunk"),
+        ((1,), (), "one row for each of at least one chunk"),
+        ((1,), ((1.0,), (1.0,)), "one row for each of at least one chunk"),
+        ((1, 1), ((1.0,), (1.0,)), "each chunk once"),
+        ((-1,), ((1.0,),), "chunks of 0 or more"),
+        ((1,), ((),), "rows of one length"),
+        ((1, 2), ((1.0,), (1.0, 2.0)), "rows of one length"),
+        ((1,), ((math.nan,),), "finite factors"),
+        ((1, 2), ((1.0,), (math.inf,)), "finite factors"),
+    ],
+)
+def test_a_mix_has_one_finite_row_of_one_length_for_each_chunk(chunks, matrix, needed):
+    with pytest.raises(BadMessage, match=needed):
+        Mix(chunks, matrix)
+
+
+@given(
+    chunks=st.lists(st.integers(0, 50), min_size=1, max_size=6, unique=True),
+    blocks=st.integers(1, 5),
+    factor=st.floats(-1e6, 1e6),
+)
+def test_a_mix_says_in_how_many_blocks_an_update_is_cut(chunks, blocks, factor):
+    assert Mix(tuple(chunks), ((factor,) * blocks,) * len(chunks)).blocks == blocks
+
+
+def test_work_has_a_target_and_a_name_for_every_chunk_in_its_order():
+    work = Work("a", 1, 0, 1, (0,), ((0, "left"), (1, "may be asked for")), 0, 1.0)
+    assert not work.lockstep
+    with pytest.raises(BadMessage, match="a name for every chunk"):
+        dataclasses.replace(work, order=(0, 2))
+    for message in (work, Continue("a", 1, 1, (), 1.0)):
+        for target in (0, -1):
+            with pytest.raises(BadMessage, match="a target of at least one step"):
+                dataclasses.replace(message, target=target)
+
+
+@pytest.mark.parametrize("kind", get_args(messages.Kind))
+def test_a_reveal_carries_a_mix_exactly_where_work_is_coded(kind):
+    right, wrong = (MIX, None) if kind == "coded" else (None, MIX)
+    assert Reveal("a", 1, 0, kind, right).mix is right
+    with pytest.raises(BadMessage, match="a mix exactly for coded work"):
+        Reveal("a", 1, 0, kind, wrong)
+
+
+def test_a_repair_is_an_attempt_after_the_first():
+    with pytest.raises(BadMessage, match="an attempt after the first"):
+        Repair("a", 1, 0, "b", MIX)
+
+
+def test_an_add_has_a_finite_weight_for_each_block():
+    with pytest.raises(BadMessage, match="a weight for each block"):
+        Add("a", 1, 0, ())
+    for wrong in (math.nan, math.inf):
+        with pytest.raises(BadMessage, match="finite weights"):
+            Add("a", 1, 0, (1.0, wrong))
+
+
+def test_a_refusal_shows_the_message_and_what_was_needed():
+    with pytest.raises(BadMessage) as caught:
+        Skip("worker 7", -3, 0)
+    assert str(caught.value) == "Skip(device='worker 7', round=-3, chunk=0): needed round of 0 or more"

@@ -1,0 +1,193 @@
+"""Plans: the placement fits what the devices hold, copies limit the blocks, and every deadline is finite."""
+
+import math
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from fedgc.codes import adopt
+from fedgc.config import RunConfig
+from fedgc.errors import BadPlacement
+from fedgc.history import Speed, Speeds
+from fedgc.plan import Chunk, Fleet, Plan, make_plan
+
+
+def table(chunks: int) -> tuple[Chunk, ...]:
+    return tuple(Chunk(number, f"chunk {number}", 10 + number) for number in range(chunks))
+
+
+def fleet(*held: set[int], chunks: int | None = None, size: int = 0) -> Fleet:
+    known = 1 + max((number for each in held for number in each), default=0) if chunks is None else chunks
+    holds = {f"device {w}": frozenset(each) for w, each in enumerate(held)}
+    return Fleet(holds, table(known), size)
+
+
+def everyone(devices: int, chunks: int, size: int = 0) -> Fleet:
+    return fleet(*[set(range(chunks))] * devices, size=size)
+
+
+def plan(of: Fleet, speeds: Speeds | None = None, steps: int = 4, **settings: object) -> Plan:
+    return make_plan(of, speeds or Speeds(), RunConfig.read(settings), steps=steps)
+
+
+def measured(of: Fleet, *step_s: float, uplink: float | None = None) -> Speeds:
+    return Speeds({d: Speed(d, s, up_bytes_s=uplink) for d, s in zip(of.holds, step_s, strict=False)})
+
+
+speeds_of_all = st.lists(st.floats(1e-4, 1e3), min_size=6, max_size=6)
+
+
+@given(devices=st.integers(1, 6), chunks=st.integers(1, 12), replicas=st.integers(1, 6), step_s=speeds_of_all)
+def test_where_everybody_holds_everything_each_chunk_gets_its_replicas(devices, chunks, replicas, step_s):
+    of = everyone(devices, chunks)
+    made = plan(of, measured(of, *step_s), replicas=replicas, blocks="auto")
+    copies = min(replicas, devices)
+    assert made.placement.holds.sum(axis=0).tolist() == [copies] * chunks
+    assert f"{copies} copies each" in made.reason
+    assert (f"({replicas} asked for)" in made.reason) == (devices < replicas)
+
+
+@st.composite
+def partial_fleets(draw: st.DrawFn) -> Fleet:
+    """Draw a fleet in which somebody lacks a chunk that somebody else holds."""
+    chunks = draw(st.integers(2, 8))
+    held = draw(st.lists(st.sets(st.integers(0, chunks - 1)), min_size=1, max_size=5))
+    first = draw(st.integers(0, chunks - 1))
+    return fleet({first}, {first, (first + 1) % chunks}, *held, chunks=chunks)
+
+
+@given(partial_fleets())
+def test_where_the_data_dictates_it_the_placement_is_adopted_as_it_lies(of):
+    made = plan(of)
+    assert "placed where the data lies" in made.reason
+    numbers = [chunk.number for chunk in made.chunks]
+    for device, order in zip(made.devices, made.placement.orders, strict=True):
+        assert {numbers[c] for c in order} == of.holds[device]
+    index = {number: c for c, number in enumerate(numbers)}
+    twin = adopt([[index[number] for number in of.holds[d]] for d in made.devices], len(numbers))
+    assert made.placement.holds.tolist() == twin.holds.tolist()
+
+
+@given(partial_fleets())
+def test_a_plan_leaves_out_who_holds_nothing_and_what_nobody_holds(of):
+    made = plan(of)
+    assert made.devices == tuple(device for device, held in of.holds.items() if held)
+    reachable = set().union(*of.holds.values())
+    assert [chunk.number for chunk in made.chunks] == sorted(reachable)
+    assert made.samples == sum(10 + number for number in reachable)
+    assert dict(made.held) == {device: held for device, held in of.holds.items() if held}
+
+
+@given(of=partial_fleets(), blocks=st.sampled_from(["auto", 1, 2, 3]))
+def test_blocks_are_limited_by_the_copies_of_the_rarest_chunk(of, blocks):
+    made = plan(of, blocks=blocks, replicas=3)
+    reachable = set().union(*of.holds.values())
+    rarest = min(sum(number in held for held in of.holds.values()) for number in reachable)
+    assert made.most_blocks == (rarest if blocks == "auto" else min(blocks, rarest))
+    assert made.blocks_fixed == (blocks != "auto")
+
+
+@pytest.mark.parametrize("of", [Fleet({}, table(2)), fleet(set(), set(), chunks=2)])
+def test_a_fleet_that_holds_nothing_cannot_be_planned_for(of):
+    with pytest.raises(BadPlacement, match=f"saw {len(of.holds)} devices that hold nothing"):
+        plan(of)
+
+
+def test_a_fast_device_holds_more_than_a_slow_one():
+    of = everyone(2, 12)
+    even, uneven = plan(of, replicas=1), plan(of, measured(of, 0.1, 0.3), replicas=1)
+    assert even.placement.loads == (6, 6)
+    assert uneven.placement.loads == (9, 3)
+
+
+def test_an_unknown_device_is_taken_for_a_typical_one():
+    of = everyone(4, 4)
+    assert plan(of, measured(of, 1.0, 5.0, 9.0)).step_s == (1.0, 5.0, 9.0, 5.0)
+    alike = plan(of).step_s
+    assert len(set(alike)) == 1, "only the ratio matters where nothing is known"
+    assert alike[0] > 0
+
+
+def test_only_a_fleet_known_to_the_last_device_counts_as_measured():
+    of = everyone(2, 4)
+    assert not plan(of).measured
+    assert not plan(of, measured(of, 1.0)).measured
+    assert plan(of, measured(of, 1.0, 1.0)).measured
+
+
+@given(
+    of=st.one_of(
+        partial_fleets(), st.builds(everyone, st.integers(1, 5), st.integers(1, 9), st.integers(0, 10**9))
+    ),
+    step_s=speeds_of_all,
+    known=st.integers(0, 6),
+    uplink=st.none() | st.floats(1.0, 1e10),
+    slots=st.integers(1, 9),
+    steps=st.integers(1, 1000),
+)
+def test_every_deadline_is_finite_and_ahead(of, step_s, known, uplink, slots, steps):
+    speeds = measured(of, *step_s[:known], uplink=uplink)
+    made = plan(of, speeds, steps, **{"upload-slots": slots})
+    for seconds in (made.deadline_s, made.upload_deadline_s):
+        assert 0 < seconds < math.inf
+    assert all(0 <= seconds < math.inf for seconds in made.upload_s)
+
+
+def test_deadlines_that_are_set_are_kept():
+    made = plan(everyone(2, 4, 10**9), **{"deadline-s": 7, "upload-deadline-s": 8.5})
+    assert (made.deadline_s, made.upload_deadline_s) == (7.0, 8.5)
+
+
+@given(
+    devices=st.integers(1, 5),
+    chunks=st.integers(1, 12),
+    replicas=st.integers(1, 4),
+    step_s=speeds_of_all,
+    steps=st.integers(1, 50),
+)
+def test_with_history_every_device_has_time_for_all_that_it_holds(devices, chunks, replicas, step_s, steps):
+    of = everyone(devices, chunks)
+    made = plan(of, measured(of, *step_s), steps, replicas=replicas, blocks="auto")
+    loads = made.placement.loads
+    assert made.deadline_s > max(
+        load * steps * seconds for load, seconds in zip(loads, made.step_s, strict=True)
+    )
+
+
+@given(
+    devices=st.integers(1, 6), size=st.integers(0, 10**8), uplink=st.floats(1e3, 1e9), slots=st.integers(1, 6)
+)
+@example(devices=6, size=10**9, uplink=1e6, slots=1)
+def test_all_uploads_fit_in_the_upload_deadline_though_they_take_turns(devices, size, uplink, slots):
+    of = everyone(devices, 6, size)
+    made = plan(of, measured(of, *[0.1] * devices, uplink=uplink), **{"upload-slots": slots})
+    one_after_another = math.ceil(devices / slots) * max(made.upload_s)
+    assert made.upload_deadline_s > one_after_another
+
+
+def test_the_slowest_uplink_sets_the_upload_deadline_and_an_unknown_one_is_slow():
+    of = everyone(2, 4, 10**8)
+    quick = measured(of, 0.1, 0.1, uplink=1e9)
+    mixed = Speeds({**quick.known, "device 1": Speed("device 1", 0.1, up_bytes_s=1e6)})
+    unknown = Speeds({**quick.known, "device 1": Speed("device 1", 0.1)})
+    seconds = [plan(of, speeds).upload_deadline_s for speeds in (quick, mixed, unknown)]
+    assert seconds == sorted(set(seconds))
+
+
+def test_an_upload_takes_as_long_as_the_measured_uplink_says():
+    of = everyone(2, 4, size=1000)
+    speeds = Speeds({"device 0": Speed("device 0", 0.1, up_bytes_s=500.0)})
+    assert plan(of, speeds).upload_s == (8.0, 0.0), "four bytes a number; nothing is known of device 1"
+
+
+def test_the_same_fleet_gives_the_same_plan_and_another_seed_another():
+    of = everyone(4, 12)
+    assert plan(of) == plan(of)
+    assert plan(of).placement.orders != plan(of, seed=1).placement.orders
+
+
+def test_a_placement_of_another_shape_is_refused():
+    made = plan(everyone(2, 4))
+    with pytest.raises(BadPlacement, match="plan: saw a placement of"):
+        Plan(**{name: getattr(made, name) for name in Plan.__slots__} | {"devices": made.devices[:1]})

@@ -1,0 +1,653 @@
+"""The round, driven by every order of events that hypothesis can think of, against the plain sum."""
+
+from collections.abc import Iterable
+
+import numpy as np
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fedgc.codes import encode
+from fedgc.config import RunConfig
+from fedgc.gate import Decision
+from fedgc.history import Speed, Speeds
+from fedgc.messages import (
+    Add,
+    Close,
+    Codeword,
+    Command,
+    Continue,
+    Event,
+    Failed,
+    Held,
+    Joined,
+    Kept,
+    Lost,
+    Progress,
+    Refuse,
+    Repair,
+    Report,
+    Reveal,
+    Skip,
+    Stop,
+    Take,
+    Tick,
+    Work,
+)
+from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.round import TABLE, Assignment, Round, State
+
+SIZE = 7  # numbers in an update: divisible by no number of blocks but one
+TARGET = 4
+
+
+def sync(_: object) -> Decision:
+    return Decision(sync=True, reason="every round")
+
+
+def planned(
+    devices: int, chunks: int, *, replicas: int, blocks: int | str, uplink: float | None = None
+) -> Plan:
+    """A plan in which every device can load every chunk."""
+    table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
+    names = [f"device {w}" for w in range(devices)]
+    fleet = Fleet({name: frozenset(range(chunks)) for name in names}, table, SIZE)
+    known = {name: Speed(name, 0.1, up_bytes_s=uplink) for name in names} if uplink else {}
+    config = RunConfig.read(
+        {"replicas": replicas, "blocks": blocks, "deadline-s": 100, "upload-deadline-s": 50}
+    )
+    return make_plan(fleet, Speeds(known), config, steps=TARGET)
+
+
+class Devices:
+    """The other side: devices with real vectors that obey commands and never forget a request."""
+
+    def __init__(self, plan: Plan, seed: int = 0) -> None:
+        self.plan = plan
+        rng = np.random.default_rng(seed)
+        self.updates = {chunk.number: rng.normal(size=SIZE) for chunk in plan.chunks}
+        self.queue: dict[str, list[int]] = {device: [] for device in plan.devices}
+        self.done: dict[str, set[int]] = {device: set() for device in plan.devices}
+        self.requests: dict[tuple[str, int], Reveal | Repair] = {}
+        self.unsent: list[tuple[str, int]] = []
+        self.sums: np.ndarray | None = None
+        self.terms: list[tuple[str, int]] = []
+        self.closed: list[Close] = []
+        self.refused: list[Refuse] = []
+
+    def obey(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            match command:
+                case Work() | Continue():
+                    self.queue[command.device] = list(command.order)
+                case Skip() | Take():
+                    first = [command.chunk] if isinstance(command, Take) else []
+                    rest = [c for c in self.queue[command.device] if c != command.chunk]
+                    self.queue[command.device] = first + rest
+                case Reveal() | Repair():
+                    self.requests[command.device, command.attempt] = command
+                    self.unsent.append((command.device, command.attempt))
+                case Add():
+                    self._add(command)
+                case Close():
+                    self.closed.append(command)
+                case Refuse():
+                    self.refused.append(command)
+
+    def _add(self, command: Add) -> None:
+        request = self.requests[command.device, command.attempt]
+        assert request.mix is not None
+        assert set(request.mix.chunks) <= self.done[command.device], (
+            "asked for a chunk that was never finished"
+        )
+        codeword = encode(request.mix.chunks, request.mix.matrix, self.updates)
+        blocks = len(command.weights)
+        if self.sums is None:
+            self.sums = np.zeros((blocks, len(codeword)))
+        self.sums += np.outer(command.weights, codeword)
+        column = request.column if isinstance(request, Repair) else command.device
+        self.terms += [(column, chunk) for chunk in request.mix.chunks]
+
+    @property
+    def total(self) -> np.ndarray:
+        assert self.sums is not None
+        return self.sums.reshape(-1)[:SIZE]
+
+    @property
+    def plain(self) -> np.ndarray:
+        return np.sum(list(self.updates.values()), axis=0)
+
+
+def joined(
+    plan: Plan, device: str, now: float = 0.0, kept: tuple[Kept, ...] = (), *, live: bool = True
+) -> Joined:
+    return Joined(now, device, live, tuple(Held(chunk.name, chunk.samples) for chunk in plan.chunks), kept)
+
+
+def progress(device: str, chunk: int, now: float = 1.0, **changes: object) -> Progress:
+    values: dict[str, object] = {
+        "now": now, "device": device, "round": 1, "chunk": chunk, "reached": TARGET,
+        "seconds": 1.0, "samples": 10, "squared_norm": 1.0, "loss": 0.5,
+    }  # fmt: skip
+    return Progress(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def begun(plan: Plan, decide=sync) -> tuple[Round, Devices]:
+    machine = Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0), decide)
+    devices = Devices(plan)
+    devices.obey(machine.start(0.0, [joined(plan, device) for device in plan.devices]))
+    return machine, devices
+
+
+def finish_working(machine: Round, devices: Devices, order: Iterable[str] | None = None) -> None:
+    """Devices take turns until the working phase is over."""
+    names = list(order or devices.plan.devices)
+    while machine.state is State.WORKING:
+        busy = [name for name in names if devices.queue[name]]
+        assert busy, "the round waits although nobody has anything to do"
+        for name in busy:
+            if machine.state is State.WORKING and devices.queue[name]:
+                work(machine, devices, name)
+
+
+def work(machine: Round, devices: Devices, name: str, now: float = 1.0) -> None:
+    chunk = devices.queue[name].pop(0)
+    devices.done[name].add(chunk)
+    devices.obey(machine.handle(progress(name, chunk, now)))
+
+
+def send_all(machine: Round, devices: Devices, now: float = 2.0) -> None:
+    while devices.unsent:
+        device, attempt = devices.unsent.pop(0)
+        devices.obey(machine.handle(Codeword(now, device, 1, attempt)))
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Joins, reports, deaths, returns, failures, late, duplicate and foreign events, in any order."""
+
+    @initialize(
+        devices=st.integers(1, 5),
+        chunks=st.integers(1, 6),
+        replicas=st.integers(1, 4),
+        blocks=st.sampled_from([1, 2, 3, "auto"]),
+        uplink=st.sampled_from([None, 1.0, 1e9]),
+    )
+    def begin(
+        self, devices: int, chunks: int, replicas: int, blocks: int | str, uplink: float | None
+    ) -> None:
+        if isinstance(blocks, int):
+            blocks = min(blocks, replicas)
+        self.plan = planned(devices, chunks, replicas=replicas, blocks=blocks, uplink=uplink)
+        self.now = 0.0
+        self.round, self.devices = begun(self.plan)
+        self.live = set(self.plan.devices)
+
+    def say(self, event: Event) -> None:
+        was_open = self.open()
+        self.devices.obey(self.round.handle(event))
+        if was_open and not self.open():
+            assert {close.device for close in self.devices.closed} == self.live
+
+    def open(self) -> bool:
+        return self.round.state is not State.CLOSED
+
+    @precondition(lambda self: any(self.devices.queue[d] for d in self.live))
+    @rule(data=st.data())
+    def finish_a_chunk(self, data: st.DataObject) -> None:
+        device = data.draw(st.sampled_from(sorted(d for d in self.live if self.devices.queue[d])))
+        if self.open():
+            work(self.round, self.devices, device, self.now)
+
+    @rule(data=st.data(), sketch=st.sampled_from([(), (1.0,) * 16, (1.0 + 1e-6,) * 16, (7.0,) * 16]))
+    def finish_a_chunk_that_was_skipped(self, data: st.DataObject, sketch: tuple[float, ...]) -> None:
+        device = data.draw(st.sampled_from(self.plan.devices))
+        chunk = data.draw(st.sampled_from(self.plan.chunks)).number
+        if device in self.live:
+            self.devices.done[device].add(chunk)
+        self.say(progress(device, chunk, self.now, sketch=sketch))
+
+    @precondition(lambda self: self.devices.unsent)
+    @rule(data=st.data())
+    def send_a_codeword(self, data: st.DataObject) -> None:
+        device, attempt = data.draw(st.sampled_from(self.devices.unsent))
+        self.devices.unsent.remove((device, attempt))
+        if device in self.live:
+            self.say(Codeword(self.now, device, 1, attempt))
+
+    @precondition(lambda self: self.devices.requests)
+    @rule(data=st.data())
+    def send_a_codeword_again_or_late(self, data: st.DataObject) -> None:
+        device, attempt = data.draw(st.sampled_from(sorted(self.devices.requests)))
+        if (device, attempt) not in self.devices.unsent:
+            self.say(Codeword(self.now, device, 1, attempt))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def lose_a_device(self, data: st.DataObject) -> None:
+        device = data.draw(st.sampled_from(sorted(self.live)))
+        self.live.discard(device)
+        self.devices.queue[device] = []
+        self.say(Lost(self.now, device))
+
+    @rule(data=st.data(), keeps=st.booleans(), live=st.booleans())
+    def join_or_return(self, data: st.DataObject, *, keeps: bool, live: bool) -> None:
+        device = data.draw(st.sampled_from(self.plan.devices))
+        if not keeps:
+            self.devices.done[device] = set()
+            self.devices.unsent = [each for each in self.devices.unsent if each[0] != device]
+        kept = tuple(Kept(0, chunk, TARGET) for chunk in sorted(self.devices.done[device]))
+        self.devices.queue[device] = []
+        self.live.add(device)
+        self.say(joined(self.plan, device, self.now, kept, live=live))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), all_of_it=st.booleans())
+    def fail(self, data: st.DataObject, *, all_of_it: bool) -> None:
+        device = data.draw(st.sampled_from(sorted(self.live)))
+        chunk = data.draw(st.sampled_from(self.plan.chunks)).number
+        self.say(Failed(self.now, device, 1, "out of memory", () if all_of_it else (chunk,)))
+
+    @rule(kind=st.sampled_from(["stranger", "old", "unknown", "unasked", "report", "early"]))
+    def say_what_does_not_belong_here(self, kind: str) -> None:
+        device = self.plan.devices[0]
+        before = (self.devices.terms[:], self.round.state)
+        events: dict[str, Event] = {
+            "stranger": progress("nobody", 0, self.now),
+            "old": progress(device, self.plan.chunks[0].number, self.now, round=0),
+            "unknown": progress(device, 999, self.now),
+            "unasked": Codeword(self.now, device, 1, 77),
+            "report": Report(self.now, device, 1, 3, 10, 1.0, 0.5),
+            "early": Tick(self.now),
+        }
+        self.say(events[kind])
+        if self.now < self.round.next_tick:
+            assert (self.devices.terms, self.round.state) == before
+
+    @rule(seconds=st.sampled_from([1.0, 60.0, 1000.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.now += seconds
+        self.say(Tick(self.now))
+
+    @invariant()
+    def every_term_enters_the_sum_once(self) -> None:
+        terms = self.devices.terms
+        assert len(set(terms)) == len(terms)
+
+    @invariant()
+    def an_exact_round_is_the_plain_sum(self) -> None:
+        if self.round.outcome == "synced":
+            np.testing.assert_allclose(self.devices.total, self.devices.plain, rtol=1e-7, atol=1e-7)
+            assert not self.round.short
+        elif self.round.outcome == "approximate":
+            assert self.round.short
+            assert self.round.error is not None
+            assert 0 < self.round.error < np.inf
+        else:
+            assert self.round.outcome in (None, "empty")
+
+    def teardown(self) -> None:
+        """Whatever happened, time alone brings the round to its end."""
+        if not hasattr(self, "round"):
+            return
+        ticks = 0
+        while self.open():
+            ticks += 1
+            assert ticks <= 2 * len(self.plan.devices) + 3, "the round does not end"
+            assert np.isfinite(self.round.next_tick)
+            self.now = max(self.now, self.round.next_tick)
+            self.say(Tick(self.now))
+        self.an_exact_round_is_the_plain_sum()
+
+
+AnyOrder.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestAnyOrder = AnyOrder.TestCase
+
+
+# ---- the table, row by row
+
+
+def test_the_sum_is_exact_and_each_codeword_is_a_block_long():
+    plan = planned(4, 8, replicas=3, blocks=2)
+    machine, devices = begun(plan)
+    finish_working(machine, devices)
+    assert machine.state is State.COLLECTING
+    assert all(request.mix.blocks == 2 for request in devices.requests.values() if request.mix)
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_what_has_enough_copies_is_skipped_and_never_started_elsewhere():
+    plan = planned(3, 6, replicas=3, blocks=1)
+    machine, devices = begun(plan)
+    work(machine, devices, plan.devices[0])
+    first = devices.done[plan.devices[0]].copy()
+    assert all(not first & set(devices.queue[device]) for device in plan.devices)
+
+
+def test_a_lost_device_costs_only_its_unfinished_chunks():
+    plan = planned(3, 6, replicas=3, blocks=2)
+    machine, devices = begun(plan)
+    work(machine, devices, plan.devices[0])
+    devices.obey(machine.handle(Lost(1.0, plan.devices[0])))
+    finish_working(machine, devices, plan.devices[1:])
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    assert machine.tally.counted[0] == 0
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_a_returning_device_is_asked_first_for_what_it_kept_of_this_version_and_target():
+    plan = planned(2, 4, replicas=2, blocks=1)
+    for kept, first in (
+        (Kept(0, 0, TARGET), True),
+        (Kept(5, 0, TARGET), False),
+        (Kept(0, 0, 2 * TARGET), False),
+    ):
+        machine, devices = begun(plan)
+        name, other = plan.devices
+        devices.obey(machine.handle(progress(other, 0)))
+        devices.obey(machine.handle(Lost(1.0, name)))
+        devices.obey(machine.handle(joined(plan, name, 2.0, (kept,))))
+        assert (devices.queue[name][0] == 0) is first
+        assert (0 in devices.queue[name]) is first, "the other device has finished it"
+
+
+def test_a_lost_upload_is_repaired_by_other_holders():
+    plan = planned(4, 8, replicas=4, blocks=2)
+    machine, devices = begun(plan)
+    for name in plan.devices[:2]:  # two copies of everything, then a third as a reserve
+        devices.queue[name] = [chunk.number for chunk in plan.chunks]
+    while machine.state is State.WORKING:
+        for name in plan.devices[:2]:
+            if machine.state is State.WORKING and devices.queue[name]:
+                work(machine, devices, name)
+    spare = plan.devices[2]
+    for chunk in plan.chunks:
+        devices.done[spare].add(chunk.number)
+        devices.obey(machine.handle(progress(spare, chunk.number)))
+    sender = devices.unsent[0][0]
+    devices.unsent = [each for each in devices.unsent if each[0] != sender]
+    devices.obey(machine.handle(Lost(3.0, sender)))
+    repairs = [request for request in devices.requests.values() if isinstance(request, Repair)]
+    assert {repair.column for repair in repairs} == {sender}
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+    late = machine.handle(Codeword(9.0, sender, 1, 0))
+    assert [type(command) for command in late] == [Refuse]
+
+
+def test_a_chunk_that_nobody_else_finished_is_worked_on_again_before_it_is_given_up():
+    plan = planned(2, 4, replicas=2, blocks=1)
+    machine, devices = begun(plan)
+    finish_working(machine, devices, plan.devices[:1])
+    devices.unsent.clear()
+    devices.obey(machine.handle(Lost(3.0, plan.devices[0])))
+    other = plan.devices[1]
+    assert set(devices.queue[other]) == {chunk.number for chunk in plan.chunks}
+    while devices.queue[other]:
+        work(machine, devices, other)
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_a_round_without_any_holder_of_a_chunk_says_which_it_lacks():
+    plan = planned(2, 4, replicas=1, blocks=1)
+    machine, devices = begun(plan)
+    alone = {plan.chunks[c].number for c in plan.placement.orders[0]}
+    devices.obey(machine.handle(Lost(1.0, plan.devices[0])))
+    finish_working(machine, devices, plan.devices[1:])
+    send_all(machine, devices)
+    assert machine.outcome == "approximate"
+    assert set(machine.short) == alone
+
+
+def test_the_deadline_takes_what_there_is():
+    plan = planned(2, 8, replicas=2, blocks=2)
+    machine, devices = begun(plan)
+    for name in plan.devices:
+        work(machine, devices, name)
+    devices.obey(machine.handle(Tick(99.0)))
+    assert machine.state is State.WORKING
+    devices.obey(machine.handle(Tick(100.0)))
+    send_all(machine, devices)
+    assert machine.outcome == "approximate"
+    assert len(machine.short) >= 6
+
+
+def test_nothing_finished_is_an_empty_round():
+    plan = planned(2, 2, replicas=2, blocks=1)
+    machine, devices = begun(plan)
+    devices.obey(machine.handle(Tick(100.0)))
+    assert machine.outcome == "empty"
+    assert not any(close.frees for close in devices.closed)
+
+
+def test_the_gate_is_asked_once_at_the_first_copy_of_everything():
+    plan = planned(2, 4, replicas=2, blocks=2)
+    asked = []
+
+    def skip(reports) -> Decision:
+        asked.append(reports)
+        return Decision(sync=False, reason="nothing new")
+
+    machine, devices = begun(plan, skip)
+    finish_working(machine, devices)
+    assert machine.outcome == "skipped"
+    assert [sorted(item.source for item in reports.items) for reports in asked] == [[0, 1, 2, 3]]
+    assert not devices.requests
+    assert not any(close.frees for close in devices.closed)
+
+
+def test_a_copy_that_differs_from_the_first_is_not_counted_and_named():
+    plan = planned(2, 2, replicas=2, blocks=2)
+    machine, devices = begun(plan)
+    one, other = plan.devices
+    devices.obey(machine.handle(progress(one, 0, sketch=(1.0,) * 16)))
+    devices.obey(machine.handle(progress(other, 0, sketch=(1.1,) * 16)))
+    assert [refuse.device for refuse in devices.refused] == [other]
+    assert "chunk 0 differs" in devices.refused[0].reason
+    devices.obey(machine.handle(progress(one, 1, sketch=(1.0,) * 16)))
+    devices.obey(machine.handle(progress(other, 1, sketch=(1.0 + 1e-6,) * 16)))
+    assert len(devices.refused) == 1
+
+
+def test_blocks_are_chosen_at_the_stop_by_what_waiting_costs():
+    slow, quick = (
+        planned(3, 6, replicas=3, blocks="auto", uplink=0.1),
+        planned(3, 6, replicas=3, blocks="auto", uplink=1e9),
+    )
+    for plan, blocks in ((slow, 3), (quick, 1)):
+        machine, devices = begun(plan)
+        finish_working(machine, devices)
+        assert machine.solution is not None
+        assert machine.solution.blocks == blocks
+        send_all(machine, devices)
+        np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_an_upload_that_never_ends_is_made_good_by_others():
+    plan = planned(3, 6, replicas=3, blocks=1)
+    machine, devices = begun(plan)
+    finish_working(machine, devices)
+    silent = devices.unsent.pop(0)[0]
+    send_all(machine, devices)
+    devices.obey(machine.handle(Tick(machine.next_tick)))
+    for name in plan.devices:
+        while devices.queue[name] and name != silent:
+            work(machine, devices, name, 60.0)
+    send_all(machine, devices, 60.0)
+    assert machine.outcome == "synced"
+    assert machine.tally.failure[plan.devices.index(silent)] == "upload too slow"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_a_differing_copy_while_collecting_changes_nothing_that_was_asked():
+    plan = planned(2, 2, replicas=2, blocks=1)
+    machine, devices = begun(plan)
+    one, other = plan.devices
+    for chunk in (0, 1):
+        devices.done[one].add(chunk)
+        devices.obey(machine.handle(progress(one, chunk, sketch=(1.0,) * 16)))
+    asked = dict(devices.requests)
+    assert asked
+    devices.obey(machine.handle(progress(other, 0, sketch=(9.0,) * 16)))
+    assert devices.requests == asked
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+
+
+def test_a_carried_device_that_starts_anew_in_mid_round_gets_whole_orders():
+    plan = planned(2, 2, replicas=2, blocks=1)
+    machine = Round(plan, Assignment(2, 0, 2 * TARGET, 0, frozenset(plan.devices)), sync)
+    began = machine.start(0.0, [joined(plan, device) for device in plan.devices])
+    assert {type(command) for command in began} == {Continue}
+    machine.handle(Lost(1.0, plan.devices[0]))
+    again = machine.handle(joined(plan, plan.devices[0], 2.0))
+    assert Work in {type(command) for command in again}
+
+
+def test_at_the_deadline_one_copy_of_everything_is_exact():
+    plan = planned(2, 2, replicas=2, blocks=2)
+    machine, devices = begun(plan)
+    while devices.queue[plan.devices[0]]:
+        work(machine, devices, plan.devices[0])
+    assert machine.state is State.WORKING
+    devices.obey(machine.handle(Tick(100.0)))
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_a_returning_device_is_given_what_its_return_makes_possible():
+    plan = planned(2, 3, replicas=2, blocks=2)
+    machine, devices = begun(plan)
+    one, other = plan.devices
+    devices.obey(machine.handle(Lost(1.0, other)))
+    work(machine, devices, one)
+    devices.queue[other] = []
+    devices.obey(machine.handle(joined(plan, other, 2.0)))
+    finish_working(machine, devices)
+    send_all(machine, devices)
+    assert (machine.outcome, machine.solution and machine.solution.blocks) == ("synced", 2)
+
+
+def test_the_only_holder_of_a_chunk_may_come_back_and_send_it():
+    plan = planned(1, 2, replicas=1, blocks=1)
+    for keeps in (True, False):
+        machine, devices = begun(plan)
+        name = plan.devices[0]
+        finish_working(machine, devices)
+        devices.unsent.clear()
+        kept = tuple(Kept(0, chunk, TARGET) for chunk in devices.done[name]) if keeps else ()
+        devices.obey(machine.handle(joined(plan, name, 3.0, kept)))
+        while devices.queue[name] and machine.state is not State.CLOSED:
+            work(machine, devices, name, 4.0)
+        send_all(machine, devices, 5.0)
+        assert machine.outcome == "synced"
+
+
+def test_a_device_that_can_do_nothing_is_not_waited_for():
+    plan = planned(2, 4, replicas=2, blocks=2)
+    machine, devices = begun(plan)
+    one, other = plan.devices
+    devices.obey(machine.handle(Failed(1.0, other, 1, "out of memory")))
+    devices.queue[other] = []
+    finish_working(machine, devices, [one])
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    assert machine.tally.failure[1] == "out of memory"
+
+
+def test_nothing_in_the_sum_is_no_model():
+    plan = planned(1, 1, replicas=1, blocks=1)
+    machine, devices = begun(plan)
+    finish_working(machine, devices)
+    devices.obey(machine.handle(Lost(2.0, plan.devices[0])))
+    assert machine.outcome == "empty"
+
+
+def test_a_repair_has_as_long_as_the_first_upload_had():
+    plan = planned(2, 1, replicas=2, blocks=1)
+    machine, devices = begun(plan)
+    work(machine, devices, plan.devices[0], 1.0)
+    devices.obey(machine.handle(progress(plan.devices[1], 0, 1.5)))
+    devices.done[plan.devices[1]].add(0)
+    devices.unsent.clear()
+    devices.obey(machine.handle(Lost(50.0, plan.devices[0])))
+    assert machine.next_tick == 100.0
+    send_all(machine, devices, 99.0)
+    assert machine.outcome == "synced"
+
+
+def test_only_devices_that_listen_are_asked_for_more():
+    plan = planned(3, 1, replicas=3, blocks=1)
+    machine, devices = begun(plan)
+    devices.obey(machine.handle(joined(plan, plan.devices[1], 0.0, live=False)))
+    work(machine, devices, plan.devices[0])
+    devices.queue = {name: [] for name in plan.devices}
+    devices.obey(machine.handle(Lost(2.0, plan.devices[0])))
+    assert devices.queue[plan.devices[2]] == [0]
+    assert devices.queue[plan.devices[1]] == []
+
+
+def test_no_more_is_counted_than_was_finished():
+    plan = planned(3, 1, replicas=3, blocks=2)
+    machine, devices = begun(plan)
+    one, two, _ = plan.devices
+    work(machine, devices, one)
+    work(machine, devices, two)
+    devices.obey(machine.handle(Lost(2.0, one)))
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    assert all(c <= f for c, f in zip(machine.tally.counted, machine.tally.finished, strict=True))
+
+
+def test_stop_ends_any_phase():
+    plan = planned(2, 2, replicas=2, blocks=1)
+    for phase in ("working", "collecting"):
+        machine, devices = begun(plan)
+        if phase == "collecting":
+            finish_working(machine, devices)
+        devices.obey(machine.handle(Stop(5.0, "somebody asked")))
+        assert (machine.outcome, machine.reason) == ("stopped", "somebody asked")
+        assert {close.device for close in devices.closed} == set(plan.devices)
+
+
+def test_every_state_but_the_last_reacts_to_loss_time_and_stop():
+    for state in (State.WORKING, State.COLLECTING):
+        assert {Joined, Lost, Failed, Progress, Tick, Stop} <= {event for at, event in TABLE if at is state}
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    devices=st.integers(1, 5),
+    chunks=st.integers(1, 7),
+    replicas=st.integers(1, 4),
+    seed=st.integers(0, 99),
+    data=st.data(),
+)
+def test_a_round_finishes_when_its_obvious_twin_does(
+    devices: int, chunks: int, replicas: int, seed: int, data
+) -> None:
+    """Twin: after each finished chunk, count copies from scratch; stop when every chunk has enough."""
+    replicas = min(replicas, devices)
+    blocks = data.draw(st.integers(1, replicas))
+    plan = planned(devices, chunks, replicas=replicas, blocks=blocks)
+    machine, fleet = begun(plan)
+    finished: list[tuple[str, int]] = []
+    rng = np.random.default_rng(seed)
+    while machine.state is State.WORKING:
+        copies = [sum(c == chunk.number for _, c in finished) for chunk in plan.chunks]
+        assert min(copies) < blocks, "enough copies, and the round still works"
+        name = str(rng.choice([name for name in plan.devices if fleet.queue[name]]))
+        finished.append((name, fleet.queue[name][0]))
+        work(machine, fleet, name)
+    assert min(sum(c == chunk.number for _, c in finished) for chunk in plan.chunks) >= blocks
+    send_all(machine, fleet)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(fleet.total, fleet.plain, rtol=1e-8, atol=1e-8)

@@ -1,0 +1,256 @@
+"""The run: gathering, planning, applying, skipping, resuming, giving up."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.messages import (
+    Close,
+    Codeword,
+    Continue,
+    Failed,
+    Held,
+    Joined,
+    Lost,
+    Progress,
+    Refuse,
+    Repair,
+    Reveal,
+    Skip,
+    Stop,
+    Take,
+    Tick,
+    Work,
+)
+from fedgc.run import Append, Apply, Finished, Output, Run
+
+SHARED = tuple(Held(f"chunk {number}", 10) for number in range(4))
+
+
+class Driver:
+    """Carries out what the run says, with devices that finish a chunk whenever they are asked to."""
+
+    def __init__(self, **settings: object) -> None:
+        self.config = RunConfig.read({"rounds": 3, "replicas": 2, "blocks": 1, "min_devices": 2, **settings})
+        self.run = Run(self.config, now=0.0, size=100)
+        self.now = 0.0
+        self.log: list[Output] = []
+        self.queue: dict[str, list[int]] = {}
+        self.unsent: list[tuple[str, int, int]] = []
+        self.at: dict[str, tuple[int, int]] = {}  # device -> round, target
+        self.step_s: dict[str, float] = {}
+
+    def say(self, event: object) -> tuple[Output, ...]:
+        outputs = self.run.handle(event)  # type: ignore[arg-type]
+        self.log += outputs
+        for output in outputs:
+            match output:
+                case Work() | Continue():
+                    self.queue[output.device] = list(output.order)
+                    self.at[output.device] = (output.round, output.target)
+                case Skip() | Take():
+                    first = [output.chunk] if isinstance(output, Take) else []
+                    self.queue[output.device] = first + [
+                        c for c in self.queue[output.device] if c != output.chunk
+                    ]
+                case Reveal() | Repair():
+                    self.unsent.append((output.device, output.round, output.attempt))
+                case Close():
+                    self.queue[output.device] = []
+        return outputs
+
+    def join(self, *devices: str, holds: Iterable[Held] = SHARED) -> None:
+        for device in devices:
+            self.say(Joined(self.now, device, True, tuple(holds)))
+
+    def work(self, device: str) -> None:
+        chunk = self.queue[device].pop(0)
+        number, target = self.at[device]
+        seconds = target * self.step_s.get(device, 0.1)
+        self.say(Progress(self.now, device, number, chunk, target, seconds, 10, 1.0, 0.5))
+
+    def do_a_round(self) -> None:
+        number = self.run.number
+        while self.run.number == number and not self.run.finished:
+            self.now += 1.0
+            if self.unsent:
+                device, at, attempt = self.unsent.pop(0)
+                self.say(Codeword(self.now, device, at, attempt, seconds=2.0, size_bytes=400))
+                continue
+            busy = [device for device, queue in self.queue.items() if queue]
+            assert busy, "nobody has anything to do and the round does not end"
+            for device in busy:
+                if self.queue[device]:
+                    self.work(device)
+
+    def of(self, kind: type) -> list:
+        return [output for output in self.log if isinstance(output, kind)]
+
+
+def test_it_waits_for_the_devices_asked_for_and_then_runs_all_its_rounds():
+    driver = Driver()
+    driver.join("a")
+    assert not driver.of(Work)
+    driver.join("b")
+    assert {work.device for work in driver.of(Work)} == {"a", "b"}
+    while not driver.run.finished:
+        driver.do_a_round()
+    assert [apply.version for apply in driver.of(Apply)] == [1, 2, 3]
+    assert [append.row.round for append in driver.of(Append)] == [1, 2, 3]
+    assert driver.log[-1] == Finished("3 rounds are done", complete=True)
+
+
+def test_the_new_model_is_applied_before_anybody_works_on_it():
+    driver = Driver()
+    driver.join("a", "b")
+    while not driver.run.finished:
+        driver.do_a_round()
+    known = 0
+    for output in driver.log:
+        if isinstance(output, Apply):
+            known = output.version
+        if isinstance(output, Work):
+            assert output.version == known
+
+
+def test_too_few_devices_end_the_run_with_a_sentence_that_counts_them():
+    driver = Driver(start_timeout_s=5.0)
+    assert driver.run.next_tick == 5.0
+    driver.say(Tick(5.0))
+    assert driver.log == [Finished("waited 5 s for 2 devices, saw 0", complete=False)]
+
+
+def test_fewer_devices_than_asked_for_start_when_the_wait_is_over():
+    driver = Driver(start_timeout_s=5.0)
+    driver.join("a")
+    driver.say(Tick(5.0))
+    assert driver.of(Work)
+
+
+def test_a_skipped_round_goes_on_from_where_devices_are():
+    driver = Driver(gate_every=2, rounds=4, local_steps=4)
+    driver.join("a", "b")
+    while not driver.run.finished:
+        driver.do_a_round()
+    rows = [append.row for append in driver.of(Append)]
+    assert [row.outcome for row in rows] == ["skipped", "synced", "skipped", "synced"]
+    assert [carry.target for carry in driver.of(Continue)] == [8, 8, 8, 8]
+    assert [apply.version for apply in driver.of(Apply)] == [1, 2]
+
+
+def test_a_device_that_joins_late_is_planned_for_in_the_next_round():
+    driver = Driver()
+    driver.join("a", "b")
+    driver.join("c")
+    assert "c" not in {work.device for work in driver.of(Work)}
+    driver.do_a_round()
+    assert "c" in {work.device for work in driver.of(Work)}
+
+
+def test_a_device_that_is_gone_is_not_planned_for():
+    driver = Driver()
+    driver.join("a", "b", "c")
+    driver.do_a_round()
+    driver.say(Lost(driver.now, "c"))
+    driver.do_a_round()
+    driver.log.clear()
+    driver.do_a_round()
+    assert {row.device for append in driver.of(Append) for row in append.row.devices} == {"a", "b"}
+
+
+def test_when_all_are_gone_it_waits_and_goes_on():
+    driver = Driver(start_timeout_s=50.0)
+    driver.join("a", "b")
+    driver.say(Lost(1.0, "a"))
+    driver.say(Lost(2.0, "b"))
+    assert not driver.run.finished
+    assert driver.run.next_tick == 52.0
+    driver.now = 10.0
+    driver.join("b")
+    driver.do_a_round()
+    assert [append.row.outcome for append in driver.of(Append)] == ["empty", "synced"]
+
+
+def test_a_device_that_is_four_times_slower_gets_less():
+    driver = Driver(min_devices=4)
+    driver.step_s = {"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.4}
+    driver.join("a", "b", "c", "d", holds=[Held(f"chunk {n}", 10) for n in range(16)])
+    before = {work.device: len(work.names) for work in driver.of(Work)}
+    driver.do_a_round()
+    after = {work.device: len(work.names) for work in driver.of(Work)}
+    assert after["d"] < before["d"]
+    assert sum(after.values()) == sum(before.values())
+
+
+def test_a_task_that_fails_everywhere_ends_the_run_with_its_own_words():
+    driver = Driver(rounds=10)
+    driver.join("a", "b")
+    while not driver.run.finished:
+        for device in ("a", "b"):
+            if not driver.run.finished and driver.queue[device]:
+                number, _ = driver.at[device]
+                chunk = driver.queue[device].pop(0)
+                driver.say(Failed(1.0, device, number, "ValueError: no such column", (chunk,)))
+    last = driver.log[-1]
+    assert isinstance(last, Finished)
+    assert not last.complete
+    assert "ValueError: no such column" in last.reason
+
+
+def test_a_chunk_that_two_devices_size_differently_is_refused_from_the_second():
+    driver = Driver()
+    driver.join("a")
+    driver.join("b", holds=[Held("chunk 0", 99), Held("mine", 5)])
+    assert [(refuse.device, "chunk 0" in refuse.reason) for refuse in driver.of(Refuse)] == [("b", True)]
+    works = {work.device: dict(work.names) for work in driver.of(Work)}
+    assert list(works["b"].values()) == ["mine"]
+
+
+def test_data_that_lies_with_one_device_only_stays_there():
+    driver = Driver(rounds=1)
+    driver.join("a", holds=SHARED[:2])
+    driver.join("b", holds=SHARED[2:])
+    works = {work.device: {name for _, name in work.names} for work in driver.of(Work)}
+    assert works == {"a": {"chunk 0", "chunk 1"}, "b": {"chunk 2", "chunk 3"}}
+    driver.do_a_round()
+    assert driver.of(Append)[0].row.outcome == "synced"
+
+
+@pytest.mark.parametrize("begun", [False, True])
+def test_stop_ends_it_at_any_time(begun: bool):
+    driver = Driver()
+    driver.join("a", *(["b"] if begun else []))
+    driver.say(Stop(1.0, "asked to"))
+    assert driver.run.finished
+    assert driver.log[-1] == Finished("asked to", complete=False)
+    assert bool(driver.of(Close)) is begun
+    assert driver.say(Tick(2.0)) == ()
+
+
+def test_a_resumed_run_goes_on_after_the_last_sync():
+    driver = Driver(rounds=5)
+    driver.join("a", "b")
+    driver.do_a_round()
+    driver.do_a_round()
+    state = driver.run.state()
+    assert (state.round, state.version) == (3, 2)
+    again = Driver(rounds=5)
+    again.run = Run(again.config, now=0.0, size=100, resume=state)
+    again.join("a", "b")
+    assert {(work.round, work.version) for work in again.of(Work)} == {(3, 2)}
+    while not again.run.finished:
+        again.do_a_round()
+    assert [append.row.round for append in again.of(Append)] == [3, 4, 5]
+
+
+def test_rows_add_up():
+    driver = Driver(blocks=2)
+    driver.join("a", "b", "c")
+    driver.do_a_round()
+    row = driver.of(Append)[0].row
+    assert row.chunks == row.covered == 4
+    assert row.blocks == row.replicas == 2
+    assert sum(device.counted for device in row.devices) == 8
+    assert row.discarded == sum(device.finished for device in row.devices) - 8
+    assert all(device.step_s == pytest.approx(0.1) for device in row.devices if device.finished)

@@ -1,0 +1,38 @@
+import pytest
+import torch
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.train.devices import autocast, choose
+
+
+def test_auto_is_the_best_there_is(monkeypatch):
+    for cuda, mps, best in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda there=cuda: there)
+        monkeypatch.setattr(torch.backends.mps, "is_available", lambda there=mps: there)
+        assert choose("auto").type == best
+    assert choose("cpu") == torch.device("cpu")
+
+
+@pytest.mark.parametrize("name", ["abacus", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1", "xla", "meta"])
+def test_a_device_of_no_known_kind_is_refused(name):
+    with pytest.raises(BadSetting, match=f"saw '{name}', needed auto, cpu, cuda"):
+        choose(name)
+
+
+def test_a_device_that_is_not_there_is_refused(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
+    assert choose("cuda:0").index == 0
+    with pytest.raises(BadSetting, match="saw 'cuda:1', but this machine has 1 CUDA device"):
+        choose("cuda:1")
+    with pytest.raises(BadSetting, match="no MPS device"):
+        choose("mps")
+
+
+def test_autocast_follows_the_settings_and_not_the_caller():
+    product = {}
+    for precision in ("float32", "bf16"):
+        with torch.autocast("cpu"), autocast(torch.device("cpu"), RunConfig(precision=precision)):
+            product[precision] = torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype
+    assert product == {"float32": torch.float32, "bf16": torch.bfloat16}

@@ -1,0 +1,101 @@
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, BadVector, EdgeFailed
+from fedgc.train import ServerOptimiser
+from fedgc.train.optimiser import RULES
+
+NAMES = sorted(RULES)
+
+
+def vectors(count, size=7, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, size)).astype(np.float32)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=10, deadline=None)
+def test_sgd_at_rate_one_is_averaging(seed):
+    vector, mean = vectors(2, seed=seed)
+    new = ServerOptimiser(RunConfig(), 5).apply(vector, mean)
+    assert np.array_equal(new, vector - mean)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buffers(name):
+    config = RunConfig(server_optimiser=name, server_learning_rate=0.1)
+    server = ServerOptimiser(config, 5)
+    vector, *means = vectors(4)
+    parameter = torch.nn.Parameter(torch.tensor(vector[:5]))
+    plain = RULES[name]([parameter], lr=0.1)
+    buffers = vector[5:].copy()
+    for mean in means:
+        vector = server.apply(vector, mean)
+        parameter.grad = torch.tensor(mean[:5])
+        plain.step()
+        buffers -= mean[5:]
+    assert np.array_equal(vector[:5], parameter.detach().numpy())
+    assert np.array_equal(vector[5:], buffers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_restored_optimiser_goes_on_as_if_nothing_had_happened(name):
+    momentum = 0.9 if name == "sgd" else 0.0
+    config = RunConfig(server_optimiser=name, server_learning_rate=0.1, server_momentum=momentum)
+    one, other = ServerOptimiser(config, 5), ServerOptimiser(config, 5)
+    vector, *means = vectors(4)
+    for mean in means[:2]:
+        vector = one.apply(vector, mean)
+    other.restore(one.state())
+    assert np.array_equal(one.apply(vector, means[2]), other.apply(vector, means[2]))
+
+
+def test_a_resumed_run_takes_its_rate_from_its_own_settings():
+    old = ServerOptimiser(RunConfig(server_learning_rate=1.0), 5)
+    new = ServerOptimiser(RunConfig(server_learning_rate=0.5), 5)
+    vector, mean = vectors(2)
+    old.apply(vector, mean)
+    new.restore(old.state())
+    assert np.allclose(new.apply(vector, mean)[:5], (vector - 0.5 * mean)[:5])
+
+
+def test_a_state_of_another_rule_or_model_is_refused():
+    state = ServerOptimiser(RunConfig(server_optimiser="adam"), 5).state()
+    for config, parameters in ((RunConfig(), 5), (RunConfig(server_optimiser="adam"), 6)):
+        with pytest.raises(BadSetting, match="the checkpoint is of adam over 5 parameters, needed"):
+            ServerOptimiser(config, parameters).restore(state)
+
+
+def test_bytes_that_are_no_state_are_refused(tmp_path):
+    server = ServerOptimiser(RunConfig(), 5)
+    state = server.state()
+    torch.save({"rule": print}, tmp_path / "code")  # a name that would be looked up and could be called
+    for spoilt in (b"", b"nonsense", state[: len(state) // 2], (tmp_path / "code").read_bytes()):
+        with pytest.raises(EdgeFailed, match="server optimiser"):
+            server.restore(spoilt)
+    torch.save([1], tmp_path / "list")
+    with pytest.raises(EdgeFailed, match="saw a list"):
+        server.restore((tmp_path / "list").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("vector", "mean"),
+    [
+        (np.zeros(7, np.float32), np.zeros(6, np.float32)),
+        (np.zeros(7, np.float32), np.zeros(7)),
+        (np.zeros(4, np.float32), np.zeros(4, np.float32)),
+        (np.zeros(7, np.float32), np.full(7, np.nan, np.float32)),
+        (np.full(7, 3e38, np.float32), np.full(7, -3e38, np.float32)),
+    ],
+)
+def test_vectors_that_cannot_be_are_refused(vector, mean):
+    with pytest.raises(BadVector):
+        ServerOptimiser(RunConfig(), 5).apply(vector, mean)
+
+
+def test_momentum_is_refused_where_the_rule_has_none():
+    with pytest.raises(BadSetting, match="server_momentum: saw it with adam"):
+        ServerOptimiser(RunConfig(server_optimiser="adam", server_momentum=0.9), 5)
