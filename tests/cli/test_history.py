@@ -1,0 +1,135 @@
+"""`fedgc speeds`, `fedgc status`, `fedgc store`: what they say of a store that holds two runs."""
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgc.cli.commands import app
+from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.history import DeviceRow, RoundRow
+from fedgc.store.database import Store
+from fedgc.store.records import Appended, Begun, Decided, Ended, Present, Seen
+
+FAST, SLOW = "aa" * 8, "bb" * 8
+
+
+def round_row(number: int, slow_s: float) -> RoundRow:
+    devices = (
+        DeviceRow(FAST, finished=8, counted=8, step_s=0.01, spread_s=0.001, up_bytes=2_000_000, upload_s=1.0),
+        DeviceRow(
+            SLOW, finished=4, counted=2, step_s=slow_s, spread_s=0.01, failure="lost" if number == 2 else ""
+        ),
+    )
+    return RoundRow(
+        round=number,
+        version=number - 1,
+        started=1000.0 + number,
+        working_s=1.0,
+        collecting_s=0.5,
+        outcome="synced",
+        chunks=8,
+        covered=8,
+        short=(),
+        replicas=2,
+        blocks=2,
+        needed=2,
+        amplification=1.5,
+        error=None,
+        loss=0.5,
+        samples=80,
+        skips=3,
+        takes=2,
+        pruned=1,
+        repairs=0,
+        reason="every round",
+        devices=devices,
+    )
+
+
+@pytest.fixture
+def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "fedgc.db"
+    monkeypatch.setenv("FEDGC_DB", str(path))
+    with Store.open() as store:
+        for run in ("first", "second"):
+            store.write(Begun(1000.0, run, RunConfig(task="digits").table()))
+            store.write(Decided(1000.5, run, 1, "plan", {}, "8 chunks on 2 devices"))
+            for number in (1, 2, 3):
+                store.write(Appended(1001.0 + number, run, round_row(number, 0.04)))
+        store.write(Seen(1000.0, FAST, "quick", link="session"))
+        store.write(Seen(1000.0, SLOW, "slow", link="session"))
+        store.write(Ended(1010.0, "first", "completed", ""))
+        present = {"round": 4, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "copies": 2}
+        store.write(Present(1011.0, "second", present))
+    return path
+
+
+def fedgc(*words: str) -> str:
+    said = CliRunner().invoke(app, list(words), catch_exceptions=False, env={"COLUMNS": "200"})
+    return said.stdout
+
+
+def test_speeds_says_what_each_device_could_do(told: Path):
+    answer = json.loads(fedgc("speeds", "--json"))
+    slow = next(device for device in answer["devices"] if device["name"] == "slow")
+    assert answer["task"] == "digits"
+    assert slow["speed"]["step_s"] == pytest.approx(0.04)
+    assert slow["counted_share"] == pytest.approx(0.5)
+    assert slow["failures"] == 2
+    assert len(slow["trend_step_s"]) == slow["rounds"] == 6
+
+
+def test_speeds_shows_the_same_to_people(told: Path):
+    said = fedgc("speeds")
+    line = next(line for line in said.splitlines() if "slow" in line)
+    assert "25.0" in line
+    assert "50%" in line
+    assert "██████" in line
+
+
+def test_status_says_how_the_newest_run_stands_and_why(told: Path):
+    said = fedgc("status")
+    assert "round 4 of 9, working: 3 of 8 chunks have a copy, 2 aimed for" in said
+    assert "last round 3: synced, 2 replicas, 2 blocks, amplification 1.50" in said
+    assert "plan: 8 chunks on 2 devices" in said
+    assert "running, silent for" in said
+
+
+def test_status_of_a_named_run_as_json(told: Path):
+    answer = json.loads(fedgc("status", "--run", "first", "--json"))
+    assert answer["run"]["state"] == "completed"
+    assert answer["last_round"]["counted"] == 10
+    assert [device["name"] for device in answer["devices"]] == ["quick", "slow"]
+    assert answer["decisions"][0]["reason"] == "8 chunks on 2 devices"
+
+
+def test_a_run_that_is_not_there_and_a_store_that_is_not_there_are_named(told: Path, monkeypatch, tmp_path):
+    with pytest.raises(Unusable, match="third"):
+        fedgc("status", "--run", "third")
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "none.db"))
+    with pytest.raises(Unusable, match="saw nothing there"):
+        fedgc("speeds")
+
+
+def test_watch_needs_a_terminal(told: Path):
+    with pytest.raises(Unusable, match="saw no terminal"):
+        fedgc("status", "--watch")
+
+
+def test_the_store_is_checked_copied_and_folded(told: Path, tmp_path: Path):
+    assert json.loads(fedgc("store", "check", "--json"))["rounds"] == 6
+    assert "copied to" in fedgc("store", "backup", str(tmp_path / "copy.db"))
+    with Store.open(str(tmp_path / "copy.db")) as copy:
+        assert len(copy.runs()) == 2
+    assert "device rows folded" in fedgc("store", "vacuum", "--keep", "1")
+    with pytest.raises(Unusable, match="--keep: saw 0"):
+        fedgc("store", "vacuum", "--keep", "0")
+
+
+def test_a_damaged_store_is_said_to_be_so(told: Path):
+    told.write_bytes(told.read_bytes()[:4096] + b"x" * 8192 + told.read_bytes()[12288:])
+    with pytest.raises((EdgeFailed, Unusable)):
+        fedgc("store", "check")
