@@ -48,6 +48,7 @@ class RunConfig:
 
     # What is trained
     run: str = _setting("", "the run's name in the store (empty: one is made up)")
+    resume: str = _setting("", "the name of a run to go on with, from its last checkpoint")
     task: str = _setting("digits", "a shipped task's name, or module:attribute of your own")
     rounds: int = _setting(20, "rounds to run", _count, "at least 1")
     local_steps: int = _setting(
@@ -122,8 +123,16 @@ class RunConfig:
     evaluate_every: int = _setting(
         1, "rounds between evaluations on the server (0: never)", _not_negative, "0 or more"
     )
-    checkpoint_dir: str = _setting("", "where checkpoints go (empty: none are written)")
-    keep_checkpoints: int = _setting(3, "how many are kept", _count, "at least 1")
+    checkpoint_dir: str = _setting(
+        "", "folder of all runs' checkpoints (empty: runs/ beside the default store)"
+    )
+    keep_checkpoints: int = _setting(3, "how many are kept (0: none are written)", _not_negative, "0 or more")
+    keep_rounds: int = _setting(
+        10_000,
+        "rounds whose device rows the store keeps before it folds them into summaries",
+        _count,
+        "at least 1",
+    )
 
     def __post_init__(self) -> None:
         hints = get_type_hints(type(self))

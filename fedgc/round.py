@@ -40,6 +40,7 @@ from fedgc.codes import (
     Solution,
     Wire,
     amplification_limit,
+    estimate_correlation,
     orders_for_round,
     worth_waiting,
 )
@@ -326,10 +327,19 @@ class Round:
         limit = amplification_limit(self.plan.error_limit, EPSILON[Wire.FLOAT32])
         for blocks in range(self._ledger.blocks, 0, -1):
             code = FrameCode(self.plan.placement, blocks)
-            solution = code.solve(code.prune(done_wc, cost=self.plan.upload_s, limit=limit))
+            kept_wc = code.prune(done_wc, cost=self.plan.upload_s, limit=limit)
+            solution = code.solve(kept_wc, correlation=self._likeness())
             if solution.amplification <= limit:
                 break
         return solution
+
+    def _likeness(self) -> float | None:
+        """Estimate how alike chunk updates are: how far full chunks may stand in for short ones."""
+        samples = {chunk.number: chunk.samples for chunk in self.plan.chunks}
+        seen = {number: copy.sketch for number, copy in self.copies.items() if copy.sketch}
+        if len(seen) < 2:
+            return None
+        return estimate_correlation([[samples[number] * each for each in seen[number]] for number in seen])
 
     def _receive(self, event: Codeword) -> list[Command]:
         worker = self._worker.get(event.device)

@@ -6,13 +6,14 @@ back, in the order in which it comes. Beside a round's commands these are
 
     Apply     the running sum is complete: divide by the samples, step the optimiser, that is the new version
     Append    one round's row, to be kept
+    Chose     a new plan, what it was made from, and why
     Finished  nothing more will come
 
 May import: round and below.
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean, median, pstdev
 from types import MappingProxyType
@@ -48,6 +49,15 @@ class Append:
 
 
 @dataclass(frozen=True, slots=True)
+class Chose:
+    """From this round on another plan holds: what it was made from, and why."""
+
+    round: int
+    basis: Mapping[str, object]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class Finished:
     """The run is over; `complete` says whether it did all its rounds."""
 
@@ -55,7 +65,7 @@ class Finished:
     complete: bool
 
 
-Output = Command | Apply | Append | Finished
+Output = Command | Apply | Append | Chose | Finished
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,16 +176,18 @@ class Run:
 
     def _begin(self, now: float) -> list[Output]:
         """Plan where the plan no longer fits, then give work to everybody."""
+        outputs: list[Output] = []
         if self._plan is None or self._others_are_there(self._plan) or self._speeds_changed(self._plan):
             self._plan = make_plan(self._fleet(), self._speeds(), self.config, steps=self.config.local_steps)
             self._carried = frozenset()
+            outputs.append(Chose(self.number, _basis(self._plan), self._plan.reason))
         self._fleet_changed = False
         self._begun = True
         assignment = Assignment(self.number, self.version, self._target, self.config.seed, self._carried)
         self.round = Round(self._plan, assignment, self._decide)
         present = list(self._present.values())
         self._present = {joined.device: replace(joined, kept=()) for joined in present}  # kept counts once
-        return self._in_round(self.round.start(now, present), now)
+        return [*outputs, *self._in_round(self.round.start(now, present), now)]
 
     def _settle(self, over: Round, now: float) -> list[Output]:
         """Draw the consequences of a closed round, and begin the next one."""
@@ -304,6 +316,20 @@ class Run:
         }
         for device, step_s in state.step_s:
             self._steps[device].append(step_s)
+
+
+def _basis(plan: Plan) -> dict[str, object]:
+    """Return what a plan was made from, and what it came to, as plain values."""
+    loads = plan.placement.loads
+    return {
+        "chunks": len(plan.chunks),
+        "replicas": plan.placement.replicas,
+        "most_blocks": plan.most_blocks,
+        "deadline_s": plan.deadline_s,
+        "loads": dict(zip(plan.devices, loads, strict=True)),
+        "step_s": dict(zip(plan.devices, plan.step_s, strict=True)),
+        "measured": plan.measured,
+    }
 
 
 def _row(over: Round) -> RoundRow:

@@ -36,7 +36,7 @@ FLOATS = [name for name in NAMES if takes(name, float)]
 FREE_TEXTS = [name for name in NAMES if takes(name, str)]
 CHOICES = [name for name in NAMES if choices(name)]
 OVER_0 = [name for name in FLOATS if name != "server_momentum"]
-MAY_BE_0 = ["seed", "threads", "evaluate_every"]
+MAY_BE_0 = ["seed", "threads", "evaluate_every", "keep_checkpoints"]
 
 
 def refused(table: dict[str, object]) -> str:

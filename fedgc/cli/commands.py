@@ -25,8 +25,12 @@ RunName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")]
 
+Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
+
 store = typer.Typer(help="Look after the store.", no_args_is_help=True)
+bench = typer.Typer(help="Measure what fedgc claims, beside what it is compared with.", no_args_is_help=True)
 app.add_typer(store, name="store")
+app.add_typer(bench, name="bench")
 
 
 @app.callback()
@@ -47,6 +51,24 @@ def demo(
     from fedgc.cli.settings import parse
 
     run_demo(rounds, parse(settings or []))
+
+
+@app.command()
+def run(
+    task: Annotated[str | None, typer.Option(help="A shipped task, or module:attribute of your own.")] = None,
+    devices: Annotated[int, typer.Option(help="Devices to start on this machine.")] = 4,
+    settings: Settings = None,
+    resume: Annotated[str | None, typer.Option(help="Go on with this run, from its last checkpoint.")] = None,
+) -> None:
+    """Train a task on devices that are started on this machine for it.
+
+    Example: fedgc run --task digits --devices 3 --set rounds=10
+    """
+    from fedgc.cli.run import run_here
+    from fedgc.cli.settings import parse
+
+    table = parse(settings or [])
+    run_here(devices, {**table, **({"task": task} if task else {})}, resume)
 
 
 @app.command()
@@ -106,3 +128,15 @@ def vacuum(
     from fedgc.cli import upkeep
 
     upkeep.vacuum(keep)
+
+
+@bench.command("codes")
+def bench_codes(as_json: AsJson = False, quick: Quick = False) -> None:
+    """Condition, error and time of the codes, of the published one and of older ones.
+
+    Example: fedgc bench codes --json
+    """
+    from fedgc.bench.codes import bench_codes as measure
+    from fedgc.cli.bench import show
+
+    show(measure(quick=quick), as_json=as_json)

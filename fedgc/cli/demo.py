@@ -9,24 +9,20 @@ May import: flower.local, store, cli.
 
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
-
-from rich.console import Console
-from rich.live import Live
+from typing import Final
 
 from fedgc.cli import view
+from fedgc.cli.follow import POLL_S, Seen, look, print_tables, show_on, why_incomplete
 from fedgc.cli.settings import Setting
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.flower.local import LocalFederation, Node
-from fedgc.history import DeviceRow
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
-from fedgc.store.views import Round, Run
 
 SETTINGS: Final[Mapping[str, Setting]] = {
     "task": "digits",
@@ -40,7 +36,6 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 SLOW, KILLED = "slow-device", "killed-device"
 PACE_S: Final = 0.02  # least seconds of a local step
 SLOWER: Final = 4
-POLL_S: Final = 0.2
 
 
 @dataclass(slots=True)
@@ -76,20 +71,18 @@ def run_demo(rounds: int, settings: Mapping[str, Setting]) -> None:
     with Store.open() as store:
         console.print(f"run {run}, store {store.name}", soft_wrap=True)
         began = time.monotonic()
-        with LocalFederation(_nodes(keys)) as federation:
+        with LocalFederation(_nodes(keys)) as federation, show_on(console, rounds) as show:
             flower_run = federation.submit(config.table())
-            show = _Terminal(console, rounds) if console.is_terminal else _Lines(console)
-            with show:
-                while federation.running(flower_run):
-                    seen = _seen(store, run)
-                    story.act(federation, seen.rounds[-1].row.round if seen.rounds else 0)
-                    show.update(seen, story.notes)
-                    time.sleep(POLL_S)
-                seen = _seen(store, run)
+            while federation.running(flower_run):
+                seen = look(store, run)
+                story.act(federation, seen.last)
                 show.update(seen, story.notes)
-            last_words = federation.log(f"run-{flower_run}").read_text(errors="replace").strip()
-        _print(console, seen, time.monotonic() - began)
-        _judge(seen, story, last_words.splitlines()[-1] if last_words else "its log is empty")
+                time.sleep(POLL_S)
+            seen = look(store, run)
+            show.update(seen, story.notes)
+            log = federation.log(f"run-{flower_run}").read_text(errors="replace")
+        print_tables(console, seen, time.monotonic() - began)
+    _judge(seen, story, log)
 
 
 def _nodes(keys: Path) -> list[Node]:
@@ -103,83 +96,11 @@ def _nodes(keys: Path) -> list[Node]:
     ]
 
 
-@dataclass(frozen=True, slots=True)
-class _Seen:
-    """The run as the store tells it."""
-
-    run: Run | None
-    rounds: tuple[Round, ...] = ()
-    rows: Mapping[str, Sequence[tuple[int, DeviceRow]]] = field(default_factory=dict)
-    names: Mapping[str, str] = field(default_factory=dict)
-
-    def counted_after(self, name: str, round_number: int) -> bool:
-        """Whether work of this device was counted after that round."""
-        own = [row for device, row in self.rows.items() if self.names.get(device) == name]
-        return any(row.counted for rows in own for number, row in rows if number > round_number)
-
-
-def _seen(store: Store, run: str) -> _Seen:
-    found = next((each for each in store.runs() if each.run == run), None)
-    if found is None:
-        return _Seen(None)
-    names = {device.device: device.name for device in store.devices()}
-    rows = {device: history for device in names if (history := store.device_history(run, device))}
-    return _Seen(found, store.rounds(run), rows, names)
-
-
-class _Lines:
-    """One line a round: for pipes and logs."""
-
-    def __init__(self, console: Console) -> None:
-        self._console = console
-        self._shown = 0
-        self._noted = 0
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-    def update(self, seen: _Seen, notes: Sequence[str]) -> None:
-        for note in notes[self._noted :]:
-            self._console.print(note, soft_wrap=True)
-        for each in seen.rounds[self._shown :]:
-            self._console.print(view.round_line(each), soft_wrap=True, highlight=False)
-        self._noted, self._shown = len(notes), len(seen.rounds)
-
-
-class _Terminal:
-    """A view that is drawn over itself."""
-
-    def __init__(self, console: Console, rounds: int) -> None:
-        self._live = Live(console=console, refresh_per_second=8)
-        self._rounds = rounds
-
-    def __enter__(self) -> Self:
-        self._live.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._live.stop()
-
-    def update(self, seen: _Seen, notes: Sequence[str]) -> None:
-        present = seen.run.present if seen.run else {}
-        self._live.update(view.live_view(self._rounds, present, seen.rounds, notes))
-
-
-def _print(console: Console, seen: _Seen, seconds: float) -> None:
-    if seen.rounds:
-        console.print(view.summary(seen.rounds, seconds))
-        console.print(
-            view.devices_table({d: [row for _, row in own] for d, own in seen.rows.items()}, seen.names)
-        )
-
-
-def _judge(seen: _Seen, story: _Story, last_words: str) -> None:
+def _judge(seen: Seen, story: _Story, log: str) -> None:
     """Say in one line what did not happen that had to."""
-    if seen.run is None or seen.run.state != "completed":
-        reason = seen.run.reason if seen.run and seen.run.reason else last_words
+    reason = why_incomplete(seen, log)
+    if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}")
-    if story.killed_in is None or not seen.counted_after(KILLED, story.killed_in):
-        raise EdgeFailed(f"{KILLED} did not come back in time; it needs more rounds than {len(seen.rounds)}")
+    rows = [row for device, own in seen.rows.items() if seen.names.get(device) == KILLED for row in own]
+    if not any(row.counted for number, row in rows if number > (story.killed_in or seen.last)):
+        raise EdgeFailed(f"{KILLED} did not come back in time; it needs more rounds than {seen.last}")

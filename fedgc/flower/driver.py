@@ -14,16 +14,18 @@ from dataclasses import dataclass, replace
 from logging import INFO, WARNING, Logger
 from typing import Final
 
+import numpy as np
+
+from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, Refused
 from fedgc.flower import typed
 from fedgc.flower.listener import Listener
 from fedgc.flower.pieces import Vector
-from fedgc.flower.running_sum import RunningSum
 from fedgc.flower.sink import Live, LiveDevice, Sink
 from fedgc.history import DeviceRow, RoundRow, Speeds
 from fedgc.messages import Add, Event, Tick
-from fedgc.run import Append, Apply, Finished, Output, Run, RunState
+from fedgc.run import Append, Apply, Chose, Finished, Output, Run, RunState
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.task import Task
 from fedgc.train import CommonModel, ServerOptimiser
@@ -59,7 +61,8 @@ class Driver:
         self.model: Vector = self.common.first()
         state = self._restored(job.resume) if job.resume else None
         self._run = Run(job.config, now=clock(), size=self.common.size, speeds=job.speeds, resume=state)
-        self._sum = RunningSum(self.common.size)
+        self._due: Checkpoint | None = None  # written once its round is in the history
+        self._sum: RunningSum | None = None  # of the round under way, once a codeword is there
         self._beside = ThreadPoolExecutor(1, "fedgc-beside")
         self._measuring: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown = 0.0
@@ -103,26 +106,35 @@ class Driver:
     def _do(self, output: Output, listener: Listener) -> None:
         match output:
             case Add():
-                self._sum.add(output.weights, listener.take(output.device, output.round, output.attempt))
+                self._add(output, listener)
             case Apply():
                 self._apply(output, listener)
             case Append():
                 self._append(output.row, listener)
+            case Chose():
+                self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
                 self.finished = output
             case _:
                 listener.send(output)
 
+    def _add(self, add: Add, listener: Listener) -> None:
+        if self._sum is None:
+            self._sum = RunningSum(self.common.size, len(add.weights), np.float32)
+        self._sum.add(add.weights, listener.take(add.device, add.round, add.attempt))
+
     # ---- a round's end
 
     def _apply(self, apply: Apply, listener: Listener) -> None:
         try:
-            self.model = self._optimiser.apply(self.model, self._sum.mean(apply.samples))
+            if self._sum is not None:
+                mean = self._sum.total() / np.float32(apply.samples)
+                self.model = self._optimiser.apply(self.model, mean)
         except Refused as error:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
         listener.publish(apply.version, self.model)
         if self._job.save:
-            self._beside.submit(self._save, self._job.save, self._checkpoint(apply))
+            self._due = self._checkpoint(apply)
         every = self._job.config.evaluate_every
         if self._job.task.evaluate and every and apply.round % every == 0:
             future = self._beside.submit(self.common.evaluate, self.model)
@@ -139,10 +151,13 @@ class Driver:
             self._log.log(WARNING, "round %d: %s", checkpoint.round, error)
 
     def _append(self, row: RoundRow, listener: Listener) -> None:
-        self._sum.clear()
+        self._sum = None
         row = replace(row, devices=tuple(_counted(device, listener) for device in row.devices))
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
+        if self._due is not None and self._job.save:
+            self._beside.submit(self._save, self._job.save, self._due)
+        self._due = None
 
     def _hear_measures(self, *, wait: bool) -> None:
         while self._measuring and (wait or self._measuring[0][1].done()):

@@ -13,7 +13,7 @@ from fedgc.errors import FedgcError
 from fedgc.flower.sink import Live
 from fedgc.history import RoundRow
 from fedgc.store.keeper import Keeper
-from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present, Seen
+from fedgc.store.records import Appended, Begun, Decided, Ended, Evaluated, Present, Seen
 
 LINK = "session"
 
@@ -69,3 +69,7 @@ class KeptSink:
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Keep what the model was worth after a round."""
         self._keeper.put(Evaluated(self._wall(), self._run, round_, metrics))
+
+    def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
+        """Keep a plan, with what it was made from."""
+        self._keeper.put(Decided(self._wall(), self._run, round_, "plan", basis, reason))

@@ -1,4 +1,8 @@
-"""The ServerApp: from a run's settings to a strategy whose history is kept in the store."""
+"""The ServerApp: from a run's settings to a strategy whose history and checkpoints are kept.
+
+A run has a name of its own, since Flower starts a new run for every attempt: a resume goes on under the
+same name, from its last checkpoint, and the store shows one history.
+"""
 
 import os
 import time
@@ -18,6 +22,8 @@ from fedgc.store.engine import default_path
 from fedgc.store.keeper import Keeper
 from fedgc.task import Task, named
 
+FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
+
 
 def server_app(task: Task | None = None) -> ServerApp:
     """Return the app that runs FedGC; without a task the run's settings name it."""
@@ -28,13 +34,17 @@ def server_app(task: Task | None = None) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config = RunConfig.read(context.run_config)
         chosen = task or named(config.task, config)
+        run, folder = _name(config, context.run_id), _folder(config)
+        resumed = checkpoint.load(folder / config.resume, tell=LOG.warning) if config.resume else None
         with Store.open() as store:
+            store.fold(config.keep_rounds)
             speeds = store.speeds(config.task)
         aside = default_path(os.environ).with_name(f"aside-{context.run_id}.jsonl")
         keeper = Keeper(Store.open, aside, LOG.warning)
-        sink = KeptSink(keeper, _name(config, context.run_id), time.time, time.time() - time.monotonic())
+        sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic())
         with sink.recorded(config):
-            strategy = FedGC(chosen, config, sink, speeds=speeds, save=_save(config))
+            save = _save(folder / run, config.keep_checkpoints, keeper) if config.keep_checkpoints else None
+            strategy = FedGC(chosen, config, sink, speeds=speeds, save=save, resume=resumed)
             strategy.summary()
             strategy.start(grid)
 
@@ -43,15 +53,18 @@ def server_app(task: Task | None = None) -> ServerApp:
 
 def _name(config: RunConfig, flower_run: int) -> str:
     """Return what the run is called in the store."""
-    return config.run or f"{config.task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
+    made_up = f"{config.task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
+    return config.resume or config.run or made_up
 
 
-def _save(config: RunConfig) -> Save | None:
-    if not config.checkpoint_dir:
-        return None
-    folder = Path(config.checkpoint_dir)
+def _folder(config: RunConfig) -> Path:
+    """Return where all runs have their checkpoints."""
+    return Path(config.checkpoint_dir) if config.checkpoint_dir else default_path(os.environ).parent / "runs"
 
+
+def _save(folder: Path, keep: int, keeper: Keeper) -> Save:
     def save(made: checkpoint.Checkpoint) -> None:
-        checkpoint.save(folder, made, config.keep_checkpoints)
+        keeper.flush(FLUSH_S)  # a round that a resume does not run again must be in the history
+        checkpoint.save(folder, made, keep)
 
     return save

@@ -50,6 +50,9 @@ class Sink(Protocol):
     def stopped(self, reason: str) -> None:
         """The process is being ended from outside: what is not said now will not be said."""
 
+    def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
+        """Another plan holds from this round on."""
+
 
 class Silence:
     """A sink that keeps nothing."""
@@ -64,4 +67,7 @@ class Silence:
         """Keep nothing."""
 
     def stopped(self, reason: str) -> None:
+        """Keep nothing."""
+
+    def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
         """Keep nothing."""

@@ -5,7 +5,7 @@ from fedgc.replay.modelled import Modelled, Replayed, discarded, replay, timelin
 from fedgc.replay.models import MODELS, Model, Weather
 from fedgc.replay.pipe import UNCONTENDED, Line, Pipe, arrivals_s
 from fedgc.replay.under import Under
-from fedgc.replay.world import Fate, Span, Terms, World
+from fedgc.replay.world import Fate, Finding, Span, Terms, Witness, World
 
 __all__ = [
     "Modelled",
@@ -27,5 +27,7 @@ __all__ = [
     "World",
     "Terms",
     "Fate",
+    "Witness",
+    "Finding",
     "Under",
 ]

@@ -28,6 +28,7 @@ from fedgc.messages import (
     Joined,
     Kept,
     Lost,
+    Mix,
     Progress,
     Repair,
     Reveal,
@@ -111,6 +112,32 @@ class Nature(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Finding:
+    """What a device says of a chunk that it has finished, beside the time."""
+
+    samples: int = 1
+    squared_norm: float = 1.0
+    loss: float = 0.0
+    sketch: tuple[float, ...] = ()
+
+
+NOTHING_FOUND: Final = Finding()
+
+
+class Witness(Protocol):
+    """Who knows what training gives, where more than time is simulated."""
+
+    def begin(self, work: Work) -> None:
+        """A device was given this work."""
+
+    def carry_on(self, work: Continue) -> None:
+        """A device goes on from a round that was not exchanged."""
+
+    def finding(self, chunk: int, target: int) -> Finding:
+        """Return what a device finds that takes this chunk to that many steps."""
+
+
+@dataclass(frozen=True, slots=True)
 class Terms:
     """How the world is set up, the same for every device."""
 
@@ -130,16 +157,21 @@ class World:
     """Owns the clock and what every device is at."""
 
     def __init__(
-        self, devices: Sequence[str], nature: Nature, terms: Terms, holds: Sequence[Held] = ()
+        self,
+        devices: Sequence[str],
+        nature: Nature,
+        terms: Terms,
+        holds: Sequence[Held] = (),
+        witness: Witness | None = None,
     ) -> None:
         workers = len(devices)
-        self.computed = 0  # chunks taken to their target
-        self.uploads = 0
-        self.sent = 0.0  # whole updates that were sent, in parts
-        self.now = 0.0
+        self.now, self.sent = 0.0, 0.0  # sent: whole updates, in parts
+        self.computed, self.uploads = 0, 0  # computed: chunks taken to their target
         self._devices = tuple(devices)
         self._index = {device: w for w, device in enumerate(devices)}
         self._nature, self._terms, self._holds = nature, terms, tuple(holds)
+        self._witness = witness
+        self.asked: dict[tuple[str, int], Mix | None] = {}  # what (device, attempt) sends in this round
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
         self._order = count()
@@ -248,7 +280,19 @@ class World:
         number, chunk, target, spent = said
         if not self._alive[worker]:
             return None
-        return Progress(self.now, self._devices[worker], number, chunk, target, spent, 1, 1.0, 0.0)
+        found = self._witness.finding(chunk, target) if self._witness else NOTHING_FOUND
+        return Progress(
+            self.now,
+            self._devices[worker],
+            number,
+            chunk,
+            target,
+            spent,
+            found.samples,
+            found.squared_norm,
+            found.loss,
+            found.sketch,
+        )
 
     def _transferred(self, now: float) -> Event | None:
         """One transfer a time, so that the machine hears them one by one."""
@@ -314,6 +358,7 @@ class World:
 
     def _open_round(self, number: int) -> None:
         self._number = number
+        self.asked.clear()
         for worker, fate in self._nature.begin(number):
             self._push(self.now + fate.dies_s, _DIES, worker, fate)
 
@@ -337,6 +382,13 @@ class World:
         if command.version != self._version[worker]:
             self._forget(worker)
             self._version[worker] = command.version
+        if self._witness:
+            self._witness.begin(command)
+        self._begin_round(worker, command)
+
+    def _continue(self, worker: int, command: Continue) -> None:
+        if self._witness:
+            self._witness.carry_on(command)
         self._begin_round(worker, command)
 
     def _begin_round(self, worker: int, command: Work | Continue) -> None:
@@ -372,6 +424,7 @@ class World:
     def _send(self, worker: int, command: Reveal | Repair) -> None:
         size = 1.0 / (command.mix.blocks if command.mix else 1)
         flow = self.uploads
+        self.asked[command.device, command.attempt] = command.mix
         self.uploads += 1
         self.sent += size
         self._uploading[flow] = (worker, command, size, self.now)
@@ -436,7 +489,7 @@ _HAPPENS: Final[Mapping[int, Callable[[World, int, Any], Event | None]]] = {
 }
 _OBEYS: Final[Mapping[type, Callable[[World, int, Any], None]]] = {
     Work: World._load,
-    Continue: World._begin_round,
+    Continue: World._continue,
     Skip: World._skip,
     Take: World._take,
     Reveal: World._send,

@@ -287,7 +287,9 @@ class Engine:
     def _finished(self, chunk: int, work: Work) -> Progress:
         trajectory, start = self._trajectories[chunk], self._models[work.version]
         if trajectory.measured is None:
-            signs = key(work.seed, work.version, chunk, "sketch")
+            signs = key(
+                work.seed, work.version, "sketch"
+            )  # one projection for all chunks: their likeness shows
             trajectory.measured = measure(start, self._shelf.vector(chunk), trajectory.samples, signs)
         self._waits = work.lockstep
         return Progress(

@@ -1,8 +1,6 @@
 """Runs on real Flower processes: trained, killed, stopped, refused. Faults are made by signals."""
 
-import os
 import re
-import signal
 import subprocess
 import sys
 from collections import Counter
@@ -91,6 +89,22 @@ def test_a_killed_device_is_lost_and_counted_again_when_it_is_back(federation, s
         assert store.run("killed").state == "stopped"
 
 
+def test_a_lease_is_renewed_between_rounds_and_the_run_goes_on(federation, settings) -> None:
+    run = federation.submit(settings | {"rounds": 10_000, "lease-s": 10.0, "evaluate-every": 0})
+    over = "a session ended: the lease is over"
+    federation.eventually(lambda: federation.run_log(run).count(over) >= 3)
+    after = len(federation.run_log(run))
+    federation.eventually(lambda: "devices=3" in federation.run_log(run)[after:])
+    seen = re.findall(r"round (\d+) (\w+) version=(\d+)", federation.run_log(run))
+    assert [int(number) for number, _, _ in seen] == list(range(1, len(seen) + 1))
+    # All three may be away at once with so short a lease: such a round is empty, and changes no model.
+    assert {outcome for _, outcome, _ in seen} <= {"synced", "empty"}
+    synced = [outcome == "synced" for _, outcome, _ in seen]
+    assert [int(version) for _, _, version in seen] == [sum(synced[:n]) for n in range(len(seen))]
+    federation.stop(run)
+    federation.eventually(lambda: not any(clients(federation, name) for name in federation.nodes))
+
+
 def test_a_bad_setting_is_one_line_and_a_failed_run(federation, settings) -> None:
     run = federation.submit(settings | {"batch-size": 0})
     assert federation.wait(run, 60) == "finished:failed"
@@ -107,18 +121,22 @@ def test_a_setting_that_flower_does_not_know_is_refused_before_the_run(federatio
 
 def test_no_process_outlives_a_starter_that_was_killed(federation, tmp_path: Path) -> None:
     script = (
-        "import sys, time\n"
+        "import time\n"
         "from pathlib import Path\n"
         "from fedgc.flower.local import LocalFederation\n"
         f"with LocalFederation(1, folder=Path({str(tmp_path)!r})) as federation:\n"
-        "    while len(federation.pids('device-0')) < 2: time.sleep(0.05)\n"
-        "    print(*federation.pids('superlink'), *federation.pids('device-0'), flush=True)\n"
+        "    trees = lambda: [federation.pids(name) for name in ('superlink', 'device-0')]\n"
+        "    while min(map(len, trees())) < 2:\n"  # each has started its SuperExec
+        "        time.sleep(0.05)\n"
+        "    print(*sum(trees(), ()), flush=True)\n"
         "    time.sleep(600)\n"
     )
     with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as starter:
-        assert starter.stdout is not None
-        pids = [int(word) for word in starter.stdout.readline().split()]
-        assert len(pids) >= 4
-        assert all(map(alive, pids))
-        os.kill(starter.pid, signal.SIGKILL)
-    federation.eventually(lambda: not any(map(alive, pids)), 10)
+        try:
+            assert starter.stdout is not None
+            pids = [int(word) for word in starter.stdout.readline().split()]
+            living = [pid for pid in pids if alive(pid)]
+        finally:
+            starter.kill()  # SIGKILL: it cannot clean up
+    assert len(living) >= 4
+    federation.eventually(lambda: not any(map(alive, pids)))

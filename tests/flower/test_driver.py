@@ -49,6 +49,9 @@ class Kept:
     def stopped(self, reason: str) -> None:
         self.phases.append("stopped")
 
+    def chose(self, round_: int, basis, reason: str) -> None:
+        self.phases.append("planned")
+
 
 class OneAtATime(Engine):
     """An engine whose steps exclude those of others: torch's generator is the process's."""

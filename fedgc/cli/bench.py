@@ -1,0 +1,38 @@
+"""`fedgc bench`: a report as JSON, or its figures as a table.
+
+May import: bench; rich.
+"""
+
+import sys
+from collections.abc import Mapping
+
+from rich.table import Table
+
+from fedgc.bench.report import Figure, Report
+from fedgc.cli.view import terminal
+
+
+def show(report: Report, *, as_json: bool) -> None:
+    """Print the one JSON object, or the figures for people."""
+    if as_json:
+        sys.stdout.write(report.json() + "\n")
+        return
+    table = Table(title="Figures")
+    table.add_column("figure", no_wrap=True)
+    table.add_column("value", justify="right")
+    for name, figure in report.figures.items():
+        table.add_row(name, _words(figure))
+    terminal().print(table)
+
+
+def _words(figure: Figure) -> str:
+    """Return a figure in words.
+
+    >>> _words(0.123456), _words(None), _words({"4,2": 2.414, "8,2": None})
+    ('0.1235', 'not measured', '4,2: 2.414, 8,2: not measured')
+    """
+    if figure is None:
+        return "not measured"
+    if isinstance(figure, Mapping):
+        return ", ".join(f"{name}: {_words(value)}" for name, value in figure.items())
+    return f"{figure:.4g}" if isinstance(figure, float) else str(figure)
