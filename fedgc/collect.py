@@ -95,8 +95,8 @@ class CodedSum:
         self._asked = {each for each in self._asked if each[0] != worker}
         self._reopen([key for key in self._owed if key[0] == worker])
 
-    def again(self, worker: int, kept_c: Bool) -> tuple[Reveal | Repair, ...]:
-        """A worker came back: ask once more for what it can still send, open what it cannot."""
+    def ask_again(self, worker: int, kept_c: Bool) -> tuple[Reveal | Repair, ...]:
+        """Return once more the requests of what a worker can still send, and open what it cannot."""
         self._asked = {each for each in self._asked if each[0] != worker}
         mine = [key for key in self._owed if key[0] == worker]
         able = [key for key in mine if kept_c[list(self._owed[key].terms.chunks)].all()]

@@ -110,6 +110,21 @@ class RunConfig:
     )
 
     # Links
+    clients: Literal["fedgc", "stock"] = _setting(
+        "fedgc",
+        "stock: unmodified Flower ClientApps, which are sent Flower's own train and evaluate messages",
+    )
+    link: Literal["auto", "session", "messages"] = _setting(
+        AUTO,
+        "session: one lasting connection per device; messages: Flower messages alone; "
+        "auto: sessions, and messages for each device whose session does not connect",
+    )
+    connect_s: float = _setting(
+        10.0,
+        "how long a device tries to connect its session before it goes on over messages",
+        _positive,
+        "above 0",
+    )
     bind: str = _setting("127.0.0.1:0", "address the session listener binds to (port 0: any free one)")
     advertise: str = _setting("", "address devices are told (empty: the bound one)")
     lease_s: float = _setting(3600.0, "a session's life before it is renewed", _positive, "above 0")

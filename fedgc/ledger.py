@@ -113,12 +113,20 @@ class Ledger:
         self.live_w[worker] = False
         self._recount()
 
-    def failed(self, worker: int, chunks: Iterable[int]) -> None:
-        """A worker cannot give these chunks in this round, finished or not."""
-        for chunk in chunks:
+    def failed(self, worker: int, chunks: Iterable[int]) -> bool:
+        """A worker cannot give these chunks in this round, finished or not; return whether that is news."""
+        lost = [chunk for chunk in chunks if self.able_wc[worker, chunk]]
+        for chunk in lost:
             self.able_wc[worker, chunk] = False
             self.done_wc[worker, chunk] = False
             self._drop(worker, chunk)
+        self._recount()
+        return bool(lost)
+
+    def restored(self, worker: int, chunk: int) -> None:
+        """A copy that was left out counts after all."""
+        self.able_wc[worker, chunk] = True
+        self.done_wc[worker, chunk] = True
         self._recount()
 
     def finished(self, worker: int, chunk: int) -> None:

@@ -20,6 +20,8 @@ from fedgc.errors import BadMessage
 
 WIRE_VERSION: Final = 1  # both sides refuse another at the first hello
 SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which copies are compared
+LARGEST_SKETCH: Final = 1e60  # far above any update, and its square times any number of samples is finite
+LONGEST_REASON: Final = 1000
 
 Kind = Literal["coded", "local", "masked"]
 Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped"]
@@ -49,6 +51,11 @@ def _amounts(message: object, *names: str) -> None:
     for name in names:
         value = getattr(message, name)
         _check(math.isfinite(value) and value >= 0, message, f"a finite {name} of 0 or more")
+
+
+def _sketched(message: object, sketch: tuple[float, ...]) -> None:
+    _check(len(sketch) in (0, SKETCH_NUMBERS), message, f"{SKETCH_NUMBERS} sketch numbers, or none")
+    _check(all(abs(each) <= LARGEST_SKETCH for each in sketch), message, f"a sketch up to {LARGEST_SKETCH:g}")
 
 
 def _finite(message: object, values: Iterable[float], what: str) -> None:
@@ -81,8 +88,7 @@ class Kept:
 
     def __post_init__(self) -> None:
         _counts(self, "version", "chunk", "reached")
-        _check(len(self.sketch) in (0, SKETCH_NUMBERS), self, f"{SKETCH_NUMBERS} sketch numbers, or none")
-        _finite(self, self.sketch, "sketch")
+        _sketched(self, self.sketch)
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,6 +161,7 @@ class Failed:
     def __post_init__(self) -> None:
         _event(self)
         _counts(self, "round")
+        _check(len(self.reason) <= LONGEST_REASON, self, f"a reason of at most {LONGEST_REASON} characters")
         _distinct(self, self.chunks, "chunks")
 
 
@@ -178,8 +185,7 @@ class Progress:
         _amounts(self, "seconds", "squared_norm")
         _counts(self, "round", "chunk", "reached", "samples")
         _finite(self, (self.loss,), "loss")
-        _check(len(self.sketch) in (0, SKETCH_NUMBERS), self, f"{SKETCH_NUMBERS} sketch numbers, or none")
-        _finite(self, self.sketch, "sketch")
+        _sketched(self, self.sketch)
 
 
 @dataclass(frozen=True, slots=True)

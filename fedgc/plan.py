@@ -26,6 +26,7 @@ from fedgc.history import Speeds
 UNKNOWN_STEP_S: Final = 0.05  # only the ratio between devices matters until the first round is measured
 FIRST_DEADLINE_S: Final = 600.0  # nothing is known of these devices yet
 LEAST_DEADLINE_S: Final = 10.0
+DEAF_DEADLINE_S: Final = 60.0  # each message over Flower's own links takes seconds, whatever it carries
 PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
 LEAST_UPLOAD_S: Final = 60.0
 UNKNOWN_UPLINK: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
@@ -77,6 +78,7 @@ class Fleet:
     holds: Mapping[str, frozenset[int]]
     chunks: tuple[Chunk, ...]
     size: int = 0
+    deaf: bool = False  # some of them hear nothing between their messages
 
     @property
     def able(self) -> tuple[str, ...]:
@@ -111,7 +113,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         measured=measured,
         step_s=step_s,
         upload_s=upload_s,
-        deadline_s=_deadline_s(config, placement, steps, step_s, measured),
+        deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
         upload_deadline_s=_upload_deadline_s(config, devices, speeds, size_bytes),
         error_limit=config.error_limit,
         reason=f"{len(chunks)} chunks on {len(devices)} devices, {how}",
@@ -144,15 +146,15 @@ def _upload_s(device: str, speeds: Speeds, size_bytes: int) -> float:
 
 
 def _deadline_s(
-    config: RunConfig, placement: Placement, steps: int, step_s: Sequence[float], measured: bool
+    config: RunConfig, placement: Placement, steps: int, step_s: Sequence[float], *, deaf: bool
 ) -> float:
     if config.deadline_s != AUTO:
         return float(config.deadline_s)
-    if not measured:
+    if not step_s:
         return FIRST_DEADLINE_S
     loads = placement.holds.sum(axis=1)
     slowest = max(float(load) * steps * seconds for load, seconds in zip(loads, step_s, strict=True))
-    return max(LEAST_DEADLINE_S, PATIENCE * slowest)
+    return max(DEAF_DEADLINE_S if deaf else LEAST_DEADLINE_S, PATIENCE * slowest)
 
 
 def _upload_deadline_s(config: RunConfig, devices: Sequence[str], speeds: Speeds, size_bytes: int) -> float:

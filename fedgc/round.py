@@ -1,27 +1,48 @@
-"""One round: events in, commands out. Everything that fedgc does in a round stands in TABLE, below.
+"""One round: events in, commands out. Two tables at the end of this file say what reacts to what.
 
-A round goes from one common model to the next decision. Devices walk their chunks of data; every chunk is
-held by several devices, so that what a slow or dead one has not finished, another has.
+A round goes from one common model to the next decision. The data is cut in chunks; every chunk is held by
+several devices, so that what a slow or dead one has not finished, another has.
 
-    WORKING      Devices train. Each finished chunk is a *copy*. As copies come in, the round tells
-                 others to skip that chunk, or to take another next. Once every chunk has one copy, the
-                 gate says whether this round is worth an exchange; if so, the round waits for `aim`
-                 copies of every chunk: with b copies, each device need send only 1/b of a model.
-    COLLECTING   The finished copies are fixed. A code says what each device mixes into one short
-                 codeword so that a weighted sum of codewords is the sum over all chunks. A codeword
-                 that is lost is made good by other holders of the same chunks.
-    CLOSED       synced       the sum over all chunks is exact
+    WORKING      Devices train, chunk by chunk, to `target` steps. A finished chunk is a *copy*. As copies
+                 come in, the round tells others to skip that chunk, or which to take next. Once every chunk
+                 that can be had has one copy, the gate says whether the round is worth an exchange. If it
+                 is, the round waits for `aim` copies of every chunk.
+    COLLECTING   What is finished is fixed, and with it the number of blocks b: at least b copies of every
+                 chunk let each device send 1/b of a model. Each mixes its finished chunks into one such
+                 *codeword*, so that a weighted sum of codewords is the sum over all chunks. A codeword that
+                 is lost is made good by other holders of the same chunks.
+    CLOSED       synced       the sum over all chunks is exact, up to rounding
                  approximate  some chunks are missing; which, and how much it matters, is said
                  skipped      not worth an exchange: devices carry on from where they are
-                 empty        nobody finished anything
+                 empty        nothing of what was finished could be had
                  stopped      somebody asked for it
 
-A round does no I/O, reads no clock and holds no vector: the driver (fedgc/flower, fedgc/sim) tells it what
-happened and carries out what it says. What must always hold: every (column, chunk) term enters the sum
-exactly once; a copy on a lost device stops counting unless the device comes back with it; a loss after
-`Add` changes nothing; whatever does not belong here is refused with a reason and counted; it always ends.
+Exact, because with R_j the column of device j in the code, and U_jc what it mixes chunk c in with,
 
-May import: collect, ledger, tally, plan, codes, gate, messages, history.
+    sum over devices j, chunks c of  R_j (U_jc . update_c)  =  sum over chunks c of  update_c.
+
+Device j's codeword is the inner sum over its chunks; each (j, c) is a *term*. A repair is a part of j's
+column that somebody else sends (attempt 1 and up; attempt 0 is a device's own codeword). What must always
+hold: no term enters the sum twice, and in a synced round each has entered once; a copy on a lost device
+counts no more until the device is back and tells it again; a loss after `Add` changes nothing; what does
+not belong here is refused with a reason, and counted where it is a device of this plan; it always ends.
+
+Two devices, chunks 0 and 1 on both, blocks = 2:
+
+    start                     Work(a, order 0 1)  Work(b, order 1 0)
+    Progress(a, 0)            -                         one copy of chunk 0
+    Progress(b, 1)            -                         the gate is asked: exchange
+    Progress(a, 1)            Skip is not sent: 2 copies of chunk 1, and b has done its own
+    Progress(b, 0)            Reveal(a)  Reveal(b)      2 copies of each: codewords of half a model
+    Codeword(a)               Add(a)
+    Lost(b)                   Repair(a, column b)       a sends b's half as well
+    Codeword(a, attempt 1)    Add(a)  Close(a, synced)
+
+A round does no I/O, reads no clock and holds no vector: `run` begins it and hands it events, and the driver
+carries out what it says. Which worker leaves or takes which chunk is kept by `ledger`, which copies are the
+same by `copies`, which term is where by `collect`; when is said here.
+
+May import: collect, copies, ledger, tally, plan, codes, gate, messages.
 """
 
 import math
@@ -40,13 +61,12 @@ from fedgc.codes import (
     Solution,
     Wire,
     amplification_limit,
-    estimate_correlation,
     orders_for_round,
     worth_waiting,
 )
 from fedgc.collect import CodedSum
+from fedgc.copies import Copies, Copy, Verdict
 from fedgc.gate import Decision, Reports
-from fedgc.gate import Report as GateReport
 from fedgc.ledger import Ledger
 from fedgc.messages import (
     Close,
@@ -67,9 +87,9 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.plan import Plan
-from fedgc.tally import Copy, Tally
+from fedgc.tally import Tally
 
-COPIES_AGREE: Final = 1e-2  # largest relative distance between the sketches of two copies of one chunk
+NAMED: Final = 8  # chunks that a refusal names, however many were sent
 
 
 class State(Enum):
@@ -82,17 +102,28 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What makes this round this round."""
+    """What makes this round this round; `target` counts all steps since the last sync."""
 
     number: int
     version: int
     target: int
     seed: int
     carried: frozenset[str] = frozenset()  # devices that go on from a skipped round
+    rounds_left: int | None = None
 
-    def next_seed(self) -> int:
-        """Return the seed by which this round shifts the order of work."""
+    @property
+    def order_seed(self) -> int:
+        """By how much this round shifts the order of work."""
         return self.seed + self.number
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """What is fixed once collecting begins; `until` bounds all extensions of the upload deadline."""
+
+    solution: Solution
+    sum: CodedSum
+    until: float
 
 
 class Round:
@@ -101,28 +132,24 @@ class Round:
     def __init__(self, plan: Plan, assignment: Assignment, decide: Callable[[Reports], Decision]) -> None:
         self.plan = plan
         self.assignment = assignment
-        self.state = State.WORKING
+        self.copies = Copies()
+        self.tally = Tally.empty(len(plan.devices))
         self.outcome: Outcome | None = None
         self.reason = ""
-        self.tally = Tally.empty(len(plan.devices))
-        self.solution: Solution | None = None
-        self.error: float | None = None
-        self.short: tuple[int, ...] = ()
-        self.working_s = 0.0
-        self.closed_at = 0.0
-        self.started_at = 0.0
+        self.short: tuple[int, ...] = ()  # numbers of the chunks that the sum lacks
+        self.error: float | None = None  # of an approximate sum, relative to its size, as far as can be told
+        self.started_at = self.closed_at = self.working_s = 0.0
         self.next_tick = 0.0
-        self.copies: dict[int, Copy] = {}
         self._decide = decide
-        self._sync = False
+        self._worth_it = False  # the gate has said so
+        self._exchange: Exchange | None = None
         self._ledger = Ledger(plan.placement.holds, plan.most_blocks if plan.blocks_fixed else 1)
         self._worker = {device: w for w, device in enumerate(plan.devices)}
         self._chunk = {chunk.number: c for c, chunk in enumerate(plan.chunks)}
-        self._orders = orders_for_round(plan.placement, assignment.next_seed())
+        self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
+        self._orders = orders_for_round(plan.placement, assignment.order_seed)
         self._working_limit_s = plan.deadline_s * max(1.0, assignment.target / plan.steps)
-        self._sum: CodedSum | None = None
-        self._last_tick = math.inf
-        self._finished: set[tuple[int, int]] = set()
+        self._told: set[tuple[int, int]] = set()  # copies that the tally knows, also of devices lost since
 
     # ---- in and out
 
@@ -130,21 +157,33 @@ class Round:
         """Give work to everybody who is there."""
         self.started_at = now
         self.next_tick = now + self._working_limit_s
-        given = self._join(present, self.assignment.carried)
-        return (*given, *self._take_stock(now))
+        given = self._give_work(present, self.assignment.carried)
+        return (*given, *self._enough_yet(now))
 
     def handle(self, event: Event) -> tuple[Command, ...]:
         """Return what follows from this event; what does not belong here is refused."""
-        if self.state is State.CLOSED:
+        if self.outcome is not None:
             return tuple(self._refuse(event, f"round {self.assignment.number} is closed"))
         if isinstance(event, Tick) and event.now < self.next_tick:
             return ()
-        reaction = TABLE.get((self.state, type(event)))
-        if reaction is None:
-            return tuple(
-                self._refuse(event, f"{type(event).__name__} is not expected while {self.state.value}")
-            )
-        return tuple(reaction(self, event))
+        kind = type(event)
+        if self._exchange is None and kind in WORKING:
+            return tuple(WORKING[kind](self, event))
+        if self._exchange is not None and kind in COLLECTING:
+            return tuple(COLLECTING[kind](self, self._exchange, event))
+        return tuple(self._refuse(event, f"{kind.__name__} is not expected while {self.state.value}"))
+
+    @property
+    def state(self) -> State:
+        """Where the round stands."""
+        if self.outcome is not None:
+            return State.CLOSED
+        return State.WORKING if self._exchange is None else State.COLLECTING
+
+    @property
+    def solution(self) -> Solution | None:
+        """What was solved, once collecting has begun."""
+        return self._exchange.solution if self._exchange else None
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -152,147 +191,61 @@ class Round:
         covered = sum(1 for copies in self._ledger.copies if copies)
         return covered, len(self.plan.chunks), self._ledger.aim
 
-    # ---- reactions: who is there
+    # ---- working
 
-    def _join(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
-        """Give work to these devices; one that is not in this plan waits for the next."""
-        planned = {self._worker[event.device]: event for event in present if event.device in self._worker}
-        self._ledger.joined({worker: event.live for worker, event in planned.items()})
-        given: list[Command] = []
-        for worker, event in planned.items():
-            order = self._ledger.queue(worker, self._orders[worker], self._kept(event))
-            given.append(self._work(worker, order, carry=event.device in carried))
-        return given
+    def _joined(self, event: Joined) -> list[Command]:
+        return [*self._give_work([event]), *self._hand_out(), *self._enough_yet(event.now)]
 
-    def _rejoin(self, event: Joined) -> list[Command]:
-        return [*self._join([event]), *self._go_on(event.now)]
-
-    def _rejoin_late(self, event: Joined) -> list[Command]:
-        """While collecting, a returning device may still send what it owes, or finish what is missing."""
-        worker = self._worker.get(event.device)
-        if worker is None or self._sum is None:
+    def _lost(self, event: Lost) -> list[Command]:
+        if not self._off_the_books(event):
             return []
-        given = self._join([event])
-        kept_c = np.isin(np.arange(len(self.plan.chunks)), self._kept(event))
-        again = self._sum.again(worker, kept_c)
-        return [*given, *again, *self._mend(event.now)]
+        return [*self._hand_out(), *self._enough_yet(event.now)]
 
-    def _lose(self, event: Lost) -> list[Command]:
-        worker = self._worker.get(event.device)
-        if worker is None or not self._ledger.live_w[worker]:
-            return []
-        self._ledger.lost(worker)
-        self.tally.failure[worker] = "lost"
-        if self._sum is not None:
-            self._sum.lost(worker)
-        return self._go_on(event.now)
+    def _failed(self, event: Failed) -> list[Command]:
+        why_not = self._strike(event)
+        if why_not:
+            return self._refuse(event, why_not)
+        return [*self._hand_out(), *self._enough_yet(event.now)]
 
-    def _go_on(self, now: float) -> list[Command]:
-        """There is less than there was: hand out what is open, or mend the sum."""
-        if self.state is State.COLLECTING:
-            return self._mend(now)
-        return [*self._hand_out(), *self._take_stock(now)]
-
-    def _fail(self, event: Failed) -> list[Command]:
-        worker = self._worker.get(event.device)
-        if worker is None or event.round != self.assignment.number:
-            return self._refuse(event, f"a failure outside round {self.assignment.number}")
-        chunks = [self._chunk[number] for number in event.chunks if number in self._chunk]
-        if event.chunks and not chunks:
-            return self._refuse(event, f"chunks {event.chunks} are not in round {self.assignment.number}")
-        self.tally.failure[worker] = event.reason
-        self._ledger.failed(worker, chunks or range(len(self.plan.chunks)))
-        if self._sum is not None:
-            self._sum.again(worker, self._ledger.able_wc[worker])
-        return self._go_on(event.now)
-
-    # ---- reactions: work
-
-    def _count(self, event: Progress) -> list[Command]:
-        refusal = self._refusal(event)
-        if refusal:
-            return self._refuse(event, refusal)
+    def _finished(self, event: Progress) -> list[Command]:
+        """One more copy: others may leave that chunk, and its finisher may be steered."""
+        why_not = self._why_not(event)
+        if why_not:
+            return self._refuse(event, why_not)
         worker, chunk = self._worker[event.device], self._chunk[event.chunk]
         if self._ledger.done_wc[worker, chunk]:
-            return []  # told again: a `Take` crossed the report on its way
-        differs = self._disagreement(event)
-        if differs:
-            self._ledger.failed(worker, [chunk])
-            return [*self._refuse(event, differs), *self._go_on(event.now)]
+            return []  # a finished chunk is told again when asked for, and that may have crossed the report
+        verdict = self.copies.hear(event.chunk, worker, _copy(event))
+        if not verdict.agrees:
+            return [*self._leave_out(event, verdict), *self._hand_out(), *self._enough_yet(event.now)]
+        commands = self._turn(verdict, event.chunk)
         self._book(worker, chunk, event)
-        if self.state is State.COLLECTING:
-            return self._mend(event.now)
-        commands: list[Command] = []
-        for other, instead in self._ledger.skips(chunk):
+        for other, instead in self._ledger.skips(chunk):  # first what to take, then what to leave for it
             commands += self._steer(other, instead)
             commands.append(Skip(self.plan.devices[other], self.assignment.number, event.chunk))
             self.tally.skips += 1
         commands += self._steer(worker, self._ledger.steer(worker))
-        return [*commands, *self._take_stock(event.now)]
+        return [*commands, *self._enough_yet(event.now)]
 
-    def _refusal(self, event: Progress) -> str:
-        """Return why this progress does not count, or nothing."""
-        worker, chunk = self._worker.get(event.device), self._chunk.get(event.chunk)
-        if worker is None or not self._ledger.live_w[worker]:
-            return f"device {event.device} is not in round {self.assignment.number}"
-        if event.round != self.assignment.number:
-            return f"progress of round {event.round}, this is round {self.assignment.number}"
-        if chunk is None or not self._ledger.able_wc[worker, chunk]:
-            return f"chunk {event.chunk} is not this device's"
-        if event.reached != self.assignment.target:
-            return f"chunk {event.chunk} reached {event.reached} steps, needed {self.assignment.target}"
-        return ""
-
-    def _disagreement(self, event: Progress) -> str:
-        """Compare with the first copy; the copies of one chunk are the same vector up to rounding."""
-        first = self.copies.get(event.chunk)
-        if first is None or not first.sketch or not event.sketch:
-            return ""
-        distance, size = math.dist(first.sketch, event.sketch), math.hypot(*first.sketch)
-        if distance <= COPIES_AGREE * size:
-            return ""
-        return f"chunk {event.chunk} differs from the first copy by {distance:.3g} of {size:.3g}"
-
-    def _book(self, worker: int, chunk: int, event: Progress) -> None:
-        self._ledger.finished(worker, chunk)
-        self.copies.setdefault(event.chunk, Copy(event.reached, event.squared_norm, event.loss, event.sketch))
-        if (worker, chunk) in self._finished:
-            return  # told again after a return: no new work
-        self._finished.add((worker, chunk))
-        self.tally.finished[worker] += 1
-        self.tally.busy_s[worker] += event.seconds
-        self.tally.step_s[worker].append(event.seconds / event.reached)
-
-    def _take_stock(self, now: float) -> list[Command]:
+    def _enough_yet(self, now: float) -> list[Command]:
         """Ask the gate at one copy of everything; collect at `aim` copies, once waiting does not pay."""
-        commands: list[Command] = []
         if not self._ledger.reachable:
             return self._close("empty", now)
-        if not self._sync and self._ledger.covered_once:
-            skipped = self._ask_gate(now)
-            if skipped:
-                return skipped
-        while self._sync and self._ledger.covered:
+        if not self._worth_it and self._ledger.covered_once and not self._pass_gate():
+            return self._close("skipped", now)
+        commands: list[Command] = []
+        while self._worth_it and self._ledger.covered:
             if not self._waiting_pays():
                 return [*commands, *self._collect(now)]
             self._ledger.raise_aim(self._ledger.aim + 1)
             commands += self._hand_out()
         return commands
 
-    def _ask_gate(self, now: float) -> list[Command]:
-        """Fix whether this round is exchanged; return the end of the round where it is not."""
-        decision = self._decide(self._reports())
+    def _pass_gate(self) -> bool:
+        decision = self._decide(self.copies.reports(self._samples, self.assignment.rounds_left))
         self.reason = decision.reason
-        self._sync = decision.sync
-        return [] if decision.sync else self._close("skipped", now)
-
-    def _reports(self) -> Reports:
-        samples = {chunk.number: chunk.samples for chunk in self.plan.chunks}
-        items = (
-            GateReport(number, copy.steps, samples[number], copy.squared_norm, copy.loss)
-            for number, copy in sorted(self.copies.items())
-        )
-        return Reports(tuple(items))
+        self._worth_it = decision.sync
+        return decision.sync
 
     def _waiting_pays(self) -> bool:
         """Whether one more copy of each chunk saves more upload time than it costs to wait for."""
@@ -302,112 +255,231 @@ class Round:
         chunk_s = [self.assignment.target * seconds for seconds in plan.step_s]
         return worth_waiting(ledger.aim, ledger.wait_s(ledger.aim + 1, chunk_s), max(plan.upload_s))
 
-    def _out_of_time(self, event: Tick) -> list[Command]:
+    def _work_deadline(self, event: Tick) -> list[Command]:
         """At the deadline the round goes on with what there is."""
         if not self._ledger.counting_wc.any():
             return self._close("empty", event.now)
-        skipped = [] if self._sync else self._ask_gate(event.now)
-        return skipped or self._collect(event.now)
-
-    # ---- reactions: the exchange
+        if not self._worth_it and not self._pass_gate():
+            return self._close("skipped", event.now)
+        return self._collect(event.now)
 
     def _collect(self, now: float) -> list[Command]:
+        """Fix what is finished, and ask for the codewords that are needed."""
         done_wc = self._ledger.counting_wc
+        solution = self._solved(done_wc)
+        collected = CodedSum(self.plan, solution, self.assignment.number)
+        limit_s = self.plan.upload_deadline_s
+        self._exchange = Exchange(solution, collected, now + (1 + len(self.plan.devices)) * limit_s)
         self.working_s = now - self.started_at
-        self.state = State.COLLECTING
-        self.next_tick = now + self.plan.upload_deadline_s
-        self._last_tick = now + (1 + len(self.plan.devices)) * self.plan.upload_deadline_s
-        self.solution = self._solved(done_wc)
-        self.tally.pruned = int(done_wc.any(axis=1).sum()) - len(self.solution.needed)
-        self._sum = CodedSum(self.plan, self.solution, self.assignment.number)
-        return list(self._sum.needed())
+        self.next_tick = now + limit_s
+        self.tally.pruned = int(done_wc.any(axis=1).sum()) - len(solution.needed)
+        return list(collected.needed())
 
     def _solved(self, done_wc: NDArray[np.bool_]) -> Solution:
         """Solve at as many blocks as the copies allow and the numbers on the wire bear, for few uploads."""
         limit = amplification_limit(self.plan.error_limit, EPSILON[Wire.FLOAT32])
+        likeness = self.copies.likeness(self._samples)
         for blocks in range(self._ledger.blocks, 0, -1):
             code = FrameCode(self.plan.placement, blocks)
-            kept_wc = code.prune(done_wc, cost=self.plan.upload_s, limit=limit)
-            solution = code.solve(kept_wc, correlation=self._likeness())
+            solution = code.solve(
+                code.prune(done_wc, cost=self.plan.upload_s, limit=limit), correlation=likeness
+            )
             if solution.amplification <= limit:
                 break
         return solution
 
-    def _likeness(self) -> float | None:
-        """Estimate how alike chunk updates are: how far full chunks may stand in for short ones."""
-        samples = {chunk.number: chunk.samples for chunk in self.plan.chunks}
-        seen = {number: copy.sketch for number, copy in self.copies.items() if copy.sketch}
-        if len(seen) < 2:
-            return None
-        return estimate_correlation([[samples[number] * each for each in seen[number]] for number in seen])
+    # ---- collecting
 
-    def _receive(self, event: Codeword) -> list[Command]:
+    def _received(self, exchange: Exchange, event: Codeword) -> list[Command]:
         worker = self._worker.get(event.device)
-        if worker is None or self._sum is None or event.round != self.assignment.number:
+        if worker is None or event.round != self.assignment.number:
             return self._refuse(event, f"a codeword outside round {self.assignment.number}")
-        answer = self._sum.accept(worker, event.attempt)
+        answer = exchange.sum.accept(worker, event.attempt)
         if isinstance(answer, str):
             return self._refuse(event, answer)
-        return [answer, *self._finish(event.now)]
+        return [answer, *self._close_if_complete(exchange, event.now)]
 
-    def _too_slow(self, event: Tick) -> list[Command]:
-        """At the upload deadline, whoever still owes a codeword is not waited for any longer."""
-        if self._sum is None:
+    def _returned(self, exchange: Exchange, event: Joined) -> list[Command]:
+        """A returning device may still send what it owes, or finish what is missing."""
+        worker = self._worker.get(event.device)
+        if worker is None:
             return []
-        late = self._sum.owing
-        if not late:
-            self._sum.give_up()
-            return self._finish(event.now)
-        self.next_tick = event.now + self.plan.upload_deadline_s
+        given = self._give_work([event])
+        kept_c = np.isin(np.arange(len(self.plan.chunks)), self._kept(event))
+        again = exchange.sum.ask_again(worker, kept_c)
+        if again:
+            self._extend(exchange, event.now)
+        return [*given, *again, *self._mend(exchange, event.now)]
+
+    def _lost_late(self, exchange: Exchange, event: Lost) -> list[Command]:
+        if not self._off_the_books(event):
+            return []
+        exchange.sum.lost(self._worker[event.device])
+        return self._mend(exchange, event.now)
+
+    def _failed_late(self, exchange: Exchange, event: Failed) -> list[Command]:
+        why_not = self._strike(event)
+        if why_not:
+            return self._refuse(event, why_not)
+        return self._without(exchange, self._worker[event.device], event.now)
+
+    def _finished_late(self, exchange: Exchange, event: Progress) -> list[Command]:
+        """What is fixed stays fixed, but a repair may have waited for this copy."""
+        why_not = self._why_not(event)
+        if why_not:
+            return self._refuse(event, why_not)
+        worker, chunk = self._worker[event.device], self._chunk[event.chunk]
+        if self._ledger.done_wc[worker, chunk]:
+            return []
+        verdict = self.copies.judge(event.chunk, _copy(event))
+        if not verdict.agrees:
+            return [*self._leave_out(event, verdict), *self._without(exchange, worker, event.now)]
+        self._book(worker, chunk, event)
+        return self._mend(exchange, event.now)
+
+    def _without(self, exchange: Exchange, worker: int, now: float) -> list[Command]:
+        """Open what this worker owes and cannot send any more; it has the requests for the rest."""
+        exchange.sum.ask_again(worker, self._ledger.able_wc[worker])
+        return self._mend(exchange, now)
+
+    def _upload_deadline(self, exchange: Exchange, event: Tick) -> list[Command]:
+        """Whoever still owes a codeword is not waited for any longer; at the very end nobody is."""
+        late = exchange.sum.owing
         for worker in late:
             self.tally.failure[worker] = "upload too slow"
             self._ledger.failed(worker, range(len(self.plan.chunks)))
-            self._sum.lost(worker)
-        return self._mend(event.now)
+            exchange.sum.lost(worker)
+        if not late or event.now >= exchange.until:  # only open terms are left, or no time is
+            exchange.sum.give_up()
+        self.next_tick = min(event.now + self.plan.upload_deadline_s, exchange.until)
+        return self._mend(exchange, event.now)
 
-    def _mend(self, now: float) -> list[Command]:
+    def _mend(self, exchange: Exchange, now: float) -> list[Command]:
         """Ask for repairs of what is open: from who has finished it, else from who can still finish it."""
-        if self._sum is None:
-            return []
         ledger = self._ledger
-        repairs, unfinished = self._sum.mend(ledger.counting_wc, ledger.askable_wc, ledger.coming())
+        repairs, takes = exchange.sum.mend(ledger.counting_wc, ledger.askable_wc, ledger.coming())
         self.tally.repairs += len(repairs)
-        if repairs or unfinished:  # who is asked late gets as long as the others, but the round must end
-            self.next_tick = max(self.next_tick, min(now + self.plan.upload_deadline_s, self._last_tick))
-        return [*repairs, *(self._take(*each) for each in unfinished), *self._finish(now)]
+        if repairs or takes:
+            self._extend(exchange, now)
+        return [*repairs, *(self._take(*each) for each in takes), *self._close_if_complete(exchange, now)]
 
-    def _finish(self, now: float) -> list[Command]:
+    def _extend(self, exchange: Exchange, now: float) -> None:
+        """Who is asked late gets as long as the others had, but the round must end."""
+        self.next_tick = max(self.next_tick, min(now + self.plan.upload_deadline_s, exchange.until))
+
+    def _close_if_complete(self, exchange: Exchange, now: float) -> list[Command]:
         """Close once nothing is awaited any more."""
-        if self._sum is None or self.solution is None or not self._sum.complete:
+        if not exchange.sum.complete:
             return []
-        if not self._sum.added:
+        if not exchange.sum.added:
             return self._close("empty", now)
-        missing = {chunk for _, chunk in self._sum.missing} | set(self.solution.short)
+        missing = {chunk for _, chunk in exchange.sum.missing} | set(exchange.solution.short)
         self.short = tuple(self.plan.chunks[c].number for c in sorted(missing))
         if not self.short:
             return self._close("synced", now)
-        self.error = math.hypot(self.solution.error or 0.0, self._sum.missing_error())
+        self.error = math.hypot(exchange.solution.error or 0.0, exchange.sum.missing_error())
         return self._close("approximate", now)
 
-    # ---- reactions: the end
+    # ---- the end
 
-    def _stop(self, event: Stop) -> list[Command]:
+    def _stopped(self, event: Stop) -> list[Command]:
         self.reason = event.reason
         return self._close("stopped", event.now)
 
+    def _stopped_late(self, _: Exchange, event: Stop) -> list[Command]:
+        return self._stopped(event)
+
     def _close(self, outcome: Outcome, now: float) -> list[Command]:
-        """Let everybody go; what was kept may go as well unless the work is carried on."""
-        if self.state is State.WORKING:
+        """Let everybody go; what they keep may be forgotten unless the next round goes on from it."""
+        if self._exchange is None:
             self.working_s = now - self.started_at
-        self.state, self.outcome, self.closed_at = State.CLOSED, outcome, now
-        copies = {(w, c) for w, part in (self._sum.added if self._sum else ()) for c in part.terms.chunks}
-        for worker, _ in copies:
-            self.tally.counted[worker] += 1
+        else:
+            added = self._exchange.sum.added
+            for worker, _ in {(worker, c) for worker, part in added for c in part.terms.chunks}:
+                self.tally.counted[worker] += 1
+        self.outcome, self.closed_at = outcome, now
         frees = outcome not in ("skipped", "empty")
-        live = (w for w in range(len(self.plan.devices)) if self._ledger.live_w[w])
+        live: list[int] = np.flatnonzero(self._ledger.live_w).tolist()
         return [Close(self.plan.devices[w], self.assignment.number, outcome, frees) for w in live]
 
-    # ---- small print
+    # ---- what both phases do to the books
+
+    def _off_the_books(self, event: Lost) -> bool:
+        worker = self._worker.get(event.device)
+        if worker is None or not self._ledger.live_w[worker]:
+            return False
+        self._ledger.lost(worker)
+        self.tally.failure[worker] = "lost"
+        return True
+
+    def _strike(self, event: Failed) -> str:
+        """Take what a device cannot give off the books, all of it where it names nothing; return why not."""
+        worker = self._worker.get(event.device)
+        if worker is None or event.round != self.assignment.number:
+            return f"a failure outside round {self.assignment.number}"
+        chunks = [self._chunk[number] for number in event.chunks if number in self._chunk]
+        if event.chunks and not chunks:
+            return f"chunks {event.chunks[:NAMED]} are not in round {self.assignment.number}"
+        if not self._ledger.failed(worker, chunks or range(len(self.plan.chunks))):
+            return "it was said before"
+        self.tally.failure[worker] = event.reason
+        return ""
+
+    def _why_not(self, event: Progress) -> str:
+        """Return why this copy does not count, or nothing."""
+        worker, chunk = self._worker.get(event.device), self._chunk.get(event.chunk)
+        if worker is None or not self._ledger.live_w[worker]:
+            return f"device {event.device} is not in round {self.assignment.number}"
+        if event.round != self.assignment.number:
+            return f"progress of round {event.round}, this is round {self.assignment.number}"
+        if chunk is None or not self._ledger.able_wc[worker, chunk]:
+            return f"chunk {event.chunk} is not this device's"
+        if event.reached != self.assignment.target:
+            return f"chunk {event.chunk} reached {event.reached} steps, needed {self.assignment.target}"
+        if event.samples != self._samples[event.chunk]:
+            return f"chunk {event.chunk} has {event.samples} samples, needed {self._samples[event.chunk]}"
+        return ""
+
+    def _leave_out(self, event: Progress, verdict: Verdict) -> list[Command]:
+        self._ledger.failed(self._worker[event.device], [self._chunk[event.chunk]])
+        return self._refuse(
+            event, f"chunk {event.chunk} differs from the first copy by {verdict.distance:.2%}"
+        )
+
+    def _turn(self, verdict: Verdict, number: int) -> list[Command]:
+        """Strike the copies that the majority speaks against, and count those that it speaks for."""
+        commands: list[Command] = []
+        for worker in verdict.wrong:
+            self._ledger.failed(worker, [self._chunk[number]])
+            self.tally.refused[worker] += 1
+            reason = f"chunk {number} differs from two later copies, which agree"
+            commands.append(Refuse(self.plan.devices[worker], self.assignment.number, reason))
+        for worker in verdict.right:
+            self._ledger.restored(worker, self._chunk[number])
+        return commands
+
+    def _book(self, worker: int, chunk: int, event: Progress) -> None:
+        self._ledger.finished(worker, chunk)
+        if (worker, chunk) in self._told:
+            return  # told again after a return: no new work
+        self._told.add((worker, chunk))
+        self.tally.finished[worker] += 1
+        self.tally.busy_s[worker] += event.seconds
+        self.tally.step_s[worker].append(event.seconds / event.reached)
+
+    # ---- commands
+
+    def _give_work(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
+        """Give these devices what is worth doing; one that is not in this plan waits for the next."""
+        planned = {self._worker[event.device]: event for event in present if event.device in self._worker}
+        self._ledger.joined({worker: event.live for worker, event in planned.items()})
+        given: list[Command] = []
+        for worker, event in planned.items():
+            names = {held.name for held in event.holds}
+            self._ledger.failed(worker, [c for c, chunk in self._held(worker) if chunk.name not in names])
+            order = self._ledger.queue(worker, self._orders[worker], self._kept(event))
+            given.append(self._work(worker, order, carry=event.device in carried))
+        return given
 
     def _kept(self, event: Joined) -> list[int]:
         """Return the chunks that a device has finished before, as far as they belong to this round."""
@@ -415,16 +487,17 @@ class Round:
         known = (each for each in event.kept if each.chunk in self._chunk)
         return [self._chunk[each.chunk] for each in known if (each.version, each.reached) == here]
 
+    def _held(self, worker: int) -> list[tuple[int, Any]]:
+        return [(c, self.plan.chunks[c]) for c in sorted(self._orders[worker])]
+
     def _work(self, worker: int, order: Sequence[int], *, carry: bool) -> Work | Continue:
-        device, chunks = self.plan.devices[worker], self.plan.chunks
-        numbers = tuple(chunks[c].number for c in order)
-        this = self.assignment
+        device, this = self.plan.devices[worker], self.assignment
+        numbers = tuple(self.plan.chunks[c].number for c in order)
+        limit_s = self._working_limit_s
         if carry:
-            return Continue(device, this.number, this.target, numbers, self._working_limit_s)
-        names = tuple((chunks[c].number, chunks[c].name) for c in sorted(self._orders[worker]))
-        return Work(
-            device, this.number, this.version, this.target, numbers, names, this.seed, self._working_limit_s
-        )
+            return Continue(device, this.number, this.target, numbers, limit_s)
+        names = tuple((chunk.number, chunk.name) for _, chunk in self._held(worker))
+        return Work(device, this.number, this.version, this.target, numbers, names, this.seed, limit_s)
 
     def _take(self, worker: int, chunk: int) -> Take:
         self.tally.takes += 1
@@ -437,34 +510,38 @@ class Round:
         return [self._take(worker, chunk) for worker, chunk in self._ledger.hand_out()]
 
     def _refuse(self, event: Event, reason: str) -> list[Command]:
-        """Count what does not belong here and tell the sender, where there is one."""
+        """Tell the sender, where there is one, and count it against a device of this plan."""
         device = getattr(event, "device", None)
-        worker = self._worker.get(device) if device else None
+        if isinstance(event, Lost) or not device:
+            return []
+        worker = self._worker.get(device)
         if worker is not None:
             self.tally.refused[worker] += 1
-        return [Refuse(device, self.assignment.number, reason)] if device else []
+        return [Refuse(device, self.assignment.number, reason)]
 
 
-Reaction = Callable[[Round, Any], list[Command]]
-TABLE: Final[Mapping[tuple[State, type], Reaction]] = MappingProxyType(
+def _copy(event: Progress) -> Copy:
+    return Copy(event.reached, event.squared_norm, event.loss, event.sketch)
+
+
+WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingProxyType(
     {
-        # A device is there, is gone, or cannot do something
-        (State.WORKING, Joined): Round._rejoin,
-        (State.WORKING, Lost): Round._lose,
-        (State.WORKING, Failed): Round._fail,
-        (State.COLLECTING, Joined): Round._rejoin_late,
-        (State.COLLECTING, Lost): Round._lose,
-        (State.COLLECTING, Failed): Round._fail,
-        # A chunk is finished: a copy while working, the stuff of repairs while collecting
-        (State.WORKING, Progress): Round._count,
-        (State.COLLECTING, Progress): Round._count,
-        # A codeword is there
-        (State.COLLECTING, Codeword): Round._receive,
-        # Time is up
-        (State.WORKING, Tick): Round._out_of_time,
-        (State.COLLECTING, Tick): Round._too_slow,
-        # Somebody wants to stop
-        (State.WORKING, Stop): Round._stop,
-        (State.COLLECTING, Stop): Round._stop,
+        Joined: Round._joined,  # a device is there: it is given what is worth doing
+        Lost: Round._lost,  # it is gone: its copies count no more
+        Failed: Round._failed,  # it lives, but cannot give these chunks
+        Progress: Round._finished,  # a copy: skip, steer, ask the gate, collect
+        Tick: Round._work_deadline,  # collect what there is
+        Stop: Round._stopped,
+    }
+)
+COLLECTING: Final[Mapping[type, Callable[[Round, Exchange, Any], list[Command]]]] = MappingProxyType(
+    {
+        Codeword: Round._received,  # into the sum, once
+        Joined: Round._returned,  # it may still send what it owes
+        Lost: Round._lost_late,  # what it owes is repaired
+        Failed: Round._failed_late,  # the same for what it cannot give
+        Progress: Round._finished_late,  # a repair may have waited for it
+        Tick: Round._upload_deadline,  # what is owed is repaired, what is open given up
+        Stop: Round._stopped_late,
     }
 )

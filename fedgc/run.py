@@ -12,22 +12,20 @@ back, in the order in which it comes. Beside a round's commands these are
 May import: round and below.
 """
 
-from collections import defaultdict, deque
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, median, pstdev
-from types import MappingProxyType
 from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.gate import Decision, Every, Reports
-from fedgc.history import DeviceRow, RoundRow, Speed, Speeds
+from fedgc.history import DeviceRow, RoundRow, Speeds
 from fedgc.messages import Codeword, Command, Event, Held, Joined, Lost, Outcome, Refuse, Stop, Tick
+from fedgc.pace import Pace
 from fedgc.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.round import Assignment, Round, State
 
 REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned for moves chunks
-RECENT_ROUNDS: Final = 5  # the window of measured speeds
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
@@ -98,15 +96,14 @@ class Run:
         self.number = 1  # of the round that runs, or runs next
         self._begun = False
         self._size = size
-        self._history = speeds or Speeds()
+        self._pace = Pace(speeds or Speeds())
         self._gate = Every(config.gate_every)
         self._gate_state = self._gate_next = self._gate.init()
         self._present: dict[str, Joined] = {}
         self._chunks: dict[str, Chunk] = {}
-        self._steps: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
-        self._uplinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
         self._plan: Plan | None = None
-        self._fleet_changed = True
+        self._planned_for: Fleet | None = None
+        self._fleet: Fleet | None = None  # made anew after somebody came or went
         self._target = config.local_steps
         self._carried: frozenset[str] = frozenset()
         self._fruitless = 0
@@ -127,14 +124,10 @@ class Run:
             outputs += refused
         elif isinstance(event, Lost):
             self._present.pop(event.device, None)
-            self._fleet_changed = True
+            self._fleet = None
             self._carried -= {event.device}
-        elif (
-            isinstance(event, Codeword)
-            and event.device in self._present
-            and event.seconds * event.size_bytes > 0
-        ):
-            self._uplinks[event.device].append(event.size_bytes / event.seconds)
+        elif isinstance(event, Codeword) and event.device in self._present:
+            self._pace.sent(event.device, event.size_bytes, event.seconds)
         if self.round:
             outputs += self._in_round(self.round.handle(event), event.now)
         else:
@@ -178,12 +171,17 @@ class Run:
         """Plan where the plan no longer fits, then give work to everybody."""
         outputs: list[Output] = []
         if self._plan is None or self._others_are_there(self._plan) or self._speeds_changed(self._plan):
-            self._plan = make_plan(self._fleet(), self._speeds(), self.config, steps=self.config.local_steps)
+            self._plan = make_plan(
+                self._here(), self._pace.speeds(), self.config, steps=self.config.local_steps
+            )
             self._carried = frozenset()
             outputs.append(Chose(self.number, _basis(self._plan), self._plan.reason))
-        self._fleet_changed = False
+        self._planned_for = self._here()
         self._begun = True
-        assignment = Assignment(self.number, self.version, self._target, self.config.seed, self._carried)
+        left = self.config.rounds - self.number
+        assignment = Assignment(
+            self.number, self.version, self._target, self.config.seed, self._carried, rounds_left=left
+        )
         self.round = Round(self._plan, assignment, self._decide)
         present = list(self._present.values())
         self._present = {joined.device: replace(joined, kept=()) for joined in present}  # kept counts once
@@ -244,7 +242,7 @@ class Run:
                 refused.append((held, known.samples))
         admitted = replace(event, holds=tuple(fits))
         self._present[event.device] = admitted
-        self._fleet_changed = True
+        self._fleet = None
         self._carried -= {event.device}
         return admitted, [
             Refuse(
@@ -255,47 +253,40 @@ class Run:
             for held, known in refused
         ]
 
-    def _fleet(self) -> Fleet:
+    def _here(self) -> Fleet:
+        if self._fleet is None:
+            self._fleet = self._counted()
+        return self._fleet
+
+    def _counted(self) -> Fleet:
+        deaf = any(not joined.live for joined in self._present.values())
         holds = {
             device: frozenset(self._chunks[held.name].number for held in joined.holds)
             for device, joined in self._present.items()
         }
-        return Fleet(holds, tuple(self._chunks.values()), self._size)
-
-    def _speeds(self) -> Speeds:
-        """Return the history, overlaid with what this run has measured itself."""
-        known: dict[str, Speed] = dict(self._history.known)
-        for device, recent in self._steps.items():
-            before = known.get(device)
-            uplink = median(self._uplinks[device]) if self._uplinks[device] else None
-            step_s = median(recent)
-            fresh = Speed(device, step_s, up_bytes_s=uplink, rounds=len(recent))
-            known[device] = (
-                replace(before, step_s=step_s, up_bytes_s=uplink or before.up_bytes_s) if before else fresh
-            )
-        return Speeds(MappingProxyType(known))
+        return Fleet(holds, tuple(self._chunks.values()), self._size, deaf)
 
     def _learn(self, over: Round) -> None:
         for device, step_s in zip(over.plan.devices, over.tally.step_s, strict=True):
             if step_s:
-                self._steps[device].append(max(fmean(step_s), 1e-9))
+                self._pace.worked(device, sum(step_s) / len(step_s))
 
     def _others_are_there(self, plan: Plan) -> bool:
-        if not self._fleet_changed:
+        if self._fleet is not None and self._fleet is self._planned_for:
             return False
-        fleet = self._fleet()
+        fleet = self._here()
         return plan.held != {device: fleet.holds[device] for device in fleet.able}
 
     def _speeds_changed(self, plan: Plan) -> bool:
         """Whether another placement would serve; never between syncs, where moved chunks start afresh."""
         if self._carried:
             return False
-        speeds = self._speeds()
+        guesses = self._pace.step_s()
         for device, planned in zip(plan.devices, plan.step_s, strict=True):
-            ratio = speeds.step_s(device, planned) / planned
+            ratio = guesses.get(device, planned) / planned
             if not 1 / REPLAN_RATIO <= ratio <= REPLAN_RATIO:
                 return True
-        return not plan.measured and speeds.known.keys() >= set(plan.devices)
+        return not plan.measured and guesses.keys() >= set(plan.devices)
 
     def _decide(self, reports: Reports) -> Decision:
         if self.number == self.config.rounds:
@@ -305,8 +296,9 @@ class Run:
 
     def _state(self) -> RunState:
         chunks = tuple((chunk.name, chunk.samples) for chunk in self._chunks.values())
-        step_s = tuple((device, median(recent)) for device, recent in self._steps.items() if recent)
-        return RunState(self.number, self.version, self._gate_state, chunks, step_s)
+        return RunState(
+            self.number, self.version, self._gate_state, chunks, tuple(self._pace.step_s().items())
+        )
 
     def _resume(self, state: RunState) -> None:
         self.number, self.version = state.round, state.version
@@ -315,7 +307,7 @@ class Run:
             name: Chunk(number, name, samples) for number, (name, samples) in enumerate(state.chunks)
         }
         for device, step_s in state.step_s:
-            self._steps[device].append(step_s)
+            self._pace.worked(device, step_s)
 
 
 def _basis(plan: Plan) -> dict[str, object]:
@@ -334,7 +326,7 @@ def _basis(plan: Plan) -> dict[str, object]:
 
 def _row(over: Round) -> RoundRow:
     plan, tally, solution = over.plan, over.tally, over.solution
-    losses = [copy.loss for copy in over.copies.values()]
+    losses = [copy.loss for copy in over.copies.believed.values()]
     return RoundRow(
         round=over.assignment.number,
         version=over.assignment.version,
@@ -343,14 +335,14 @@ def _row(over: Round) -> RoundRow:
         collecting_s=over.closed_at - over.started_at - over.working_s,
         outcome=over.outcome or "stopped",
         chunks=len(plan.chunks),
-        covered=len(over.copies),
+        covered=len(losses),
         short=over.short,
         replicas=plan.placement.replicas,
         blocks=solution.blocks if solution else 0,
         needed=len(solution.needed) if solution else 0,
         amplification=solution.amplification if solution else None,
         error=over.error,
-        loss=fmean(losses) if losses else None,
+        loss=sum(losses) / len(losses) if losses else None,
         samples=plan.samples,
         skips=tally.skips,
         takes=tally.takes,
@@ -363,14 +355,15 @@ def _row(over: Round) -> RoundRow:
 
 def _device_row(over: Round, worker: int) -> DeviceRow:
     tally, step_s = over.tally, over.tally.step_s[worker]
+    mean = sum(step_s) / len(step_s) if step_s else 0.0
     return DeviceRow(
         device=over.plan.devices[worker],
         finished=tally.finished[worker],
         counted=tally.counted[worker],
         steps=tally.finished[worker] * over.assignment.target,
         busy_s=tally.busy_s[worker],
-        step_s=fmean(step_s) if step_s else None,
-        spread_s=pstdev(step_s) if step_s else None,
+        step_s=mean if step_s else None,
+        spread_s=math.sqrt(sum((each - mean) ** 2 for each in step_s) / len(step_s)) if step_s else None,
         refused=tally.refused[worker],
         failure=tally.failure[worker],
     )

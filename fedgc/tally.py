@@ -26,13 +26,3 @@ class Tally:
         """Nothing has happened yet."""
         zeros = [0] * workers
         return cls(zeros[:], zeros[:], zeros[:], [0.0] * workers, [[] for _ in zeros], [""] * workers)
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """The first copy of a chunk: what the gate sees, and what later copies are held against."""
-
-    steps: int
-    squared_norm: float
-    loss: float
-    sketch: tuple[float, ...]

@@ -138,7 +138,7 @@ class Places(RuleBasedStateMachine):
         self.able[worker] = self.holds[worker]
         self.done[worker] &= kept
         self.told = {each for each in self.told if each[0] != worker}
-        again = [self.driver.asked(request) for request in self.sum.again(worker, kept)]
+        again = [self.driver.asked(request) for request in self.sum.ask_again(worker, kept)]
         mine = {key: terms for key, terms in self.owed.items() if key[0] == worker}
         able = {key: terms for key, terms in mine.items() if all(kept[c] for _, c in terms)}
         assert dict(again) == able

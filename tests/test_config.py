@@ -203,6 +203,6 @@ def test_every_setting_is_explained_with_its_default():
 
 def test_auto_is_allowed_exactly_where_its_type_says_so():
     automatic = {name for name in NAMES if AUTO in choices(name)}
-    assert automatic == {"blocks", "deadline_s", "upload_deadline_s"}
+    assert automatic == {"blocks", "deadline_s", "link", "upload_deadline_s"}
     for name in automatic:
         assert getattr(DEFAULTS, name) == AUTO

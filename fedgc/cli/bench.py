@@ -4,7 +4,7 @@ May import: bench; rich.
 """
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rich.table import Table
 
@@ -12,11 +12,13 @@ from fedgc.bench.report import Figure, Report
 from fedgc.cli.view import terminal
 
 
-def show(report: Report, *, as_json: bool) -> None:
-    """Print the one JSON object, or the figures for people."""
+def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
+    """Print the one JSON object, or lines and figures for people."""
     if as_json:
         sys.stdout.write(report.json() + "\n")
         return
+    for line in lines:
+        sys.stdout.write(line + "\n")
     table = Table(title="Figures")
     table.add_column("figure", no_wrap=True)
     table.add_column("value", justify="right")

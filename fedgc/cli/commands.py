@@ -93,6 +93,45 @@ def status(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -
     history.say(lambda store: history.status(store, run), as_json=as_json, watch=watch)
 
 
+@app.command()
+def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
+    devices: Annotated[int, typer.Option(help="How many devices.")] = 200,
+    rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,
+    model_mb: Annotated[float, typer.Option(help="Size of the model.")] = 50.0,
+    model: Annotated[
+        str, typer.Option(help="How devices behave, where there is no trace.")
+    ] = "shifted-exponential",
+    trace: Annotated[
+        Path | None, typer.Option(help="Times of real machines: parquet, pickle or CSV.")
+    ] = None,
+    links: Annotated[Path | None, typer.Option(help="Speeds of real lines, as JSON.")] = None,
+    policy: Annotated[list[str] | None, typer.Option(help="A policy by name; may be repeated.")] = None,
+    seed: Annotated[int, typer.Option(help="The root of every random choice.")] = 0,
+    as_json: AsJson = False,
+    html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
+) -> None:
+    """Predict a round's time, bytes and wasted work on so many devices, under a virtual clock.
+
+    Example: fedgc sim --devices 200 --model-mb 50 --html out.html
+    """
+    from fedgc.cli.sim import Wanted, run_sim
+    from fedgc.sim import Request
+
+    request = Request(
+        devices=devices,
+        rounds=rounds,
+        model_mb=model_mb,
+        model=model,
+        trace=trace,
+        links=links,
+        policies=tuple(policy or ()),
+        seed=seed,
+        processes=2,
+    )
+    run_sim(request, Wanted(as_json, html, png))
+
+
 @store.command()
 def check(as_json: AsJson = False) -> None:
     """Look for damage and count what there is; exit code 1 where something is wrong.
@@ -140,3 +179,24 @@ def bench_codes(as_json: AsJson = False, quick: Quick = False) -> None:
     from fedgc.cli.bench import show
 
     show(measure(quick=quick), as_json=as_json)
+
+
+@bench.command("rounds")
+def bench_rounds(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Measure more devices and rounds; takes longer.")
+    ] = False,
+    traces: Annotated[Path | None, typer.Option(help="A folder with traces of real machines.")] = None,
+) -> None:
+    """Every policy under every weather, the cases in which fedgc does not win first.
+
+    Example: fedgc bench rounds --traces traces --json
+    """
+    from fedgc.bench.rounds import FULL, QUICK, USUAL, told
+    from fedgc.bench.rounds import bench_rounds as measure
+    from fedgc.cli.bench import show
+
+    report = measure(QUICK if quick else FULL if full else USUAL, traces)
+    show(report, as_json=as_json, lines=told(report))

@@ -4,7 +4,7 @@ from fedgc.codes.adopt import adopt
 from fedgc.codes.code import Code
 from fedgc.codes.commit import freeze
 from fedgc.codes.complete import estimate_correlation
-from fedgc.codes.decoder import Decoder, RunningSum
+from fedgc.codes.decoder import Decoder
 from fedgc.codes.encode import Coefficients, block_size, encode, fold
 from fedgc.codes.frame_code import FrameCode
 from fedgc.codes.frames import Worst, frame_for, harmonic_frame, worst
@@ -16,6 +16,7 @@ from fedgc.codes.place import place
 from fedgc.codes.placement import Placement
 from fedgc.codes.private import carry_on, completion_probability, inverse_weights
 from fedgc.codes.repair import Repair, Repairs, repair
+from fedgc.codes.running_sum import RunningSum
 from fedgc.codes.solution import Solution
 from fedgc.codes.stop import amplification_limit, best_blocks, next_chunk, worth_waiting
 

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedgc.codes.arrays import Bool, Float, Int, Vector
-from fedgc.codes.decoder import Decoder
 from fedgc.codes.encode import Coefficients, block_size, encode
 from fedgc.codes.placement import Placement, finished
 from fedgc.codes.repair import Repairs, repair
+from fedgc.codes.running_sum import RunningSum
 from fedgc.errors import BadPlacement, BadVector, NotRecoverable
 
 
@@ -89,7 +89,7 @@ class Solution:
         lost = sorted(self.needed - codewords.keys())
         if lost:
             raise NotRecoverable(f"codewords of workers {lost[:8]} lack: all {len(self.needed)} are needed")
-        decoder = Decoder(self, size)
+        total = RunningSum(size, self.blocks)
         length = block_size(size, self.blocks)
         for worker in sorted(self.needed):
             if codewords[worker].shape != (length,):
@@ -97,8 +97,8 @@ class Solution:
                     f"the codeword of worker {worker} has shape {codewords[worker].shape}: "
                     f"({length},) is needed for {size} numbers in {self.blocks} blocks"
                 )
-            decoder.add(worker, codewords[worker], 0)
-        return decoder.total()
+            total.add(self.matrix_bw[:, worker].tolist(), codewords[worker])
+        return total.total()
 
     def _check_worker(self, worker: int) -> None:
         if not 0 <= worker < self.placement.workers:

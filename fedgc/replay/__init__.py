@@ -4,8 +4,9 @@ from fedgc.replay.conditions import NEVER, Conditions, working
 from fedgc.replay.modelled import Modelled, Replayed, discarded, replay, timeline
 from fedgc.replay.models import MODELS, Model, Weather
 from fedgc.replay.pipe import UNCONTENDED, Line, Pipe, arrivals_s
+from fedgc.replay.setting import Fate, Finding, Span, Terms, Witness
 from fedgc.replay.under import Under
-from fedgc.replay.world import Fate, Finding, Span, Terms, Witness, World
+from fedgc.replay.world import World
 
 __all__ = [
     "Modelled",

@@ -3,7 +3,7 @@
     done = replay(Round(...), {"a": Modelled(chunk_s=1.0), "b": Modelled(chunk_s=4.0)})
     done.seconds, done.spans
 
-May import: round and below; world.
+May import: round and below; setting, world.
 """
 
 import math
@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from fedgc.errors import BadSetting
 from fedgc.replay.conditions import NEVER
 from fedgc.replay.pipe import UNCONTENDED, Line
-from fedgc.replay.world import Fate, Span, Terms, World
+from fedgc.replay.setting import Fate, Span, Terms
+from fedgc.replay.world import World
 from fedgc.round import Round
 
 

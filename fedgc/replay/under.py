@@ -1,6 +1,6 @@
 """Nature as arrays: the conditions of each round, for devices by number and chunks of known size.
 
-May import: conditions, world.
+May import: conditions, setting.
 """
 
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 
 from fedgc.replay.conditions import NEVER, Conditions
-from fedgc.replay.world import Fate
+from fedgc.replay.setting import Fate
 
 
 class Under:

@@ -9,16 +9,14 @@ What happens next is the least of four times: the heap of what is under way, the
 directions, and the machine's own tick. The heap holds plain tuples (when, order, what, device, ...), since a
 run is millions of them.
 
-May import: round, plan, messages; conditions, pipe.
+May import: round, plan, messages; conditions, pipe, setting.
 """
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from itertools import count
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
-from fedgc.errors import BadSetting
 from fedgc.messages import (
     Close,
     Codeword,
@@ -38,7 +36,8 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.replay.conditions import NEVER
-from fedgc.replay.pipe import UNCONTENDED, Line, Pipe
+from fedgc.replay.pipe import Pipe
+from fedgc.replay.setting import NOTHING_FOUND, Fate, Machine, Nature, Span, Terms, Witness
 from fedgc.round import Round, State
 
 # What stands on the heap
@@ -51,106 +50,6 @@ _RETURNS: Final = 5
 _ARRIVES: Final = 6
 
 Stretch = tuple[int, int, float, float, bool]  # device, chunk, begin, end, finished
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A stretch of time that a device spent on a chunk; not `finished` where it left it, or died.
-
-    `counted`: the device's copy of this chunk was part of a vector that it sent.
-    """
-
-    device: str
-    chunk: int
-    begin_s: float
-    end_s: float
-    finished: bool
-    counted: bool = False
-
-
-class Machine(Protocol):
-    """What the clock drives."""
-
-    @property
-    def next_tick(self) -> float:
-        """When it wants to hear the time."""
-
-    def handle(self, event: Event) -> Iterable[Any]:
-        """Return commands, and whatever else a driver is told."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fate:
-    """When a device dies and returns, in seconds from now; `keeps`: whether it then still has its work."""
-
-    dies_s: float
-    returns_s: float = NEVER
-    keeps: bool = False
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.dies_s <= self.returns_s:
-            raise BadSetting(f"{self!r}: needed a death, then perhaps a return")
-
-
-class Nature(Protocol):
-    """What the devices are like; index w is a device, a share is a part of one chunk's work."""
-
-    def seconds(self, worker: int, chunk: int, share: float, worked: float) -> float:
-        """Return the time for this share of a chunk, after `worked` seconds of work in this round."""
-
-    def up_s(self, worker: int) -> float:
-        """Return the seconds for a whole update on this device's own uplink."""
-
-    def down_s(self, worker: int) -> float:
-        """Return the seconds for a whole model on this device's own downlink."""
-
-    def control_s(self, worker: int) -> float:
-        """Return how long a command or a progress is under way."""
-
-    def begin(self, number: int) -> Iterable[tuple[int, Fate]]:
-        """Let the conditions of this round hold; return who dies in it."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What a device says of a chunk that it has finished, beside the time."""
-
-    samples: int = 1
-    squared_norm: float = 1.0
-    loss: float = 0.0
-    sketch: tuple[float, ...] = ()
-
-
-NOTHING_FOUND: Final = Finding()
-
-
-class Witness(Protocol):
-    """Who knows what training gives, where more than time is simulated."""
-
-    def begin(self, work: Work) -> None:
-        """A device was given this work."""
-
-    def carry_on(self, work: Continue) -> None:
-        """A device goes on from a round that was not exchanged."""
-
-    def finding(self, chunk: int, target: int) -> Finding:
-        """Return what a device finds that takes this chunk to that many steps."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """How the world is set up, the same for every device."""
-
-    steps: int = 1  # local steps that `Nature.seconds` is the time of
-    update_bytes: int = 0  # of a whole update
-    line: Line = UNCONTENDED
-    grace_s: float = 0.0  # until a death is heard of
-    steered: bool = True  # else devices put what they are told to take last: for comparison
-    watch: bool = False
-
-    def __post_init__(self) -> None:
-        if self.steps < 1 or not self.grace_s >= 0:
-            raise BadSetting(f"{self!r}: needed at least one step and a grace time of 0 or more")
 
 
 class World:
@@ -171,6 +70,7 @@ class World:
         self._index = {device: w for w, device in enumerate(devices)}
         self._nature, self._terms, self._holds = nature, terms, tuple(holds)
         self._witness = witness
+        self._samples = {number: held.samples for number, held in enumerate(self._holds)}
         self.asked: dict[tuple[str, int], Mix | None] = {}  # what (device, attempt) sends in this round
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
@@ -216,6 +116,8 @@ class World:
     def play(self, machine: Round, live: Sequence[bool], now: float) -> None:
         """Drive one round, which has not begun, to its end."""
         self.now = now
+        self._holds = self._holds or tuple(Held(c.name, c.samples) for c in machine.plan.chunks)
+        self._samples = {chunk.number: chunk.samples for chunk in machine.plan.chunks}
         present = [self.joined(worker, now, live=hears) for worker, hears in enumerate(live)]
         self.run(machine, machine.start(now, present), lambda: machine.state is State.CLOSED)
 
@@ -288,7 +190,7 @@ class World:
             chunk,
             target,
             spent,
-            found.samples,
+            self._samples.get(chunk, found.samples),
             found.squared_norm,
             found.loss,
             found.sketch,

@@ -3,6 +3,7 @@
 from fedgc.train.common import CommonModel
 from fedgc.train.engine import Engine, Order
 from fedgc.train.flat import FlatModel, Vector
+from fedgc.train.lasting import Lasting
 from fedgc.train.optimiser import ServerOptimiser
 
-__all__ = ["CommonModel", "Engine", "FlatModel", "Order", "ServerOptimiser", "Vector"]
+__all__ = ["CommonModel", "Engine", "FlatModel", "Lasting", "Order", "ServerOptimiser", "Vector"]

@@ -1,0 +1,75 @@
+"""`fedgc sim`: what these devices would do, before there is any network.
+
+May import: sim; rich.
+"""
+
+import json
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from fedgc.cli.view import terminal
+from fedgc.errors import Unusable
+from fedgc.sim import Prediction, Request, page, png, simulate
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """In which forms the answer is wanted."""
+
+    as_json: bool
+    html: Path | None
+    png: Path | None
+
+
+def run_sim(request: Request, wanted: Wanted) -> None:
+    """Simulate, show the prediction, and write the pictures that are asked for."""
+    for path in (wanted.html, wanted.png):
+        if path is not None and not path.parent.is_dir():
+            raise Unusable(f"{path}: saw no folder {path.parent}, needed one that is there")
+    watch = wanted.html is not None or wanted.png is not None
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("rounds", total=None)
+        predictions = simulate(
+            request, lambda done, total: bar.update(task, completed=done, total=total), watch=watch
+        )
+    if wanted.html is not None:
+        wanted.html.write_text(page(predictions))
+    if wanted.png is not None:
+        first = next((each for each in predictions if each.spans), predictions[0])
+        wanted.png.write_bytes(png(first.spans, first.working_s))
+    if wanted.as_json:
+        sys.stdout.write(json.dumps({"predictions": [_figures(each) for each in predictions]}) + "\n")
+    else:
+        terminal().print(_table(predictions))
+
+
+def _figures(each: Prediction) -> dict[str, object]:
+    return {
+        "policy": each.policy,
+        "rounds": len(each.results),
+        "median_s": each.median_s,
+        "p95_s": each.p95_s,
+        "up_mb": each.up_mb,
+        "discarded": each.discarded,
+    }
+
+
+def _table(predictions: tuple[Prediction, ...]) -> Table:
+    table = Table(title="Predicted, a round")
+    table.add_column("policy", no_wrap=True)
+    for column in ("median", "95th percentile", "up", "work discarded"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for each in sorted(predictions, key=lambda one: one.median_s):
+        table.add_row(
+            each.policy,
+            f"{each.median_s:.2f} s",
+            f"{each.p95_s:.2f} s",
+            f"{each.up_mb:.1f} MB",
+            f"{each.discarded:.1%}",
+        )
+    return table

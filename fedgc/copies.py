@@ -1,0 +1,116 @@
+"""What copies of the same chunk say: which of them are the same, and what the gate may know of them.
+
+All copies of a chunk update are one vector up to rounding (the same model, batches and chance on every
+holder), and each report brings a sketch of it, 16 random projections. A copy whose sketch is far from the
+first one's is not counted, and named: hardware breaks, and memory flips. If a third copy sides with the one
+that was refused, the first was wrong, and the verdict turns. One copy alone cannot be judged; nor can the
+vector itself be checked against its sketch, for which devices of one site are trusted.
+
+May import: codes, gate.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from fedgc.codes import estimate_correlation
+from fedgc.gate import Report, Reports
+
+COPIES_AGREE: Final = 1e-2  # largest distance of two sketches of one vector, relative to the longer
+NOTHING: Final = 1e-12  # sketches this short are of no update at all
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """What a report says of a copy of a chunk."""
+
+    steps: int
+    squared_norm: float
+    loss: float
+    sketch: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a copy counts; if it turned the verdict, who was wrong before and who was right."""
+
+    distance: float | None = None
+    wrong: tuple[int, ...] = ()
+    right: tuple[int, ...] = ()
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the copy counts."""
+        return self.distance is None
+
+
+@dataclass(slots=True)
+class _Side:
+    copy: Copy
+    workers: list[int]
+
+
+class Copies:
+    """Hears the reports of a round, chunk by chunk (by number in the run's table)."""
+
+    def __init__(self) -> None:
+        self._sides: dict[int, list[_Side]] = {}  # the side that is believed stands first
+
+    @property
+    def believed(self) -> Mapping[int, Copy]:
+        """The copy of each chunk that later ones are held against."""
+        return {chunk: sides[0].copy for chunk, sides in self._sides.items()}
+
+    def hear(self, chunk: int, worker: int, copy: Copy) -> Verdict:
+        """Take a copy in, and say whether it counts."""
+        sides = self._sides.setdefault(chunk, [_Side(copy, [])])
+        mine = next((side for side in sides if _distance(side.copy, copy) is None), None)
+        if mine is None:
+            mine = _Side(copy, [])
+            sides.append(mine)
+        if worker not in mine.workers:
+            mine.workers.append(worker)
+        before = sides[0]
+        if mine is before:
+            return Verdict()
+        if len(mine.workers) <= len(before.workers):
+            return Verdict(_distance(before.copy, copy))
+        sides.remove(mine)
+        sides.insert(0, mine)
+        return Verdict(wrong=tuple(before.workers), right=tuple(w for w in mine.workers if w != worker))
+
+    def judge(self, chunk: int, copy: Copy) -> Verdict:
+        """Say whether a copy counts without taking it in: nothing turns any more."""
+        sides = self._sides.get(chunk)
+        return Verdict(_distance(sides[0].copy, copy)) if sides else Verdict()
+
+    # ---- what the believed copies say together
+
+    def reports(self, samples: Mapping[int, int], rounds_left: int | None) -> Reports:
+        """Return what the gate may look at."""
+        return Reports(tuple(self._reports(samples)), rounds_left=rounds_left)
+
+    def _reports(self, samples: Mapping[int, int]) -> Iterator[Report]:
+        for chunk, copy in sorted(self.believed.items()):
+            yield Report(chunk, copy.steps, samples[chunk], copy.squared_norm, copy.loss)
+
+    def likeness(self, samples: Mapping[int, int]) -> float | None:
+        """Estimate how alike chunk updates are: how far full chunks may stand in for short ones."""
+        sketched = [(chunk, copy.sketch) for chunk, copy in self.believed.items() if copy.sketch]
+        if len(sketched) < 2:
+            return None
+        return estimate_correlation(
+            [[samples[chunk] * each for each in sketch] for chunk, sketch in sketched]
+        )
+
+
+def _distance(first: Copy, second: Copy) -> float | None:
+    """Return how far apart two copies are, relative to the longer; None where they are the same."""
+    if not first.sketch or not second.sketch:
+        return None
+    size = max(math.hypot(*first.sketch), math.hypot(*second.sketch))
+    if size <= NOTHING:
+        return None
+    apart = math.dist(first.sketch, second.sketch) / size
+    return apart if apart > COPIES_AGREE else None

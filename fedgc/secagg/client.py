@@ -1,0 +1,402 @@
+"""The institution's machine: letters in, letters out, and what to write down before each of them.
+
+Every method returns the machine after the step and what to do, in this order: `Persist` first, then
+`Reply`. The driver must not send a reply before the record is on disk. A letter that is refused raises and
+changes nothing. A letter that comes again gets the same bytes as before, or a refusal; never a second
+answer. No clock, no chance, no disk: `now` and 32 fresh secret bytes (`entropy`) are arguments.
+
+    open(Open)     -> Persist, Reply(Advert)      keys of an epoch
+    join(Roster)   -> Persist, Reply(Deal)        its secrets, shared among all
+    begin(Begin)   -> Persist                     an exchange is bound to one context
+      pad()                                       masks, expanded while training runs
+    upload(...)    -> Persist, Reply(vector)      the exchange is used; its own secrets are gone
+    agree(Agree)   -> Persist, Reply(signature)   one set of survivors, ever
+    unlock(Unlock) -> Persist, Reply(Opened)      shares given; all others of this exchange are gone
+
+Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017),
+the variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one
+exchange, so that rebuilding it after a loss tells nothing of any other.
+
+May import: the rest of this room; messages, errors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.errors import BadMessage, BadVector, NotAdmitted
+from fedgc.messages import Persist
+from fedgc.secagg import letters, rules
+from fedgc.secagg.federation import Federation
+from fedgc.secagg.keys import (
+    KEY_BYTES,
+    Identity,
+    derive,
+    digest,
+    loaded,
+    public_of,
+    same,
+    seal,
+    unseal,
+    verify,
+)
+from fedgc.secagg.keystream import Strand, Words, expand, keystream
+from fedgc.secagg.letters import SHARE_BYTES
+from fedgc.secagg.privacy import add_noise
+from fedgc.secagg.rules import PAIR_BYTES, Known
+from fedgc.secagg.shamir import split
+from fedgc.secagg.state import State, Turn, changes, restore
+
+Float = NDArray[np.float32]
+LONGEST_LEAP: Final = 2**20  # epochs skipped at once: a server must not be able to use up the counter
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Reply:
+    """Send this: a letter's bytes, or the masked vector."""
+
+    content: bytes | Words = field(repr=False)
+
+
+class Pad:
+    """The masks of one exchange, expanded; they can be taken once."""
+
+    def __init__(self, context: bytes, words: Words) -> None:
+        self.context = context
+        self._words: Words | None = words
+
+    def take(self) -> Words:
+        """Return the words; a second time is refused, for they hold an update then."""
+        if self._words is None:
+            raise BadVector("pad: saw it used before, needed a fresh one")
+        words, self._words = self._words, None
+        return words
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Client:
+    """One institution in one federation."""
+
+    federation: Federation
+    identity: Identity
+    number: int
+    state: State
+
+    @classmethod
+    def start(cls, federation: Federation, identity: Identity, records: Mapping[str, bytes]) -> "Client":
+        """Return the machine as its records left it; an identity that is not pinned is refused."""
+        return cls(federation, identity, federation.number(identity.public), restore(records))
+
+    # ---- set-up
+
+    def open(self, letter: letters.Open, now: float, entropy: bytes) -> "Step":
+        """Make one-time keys for a new epoch, and say their public halves."""
+        _check_entropy(entropy)
+        state = self.state
+        if letter.fid != self.federation.fid:
+            raise NotAdmitted(
+                f"server: saw the descriptor {letter.fid.hex()[:16]}, "
+                f"needed {self.federation.fid.hex()[:16]}: compare the files"
+            )
+        if letter.epoch == state.epoch and state.advert:
+            return self, (Reply(state.advert),)
+        if not state.epoch < letter.epoch <= state.epoch + LONGEST_LEAP:
+            raise BadMessage(f"epoch: saw {letter.epoch}, needed a later one than {state.epoch}, and near it")
+        count = self.federation.exchanges
+        stream = keystream(derive(entropy, letter.fid, "keys", letter.epoch), KEY_BYTES + PAIR_BYTES * count)
+        secret, pairs = stream[:KEY_BYTES], _cut(stream[KEY_BYTES:], PAIR_BYTES)
+        own = dict(enumerate(pairs, start=1))
+        advert = self._advert(letter.epoch, round(now), secret, own).pack()
+        after = State(letter.epoch, state.released, advert, secret, own)
+        return self._keep(after, Reply(advert))
+
+    def join(self, roster: letters.Roster, now: float, entropy: bytes) -> "Step":
+        """Check who is in the epoch, and share this institution's secrets among them."""
+        _check_entropy(entropy)
+        state = self.state
+        if roster.epoch != state.epoch or not state.advert:
+            raise BadMessage(f"roster: saw epoch {roster.epoch}, needed the one opened, {state.epoch}")
+        if state.known is not None:
+            if roster != state.known.roster or not state.deal:
+                raise BadMessage(f"roster: saw another one for epoch {roster.epoch}, needed the first")
+            return self, (Reply(state.deal),)
+        self._check_roster(roster, now)
+        known = Known.of(roster)
+        points = [member + 1 for member in known.members]
+        secret = b"".join(state.own[exchange] for exchange in sorted(state.own))
+        chance = derive(entropy, known.rho, "shares")
+        shares = split(secret, self.federation.threshold, points, chance)
+        parcels = tuple(self._parcel(known, member, shares[member + 1]) for member in known.members)
+        deal = letters.Deal(state.epoch, self.number, parcels).pack()
+        mine = dict(enumerate(_cut(shares[self.number + 1], PAIR_BYTES), start=1))
+        after = replace(state, known=known, deal=deal, sources=(self.number,), held=mine)
+        return self._keep(after, Reply(deal))
+
+    # ---- an exchange
+
+    def begin(self, letter: letters.Begin, model: bytes) -> "Step":
+        """Bind the next exchange to its members, its settings and the model that really came.
+
+        `model` is the SHA-256 that this side computed. `letter.size` is the server's word: the driver
+        compares it with its model before it lets `pad` allocate as much.
+        """
+        state = self.state
+        known = self._check_epoch(letter.epoch)
+        bound = rules.context(self.federation, known.rho, letter, model)
+        if state.turn is not None and letter.exchange == state.turn.exchange:
+            return self._begin_again(state.turn, bound)
+        self._check_begin(letter)
+        held, sources = state.held, state.sources
+        if sources == (self.number,):
+            held, sources = self._opened_parcels(known, letter)
+        if not set(letter.members) <= set(sources):
+            missing = sorted(set(letter.members) - set(sources))
+            raise BadMessage(f"begin: saw members {missing} whose shares never came, needed them at first")
+        after = replace(
+            state,
+            channel=b"",  # every blob is read: nobody can read them again
+            deal=b"",
+            own={at: pair for at, pair in state.own.items() if at >= letter.exchange},
+            sources=sources,
+            held={at: shares for at, shares in held.items() if at >= letter.exchange},
+            turn=Turn(letter.exchange, bound, letter.members, letter.size),
+        )
+        return self._keep(after)
+
+    def pad(self) -> Pad:
+        """Expand the masks of the present exchange: the long part, which need not wait for the update."""
+        turn = self._turn_unused()
+        quantiser = self.federation.quantiser
+        words = expand(quantiser.words(turn.size), quantiser.ring, self._strands(turn))
+        return Pad(turn.context, words)
+
+    def upload(self, update: Float, weight: int, pad: Pad, entropy: bytes) -> "Step":
+        """Quantise, mask, and forget the secrets that made the masks."""
+        _check_entropy(entropy)
+        turn = self._turn_unused()
+        if pad.context != turn.context:
+            raise BadVector("pad: saw the masks of another exchange, needed those of this one")
+        if update.shape != (turn.size,) or update.dtype != np.float32:
+            raise BadVector(
+                f"update: saw {update.dtype} of shape {update.shape}, needed float32 ({turn.size},)"
+            )
+        noisy = self._noisy(update, weight, derive(entropy, turn.context, "noise"))
+        words = pad.take()
+        self.federation.quantiser.add(noisy, weight, words, derive(entropy, turn.context, "rounding"))
+        words.flags.writeable = False
+        after = replace(
+            self.state,
+            released=self.state.released + 1,
+            own={at: pair for at, pair in self.state.own.items() if at > turn.exchange},
+            turn=replace(turn, used=True, vector=words),
+        )
+        return self._keep(after, Reply(words))
+
+    def agree(self, letter: letters.Agree) -> "Step":
+        """Sign whose vectors are in the sum."""
+        turn = self._turn_used(letter.epoch, letter.exchange)
+        if turn.survivors:
+            if letter.survivors != turn.survivors:
+                raise BadMessage(
+                    f"survivors: saw {letter.survivors} after {turn.survivors}, needed one set an exchange"
+                )
+            return self, (Reply(turn.signature),)
+        survivors = letter.survivors
+        if not set(survivors) <= set(turn.members):
+            raise BadMessage(f"survivors: saw {survivors}, needed some of {turn.members}")
+        if self.number not in survivors:
+            raise BadMessage(f"survivors: saw {survivors}, needed {self.number} (this institution) in it")
+        rules.check_quorum(self.federation, len(survivors), "survivors")
+        signature = self.identity.sign(rules.agreement(self.federation.fid, turn.context, survivors))
+        agreed = replace(turn, survivors=survivors, signature=signature, vector=None)
+        return self._keep(replace(self.state, turn=agreed), Reply(signature))
+
+    def unlock(self, letter: letters.Unlock) -> "Step":
+        """Give the shares that unmask the sum, once enough others signed the same survivors."""
+        turn = self._turn_used(letter.epoch, letter.exchange)
+        name = digest("unlock", letter.pack())
+        if turn.opened:
+            if not same(name, turn.unlocked_by):
+                raise BadMessage("unlock: saw a second one, needed one an exchange")
+            return self, (Reply(turn.opened),)
+        self._check_signatures(turn, letter.signatures)
+        pairs = dict(zip(self.state.sources, _cut(self.state.held[turn.exchange], PAIR_BYTES), strict=True))
+        given = tuple(
+            (m, pairs[m][SHARE_BYTES:] if m in turn.survivors else pairs[m][:SHARE_BYTES])
+            for m in turn.members
+        )
+        opened = letters.Opened(letter.epoch, turn.exchange, self.number, given).pack()
+        after = replace(
+            self.state,
+            held={at: shares for at, shares in self.state.held.items() if at > turn.exchange},
+            turn=replace(turn, unlocked_by=name, opened=opened),
+        )
+        return self._keep(after, Reply(opened))
+
+    # ---- what each step checks
+
+    def _check_roster(self, roster: letters.Roster, now: float) -> None:
+        for advert in roster.adverts:
+            rules.check_advert(self.federation, advert, roster.epoch, now)
+        rules.check_keys_differ(roster.adverts)
+        if self.state.advert not in [advert.pack() for advert in roster.adverts]:
+            raise BadMessage("roster: saw another advert of this institution or none, needed its own")
+        rules.check_quorum(self.federation, len(roster.adverts), "roster")
+
+    def _check_epoch(self, epoch: int) -> Known:
+        if epoch != self.state.epoch or self.state.known is None:
+            raise BadMessage(f"exchange: saw epoch {epoch}, needed the one set up, {self.state.epoch}")
+        return self.state.known
+
+    def _check_begin(self, letter: letters.Begin) -> None:
+        last = self.state.turn.exchange if self.state.turn else 0
+        if not last < letter.exchange <= self.federation.exchanges:
+            raise BadMessage(
+                f"exchange: saw {letter.exchange} after {last}, needed a later one, "
+                f"at most {self.federation.exchanges}"
+            )
+        if self.number not in letter.members:
+            raise BadMessage(f"begin: saw members {letter.members}, needed {self.number} in it")
+        rules.check_quorum(self.federation, len(letter.members), "begin")
+        privacy = self.federation.privacy
+        if privacy is not None and self.state.released >= privacy.exchanges:
+            raise BadMessage(
+                f"privacy: saw {self.state.released} exchanges done, needed fewer than {privacy.exchanges}: "
+                "the agreed epsilon is spent"
+            )
+
+    def _check_signatures(self, turn: Turn, signatures: Sequence[tuple[int, bytes]]) -> None:
+        if not turn.survivors:
+            raise BadMessage("unlock: saw it before any survivors, needed them agreed on first")
+        statement = rules.agreement(self.federation.fid, turn.context, turn.survivors)
+        for member, signature in signatures:
+            if member not in turn.survivors:
+                raise BadMessage(f"unlock: saw a signature of {member}, needed those of survivors")
+            who = self.federation.members[member]
+            verify(who.public, signature, statement, f"unlock: {who.name}")
+        if len(signatures) < self.federation.threshold:
+            raise BadMessage(f"unlock: saw {len(signatures)} signatures, needed {self.federation.threshold}")
+
+    def _turn_unused(self) -> Turn:
+        turn = self.state.turn
+        if turn is None or turn.used:
+            raise BadMessage("upload: saw no exchange that waits for one, needed `begin` first")
+        return turn
+
+    def _turn_used(self, epoch: int, exchange: int) -> Turn:
+        turn = self.state.turn
+        if epoch != self.state.epoch or turn is None or exchange != turn.exchange:
+            raise BadMessage(f"exchange: saw {exchange} of epoch {epoch}, needed the present one")
+        if not turn.used:
+            raise BadMessage(f"exchange {exchange}: saw it closed before the vector was sent")
+        return turn
+
+    # ---- small print
+
+    def _begin_again(self, turn: Turn, bound: bytes) -> "Step":
+        if not same(bound, turn.context):
+            raise BadMessage(
+                f"exchange {turn.exchange}: saw it again with another model, members or settings, "
+                "needed the same"
+            )
+        if not turn.used:
+            return self, ()
+        if turn.vector is None:
+            raise BadMessage(
+                f"exchange {turn.exchange}: saw it again, but its vector is gone; needed the next"
+            )
+        return self, (Reply(turn.vector),)
+
+    def _advert(self, epoch: int, made: int, secret: bytes, own: Mapping[int, bytes]) -> letters.Advert:
+        fid = self.federation.fid
+        unsigned = letters.Advert(
+            fid,
+            epoch,
+            self.number,
+            made,
+            public_of(secret),
+            tuple(public_of(pair[:KEY_BYTES]) for pair in own.values()),
+            tuple(
+                rules.commitment(fid, epoch, self.number, exchange, pair[KEY_BYTES:])
+                for exchange, pair in own.items()
+            ),
+        )
+        return replace(unsigned, signature=self.identity.sign(unsigned.statement))
+
+    def _parcel(self, known: Known, target: int, shares: bytes) -> letters.Parcel:
+        tags = rules.tags(known.rho, self.number, target, list(enumerate(_cut(shares, PAIR_BYTES), 1)))
+        if target == self.number:
+            return letters.Parcel(self.number, target, b"", tags)
+        key = rules.channel(
+            loaded(self.state.channel), known.advert(target).channel, known.rho, self.number, target
+        )
+        bound = rules.blob_context(self.federation.fid, self.state.epoch, known.rho, self.number, target)
+        return letters.Parcel(self.number, target, seal(key, shares, bound), tags)
+
+    def _opened_parcels(
+        self, known: Known, letter: letters.Begin
+    ) -> tuple[dict[int, bytes], tuple[int, ...]]:
+        """Return what every source shared with this institution, by exchange."""
+        found = {delivery.source: self._opened_parcel(known, delivery) for delivery in letter.deliveries}
+        found[self.number] = [self.state.held[at] for at in sorted(self.state.held)]
+        sources = tuple(sorted(found))
+        together = zip(*(found[source] for source in sources), strict=True)
+        return {at: b"".join(pairs) for at, pairs in enumerate(together, start=1)}, sources
+
+    def _opened_parcel(self, known: Known, delivery: letters.Delivery) -> list[bytes]:
+        source, who = delivery.source, self.federation.name(delivery.source)
+        if source not in known.members or source == self.number:
+            raise BadMessage(f"begin: saw shares of {who}, needed those of others in the epoch")
+        key = rules.channel(
+            loaded(self.state.channel), known.advert(source).channel, known.rho, source, self.number
+        )
+        bound = rules.blob_context(self.federation.fid, self.state.epoch, known.rho, source, self.number)
+        pairs = _cut(unseal(key, delivery.blob, bound, f"shares of {who}"), PAIR_BYTES)
+        if [len(pair) for pair in pairs] != [PAIR_BYTES] * self.federation.exchanges:
+            raise BadMessage(f"shares of {who}: saw {len(pairs)}, needed {self.federation.exchanges} whole")
+        tags = rules.tags(known.rho, source, self.number, list(enumerate(pairs, 1)))
+        if not same(digest("tags", tags), delivery.tags_digest):
+            raise BadMessage(f"shares of {who}: saw others than it committed to")
+        return pairs
+
+    def _strands(self, turn: Turn) -> list[Strand]:
+        known = self._check_epoch(self.state.epoch)
+        pair = self.state.own[turn.exchange]
+        secret, seed = loaded(pair[:KEY_BYTES]), pair[KEY_BYTES:]
+        masks = [
+            rules.pair_mask(secret, known.advert(m).masks[turn.exchange - 1], turn.context, self.number, m)
+            for m in turn.members
+            if m != self.number
+        ]
+        return [rules.self_mask(seed, turn.context, self.number), *masks]
+
+    def _noisy(self, update: Float, weight: int, chance: bytes) -> Float:
+        privacy, w_max = self.federation.privacy, self.federation.quantiser.w_max
+        if privacy is None:
+            return update
+        if weight != w_max:
+            raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of records")
+        noisy = update.copy()
+        add_noise(noisy, privacy.own_noise(self.federation.n_min), chance)
+        return noisy
+
+    def _keep(self, after: State, *replies: Reply) -> "Step":
+        exchange = after.turn.exchange if after.turn else 0
+        record = changes(self.state, after).pack()
+        name = self.federation.members[self.number].name
+        return replace(self, state=after), (Persist(name, exchange, record), *replies)
+
+
+Step = tuple[Client, tuple[Persist | Reply, ...]]
+
+
+def _cut(data: bytes, size: int) -> list[bytes]:
+    return [data[at : at + size] for at in range(0, len(data), size)]
+
+
+def _check_entropy(entropy: bytes) -> None:
+    if len(entropy) != KEY_BYTES:
+        raise BadMessage(f"entropy: saw {len(entropy)} bytes, needed {KEY_BYTES} fresh secret ones")

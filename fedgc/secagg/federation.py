@@ -1,0 +1,253 @@
+"""The descriptor of a federation: what its members agreed on before any of them trains.
+
+It is passed between institutions by hand and pinned by each of them. Its hash, `fid`, stands in every
+signature and every key derivation, so a server can change nothing in it: a member with another descriptor
+cannot even set up keys with the rest.
+
+Threshold. T shares unmask; at least max(T, n_min) survivors are in every sum. With c institutions on the
+server's side, two different sets of survivors can both find T signatures as soon as 2T <= n + c (the c sign
+both, the honest split), and then a single update can be laid bare. T >= floor(2n/3) + 1 rules that out for
+every c < n / 3 (Bonawitz et al. 2017, theorem 6.5). With two survivors each would know the other's update
+from the sum, so there are never fewer than three.
+
+May import: canonical, keys, quantiser, privacy; errors.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fedgc.errors import BadMessage, BadSetting, NotAdmitted
+from fedgc.secagg.canonical import Value, pack, read, rows, typed
+from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
+from fedgc.secagg.privacy import Privacy
+from fedgc.secagg.quantiser import Quantiser, fits
+from fedgc.secagg.shamir import POINTS
+
+PROTOCOL: Final = 1
+FEWEST: Final = 3
+MOST_EXCHANGES: Final = 64  # of one epoch: T broken institutions lay bare what is left of it, so it is short
+_LABEL: Final = "fedgc federation"
+_SIGNED: Final = "fedgc endorsement"
+
+
+def least_threshold(members: int) -> int:
+    """Return the least threshold that so many members may pin.
+
+    >>> [least_threshold(n) for n in (3, 4, 5, 10)]
+    [3, 3, 4, 7]
+    """
+    return max(FEWEST, 2 * members // 3 + 1)
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Member:
+    """An institution, by name and Ed25519 public key."""
+
+    name: str
+    public: bytes
+
+    def __post_init__(self) -> None:
+        if not (self.name and self.name.isprintable()):
+            raise BadSetting(f"member: saw the name {self.name!r}, needed printable text")
+        if len(self.public) != KEY_BYTES:
+            raise BadSetting(f"member {self.name}: saw a key of {len(self.public)} bytes, needed {KEY_BYTES}")
+
+
+@dataclass(frozen=True, slots=True)
+class Federation:
+    """Everything that is pinned. Members are numbered in the order of their names, from 0."""
+
+    members: tuple[Member, ...]
+    threshold: int
+    n_min: int
+    exchanges: int
+    quantiser: Quantiser
+    privacy: Privacy | None = None
+
+    def __post_init__(self) -> None:
+        count = len(self.members)
+        if not FEWEST <= count <= POINTS:
+            raise BadSetting(f"federation: saw {count} members, needed {FEWEST} to {POINTS}")
+        if list(self.members) != sorted(self.members):
+            raise BadSetting("federation: saw members out of order, needed them sorted by name")
+        for what in ("name", "public"):
+            if len({getattr(member, what) for member in self.members}) != count:
+                raise BadSetting(f"federation: saw two members with one {what}, needed each once")
+        self._check_quorum(count)
+        self._check_sums(count)
+
+    def _check_quorum(self, count: int) -> None:
+        least = least_threshold(count)
+        if not least <= self.threshold <= count:
+            raise BadSetting(f"threshold: saw {self.threshold} of {count}, needed {least} to {count}")
+        if not FEWEST <= self.n_min <= count:
+            raise BadSetting(f"n_min: saw {self.n_min} of {count}, needed {FEWEST} to {count}")
+        if not 1 <= self.exchanges <= MOST_EXCHANGES:
+            raise BadSetting(f"exchanges: saw {self.exchanges} an epoch, needed 1 to {MOST_EXCHANGES}")
+
+    def _check_sums(self, count: int) -> None:
+        bits, ring = self.quantiser.bits, self.quantiser.ring
+        if not fits(count, bits, ring):
+            raise BadSetting(
+                f"ring: saw {count} members with {bits} bits, whose sum needs more than {ring} bits; "
+                "needed fewer bits or a larger ring"
+            )
+
+    @property
+    def quorum(self) -> int:
+        """The fewest institutions in any sum."""
+        return max(self.threshold, self.n_min)
+
+    @property
+    def colluders(self) -> int:
+        """How many institutions may be on the server's side while any two others stay hidden."""
+        return min(2 * self.threshold - len(self.members) - 1, self.threshold - 1, self.quorum - 2)
+
+    @property
+    def fid(self) -> bytes:
+        """The hash that names this descriptor."""
+        return digest(_LABEL, self.pack())
+
+    def number(self, public: bytes) -> int:
+        """Return the number of the member with this key."""
+        for number, member in enumerate(self.members):
+            if member.public == public:
+                return number
+        raise NotAdmitted(f"federation {self.fid.hex()[:16]}: saw the key {public.hex()}, needed a member's")
+
+    def name(self, number: int) -> str:
+        """Return a member's name, for messages."""
+        return self.members[number].name if number < len(self.members) else f"number {number}"
+
+    def pack(self) -> bytes:
+        """Return the canonical bytes."""
+        quantiser, privacy = self.quantiser, self.privacy
+        pinned: tuple[Value, ...] = ()
+        if privacy is not None:
+            pinned = (privacy.record_clip, privacy.noise, privacy.exchanges, privacy.delta)
+        return pack(
+            _LABEL,
+            PROTOCOL,
+            tuple((member.name, member.public) for member in self.members),
+            (self.threshold, self.n_min, self.exchanges),
+            (float(quantiser.clip), quantiser.bits, quantiser.ring, quantiser.w_max),
+            pinned,
+        )
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Federation":
+        """Return what `pack` wrote."""
+        version, members, counts, numbers, pinned = read(data, _LABEL, int, tuple, tuple, tuple, tuple)
+        if version != PROTOCOL:
+            raise BadMessage(f"descriptor: saw protocol {version}, needed {PROTOCOL}")
+        threshold, n_min, exchanges = typed(counts, "descriptor", int, int, int)
+        return cls(
+            tuple(Member(*row) for row in rows(members, "descriptor", str, bytes)),
+            threshold,
+            n_min,
+            exchanges,
+            Quantiser(*typed(numbers, "descriptor", float, int, int, int)),
+            Privacy(*typed(pinned, "descriptor", float, float, int, float)) if pinned else None,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Descriptor:
+    """A federation with the signatures of members that endorse it: what lies in the file."""
+
+    federation: Federation
+    endorsements: tuple[tuple[int, bytes], ...] = ()
+
+    def __post_init__(self) -> None:
+        numbers = [number for number, _ in self.endorsements]
+        if numbers != sorted(set(numbers)):
+            raise BadMessage(f"descriptor: saw endorsements of {numbers}, needed each member once, in order")
+        for number, signature in self.endorsements:
+            if number >= len(self.federation.members) or len(signature) != SIGNATURE_BYTES:
+                raise BadMessage(f"descriptor: saw an endorsement of number {number}, needed a member's")
+            member = self.federation.members[number]
+            verify(member.public, signature, self._statement(), f"descriptor: {member.name}")
+
+    def endorse(self, identity: Identity) -> "Descriptor":
+        """Return the descriptor with this member's signature."""
+        number = self.federation.number(identity.public)
+        others = [each for each in self.endorsements if each[0] != number]
+        signed = (number, identity.sign(self._statement()))
+        return replace(self, endorsements=tuple(sorted([*others, signed])))
+
+    def pack(self) -> bytes:
+        """Return the bytes of the file."""
+        return pack("fedgc descriptor", self.federation.pack(), tuple(self.endorsements))
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Descriptor":
+        """Return what `pack` wrote; one that no member signed is refused."""
+        federation, endorsements = read(data, "fedgc descriptor", bytes, tuple)
+        pairs = rows(endorsements, "descriptor", int, bytes)
+        if not pairs:
+            raise NotAdmitted("descriptor: saw no signature, needed that of at least one member")
+        return cls(Federation.unpack(federation), pairs)
+
+    def _statement(self) -> bytes:
+        return pack(_SIGNED, self.federation.fid)
+
+
+def promises(federation: Federation) -> tuple[str, ...]:
+    """Say in sentences what the descriptor promises."""
+    count, quantiser = len(federation.members), federation.quantiser
+    said = [
+        f"{count} institutions: {', '.join(member.name for member in federation.members)}.",
+        f"The server learns weighted sums over at least {federation.quorum} of them, and the sum of their "
+        "weights; no update of one institution, and not its weight.",
+        f"That holds while at most {federation.colluders} of them work with the server, even if the server "
+        "lies in its messages.",
+        _drops(federation),
+        f"Any {federation.threshold} institutions together can unmask; fewer can unmask nothing.",
+        f"Keys serve one exchange each and are made anew every {federation.exchanges} exchanges; whoever "
+        f"breaks into {federation.threshold} institutions learns nothing of exchanges that are over.",
+        f"Values beyond +-{quantiser.clip:g} are clipped; the rest is rounded to steps of "
+        f"{quantiser.clip / quantiser.top:.3g} without bias; sums cannot overflow.",
+        f"An institution uploads {quantiser.ring // 8} bytes for each parameter.",
+    ]
+    privacy = federation.privacy
+    if privacy is not None:
+        said.append(
+            f"After {privacy.exchanges} exchanges the sums are "
+            f"({privacy.spent(privacy.exchanges):.3f}, {privacy.delta:g})-differentially private for each "
+            f"record, if every institution clips its records to {privacy.record_clip:g} and adds its noise."
+        )
+    return tuple(said)
+
+
+def silences(federation: Federation) -> tuple[str, ...]:
+    """Say in sentences what the descriptor does not promise."""
+    colluders = federation.colluders
+    said = [
+        "It does not hide the sum. What a sum over few institutions, or a row of sums, tells of their data "
+        "is not limited" + (" but by the noise." if federation.privacy else "."),
+        f"It does not hold against {colluders + 1} or more institutions that work with the server.",
+        "It does not stop an institution from sending a wrong update: nobody sees it, the sum takes it in.",
+        "It does not make the server finish: it can always let an exchange fail.",
+        "It does not hide who takes part, when, and how long each takes.",
+        "It does not protect an institution's own machine: whoever reads its memory reads its update.",
+    ]
+    if federation.privacy is not None:
+        share = max(0.0, 1 - max(1, colluders) / federation.n_min)
+        said.append(
+            "The privacy figure is for an observer who adds no noise: against "
+            f"{max(1, colluders)} colluding institutions {share:.0%} of the noise variance is left."
+        )
+    return tuple(said)
+
+
+def _drops(federation: Federation) -> str:
+    spare = len(federation.members) - federation.quorum
+    if spare == 0:
+        return "Every institution must stay to the end of an exchange: the loss of one ends it without a sum."
+    return f"Up to {spare} of them may vanish at any point of an exchange, and the sum of the others is had."
+
+
+def member_list(names_and_keys: Sequence[tuple[str, bytes]]) -> tuple[Member, ...]:
+    """Return members in the order that a federation needs."""
+    return tuple(sorted(Member(name, public) for name, public in names_and_keys))

@@ -1,0 +1,106 @@
+"""Keys: who signs, who can read, and what two institutions alone can compute.
+
+- An `Identity` is an Ed25519 key; its public half is pinned in the federation's descriptor.
+- Channel and mask keys are X25519 keys that live for one epoch or one exchange; `agree` gives what two of
+  them share, only ever through HKDF-SHA256 under a context, so that the same pair of keys yields unrelated
+  secrets in unrelated places.
+- `seal` and `unseal` are AES-256-GCM under a key that is used for one message only: its nonce is zero.
+
+Every key is made from 32 bytes that the caller brings; nothing here draws chance by itself.
+
+May import: cryptography; canonical; errors.
+"""
+
+import hashlib
+import hmac
+from dataclasses import dataclass, field
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature, InvalidTag
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+
+from fedgc.errors import BadMessage, BadSetting, NotAdmitted
+from fedgc.secagg.canonical import Value, pack
+
+KEY_BYTES: Final = 32
+SIGNATURE_BYTES: Final = 64
+TAG_BYTES: Final = 16  # of the digest of one share
+_ONCE: Final = bytes(12)  # the nonce of a key that seals one message
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """An institution's long-lived key."""
+
+    secret: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        if len(self.secret) != KEY_BYTES:
+            raise BadSetting(f"identity: saw a key of {len(self.secret)} bytes, needed {KEY_BYTES}")
+
+    @property
+    def public(self) -> bytes:
+        """The public half, 32 bytes."""
+        return Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw()
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return the signature of a statement."""
+        return Ed25519PrivateKey.from_private_bytes(self.secret).sign(statement)
+
+
+def verify(public: bytes, signature: bytes, statement: bytes, who: str) -> None:
+    """Raise NotAdmitted unless `signature` is that of `public` over the statement."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, statement)
+    except (InvalidSignature, ValueError) as error:
+        raise NotAdmitted(f"{who}: saw a signature that is not of the pinned key over this") from error
+
+
+def digest(label: str, *values: Value) -> bytes:
+    """Return the SHA-256 of a labelled tuple."""
+    return hashlib.sha256(pack(label, *values)).digest()
+
+
+def same(one: bytes, other: bytes) -> bool:
+    """Compare in a time that does not depend on where they differ."""
+    return hmac.compare_digest(one, other)
+
+
+def derive(secret: bytes, salt: bytes, label: str, *values: Value, size: int = KEY_BYTES) -> bytes:
+    """Return HKDF-SHA256 of a secret under a salt, for one labelled purpose."""
+    return HKDF(hashes.SHA256(), size, salt, pack(label, *values)).derive(secret)
+
+
+def public_of(secret: bytes) -> bytes:
+    """Return the public half of an X25519 secret."""
+    return loaded(secret).public_key().public_bytes_raw()
+
+
+def loaded(secret: bytes) -> X25519PrivateKey:
+    """Return an X25519 key for `agree`: loading costs as much as agreeing, so it is done once for many."""
+    return X25519PrivateKey.from_private_bytes(secret)
+
+
+def agree(secret: X25519PrivateKey, public: bytes, who: str) -> bytes:
+    """Return what the owners of the two X25519 keys share; a point of small order is refused."""
+    try:
+        return secret.exchange(X25519PublicKey.from_public_bytes(public))
+    except ValueError as error:
+        raise BadMessage(f"{who}: saw a key of small order, needed an X25519 public key") from error
+
+
+def seal(key: bytes, plain: bytes, context: bytes) -> bytes:
+    """Encrypt the only message of this key, bound to its context."""
+    return AESGCM(key).encrypt(_ONCE, plain, context)
+
+
+def unseal(key: bytes, sealed: bytes, context: bytes, who: str) -> bytes:
+    """Decrypt the only message of this key; a changed or rerouted one is refused."""
+    try:
+        return AESGCM(key).decrypt(_ONCE, sealed, context)
+    except InvalidTag as error:
+        raise BadMessage(f"{who}: saw a blob that was changed or meant for another place") from error

@@ -1,0 +1,139 @@
+"""Masks: pseudo-random words from AES-256, added to a vector block by block while the block is in cache.
+
+The stream of a 32-byte key is the ciphertext of zeros under AES-256-GCM, whose tag is never asked for. That
+is AES-256 in counter mode, counter block (nonce || 00000002) and up (NIST SP 800-38D, 6.5); the GCM entry
+is taken because OpenSSL runs it on wide vector instructions where its plain counter mode does not. Whoever
+can tell the stream from uniform words can tell AES-256 from a random permutation.
+
+Each run of 2^20 words has its own nonce, 00000000 || run number, so that a stream can be entered at any
+run. Words are little-endian on every machine. A library in which the entry gives other bytes would turn
+sums to noise without a word, so the first use in a process checks a known answer.
+
+May import: cryptography, numpy; errors.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any, Final
+
+import numpy as np
+from cryptography.hazmat.primitives.ciphers import AEADEncryptionContext, Cipher, algorithms, modes
+from numpy.typing import NDArray
+
+from fedgc.errors import BadMessage, EdgeFailed
+
+Words = NDArray[np.unsignedinteger[Any]]
+
+RING_TYPES: Final[dict[int, np.dtype[np.unsignedinteger[Any]]]] = {
+    8: np.dtype("<u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"),
+}  # fmt: skip
+RUN_WORDS: Final = 1 << 20  # words under one nonce
+BLOCK_WORDS: Final = 1 << 16  # words in flight: block, stream and zeros stay in the second-level cache
+_KNOWN_RUN: Final = 5
+_KNOWN_ANSWER: Final = "98a1c262c3be954d685249f145f755e2"  # key 00..1f, run 5, first 16 bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Strand:
+    """One mask: its key, and whether it is subtracted."""
+
+    key: bytes = field(repr=False)
+    minus: bool
+
+    def __post_init__(self) -> None:
+        if len(self.key) != 32:
+            raise BadMessage(f"mask key: saw {len(self.key)} bytes, needed 32")
+
+    def opposite(self) -> "Strand":
+        """Return the mask that cancels this one."""
+        return Strand(self.key, not self.minus)
+
+
+def keystream(key: bytes, size: int) -> bytes:
+    """Return the first bytes of the stream of a key, for small secrets."""
+    known_answer()
+    buffer = bytearray(size)
+    _stream(key, 0).update_into(bytes(size), buffer)
+    return bytes(buffer)
+
+
+class RandomBytes:
+    """The stream of a key, read on as an array of bytes: chance that stays in the institution."""
+
+    def __init__(self, key: bytes) -> None:
+        known_answer()
+        self._stream = _stream(key, 0)
+        self._zeros = bytes(BLOCK_WORDS * 2)
+        self._buffer = np.empty(BLOCK_WORDS * 2, np.uint8)
+
+    def next(self, size: int) -> NDArray[np.uint8]:
+        """Return the next bytes, at most 2 * BLOCK_WORDS; the array is overwritten by the next call."""
+        part = self._buffer[:size]
+        self._stream.update_into(memoryview(self._zeros)[:size], part.data)
+        return part
+
+
+def expand(size: int, ring: int, strands: Sequence[Strand]) -> Words:
+    """Return the sum of at least one mask, as words of a new vector.
+
+    >>> mask = Strand(bytes(range(32)), minus=False)
+    >>> expand(3, 32, [mask, mask.opposite()]).tolist()
+    [0, 0, 0]
+    """
+    words: Words = np.empty(size, RING_TYPES[ring])
+    _mix(words, strands[0], strands[1:])
+    return words
+
+
+def add_strands(words: Words, strands: Sequence[Strand]) -> None:
+    """Add masks to `words` in place, in the ring of its type.
+
+    >>> words = np.arange(3, dtype=np.uint32)
+    >>> mask = Strand(bytes(range(32)), minus=False)
+    >>> add_strands(words, [mask, mask.opposite()])
+    >>> words.tolist()
+    [0, 1, 2]
+    """
+    _mix(words, None, strands)
+
+
+def _mix(words: Words, first: Strand | None, strands: Sequence[Strand]) -> None:
+    """Write `first` over the words, if there is one, then add the others, block by block."""
+    known_answer()
+    zeros = memoryview(bytes(BLOCK_WORDS * words.itemsize))
+    buffer = np.empty(BLOCK_WORDS, words.dtype)
+    signs = [np.subtract if strand.minus else np.add for strand in strands]
+    for run in range(0, words.size, RUN_WORDS):
+        streams = [_stream(strand.key, run // RUN_WORDS) for strand in strands]
+        start = _stream(first.key, run // RUN_WORDS) if first else None
+        for part in blocks(words[run : run + RUN_WORDS]):
+            mask = buffer[: part.size]
+            plain, raw = zeros[: part.nbytes], mask.view(np.uint8).data
+            if first and start:
+                start.update_into(plain, part.view(np.uint8).data)
+                if first.minus:
+                    np.negative(part, out=part)
+            for stream, combine in zip(streams, signs, strict=True):
+                stream.update_into(plain, raw)
+                combine(part, mask, out=part)
+
+
+def blocks(words: Words) -> Iterator[Words]:
+    """Cut an array in views of at most BLOCK_WORDS words."""
+    for start in range(0, words.size, BLOCK_WORDS):
+        yield words[start : start + BLOCK_WORDS]
+
+
+@cache
+def known_answer() -> None:
+    """Raise EdgeFailed if this machine's library gives other bytes than every other member's."""
+    buffer = bytearray(16)
+    _stream(bytes(range(32)), _KNOWN_RUN).update_into(bytes(16), buffer)
+    if buffer.hex() != _KNOWN_ANSWER:
+        raise EdgeFailed(f"cryptography: saw AES-256-GCM give {buffer.hex()}, needed {_KNOWN_ANSWER}")
+
+
+def _stream(key: bytes, run: int) -> AEADEncryptionContext:
+    nonce = bytes(4) + run.to_bytes(8, "big")
+    return Cipher(algorithms.AES(key), modes.GCM(nonce)).encryptor()

@@ -1,0 +1,146 @@
+"""What both sides compute and check alike: contexts, keys from keys, commitments, adverts.
+
+Everything is bound to the descriptor (fid), the epoch's roster (rho) and the exchange. The context of an
+exchange is a hash over all that its members must agree on, the model included; masks, self masks and the
+signatures on the survivors come from it. A server that shows two members different things makes them
+derive different masks, and gets noise.
+
+May import: cryptography; canonical, keys, keystream, letters, federation; errors.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
+
+from fedgc.errors import BadMessage, NotAdmitted
+from fedgc.secagg.canonical import pack
+from fedgc.secagg.federation import Federation
+from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, derive, digest, verify
+from fedgc.secagg.keystream import Strand
+from fedgc.secagg.letters import SHARE_BYTES, Advert, Begin, Roster
+
+CLOCK_S: Final = 600  # how far the clocks of two members may differ, and how long an advert is fresh
+PAIR_BYTES: Final = 2 * SHARE_BYTES  # mask key and self seed, or a share of both
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A roster with what is asked of it again and again."""
+
+    roster: Roster
+    packed: bytes
+    rho: bytes
+
+    @classmethod
+    def of(cls, roster: Roster) -> "Known":
+        """Return the roster, spelled and hashed once."""
+        return cls(roster, roster.pack(), roster.rho)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Who is in the epoch."""
+        return tuple(advert.member for advert in self.roster.adverts)
+
+    def advert(self, member: int) -> Advert:
+        """Return what one of them said."""
+        return self.roster.adverts[self.members.index(member)]
+
+
+def check_advert(federation: Federation, advert: Advert, epoch: int, now: float) -> None:
+    """Raise unless the advert is this member's, for this descriptor and epoch, and fresh."""
+    who = federation.name(advert.member)
+    if advert.member >= len(federation.members):
+        raise NotAdmitted(f"advert: saw member {who}, needed one of {len(federation.members)}")
+    if advert.fid != federation.fid:
+        raise NotAdmitted(
+            f"{who} holds the descriptor {advert.fid.hex()[:16]}, needed {federation.fid.hex()[:16]}: "
+            "compare the files"
+        )
+    verify(federation.members[advert.member].public, advert.signature, advert.statement, who)
+    if advert.epoch != epoch or len(advert.masks) != federation.exchanges:
+        raise BadMessage(
+            f"{who}: saw keys for epoch {advert.epoch}, {len(advert.masks)} exchanges; "
+            f"needed epoch {epoch}, {federation.exchanges}"
+        )
+    if abs(advert.made - now) > CLOCK_S:
+        raise NotAdmitted(
+            f"{who}: saw keys made at {advert.made}, the clock here says {now:.0f}; needed at most "
+            f"{CLOCK_S} s between them: set the clocks, or open a new epoch"
+        )
+
+
+def check_keys_differ(adverts: Sequence[Advert]) -> None:
+    """Raise if any public key or commitment stands twice in an epoch."""
+    seen: dict[bytes, int] = {}
+    for advert in adverts:
+        for key in (advert.channel, *advert.masks, *advert.commitments):
+            if key in seen:
+                raise BadMessage(
+                    f"roster: saw one key of members {seen[key]} and {advert.member}, needed each key once"
+                )
+            seen[key] = advert.member
+
+
+def check_quorum(federation: Federation, count: int, what: str) -> None:
+    """Raise if so few institutions would be in a sum."""
+    if count < federation.quorum:
+        raise BadMessage(f"{what}: saw {count} institutions, needed {federation.quorum}")
+
+
+def commitment(fid: bytes, epoch: int, member: int, exchange: int, seed: bytes) -> bytes:
+    """Return the hash by which a rebuilt self seed is known to be the right one."""
+    return digest("self seed", fid, epoch, member, exchange, seed)
+
+
+def tags(rho: bytes, source: int, target: int, shares: Sequence[tuple[int, bytes]]) -> bytes:
+    """Return two tags for each exchange: of the share of the mask key and of that of the self seed.
+
+    A share is uniform by itself, so its hash says nothing; it lets the server name who gives a false one.
+    """
+    prefix = digest("share", rho, source, target)
+    parts = []
+    for exchange, pair in shares:
+        for kind, share in enumerate((pair[:SHARE_BYTES], pair[SHARE_BYTES:])):
+            marked = prefix + exchange.to_bytes(8, "big") + bytes([kind]) + share
+            parts.append(hashlib.sha256(marked).digest()[:TAG_BYTES])
+    return b"".join(parts)
+
+
+def channel(secret: X25519PrivateKey, public: bytes, rho: bytes, source: int, target: int) -> bytes:
+    """Return the key of the one blob from `source` to `target`."""
+    return derive(agree(secret, public, f"channel {source}->{target}"), rho, "channel", source, target)
+
+
+def blob_context(fid: bytes, epoch: int, rho: bytes, source: int, target: int) -> bytes:
+    """Return what a blob is bound to."""
+    return pack("blob", fid, epoch, rho, source, target)
+
+
+def context(federation: Federation, rho: bytes, begin: Begin, model: bytes) -> bytes:
+    """Return the hash of all that the members of an exchange agree on; `model` is SHA-256 of the model."""
+    if len(model) != KEY_BYTES:
+        raise BadMessage(f"model: saw a digest of {len(model)} bytes, needed {KEY_BYTES}")
+    return digest(
+        "exchange", federation.fid, rho, begin.epoch, begin.exchange, begin.members, model, begin.size,
+        begin.settings,
+    )  # fmt: skip
+
+
+def agreement(fid: bytes, bound: bytes, survivors: tuple[int, ...]) -> bytes:
+    """Return what a survivor signs."""
+    return pack("survivors", fid, bound, survivors)
+
+
+def self_mask(seed: bytes, bound: bytes, member: int) -> Strand:
+    """Return the mask that only its owner, or T shares, can take off."""
+    return Strand(derive(seed, bound, "self", member), minus=False)
+
+
+def pair_mask(secret: X25519PrivateKey, public: bytes, bound: bytes, owner: int, other: int) -> Strand:
+    """Return the mask that `owner` adds for `other`: what the lower number adds, the higher subtracts."""
+    low, high = sorted((owner, other))
+    shared = agree(secret, public, f"mask {owner}, {other}")
+    return Strand(derive(shared, bound, "pair", low, high), minus=owner == high)

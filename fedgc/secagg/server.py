@@ -1,0 +1,300 @@
+"""The server's side: it passes letters on, checks them, and takes the masks off the sum. It has no secret.
+
+    SetUp     .admit(advert) ... .roster() ... .receive(deal) ... .close() -> Epoch
+    Epoch     .begin(exchange, members, terms) -> Exchange and a letter for each member
+    Exchange  .agree(survivors) ... .sign(member, signature) ... .unlock() ... .open(letter) ... .masks()
+    RingSum   .add(vector) ... .remove(masks) ... .mean()
+
+The first three are frozen values; each step returns the next one. `RingSum` owns the only large array. What
+arrives is checked when it arrives and refused by name; a server that skipped these checks would harm nobody's
+secrecy, only its own result.
+
+May import: the rest of this room, but not the client; errors.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.errors import BadMessage, BadVector, NotRecoverable
+from fedgc.secagg import letters, rules
+from fedgc.secagg.federation import Federation
+from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, digest, loaded, public_of, same, verify
+from fedgc.secagg.keystream import RING_TYPES, Strand, Words, add_strands
+from fedgc.secagg.letters import SHARE_BYTES, Parcel
+from fedgc.secagg.quantiser import Quantiser
+from fedgc.secagg.rules import PAIR_BYTES, Known
+from fedgc.secagg.shamir import combine
+
+Float = NDArray[np.float32]
+_SEALED_BYTES: Final = 16  # what sealing adds to a blob
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """An epoch that is being set up."""
+
+    federation: Federation
+    epoch: int
+    adverts: Mapping[int, letters.Advert] = field(default_factory=dict)
+    known: Known | None = None
+    deals: Mapping[int, letters.Deal] = field(default_factory=dict)
+
+    def letter(self) -> letters.Open:
+        """Return what to ask every institution."""
+        return letters.Open(self.federation.fid, self.epoch)
+
+    def admit(self, advert: letters.Advert, now: float) -> "SetUp":
+        """Take an institution into the epoch, or raise with the reason."""
+        if self.known is not None:
+            raise BadMessage(f"epoch {self.epoch}: saw an advert after the roster went out; needed the next")
+        rules.check_advert(self.federation, advert, self.epoch, now)
+        if self.adverts.get(advert.member, advert) != advert:
+            raise BadMessage(f"{self.federation.name(advert.member)}: saw a second advert, needed the first")
+        adverts = {**self.adverts, advert.member: advert}
+        rules.check_keys_differ(list(adverts.values()))
+        return replace(self, adverts=adverts)
+
+    def roster(self) -> tuple["SetUp", letters.Roster]:
+        """Close the doors: return who is in; with too few, raise before anybody trains."""
+        count, needed = len(self.adverts), self.federation.quorum
+        if count < needed:
+            raise NotRecoverable(f"epoch {self.epoch}: saw {count} institutions, needed {needed}")
+        roster = letters.Roster(self.epoch, tuple(self.adverts[member] for member in sorted(self.adverts)))
+        return replace(self, known=Known.of(roster)), roster
+
+    def receive(self, deal: letters.Deal) -> "SetUp":
+        """Take an institution's sealed shares."""
+        who = self.federation.name(deal.member)
+        if self.known is None or deal.epoch != self.epoch or deal.member not in self.known.members:
+            raise BadMessage(f"{who}: saw a deal of epoch {deal.epoch}, needed one of a member of the roster")
+        if self.deals.get(deal.member, deal) != deal:
+            raise BadMessage(f"{who}: saw a second deal, needed the first")
+        if tuple(parcel.target for parcel in deal.parcels) != self.known.members:
+            raise BadMessage(f"{who}: saw parcels for others, needed one for each of {self.known.members}")
+        if not all(self._is_whole(parcel) for parcel in deal.parcels):
+            raise BadMessage(f"{who}: saw parcels of other sizes, needed shares of every exchange")
+        return replace(self, deals={**self.deals, deal.member: deal})
+
+    def close(self) -> "Epoch":
+        """Return the epoch of those whose shares came; with too few, raise before anybody trains."""
+        count, needed = len(self.deals), self.federation.quorum
+        if self.known is None or count < needed:
+            raise NotRecoverable(f"epoch {self.epoch}: saw the shares of {count}, needed those of {needed}")
+        return Epoch(self.federation, self.known, self.deals)
+
+    def _is_whole(self, parcel: Parcel) -> bool:
+        exchanges = self.federation.exchanges
+        sealed = PAIR_BYTES * exchanges + _SEALED_BYTES if parcel.target != parcel.source else 0
+        return len(parcel.blob) == sealed and len(parcel.tags) == 2 * TAG_BYTES * exchanges
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What all members of an exchange must have in common beside their number."""
+
+    size: int
+    settings: bytes
+    model: bytes
+
+    def __post_init__(self) -> None:
+        if len(self.model) != KEY_BYTES:
+            raise BadMessage(f"model: saw a digest of {len(self.model)} bytes, needed {KEY_BYTES}")
+
+
+@dataclass(frozen=True, slots=True)
+class Epoch:
+    """An epoch whose keys stand; `supplied` are those who are known to have the others' shares."""
+
+    federation: Federation
+    known: Known
+    deals: Mapping[int, letters.Deal]
+    supplied: frozenset[int] = frozenset()
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Who can take part in exchanges."""
+        return tuple(sorted(self.deals))
+
+    def supply(self, member: int) -> "Epoch":
+        """A vector of this member came: it needs no deliveries any more."""
+        return replace(self, supplied=self.supplied | {member})
+
+    def begin(
+        self, exchange: int, members: Sequence[int], terms: Terms
+    ) -> tuple["Exchange", dict[int, letters.Begin]]:
+        """Return the exchange and the letter for each of its members; with too few, raise."""
+        taking = tuple(sorted(set(members)))
+        if not set(taking) <= set(self.deals):
+            raise BadMessage(f"begin: saw members {taking}, needed some of {self.members}")
+        if len(taking) < self.federation.quorum:
+            raise NotRecoverable(f"exchange: saw {len(taking)} institutions, needed {self.federation.quorum}")
+        if not 1 <= exchange <= self.federation.exchanges:
+            raise BadMessage(f"exchange: saw {exchange}, needed 1 to {self.federation.exchanges}")
+        plain = letters.Begin(self.known.roster.epoch, exchange, taking, terms.size, terms.settings)
+        bound = rules.context(self.federation, self.known.rho, plain, terms.model)
+        out = {member: replace(plain, deliveries=self._deliveries(member)) for member in taking}
+        return Exchange(self.federation, self.known, self.deals, exchange, taking, bound), out
+
+    def _deliveries(self, target: int) -> tuple[letters.Delivery, ...]:
+        if target in self.supplied:
+            return ()
+        at = self.known.members.index(target)
+        parcels = [self.deals[source].parcels[at] for source in self.members if source != target]
+        return tuple(letters.Delivery(p.source, p.blob, digest("tags", p.tags)) for p in parcels)
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """One exchange, from its beginning to the masks of its sum."""
+
+    federation: Federation
+    known: Known
+    deals: Mapping[int, letters.Deal]
+    number: int
+    members: tuple[int, ...]
+    context: bytes
+    survivors: tuple[int, ...] = ()
+    signatures: Mapping[int, bytes] = field(default_factory=dict)
+    opened: Mapping[int, Mapping[int, bytes]] = field(default_factory=dict)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch whose keys it uses."""
+        return self.known.roster.epoch
+
+    def agree(self, survivors: Sequence[int]) -> tuple["Exchange", letters.Agree]:
+        """Fix whose vectors are in the sum, for good; with too few, the exchange is burnt."""
+        chosen = tuple(sorted(set(survivors)))
+        if self.survivors or not set(chosen) <= set(self.members):
+            raise BadMessage(f"survivors: saw {chosen}, needed some of {self.members}, once an exchange")
+        if len(chosen) < self.federation.quorum:
+            raise NotRecoverable(
+                f"exchange {self.number}: saw {len(chosen)} vectors, needed {self.federation.quorum}; burnt"
+            )
+        return replace(self, survivors=chosen), letters.Agree(self.epoch, self.number, chosen)
+
+    def sign(self, member: int, signature: bytes) -> "Exchange":
+        """Take a survivor's signature."""
+        who = self.federation.name(member)
+        if member not in self.survivors:
+            raise BadMessage(f"{who}: saw a signature of no survivor, needed one of {self.survivors}")
+        statement = rules.agreement(self.federation.fid, self.context, self.survivors)
+        verify(self.federation.members[member].public, signature, statement, who)
+        return replace(self, signatures={**self.signatures, member: signature})
+
+    def unlock(self) -> letters.Unlock:
+        """Return what makes the survivors give their shares; all of them must get the same letter."""
+        count, needed = len(self.signatures), self.federation.threshold
+        if count < needed:
+            raise NotRecoverable(f"exchange {self.number}: saw {count} signatures, needed {needed}; burnt")
+        enough = tuple(sorted(self.signatures.items())[:needed])  # more would only be more to verify
+        return letters.Unlock(self.epoch, self.number, enough)
+
+    def open(self, letter: letters.Opened) -> "Exchange":
+        """Take a survivor's shares; a false one is refused, and its giver named."""
+        who = self.federation.name(letter.member)
+        if (letter.epoch, letter.exchange) != (self.epoch, self.number):
+            raise BadMessage(f"{who}: saw shares of another exchange, needed those of {self.number}")
+        if letter.member not in self.survivors or tuple(m for m, _ in letter.shares) != self.members:
+            raise BadMessage(f"{who}: saw shares of others, needed a survivor's for each of {self.members}")
+        for source, share in letter.shares:
+            if not same(self._tag(source, letter.member, share), self._promised(source, letter.member)):
+                dealer = self.federation.name(source)
+                raise BadMessage(f"{who}: saw a false share of what {dealer} dealt, needed the true one")
+        return replace(self, opened={**self.opened, letter.member: dict(letter.shares)})
+
+    def masks(self) -> tuple[Strand, ...]:
+        """Return what is left in the sum of the survivors' vectors, rebuilt from T shares of each secret."""
+        threshold = self.federation.threshold
+        if len(self.opened) < threshold:
+            raise NotRecoverable(
+                f"exchange {self.number}: saw shares of {len(self.opened)}, needed {threshold}; burnt"
+            )
+        joined = {m + 1: b"".join(shares[s] for s in self.members) for m, shares in self.opened.items()}
+        secrets = combine(joined, threshold)
+        found: list[Strand] = []
+        for at, member in enumerate(self.members):
+            secret = secrets[at * SHARE_BYTES : (at + 1) * SHARE_BYTES]
+            found += (
+                self._self_mask(member, secret) if member in self.survivors else self._lost(member, secret)
+            )
+        return tuple(found)
+
+    # ---- small print
+
+    def _self_mask(self, member: int, seed: bytes) -> list[Strand]:
+        promised = self.known.advert(member).commitments[self.number - 1]
+        mine = rules.commitment(self.federation.fid, self.epoch, member, self.number, seed)
+        self._check_secret(member, same(mine, promised))
+        return [rules.self_mask(seed, self.context, member)]
+
+    def _lost(self, member: int, secret: bytes) -> list[Strand]:
+        """The masks that survivors added for one who is lost: the opposites of those it would have added."""
+        self._check_secret(member, same(public_of(secret), self.known.advert(member).masks[self.number - 1]))
+        publics = {m: self.known.advert(m).masks[self.number - 1] for m in self.survivors}
+        key = loaded(secret)
+        own = [rules.pair_mask(key, publics[m], self.context, member, m) for m in self.survivors]
+        return [strand.opposite() for strand in own]
+
+    def _check_secret(self, member: int, is_right: bool) -> None:
+        if not is_right:
+            raise NotRecoverable(
+                f"exchange {self.number}: {self.federation.name(member)} dealt shares of another secret than "
+                "it committed to; burnt"
+            )
+
+    def _tag(self, source: int, target: int, share: bytes) -> bytes:
+        kind = SHARE_BYTES if source in self.survivors else 0
+        pair = bytes(kind) + share + bytes(SHARE_BYTES - kind)
+        both = rules.tags(self.known.rho, source, target, [(self.number, pair)])
+        return both[TAG_BYTES:] if kind else both[:TAG_BYTES]
+
+    def _promised(self, source: int, target: int) -> bytes:
+        tags = self.deals[source].parcels[self.known.members.index(target)].tags
+        at = 2 * (self.number - 1) + (source in self.survivors)
+        return tags[at * TAG_BYTES : (at + 1) * TAG_BYTES]
+
+
+class RingSum:
+    """The running sum of masked vectors. Who is in it is the caller's to know."""
+
+    def __init__(self, quantiser: Quantiser, size: int) -> None:
+        self._quantiser = quantiser
+        self._size = quantiser.words(size)
+        self._words: Words | None = None
+        self._count = 0
+
+    def check(self, vector: Words) -> None:
+        """Raise BadVector unless the vector is one of this exchange."""
+        kind = RING_TYPES[self._quantiser.ring]
+        if vector.dtype != kind or vector.shape != (self._size,):
+            raise BadVector(
+                f"masked vector: saw {vector.dtype} of shape {vector.shape}, needed {kind} ({self._size},)"
+            )
+
+    def add(self, vector: Words) -> None:
+        """Add one institution's vector."""
+        self.check(vector)
+        self._count += 1
+        if self._words is None:
+            self._words = vector.copy()
+        else:
+            np.add(self._words, vector, out=self._words)
+
+    def remove(self, masks: Sequence[Strand]) -> None:
+        """Take the masks off."""
+        add_strands(self._held(), [mask.opposite() for mask in masks])
+
+    def mean(self) -> tuple[Float, int]:
+        """Return the weighted mean and the sum of weights; the sum itself is used up."""
+        words, self._words = self._held(), None
+        return self._quantiser.mean(words, self._count)
+
+    def _held(self) -> Words:
+        if self._words is None:
+            raise NotRecoverable("sum: saw no vector, needed those of the survivors")
+        return self._words

@@ -1,0 +1,141 @@
+"""What an institution must not forget, as one frozen value; and what a step of it changes on disk.
+
+`records` writes a state as named records, `restore` reads them back, and `changes` is the difference of two
+states: what to put and what to erase. The machine never says what to write in any other way, so what is on
+disk is what it knows. Only the masked vector itself stays in memory: it is large, and after a restart a
+refusal does as well.
+
+May import: canonical, rules, letters, keystream; errors.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from fedgc.errors import BadMessage
+from fedgc.secagg.canonical import pack, read, rows, typed
+from fedgc.secagg.keystream import Words
+from fedgc.secagg.letters import Roster
+from fedgc.secagg.rules import Known
+
+_OWN: Final = "own/"
+_HELD: Final = "held/"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Turn:
+    """The exchange that an institution is in, or was in last."""
+
+    exchange: int
+    context: bytes
+    members: tuple[int, ...]
+    size: int
+    used: bool = False
+    survivors: tuple[int, ...] = ()
+    signature: bytes = b""
+    unlocked_by: bytes = b""
+    opened: bytes = field(default=b"", repr=False)
+    vector: Words | None = field(default=None, repr=False)
+
+    def pack(self) -> bytes:
+        """Return the record; the vector is not in it."""
+        return pack(
+            "turn", self.exchange, self.context, self.members, self.size, int(self.used), self.survivors,
+            self.signature, self.unlocked_by, self.opened,
+        )  # fmt: skip
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Turn":
+        """Return what `pack` wrote."""
+        exchange, bound, members, size, used, *rest = read(
+            data, "turn", int, bytes, tuple, int, int, tuple, bytes, bytes, bytes
+        )
+        return cls(exchange, bound, members, size, bool(used), *rest)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class State:
+    """All that an institution knows of a federation.
+
+    `own` holds mask key and self seed of each exchange that is still to come; `held` the shares, one after
+    the other in the order of `sources`. `released` counts masked vectors over all epochs.
+    """
+
+    epoch: int = 0
+    released: int = 0
+    advert: bytes = b""
+    channel: bytes = field(default=b"", repr=False)
+    own: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    known: Known | None = field(default=None, repr=False)
+    deal: bytes = field(default=b"", repr=False)
+    sources: tuple[int, ...] = ()
+    held: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    turn: Turn | None = None
+
+    def records(self) -> dict[str, bytes]:
+        """Return the state as named records; what is empty has none."""
+        found = {
+            "epoch": pack("epoch", self.epoch, self.released, self.sources),
+            "advert": self.advert,
+            "channel": self.channel,
+            "roster": self.known.packed if self.known else b"",
+            "deal": self.deal,
+            "turn": self.turn.pack() if self.turn else b"",
+        }
+        found |= {f"{_OWN}{exchange}": pair for exchange, pair in self.own.items()}
+        found |= {f"{_HELD}{exchange}": shares for exchange, shares in self.held.items()}
+        return {name: record for name, record in found.items() if record}
+
+
+def restore(records: Mapping[str, bytes]) -> State:
+    """Return the state that wrote these records; without any, the state before the first epoch."""
+    if not records:
+        return State()
+    if "epoch" not in records:
+        raise BadMessage(f"vault: saw records {sorted(records)}, needed the one of the epoch")
+    epoch, released, sources = read(records["epoch"], "epoch", int, int, tuple)
+    roster, turn = records.get("roster"), records.get("turn")
+    return State(
+        epoch,
+        released,
+        records.get("advert", b""),
+        records.get("channel", b""),
+        _numbered(records, _OWN),
+        Known.of(Roster.unpack(roster)) if roster else None,
+        records.get("deal", b""),
+        sources,
+        _numbered(records, _HELD),
+        Turn.unpack(turn) if turn else None,
+    )
+
+
+def _numbered(records: Mapping[str, bytes], prefix: str) -> dict[int, bytes]:
+    return {
+        int(name.removeprefix(prefix)): record for name, record in records.items() if name.startswith(prefix)
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class Changes:
+    """What must be on disk before anything more is said."""
+
+    puts: tuple[tuple[str, bytes], ...] = field(repr=False)
+    erases: tuple[str, ...]
+
+    def pack(self) -> bytes:
+        """Return the bytes that `messages.Persist` carries."""
+        return pack("changes", self.puts, self.erases)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> "Changes":
+        """Return what `pack` wrote."""
+        puts, erases = read(data, "changes", tuple, tuple)
+        names = typed(erases, "changes", *[str] * len(erases))
+        return cls(rows(puts, "changes", str, bytes), names)
+
+
+def changes(before: State, after: State) -> Changes:
+    """Return the difference of two states."""
+    old, new = before.records(), after.records()
+    puts = tuple((name, record) for name, record in new.items() if old.get(name) != record)
+    return Changes(puts, tuple(name for name in old if name not in new))

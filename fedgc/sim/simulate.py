@@ -1,0 +1,215 @@
+"""What `fedgc sim` asks: how long will rounds take on these devices, what is sent, what is thrown away.
+
+Times come from a model or a trace; links from the size of the model and the speed of a device's line, or
+from recorded links. Long runs are shared out among processes: each plays its part of the rounds as a run of
+its own, so the same request gives the same answer on one core and on two only where the parts are the same:
+`processes` is part of the request.
+
+May import: catalogue, traces, policy, ours.
+"""
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from fedgc.errors import BadPlacement, BadSetting, nearest
+from fedgc.replay import MODELS, Conditions, Line, Span, Weather
+from fedgc.sim.catalogue import find, ours, rivals
+from fedgc.sim.ours import Fedgc
+from fedgc.sim.policy import Policy, Result
+from fedgc.sim.traces import read_links, read_weather
+
+MEGABYTE: Final = 1_000_000
+SHORT: Final = 50  # rounds that are not worth a second process
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be simulated; `trace` or `model` says how fast devices are, `links` how fast their lines."""
+
+    devices: int = 200
+    rounds: int = 20
+    model_mb: float = 50.0
+    uplink_mb_s: float = 12.5
+    downlink_mb_s: float = 50.0
+    server_mb_s: float = 0.0  # 0: never full
+    latency_s: float = 0.0
+    model: str = "shifted-exponential"
+    trace: Path | None = None
+    links: Path | None = None
+    replicas: int = 4
+    pieces: int = 1
+    blocks: int = 0  # 0: each round chooses
+    policies: tuple[str, ...] = ()
+    seed: int = 0
+    processes: int = 1
+
+    def __post_init__(self) -> None:
+        self._check_numbers()
+        if self.model not in MODELS:
+            raise BadSetting(f"model {self.model!r}: unknown{nearest(self.model, MODELS)}")
+        if self.replicas > self.devices:
+            raise BadPlacement(
+                f"{self.replicas} replicas on {self.devices} devices: at most as many are possible"
+            )
+        if self.blocks > self.replicas:
+            raise BadPlacement(
+                f"{self.blocks} blocks of {self.replicas} replicas: at most as many are possible"
+            )
+
+    def _check_numbers(self) -> None:
+        least = {"devices": 1, "rounds": 1, "replicas": 1, "pieces": 1, "processes": 1}
+        least |= {"server_mb_s": 0, "latency_s": 0, "blocks": 0, "seed": 0}
+        for name, value in least.items():
+            if not value <= getattr(self, name) < float("inf"):
+                raise BadSetting(f"{name}: saw {getattr(self, name)}, needed at least {value}")
+        for name in ("model_mb", "uplink_mb_s", "downlink_mb_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise BadSetting(f"{name}: saw {getattr(self, name)}, needed more than 0")
+
+    @property
+    def line(self) -> Line:
+        """The server's line."""
+        return Line(self.model_mb / self.server_mb_s if self.server_mb_s else 0.0)
+
+    def weather(self) -> Weather:
+        """Return all rounds; a trace that is shorter begins again, one with fewer devices is refused."""
+        rng = np.random.default_rng(self.seed)
+        if self.trace is None:
+            rounds = MODELS[self.model](self.devices, self.rounds, rng)
+        else:
+            rounds = self._recorded(read_weather(self.trace))
+        if self.links is not None:
+            return read_links(self.links).over(rounds, round(self.model_mb * MEGABYTE), rng)
+        return tuple(self._linked(each) for each in rounds)
+
+    def chosen(self) -> tuple[Policy, ...]:
+        """Return the policies to compare; fedgc alone where none is named."""
+        mine = Fedgc(self.replicas, self.pieces, self.blocks)
+        if not self.policies:
+            return (mine,)
+        every = [mine, *rivals(self.replicas), *ours(self.replicas, 1)]
+        return find(self.policies, every)
+
+    def _recorded(self, whole: Weather) -> Weather:
+        if whole[0].devices < self.devices:
+            raise BadSetting(f"devices: saw {self.devices}, the trace has {whole[0].devices}")
+        return tuple(_first(whole[at % len(whole)], self.devices) for at in range(self.rounds))
+
+    def _linked(self, conditions: Conditions) -> Conditions:
+        up_s, down_s = self.model_mb / self.uplink_mb_s, self.model_mb / self.downlink_mb_s
+        ones_w = np.ones(conditions.devices)
+        return replace(
+            conditions, up_s_w=up_s * ones_w, down_s_w=down_s * ones_w, control_s_w=self.latency_s * ones_w
+        )
+
+
+def _first(conditions: Conditions, devices: int) -> Conditions:
+    names = ("pace_wk", "up_s_w", "down_s_w", "control_s_w", "dies_s_w", "returns_s_w")
+    return replace(conditions, **{name: getattr(conditions, name)[:devices] for name in names})
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """One policy's rounds."""
+
+    policy: str
+    results: tuple[Result, ...]
+    up_mb: float  # a round
+    discarded: float  # share of the finished work
+    spans: tuple[Span, ...] = field(default=(), repr=False)  # of the last round, where it can be watched
+    working_s: float = 0.0  # of that round
+
+    @property
+    def median_s(self) -> float:
+        """Return the predicted time of a round."""
+        return float(np.median([result.seconds for result in self.results]))
+
+    @property
+    def p95_s(self) -> float:
+        """Return the time that one round in twenty exceeds."""
+        return float(np.percentile([result.seconds for result in self.results], 95, method="higher"))
+
+
+def simulate(
+    request: Request, progress: Callable[[int, int], object] = lambda *_: None, *, watch: bool = False
+) -> tuple[Prediction, ...]:
+    """Play every policy; `progress` hears how many rounds of how many are over. `watch`: keep the spans."""
+    weather, policies = request.weather(), request.chosen()
+    total = len(policies) * request.rounds
+    predictions = []
+    for at, policy in enumerate(policies):
+
+        def heard(over: int, before: int = at * request.rounds) -> None:
+            progress(before + over, total)
+
+        results = _play(policy, weather, request, heard)
+        spans = _watched(policy, weather[-1:], request.line) if watch else ()
+        predictions.append(_prediction(policy, results, spans, request.model_mb))
+    return tuple(predictions)
+
+
+def _play(
+    policy: Policy, weather: Weather, request: Request, heard: Callable[[int], object]
+) -> tuple[Result, ...]:
+    if request.processes == 1 or len(weather) < SHORT or not isinstance(policy, Fedgc):
+        return _alone(policy, weather, request.line, heard)
+    return _shared_out(policy, _parts(weather, request.processes), request.line, heard)
+
+
+def _alone(
+    policy: Policy, weather: Weather, line: Line, heard: Callable[[int], object]
+) -> tuple[Result, ...]:
+    over = 0
+
+    def count(_: object) -> None:
+        nonlocal over
+        over += 1
+        heard(over)
+
+    if isinstance(policy, Fedgc):
+        return tuple(result for result, _ in policy.watched(weather, line, watch=False, heard=count))
+    results = policy.play(weather, line)
+    heard(len(weather))
+    return results
+
+
+def _shared_out(
+    policy: Policy, parts: Sequence[Weather], line: Line, heard: Callable[[int], object]
+) -> tuple[Result, ...]:
+    with ProcessPoolExecutor(len(parts), mp_context=get_context("spawn")) as pool:
+        futures = [pool.submit(policy.play, part, line) for part in parts]
+        waiting = set(futures)
+        while waiting:
+            _, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+            heard(sum(len(part) for part, each in zip(parts, futures, strict=True) if each.done()))
+        return tuple(result for each in futures for result in each.result())
+
+
+def _parts(weather: Weather, count: int) -> list[Weather]:
+    """Split the rounds as evenly as can be.
+
+    >>> [len(part) for part in _parts((None,) * 5, 2)]
+    [3, 2]
+    """
+    ends = [-(-len(weather) * at // count) for at in range(count + 1)]
+    return [weather[begin:end] for begin, end in pairwise(ends)]
+
+
+def _watched(policy: Policy, weather: Weather, line: Line) -> tuple[Span, ...]:
+    return policy.watched(weather, line)[-1][1] if isinstance(policy, Fedgc) else ()
+
+
+def _prediction(
+    policy: Policy, results: tuple[Result, ...], spans: tuple[Span, ...], model_mb: float
+) -> Prediction:
+    computed = sum(result.computed for result in results)
+    discarded = sum(result.discarded for result in results) / computed if computed else 0.0
+    sent = float(np.mean([result.sent for result in results]))
+    return Prediction(policy.name, results, sent * model_mb, discarded, spans, results[-1].working_s)

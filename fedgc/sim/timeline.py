@@ -1,0 +1,150 @@
+"""The timeline of a round as a picture: who computed what when, what counted, what was discarded.
+
+A row is a device, a bar a chunk: counted ones are dark, finished ones that are in no sum light, those that
+were set aside red. Beyond `MOST_ROWS` devices those shown are taken evenly from the fastest to the slowest.
+The page holds its picture as SVG and asks nothing of the network; the PNG is written without a library.
+
+May import: replay, simulate.
+"""
+
+import html
+import struct
+import zlib
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.replay import Span
+from fedgc.sim.simulate import Prediction
+
+MOST_ROWS: Final = 120
+WIDTH, ROW, LABEL, HEAD = 1200, 9, 90, 30
+COLOURS: Final = {"counted": (31, 90, 160), "discarded": (155, 190, 225), "set aside": (205, 70, 60)}
+GRID: Final = (225, 225, 225)
+
+Pixels = NDArray[np.uint8]
+
+
+def kind(span: Span) -> str:
+    """Name what became of it.
+
+    >>> kind(Span("a", 0, 0.0, 2.0, finished=True)), kind(Span("a", 0, 0.0, 2.0, finished=False))
+    ('discarded', 'set aside')
+    """
+    if not span.finished:
+        return "set aside"
+    return "counted" if span.counted else "discarded"
+
+
+def shown(spans: Sequence[Span]) -> list[str]:
+    """Return the devices to show: those that finished most first, evenly thinned."""
+    finished: dict[str, int] = {}
+    for span in spans:
+        finished[span.device] = finished.get(span.device, 0) + span.finished
+    order = sorted(finished, key=lambda device: -finished[device])
+    places = np.unique(np.linspace(0, len(order) - 1, min(MOST_ROWS, len(order))).round().astype(int))
+    return [order[at] for at in places.tolist()] if order else []
+
+
+def svg(spans: Sequence[Span], working_s: float) -> str:
+    """Return the picture of one round."""
+    devices = shown(spans)
+    row = {device: at for at, device in enumerate(devices)}
+    end_s = max([working_s, *(span.end_s for span in spans)], default=1.0) or 1.0
+    scale = (WIDTH - LABEL) / end_s
+    bars = [
+        f'<rect x="{LABEL + span.begin_s * scale:.1f}" y="{HEAD + row[span.device] * ROW}" '
+        f'width="{max((span.end_s - span.begin_s) * scale - 0.5, 0.5):.1f}" height="{ROW - 2}" '
+        f'fill="rgb{COLOURS[kind(span)]}"><title>{html.escape(span.device)}: chunk {span.chunk}, '
+        f"{span.begin_s:.2f} to {span.end_s:.2f} s, {kind(span)}</title></rect>"
+        for span in spans
+        if span.device in row
+    ]
+    labels = [
+        f'<text x="0" y="{HEAD + at * ROW + ROW - 2}" font-size="7">{html.escape(device)}</text>'
+        for device, at in row.items()
+    ]
+    ticks = [
+        f'<line x1="{LABEL + at * scale:.1f}" x2="{LABEL + at * scale:.1f}" y1="{HEAD - 6}" '
+        f'y2="{HEAD + len(devices) * ROW}" stroke="rgb{GRID}"/>'
+        f'<text x="{LABEL + at * scale:.1f}" y="{HEAD - 10}" font-size="10">{at:.2f} s</text>'
+        for at in np.linspace(0.0, end_s, 7)[:-1].tolist()
+    ]
+    height = HEAD + len(devices) * ROW + 4
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" '
+        f'font-family="sans-serif">{"".join((*ticks, *bars, *labels))}</svg>'
+    )
+
+
+def page(predictions: Sequence[Prediction]) -> str:
+    """Return one page that needs nothing else: a table of policies, a timeline of each that was watched."""
+    names = ("policy", "median s", "p95 s", "up MB a round", "work discarded", "incomplete rounds")
+    head = f"<tr><th>{'<th>'.join(names)}</tr>"
+    rows = "".join(_table_row(each) for each in sorted(predictions, key=lambda each: each.median_s))
+    legend = "".join(
+        f'<span style="background:rgb{colour};padding:0 .8em;margin:0 .4em 0 1.2em"></span>{name}'
+        for name, colour in COLOURS.items()
+    )
+    pictures = "".join(
+        f"<h2>{html.escape(each.policy)}: one round</h2><p>{legend}</p>{svg(each.spans, each.working_s)}"
+        for each in predictions
+        if each.spans
+    )
+    style = (
+        "body{font-family:sans-serif;margin:2em}td,th{padding:.2em .8em;text-align:right}"
+        "td:first-child{text-align:left}"
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8"><title>fedgc: simulated rounds</title>'
+        f"<style>{style}</style><h1>Simulated rounds</h1><table>{head}{rows}</table>{pictures}</html>"
+    )
+
+
+def _table_row(each: Prediction) -> str:
+    incomplete = sum(not result.exact for result in each.results)
+    cells = (
+        html.escape(each.policy),
+        f"{each.median_s:.3f}",
+        f"{each.p95_s:.3f}",
+        f"{each.up_mb:.1f}",
+        f"{each.discarded:.1%}",
+        f"{incomplete} of {len(each.results)}",
+    )
+    return f"<tr><td>{'<td>'.join(cells)}</tr>"
+
+
+def png(spans: Sequence[Span], working_s: float) -> bytes:
+    """Return the same picture as a PNG file, without labels."""
+    devices = shown(spans)
+    row = {device: at for at, device in enumerate(devices)}
+    end_s = max([working_s, *(span.end_s for span in spans)], default=1.0) or 1.0
+    pixels = np.full((max(len(devices), 1) * ROW + 2, WIDTH, 3), 255, np.uint8)
+    for tick in np.linspace(0, WIDTH - 1, 7).astype(int)[:-1].tolist():
+        pixels[:, tick] = GRID
+    for span in spans:
+        if span.device in row:
+            top = row[span.device] * ROW + 1
+            left = int(span.begin_s / end_s * (WIDTH - 1))
+            right = max(left + 1, int(span.end_s / end_s * (WIDTH - 1)) - 1)  # a gap between neighbours
+            pixels[top : top + ROW - 2, left:right] = COLOURS[kind(span)]
+    return encoded(pixels)
+
+
+def encoded(pixels: Pixels) -> bytes:
+    """Return an RGB image (height x width x 3) as PNG (ISO/IEC 15948): header, deflated rows, end."""
+    height, width, _ = pixels.shape
+    rows = np.zeros((height, 1 + width * 3), np.uint8)  # every row begins with its filter: none
+    rows[:, 1:] = pixels.reshape(height, -1)
+    parts = (
+        _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        _chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)),
+        _chunk(b"IEND", b""),
+    )
+    return b"\x89PNG\r\n\x1a\n" + b"".join(parts)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))

@@ -1,0 +1,220 @@
+"""The vault: what an institution must not forget, and what nobody else may read.
+
+One SQLite file, readable by its owner alone, holds the identity and, for each federation, the records of
+the masked exchange (`fedgc.secagg.state`). Every value is sealed with AES-256-GCM under a random key, which
+itself is sealed under a key that scrypt makes of a passphrase or key file; name and scope of a record are
+bound into its seal, so that records cannot be swapped.
+
+`write` returns when the change is on the disk: one transaction, forced to it, the write-ahead log moved
+into the file and cut to nothing. Erased records are overwritten with zeros (`secure_delete`). What a disk
+keeps of overwritten blocks by itself (flash, snapshots, copies) is sealed, but under a key that still exists.
+
+One process has a vault at a time: two that went on from one state would mask two updates with the same
+keys, and their difference would be bare. For the same reason a vault must never be put back from a copy.
+
+May import: cryptography, sqlalchemy; engine; secagg; errors.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.kdf.scrypt import Scrypt
+from sqlalchemy import URL, Connection, LargeBinary, delete, event, select
+from sqlalchemy.dialects.sqlite import insert
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.secagg import Changes, Identity
+from fedgc.store.engine import Database, use_wal
+
+Entropy = Callable[[int], bytes]
+
+WAIT_S: Final = 5.0
+SHORTEST_SECRET: Final = 8
+_COST: Final = 2**15  # of scrypt: 32 MB and about a tenth of a second for each guess
+_SALT_BYTES: Final = 16
+_NONCE_BYTES: Final = 12
+_KEY_BYTES: Final = 32
+_LOCKED: Final = ("lock", "salt"), ("lock", "key")  # the two values that open the rest
+_IDENTITY: Final = ("identity", "secret")
+
+
+class _Table(DeclarativeBase):
+    type_annotation_map = {bytes: LargeBinary}  # noqa: RUF012
+
+
+class _Entry(_Table):
+    """A sealed value. The two of the lock itself are not sealed, or under the passphrase."""
+
+    __tablename__ = "vault"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    scope: Mapped[str] = mapped_column(primary_key=True)
+    name: Mapped[str] = mapped_column(primary_key=True)
+    value: Mapped[bytes]
+
+
+class Vault:
+    """An open vault."""
+
+    def __init__(self, database: Database, key: bytes, lock: int, entropy: Entropy) -> None:
+        self._database = database
+        self._key = AESGCM(key)
+        self._lock = lock
+        self._entropy = entropy
+
+    @classmethod
+    def open(cls, path: Path, secret: bytes, entropy: Entropy = os.urandom) -> Self:
+        """Open the vault with its passphrase or the content of its key file; make it where there is none."""
+        if len(secret) < SHORTEST_SECRET:
+            raise Unusable(f"vault {path}: saw a secret of {len(secret)} bytes, needed {SHORTEST_SECRET}")
+        lock = _take(path)
+        database = Database(URL.create("sqlite", database=str(path)), WAIT_S)
+        event.listen(database.engine, "connect", _on_connect)
+        try:
+            use_wal(database, WAIT_S)
+            return cls(database, _unlock(database, path, secret, entropy), lock, entropy)
+        except BaseException:
+            database.close()
+            os.close(lock)
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file; another process may have it then."""
+        self._database.close()
+        if self._lock >= 0:
+            os.close(self._lock)
+        self._lock = -1
+
+    def identity(self) -> Identity:
+        """Return the institution's identity; the first time, make it."""
+        with self._database.writing() as connection:
+            kept = _get(connection, *_IDENTITY)
+            if kept is not None:
+                return Identity(self._unsealed(*_IDENTITY, kept))
+            secret = self._entropy(_KEY_BYTES)
+            _put(connection, *_IDENTITY, self._sealed(*_IDENTITY, secret))
+        self._settle()
+        return Identity(secret)
+
+    def records(self, fid: bytes) -> dict[str, bytes]:
+        """Return all records of a federation."""
+        scope = fid.hex()
+        with self._database.reading() as connection:
+            rows = connection.execute(select(_Entry.name, _Entry.value).where(_Entry.scope == scope)).all()
+        return {name: self._unsealed(scope, name, value) for name, value in rows}
+
+    def write(self, fid: bytes, record: bytes) -> None:
+        """Make the changes that a `Persist` carries; when this returns they are on the disk."""
+        scope, changes = fid.hex(), Changes.unpack(record)
+        with self._database.writing() as connection:
+            for name in changes.erases:
+                connection.execute(delete(_Entry).where(_Entry.scope == scope, _Entry.name == name))
+            for name, value in changes.puts:
+                _put(connection, scope, name, self._sealed(scope, name, value))
+        self._settle()
+
+    # ---- small print
+
+    def _settle(self) -> None:
+        """Move the log into the file and cut it: what was erased is in neither."""
+        with self._database.apart() as connection:
+            busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
+        if busy:
+            raise EdgeFailed(f"vault {self._database.name}: saw a reader in it, needed it alone")
+
+    def _sealed(self, scope: str, name: str, value: bytes) -> bytes:
+        nonce = self._entropy(_NONCE_BYTES)
+        return nonce + self._key.encrypt(nonce, value, _place(scope, name))
+
+    def _unsealed(self, scope: str, name: str, value: bytes) -> bytes:
+        try:
+            return self._key.decrypt(value[:_NONCE_BYTES], value[_NONCE_BYTES:], _place(scope, name))
+        except (InvalidTag, ValueError) as error:
+            raise EdgeFailed(
+                f"vault {self._database.name}: record {name} was changed from outside; needed it as written"
+            ) from error
+
+
+def key_file(path: Path) -> bytes:
+    """Return the content of a key file that only its owner can read."""
+    try:
+        if path.stat().st_mode & 0o077:
+            raise Unusable(f"key file {path}: others can read it; needed mode 600")
+        return path.read_bytes()
+    except OSError as error:
+        raise Unusable(f"key file {path}: {error.strerror}, needed one to read") from error
+
+
+def _take(path: Path) -> int:
+    """Make the file, or check who may read it; return the lock that keeps other processes out."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+        others = path.stat().st_mode & 0o077
+        lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise Unusable(f"vault {path}: {error.strerror}, needed a file to read and write") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(lock)
+        raise EdgeFailed(f"vault {path}: another process has it; needed it alone") from error
+    if others:
+        os.close(lock)
+        raise Unusable(f"vault {path}: others can read it; needed mode 600")
+    return lock
+
+
+def _on_connect(connection: object, _record: object) -> None:
+    connection.execute("PRAGMA secure_delete = ON")  # type: ignore[attr-defined]
+
+
+def _unlock(database: Database, path: Path, secret: bytes, entropy: Entropy) -> bytes:
+    """Return the key of the values; in a new vault, make it."""
+    with database.writing() as connection:
+        _Table.metadata.create_all(connection)
+        salt, sealed = (_get(connection, *each) for each in _LOCKED)
+        if salt is not None and sealed is not None:
+            return _opened(path, secret, salt, sealed)
+        salt, key, nonce = entropy(_SALT_BYTES), entropy(_KEY_BYTES), entropy(_NONCE_BYTES)
+        wrapped = nonce + AESGCM(_stretched(secret, salt)).encrypt(nonce, key, _place(*_LOCKED[1]))
+        _put(connection, *_LOCKED[0], salt)
+        _put(connection, *_LOCKED[1], wrapped)
+    return key
+
+
+def _opened(path: Path, secret: bytes, salt: bytes, sealed: bytes) -> bytes:
+    wrapping = AESGCM(_stretched(secret, salt))
+    try:
+        return wrapping.decrypt(sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:], _place(*_LOCKED[1]))
+    except InvalidTag as error:
+        raise Unusable(f"vault {path}: saw another passphrase or key file, needed its own") from error
+
+
+def _stretched(secret: bytes, salt: bytes) -> bytes:
+    return Scrypt(salt=salt, length=_KEY_BYTES, n=_COST, r=8, p=1).derive(secret)
+
+
+def _place(scope: str, name: str) -> bytes:
+    return f"fedgc vault {scope} {name}".encode()
+
+
+def _get(connection: Connection, scope: str, name: str) -> bytes | None:
+    query = select(_Entry.value).where(_Entry.scope == scope, _Entry.name == name)
+    return connection.execute(query).scalar_one_or_none()
+
+
+def _put(connection: Connection, scope: str, name: str, value: bytes) -> None:
+    row = insert(_Entry).values(scope=scope, name=name, value=value)
+    connection.execute(row.on_conflict_do_update(index_elements=["scope", "name"], set_={"value": value}))

@@ -1,0 +1,118 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.errors import BadMessage, BadSetting, NotAdmitted
+from fedgc.secagg import Descriptor, Federation, Identity, Member, Privacy, promises, silences
+from fedgc.secagg.canonical import pack, unpack
+from fedgc.secagg.federation import least_threshold, member_list
+
+PRIVACY = Privacy(record_clip=1.0, noise=4.0, exchanges=100, delta=1e-6)
+
+
+@given(st.integers(3, 255))
+def test_the_least_threshold_holds_against_a_third(count):
+    threshold = least_threshold(count)
+    assert 3 <= threshold <= count
+    colluders = -(-count // 3) - 1  # the most that are fewer than a third
+    assert 2 * threshold > count + colluders
+
+
+@pytest.mark.parametrize(
+    ("count", "threshold", "spare", "colluders"), [(3, 3, 0, 1), (5, 4, 1, 2), (10, 7, 3, 3)]
+)
+def test_what_a_federation_of_some_size_survives(kit, count, threshold, spare, colluders):
+    federation = kit.federation(count)
+    assert federation.threshold == threshold
+    assert count - federation.quorum == spare
+    assert federation.colluders == colluders
+
+
+@pytest.mark.parametrize("privacy", [None, PRIVACY])
+def test_a_descriptor_is_read_as_it_was_written(kit, privacy):
+    federation = kit.federation(4, privacy=privacy)
+    descriptor = Descriptor(federation).endorse(kit.identities(4)[2]).endorse(kit.identities(4)[0])
+    assert Descriptor.unpack(descriptor.pack()) == descriptor
+    assert [number for number, _ in descriptor.endorsements] == [0, 2]
+
+
+def test_every_pinned_value_changes_the_hash(kit):
+    base = kit.federation(5)
+    others = [
+        kit.federation(4), kit.federation(5, threshold=5), kit.federation(5, n_min=4),
+        kit.federation(5, exchanges=4), kit.federation(5, privacy=PRIVACY),
+        *(kit.federation(5, quantiser=kit.replace(kit.quantiser, **{name: value}))
+          for name, value in [("clip", 2.0), ("bits", 19), ("w_max", 7)]),
+        kit.federation(5, quantiser=kit.replace(kit.quantiser, bits=8, ring=16)),
+    ]  # fmt: skip
+    assert len({federation.fid for federation in (base, *others)}) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    ("pinned", "reason"),
+    [
+        ({"count": 2, "threshold": 3}, "saw 2 members, needed 3"),
+        ({"count": 5, "threshold": 3}, "threshold: saw 3 of 5, needed 4 to 5"),
+        ({"count": 5, "threshold": 6}, "threshold: saw 6 of 5"),
+        ({"count": 5, "n_min": 2}, "n_min: saw 2 of 5"),
+        ({"count": 5, "n_min": 6}, "n_min: saw 6 of 5"),
+        ({"count": 5, "exchanges": 65}, "saw 65 an epoch, needed 1 to 64"),
+        ({"count": 5, "exchanges": 0}, "saw 0 an epoch"),
+    ],
+)
+def test_a_federation_that_cannot_be_is_refused(kit, pinned, reason):
+    with pytest.raises(BadSetting, match=reason):
+        kit.federation(**pinned)
+
+
+def test_members_stand_once_and_in_order(kit):
+    members = kit.federation(3).members
+    for wrong, reason in [
+        (members[::-1], "out of order"),
+        ((*members, members[2]), "two members with one name"),
+        ((*members, Member("site 9", members[0].public)), "two members with one public"),
+    ]:
+        with pytest.raises(BadSetting, match=reason):
+            Federation(wrong, 3, 3, 3, kit.quantiser)
+    assert member_list([("b", bytes(32)), ("a", bytes([1] * 32))])[0].name == "a"
+    for name, key in (("", bytes(32)), ("a\nb", bytes(32)), ("a", bytes(31))):
+        with pytest.raises(BadSetting, match="member"):
+            Member(name, key)
+
+
+def test_an_endorsement_is_checked(kit):
+    federation, identities = kit.federation(3), kit.identities(3)
+    good = Descriptor(federation).endorse(identities[0])
+    other = Descriptor(kit.federation(3, exchanges=9)).endorse(identities[0])
+    with pytest.raises(NotAdmitted, match="site 000"):
+        Descriptor(federation, other.endorsements)
+    with pytest.raises(NotAdmitted, match="needed a member's"):
+        good.endorse(Identity(bytes(32)))
+    with pytest.raises(NotAdmitted, match="saw no signature"):
+        Descriptor.unpack(Descriptor(federation).pack())
+    with pytest.raises(BadMessage, match="in order"):
+        Descriptor(federation, (*good.endorsements, *good.endorsements))
+    with pytest.raises(BadMessage, match="number 7"):
+        Descriptor(federation, ((7, bytes(64)),))
+
+
+def test_a_descriptor_of_another_protocol_or_shape_is_refused(kit):
+    label, version, *rest = unpack(kit.federation(3).pack())
+    with pytest.raises(BadMessage, match="saw protocol 2, needed 1"):
+        Federation.unpack(pack(label, version + 1, *rest))
+    with pytest.raises(BadMessage):
+        Federation.unpack(pack(label, version, (("a", "b"),), *rest[1:]))
+
+
+def test_the_words_name_what_is_promised_and_what_is_not(kit):
+    said = " ".join(promises(kit.federation(10, privacy=PRIVACY)))
+    for part in ("at least 7", "at most 3 of them", "Up to 3 of them", "(14.451, 1e-06)"):
+        assert part in said
+    assert "Every institution must stay" in " ".join(promises(kit.federation(3)))
+    assert "differentially private" not in " ".join(promises(kit.federation(3)))
+    unsaid = " ".join(silences(kit.federation(10)))
+    for part in ("does not hide the sum", "against 4 or more", "wrong update"):
+        assert part in unsaid
+    assert "against 1 colluding institutions 67% of the noise" in " ".join(
+        silences(kit.federation(4, privacy=PRIVACY))
+    )

@@ -1,0 +1,78 @@
+import pytest
+
+from fedgc.errors import BadMessage, BadSetting, NotAdmitted
+from fedgc.secagg import Identity, rules
+from fedgc.secagg.keys import agree, derive, loaded, public_of, seal, unseal, verify
+from fedgc.secagg.letters import Begin, Deal
+
+KEYS = [bytes([at] * 32) for at in range(1, 4)]
+
+
+def test_a_signature_is_of_one_key_over_one_statement():
+    identity = Identity(KEYS[0])
+    signature = identity.sign(b"statement")
+    verify(identity.public, signature, b"statement", "it")
+    broken = bytes([signature[0] ^ 1]) + signature[1:]
+    for public, given, statement in [
+        (Identity(KEYS[1]).public, signature, b"statement"),
+        (identity.public, signature, b"another"),
+        (identity.public, broken, b"statement"),
+        (identity.public, b"", b"statement"),
+    ]:
+        with pytest.raises(NotAdmitted, match="ward: saw a signature"):
+            verify(public, given, statement, "ward")
+
+
+def test_an_identity_of_another_length_is_refused():
+    with pytest.raises(BadSetting, match="saw a key of 31 bytes, needed 32"):
+        Identity(bytes(31))
+
+
+def test_two_owners_share_the_same_and_others_something_else():
+    def shared(one, other):
+        return agree(loaded(KEYS[one]), public_of(KEYS[other]), "it")
+
+    assert shared(0, 1) == shared(1, 0) != shared(0, 2)
+    for public in (bytes(32), b"\1" + bytes(31), bytes(31)):
+        with pytest.raises(BadMessage, match="small order"):
+            agree(loaded(KEYS[0]), public, "it")
+
+
+def test_what_is_derived_hangs_on_everything_it_is_derived_from():
+    found = {
+        derive(secret, salt, label, value)
+        for secret in KEYS[:2]
+        for salt in KEYS[:2]
+        for label in ("a", "b")
+        for value in (1, 2)
+    }
+    assert len(found) == 16
+
+
+def test_what_is_sealed_opens_with_its_key_and_context_only():
+    sealed = seal(KEYS[0], b"plain", b"context")
+    assert unseal(KEYS[0], sealed, b"context", "it") == b"plain"
+    for key, blob, context in [
+        (KEYS[1], sealed, b"context"),
+        (KEYS[0], sealed, b"other"),
+        (KEYS[0], b"", b"context"),
+    ]:
+        with pytest.raises(BadMessage, match="blob"):
+            unseal(key, blob, context, "it")
+
+
+def test_a_model_is_named_by_its_whole_digest(kit):
+    begin = Begin(1, 1, (0, 1, 2), 5, b"")
+    with pytest.raises(BadMessage, match="a digest of 31 bytes"):
+        rules.context(kit.federation(3), bytes(32), begin, bytes(31))
+
+
+@pytest.mark.parametrize("size", [0, 2**41])
+def test_a_size_that_cannot_be_is_refused(size):
+    with pytest.raises(BadMessage, match="numbers"):
+        Begin(1, 1, (0, 1, 2), size, b"")
+
+
+def test_a_letter_of_another_kind_is_refused():
+    with pytest.raises(BadMessage, match="saw a letter 'begin', needed 'deal'"):
+        Deal.unpack(Begin(1, 1, (0, 1, 2), 5, b"").pack())

@@ -1,0 +1,38 @@
+import re
+from pathlib import Path
+
+import pytest
+
+import fedgc.secagg
+from fedgc.secagg import Privacy
+from fedgc.secagg.federation import least_threshold
+
+README = Path(fedgc.secagg.__file__).with_name("README.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_what_the_page_shows_runs(block):
+    exec(compile(block, "README.md", "exec"), {})  # noqa: S102 - the page is part of the source
+
+
+def test_the_page_names_every_file():
+    files = {path.stem for path in Path(fedgc.secagg.__file__).parent.glob("*.py")} - {"__init__"}
+    assert files <= set(re.findall(r"`(\w+)`", README))
+
+
+def test_the_table_of_thresholds_is_that_of_the_code(kit):
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+)[^|]* \| (\d+) \|$", README, re.MULTILINE)
+    assert len(rows) >= 7
+    for row in rows:
+        count, threshold, spare, colluders = map(int, row)
+        federation = kit.federation(count)
+        assert (threshold, spare) == (least_threshold(count), count - federation.quorum)
+        assert colluders == federation.colluders
+
+
+def test_the_table_of_epsilons_is_that_of_the_code():
+    rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+\.\d+) \|$", README, re.MULTILINE)
+    assert len(rows) >= 3
+    for noise, exchanges, epsilon in rows:
+        privacy = Privacy(1.0, float(noise), int(exchanges), 1e-6)
+        assert f"{privacy.spent(int(exchanges)):.3f}" == epsilon

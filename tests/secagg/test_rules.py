@@ -1,0 +1,63 @@
+import itertools
+
+import pytest
+
+from fedgc.errors import BadMessage
+from fedgc.secagg import rules
+from fedgc.secagg.keys import loaded, public_of, seal, unseal
+
+SECRETS = [bytes([at] * 32) for at in (1, 2, 3)]
+PUBLICS = [public_of(secret) for secret in SECRETS]
+RHO, FID = b"\7" * 32, b"\6" * 32
+
+
+def channel(owner, other, source, target, rho=RHO):
+    return rules.channel(loaded(SECRETS[owner]), PUBLICS[other], rho, source, target)
+
+
+def test_both_ends_of_a_channel_have_its_key_and_no_two_blobs_share_one():
+    """Each key seals one message under a nonce of zero: a second message would lay both bare."""
+    ways = list(itertools.permutations(range(3), 2))
+    keys = [channel(source, target, source, target) for source, target in ways]
+    assert keys == [channel(target, source, source, target) for source, target in ways]
+    assert len({*keys, *(channel(s, t, s, t, rho=bytes(32)) for s, t in ways)}) == 2 * len(ways)
+
+
+def test_a_blob_opens_only_where_it_belongs():
+    place = (FID, 1, RHO, 0, 1)
+    sealed = seal(bytes(32), b"shares", rules.blob_context(*place))
+    assert unseal(bytes(32), sealed, rules.blob_context(*place), "it") == b"shares"
+    for at, other in enumerate([bytes(32), 2, bytes(32), 2, 2]):
+        elsewhere = (*place[:at], other, *place[at + 1 :])
+        with pytest.raises(BadMessage, match="meant for another place"):
+            unseal(bytes(32), sealed, rules.blob_context(*elsewhere), "it")
+
+
+def test_a_share_has_another_tag_in_every_place():
+    pair = bytes(range(32)) * 2
+    places = [
+        rules.tags(rho, source, target, [(exchange, pair)])
+        for rho, source, target, exchange in itertools.product((RHO, bytes(32)), (0, 1), (0, 1), (1, 2))
+    ]
+    halves = [tag[at : at + 16] for tag in places for at in (0, 16)]
+    assert len(set(halves)) == len(halves) == 32
+
+
+def test_a_commitment_is_of_one_seed_in_one_place():
+    base = (FID, 1, 2, 3, bytes(32))
+    others = [(*base[:at], other, *base[at + 1 :]) for at, other in enumerate([RHO, 9, 9, 9, RHO])]
+    assert len({rules.commitment(*each) for each in (base, *others)}) == 6
+
+
+def test_what_two_members_add_cancels_and_no_two_pairs_or_exchanges_share_a_mask():
+    def mask(owner, other, bound):
+        return rules.pair_mask(loaded(SECRETS[owner]), PUBLICS[other], bound, owner, other)
+
+    seen = set()
+    for bound in (RHO, FID):
+        for low, high in itertools.combinations(range(3), 2):
+            assert mask(low, high, bound) == mask(high, low, bound).opposite()
+            assert not mask(low, high, bound).minus
+            seen.add(mask(low, high, bound).key)
+        seen |= {rules.self_mask(SECRETS[0], bound, member).key for member in range(3)}
+    assert len(seen) == 12

@@ -1,0 +1,158 @@
+"""Simulated and real: sleeping engines on real sessions give the events that the clock predicts."""
+
+import logging
+import queue
+import random
+import threading
+import time
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from torch import nn
+
+from fedgc.config import RunConfig
+from fedgc.flower.desk import Surroundings
+from fedgc.flower.identity import Identity
+from fedgc.flower.listener import Listener
+from fedgc.flower.session import Session
+from fedgc.flower.session import Terms as SessionTerms
+from fedgc.flower.work import Worker
+from fedgc.messages import Add, Codeword, Held, Joined, Progress, Tick
+from fedgc.replay import Terms, Under, World, working
+from fedgc.run import Append, Apply, Finished, Run
+from fedgc.task import Task
+from fedgc.train import CommonModel, Engine
+
+SIZES = {f"c{at}": 8 for at in range(6)}
+STEP_S = (0.06, 0.15, 0.5)  # of each device; a chunk is `STEPS` of them
+STEPS = 5
+OVERHEAD_S = 0.25  # training, TLS and threads on a busy machine, over a whole round
+CONFIG = RunConfig(
+    rounds=1, local_steps=STEPS, replicas=2, blocks=1, min_devices=3, device="cpu", threads=1, grace_s=2.0
+)
+
+
+def load(name):
+    generator = torch.Generator().manual_seed(int(name[1:]))
+    return torch.randn(8, 5, generator=generator), torch.zeros(8, dtype=torch.long)
+
+
+def loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+TASK = Task(model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss)
+
+
+class Told:
+    """What a machine hears, with the time since it gave out work."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+        self.heard: list[tuple[str, str, int, float]] = []
+        self.began: float | None = None
+        self.rows = []
+
+    def handle(self, event):
+        if isinstance(event, Progress | Codeword) and self.began is not None:
+            number = event.chunk if isinstance(event, Progress) else -1
+            self.heard.append((type(event).__name__, event.device, number, event.now - self.began))
+        outputs = self.run.handle(event)
+        if self.began is None and self.run.round is not None:
+            self.began = event.now
+        self.rows += [output.row for output in outputs if isinstance(output, Append)]
+        return outputs
+
+    @property
+    def next_tick(self) -> float:
+        return self.run.next_tick
+
+
+def simulated() -> Told:
+    conditions = working([[STEPS * step_s * 2.0] for step_s in STEP_S])  # a unit is two chunks
+    held = tuple(Held(name, size) for name, size in SIZES.items())
+    nature = Under(lambda _: conditions, [0.5] * 6)
+    world = World([f"device {at}" for at in range(3)], nature, Terms(STEPS), held)
+    told = Told(Run(CONFIG, now=0.0, size=12))
+    given = [output for at in range(3) for output in told.handle(world.joined(at, 0.0))]
+    world.run(told, given, lambda: told.run.finished)
+    return told
+
+
+def serve(invitation, who: Identity, step_s: float, folder: Path, turn: threading.Lock) -> None:
+    class OneAtATime(Engine):  # torch's generator is the process's
+        def step(self):
+            with turn:
+                said = super().step()
+            time.sleep(0.0 if self.idle and said is None else step_s)
+            return said
+
+    worker = Worker(lambda rest: OneAtATime(TASK, CONFIG, clock=time.monotonic, rest=rest, spill_dir=folder))
+    terms = SessionTerms(2.0, 64 * 1024, worker.engine.size, time.monotonic, random.random)
+    with Session(invitation, who, terms) as session:
+        worker.serve(session, who.device)
+    worker.engine.close()
+
+
+def real(folder: Path) -> Told:
+    torch.set_num_threads(1)
+    events: queue.SimpleQueue = queue.SimpleQueue()
+    common = CommonModel(TASK, CONFIG)
+    around = Surroundings(time.monotonic, random.randbytes, time.time, logging.getLogger("test"))
+    listener = Listener(CONFIG, "run-1", common.size, events.put, around)
+    listener.start()
+    listener.publish(0, common.first())
+    told = Told(Run(CONFIG, now=time.monotonic(), size=common.size))
+    turn, threads = threading.Lock(), []
+    try:
+        for at, step_s in enumerate(STEP_S):  # one after the other, so that they are numbered as above
+            who = Identity(Ed25519PrivateKey.generate())
+            args = (listener.invite(), who, step_s, folder / str(at), turn)
+            threads.append(threading.Thread(target=serve, args=args))
+            threads[-1].start()
+            joined = events.get(timeout=20.0)
+            assert isinstance(joined, Joined)
+            carry_out(told.handle(joined), listener)
+        while not told.run.finished:
+            try:
+                event = events.get(timeout=max(0.0, told.next_tick - time.monotonic()))
+            except queue.Empty:
+                event = Tick(time.monotonic())
+            carry_out(told.handle(event), listener)
+    finally:
+        listener.close("the run is over")
+        for thread in threads:
+            thread.join(20.0)
+    return told
+
+
+def carry_out(outputs, listener: Listener) -> None:
+    for output in outputs:
+        if isinstance(output, Add):
+            listener.take(output.device, output.round, output.attempt)
+        elif not isinstance(output, Apply | Append | Finished):
+            listener.send(output)
+
+
+def numbered(told: Told) -> list[tuple[str, int, int]]:
+    """Name devices by their place in the plan: identities are made anew for every run."""
+    place = {row.device: at for at, row in enumerate(told.rows[0].devices)}
+    return [(kind, place[device], number) for kind, device, number, _ in told.heard]
+
+
+@pytest.mark.slow
+def test_the_same_events_in_the_same_order_and_times_within_a_step(tmp_path):
+    """The clock hears a command at once, an engine after its present step: the tolerance, with overhead."""
+    predicted, seen = simulated(), real(tmp_path)
+    progress = [each for each in numbered(predicted) if each[0] == "Progress"]
+    assert [each for each in numbered(seen) if each[0] == "Progress"] == progress
+    assert sorted(numbered(seen)) == sorted(numbered(predicted))
+    times = np.array([[a[3], b[3]] for a, b in zip(predicted.heard, seen.heard, strict=True)])
+    assert np.abs(times[:, 0] - times[:, 1]).max() <= max(STEP_S) + OVERHEAD_S
+    assert seen.rows[0].outcome == predicted.rows[0].outcome == "synced"
+    assert seen.rows[0].skips == predicted.rows[0].skips
+    assert seen.rows[0].takes == predicted.rows[0].takes

@@ -1,0 +1,118 @@
+"""The request of a simulation: what is predicted, and what is refused."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgc.errors import BadPlacement, BadSetting
+from fedgc.replay import MODELS
+from fedgc.sim import Request, simulate
+from fedgc.sim.simulate import SHORT
+
+SMALL = {"devices": 12, "rounds": 3, "replicas": 3, "pieces": 2}
+
+
+def test_fedgc_alone_is_predicted_where_no_policy_is_named():
+    (only,) = simulate(Request(**SMALL))
+    assert only.policy.startswith("fedgc steer, 3 replicas, 2 chunks each")
+    assert len(only.results) == 3
+    assert 0 < only.median_s <= only.p95_s
+
+
+def test_links_follow_from_the_models_size():
+    """4 s down, 2 s up at one block, and nothing straggles."""
+    request = Request(
+        devices=4,
+        rounds=2,
+        replicas=1,
+        blocks=1,
+        model="nobody",
+        model_mb=8.0,
+        uplink_mb_s=4.0,
+        downlink_mb_s=2.0,
+    )
+    (only,) = simulate(request)
+    assert [result.seconds for result in only.results] == pytest.approx([4.0 + 1.0 + 2.0] * 2)
+    assert only.up_mb == pytest.approx(4 * 8.0)
+
+
+def test_a_narrow_server_is_felt():
+    wide, narrow = (
+        simulate(Request(**SMALL, blocks=1, model="nobody", server_mb_s=speed))[0].median_s
+        for speed in (0.0, 50.0)
+    )
+    assert narrow > wide + 12 * 1.0  # twelve models of a second each, down
+
+
+def test_a_policy_is_found_by_the_beginning_of_its_name():
+    predictions = simulate(Request(**SMALL, policies=("uncoded", "fedgc steer, 3 replicas, 2")))
+    assert [each.policy.split(",")[0] for each in predictions] == ["uncoded", "uncoded", "fedgc steer"]
+
+
+def test_progress_counts_every_round_of_every_policy():
+    heard: list[tuple[int, int]] = []
+    simulate(
+        Request(**SMALL, policies=("fedgc steer, 3 replicas, 2", "FedBuff")), lambda *at: heard.append(at)
+    )
+    assert heard == [(1, 6), (2, 6), (3, 6), (6, 6)]
+
+
+def test_a_trace_is_played_from_its_beginning_over_and_over(tmp_path: Path):
+    rows = [f"{worker},{number},0,{1 + worker + number}" for worker in range(3) for number in range(2)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["worker,round,chunk,seconds", *rows]))
+    request = Request(devices=2, rounds=3, replicas=1, trace=path, policies=("uncoded",), model_mb=1e-9)
+    plain = simulate(request)[0]
+    assert [result.seconds for result in plain.results] == pytest.approx([2.0, 3.0, 2.0])
+    with pytest.raises(BadSetting, match="saw 4, the trace has 3"):
+        simulate(Request(devices=4, rounds=1, trace=path))
+
+
+def test_the_same_seed_gives_the_same_prediction():
+    assert simulate(Request(**SMALL)) == simulate(Request(**SMALL))
+    assert simulate(Request(**SMALL, seed=1)) != simulate(Request(**SMALL))
+
+
+def test_watching_does_not_change_what_is_predicted():
+    (plain,), (watched,) = simulate(Request(**SMALL)), simulate(Request(**SMALL), watch=True)
+    assert plain.results == watched.results
+    assert not plain.spans
+    assert len([span for span in watched.spans if span.finished]) >= 24
+
+
+def test_processes_share_the_rounds_out():
+    heard: list[int] = []
+    request = Request(devices=4, rounds=SHORT, replicas=2, processes=2)
+    (only,) = simulate(request, lambda over, _: heard.append(over))
+    assert len(only.results) == SHORT
+    assert heard[-1] == SHORT
+    half = Request(devices=4, rounds=SHORT, replicas=2).weather()[: SHORT // 2]
+    expected = request.chosen()[0].play(half, request.line)
+    assert only.results[: SHORT // 2] == expected
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"devices": 0}, BadSetting, "devices: saw 0, needed at least 1"),
+        ({"rounds": 0}, BadSetting, "rounds"),
+        ({"model_mb": 0.0}, BadSetting, "model_mb: saw 0.0"),
+        ({"uplink_mb_s": float("inf")}, BadSetting, "uplink_mb_s"),
+        ({"latency_s": float("nan")}, BadSetting, "latency_s"),
+        ({"model": "bimodel"}, BadSetting, "did you mean bimodal"),
+        ({"replicas": 13}, BadPlacement, "13 replicas on 12 devices"),
+        ({"blocks": 4}, BadPlacement, "4 blocks of 3 replicas"),
+        ({"policies": ("magic",)}, BadSetting, "policy 'magic': unknown"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_one_line(change, error, says):
+    with pytest.raises(error, match=says) as refused:
+        simulate(Request(**{**SMALL, **change}))
+    assert "\n" not in str(refused.value)
+
+
+def test_every_model_can_be_asked_for():
+    for model in MODELS:
+        (only,) = simulate(Request(**SMALL, model=model))
+        assert np.isfinite(only.median_s)

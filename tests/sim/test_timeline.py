@@ -1,0 +1,80 @@
+"""The picture of a round: every span once, in its colour, on a page that needs nothing else."""
+
+import re
+import struct
+import zlib
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from fedgc.replay import Span
+from fedgc.sim import Request, page, png, simulate
+from fedgc.sim.timeline import COLOURS, MOST_ROWS, encoded, shown, svg
+
+SPANS = (
+    Span("a", 0, 0.0, 1.0, finished=True, counted=True),
+    Span("a", 1, 1.0, 2.0, finished=True, counted=False),
+    Span("b<&>", 0, 0.0, 1.0, finished=False),
+)
+
+
+def decoded(content: bytes) -> np.ndarray:
+    """The obvious reader of a PNG of three colours without filters."""
+    assert content[:8] == b"\x89PNG\r\n\x1a\n"
+    at, chunks = 8, {}
+    while at < len(content):
+        size, kind = struct.unpack(">I4s", content[at : at + 8])
+        data = content[at + 8 : at + 8 + size]
+        assert struct.unpack(">I", content[at + 8 + size : at + 12 + size])[0] == zlib.crc32(kind + data)
+        chunks[kind] = data
+        at += 12 + size
+    width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert (depth, colour) == (8, 2)
+    rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)
+    return rows[:, 1:].reshape(height, width, 3)
+
+
+def test_an_image_is_read_back_as_it_was():
+    pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
+    assert (decoded(encoded(pixels)) == pixels).all()
+
+
+def test_every_span_has_a_bar_in_its_colour():
+    tree = ElementTree.fromstring(svg(SPANS, 2.0))  # noqa: S314 - our own
+    bars = [each.get("fill") for each in tree.iter("{http://www.w3.org/2000/svg}rect")]
+    assert bars == [f"rgb{COLOURS[name]}" for name in ("counted", "discarded", "set aside")]
+
+
+def test_a_devices_name_cannot_break_the_picture():
+    assert "b&lt;&amp;&gt;" in svg(SPANS, 2.0)
+
+
+def test_bars_are_as_long_as_their_time():
+    pixels = decoded(png(SPANS, 4.0))
+    top = pixels[3]
+    share = [(top == colour).all(axis=1).mean() for colour in COLOURS.values()]
+    assert share == pytest.approx([0.25, 0.25, 0.0], abs=0.01)
+
+
+def test_many_devices_are_thinned_evenly():
+    many = [
+        Span(f"d{at}", chunk, float(chunk), chunk + 1.0, finished=True)
+        for at in range(500)
+        for chunk in range(at % 7)
+    ]
+    devices = shown(many)
+    assert len(devices) == MOST_ROWS
+    assert len(set(devices)) == MOST_ROWS
+    assert shown([]) == []
+
+
+def test_a_page_asks_nothing_of_the_network():
+    predictions = simulate(
+        Request(devices=6, rounds=2, replicas=2, policies=("fedgc steer, 2 replicas, 1", "uncoded")),
+        watch=True,
+    )
+    text = page(predictions)
+    assert not re.search(r"(src|href)=|@import|url\(|<script", text)
+    assert text.count("<svg") == sum(bool(each.spans) for each in predictions) >= 1
+    assert all(each.policy in text for each in predictions)

@@ -1,0 +1,277 @@
+"""Readers of traces: a tiny file of each format, and what is wrong with malformed ones."""
+
+import json
+import pickle
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.replay import MODELS, NEVER
+from fedgc.sim.traces import (
+    Absences,
+    read_behaviour,
+    read_capacity,
+    read_lambda,
+    read_links,
+    read_micro_batches,
+    read_table,
+    read_weather,
+)
+
+RECORDED = Path(__file__).parents[3] / "shared" / "traces"
+
+
+def written(path: Path, content: object) -> Path:
+    path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content))
+    return path
+
+
+# ---- CSV
+
+TABLE = """worker,round,chunk,seconds
+b,1,0,2.0
+a,1,0,1.0
+a,1,1,3.0
+b,1,1,2.0
+a,2,0,1.0
+a,2,1,1.0
+b,2,0,4.0
+b,2,1,4.0
+"""
+
+
+def test_a_table_gives_each_round_its_paces(tmp_path):
+    first, second = read_weather(written(tmp_path / "t.csv", TABLE.encode()))
+    assert first.pace_wk.tolist() == [[4.0, 4.0], [2.0, 6.0]]
+    assert first.slice_units == 0.5
+    assert first.after_s(np.ones(2)).tolist() == [4.0, 4.0]
+    assert second.after_s(np.ones(2)).tolist() == [8.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("row", "says"),
+    [
+        ("a,3,0,0", "row 10: saw 0 s"),
+        ("a,3,0,nan", "row 10: saw nan s"),
+        ("a,3,zero,1", "row 10: saw 'a,3,zero,1'"),
+        ("a,3,0", "row 10: saw 3 values, needed 4"),
+        ("a,3,0,1", "no time for worker 0, round 3, piece 0"),
+        ("a,1,0,1", "saw this worker, round and piece before"),
+    ],
+)
+def test_a_malformed_table_is_refused_with_its_row(tmp_path, row, says):
+    with pytest.raises(BadSetting, match=says) as refused:
+        read_table(written(tmp_path / "t.csv", (TABLE + row + "\n").encode()))
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe"])
+def test_what_is_no_table_is_refused(tmp_path, content):
+    with pytest.raises(BadSetting, match=r"trace t\.csv"):
+        read_table(written(tmp_path / "t.csv", content))
+
+
+def test_an_unknown_format_and_a_missing_file_are_refused(tmp_path):
+    with pytest.raises(BadSetting, match=r"saw suffix '\.txt'"):
+        read_weather(tmp_path / "t.txt")
+    with pytest.raises(EdgeFailed, match="No such file"):
+        read_weather(tmp_path / "t.csv")
+
+
+# ---- pickles
+
+ROUNDS = [
+    {"results": [{"started": 10.0, "finished": 11.5, "response": {}}, {"started": 10.0, "finished": 12.0}]},
+    {"results": [{"started": 20, "finished": 21}, {"started": 20, "finished": 24}]},
+]
+
+
+def test_recorded_functions_give_a_pace_for_each_worker(tmp_path):
+    first, second = read_weather(written(tmp_path / "w2.pkl", ROUNDS))
+    assert first.mean_pace_w.tolist() == [1.5, 2.0]
+    assert second.mean_pace_w.tolist() == [1.0, 4.0]
+
+
+class Malicious:
+    def __reduce__(self):
+        return eval, ("open('pwned', 'w').close()",)
+
+
+@pytest.mark.parametrize(
+    "reader", [read_lambda, read_behaviour, lambda path: read_capacity(path, samples=1, update_bytes=1)]
+)
+def test_a_pickle_that_asks_for_anything_is_refused_by_name(tmp_path, monkeypatch, reader):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadSetting, match=r"asks for builtins\.eval, needed builtin containers and numbers"):
+        reader(written(tmp_path / "m.pkl", Malicious()))
+    with pytest.raises(BadSetting, match="asks for numpy"):
+        reader(written(tmp_path / "n.pkl", [np.float64(1.0)]))
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        (b"not a pickle", "not a pickle"),
+        (pickle.dumps(ROUNDS)[:40], "not a pickle"),
+        ({}, "saw dict, needed a list"),
+        ([], "needed a list of rounds"),
+        ([{"results": []}], "round 1: needed a table with a list"),
+        ([{"results": [{"started": 1.0}]}], "worker 1: needed a table with started"),
+        ([{"results": [{"started": 1.0, "finished": "2"}]}], "saw '2', needed a number"),
+        ([{"results": [{"started": 1.0, "finished": True}]}], "saw 'True', needed a number"),
+        ([{"results": [{"started": 2.0, "finished": 1.0}]}], "saw -1.0 s from start to finish"),
+        ([{"results": [{"started": 2.0, "finished": float("nan")}]}], "saw nan s"),
+        ([*ROUNDS, {"results": ROUNDS[0]["results"][:1]}], "no time for worker 1, round 2"),
+    ],
+)
+def test_a_malformed_recording_is_refused(tmp_path, content, says):
+    with pytest.raises(BadSetting, match=says):
+        read_lambda(written(tmp_path / "w.pkl", content))
+
+
+# ---- FedScale
+
+
+def test_capacity_gives_compute_and_links(tmp_path):
+    path = written(tmp_path / "c", {7: {"computation": 100.0, "communication": 8000.0}})
+    conditions = read_capacity(path, samples=10, update_bytes=2_000_000)
+    assert conditions.mean_pace_w.tolist() == pytest.approx([3 * 0.1 * 10])
+    assert conditions.up_s_w.tolist() == conditions.down_s_w.tolist() == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("client", "says"),
+    [
+        ({}, "client 7: needed computation"),
+        ({"computation": 0, "communication": 1}, "needed both above 0"),
+        ({"computation": "fast", "communication": 1}, "saw 'fast', needed a number"),
+        ({"computation": float("nan"), "communication": 1}, "needed both above 0"),
+    ],
+)
+def test_a_malformed_capacity_is_refused(tmp_path, client, says):
+    with pytest.raises(BadSetting, match=says):
+        read_capacity(written(tmp_path / "c", {7: client}), samples=1, update_bytes=1)
+
+
+BEHAVIOUR = {"duration": 1, "active": [0, 50], "inactive": [20, 90], "finish_time": 100, "model": "x"}
+
+
+@pytest.mark.parametrize(
+    ("start_s", "fate"),
+    [
+        (0.0, (20.0, 50.0)),
+        (30.0, (0.0, 20.0)),
+        (60.0, (30.0, 40.0)),
+        (95.0, (0.0, 5.0)),
+        (250.0, (40.0, 50.0)),
+    ],
+)
+def test_a_client_goes_and_comes_as_recorded_over_and_over(tmp_path, start_s, fate):
+    absences = read_behaviour(written(tmp_path / "b", {1: BEHAVIOUR}))
+    assert absences.fate(0, start_s) == fate
+
+
+def test_a_client_without_times_is_always_there():
+    assert Absences(((),), ((),), (10.0,)).fate(0, 3.0) == (NEVER, NEVER)
+
+
+def test_absences_are_laid_over_a_weather(tmp_path):
+    absences = read_behaviour(written(tmp_path / "b", {1: BEHAVIOUR, 2: BEHAVIOUR}))
+    weather = MODELS["nobody"](2, 2, np.random.default_rng(0))
+    first, second = absences.over(weather, (0.0, 60.0))
+    assert first.dies_s_w.tolist() == [20.0, 20.0]
+    assert second.returns_s_w.tolist() == [40.0, 40.0]
+    with pytest.raises(BadSetting, match="a client for each device"):
+        absences.over(MODELS["nobody"](3, 2, np.random.default_rng(0)), (0.0, 1.0))
+
+
+@pytest.mark.parametrize(
+    ("client", "says"),
+    [({"active": []}, "needed active, inactive"), ({**BEHAVIOUR, "finish_time": 0}, "finish_time above 0"),
+     ({**BEHAVIOUR, "active": ["x"]}, "saw 'x', needed a number"), (5, "needed active")],
+)  # fmt: skip
+def test_a_malformed_behaviour_is_refused(tmp_path, client, says):
+    with pytest.raises(BadSetting, match=says):
+        read_behaviour(written(tmp_path / "b", {1: client}))
+
+
+# ---- links
+
+
+def test_links_are_some_users_and_stay_theirs(tmp_path):
+    users = {"u": {"up_u": 1000, "up_sigma": 0, "down_u": 4000, "down_sigma": 0}}
+    links = read_links(written(tmp_path / "l.json", json.dumps(users).encode()))
+    weather = links.over(
+        MODELS["nobody"](3, 2, np.random.default_rng(0)), 2_000_000, np.random.default_rng(0)
+    )
+    assert [each.up_s_w.tolist() for each in weather] == [[2.0] * 3] * 2
+    assert [each.down_s_w.tolist() for each in weather] == [[0.5] * 3] * 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]",
+        b"{}",
+        b'{"u": 1}',
+        b'{"u": {"up_u": 1}}',
+        b'{"u": {"up_u": 0, "up_sigma": 0, "down_u": 1, "down_sigma": 0}}',
+        b'{"u": {"up_u": "1", "up_sigma": 0, "down_u": 1, "down_sigma": 0}}',
+    ],
+)
+def test_malformed_links_are_refused(tmp_path, content):
+    with pytest.raises(BadSetting, match=r"trace l\.json"):
+        read_links(written(tmp_path / "l.json", content))
+
+
+# ---- parquet
+
+
+def micro_batches(path: Path, rows: list[tuple[int, int, int, str, float]]) -> Path:
+    arrow = pytest.importorskip("pyarrow", reason="parquet traces need the extra pyarrow")
+    parquet = pytest.importorskip("pyarrow.parquet")
+    names = ("rank", "step", "mb_id", "optype", "duration")
+    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
+    parquet.write_table(arrow.table(columns), path)
+    return path
+
+
+def test_a_micro_batch_takes_its_forward_and_backward_time(tmp_path):
+    rows = [
+        (rank, 5, batch, kind, seconds * (1 + rank))
+        for rank in (0, 2)
+        for batch in (0, 1)
+        for kind, seconds in (("forward-compute", 1.0), ("backward-compute", 2.0), ("optimizer", 50.0))
+    ]
+    (only,) = read_weather(micro_batches(tmp_path / "t.parquet", rows))
+    assert only.slice_units == 0.5
+    assert only.after_s(np.ones(2)).tolist() == [6.0, 18.0]
+
+
+def test_a_trace_without_computation_is_refused(tmp_path):
+    with pytest.raises(BadSetting, match="saw operations"):
+        read_micro_batches(micro_batches(tmp_path / "t.parquet", [(0, 0, 0, "optimizer", 1.0)]))
+    with pytest.raises(BadSetting, match=r"t2\.parquet"):
+        read_micro_batches(written(tmp_path / "t2.parquet", b"PAR1 nothing"))
+
+
+@pytest.mark.parametrize(("name", "shape"), [("SE", (64, 8)), ("ST", (8, 4)), ("AR", (16, 32))])
+def test_the_recorded_jobs_are_read(name, shape):
+    path = RECORDED / f"trace-{name}.parquet"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here")
+    pytest.importorskip("pyarrow", reason="parquet traces need the extra pyarrow")
+    weather = read_weather(path)
+    assert len(weather) >= 30
+    assert {each.pace_wk.shape for each in weather} == {shape}
+
+
+def test_the_recorded_links_are_read():
+    path = RECORDED / "flash_speed_distri.json"
+    if not path.exists():
+        pytest.skip(f"{path.name} is not here")
+    assert read_links(path).speeds_u4.shape == (19, 4)

@@ -1,0 +1,123 @@
+"""Training under simulated time: the sum is the sum, whoever straggles, and the clock is the simulation's."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.messages import Mix, Work
+from fedgc.replay import MODELS, working
+from fedgc.sim.training import Job, train
+from fedgc.task import Task
+from fedgc.train import CommonModel, Engine
+
+SIZES = {f"c{at}": 8 + 4 * at for at in range(6)}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def load(name):
+    generator = torch.Generator().manual_seed(int(name[1:]))
+    inputs = torch.randn(SIZES[name], 5, generator=generator)
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def accuracy(module):
+    inputs, labels = (torch.cat(parts) for parts in zip(*map(load, SIZES), strict=True))
+    return {"accuracy": float((module(inputs).argmax(1) == labels).float().mean())}
+
+
+TASK = Task(model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss, evaluate=accuracy)
+
+
+def config(**changes) -> RunConfig:
+    values = {
+        "rounds": 4,
+        "local_steps": 2,
+        "batch_size": 4,
+        "learning_rate": 0.3,
+        "replicas": 3,
+        "min_devices": 4,
+    }
+    return RunConfig(**{**values, "blocks": 1, "device": "cpu", **changes})
+
+
+def weather(rounds=4, seed=0, devices=4):
+    return MODELS["bimodal"](devices, rounds, np.random.default_rng(seed))
+
+
+def one_round_by_hand(settings: RunConfig, folder) -> np.ndarray:
+    """The obvious twin: one device does all chunks and sends their sum."""
+    common = CommonModel(TASK, settings)
+    engine = Engine(TASK, settings, clock=float, rest=lambda _: None, spill_dir=folder)
+    engine.load(0, common.first())
+    names = tuple(enumerate(SIZES))
+    engine.handle(Work("me", 1, 0, settings.local_steps, tuple(range(6)), names, settings.seed, 60.0))
+    while not engine.idle:
+        engine.step()
+    total = engine.codeword(Mix(tuple(range(6)), ((1.0,),) * 6))
+    return common.first() - total / sum(SIZES.values())
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_the_step_is_that_of_the_whole_sum_whoever_straggles(tmp_path, blocks):
+    settings = config(rounds=1, blocks=blocks)
+    expected = one_round_by_hand(settings, tmp_path)
+    for seed in range(3):
+        trained = train(Job(TASK, settings, weather(1, seed)))
+        assert trained.points[0].row.outcome == "synced"
+        assert trained.model == pytest.approx(expected, abs=1e-5)
+
+
+def test_time_is_the_simulations_and_accuracy_is_real():
+    trained = train(Job(TASK, config(rounds=8), weather(8)))
+    seconds = [point.seconds for point in trained.points]
+    assert seconds == sorted(seconds)
+    least = [each.fluid_s(4.0) for each in weather(8)]
+    assert all(
+        point.row.working_s >= bound - 1e-9 for point, bound in zip(trained.points, least, strict=True)
+    )
+    reached = [point.metrics["accuracy"] for point in trained.points]
+    assert reached[-1] > 0.85 > 0.5
+    assert trained.points[-1].sent >= 8
+
+
+def test_slower_machines_change_the_time_and_nothing_else():
+    quick, slow = (train(Job(TASK, config(), (working([[pace]] * 4),) * 4)) for pace in (1.0, 7.0))
+    assert (quick.model == slow.model).all()
+    assert [point.seconds for point in slow.points] == pytest.approx(
+        [7 * point.seconds for point in quick.points]
+    )
+
+
+def test_chunks_cost_what_their_samples_say():
+    alone = train(Job(TASK, config(rounds=1, replicas=1, min_devices=1), (working([[2.0]]),)))
+    assert alone.points[0].row.working_s == pytest.approx(2.0)
+
+
+def test_rounds_that_are_not_exchanged_carry_on_from_where_they_are():
+    trained = train(Job(TASK, config(gate_every=2), weather()))
+    assert [point.row.outcome for point in trained.points] == ["skipped", "synced"] * 2
+    assert trained.points[0].sent == 0
+
+
+def test_too_little_weather_and_a_failing_task_end_it():
+    with pytest.raises(BadSetting, match="saw 3 rounds of weather, needed 4"):
+        Job(TASK, config(), weather(3))
+
+    def broken(module, batch):
+        raise ValueError("no such luck")
+
+    with pytest.raises(EdgeFailed, match="no such luck"):
+        train(Job(Task(model=TASK.model, chunks=SIZES, load=load, loss=broken), config(), weather()))

@@ -1,0 +1,97 @@
+"""Which copies are the same: the first is believed until two others agree on something else."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.copies import COPIES_AGREE, Copies, Copy
+
+ONE, OTHER = (1.0,) * 16, (2.0,) * 16
+
+
+def copy(sketch: tuple[float, ...] = (), loss: float = 0.5) -> Copy:
+    return Copy(4, 1.0, loss, sketch)
+
+
+def test_copies_that_are_the_same_up_to_rounding_agree():
+    copies = Copies()
+    assert copies.hear(0, 0, copy(ONE)).agrees
+    assert copies.hear(0, 1, copy(tuple(1.0 + 1e-6 for _ in ONE))).agrees
+
+
+def test_a_copy_that_differs_is_not_counted_and_its_distance_told():
+    copies = Copies()
+    copies.hear(0, 0, copy(ONE))
+    verdict = copies.hear(0, 1, copy(OTHER))
+    assert not verdict.agrees
+    assert verdict.distance == pytest.approx(0.5)
+    assert copies.believed[0].sketch == ONE
+
+
+def test_two_that_agree_turn_the_verdict_against_the_first():
+    copies = Copies()
+    copies.hear(0, 0, copy(ONE))
+    assert not copies.hear(0, 1, copy(OTHER)).agrees
+    verdict = copies.hear(0, 2, copy(OTHER))
+    assert verdict.agrees
+    assert (verdict.wrong, verdict.right) == ((0,), (1,))
+    assert copies.believed[0].sketch == OTHER
+    assert not copies.hear(0, 3, copy(ONE)).agrees, "two against two: what is believed stays"
+
+
+def test_one_worker_cannot_turn_it_by_saying_it_twice():
+    copies = Copies()
+    copies.hear(0, 0, copy(ONE))
+    copies.hear(0, 1, copy(OTHER))
+    assert not copies.hear(0, 1, copy(OTHER)).agrees
+
+
+def test_without_a_sketch_there_is_nothing_to_judge_by():
+    copies = Copies()
+    assert copies.hear(0, 0, copy()).agrees
+    assert copies.hear(0, 1, copy(ONE)).agrees
+    assert copies.hear(1, 0, copy((0.0,) * 16)).agrees
+    assert copies.hear(1, 1, copy((1e-13,) * 16)).agrees
+
+
+def test_judging_takes_nothing_in():
+    copies = Copies()
+    copies.hear(0, 0, copy(ONE))
+    assert not copies.judge(0, copy(OTHER)).agrees
+    assert not copies.judge(0, copy(OTHER)).agrees
+    assert copies.judge(0, copy(ONE)).agrees
+    assert copies.judge(9, copy(OTHER)).agrees
+    assert set(copies.believed) == {0}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=12))
+def test_believed_is_the_side_that_was_first_to_have_most_workers(said: list[tuple[int, int]]):
+    copies, sides = Copies(), {}
+    believed = None
+    for worker, kind in said:
+        copies.hear(0, worker, copy((float(10**kind),) * 16))
+        sides.setdefault(kind, set()).add(worker)
+        if believed is None or len(sides[kind]) > len(sides[believed]):
+            believed = kind
+        assert copies.believed[0].sketch[0] == 10**believed
+
+
+def test_reports_and_likeness_speak_of_what_is_believed():
+    copies = Copies()
+    assert copies.likeness({}) is None
+    copies.hear(3, 0, copy(ONE, loss=0.25))
+    assert copies.likeness({3: 10}) is None
+    copies.hear(1, 0, copy(tuple(-each for each in ONE)))
+    reports = copies.reports({1: 5, 3: 10}, rounds_left=7)
+    assert [(item.source, item.samples, item.loss) for item in reports.items] == [(1, 5, 0.5), (3, 10, 0.25)]
+    assert reports.rounds_left == 7
+    assert copies.likeness({1: 5, 3: 10}) == 0.0
+    copies.hear(1, 1, copy(ONE))
+    copies.hear(1, 2, copy(ONE))
+    assert copies.likeness({1: 10, 3: 10}) == pytest.approx(1.0)
+
+
+def test_the_tolerance_is_relative():
+    copies = Copies()
+    copies.hear(0, 0, copy(tuple(1e6 * each for each in ONE)))
+    assert copies.hear(0, 1, copy(tuple(1e6 * (1 + 0.9 * COPIES_AGREE) for _ in ONE))).agrees
