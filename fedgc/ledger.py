@@ -116,12 +116,14 @@ class Ledger:
     def failed(self, worker: int, chunks: Iterable[int]) -> bool:
         """A worker cannot give these chunks in this round, finished or not; return whether that is news."""
         lost = [chunk for chunk in chunks if self.able_wc[worker, chunk]]
+        if not lost:
+            return False
         for chunk in lost:
             self.able_wc[worker, chunk] = False
             self.done_wc[worker, chunk] = False
             self._drop(worker, chunk)
         self._recount()
-        return bool(lost)
+        return True
 
     def restored(self, worker: int, chunk: int) -> None:
         """A copy that was left out counts after all."""

@@ -44,13 +44,14 @@ def _distinct(message: object, chunks: Collection[int], what: str) -> None:
 
 def _counts(message: object, *names: str) -> None:
     for name in names:
-        _check(getattr(message, name) >= 0, message, f"{name} of 0 or more")
+        if not getattr(message, name) >= 0:
+            raise BadMessage(f"{message!r}: needed {name} of 0 or more")
 
 
 def _amounts(message: object, *names: str) -> None:
     for name in names:
-        value = getattr(message, name)
-        _check(math.isfinite(value) and value >= 0, message, f"a finite {name} of 0 or more")
+        if not 0 <= getattr(message, name) < math.inf:
+            raise BadMessage(f"{message!r}: needed a finite {name} of 0 or more")
 
 
 def _sketched(message: object, sketch: tuple[float, ...]) -> None:

@@ -194,6 +194,7 @@ class Round:
     # ---- working
 
     def _joined(self, event: Joined) -> list[Command]:
+        self._strike_what_is_gone(event)
         return [*self._give_work([event]), *self._hand_out(), *self._enough_yet(event.now)]
 
     def _lost(self, event: Lost) -> list[Command]:
@@ -304,6 +305,7 @@ class Round:
         worker = self._worker.get(event.device)
         if worker is None:
             return []
+        self._strike_what_is_gone(event)
         given = self._give_work([event])
         kept_c = np.isin(np.arange(len(self.plan.chunks)), self._kept(event))
         again = exchange.sum.ask_again(worker, kept_c)
@@ -425,6 +427,13 @@ class Round:
         self.tally.failure[worker] = event.reason
         return ""
 
+    def _strike_what_is_gone(self, event: Joined) -> None:
+        """A device may come back and load less than it could when the plan was made."""
+        worker = self._worker.get(event.device)
+        if worker is not None:
+            names = {held.name for held in event.holds}
+            self._ledger.failed(worker, [c for c, chunk in self._held(worker) if chunk.name not in names])
+
     def _why_not(self, event: Progress) -> str:
         """Return why this copy does not count, or nothing."""
         worker, chunk = self._worker.get(event.device), self._chunk.get(event.chunk)
@@ -475,8 +484,6 @@ class Round:
         self._ledger.joined({worker: event.live for worker, event in planned.items()})
         given: list[Command] = []
         for worker, event in planned.items():
-            names = {held.name for held in event.holds}
-            self._ledger.failed(worker, [c for c, chunk in self._held(worker) if chunk.name not in names])
             order = self._ledger.queue(worker, self._orders[worker], self._kept(event))
             given.append(self._work(worker, order, carry=event.device in carried))
         return given

@@ -184,7 +184,9 @@ class Run:
         )
         self.round = Round(self._plan, assignment, self._decide)
         present = list(self._present.values())
-        self._present = {joined.device: replace(joined, kept=()) for joined in present}  # kept counts once
+        for joined in present:
+            if joined.kept:  # counts once
+                self._present[joined.device] = replace(joined, kept=())
         return [*outputs, *self._in_round(self.round.start(now, present), now)]
 
     def _settle(self, over: Round, now: float) -> list[Output]:
