@@ -26,7 +26,8 @@ demo: $(READY)
 	$(BIN)/fedgc demo
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu'
+	$(BIN)/python -m pytest -q -m 'contract and not slow'
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
