@@ -22,6 +22,8 @@ WIRE_VERSION: Final = 1  # both sides refuse another at the first hello
 SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which copies are compared
 LARGEST_SKETCH: Final = 1e60  # far above any update, and its square times any number of samples is finite
 LONGEST_REASON: Final = 1000
+LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and sums stay exact
+LARGEST_AMOUNT: Final = 1e30  # of seconds, of a squared norm: more is no measurement, and squares stay finite
 
 Kind = Literal["coded", "local", "masked"]
 Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped"]
@@ -44,14 +46,14 @@ def _distinct(message: object, chunks: Collection[int], what: str) -> None:
 
 def _counts(message: object, *names: str) -> None:
     for name in names:
-        if not getattr(message, name) >= 0:
-            raise BadMessage(f"{message!r}: needed {name} of 0 or more")
+        if not 0 <= getattr(message, name) <= LARGEST_COUNT:
+            raise BadMessage(f"{message!r}: needed {name} of 0 or more, at most {LARGEST_COUNT:g}")
 
 
 def _amounts(message: object, *names: str) -> None:
     for name in names:
-        if not 0 <= getattr(message, name) < math.inf:
-            raise BadMessage(f"{message!r}: needed a finite {name} of 0 or more")
+        if not 0 <= getattr(message, name) <= LARGEST_AMOUNT:
+            raise BadMessage(f"{message!r}: needed a finite {name} of 0 or more, at most {LARGEST_AMOUNT:g}")
 
 
 def _sketched(message: object, sketch: tuple[float, ...]) -> None:
@@ -75,7 +77,7 @@ class Held:
 
     def __post_init__(self) -> None:
         _check(bool(self.name), self, "a chunk's name")
-        _check(self.samples >= 1, self, "at least one sample")
+        _check(1 <= self.samples <= LARGEST_COUNT, self, f"at least one sample, at most {LARGEST_COUNT:g}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +187,7 @@ class Progress:
         _event(self)
         _amounts(self, "seconds", "squared_norm")
         _counts(self, "round", "chunk", "reached", "samples")
-        _finite(self, (self.loss,), "loss")
+        _check(abs(self.loss) <= LARGEST_AMOUNT, self, f"a loss up to {LARGEST_AMOUNT:g}")
         _sketched(self, self.sketch)
 
 
@@ -205,7 +207,7 @@ class Report:
         _event(self)
         _amounts(self, "squared_norm")
         _counts(self, "round", "steps", "samples")
-        _finite(self, (self.loss,), "loss")
+        _check(abs(self.loss) <= LARGEST_AMOUNT, self, f"a loss up to {LARGEST_AMOUNT:g}")
 
 
 @dataclass(frozen=True, slots=True)

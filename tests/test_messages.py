@@ -132,7 +132,7 @@ def test_an_amount_is_finite_and_not_below_0(message, name, wrong):
 @pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "loss")], ids=label)
 def test_a_loss_is_finite_but_may_be_below_0(message, wrong):
     assert message.loss < 0
-    with pytest.raises(BadMessage, match="needed finite loss"):
+    with pytest.raises(BadMessage, match="needed a loss up to"):
         dataclasses.replace(message, loss=wrong)
 
 
@@ -249,4 +249,26 @@ def test_an_add_has_a_finite_weight_for_each_block():
 def test_a_refusal_shows_the_message_and_what_was_needed():
     with pytest.raises(BadMessage) as caught:
         Skip("worker 7", -3, 0)
-    assert str(caught.value) == "Skip(device='worker 7', round=-3, chunk=0): needed round of 0 or more"
+    assert (
+        str(caught.value)
+        == "Skip(device='worker 7', round=-3, chunk=0): needed round of 0 or more, at most 1e+15"
+    )
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: Held("a", 10**400), "at least one sample"),
+        (
+            lambda: dataclasses.replace(next(m for m in GOOD if isinstance(m, Progress)), seconds=1e200),
+            "seconds",
+        ),
+        (
+            lambda: dataclasses.replace(next(m for m in GOOD if isinstance(m, Progress)), samples=10**30),
+            "samples",
+        ),
+    ],
+)
+def test_no_device_may_claim_numbers_that_overflow_what_is_made_of_them(make, said: str):
+    with pytest.raises(BadMessage, match=said):
+        make()

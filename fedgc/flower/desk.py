@@ -6,6 +6,7 @@ streams; frames come in from the stream that carries it now, events go out to th
 May import: config, errors, messages, and this room's machines (admission, seat, slots, wire).
 """
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ from fedgc.flower.pieces import Incoming, Vector
 from fedgc.flower.seat import Seat
 from fedgc.flower.slots import Slots
 from fedgc.flower.wire import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
-from fedgc.messages import Close, Codeword, Event, Failed, Lost, ToDevice, Work
+from fedgc.messages import LONGEST_REASON, Close, Codeword, Event, Failed, Lost, ToDevice, Work
+
+LONGEST_NAME: Final = 64
 
 Stub = tuple[str, StreamId]
 
@@ -66,6 +69,7 @@ class Desk:
         self._ready: dict[Stub, Vector] = {}
         self._slots: Slots[Stub] = Slots(config.upload_slots)
         self._begun: dict[Stub, float] = {}
+        self._moved: dict[Stub, float] = {}  # when a codeword that has a slot last grew
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
         self.seats: Final[dict[str, Seat]] = {}
@@ -81,13 +85,21 @@ class Desk:
         """Queue a command for its device, if it is here."""
         seat = self.seats.get(command.device)
         if seat is not None:
-            model = self._models.get(command.version) if isinstance(command, Work) else None
-            seat.command(command, model, self._around.clock())
-            self._give_up_unwanted(seat)
+            self._tell(seat, command)
         if isinstance(command, Close):
-            for stub in [each for each in self._ready if each[0] == command.device]:
+            for stub in [each for each in list(self._ready) if each[0] == command.device]:
                 if stub[1].number <= command.round:
-                    del self._ready[stub]
+                    self._ready.pop(stub, None)  # the driver takes from here in a thread of its own
+
+    def _tell(self, seat: Seat, command: ToDevice) -> None:
+        model = self._models.get(command.version) if isinstance(command, Work) else None
+        try:
+            seat.command(command, model, self._around.clock())
+        except BadMessage as error:  # it has left too much unheard
+            self.count(error)
+            self.lose(seat)
+            return
+        self._give_up_unwanted(seat)
 
     def take(self, device: str, round_: int, attempt: int) -> Vector:
         """Return a whole codeword, and forget it."""
@@ -107,7 +119,8 @@ class Desk:
     def dismiss(self, reason: str) -> None:
         """Say goodbye to everybody."""
         for seat in self.seats.values():
-            seat.flow.channel.say(Bye(reason))
+            with contextlib.suppress(BadMessage):  # one that has left too much unheard hears nothing any more
+                seat.flow.channel.say(Bye(reason))
             seat.wake.set()
 
     # ---- coming and going
@@ -120,10 +133,14 @@ class Desk:
             seat = self._new_seat(device, hello.credential)
         elif seat is None:
             raise BadMessage("hello: a ticket without a seat")
+        seat.stream = None  # the device may have left a stream that we still take for open
+        self._give_up_unwanted(seat)
+        seat.stream = None  # the one before may still seem open: its device has left it
+        self._give_up_unwanted(seat)
         seat.flow.reopen(hello.heard, hello.positions, rests=False)
         seat.stream = object()
         seat.heard_at = self._around.clock()
-        self._names[device] = hello.name
+        self._names[device] = "".join(each for each in hello.name if each.isprintable())[:LONGEST_NAME]
         if timer := self._timers.pop(device, None):
             timer.cancel()
         return seat, Welcome(seat.ticket, self._admission.lease_s(device), seat.flow.channel.heard)
@@ -142,7 +159,7 @@ class Desk:
     def resume(self, seat: Seat) -> None:
         """Queue up again what a device was sending when its last stream broke."""
         for stream in seat.waiting():
-            self._grant(self._slots.ask((seat.device, stream), first=True))
+            self._grant(self._slots.ask((seat.device, stream), first=stream in seat.flow.incoming))
 
     def left(self, seat: Seat, stream: object, later: Callable[[float, Callable[[], None]], Timer]) -> None:
         """A stream is over; its device may come back within the grace time."""
@@ -169,6 +186,8 @@ class Desk:
 
     def arrived(self, seat: Seat, frame: bytes) -> None:
         """Take a frame; raise BadMessage where the lines are out of step for good."""
+        if self.seats.get(seat.device) is not seat:
+            return  # it was given up, or another took its place: nothing it says counts after that
         now = seat.heard_at = self._around.clock()
         try:
             value = wire.decode(frame, wire.FROM_DEVICE, now=now, device=seat.device)
@@ -211,6 +230,8 @@ class Desk:
     def _piece(self, seat: Seat, piece: Piece, size: int) -> None:
         round_ = piece.stream.number
         seat.flow.accounts.add(Amounts(up_bytes=size), round_)
+        if (seat.device, piece.stream) in self._moved:
+            self._moved[seat.device, piece.stream] = self._around.clock()
         try:
             incoming = seat.flow.take(piece)
             if incoming is not None and incoming.whole:
@@ -233,14 +254,15 @@ class Desk:
 
     def _refuse(self, seat: Seat, round_: int, error: Refused) -> None:
         self.count(error)
-        seat.refuse(round_, str(error))
+        seat.refuse(round_, str(error)[:LONGEST_REASON])
 
     def count(self, error: Exception) -> None:
         """Count what was refused; the first of each kind is logged."""
         kind = type(error).__name__
         self.refused[kind] += 1
         if self.refused[kind] == 1:
-            self._around.log.warning("refused (the first of its kind is shown): %s: %s", kind, error)
+            said = str(error)[:LONGEST_REASON]
+            self._around.log.warning("refused (the first of its kind is shown): %s: %s", kind, said)
 
     # ---- slots
 
@@ -249,12 +271,29 @@ class Desk:
             seat = self.seats.get(device)
             if seat is not None and seat.grant(stream):
                 self._begun.setdefault((device, stream), self._around.clock())
+                self._moved[device, stream] = self._around.clock()
             else:
                 self._grant(self._slots.free((device, stream)))
 
     def _free(self, stub: Stub) -> None:
         self._begun.pop(stub, None)
+        self._moved.pop(stub, None)
         self._grant(self._slots.free(stub))
+
+    def free_stalled(self, limit_s: float) -> None:
+        """Take the slot from whoever sends nothing although its stream is open: others wait."""
+        now = self._around.clock()
+        for stub in [each for each, moved in self._moved.items() if now - moved > limit_s]:
+            device, stream = stub
+            seat = self.seats.get(device)
+            if seat is None or seat.stream is None or stub not in self._slots.sending:
+                self._moved.pop(stub)
+                continue
+            error = BadVector(f"{stream}: nothing came for {now - self._moved[stub]:.1f} s")
+            seat.drop(stream)
+            self._refuse(seat, stream.number, error)
+            self._free(stub)
+            self._emit(Failed(now, device, stream.number, str(error)))
 
     def _give_up_unwanted(self, seat: Seat) -> None:
         """Free the slots of a device that is away, and of codewords that nobody waits for any more."""
@@ -265,3 +304,4 @@ class Desk:
         for stub in [each for each in self._begun if each[0] == seat.device]:
             if stub[1] not in seat.waiting():
                 del self._begun[stub]
+                self._moved.pop(stub, None)

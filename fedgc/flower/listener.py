@@ -9,6 +9,7 @@ May import: grpc, config, errors, messages, and this room's machines (desk, wire
 """
 
 import asyncio
+import contextlib
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -28,13 +29,14 @@ from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.options import PINGS, SILENCE, advertised, server_options
 from fedgc.flower.pieces import Vector, offer_of, packed
 from fedgc.flower.seat import Seat
-from fedgc.flower.wire import Challenge, Denied, Hello, Invitation, Numbered, StreamId
+from fedgc.flower.wire import Challenge, Denied, Hello, Invitation, Numbered, StreamId, Welcome
 from fedgc.messages import WIRE_VERSION, Event, ToDevice
 
 START_S: Final = 30.0
 LAST_WORDS_S: Final = 1.0  # for goodbyes to leave
 SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still be there
 SECRET_BYTES: Final = 32
+HELLO_LIMIT: Final = 65_536
 
 
 class Listener:
@@ -110,6 +112,10 @@ class Listener:
         """Return what a device calls itself."""
         return self._desk.name(device)
 
+    def link(self, _: str) -> str:
+        """Return the name of this link."""
+        return "session"
+
     def devices(self) -> tuple[str, ...]:
         """Return the devices that have a session now."""
         return tuple(self._desk.seats)
@@ -158,17 +164,20 @@ class Listener:
     async def _converse(self, _: object, context: Any) -> None:  # noqa: ANN401  grpc has no types
         """Serve one stream, from its challenge to its end."""
         try:
-            seat = await self._admitted(context)
+            seat, welcome = await self._admitted(context)
         except (Refused, TimeoutError) as error:
             self._desk.count(error)
-            await context.write(wire.encode(Denied(str(error) or "no hello in time")))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.grace_s):
+                    await context.write(wire.encode(Denied(str(error) or "no hello in time")))
             return
         stream = seat.stream
-        tasks = (
-            asyncio.create_task(self._write(seat, stream, context)),
-            asyncio.create_task(self._watch(seat, stream, asyncio.current_task())),
-        )
+        tasks: list[asyncio.Task[None]] = []
         try:
+            await context.write(wire.encode(welcome))
+            self._desk.resume(seat)
+            tasks.append(asyncio.create_task(self._write(seat, stream, context)))
+            tasks.append(asyncio.create_task(self._watch(seat, stream, asyncio.current_task())))
             while seat.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
                 self._desk.arrived(seat, frame)
         except BadMessage as error:  # a peer whose lines are out of step: no new stream puts that right
@@ -180,19 +189,19 @@ class Listener:
                 task.cancel()
             self._desk.left(seat, stream, self._loop.call_later)
 
-    async def _admitted(self, context: Any) -> Seat:  # noqa: ANN401
+    async def _admitted(self, context: Any) -> tuple[Seat, Welcome]:  # noqa: ANN401
         nonce = self._around.entropy(SECRET_BYTES)
-        await context.write(wire.encode(Challenge(WIRE_VERSION, nonce)))
-        frame = await asyncio.wait_for(context.read(), self._config.grace_s)
+        async with asyncio.timeout(self._config.grace_s):  # for a peer that neither reads nor speaks
+            await context.write(wire.encode(Challenge(WIRE_VERSION, nonce)))
+            frame = await context.read()
         if frame is grpc.aio.EOF:
             raise NotAdmitted("the stream ended before its hello")
+        if len(frame) > HELLO_LIMIT:  # anybody may send one: it is not read before it is short
+            raise NotAdmitted(f"hello: saw {len(frame)} bytes, needed at most {HELLO_LIMIT}")
         line = wire.decode(frame, {"Hello": Hello}, now=self._around.clock(), device="")
         if not isinstance(line, Numbered):
             raise NotAdmitted("saw a piece, needed a hello")
-        seat, welcome = self._desk.admit(line.value, nonce)
-        await context.write(wire.encode(welcome))
-        self._desk.resume(seat)
-        return seat
+        return self._desk.admit(line.value, nonce)
 
     async def _write(self, seat: Seat, stream: object, context: Any) -> None:  # noqa: ANN401
         while seat.stream is stream:
@@ -209,6 +218,7 @@ class Listener:
         while seat.stream is stream and self._around.clock() - seat.heard_at < SILENCE * grace_s:
             seat.flow.ping()
             seat.wake.set()
+            self._desk.free_stalled(grace_s)
             await asyncio.sleep(grace_s / PINGS)
         if reader is not None:
             reader.cancel()

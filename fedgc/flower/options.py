@@ -19,12 +19,13 @@ _LIMITS: Final = (
     ("grpc.max_receive_message_length", FRAME_LIMIT),
     ("grpc.max_send_message_length", FRAME_LIMIT),
 )
+STREAMS: Final = 4  # on one connection: a device needs one, and a new one before the old is missed
 WILDCARDS: Final = ("0.0.0.0", "[::]", "")  # noqa: S104  recognised here, never bound by default
 
 
 def server_options() -> Options:
     """Return the listener's options."""
-    return (*_LIMITS, ("grpc.so_reuseport", 0))
+    return (*_LIMITS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS))
 
 
 def client_options(grace_s: float) -> Options:

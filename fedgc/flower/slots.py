@@ -40,6 +40,11 @@ class Slots(Generic[Name]):
             self._waiting.remove(name)
         return self._admit()
 
+    @property
+    def sending(self) -> frozenset[Name]:
+        """Who has a slot."""
+        return frozenset(self._sending)
+
     def held(self) -> tuple[Name, ...]:
         """Return who has a slot or waits for one."""
         return (*self._sending, *self._waiting)

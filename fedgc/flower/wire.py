@@ -20,6 +20,7 @@ from fedgc.flower import typed
 from fedgc.messages import Failed, Joined, Progress, Report, Shares, Signed, ToDevice
 
 FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
+LINE_LIMIT: Final = 1 << 20  # of everything but pieces: a hello that names 20,000 chunks
 METHOD: Final = "/fedgc.Session/Open"
 STAMPED: Final = frozenset({"now", "device"})
 
@@ -215,8 +216,8 @@ def encode(value: object, sequence: int = 0) -> bytes:
     """Return the frame of a line, event or command."""
     fields = typed.write(value, STAMPED)
     frame = _LINE + typed.dumps([sequence, type(value).__name__, fields])
-    if len(frame) > FRAME_LIMIT:
-        raise BadMessage(f"{type(value).__name__}: saw {len(frame)} bytes, needed at most {FRAME_LIMIT}")
+    if len(frame) > LINE_LIMIT:
+        raise BadMessage(f"{type(value).__name__}: saw {len(frame)} bytes, needed at most {LINE_LIMIT}")
     return frame
 
 
@@ -240,6 +241,8 @@ def decode(frame: bytes, kinds: dict[str, type], *, now: float, device: str) -> 
         raise BadMessage(f"a frame of {len(frame)} bytes: needed 1 to {FRAME_LIMIT}")
     if frame[:1] == _PIECE:
         return _decode_piece(frame)
+    if len(frame) > LINE_LIMIT:  # text takes far longer to read than it takes to send
+        raise BadMessage(f"a line of {len(frame)} bytes: needed at most {LINE_LIMIT}")
     if frame[:1] != _LINE:
         raise BadMessage(f"a frame that begins with {frame[:1]!r}: needed a line or a piece")
     line = typed.loads(frame[1:])

@@ -126,11 +126,17 @@ class Relay:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._flows = threading.Event()
         self._flows.set()
+        self._stalled: list[threading.Event] = []
         self._open = True
         self.connections = 0
         self.cut_after = 0  # bytes from the device (0: never): then the connection is cut, once
         self.stays_away = False  # after that cut it accepts nobody
         self.cut_after_down = 0  # the same for bytes to the device
+        self.stall_after = 0  # bytes from the device (0: never): then the connections stall, once
+        self.hold_after = (
+            0  # bytes from the device (0: never): then its connection stands and carries nothing
+        )
+        self._held: set[frozenset[socket.socket]] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut(self) -> None:
@@ -155,12 +161,20 @@ class Relay:
         """Accept connections again."""
         self._open = True
 
+    def stall_present(self) -> None:
+        """Forward nothing more of the connections there are; new ones pass."""
+        self._stalled.append(self._flows)
+        self._flows = threading.Event()
+        self._flows.set()
+        self._stalled[-1].clear()
+
     def stall(self) -> None:
         """Forward nothing, but let the connections stand: a peer that is gone without a word."""
         self._flows.clear()
 
     def close(self) -> None:
-        self._flows.set()
+        for flows in (self._flows, *self._stalled):
+            flows.set()
         self._server.close()
         self.cut()
 
@@ -180,11 +194,21 @@ class Relay:
             threading.Thread(target=self._pump, args=(far, near, "cut_after_down"), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, limit: str) -> None:
-        passed = 0
+        passed, flows = 0, self._flows
         with contextlib.suppress(OSError):
             while data := source.recv(16_384):
-                self._flows.wait()
+                flows.wait()
                 passed += len(data)
+                pair = frozenset((source, sink))
+                if limit == "cut_after" and 0 < self.hold_after <= passed:
+                    self.hold_after = 0
+                    self._held.add(pair)
+                if pair in self._held:
+                    continue
+                if limit == "cut_after" and 0 < self.stall_after <= passed:
+                    self.stall_after = 0
+                    self.stall_present()
+                    flows.wait()
                 if 0 < getattr(self, limit) <= passed:
                     setattr(self, limit, 0)
                     self._open = self._open and not self.stays_away

@@ -75,6 +75,21 @@ def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, mak
     link.eventually(lambda: link.listener.amounts(device, 1).download_s > 0)
 
 
+def test_an_upload_goes_on_while_its_old_connection_still_stands(make_link, make_relay) -> None:
+    link = make_link(BIG, **{"grace-s": 3.0, "piece-kb": 64, "upload-slots": 1})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.command(session)
+    relay.hold_after = 2_000_000
+    codeword = link.vector()
+    session.offer(1, 0, codeword)
+    link.event(Codeword)
+    np.testing.assert_array_equal(link.listener.take(device, 1, 0), codeword)
+    assert relay.connections > 1
+
+
 def test_a_welcome_that_is_lost_does_not_shut_the_device_out(make_link, make_relay) -> None:
     link = make_link(**{"grace-s": 10.0})
     relay = make_relay(link)
@@ -162,6 +177,20 @@ def test_a_slot_of_a_device_that_went_away_goes_to_the_next(make_link, make_rela
     relay.accept()
     assert link.event(Codeword).device == ours
     np.testing.assert_array_equal(link.listener.take(ours, 1, 0), link.vector())
+
+
+def test_an_upload_over_a_half_open_connection_goes_on_over_a_new_one(make_link, make_relay) -> None:
+    link = make_link(BIG, **{"grace-s": 2.0, "upload-slots": 1, "piece-kb": 64})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.command(session)
+    relay.stall_after = 3_000_000
+    session.offer(1, 0, link.vector())
+    assert link.event(Codeword).device == device
+    assert relay.connections > 1
+    np.testing.assert_array_equal(link.listener.take(device, 1, 0), link.vector())
 
 
 def test_a_refusal_leaves_the_same_rounds_codeword_alone(link) -> None:
