@@ -69,8 +69,11 @@ class RunConfig:
     chunks: int = _setting(
         16, "pieces the shared data is cut in, where the task lets us choose", _count, "at least 1"
     )
-    replicas: int = _setting(
-        3, "devices that hold each chunk (fewer devices: all of them)", _count, "at least 1"
+    replicas: int | Auto = _setting(
+        3,
+        "devices that hold each chunk (fewer devices: all of them); auto: from what the devices did before",
+        _count,
+        "at least 1, or auto",
     )
     blocks: int | Auto = _setting(
         AUTO,
@@ -157,7 +160,8 @@ class RunConfig:
                 raise BadSetting(f"setting {each.name}: saw {value!r}, needed {_wanted(hints[each.name])}")
             if not each.metadata["allowed"](value):
                 raise BadSetting(f"setting {each.name}: saw {value!r}, needed {each.metadata['needs']}")
-        if isinstance(self.blocks, int) and self.blocks > self.replicas:
+        both = isinstance(self.blocks, int) and isinstance(self.replicas, int)
+        if both and int(self.blocks) > int(self.replicas):
             raise BadSetting(f"setting blocks: saw {self.blocks}, needed at most replicas ({self.replicas})")
 
     @classmethod

@@ -29,6 +29,7 @@ LEAST_DEADLINE_S: Final = 10.0
 DEAF_DEADLINE_S: Final = 60.0  # each message over Flower's own links takes seconds, whatever it carries
 PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
 LEAST_UPLOAD_S: Final = 60.0
+UNKNOWN_REPLICAS: Final = 3  # where nobody has chosen: one device may fail while another is slow
 UNKNOWN_UPLINK: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
 
 
@@ -129,8 +130,9 @@ def _placed(
     if any(fleet.holds[device] != every for device in devices):
         held = [[index[number] for number in fleet.holds[device]] for device in devices]
         return adopt(held, len(chunks)), "placed where the data lies"
-    replicas = min(config.replicas, len(devices))
-    fewer = f" ({config.replicas} asked for)" if replicas < config.replicas else ""
+    asked = UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas)
+    replicas = min(asked, len(devices))
+    fewer = f" ({asked} asked for)" if replicas < asked else ""
     placement = place(len(chunks), [1 / seconds for seconds in step_s], replicas, seed=config.seed)
     return placement, f"{replicas} copies each{fewer}, shared out by speed"
 

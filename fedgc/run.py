@@ -9,23 +9,30 @@ back, in the order in which it comes. Beside a round's commands these are
     Chose     a new plan, what it was made from, and why
     Finished  nothing more will come
 
-May import: round and below.
+May import: tuner and below.
 """
 
 import math
+from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-from fedgc.config import RunConfig
+import numpy as np
+
+from fedgc.config import AUTO, RunConfig
 from fedgc.gate import Decision, Every, Reports
 from fedgc.history import DeviceRow, RoundRow, Speeds
 from fedgc.messages import Codeword, Command, Event, Held, Joined, Lost, Outcome, Refuse, Stop, Tick
 from fedgc.pace import Pace
 from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.replay import Line
 from fedgc.round import Assignment, Round, State
+from fedgc.tuner import Choice, Question, choose, recall, review
+from fedgc.tuner.past import WINDOW
 
 REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned for moves chunks
+LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; nobody measures it
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
@@ -102,6 +109,9 @@ class Run:
         self._present: dict[str, Joined] = {}
         self._chunks: dict[str, Chunk] = {}
         self._plan: Plan | None = None
+        self._choice: Choice | None = None  # the tuner's, where copies are left to it
+        self._rows: deque[RoundRow] = deque(maxlen=WINDOW)
+        self._since: list[float] = []  # seconds of the rounds since it was made
         self._planned_for: Fleet | None = None
         self._fleet: Fleet | None = None  # made anew after somebody came or went
         self._target = config.local_steps
@@ -170,12 +180,12 @@ class Run:
     def _begin(self, now: float) -> list[Output]:
         """Plan where the plan no longer fits, then give work to everybody."""
         outputs: list[Output] = []
-        if self._plan is None or self._others_are_there(self._plan) or self._speeds_changed(self._plan):
-            self._plan = make_plan(
-                self._here(), self._pace.speeds(), self.config, steps=self.config.local_steps
-            )
+        anew = self._plan is None or self._others_are_there(self._plan)
+        plan = self._plan if self._plan and self._carried and not anew else self._replanned(anew=anew)
+        if plan is not self._plan:
             self._carried = frozenset()
-            outputs.append(Chose(self.number, _basis(self._plan), self._plan.reason))
+            outputs.append(Chose(self.number, _basis(plan, self._choice), plan.reason))
+        self._plan = plan
         self._planned_for = self._here()
         self._begun = True
         left = self.config.rounds - self.number
@@ -188,6 +198,34 @@ class Run:
             if joined.kept:  # counts once
                 self._present[joined.device] = replace(joined, kept=())
         return [*outputs, *self._in_round(self.round.start(now, present), now)]
+
+    def _replanned(self, *, anew: bool) -> Plan:
+        """Return the plan for the next round: the present one itself where it still fits."""
+        steps = self.config.local_steps
+        if self.config.replicas == AUTO:
+            return self._tuned(anew=anew)
+        if self._plan is None or anew or self._speeds_changed(self._plan):
+            return make_plan(self._here(), self._pace.speeds(), self.config, steps=steps)
+        return self._plan
+
+    def _tuned(self, *, anew: bool) -> Plan:
+        """Let the tuner choose copies, blocks, loads and deadline from what was measured."""
+        fleet, speeds, steps = self._here(), self._pace.speeds(), self.config.local_steps
+        load_s = LOAD_STEPS * max((speed.step_s for speed in speeds.known.values()), default=0.0)
+        left = self.config.rounds - self.number + 1
+        line = Line(slots=self.config.upload_slots)
+        question = Question(fleet, self.config, steps, line, load_s, left)
+        past = recall(self._rows, question.devices)
+        rng = np.random.default_rng([self.config.seed, self.number])
+        if anew or self._choice is None:
+            choice = choose(question, past, speeds, rng, self._choice)
+        else:
+            choice = review(self._choice, question, past, speeds, measured_s=self._since, rng=rng)
+        if self._plan and choice is self._choice and not anew:
+            return self._plan
+        self._choice, self._since = choice, []
+        plan = make_plan(fleet, choice.speeds, choice.settled(self.config), steps=steps)
+        return replace(plan, reason=f"{plan.reason}; {choice.reason}")
 
     def _settle(self, over: Round, now: float) -> list[Output]:
         """Draw the consequences of a closed round, and begin the next one."""
@@ -208,7 +246,11 @@ class Run:
         if synced:
             self._settled = self._state()
         self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
-        outputs.append(Append(_row(over)))
+        row = _row(over)
+        if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
+            self._rows.append(row)
+            self._since.append(row.working_s + row.collecting_s)
+        outputs.append(Append(row))
         return outputs + self._next(over, now)
 
     def _next(self, over: Round, now: float) -> list[Output]:
@@ -312,10 +354,14 @@ class Run:
             self._pace.worked(device, step_s)
 
 
-def _basis(plan: Plan) -> dict[str, object]:
+def _basis(plan: Plan, choice: Choice | None) -> dict[str, object]:
     """Return what a plan was made from, and what it came to, as plain values."""
     loads = plan.placement.loads
+    predicted = {"predicted_s": choice.predicted_s, "band_s": (choice.low_s, choice.high_s)} if choice else {}
+    rows = {"rows": choice.rows} if choice else {}
     return {
+        **predicted,
+        **rows,
         "chunks": len(plan.chunks),
         "replicas": plan.placement.replicas,
         "most_blocks": plan.most_blocks,

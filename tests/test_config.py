@@ -176,7 +176,8 @@ def configs(draw: st.DrawFn) -> RunConfig:
         kinds += [st.text(max_size=10)] if takes(name, str) else []
         values[name] = draw(st.one_of(kinds))
     if isinstance(values.get("blocks"), int):
-        values["replicas"] = max(values["blocks"], values.get("replicas", 1))
+        replicas = values.get("replicas", AUTO)
+        values["replicas"] = max(values["blocks"], replicas) if isinstance(replicas, int) else replicas
     return RunConfig(**values)
 
 
@@ -203,6 +204,6 @@ def test_every_setting_is_explained_with_its_default():
 
 def test_auto_is_allowed_exactly_where_its_type_says_so():
     automatic = {name for name in NAMES if AUTO in choices(name)}
-    assert automatic == {"blocks", "deadline_s", "link", "upload_deadline_s"}
+    assert automatic == {"blocks", "deadline_s", "link", "replicas", "upload_deadline_s"}
     for name in automatic:
-        assert getattr(DEFAULTS, name) == AUTO
+        assert getattr(DEFAULTS, name) == (3 if name == "replicas" else AUTO)

@@ -200,3 +200,31 @@ def bench_rounds(
 
     report = measure(QUICK if quick else FULL if full else USUAL, traces)
     show(report, as_json=as_json, lines=told(report))
+
+
+@bench.command("link")
+def bench_link(as_json: AsJson = False, quick: Quick = False) -> None:
+    """Overhead of a round over each link, beside Flower's own FedAvg and a bare stream, on real processes.
+
+    Example: fedgc bench link --json
+    """
+    from fedgc.bench.link import bench_link as measure
+    from fedgc.cli.bench import show
+
+    show(measure(quick=quick), as_json=as_json)
+
+
+@bench.command("tuner")
+def bench_tuner(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    traces: Annotated[Path | None, typer.Option(help="A folder with traces of real machines.")] = None,
+) -> None:
+    """What the tuner chooses from early rounds, against the best fixed setting on later ones.
+
+    Example: fedgc bench tuner --traces traces --json
+    """
+    from fedgc.bench.tuner import bench_tuner as measure
+    from fedgc.cli.bench import show
+
+    show(measure(quick=quick, traces=traces), as_json=as_json)

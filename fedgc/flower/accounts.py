@@ -22,6 +22,10 @@ class Amounts:
     download_s: float = 0.0
     refused: int = 0
 
+    def __add__(self, other: "Amounts") -> "Amounts":
+        names = self.__dataclass_fields__
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+
 
 class Accounts:
     """The amounts of one device; a round is current from its first command until the next one's."""
@@ -36,8 +40,8 @@ class Accounts:
         """Add `amounts` to a round, by default the current one."""
         key = self.round if round_ is None else round_
         with self._lock:
-            self._rounds[key] = _sum(self._rounds.get(key, Amounts()), amounts)
-            self._unsettled = _sum(self._unsettled, amounts)
+            self._rounds[key] = self._rounds.get(key, Amounts()) + amounts
+            self._unsettled = self._unsettled + amounts
             while len(self._rounds) > KEPT_ROUNDS:
                 del self._rounds[min(self._rounds)]
 
@@ -50,10 +54,3 @@ class Accounts:
         with self._lock:
             amounts, self._unsettled = self._unsettled, Amounts()
         return amounts
-
-
-def _sum(left: Amounts, right: Amounts) -> Amounts:
-    return replace(
-        left,
-        **{name: getattr(left, name) + getattr(right, name) for name in Amounts.__dataclass_fields__},
-    )

@@ -1,4 +1,4 @@
-"""The ClientApp: one Flower message opens a session, which serves many rounds and then replies.
+"""The ClientApp: a Flower message opens a session, which serves many rounds, or is a letter with one errand.
 
 What it imports is what each device's process must load before it can join: no store, no listener.
 """
@@ -7,7 +7,9 @@ import os
 import random
 import tempfile
 import time
-from contextlib import AbstractContextManager, closing
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
@@ -15,51 +17,92 @@ from flwr.clientapp import ClientApp
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.flower import identity
+from fedgc.flower import identity, letter
+from fedgc.flower.errand import Errand
 from fedgc.flower.identity import Identity
 from fedgc.flower.invitation import RECORD, invited
 from fedgc.flower.log import LOG, keep_to_the_point
 from fedgc.flower.session import Session, Terms
+from fedgc.flower.shelves import default_root, open_shelf
 from fedgc.flower.work import Rest, Worker
 from fedgc.task import Task, named
-from fedgc.train import Engine
+from fedgc.train import Engine, Lasting
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """What every message finds here."""
+
+    who: Identity
+    name: str
+    config: RunConfig
+    task: Task
+    pace_s: float
+    shelves: Path
+    spill: Path
+
+    def engine(self, rest: Rest) -> Engine:
+        return Engine(
+            self.task, self.config, clock=time.monotonic, rest=rest, spill_dir=self.spill, pace_s=self.pace_s
+        )
+
+    def shelf(self, run: str) -> Lasting:
+        return open_shelf(self.shelves, run, self.config, self.who.device, time.time())
 
 
 def client_app(task: Task | None = None) -> ClientApp:
-    """Return the app that serves sessions; without a task the run's settings name it."""
+    """Return the app that serves sessions and letters; without a task the run's settings name it."""
     keep_to_the_point()
     app = ClientApp()
 
     @app.train("session")
     def session(message: Message, context: Context) -> Message:
-        config = RunConfig.read(context.run_config)
-        chosen = task or named(config.task, config)
-        with _identity(context) as who, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
-            pace_s = _number(context, "pace-s", 0.0)
+        with _device(context, task) as device:
+            invitation = invited(message)
+            worker = Worker(device.engine)
+            worker.engine.last_in(device.shelf(invitation.run))
+            terms = _terms(device, worker.engine.size)
+            with closing(worker.engine), Session(invitation, device.who, terms) as link:
+                ended = worker.serve(link, device.who.device)
+                worker.engine.keep()
+            LOG.info("session of %s ended: %s", device.who.device, ended)
+        about = ConfigRecord({"ended": ended, "device": device.who.device, "reached": link.reached})
+        return Message(RecordDict({RECORD: about}), reply_to=message)
 
-            def engine(rest: Rest) -> Engine:
-                spill = Path(folder)
-                return Engine(chosen, config, clock=time.monotonic, rest=rest, spill_dir=spill, pace_s=pace_s)
-
-            worker = Worker(engine)
-            terms = _terms(config, worker, str(context.node_config.get("name", "")))
-            with closing(worker.engine), Session(invited(message), who, terms) as link:
-                ended = worker.serve(link, who.device)
-            LOG.info("session of %s ended: %s", who.device, ended)
-        record = ConfigRecord({"ended": ended, "device": who.device})
-        return Message(RecordDict({RECORD: record}), reply_to=message)
+    @app.train(letter.ACTION)
+    def answer(message: Message, context: Context) -> Message:
+        with _device(context, task) as device:
+            asked = letter.read_letter(message.content, device.who.device)
+            shelf = device.shelf(asked.run)
+            with closing(device.engine(time.sleep)) as engine:
+                engine.last_in(shelf)
+                errand = Errand(engine, shelf, device.who.device, time.monotonic)
+                errand.run(asked)
+                content = letter.write_answer(asked, device.who, device.name, errand.lines, errand.codewords)
+        return Message(content, reply_to=message)
 
     return app
 
 
-def _terms(config: RunConfig, worker: Worker, name: str) -> Terms:
+@contextmanager
+def _device(context: Context, task: Task | None) -> Iterator[_Device]:
+    config, node = RunConfig.read(context.run_config), context.node_config
+    chosen = task or named(config.task, config)
+    shelves = Path(str(node["shelf"])) if node.get("shelf") else default_root(os.environ)
+    with _identity(context) as who, tempfile.TemporaryDirectory(prefix="fedgc-") as spill:
+        pace_s = _number(context, "pace-s", 0.0)
+        yield _Device(who, str(node.get("name", "")), config, chosen, pace_s, shelves, Path(spill))
+
+
+def _terms(device: _Device, numbers: int) -> Terms:
     return Terms(
-        grace_s=config.grace_s,
-        piece_bytes=config.piece_kb * 1024,
-        numbers=worker.engine.size,
+        grace_s=device.config.grace_s,
+        piece_bytes=device.config.piece_kb * 1024,
+        numbers=numbers,
         clock=time.monotonic,
         chance=random.random,
-        name=name,
+        name=device.name,
+        connect_s=device.config.connect_s,
     )
 
 

@@ -135,8 +135,6 @@ class Desk:
             raise BadMessage("hello: a ticket without a seat")
         seat.stream = None  # the device may have left a stream that we still take for open
         self._give_up_unwanted(seat)
-        seat.stream = None  # the one before may still seem open: its device has left it
-        self._give_up_unwanted(seat)
         seat.flow.reopen(hello.heard, hello.positions, rests=False)
         seat.stream = object()
         seat.heard_at = self._around.clock()

@@ -1,13 +1,17 @@
-"""The driver's side of Flower: invites every node to a session, and again when its session has ended.
+"""The grid's one caller: invites nodes to sessions, carries the letters of the others, hears of a stop.
 
-In a thread of its own, because a call of the grid takes tens of milliseconds; it calls the grid about
-twice a second, which is also how a stopped run is noticed. A node that vanished is forgotten; a reply,
-good or bad, means that the node is free: it is invited anew, after a pause that grows while its sessions
-end without having lived. Errors come from the SuperLink itself, so a reply is told by what it replies to.
+In a thread of its own, because a call of the grid takes tens of milliseconds. About once a second it asks
+who is there, which is also how a stopped run is noticed, and looks for the ends of sessions; only while a
+letter is out does it look for answers more often. Flower's own `send_and_receive` would sleep for seconds.
+
+A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited anew,
+after a pause that grows while its sessions end without having lived. Where the settings allow it, a node
+whose session could not connect is written letters from then on. Errors come from the SuperLink itself, so a
+reply is told by what it replies to.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from logging import INFO, WARNING, Logger
 from typing import Final
@@ -16,10 +20,14 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedgc.flower.invitation import RECORD, invite
+from fedgc.flower.letter import ACTION, TYPE, read_answer, write_letter
 from fedgc.flower.listener import Listener
+from fedgc.flower.post import Post
 from fedgc.flower.wire import Invitation
 
-POLL_S: Final = 0.5
+POLL_S: Final = 1.0  # between looks at who is there
+LETTERS_POLL_S: Final = 0.04
+SLACK_S: Final = 30.0  # an answer that Flower has not declared dead so long after its time will not come
 JOIN_S: Final = 1.0  # a call of the grid may hang for longer: the thread is a daemon
 SHORT_S: Final = 10.0  # a session that ended sooner did not live
 FIRST_PAUSE_S: Final = 1.0
@@ -29,25 +37,39 @@ LONGEST_PAUSE_S: Final = 60.0
 @dataclass(slots=True)
 class _Guest:
     message: str = ""  # the id of the message that is out, if one is
+    ends: float = 0.0  # when that message is dead
     invitation: Invitation | None = None
     invited: float = 0.0
     pause_s: float = FIRST_PAUSE_S
     next: float = 0.0
 
 
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How devices are reached: by sessions, by letters, or by letters where a session does not connect."""
+
+    listener: Listener | None
+    post: Post | None
+    ttl_s: float  # of an invitation
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether a node may go from sessions to letters."""
+        return self.listener is not None and self.post is not None
+
+
 class Doorman:
     """Start it, stop it; `ended` is told why the grid can no longer be called."""
 
-    def __init__(
-        self, grid: Grid, listener: Listener, ttl_s: float, clock: Callable[[], float], log: Logger
-    ) -> None:
+    def __init__(self, grid: Grid, ways: Ways, clock: Callable[[], float], log: Logger) -> None:
         self._grid = grid
-        self._listener = listener
-        self._ttl_s = ttl_s
+        self._ways = ways
         self._clock = clock
         self._log = log
         self._guests: dict[int, _Guest] = {}
+        self._looked = -POLL_S
         self._over = threading.Event()
+        self._wake = ways.post.wanted if ways.post else threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, ended: Callable[[str], None]) -> None:
@@ -58,57 +80,133 @@ class Doorman:
     def stop(self) -> None:
         """Invite nobody any more."""
         self._over.set()
+        self._wake.set()
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
+    # ---- the thread
+
     def _keep(self, ended: Callable[[str], None]) -> None:
-        while not self._over.wait(POLL_S):
+        while not self._over.is_set():
             try:
-                self._round()
+                self._turn()
             except Exception as error:  # the edge to Flower: a stopped run, a SuperLink that is gone
                 if not self._over.is_set():
                     ended(f"Flower's grid: {type(error).__name__}: {error}".splitlines()[0])
                 return
+            self._wake.wait(self._pause_s())
 
-    def _round(self) -> None:
+    def _pause_s(self) -> float:
+        if self._ways.post is not None and self._ways.post.waits():
+            return LETTERS_POLL_S
+        return max(0.0, self._looked + POLL_S - self._clock())
+
+    def _turn(self) -> None:
+        now = self._clock()
+        looks = now >= self._looked + POLL_S
+        if looks:
+            self._looked = now
+            self._look(now)
+        self._pull(letters_alone=not looks)
+        self._push_letters(now)
+
+    def _look(self, now: float) -> None:
+        """Ask who is there; invite whoever is free."""
         nodes = set(self._grid.get_node_ids())
         for gone in self._guests.keys() - nodes:
             self._forget(self._guests.pop(gone))
-        out = {guest.message: guest for guest in self._guests.values() if guest.message}
-        if out:
-            for reply in self._grid.pull_messages(list(out)):
-                if guest := out.get(reply.metadata.reply_to_message_id):
-                    self._replied(guest, reply)
-        now = self._clock()
+            if self._ways.post is not None:
+                self._ways.post.gone(gone)
+        for node in nodes - self._guests.keys():
+            self._guests[node] = _Guest()
+            if self._ways.post is not None and self._ways.listener is None:
+                self._ways.post.open(node)
         due = [node for node in nodes if self._due(node, now)]
-        if due:
-            self._invite(due, now)
+        if due and self._ways.listener is not None:
+            self._invite(due, self._ways.listener, now)
+
+    def _written_to(self, node: int) -> bool:
+        return self._ways.post is not None and self._ways.post.serves(node)
 
     def _due(self, node: int, now: float) -> bool:
-        guest = self._guests.setdefault(node, _Guest())
-        return not guest.message and now >= guest.next
+        guest = self._guests[node]
+        return not guest.message and now >= guest.next and not self._written_to(node)
 
-    def _invite(self, nodes: list[int], now: float) -> None:
+    def _invite(self, nodes: list[int], listener: Listener, now: float) -> None:
         messages = []
         for node in nodes:
             guest = self._guests[node]
-            guest.invitation, guest.invited = self._listener.invite(), now
-            messages.append(invite(guest.invitation, node, self._ttl_s))
+            guest.invitation, guest.invited = listener.invite(), now
+            guest.ends = now + self._ways.ttl_s + SLACK_S
+            messages.append(invite(guest.invitation, node, self._ways.ttl_s))
         for node, message in zip(nodes, self._grid.push_messages(messages), strict=True):
             self._guests[node].message = message or ""
 
-    def _forget(self, guest: _Guest) -> None:
-        if guest.invitation is not None:
-            self._listener.cancel(guest.invitation)
+    def _push_letters(self, now: float) -> None:
+        if self._ways.post is None:
+            return
+        for node, letter, ttl_s in self._ways.post.letters():
+            message = Message(
+                content=write_letter(letter), dst_node_id=node, message_type=TYPE, ttl=ttl_s, group_id=ACTION
+            )
+            pushed = list(self._grid.push_messages([message]))
+            guest = self._guests[node]
+            guest.message, guest.ends = (pushed[0] or "") if pushed else "", now + ttl_s + SLACK_S
+            if not guest.message:
+                self._ways.post.failed(node, "the SuperLink did not take it")
 
-    def _replied(self, guest: _Guest, reply: Message) -> None:
+    # ---- replies
+
+    def _pull(self, *, letters_alone: bool) -> None:
+        out = {
+            guest.message: node
+            for node, guest in self._guests.items()
+            if guest.message and (not letters_alone or self._written_to(node))
+        }
+        if not out:
+            return
+        for reply in self._grid.pull_messages(list(out)):
+            if (node := out.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                self._replied(node, reply)
+        self._bury(out)
+
+    def _bury(self, out: Mapping[str, int]) -> None:
+        """Wait no longer for what Flower has forgotten."""
+        now = self._clock()
+        for node in out.values():
+            guest = self._guests[node]
+            if now >= guest.ends:
+                guest.message = ""
+                self._forget(guest)
+                if self._ways.post is not None:
+                    self._ways.post.failed(node, "no answer within its time to live")
+
+    def _forget(self, guest: _Guest) -> None:
+        if guest.invitation is not None and self._ways.listener is not None:
+            self._ways.listener.cancel(guest.invitation)
+            guest.invitation = None
+
+    def _replied(self, node: int, reply: Message) -> None:
+        guest, post = self._guests[node], self._ways.post
+        guest.message = ""
+        if post is None or not post.serves(node):
+            self._session_over(node, guest, reply)
+        elif reply.has_error():
+            post.failed(node, f"code {reply.error.code}, {reply.error.reason}")
+        else:
+            post.answered(node, lambda letter: read_answer(reply.content, letter, self._clock()))
+
+    def _session_over(self, node: int, guest: _Guest, reply: Message) -> None:
         now = self._clock()
         self._forget(guest)
         lived = now - guest.invited >= SHORT_S
         guest.pause_s = FIRST_PAUSE_S if lived else min(2 * guest.pause_s, LONGEST_PAUSE_S)
         guest.next = now + guest.pause_s
-        guest.message = ""
         if reply.has_error():
             self._log.log(WARNING, "a session failed: code %d, %s", reply.error.code, reply.error.reason)
-        else:
-            self._log.log(INFO, "a session ended: %s", reply.content[RECORD]["ended"])
+            return
+        about = reply.content[RECORD]
+        self._log.log(INFO, "a session ended: %s", about["ended"])
+        if not about["reached"] and self._ways.falls_back and self._ways.post is not None:
+            self._log.log(WARNING, "device %s goes on over Flower messages alone", about["device"])
+            self._ways.post.open(node)

@@ -1,6 +1,6 @@
-"""The driver: carries out what the run says. Events in from the listener, vectors and commands out.
+"""The driver: carries out what the run says. Events in from the links, vectors and commands out.
 
-`run` decides and does no I/O; here are the clock, the listener, the running sum, the server's optimiser,
+`run` decides and does no I/O; here are the clock, the links, the running sum, the server's optimiser,
 and the history's sink. Evaluation and checkpoints run beside it in a thread of their own, on vectors that
 nobody changes any more, so that no device ever waits for them.
 
@@ -20,7 +20,7 @@ from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, Refused
 from fedgc.flower import typed
-from fedgc.flower.listener import Listener
+from fedgc.flower.links import Link
 from fedgc.flower.pieces import Vector
 from fedgc.flower.sink import Live, LiveDevice, Sink
 from fedgc.history import DeviceRow, RoundRow, Speeds
@@ -79,18 +79,18 @@ class Driver:
 
     # ---- the loop
 
-    def drive(self, listener: Listener) -> Finished:
-        """Run until the machine has finished; the listener has been started."""
-        listener.publish(self._run.version, self.model)
+    def drive(self, link: Link) -> Finished:
+        """Run until the machine has finished; the link has been started."""
+        link.publish(self._run.version, self.model)
         while self.finished is None:
             for output in self._run.handle(self._next_event()):
-                self._do(output, listener)
+                self._do(output, link)
             self._hear_measures(wait=False)
-            self._show(listener)
+            self._show(link)
         self._hear_measures(wait=True)
         self._beside.shutdown()
         self._shown = 0.0
-        self._show(listener)
+        self._show(link)
         return self.finished
 
     def _next_event(self) -> Event:
@@ -103,36 +103,37 @@ class Driver:
                 now = self._clock()
         return Tick(now)
 
-    def _do(self, output: Output, listener: Listener) -> None:
+    def _do(self, output: Output, link: Link) -> None:
         match output:
             case Add():
-                self._add(output, listener)
+                self._add(output, link)
             case Apply():
-                self._apply(output, listener)
+                self._apply(output, link)
             case Append():
-                self._append(output.row, listener)
+                self._append(output.row, link)
             case Chose():
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
                 self.finished = output
             case _:
-                listener.send(output)
+                link.send(output)
 
-    def _add(self, add: Add, listener: Listener) -> None:
+    def _add(self, add: Add, link: Link) -> None:
         if self._sum is None:
             self._sum = RunningSum(self.common.size, len(add.weights), np.float32)
-        self._sum.add(add.weights, listener.take(add.device, add.round, add.attempt))
+        self._sum.add(add.weights, link.take(add.device, add.round, add.attempt))
 
     # ---- a round's end
 
-    def _apply(self, apply: Apply, listener: Listener) -> None:
+    def _apply(self, apply: Apply, link: Link) -> None:
         try:
             if self._sum is not None:
-                mean = self._sum.total() / np.float32(apply.samples)
-                self.model = self._optimiser.apply(self.model, mean)
+                total, self._sum = self._sum.total(), None
+                total /= np.float32(apply.samples)
+                self.model = self._optimiser.apply(self.model, total)
         except Refused as error:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
-        listener.publish(apply.version, self.model)
+        link.publish(apply.version, self.model)
         if self._job.save:
             self._due = self._checkpoint(apply)
         every = self._job.config.evaluate_every
@@ -150,9 +151,9 @@ class Driver:
         except FedgcError as error:
             self._log.log(WARNING, "round %d: %s", checkpoint.round, error)
 
-    def _append(self, row: RoundRow, listener: Listener) -> None:
+    def _append(self, row: RoundRow, link: Link) -> None:
         self._sum = None
-        row = replace(row, devices=tuple(_counted(device, listener) for device in row.devices))
+        row = replace(row, devices=tuple(_counted(device, link) for device in row.devices))
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
         if self._due is not None and self._job.save:
@@ -173,16 +174,16 @@ class Driver:
 
     # ---- for people
 
-    def _show(self, listener: Listener) -> None:
+    def _show(self, link: Link) -> None:
         now = self._clock()
         if now - self._shown >= PRESENT_S:
             self._shown = now
-            self._job.sink.present(self._live(listener))
+            self._job.sink.present(self._live(link))
 
-    def _live(self, listener: Listener) -> Live:
-        current, present = self._run.round, set(listener.devices())
+    def _live(self, link: Link) -> Live:
+        current, present = self._run.round, set(link.devices())
         finished = dict(zip(current.plan.devices, current.tally.finished, strict=True)) if current else {}
-        self._names |= {device: listener.name(device) for device in present | set(finished)}
+        self._names |= {device: link.name(device) for device in present | set(finished)}
         covered, chunks, copies = current.progress if current else (0, 0, 0)
         phase = "over" if self.finished else current.state.value if current else "gathering"
         return Live(
@@ -195,14 +196,14 @@ class Driver:
             chunks=chunks,
             copies=copies,
             devices=tuple(
-                LiveDevice(device, name, device in present, finished.get(device, 0))
+                LiveDevice(device, name, device in present, finished.get(device, 0), link.link(device))
                 for device, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
             ),
         )
 
 
-def _counted(row: DeviceRow, listener: Listener) -> DeviceRow:
-    amounts = listener.settle(row.device)
+def _counted(row: DeviceRow, link: Link) -> DeviceRow:
+    amounts = link.settle(row.device)
     return replace(
         row,
         up_bytes=amounts.up_bytes,
@@ -211,7 +212,7 @@ def _counted(row: DeviceRow, listener: Listener) -> DeviceRow:
         upload_s=amounts.upload_s,
         download_s=amounts.download_s,
         refused=row.refused + amounts.refused,
-        link="session",
+        link=link.link(row.device),
     )
 
 

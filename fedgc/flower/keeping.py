@@ -15,8 +15,6 @@ from fedgc.history import RoundRow
 from fedgc.store.keeper import Keeper
 from fedgc.store.records import Appended, Begun, Decided, Ended, Evaluated, Present, Seen
 
-LINK = "session"
-
 
 class KeptSink:
     """Turns what the driver says into records of one run."""
@@ -27,7 +25,7 @@ class KeptSink:
         self._run = run
         self._wall = wall
         self._offset_s = offset_s
-        self._seen: dict[str, str] = {}
+        self._seen: dict[str, tuple[str, str]] = {}
         self._ended = False
 
     @contextmanager
@@ -59,11 +57,11 @@ class KeptSink:
         self._keeper.put(Appended(self._wall(), self._run, row))
 
     def present(self, live: Live) -> None:
-        """Keep how things stand, over what was there, and the names of devices that are new."""
+        """Keep how things stand, over what was there, and the devices whose name or link is new."""
         for each in live.devices:
-            if self._seen.get(each.device) != each.name:
-                self._seen[each.device] = each.name
-                self._keeper.put(Seen(self._wall(), each.device, each.name, link=LINK))
+            if self._seen.get(each.device) != (each.name, each.link):
+                self._seen[each.device] = each.name, each.link
+                self._keeper.put(Seen(self._wall(), each.device, each.name, link=each.link))
         self._keeper.put(Present(self._wall(), self._run, asdict(live)))
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:

@@ -85,11 +85,20 @@ def toml_value(value: Setting) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def write_app(folder: Path, settings: Mapping[str, Setting]) -> Path:
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The text of an app's two files: fedgc's own, or somebody's."""
+
+    server: str = SERVER_WIRING
+    client: str = CLIENT_WIRING
+
+
+def write_app(folder: Path, settings: Mapping[str, Setting], wiring: Wiring | None = None) -> Path:
     """Write the app that Flower is given: two wiring files and the settings over the defaults."""
+    chosen = wiring or Wiring()
     table = {**RunConfig().table(), **settings}
     lines = [f"{key} = {toml_value(value)}\n" for key, value in table.items()]
-    for name, text in (("server", SERVER_WIRING), ("client", CLIENT_WIRING)):
+    for name, text in (("server", chosen.server), ("client", chosen.client)):
         (folder / name).mkdir(parents=True)
         (folder / name / "app.py").write_text(text)
     (folder / "pyproject.toml").write_text(_PROJECT + "".join(lines))
@@ -259,10 +268,10 @@ class LocalFederation:
 
     # ---- runs
 
-    def submit(self, settings: Mapping[str, Setting]) -> int:
+    def submit(self, settings: Mapping[str, Setting], wiring: Wiring | None = None) -> int:
         """Submit a run with these settings over the defaults; return Flower's id of the run."""
         self._apps += 1
-        app = write_app(self.folder / f"app-{self._apps}", settings)
+        app = write_app(self.folder / f"app-{self._apps}", settings, wiring)
         log = self.log(f"submit-{self._apps}")
         with log.open("wb") as out:
             stream = self._flwr(["run", str(app), "local", "--stream"], out)

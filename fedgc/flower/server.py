@@ -15,7 +15,7 @@ from fedgc.config import RunConfig
 from fedgc.flower.driver import Save
 from fedgc.flower.keeping import KeptSink
 from fedgc.flower.log import LOG, keep_to_the_point
-from fedgc.flower.strategy import FedGC
+from fedgc.flower.strategy import FedGC, Memory
 from fedgc.store import checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
@@ -44,7 +44,7 @@ def server_app(task: Task | None = None) -> ServerApp:
         sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic())
         with sink.recorded(config):
             save = _save(folder / run, config.keep_checkpoints, keeper) if config.keep_checkpoints else None
-            strategy = FedGC(chosen, config, sink, speeds=speeds, save=save, resume=resumed)
+            strategy = FedGC(chosen, config, sink, Memory(run, speeds, save, resumed))
             strategy.summary()
             strategy.start(grid)
 

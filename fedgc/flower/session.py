@@ -56,6 +56,7 @@ class Terms:
     clock: Callable[[], float]
     chance: Callable[[], float]  # uniform in [0, 1): the jitter of the pauses
     name: str = ""  # the device's, for people
+    connect_s: float | None = None  # how long to try before the first welcome (None: the grace time)
 
 
 class _Stream:
@@ -86,6 +87,7 @@ class Session:
         self._stream = _Stream(terms.clock())
         self._contact = terms.clock()
         self._lease_end: float | None = None
+        self._reached = False
         self._ended = ""
         self._thread = threading.Thread(target=self._keep_open, name="fedgc-session", daemon=True)
 
@@ -103,6 +105,11 @@ class Session:
     def ended(self) -> str:
         """Why the session is over; empty while it is not."""
         return self._ended
+
+    @property
+    def reached(self) -> bool:
+        """Whether the listener was ever heard: where it was not, something on the way closes its port."""
+        return self._reached
 
     @property
     def lease_over(self) -> bool:
@@ -164,9 +171,12 @@ class Session:
         self._changed.notify_all()
 
     def _watch(self) -> None:
-        away = self._terms.clock() - self._contact
-        if not self._stream.open and away > self._terms.grace_s:
-            self._finish(f"the server was away for {away:.1f} s")
+        away, limit_s = self._terms.clock() - self._contact, self._terms.grace_s
+        if self._lease_end is None and self._terms.connect_s is not None:
+            limit_s = self._terms.connect_s
+        if not self._stream.open and away > limit_s:
+            where = "" if self._reached else f": {self._invitation.address} could not be reached"
+            self._finish(f"the server was away for {away:.1f} s{where}")
 
     def _next_ready(self) -> bool:
         """Whether the first command can be carried out; work waits for its model, unless it is over."""
@@ -249,6 +259,7 @@ class Session:
         value = wire.decode(frame, wire.FROM_SERVER, now=now, device=self._who.device)
         with self._changed:
             stream.heard = now
+            self._reached = True
             if isinstance(value, Piece):
                 self._piece(value, len(frame))
             else:

@@ -18,6 +18,7 @@ class LiveDevice:
     name: str
     present: bool
     finished: int  # chunks in this round
+    link: str = ""
 
 
 @dataclass(frozen=True, slots=True)

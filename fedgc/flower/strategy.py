@@ -1,13 +1,15 @@
-"""`FedGC`, the Flower strategy: coded rounds over sessions, behind Flower's own interface.
+"""`FedGC`, the Flower strategy: coded rounds over sessions or letters, behind Flower's own interface.
 
 Flower's rounds (configure, send and receive, aggregate) do not happen here: a Flower message opens one
 session per device, and everything else travels inside it. So session traffic passes neither Flower's
-message plane nor its mods; the run's log and rows account for it.
+message plane nor its mods; the run's log and rows account for it. A device whose session cannot connect is
+written letters, which are Flower messages like any other.
 """
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from logging import INFO
 from typing import Final, NoReturn
 
@@ -18,18 +20,36 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower.desk import Surroundings
-from fedgc.flower.doorman import Doorman
+from fedgc.flower.doorman import Doorman, Ways
 from fedgc.flower.driver import Driver, Job, Save
+from fedgc.flower.links import Links
 from fedgc.flower.listener import Listener
 from fedgc.flower.log import LOG
+from fedgc.flower.post import Post
+from fedgc.flower.shelves import full_name
 from fedgc.flower.signals import before_signals
 from fedgc.flower.sink import Silence, Sink
+from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.history import Speeds
 from fedgc.messages import Stop
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.task import Task
+from fedgc.train import CommonModel
 
 SLACK_S: Final = 600.0  # a message outlives its session's lease, or Flower throws the reply away
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What is known from before, and who keeps what is learnt now.
+
+    `run` is the run's own name, which a resume shares: devices keep their work under it.
+    """
+
+    run: str = ""
+    speeds: Speeds = field(default_factory=Speeds)
+    save: Save | None = None
+    resume: Checkpoint | None = None
 
 
 class FedGC(Strategy):
@@ -37,16 +57,16 @@ class FedGC(Strategy):
 
     def __init__(
         self,
-        task: Task,
+        task: Task | None,
         config: RunConfig,
         sink: Sink | None = None,
-        *,
-        speeds: Speeds | None = None,
-        save: Save | None = None,
-        resume: Checkpoint | None = None,
+        memory: Memory | None = None,
     ) -> None:
+        """Without a task only stock clients can be run, from arrays that `start` is given."""
         self.config: Final = config
-        self._job = Job(task, config, sink or Silence(), speeds or Speeds(), save, resume)
+        self._task = task
+        self._sink: Final = sink or Silence()
+        self._memory = memory or Memory()
 
     def start(
         self,
@@ -57,33 +77,84 @@ class FedGC(Strategy):
     ) -> Result:
         """Run to the end; the model and the metrics of each evaluated round come back as Flower's result.
 
-        What Flower's other strategies take here are settings of the run or parts of the task.
+        Stock clients may be given `initial_arrays`, `train_config` and `evaluate_config`, as by Flower's
+        other strategies. What else those take here are settings of the run or parts of the task.
         """
-        if initial_arrays is not None or others or named:
-            raise Unusable("FedGC.start: needed the grid alone; the rest are settings, or the task's")
-        driver = Driver(self._job, time.monotonic, LOG)
-        around = Surroundings(time.monotonic, os.urandom, time.time, LOG)
-        listener = Listener(self.config, str(grid.run.run_id), driver.common.size, driver.events.put, around)
-        doorman = Doorman(grid, listener, 2 * self.config.lease_s + SLACK_S, time.monotonic, LOG)
+        stock = self.config.clients == "stock"
+        if others or named.keys() - ({"train_config", "evaluate_config"} if stock else set()):
+            said = sorted(named) or "positional arguments"
+            raise Unusable(f"FedGC.start: saw {said}; what is not for stock clients is a setting of the run")
+        if stock:
+            return self._start_stock(grid, initial_arrays, named)
+        if initial_arrays is not None:
+            raise Unusable("FedGC.start: saw initial arrays, needed the grid alone: the task makes the model")
+        return self._start_coded(grid)
+
+    def _start_stock(self, grid: Grid, arrays: ArrayRecord | None, named: Mapping[str, object]) -> Result:
+        if arrays is None:
+            common = CommonModel(self._with_task(), self.config)
+            arrays = ArrayRecord(common.module(common.first()).state_dict())
+        default = ConfigRecord({"lr": self.config.learning_rate})
+        job = StockJob(
+            self.config,
+            self._sink,
+            arrays,
+            _config_of(named, "train_config", default),
+            _config_of(named, "evaluate_config", ConfigRecord()),
+            self._memory.save,
+            self._memory.resume,
+        )
+        driver = StockDriver(grid, job, time.monotonic, LOG)
+        with before_signals(lambda name: self._sink.stopped(f"the server got {name}")):
+            over = driver.drive()
+        _end(over.reason, complete=over.complete)
+        return driver.result
+
+    def _with_task(self) -> Task:
+        if self._task is None:
+            raise Unusable("FedGC: saw no task; only stock clients with initial arrays can do without")
+        return self._task
+
+    def _start_coded(self, grid: Grid) -> Result:
+        past = self._memory
+        job = Job(self._with_task(), self.config, self._sink, past.speeds, past.save, past.resume)
+        driver = Driver(job, time.monotonic, LOG)
+        links, ways = self._links(driver, full_name(past.run, grid.run.run_id))
+        doorman = Doorman(grid, ways, time.monotonic, LOG)
         reason = "the server ended early"
 
         def stopped(signal_name: str) -> None:
-            listener.dismiss("the run was stopped")
-            self._job.sink.stopped(f"the server got {signal_name}")
+            if ways.listener is not None:
+                ways.listener.dismiss("the run was stopped")
+            self._sink.stopped(f"the server got {signal_name}")
 
         try:
-            LOG.log(INFO, "sessions at %s", listener.start())
+            if ways.listener is not None:
+                LOG.log(INFO, "sessions at %s", ways.listener.start())
             doorman.start(lambda why: driver.events.put(Stop(time.monotonic(), why)))
             with before_signals(stopped):
-                finished = driver.drive(listener)
+                finished = driver.drive(links)
             reason = finished.reason
         finally:
-            listener.close(reason)
+            if ways.listener is not None:
+                ways.listener.close(reason)
             doorman.stop()
-        LOG.log(INFO, "the run is over: %s", finished.reason)
-        if not finished.complete:
-            raise EdgeFailed(f"the run did not complete: {finished.reason}")
+        _end(finished.reason, complete=finished.complete)
         return _result(driver)
+
+    def _links(self, driver: Driver, run: str) -> tuple[Links, Ways]:
+        """Return the links that the settings allow, as the driver and as the doorman see them."""
+        config, numbers = self.config, driver.common.size
+        around = Surroundings(time.monotonic, os.urandom, time.time, LOG)
+        links = Links(driver.events.put, LOG)
+        listener = post = None
+        if config.link != "messages":
+            listener = Listener(config, run, numbers, links.heard("session"), around)
+            links.add({"session": listener})
+        if config.link != "session":
+            post = Post(run, numbers, links.heard("messages"), around)
+            links.add({"messages": post})
+        return links, Ways(listener, post, 2 * config.lease_s + SLACK_S)
 
     def summary(self) -> None:
         """Log the settings that are not the defaults."""
@@ -126,6 +197,21 @@ class FedGC(Strategy):
     ) -> MetricRecord | None:
         """Not part of an event-driven run."""
         _not_here()
+
+
+def _end(reason: str, *, complete: bool) -> None:
+    LOG.log(INFO, "the run is over: %s", reason)
+    if not complete:
+        raise EdgeFailed(f"the run did not complete: {reason}")
+
+
+def _config_of(named: Mapping[str, object], name: str, default: ConfigRecord) -> ConfigRecord:
+    given = named.get(name)
+    if given is None:
+        return default
+    if not isinstance(given, ConfigRecord):
+        raise Unusable(f"FedGC.start: saw {name}={given!r}, needed a ConfigRecord")
+    return given
 
 
 def _not_here() -> NoReturn:

@@ -20,30 +20,30 @@ class CommonModel:
     """The model that all devices start from, as a vector and as a module."""
 
     def __init__(self, task: Task, config: RunConfig) -> None:
-        self._evaluate = task.evaluate
-        self._seed = config.seed
-        self._first = fresh(task, config).read()
-        self._flat = FlatModel(fresh(task, config).module.to(choose(config.device)))
-        self.parameters = self._flat.parameters
-        self.size = self._flat.size
+        self._task, self._config = task, config
+        made = fresh(task, config)
+        self.parameters, self.size = made.parameters, made.size
+        self._flat: FlatModel | None = None  # a whole model: only where it is asked for
 
     def first(self) -> Vector:
         """Return the vector that the run starts from."""
-        return self._first.copy()
+        return fresh(self._task, self._config).read()
 
     def module(self, vector: Vector) -> torch.nn.Module:
         """Return the module with this vector in it, in evaluation mode; the next call reuses it."""
+        if self._flat is None:
+            self._flat = FlatModel(fresh(self._task, self._config).module.to(choose(self._config.device)))
         self._flat.write(vector)
         return self._flat.module.eval()
 
     def evaluate(self, vector: Vector) -> Mapping[str, float]:
         """Return the task's figures for this vector, or nothing where the task has none."""
-        if self._evaluate is None:
+        if self._task.evaluate is None:
             return {}
         module = self.module(vector)
         try:
-            with seeded(key(self._seed, "evaluate")), torch.no_grad():
-                return {name: float(value) for name, value in self._evaluate(module).items()}
+            with seeded(key(self._config.seed, "evaluate")), torch.no_grad():
+                return {name: float(value) for name, value in self._task.evaluate(module).items()}
         except Exception as error:  # the edge to the user's code
             said = f"{type(error).__name__}: {error}".split("\n")[0]
             raise TaskFailed(f"evaluate() raised {said}") from error

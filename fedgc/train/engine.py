@@ -10,6 +10,10 @@ target; `Close` that frees forgets them. A trajectory belongs to (model version,
 another version or with another seed forgets the earlier ones. Commands of another round are refused, save
 `Close`, of which a late one changes nothing.
 
+Where it is given a folder (`last_in`), what it has finished outlives its process: a chunk that took long is
+written as soon as it is finished, all of them by `keep`; a later engine takes up what lies there. It counts
+only if the model that it started from is the one that is loaded again.
+
 What goes wrong with a chunk (data, loss, numbers that are not finite) becomes a `Failed` event that names
 it, and the engine goes on with the next. Events carry 0.0 as their time: the server's clock counts.
 
@@ -19,6 +23,7 @@ May import: config, errors, messages, task; everything of this room.
 import math
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, assert_never
@@ -26,17 +31,19 @@ from typing import Final, assert_never
 import numpy as np
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, FedgcError
+from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, FedgcError
 from fedgc.messages import Close, Continue, Failed, Held, Kept, Mix, Progress, Skip, Take, Work
 from fedgc.task import Task
 from fedgc.train.chance import key
 from fedgc.train.flat import Vector, check_vector
+from fedgc.train.lasting import About, Lasting, digest_of
 from fedgc.train.shelf import Shelf
 from fedgc.train.trainer import Trainer
 from fedgc.train.update import Measure, measure, mixed
 
 MEGABYTE: Final = 1_000_000
 LONGEST_REASON: Final = 400  # characters of a task's exception that travel
+WORTH_S: Final = 0.5  # work that is written down at once: what took less is sooner done again
 Order = Work | Skip | Take | Continue | Close  # the commands that are the engine's; the rest is the link's
 
 
@@ -74,7 +81,10 @@ class Engine:
         self._shelf = Shelf(config.memory_mb * MEGABYTE, spill_dir)
         self._clock, self._rest, self._pace_s = clock, rest, pace_s
         self._models: dict[int, Vector] = {}
+        self._lasting: Lasting | None = None
         self._work: Work | None = None  # with the round and target of the last Continue
+        self._way: tuple[int, int] | None = None  # version and seed of the trajectories
+        self._origin = ""  # digest of their model, where they were taken up from an earlier process
         self._names: dict[int, str] = {}
         self._trajectories: dict[int, Trajectory] = {}
         self._queue: deque[int] = deque()
@@ -85,13 +95,30 @@ class Engine:
 
     # ---- what it is told
 
+    def last_in(self, lasting: Lasting) -> None:
+        """Take up what an earlier process left there, and leave there what a later one may take up."""
+        self._lasting = lasting
+        for chunk, (about, saved) in lasting.found().items():
+            try:
+                check_vector(saved.vector, self._trainer.flat.size)
+            except BadVector:
+                lasting.drop(chunk)  # its work can be done again
+                continue
+            self._trajectories[chunk] = Trajectory(
+                about.name, about.samples, about.reached, about.seconds, about.losses
+            )
+            for lost in self._shelf.put(chunk, saved):
+                self._trajectories.pop(lost, None)
+            self._way, self._origin = (about.version, about.seed), about.model
+
     def load(self, version: int, vector: Vector) -> None:
         """Keep a new common model; raise BadVector where it is not of this task."""
         check_vector(vector, self._trainer.flat.size)
         known = self._models.get(version)
         if known is not None and np.array_equal(known, vector):
             return
-        if self._work is not None and self._work.version == version:
+        same = known is None and self._origin and self._origin == digest_of(vector)
+        if self._way is not None and self._way[0] == version and not same:
             self._forget()  # a server that went back to a checkpoint made this version anew
             self._work = None
         working = self._work.version if self._work else version
@@ -166,16 +193,29 @@ class Engine:
 
     def kept(self) -> tuple[Kept, ...]:
         """Return what there is of earlier work."""
-        if self._work is None:
+        if self._way is None:
             return ()
         return tuple(
-            Kept(self._work.version, chunk, each.reached, each.measured.sketch if each.measured else ())
+            Kept(self._way[0], chunk, each.reached, each.measured.sketch if each.measured else ())
             for chunk, each in sorted(self._trajectories.items())
             if each.reached
         )
 
+    def keep(self) -> tuple[Failed, ...]:
+        """Write down all there is for a later process; tell what the disk did not take."""
+        self._set_aside()
+        failed = []
+        for chunk in list(self._trajectories):
+            try:
+                self._write_down(chunk)
+            except EdgeFailed as error:
+                device, round_ = (self._work.device, self._work.round) if self._work else ("?", 0)
+                failed.append(Failed(0.0, device, round_, str(error)[:LONGEST_REASON], (chunk,)))
+        return tuple(failed)
+
     def close(self) -> None:
-        """Forget everything and remove what lies on disk."""
+        """Forget everything that was not kept, and remove what was spilled to disk."""
+        self._lasting = None
         self._forget()
         self._work = None
         self._shelf.close()
@@ -187,9 +227,9 @@ class Engine:
             here = f"only {sorted(self._models)}" if self._models else "none"
             raise BadMessage(f"work of round {work.round}: needed model version {work.version}, saw {here}")
         self._set_aside()
-        old = self._work
-        if old is not None and (old.version, old.seed) != (work.version, work.seed):
+        if self._way is not None and self._way != (work.version, work.seed):
             self._forget()
+        self._way = (work.version, work.seed)
         self._models = {version: model for version, model in self._models.items() if version >= work.version}
         names = dict(work.names)
         for chunk, trajectory in list(self._trajectories.items()):
@@ -291,6 +331,9 @@ class Engine:
                 work.seed, work.version, "sketch"
             )  # one projection for all chunks: their likeness shows
             trajectory.measured = measure(start, self._shelf.vector(chunk), trajectory.samples, signs)
+            if trajectory.seconds >= WORTH_S:
+                with suppress(EdgeFailed):  # it lies in memory as well
+                    self._write_down(chunk)
         self._waits = work.lockstep
         return Progress(
             now=0.0,
@@ -346,9 +389,23 @@ class Engine:
             self._trajectories.pop(chunk)
             self._fail(chunk, self._work, reason)
 
+    def _write_down(self, chunk: int) -> None:
+        if self._lasting is None or self._way is None:
+            return
+        each = self._trajectories[chunk]
+        (version, seed), origin = self._way, self._origin
+        if not origin:
+            origin = self._origin = digest_of(self._models[version])
+        about = About(
+            version, origin, seed, chunk, each.name, each.samples, each.reached, each.seconds, each.losses
+        )
+        self._lasting.put(about, self._shelf.saved(chunk))
+
     def _drop(self, chunk: int) -> None:
         self._trajectories.pop(chunk, None)
         self._shelf.drop(chunk)
+        if self._lasting is not None:
+            self._lasting.drop(chunk)
 
     def _forget(self) -> None:
         self._current = None
@@ -356,3 +413,6 @@ class Engine:
         self._again.clear()
         self._trajectories.clear()
         self._shelf.clear()
+        self._way, self._origin = None, ""
+        if self._lasting is not None:
+            self._lasting.clear()

@@ -49,23 +49,42 @@ class ServerOptimiser:
                 raise BadSetting(f"setting server_momentum: saw it with {rule}, needed sgd or 0")
             options["momentum"] = config.server_momentum
         self._rule = rule
+        self._rate = config.server_learning_rate
+        self._plain = options.keys() == {"lr"} and rule == "sgd"
         self._parameters = parameters
         self._model = torch.zeros(parameters, requires_grad=True)
         self._optimiser = RULES[rule]([self._model], **options)
 
     def apply(self, vector: Vector, mean_update: Vector) -> Vector:
-        """Return the model after `vector`; raise BadVector where either is not what it must be."""
+        """Return the model after `vector`; raise BadVector where either is not what it must be.
+
+        `mean_update` is used up: plain averaging makes the new model of it, so that a large model stands
+        in memory twice and no more.
+        """
         check_vector(vector, max(vector.size, self._parameters))
         check_vector(mean_update, vector.size)
-        with np.errstate(over="ignore"):  # what overflows is named below
+        new = self._averaged(vector, mean_update) if self._plain else self._stepped(vector, mean_update)
+        check_vector(new, vector.size)
+        return new
+
+    def _averaged(self, vector: Vector, mean_update: Vector) -> Vector:
+        trained = mean_update[: self._parameters]
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named by the caller
+            np.multiply(trained, np.float32(self._rate), out=trained)
+            new: Vector = np.subtract(vector, mean_update, out=mean_update)
+        return new
+
+    def _stepped(self, vector: Vector, mean_update: Vector) -> Vector:
+        with np.errstate(over="ignore"):
             new: Vector = np.subtract(vector, mean_update)
-        with torch.no_grad():
-            self._model.copy_(torch.tensor(vector[: self._parameters]))
-        self._model.grad = torch.tensor(mean_update[: self._parameters])
+        new[: self._parameters] = vector[: self._parameters]
+        self._model.data = torch.from_numpy(
+            new[: self._parameters]
+        )  # the step is taken where the result stands
+        self._model.grad = torch.from_numpy(mean_update[: self._parameters])
         self._optimiser.step()
         self._model.grad = None
-        new[: self._parameters] = self._model.detach().numpy()
-        check_vector(new, vector.size)
+        self._model.data = torch.zeros(0)
         return new
 
     def state(self) -> bytes:

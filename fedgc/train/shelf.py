@@ -12,6 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from pickle import UnpicklingError  # an error's name alone: nothing here unpickles
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -75,13 +76,22 @@ class Shelf:
 
     def take(self, chunk: int) -> Saved | None:
         """Return what is kept of the chunk, or None, and keep it no longer."""
-        saved = self._near.get(chunk)
-        if chunk in self._far:
-            vector = np.array(self.vector(chunk))
-            unsent, optimiser = torch.load(self._file(chunk, "pt"), weights_only=True)
-            saved = Saved(vector, unsent, optimiser)
+        if chunk not in self._near and chunk not in self._far:
+            return None
+        saved = self.saved(chunk)
         self.drop(chunk)
         return saved
+
+    def saved(self, chunk: int) -> Saved:
+        """Return all that is kept of a chunk which is here, or raise EdgeFailed."""
+        if chunk in self._near:
+            return self._near[chunk]
+        vector = np.array(self.vector(chunk))
+        try:
+            unsent, optimiser = torch.load(self._file(chunk, "pt"), weights_only=True)
+        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+            raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {error}") from error
+        return Saved(vector, unsent, optimiser)
 
     def drop(self, chunk: int) -> None:
         """Forget the chunk."""

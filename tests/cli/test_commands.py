@@ -31,7 +31,7 @@ def test_help_names_every_command_and_loads_nothing_heavy():
     ("word", "sentence"),
     [
         ("round=3", "unknown setting 'round'; did you mean rounds?"),
-        ("replicas=three", "setting replicas: saw 'three', needed int"),
+        ("replicas=three", "setting replicas: saw 'three', needed int or 'auto'"),
         ("learning-rate=-1", "setting learning_rate: saw -1.0, needed above 0"),
         ("blocks", "setting 'blocks': needed name=value"),
     ],

@@ -126,13 +126,11 @@ class Relay:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._flows = threading.Event()
         self._flows.set()
-        self._stalled: list[threading.Event] = []
         self._open = True
         self.connections = 0
         self.cut_after = 0  # bytes from the device (0: never): then the connection is cut, once
         self.stays_away = False  # after that cut it accepts nobody
         self.cut_after_down = 0  # the same for bytes to the device
-        self.stall_after = 0  # bytes from the device (0: never): then the connections stall, once
         self.hold_after = (
             0  # bytes from the device (0: never): then its connection stands and carries nothing
         )
@@ -161,20 +159,12 @@ class Relay:
         """Accept connections again."""
         self._open = True
 
-    def stall_present(self) -> None:
-        """Forward nothing more of the connections there are; new ones pass."""
-        self._stalled.append(self._flows)
-        self._flows = threading.Event()
-        self._flows.set()
-        self._stalled[-1].clear()
-
     def stall(self) -> None:
         """Forward nothing, but let the connections stand: a peer that is gone without a word."""
         self._flows.clear()
 
     def close(self) -> None:
-        for flows in (self._flows, *self._stalled):
-            flows.set()
+        self._flows.set()
         self._server.close()
         self.cut()
 
@@ -194,10 +184,10 @@ class Relay:
             threading.Thread(target=self._pump, args=(far, near, "cut_after_down"), daemon=True).start()
 
     def _pump(self, source: socket.socket, sink: socket.socket, limit: str) -> None:
-        passed, flows = 0, self._flows
+        passed = 0
         with contextlib.suppress(OSError):
             while data := source.recv(16_384):
-                flows.wait()
+                self._flows.wait()
                 passed += len(data)
                 pair = frozenset((source, sink))
                 if limit == "cut_after" and 0 < self.hold_after <= passed:
@@ -205,10 +195,6 @@ class Relay:
                     self._held.add(pair)
                 if pair in self._held:
                     continue
-                if limit == "cut_after" and 0 < self.stall_after <= passed:
-                    self.stall_after = 0
-                    self.stall_present()
-                    flows.wait()
                 if 0 < getattr(self, limit) <= passed:
                     setattr(self, limit, 0)
                     self._open = self._open and not self.stays_away

@@ -1,6 +1,7 @@
 """A whole run over real sessions, without Flower: engines train, the driver carries out what the run says."""
 
 import logging
+import os
 import random
 import threading
 import time
@@ -71,7 +72,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     sink, saved, log = Kept(), [], logging.getLogger("test")
     job = Job(named("digits", config), config, sink, Speeds(), saved.append, resume)
     driver = Driver(job, time.monotonic, log)
-    around = Surroundings(time.monotonic, random.randbytes, time.time, log)
+    around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
     listener.start()
     devices = [

@@ -179,20 +179,6 @@ def test_a_slot_of_a_device_that_went_away_goes_to_the_next(make_link, make_rela
     np.testing.assert_array_equal(link.listener.take(ours, 1, 0), link.vector())
 
 
-def test_an_upload_over_a_half_open_connection_goes_on_over_a_new_one(make_link, make_relay) -> None:
-    link = make_link(BIG, **{"grace-s": 2.0, "upload-slots": 1, "piece-kb": 64})
-    relay = make_relay(link)
-    session = link.session(address=relay.address)
-    device = link.event(Joined).device
-    link.listener.send(Reveal(device, 1, 0, "local", None))
-    link.command(session)
-    relay.stall_after = 3_000_000
-    session.offer(1, 0, link.vector())
-    assert link.event(Codeword).device == device
-    assert relay.connections > 1
-    np.testing.assert_array_equal(link.listener.take(device, 1, 0), link.vector())
-
-
 def test_a_refusal_leaves_the_same_rounds_codeword_alone(link) -> None:
     session = link.session()
     device = link.event(Joined).device

@@ -1,10 +1,13 @@
 """Listener and sessions over real loopback TLS: joining, models down, codewords up, goodbyes."""
 
+import dataclasses
+import socket
 import time
 
 import numpy as np
 import pytest
 
+from fedgc.flower.session import Session
 from fedgc.messages import (
     Close,
     Codeword,
@@ -191,3 +194,20 @@ def test_upload_slots_let_one_device_send_at_a_time(make_link) -> None:
         session.offer(1, 0, link.vector(seed=number))
     told = {link.event(Codeword).device for _ in sessions}
     assert told == set(devices)
+
+
+def test_a_session_whose_port_is_closed_gives_up_in_its_own_time_and_says_so(link) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        address = f"127.0.0.1:{closed.getsockname()[1]}"
+    terms = dataclasses.replace(link.terms(), connect_s=0.2, grace_s=60.0)
+    invitation = dataclasses.replace(link.listener.invite(), address=address)
+    session = link.open(Session(invitation, link.identity(), terms))
+    link.eventually(lambda: session.receive(0.01) or session.ended)
+    assert not session.reached
+    assert f"{address} could not be reached" in session.ended
+
+
+def test_a_session_that_was_denied_has_reached_its_server(link) -> None:
+    session = link.session(run="another run")
+    link.eventually(lambda: session.ended)
+    assert session.reached

@@ -1,0 +1,81 @@
+"""A device's end of the messages link: one letter, carried out by a process that lives no longer than that.
+
+What it had finished before lies on its shelf; what it finishes now lies there before the answer leaves. So a
+lost answer costs its words, not the work: the next letter finds it done.
+
+May import: messages, errors, train, and this room's letter, pieces.
+"""
+
+from collections.abc import Callable
+from typing import Final
+
+from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.letter import Letter, Said, Shelved
+from fedgc.flower.pieces import Vector, offer_of, packed
+from fedgc.flower.wire import StreamId
+from fedgc.messages import Failed, Joined, Progress, Repair, Reveal, ToDevice, Work
+from fedgc.train import Engine, Lasting
+
+
+class Errand:
+    """One letter's work; `lines` and `codewords` are what there is to answer."""
+
+    def __init__(self, engine: Engine, shelf: Lasting, device: str, clock: Callable[[], float]) -> None:
+        self._engine = engine
+        self._shelf = shelf
+        self._device = device
+        self._clock = clock
+        self.lines: Final[list[Said]] = []
+        self.codewords: Final[dict[StreamId, Vector]] = {}
+
+    def run(self, letter: Letter) -> None:
+        """Do what the letter asks for, until that is done or its lease is over."""
+        until = self._clock() + letter.lease_s
+        if letter.model is not None:
+            self._shelf.put_model(*letter.model)
+        if not letter.commands:
+            self.lines.append(Joined(0.0, self._device, False, self._engine.holds(), self._engine.kept()))
+        elif all(map(self._obeyed, letter.commands)):
+            self._work(until)
+        self._put_away()
+        self.lines.extend(Shelved(version, digest) for version, digest in self._shelf.models().items())
+
+    def _obeyed(self, command: ToDevice) -> bool:
+        """Carry a command out; return whether the next may be."""
+        if isinstance(command, Work):
+            model = self._shelf.model(command.version)
+            if model is None:  # the answer says what is here, and the next letter brings it
+                return False
+            self._engine.load(command.version, model)
+        try:
+            self._obey(command)
+        except FedgcError as error:
+            self.lines.append(Failed(0.0, self._device, command.round, str(error)))
+        return True
+
+    def _obey(self, command: ToDevice) -> None:
+        match command:
+            case Work():
+                self._engine.handle(command)
+            case Reveal() | Repair():
+                if command.mix is None:
+                    raise BadMessage(f"{type(command).__name__}: saw no mix, needed one for coded work")
+                stream = StreamId("codeword", command.round, command.attempt)
+                vector = packed(self._engine.codeword(command.mix))
+                self.codewords[stream] = vector
+                self.lines.append(offer_of(stream, vector))
+            case _:
+                raise BadMessage(f"{type(command).__name__}: needed work, or a codeword to send")
+
+    def _work(self, until: float) -> None:
+        while not self._engine.idle and self._clock() < until:
+            event = self._engine.step()
+            if event is not None:
+                self.lines.append(event)
+
+    def _put_away(self) -> None:
+        """Write down what there is; what the disk does not take cannot be had later, and is not told."""
+        lost = self._engine.keep()
+        gone = {chunk for each in lost for chunk in each.chunks}
+        told = [each for each in self.lines if not (isinstance(each, Progress) and each.chunk in gone)]
+        self.lines[:] = [*told, *lost]

@@ -1,0 +1,193 @@
+"""The Flower messages of the messages link: a letter to a device, and its answer.
+
+Their lines are the frames of a session (wire.py), so that both links say the same things by the same words,
+and what is off is refused by the same rules. Vectors travel as Flower's own ArrayRecord, where its mods and
+its accounts see them. A letter stands by itself: its device has no memory but its shelf, so every letter
+that asks for anything begins with the work that it is about.
+
+An answer is signed by the device's key over the letter's nonce, its lines and (by the digest in each offer)
+its codewords: Flower vouches for the node that answered, the key for the device behind it.
+
+May import: flwr, errors, messages, and this room's identity, pieces, wire.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final, get_args
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedgc.errors import BadMessage, BadVector
+from fedgc.flower import identity, wire
+from fedgc.flower.identity import Identity
+from fedgc.flower.pieces import NUMBER, Vector, digest_of
+from fedgc.flower.wire import Numbered, Offer, StreamId
+from fedgc.messages import WIRE_VERSION, Failed, Joined, Progress, ToDevice
+
+ACTION: Final = "letter"
+TYPE: Final = f"train.{ACTION}"
+_RECORD: Final = "letter"
+_MODEL: Final = "model"
+_CODEWORDS: Final = "codewords"
+_NUMPY_HEADER: Final = 1024  # bytes by which numpy's own format may exceed the numbers
+_PURPOSE: Final = b"messages"
+
+
+@dataclass(frozen=True, slots=True)
+class Shelved:
+    """Device: a common model that lies on its shelf."""
+
+    version: int
+    digest: str
+
+
+_TO_DEVICE: Final = MappingProxyType({kind.__name__: kind for kind in get_args(ToDevice)})
+_FROM_DEVICE: Final = MappingProxyType(
+    {kind.__name__: kind for kind in (Joined, Progress, Failed, Offer, Shelved)}
+)
+Said = Joined | Progress | Failed | Offer | Shelved
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Letter:
+    """What a device is asked for in one message; without commands: who it is, and what it has."""
+
+    run: str
+    nonce: bytes
+    lease_s: float
+    commands: tuple[ToDevice, ...] = ()
+    model: tuple[int, Vector] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a device says to one letter."""
+
+    device: str
+    name: str
+    lines: tuple[Said, ...]
+    codewords: "MappingProxyType[StreamId, Array]"
+    control_bytes: int
+
+
+# ---- letters
+
+
+def write_letter(letter: Letter) -> RecordDict:
+    """Return what a letter's Flower message holds."""
+    about = ConfigRecord(
+        {
+            "version": WIRE_VERSION,
+            "run": letter.run,
+            "nonce": letter.nonce,
+            "lease_s": letter.lease_s,
+            "lines": [wire.encode(command) for command in letter.commands],
+        }
+    )
+    content = RecordDict({_RECORD: about})
+    if letter.model is not None:
+        version, vector = letter.model
+        content[_MODEL] = ArrayRecord({str(version): Array(vector)})
+    return content
+
+
+def read_letter(content: RecordDict, device: str) -> Letter:
+    """Return the letter that a message holds, or raise BadMessage."""
+    about: Any = _config(content)
+    if about.get("version") != WIRE_VERSION:
+        raise BadMessage(f"letter: saw wire version {about.get('version')}, needed {WIRE_VERSION}")
+    commands = tuple(_decoded(frame, _TO_DEVICE, 0.0, device) for frame in about["lines"])
+    model = None
+    if _MODEL in content.array_records:
+        ((version, array),) = content.array_records[_MODEL].items()
+        model = int(version), np.asarray(array.numpy(), NUMBER)
+    return Letter(str(about["run"]), bytes(about["nonce"]), float(about["lease_s"]), commands, model)
+
+
+# ---- answers
+
+
+def write_answer(
+    letter: Letter, who: Identity, name: str, lines: list[Said], codewords: dict[StreamId, Vector]
+) -> RecordDict:
+    """Return what a device answers."""
+    frames = [wire.encode(line) for line in lines]
+    about = ConfigRecord(
+        {
+            "name": name,
+            "key": who.public,
+            "signature": who.sign(_signed(letter.run, letter.nonce, frames)),
+            "lines": frames,
+        }
+    )
+    content = RecordDict({_RECORD: about})
+    if codewords:
+        content[_CODEWORDS] = ArrayRecord({_key(stream): Array(each) for stream, each in codewords.items()})
+    return content
+
+
+def read_answer(content: RecordDict, letter: Letter, now: float) -> Answer:
+    """Return what a device answered to this letter, or raise a Refused."""
+    about: Any = _config(content)
+    try:
+        frames = [bytes(frame) for frame in about["lines"]]
+        key, signature, name = bytes(about["key"]), bytes(about["signature"]), str(about["name"])
+    except (KeyError, TypeError) as error:
+        raise BadMessage(f"answer: needed lines, a key, a signature and a name ({error})") from error
+    device = identity.check(key, signature, _signed(letter.run, letter.nonce, frames))
+    lines = tuple(_decoded(frame, _FROM_DEVICE, now, device) for frame in frames)
+    arrays: Any = content.array_records.get(_CODEWORDS, {})
+    codewords = {
+        line.stream: arrays[_key(line.stream)]
+        for line in lines
+        if isinstance(line, Offer) and _key(line.stream) in arrays
+    }
+    return Answer(device, name, lines, MappingProxyType(codewords), sum(map(len, frames)))
+
+
+def codeword(offer: Offer, array: Array, numbers: int) -> Vector:
+    """Return the codeword that was offered, checked, or raise BadVector."""
+    needed = numbers * NUMBER.itemsize
+    if offer.size != needed or len(array.data) > needed + _NUMPY_HEADER:
+        raise BadVector(f"{offer.stream}: saw {len(array.data)} bytes, needed {needed}")
+    try:
+        vector = array.numpy()
+    except (ValueError, TypeError, EOFError) as error:
+        raise BadVector(f"{offer.stream}: needed an array of numpy ({error})") from error
+    if vector.dtype != NUMBER or vector.shape != (numbers,):
+        raise BadVector(f"{offer.stream}: saw {vector.dtype} {vector.shape}, needed float32 ({numbers},)")
+    if not np.isfinite(vector).all():
+        raise BadVector(f"{offer.stream}: saw NaN or Inf, needed finite numbers")
+    if digest_of(vector) != offer.digest:
+        raise BadVector(f"{offer.stream}: the digest of what arrived is not the one announced")
+    return vector
+
+
+# ---- small print
+
+
+def _config(content: RecordDict) -> Any:  # noqa: ANN401  Flower's record of plain values
+    about = content.config_records.get(_RECORD)
+    if about is None or not isinstance(about.get("lines"), list):
+        raise BadMessage(f"a message of type {TYPE}: needed a record of lines")
+    return about
+
+
+def _decoded(frame: object, kinds: "MappingProxyType[str, type]", now: float, device: str) -> Any:  # noqa: ANN401
+    if not isinstance(frame, bytes):
+        raise BadMessage(f"a line of {type(frame).__name__}: needed bytes")
+    line = wire.decode(frame, dict(kinds), now=now, device=device)
+    if not isinstance(line, Numbered):
+        raise BadMessage("saw a piece of a vector among a letter's lines, needed lines")
+    return line.value
+
+
+def _signed(run: str, nonce: bytes, frames: list[bytes]) -> bytes:
+    digest = hashlib.sha256(b"".join(len(frame).to_bytes(8, "big") + frame for frame in frames)).digest()
+    return identity.statement(WIRE_VERSION, run, nonce, digest, _PURPOSE)
+
+
+def _key(stream: StreamId) -> str:
+    return f"{stream.number}-{stream.attempt}"

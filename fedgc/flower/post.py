@@ -1,0 +1,342 @@
+"""The server's end of the messages link: what goes into the next letter to each device. No Flower calls here.
+
+A device hears nothing between its letters, so a letter asks for what is known to be wanted: the chunks of
+its order that it has not reported, until its lease is over; or, when there are any, the codewords that it
+owes, before all other work. What was not done within the lease is asked for again in the next letter, and
+nothing more once the round is closed.
+
+A lease bounds how long the server waits to be heard: one and a half times what the work should take by the
+device's own past, and never longer than the round gives it. A letter that fails (its time to live is over,
+the ClientApp died, the node is gone) makes its device lost; it is asked who it is after a pause that grows,
+and comes back with what lies on its shelf.
+
+May import: config, errors, messages, and this room's letter, accounts, desk's surroundings, pieces, seat.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused
+from fedgc.flower.accounts import Accounts, Amounts
+from fedgc.flower.desk import Surroundings
+from fedgc.flower.letter import Answer, Letter, Shelved, codeword
+from fedgc.flower.pieces import Vector, digest_of, packed
+from fedgc.flower.seat import codeword_numbers
+from fedgc.flower.wire import Offer, StreamId
+from fedgc.messages import (
+    Close,
+    Codeword,
+    Continue,
+    Event,
+    Failed,
+    Joined,
+    Lost,
+    Progress,
+    Repair,
+    Reveal,
+    ToDevice,
+    Work,
+)
+
+FIRST_LEASE_S: Final = 30.0  # of a device whose pace is not known
+LEAST_LEASE_S: Final = 2.0
+LEASE_RATIO: Final = 1.5  # of the time that the work should take
+AGAIN_S: Final = 0.2  # after an answer, the round may ask for codewords: so long, work is not asked for
+WAY_S: Final = 120.0  # of a letter's life, for its process to start and its words to travel
+SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: the slowest line whose vectors are waited for
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+PACES_KEPT: Final = 32
+NONCE_BYTES: Final = 16
+
+
+@dataclass(slots=True)
+class _Box:
+    """One node: the device behind it, what it has, what it is wanted to do."""
+
+    device: str = ""  # empty until it has said who it is
+    shelf: dict[int, str] = field(default_factory=dict)
+    work: Work | None = None  # of the last round that it had a part in
+    left: tuple[int, ...] = ()  # of its order: not reported yet
+    asks: list[Reveal | Repair] = field(default_factory=list)
+    expected: dict[StreamId, int] = field(default_factory=dict)  # how many numbers each codeword has
+    out: Letter | None = None
+    owed: tuple[Reveal | Repair, ...] = ()  # what the letter that is out asks for
+    pace_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
+    again: float = 0.0  # when work that was left undone is asked for again
+    next: float = 0.0
+    pause_s: float = FIRST_PAUSE_S
+
+
+class Post:
+    """Every device of one run that is on the messages link; its methods may be called from any thread."""
+
+    def __init__(self, run: str, numbers: int, emit: Callable[[Event], None], around: Surroundings) -> None:
+        """`numbers` is the length of the model's vector."""
+        self._run = run
+        self._numbers = numbers
+        self._emit = emit
+        self._around = around
+        self._boxes: dict[int, _Box] = {}
+        self._model: tuple[int, Vector, str] | None = None
+        self._ready: dict[tuple[str, StreamId], Vector] = {}
+        self._accounts: dict[str, Accounts] = {}
+        self._names: dict[str, str] = {}
+        self._lock = threading.RLock()  # names are asked for while an event is on its way out
+        self.wanted: Final = threading.Event()  # there may be a letter to send
+        self.refused: Final[Counter[str]] = Counter()
+
+    # ---- for the driver
+
+    def publish(self, version: int, vector: Vector) -> None:
+        """Make a model known to later work."""
+        flat = packed(vector)
+        with self._lock:
+            self._model = version, flat, digest_of(flat).hex()
+
+    def send(self, command: ToDevice) -> None:
+        """Take note of what a device should do; it hears of it in its next letter."""
+        with self._lock:
+            box = next((each for each in self._boxes.values() if each.device == command.device), None)
+            if box is None:
+                return
+            match command:
+                case Work():
+                    self._begin(box, command)
+                case Continue(_, round_, target, order, lease_s) if box.work is not None:
+                    work = replace(box.work, round=round_, target=target, order=order, lease_s=lease_s)
+                    self._begin(box, work)
+                case Reveal() | Repair():
+                    box.asks.append(command)
+                    stream = StreamId("codeword", command.round, command.attempt)
+                    box.expected[stream] = codeword_numbers(self._numbers, command)
+                case Close():
+                    self._close(box, command)
+                case _:
+                    return  # a device that hears nothing while it works is told nothing else
+        self.wanted.set()
+
+    def _begin(self, box: _Box, work: Work) -> None:
+        box.work, box.left = work, work.order
+        box.asks, box.expected, box.again = [], {}, 0.0
+        self._account(box.device).round = work.round
+
+    def _close(self, box: _Box, command: Close) -> None:
+        box.left, box.asks, box.expected = (), [], {}
+        for key in [each for each in self._ready if each[0] == box.device]:
+            if key[1].number <= command.round:
+                del self._ready[key]
+
+    def take(self, device: str, round_: int, attempt: int) -> Vector:
+        """Return a whole codeword, and forget it."""
+        with self._lock:
+            vector = self._ready.pop((device, StreamId("codeword", round_, attempt)), None)
+        if vector is None:
+            raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
+        return vector
+
+    def settle(self, device: str) -> Amounts:
+        """Return what this device sent and was sent since the last call."""
+        with self._lock:
+            return self._account(device).settle()
+
+    def name(self, device: str) -> str:
+        """Return what a device calls itself."""
+        with self._lock:
+            return self._names.get(device, "")
+
+    def link(self, _: str) -> str:
+        """Return the name of this link."""
+        return "messages"
+
+    def devices(self) -> tuple[str, ...]:
+        """Return the devices that answer letters."""
+        with self._lock:
+            return tuple(box.device for box in self._boxes.values() if box.device)
+
+    # ---- for whoever carries the letters
+
+    def open(self, node: int) -> None:
+        """From now on this node is written to."""
+        with self._lock:
+            self._boxes.setdefault(node, _Box())
+
+    def serves(self, node: int) -> bool:
+        """Return whether this node is written to."""
+        with self._lock:
+            return node in self._boxes
+
+    def gone(self, node: int) -> None:
+        """This node is there no more."""
+        with self._lock:
+            if (box := self._boxes.pop(node, None)) is not None:
+                self._lose(box)
+
+    def letters(self) -> tuple[tuple[int, Letter, float], ...]:
+        """Return (node, letter, its time to live) of every letter that should leave now."""
+        now = self._around.clock()
+        with self._lock:
+            self.wanted.clear()
+            due = [(node, box) for node, box in self._boxes.items() if box.out is None and now >= box.next]
+            written = [(node, self._written(box, now)) for node, box in due]
+            return tuple((node, letter, self._life_s(letter)) for node, letter in written if letter)
+
+    def answered(self, node: int, answer: Callable[[Letter], Answer]) -> None:
+        """A letter came back; `answer` reads it, and may raise a Refused."""
+        with self._lock:
+            box = self._boxes.get(node)
+            letter = box.out if box else None
+            if box is None or letter is None:
+                return
+            box.out = None
+            try:
+                self._hear(box, answer(letter))
+            except Refused as error:
+                self._count(error)
+                self._failed(box)
+
+    def failed(self, node: int, reason: str) -> None:
+        """A letter will not be answered."""
+        with self._lock:
+            box = self._boxes.get(node)
+            if box is not None and box.out is not None:
+                who = self._names.get(box.device) or box.device or f"node {node}"
+                self._around.log.warning("a message to %s failed: %s", who, reason)
+                box.out = None
+                self._failed(box)
+
+    def waits(self) -> bool:
+        """Return whether a letter is out, or is soon to leave."""
+        with self._lock:
+            return any(box.out is not None or box.left for box in self._boxes.values())
+
+    # ---- writing
+
+    def _written(self, box: _Box, now: float) -> Letter | None:
+        nonce = self._around.entropy(NONCE_BYTES)
+        if not box.device:
+            box.owed, box.out = (), Letter(self._run, nonce, 0.0)
+            return box.out
+        if box.work is None or not (box.asks or (box.left and now >= box.again)):
+            return None
+        order, lease_s = ((), 0.0) if box.asks else (box.left, self._lease_s(box, box.work))
+        work = replace(box.work, order=order, lease_s=lease_s)
+        box.owed, box.asks = tuple(box.asks), []
+        box.out = Letter(self._run, nonce, lease_s, (work, *box.owed), self._lacking(box, work))
+        down = 0 if box.out.model is None else box.out.model[1].nbytes
+        self._account(box.device).add(Amounts(down_bytes=down))
+        return box.out
+
+    def _lacking(self, box: _Box, work: Work) -> tuple[int, Vector] | None:
+        """Return the model that the work starts from, where the device's shelf has not got it."""
+        if self._model is None or self._model[0] != work.version:
+            return None
+        version, vector, digest = self._model
+        return None if box.shelf.get(version) == digest else (version, vector)
+
+    def _lease_s(self, box: _Box, work: Work) -> float:
+        if not box.pace_s:
+            return min(work.lease_s, FIRST_LEASE_S)
+        should_take_s = median(box.pace_s) * work.target * len(box.left)
+        return min(work.lease_s, max(LEAST_LEASE_S, LEASE_RATIO * should_take_s))
+
+    def _life_s(self, letter: Letter) -> float:
+        vectors = (letter.model is not None) + sum(
+            isinstance(each, Reveal | Repair) for each in letter.commands
+        )
+        return letter.lease_s + WAY_S + vectors * self._numbers * 4 / SLOWEST_BYTES_S
+
+    # ---- reading
+
+    def _hear(self, box: _Box, answer: Answer) -> None:
+        now = self._around.clock()
+        joined = next((line for line in answer.lines if isinstance(line, Joined)), None)
+        if box.device and answer.device != box.device:
+            raise NotAdmitted(f"answer: saw device {answer.device}, needed {box.device}, which was asked")
+        if not box.device and joined is None:
+            raise NotAdmitted(
+                f"answer of {answer.device}: needed what it can load, as it was asked who it is"
+            )
+        box.pause_s = FIRST_PAUSE_S
+        box.again = now + AGAIN_S
+        box.shelf = {line.version: line.digest for line in answer.lines if isinstance(line, Shelved)}
+        self._names[answer.device] = answer.name
+        self._account(answer.device).add(Amounts(control_bytes=answer.control_bytes))
+        if not box.device and joined is not None:
+            self._admit(box, joined)
+            return
+        for line in answer.lines:
+            if isinstance(line, Progress | Failed):
+                self._told(box, line)
+        self._collect(box, answer)
+
+    def _admit(self, box: _Box, joined: Joined) -> None:
+        for other in self._boxes.values():
+            if other is not box and other.device == joined.device:
+                self._lose(other)
+                other.next = self._around.clock() + LONGEST_PAUSE_S  # its node may be gone, or not be
+        box.device = joined.device
+        box.work, box.left, box.asks, box.expected = None, (), [], {}
+        self._emit(replace(joined, live=False))
+
+    def _told(self, box: _Box, line: Progress | Failed) -> None:
+        """Pass on what belongs to the round under way; what a closed round left undone hurts nobody."""
+        if isinstance(line, Progress) and line.reached:
+            box.pace_s.append(line.seconds / line.reached)
+        if box.work is None or line.round != box.work.round:
+            return
+        done = {line.chunk} if isinstance(line, Progress) else set(line.chunks or box.left)
+        box.left = tuple(chunk for chunk in box.left if chunk not in done)
+        self._emit(line)
+
+    def _collect(self, box: _Box, answer: Answer) -> None:
+        """Take the codewords that were asked for; one that did not come is said to have failed."""
+        offers = {line.stream: line for line in answer.lines if isinstance(line, Offer)}
+        failed = {line.round for line in answer.lines if isinstance(line, Failed) and not line.chunks}
+        for ask in box.owed:
+            stream = StreamId("codeword", ask.round, ask.attempt)
+            if stream not in box.expected:
+                continue  # its round is closed
+            try:
+                self._receive(box, answer, offers.get(stream), stream)
+            except BadVector as error:
+                self._count(error)
+                if ask.round not in failed:
+                    self._emit(Failed(self._around.clock(), box.device, ask.round, str(error)))
+        box.owed = ()
+
+    def _receive(self, box: _Box, answer: Answer, offer: Offer | None, stream: StreamId) -> None:
+        array = answer.codewords.get(stream)
+        if offer is None or array is None:
+            raise BadVector(f"{stream}: it was asked for, and did not come")
+        vector = codeword(offer, array, box.expected.pop(stream))
+        self._ready[box.device, stream] = vector
+        self._account(box.device).add(Amounts(up_bytes=vector.nbytes), stream.number)
+        now = self._around.clock()
+        self._emit(Codeword(now, box.device, stream.number, stream.attempt, 0.0, vector.nbytes))
+
+    # ---- what goes wrong
+
+    def _failed(self, box: _Box) -> None:
+        self._lose(box)
+        box.next = self._around.clock() + box.pause_s
+        box.pause_s = min(2 * box.pause_s, LONGEST_PAUSE_S)
+
+    def _lose(self, box: _Box) -> None:
+        device, box.device = box.device, ""
+        box.left, box.asks, box.owed, box.expected = (), [], (), {}
+        if device:
+            self._emit(Lost(self._around.clock(), device))
+
+    def _count(self, error: Exception) -> None:
+        kind = type(error).__name__
+        self.refused[kind] += 1
+        if self.refused[kind] == 1:
+            self._around.log.warning("refused (the first of its kind is shown): %s: %s", kind, error)
+
+    def _account(self, device: str) -> Accounts:
+        return self._accounts.setdefault(device, Accounts())

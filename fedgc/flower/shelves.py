@@ -1,0 +1,62 @@
+"""Where on a device's disk its work lies between two processes: a folder for each run and device.
+
+A run is known here by fedgc's own name for it, which a resume shares, and by the settings that shape the
+training: what was trained under others is not this run's work. Whoever is admitted to name a run could ask
+its device to train just as well, so a name gives nobody more than that.
+
+Folders of runs that were not heard of for days are removed when a device opens its own.
+
+May import: config, train.
+"""
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.train import Lasting
+
+STALE_S: Final = 7 * 24 * 3600.0
+SHAPING: Final = ("task", "seed", "batch_size", "learning_rate", "precision")
+SEPARATOR: Final = "@"  # between fedgc's name of a run and Flower's number of it
+
+
+def default_root(environment: Mapping[str, str]) -> Path:
+    """Return the folder of all shelves in the user's state directory.
+
+    >>> default_root({"HOME": "/home/ada"}).as_posix()
+    '/home/ada/.local/state/fedgc/shelf'
+    """
+    state = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "~")) / ".local" / "state")
+    return Path(state).expanduser() / "fedgc" / "shelf"
+
+
+def full_name(run: str, flower_run: int) -> str:
+    """Return the name under which a device is asked to join: no token or answer of another run fits it.
+
+    >>> full_name("spring", 7)
+    'spring@7'
+    """
+    return f"{run}{SEPARATOR}{flower_run}"
+
+
+def open_shelf(root: Path, full: str, config: RunConfig, device: str, now: float) -> Lasting:
+    """Return the shelf of a device in the run of this full name; `now` is in seconds since 1970."""
+    run = full.rpartition(SEPARATOR)[0]
+    settings = [getattr(config, name) for name in SHAPING]
+    home = root / hashlib.sha256(json.dumps([run, *settings]).encode()).hexdigest()[:16]
+    _remove_stale(root, home, now)
+    return Lasting(home / device)
+
+
+def _remove_stale(root: Path, ours: Path, now: float) -> None:
+    for home in root.glob("*"):
+        if home != ours and home.is_dir() and now - _last_used(home) > STALE_S:
+            shutil.rmtree(home, ignore_errors=True)
+
+
+def _last_used(home: Path) -> float:
+    return max((path.stat().st_mtime for path in (home, *home.glob("*"))), default=0.0)

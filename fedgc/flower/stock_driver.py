@@ -1,0 +1,335 @@
+"""Carries out what `stock` says, with the messages that Flower's own FedAvg sends and reads.
+
+A train message holds the records `arrays` and `config` (with `server-round`), its reply one record of arrays
+and one of metrics with `num-examples`; an evaluate message is alike. So a ClientApp that was written for
+Flower's strategies runs unchanged. Errors come from the SuperLink itself, so a reply is told by the message
+it replies to.
+
+May import: flwr, config, errors, history, store, train, and this room.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from logging import INFO, WARNING, Logger
+from typing import Any, Final
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, BadSetting, FedgcError, Refused
+from fedgc.flower import typed
+from fedgc.flower.layout import Layout, Vector
+from fedgc.flower.sink import Live, LiveDevice, Sink
+from fedgc.flower.stock import Ask, Closed, Output, Over, Stock, StockState, Trained, Use, name_of
+from fedgc.history import RoundRow
+from fedgc.store.checkpoint import Checkpoint
+from fedgc.train import ServerOptimiser
+
+NODES_S: Final = 1.0  # between looks at who is there
+POLL_S: Final = 0.04
+PRESENT_S: Final = 0.25
+EXAMPLES: Final = "num-examples"
+LOSSES: Final = ("train_loss", "train-loss", "loss")
+
+Metrics = dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class StockJob:
+    """What is to be run, and from what."""
+
+    config: RunConfig
+    sink: Sink
+    arrays: ArrayRecord
+    train_config: ConfigRecord
+    evaluate_config: ConfigRecord
+    save: Callable[[Checkpoint], None] | None = None
+    resume: Checkpoint | None = None
+
+
+@dataclass(slots=True)
+class _Evaluation:
+    """The answers to the evaluate messages of one round."""
+
+    awaits: set[int]
+    heard: list[tuple[float, Metrics]] = field(default_factory=list)
+
+
+class StockDriver:
+    """One run with stock clients."""
+
+    def __init__(self, grid: Grid, job: StockJob, clock: Callable[[], float], log: Logger) -> None:
+        self._grid, self._job, self._clock, self._log = grid, job, clock, log
+        first = {name: array.numpy() for name, array in job.arrays.items()}
+        self._layout = Layout.of(first)
+        self._optimiser = ServerOptimiser(job.config, self._layout.parameters)
+        self._model = self._layout.vector(first)
+        state = self._restored(job.resume) if job.resume else None
+        self._machine = Stock(job.config, clock(), state)
+        self._models: dict[int, Vector] = {self._machine.version: self._model}
+        self._sum: Vector = np.zeros_like(self._model)
+        self._out: dict[str, tuple[str, int, int]] = {}  # message id -> kind, node, round
+        self._answers: dict[int, Vector] = {}
+        self._down: dict[str, int] = {}
+        self._heard: list[tuple[float, Metrics]] = []
+        self._evaluations: dict[int, _Evaluation] = {}
+        self._looked = self._shown = -NODES_S
+        self._began = clock()
+        self._warned: set[str] = set()
+        self.result: Final = Result()
+
+    def _restored(self, checkpoint: Checkpoint) -> StockState:
+        try:
+            state: StockState = typed.read(StockState, typed.loads(checkpoint.state.encode()), {})
+        except BadMessage as error:
+            raise BadSetting(
+                f"setting resume: needed a checkpoint of a run with stock clients ({error})"
+            ) from error
+        if checkpoint.model.size != self._model.size:
+            raise BadSetting(
+                f"setting resume: saw a model of {checkpoint.model.size} numbers, needed {self._model.size}"
+            )
+        self._model = checkpoint.model
+        self._optimiser.restore(checkpoint.optimiser)
+        return state
+
+    # ---- the loop
+
+    def drive(self) -> Over:
+        """Run to the end, and hear the last evaluation."""
+        while self._machine.finished is None:
+            try:
+                self._turn()
+            except FedgcError:
+                raise
+            except Exception as error:  # the edge to Flower: a stopped run, a SuperLink that is gone
+                self._machine.stop(f"Flower's grid: {type(error).__name__}: {error}".splitlines()[0])
+                return self._over()
+            time.sleep(POLL_S)
+        self._hear_evaluations()
+        self.result.arrays = self._record(self._model)
+        self._show(self._clock(), force=True)
+        return self._over()
+
+    def _over(self) -> Over:
+        return self._machine.finished or Over("it has not begun", complete=False)
+
+    def _turn(self) -> None:
+        now = self._clock()
+        if now >= self._looked + NODES_S:
+            self._looked = now
+            self._do(self._machine.there(now, sorted(self._grid.get_node_ids())))
+        self._pull()
+        self._do(self._machine.tick(self._clock()))
+        self._show(now)
+
+    def _hear_evaluations(self) -> None:
+        end = self._clock() + self._job.config.start_timeout_s
+        while self._evaluations and self._clock() < end:
+            self._pull()
+            time.sleep(POLL_S)
+
+    def _do(self, outputs: tuple[Output, ...]) -> None:
+        asks = [each for each in outputs if isinstance(each, Ask)]
+        for output in outputs:
+            match output:
+                case Use(node, version, weight):
+                    step = self._models[version] - self._answers.pop(node)
+                    self._sum += np.float32(weight) * step
+                case Closed():
+                    self._close(output)
+                case Over() | Ask():
+                    pass
+        if asks:
+            self._send("train", [ask.node for ask in asks], asks[0].round)
+        self._models = {v: m for v, m in self._models.items() if v in self._machine.versions}
+
+    # ---- out
+
+    def _send(self, kind: str, nodes: list[int], round_: int) -> None:
+        train = kind == "train"
+        config = ConfigRecord(dict(self._job.train_config if train else self._job.evaluate_config))
+        config["server-round"] = round_
+        record = RecordDict({"arrays": self._record(self._model), "config": config})
+        type_ = MessageType.TRAIN if train else MessageType.EVALUATE
+        messages = [Message(content=record, message_type=type_, dst_node_id=node) for node in nodes]
+        pushed = list(self._grid.push_messages(messages)) or [""] * len(nodes)
+        size = sum(len(array.data) for array in record.array_records["arrays"].values())
+        for node, message in zip(nodes, pushed, strict=True):
+            self._down[name_of(node)] = self._down.get(name_of(node), 0) + size
+            if message:
+                self._out[message] = kind, node, round_
+            else:
+                self._failed(kind, node, round_, "the SuperLink did not take the message")
+
+    def _record(self, vector: Vector) -> ArrayRecord:
+        return ArrayRecord({name: Array(array) for name, array in self._layout.arrays(vector).items()})
+
+    # ---- in
+
+    def _pull(self) -> None:
+        if not self._out:
+            return
+        for reply in self._grid.pull_messages(list(self._out)):
+            about = self._out.pop(reply.metadata.reply_to_message_id, None)
+            if about is None:
+                continue
+            if reply.has_error():
+                self._failed(*about, f"code {reply.error.code}, {reply.error.reason}".splitlines()[0])
+            elif about[0] == "train":
+                self._trained(about[1], about[2], reply.content)
+            else:
+                self._evaluated(about[1], about[2], reply.content)
+
+    def _failed(self, kind: str, node: int, round_: int, reason: str) -> None:
+        if f"{kind} {reason}" not in self._warned:
+            self._warned.add(f"{kind} {reason}")
+            self._log.log(WARNING, "%s: a %s message failed: %s", name_of(node), kind, reason)
+        if kind == "train":
+            self._do(self._machine.failed(self._clock(), node, reason))
+        else:
+            self._count(round_, node)
+
+    def _trained(self, node: int, round_: int, content: RecordDict) -> None:
+        try:
+            arrays = _only(content.array_records, "arrays")
+            examples, metrics = _metrics(content)
+            self._answers[node] = self._layout.vector({name: each.numpy() for name, each in arrays.items()})
+            loss = next((metrics[name] for name in LOSSES if name in metrics), None)
+            size = sum(len(each.data) for each in arrays.values())
+            trained = Trained(examples, loss, size)
+        except (Refused, ValueError, TypeError) as error:
+            self._failed("train", node, round_, str(error))
+            return
+        self._heard.append((examples, metrics))
+        self._do(self._machine.answered(self._clock(), node, trained))
+        self._answers.pop(node, None)  # of a round that is over, or of a node that was given up
+
+    def _evaluated(self, node: int, round_: int, content: RecordDict) -> None:
+        try:
+            heard = _metrics(content)
+        except Refused as error:
+            self._failed("evaluate", node, round_, str(error))
+            return
+        if round_ in self._evaluations:
+            self._evaluations[round_].heard.append(heard)
+        self._count(round_, node)
+
+    def _count(self, round_: int, node: int) -> None:
+        """One answer less is awaited; say what the model was worth once all are there."""
+        evaluation = self._evaluations.get(round_)
+        if evaluation is None:
+            return
+        evaluation.awaits.discard(node)
+        if evaluation.awaits:
+            return
+        del self._evaluations[round_]
+        metrics = _mean(evaluation.heard)
+        if metrics:
+            self.result.evaluate_metrics_clientapp[round_] = MetricRecord(dict(metrics))
+            figures = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
+            self._log.log(INFO, "round %d evaluated: %s", round_, figures)
+            self._job.sink.evaluated(round_, metrics)
+
+    # ---- a round's end
+
+    def _close(self, closed: Closed) -> None:
+        row, round_ = self._filled(closed.row), closed.row.round
+        if closed.weight > 0:
+            try:
+                mean = self._sum / np.float32(closed.weight)
+                self._model = self._optimiser.apply(self._model, mean)
+            except Refused as error:
+                self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
+            self._models[closed.version] = self._model
+            self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._heard)))
+        self._sum = np.zeros_like(self._model)
+        self._heard = []
+        self._log.log(INFO, "%s", line_of(row))
+        self._job.sink.append(row)
+        self._keep(closed)
+        every = self._job.config.evaluate_every
+        if every and round_ % every == 0 and closed.weight > 0:
+            self._evaluations[round_] = _Evaluation(set(self._machine.present))
+            self._send("evaluate", list(self._machine.present), round_)
+
+    def _keep(self, closed: Closed) -> None:
+        if self._job.save is None or not closed.weight > 0:
+            return
+        state = typed.dumps(typed.write(replace(self._machine.state(), round=closed.row.round + 1))).decode()
+        made = Checkpoint(closed.row.round, closed.version, self._model, self._optimiser.state(), state)
+        try:
+            self._job.save(made)
+        except FedgcError as error:
+            self._log.log(WARNING, "round %d: %s", closed.row.round, error)
+
+    def _filled(self, row: RoundRow) -> RoundRow:
+        devices = tuple(replace(each, down_bytes=self._down.get(each.device, 0)) for each in row.devices)
+        self._down = {}
+        return replace(row, devices=devices)
+
+    # ---- for people
+
+    def _show(self, now: float, *, force: bool = False) -> None:
+        if now - self._shown < PRESENT_S and not force:
+            return
+        self._shown = now
+        answered, asked = self._machine.progress
+        live = Live(
+            round=self._machine.number,
+            rounds=self._job.config.rounds,
+            version=self._machine.version,
+            phase="over" if self._machine.finished else "working" if asked else "gathering",
+            elapsed_s=now - self._began,
+            covered=answered,
+            chunks=asked,
+            copies=1,
+            devices=tuple(
+                LiveDevice(name_of(node), name_of(node), True, 0, "messages")
+                for node in self._machine.present
+            ),
+        )
+        self._job.sink.present(live)
+
+
+def _only(records: Mapping[str, Any], what: str) -> Any:  # noqa: ANN401  a record of either kind
+    if len(records) != 1:
+        raise BadMessage(f"reply: saw {len(records)} records of {what}, needed one")
+    return next(iter(records.values()))
+
+
+def _metrics(content: RecordDict) -> tuple[float, Metrics]:
+    """Return num-examples and all metrics that are single numbers."""
+    record = _only(content.metric_records, "metrics")
+    metrics = {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
+    if EXAMPLES not in metrics:
+        raise BadMessage(f"reply: saw the metrics {sorted(record)[:8]}, needed the number {EXAMPLES}")
+    return metrics.pop(EXAMPLES), metrics
+
+
+def _mean(heard: list[tuple[float, Metrics]]) -> Metrics:
+    """Return the mean of each metric that all have, weighted by examples."""
+    total = sum(examples for examples, _ in heard)
+    if not total > 0:
+        return {}
+    names = set.intersection(*(set(metrics) for _, metrics in heard))
+    return {
+        name: sum(examples * metrics[name] for examples, metrics in heard) / total for name in sorted(names)
+    }
+
+
+def line_of(row: RoundRow) -> str:
+    """Return the one line that a round is worth in the log."""
+    late = sum(each.failure.startswith("late") for each in row.devices)
+    up = sum(each.up_bytes for each in row.devices)
+    down = sum(each.down_bytes for each in row.devices)
+    loss = "-" if row.loss is None else f"{row.loss:.4g}"
+    return (
+        f"round {row.round} {row.outcome} version={row.version} loss={loss}"
+        f" answers={row.covered}/{row.chunks}"
+        f" late={late} working_s={row.working_s:.3f} up={up} down={down} samples={row.samples}"
+    )

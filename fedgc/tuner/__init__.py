@@ -1,0 +1,30 @@
+"""The tuner: what each device could do yesterday decides what it is asked today, with reasons."""
+
+from fedgc.tuner.advice import Advice, advise, advise_for
+from fedgc.tuner.belief import Belief, believe
+from fedgc.tuner.choose import Choice, choose
+from fedgc.tuner.counted import chances, chunk_weights
+from fedgc.tuner.past import Past, nothing, recall, remember, robust
+from fedgc.tuner.review import due, review
+from fedgc.tuner.trial import Question, Setting
+
+__all__ = [
+    "Past",
+    "recall",
+    "remember",
+    "nothing",
+    "robust",
+    "Belief",
+    "believe",
+    "Setting",
+    "Question",
+    "Choice",
+    "choose",
+    "review",
+    "due",
+    "Advice",
+    "advise",
+    "advise_for",
+    "chances",
+    "chunk_weights",
+]

@@ -1,0 +1,234 @@
+"""What the past lets one expect of each device, and whether it tells anything at all.
+
+Two fleets may show the same table of times: in one the slow stay slow, in the other every round draws them
+anew, and to share out work by yesterday is to share it out by noise. So the past is put to the test. For
+each of its later rounds every rule below predicts the logarithm of each device's step time from the rounds
+before; the rule with the least mean absolute error holds, and only where it is clearly better than the best
+rule that takes all devices for equal.
+
+    rule (half-life h, trust t):   common + t * (level_w - common)
+
+level_w is the median of the device's own rounds, weighted by 2^(-age / h); common is the median over the
+devices. A short half-life follows a drift, a long one averages noise out. What the rule got wrong in those
+later rounds is the error of its next prediction, and futures are drawn from it.
+
+Where rounds are too few to be tested, only medians and spreads are known, of runs before this one. Their
+levels are drawn to their common mean as James and Stein (1961) do, by spread against difference.
+
+Shape letters: r rounds, w devices, b futures drawn. May import: past; history.
+"""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedgc.history import Speeds
+from fedgc.tuner.past import Float, Past, robust
+
+LEAST_ROUNDS: Final = 3  # two to learn from, one to be tested on
+HALF_LIVES: Final = (1.0, 4.0, 16.0)
+TRUSTS: Final = (0.5, 1.0)
+LEAST_SKILL: Final = 0.05  # error saved; less is no reason to treat devices differently
+SIGNIFICANT: Final = 2.0  # deviations of the mean gain
+FEW: Final = 4.0  # errors of a device's own at which they count as much as everybody's
+UNKNOWN_STEP_S: Final = 0.05  # only ratios matter where nothing was measured
+UNKNOWN_SPREAD: Final = 0.7  # of log step times: a factor of two either way is no surprise
+LEAST_SPREAD: Final = 0.05
+HABIT: Final = 4.0  # rounds of the fleet's failure rate that a device's own is weighed against
+
+
+@dataclass(frozen=True, slots=True)
+class Belief:
+    """The step time, failure rate and errors expected; `trusted`: devices differ in a way that lasts."""
+
+    devices: tuple[str, ...]
+    step_w: Float
+    fails_w: Float
+    spread_w: Float
+    errors_rw: Float  # of past predictions, logarithmic; no rows where none could be made
+    rounds_w: tuple[int, ...]
+    trusted: bool
+    skill: float | None  # share of the error that telling devices apart saves; None: could not be tested
+    known: bool
+    words: str
+
+    def draw(self, futures: int, rng: np.random.Generator) -> tuple[Float, Float]:
+        """Draw step times and the share of a round after which each device dies (infinite: it lives).
+
+        The errors of one past round are drawn together, as what slows one down may slow all.
+        """
+        shape = (futures, len(self.devices))
+        share_bw = np.where(rng.random(shape) < self.fails_w, rng.random(shape), np.inf)
+        normal_bw = rng.normal(size=shape) * self.spread_w
+        pool = self.errors_rw[np.isfinite(self.errors_rw)]
+        if not pool.size:
+            return self.step_w * np.exp(normal_bw), share_bw
+        any_bw = pool[rng.integers(pool.size, size=shape)]
+        own_bw = self.errors_rw[rng.integers(len(self.errors_rw), size=futures)]
+        count_w = np.isfinite(self.errors_rw).sum(axis=0)
+        own = np.isfinite(own_bw) & (rng.random(shape) < (count_w / (count_w + FEW) if self.trusted else 0))
+        seen_w = count_w > 0
+        error_bw = np.where(own, own_bw, any_bw)
+        return self.step_w * np.exp(np.where(seen_w | (not self.trusted), error_bw, normal_bw)), share_bw
+
+
+@dataclass(frozen=True, slots=True)
+class _Rule:
+    """One rule, what it says of the next round, and how wrong it was in the past."""
+
+    half_life: float
+    trust: float
+    next_w: Float
+    errors_rw: Float
+
+    @property
+    def error(self) -> float:
+        """Its mean absolute error."""
+        return float(np.nanmean(np.abs(self.errors_rw)))
+
+
+def believe(past: Past, before: Speeds) -> Belief:
+    """Return what to expect after this past, and after what runs before it have shown."""
+    speeds = robust(past, before)
+    tested = _tested(past)
+    if tested is None:
+        return _untested(past, speeds)
+    rule, equal = tested
+    skill = 1.0 - rule.error / equal.error if equal.error > 0 else 0.0
+    trusted = skill >= LEAST_SKILL and _gain(rule, equal) > SIGNIFICANT
+    held = rule if trusted else equal
+    prior = _untested(past, speeds)
+    seen_w = np.isfinite(past.step_rw).any(axis=0)
+    words = (
+        f"history helps: knowing the devices apart saved {skill:.0%} of the error on {len(held.errors_rw)} "
+        f"later rounds, looking back about {held.half_life:g} rounds"
+        if trusted
+        else f"history does not help: on {len(held.errors_rw)} later rounds, what each device did before "
+        f"predicted it no better than the fleet's common speed"
+    )
+    return Belief(
+        past.devices,
+        np.where(seen_w, np.exp(held.next_w), prior.step_w if trusted else np.exp(_middle(held.next_w))),
+        prior.fails_w,
+        prior.spread_w,
+        held.errors_rw,
+        prior.rounds_w,
+        trusted,
+        max(0.0, skill),
+        known=not past.contradictory,
+        words=f"no history: {past.struck} claims were struck out" if past.contradictory else words,
+    )
+
+
+def _tested(past: Past) -> tuple[_Rule, _Rule] | None:
+    """Return the best rule that tells devices apart, and the best that does not; None: too few rounds."""
+    measured_rw = past.step_rw[np.isfinite(past.step_rw).any(axis=1)]
+    if len(measured_rw) < LEAST_ROUNDS or len(past.devices) < 2:
+        return None
+    log_rw = np.log(measured_rw)
+    rules = [rule for rule in _rules(log_rw) if np.isfinite(rule.errors_rw).any()]
+    apart = [rule for rule in rules if rule.trust > 0]
+    equal = [rule for rule in rules if rule.trust == 0]
+    if not apart:
+        return None
+    return min(apart, key=lambda rule: rule.error), min(equal, key=lambda rule: rule.error)
+
+
+def _rules(log_rw: Float) -> Iterator[_Rule]:
+    rounds = len(log_rw)
+    first = max(1, rounds // 2)
+    for half_life in HALF_LIVES:
+        levels = [weighted_median(log_rw[:upto], half_life) for upto in range(first, rounds + 1)]
+        for trust in (0.0, *TRUSTS):
+            said = [_middle(level) + trust * (level - _middle(level)) for level in levels]
+            yield _Rule(half_life, trust, said[-1], log_rw[first:] - np.stack(said[:-1]))
+
+
+def _middle(level_w: Float) -> float:
+    known = level_w[np.isfinite(level_w)]
+    return float(np.median(known)) if known.size else math.nan
+
+
+def _gain(rule: _Rule, equal: _Rule) -> float:
+    """By how many of its own deviations the mean gain is above 0."""
+    gains = np.abs(equal.errors_rw) - np.abs(rule.errors_rw)
+    gains = gains[np.isfinite(gains)]
+    if gains.size < 2:
+        return 0.0
+    deviation = float(gains.std(ddof=1)) / math.sqrt(gains.size)
+    return float(gains.mean()) / max(deviation, 1e-12)
+
+
+def weighted_median(log_rw: Float, half_life: float) -> Float:
+    """Return each column's median, a round that is `half_life` rounds older weighing half as much.
+
+    >>> weighted_median(np.array([[1.0], [1.0], [5.0]]), 16.0).tolist()
+    [1.0]
+    >>> weighted_median(np.array([[1.0], [1.0], [5.0]]), 0.5).tolist()
+    [5.0]
+    """
+    age_r = np.arange(len(log_rw))[::-1]
+    weight_rw = np.where(np.isfinite(log_rw), 0.5 ** (age_r / half_life)[:, None], 0.0)
+    order_rw = np.argsort(log_rw, axis=0)  # NaN comes last, and weighs nothing
+    sorted_rw = np.take_along_axis(log_rw, order_rw, axis=0)
+    upto_rw = np.cumsum(np.take_along_axis(weight_rw, order_rw, axis=0), axis=0)
+    at_w = (upto_rw < upto_rw[-1] / 2 - 1e-12).sum(axis=0)
+    return np.asarray(sorted_rw[at_w, np.arange(log_rw.shape[1])])
+
+
+def _untested(past: Past, speeds: Speeds) -> Belief:
+    """Believe medians and spreads, drawn to their common mean."""
+    found = [speeds.known.get(device) for device in past.devices]
+    rounds_w = tuple(speed.rounds if speed else 0 for speed in found)
+    there = np.asarray([rounds > 0 for rounds in rounds_w], bool)
+    log_w = np.asarray([math.log(speed.step_s) if speed else math.nan for speed in found])
+    spread_w = np.asarray(
+        [math.log1p(speed.spread_s / speed.step_s) if speed else math.nan for speed in found]
+    )
+    trust = _trust(log_w[there], spread_w[there], np.asarray(rounds_w)[there])
+    common = float(np.mean(log_w[there])) if there.any() else math.log(UNKNOWN_STEP_S)
+    once_w = np.asarray(rounds_w) < 2
+    known = bool((~once_w).sum() > 1) and not past.contradictory
+    return Belief(
+        past.devices,
+        np.exp(np.where(there, common + trust * (log_w - common), common)),
+        _failures(past, speeds),
+        np.where(once_w, UNKNOWN_SPREAD, np.maximum(spread_w, LEAST_SPREAD)),
+        np.empty((0, len(past.devices))),
+        rounds_w,
+        trusted=bool(known and trust > 0),
+        skill=None,
+        known=known,
+        words=_untested_words(rounds_w, known=known, trust=trust),
+    )
+
+
+def _untested_words(rounds_w: tuple[int, ...], *, known: bool, trust: float) -> str:
+    if not known:
+        often = sum(rounds > 1 for rounds in rounds_w)
+        return f"no history: {often} of {len(rounds_w)} devices were measured in two rounds or more"
+    return f"from speeds alone, which say {trust:.0%} of how the devices differ"
+
+
+def _trust(log_w: Float, spread_w: Float, rounds_w: Float) -> float:
+    if log_w.size < 2:
+        return 0.0
+    between = float(np.var(log_w, ddof=1))
+    within = float(np.mean(spread_w**2 / rounds_w))
+    return max(0.0, 1.0 - within / between) if between > 0 else 0.0
+
+
+def _failures(past: Past, speeds: Speeds) -> Float:
+    """Return failure rates, the few rounds of one device weighed against the fleet's."""
+    found = [speeds.known.get(device) for device in past.devices]
+    rounds_w = np.asarray([past.rounds or (speed.rounds if speed else 0) for speed in found], np.float64)
+    seen_w = (
+        past.failed_rw.mean(axis=0) if past.rounds else np.asarray([s.failures if s else 0.0 for s in found])
+    )
+    count_w: Float = np.clip(seen_w, 0.0, 1.0) * rounds_w
+    fleet = float(count_w.sum() / rounds_w.sum()) if rounds_w.any() else 0.0
+    rate_w: Float = (count_w + HABIT * fleet) / (rounds_w + HABIT)
+    return rate_w

@@ -1,0 +1,341 @@
+"""Choosing copies, blocks, loads and deadline, with a prediction, its band, and reasons in words.
+
+    candidates   copies 1 (no redundancy) to 8, blocks 1 (no code), 2, 4 or chosen at the stop
+    screened     all of them by an array bound; the best few
+    confirmed    by replay in the same futures; among those that chance cannot tell apart, the fewest copies
+
+Loads follow from the believed step times, order is the placement's own. The present plan is a candidate
+too: it moves no chunk, and another must be clearly better, after the time to load what it moves.
+
+May import: trial, belief, past.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from fedgc.codes import best_blocks
+from fedgc.config import AUTO, RunConfig
+from fedgc.errors import BadSetting
+from fedgc.history import Speeds
+from fedgc.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan
+from fedgc.tuner.belief import Belief, believe
+from fedgc.tuner.past import Float, Past, robust
+from fedgc.tuner.trial import (
+    Futures,
+    Question,
+    Setting,
+    cover_s,
+    fluid_s,
+    known_speeds,
+    replayed_s,
+    thinned,
+    upload_s,
+)
+
+COPIES: Final = (1, 2, 3, 4, 6, 8)
+BLOCKS: Final = (2, 4)
+SCREENED: Final = 32  # futures that the bound sees
+CONFIRMED: Final = 8  # futures that are replayed
+FINALISTS: Final = 4
+INDIFFERENT: Final = 0.01  # of the round's time: not worth another copy
+STAYS: Final = 0.03  # by which another plan must be better than the present one
+DEADLINE_QUANTILE: Final = 0.99
+DEADLINE_SLACK: Final = 2.0  # a deadline ends a round, it is not there to hurry it
+BAND: Final = 0.15  # beyond what was drawn: the draws are few
+BLIND_BAND: Final = 3.0  # times, without history
+NAMED: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What is chosen, what it is expected to take, and why; `rows` name the devices that caused it."""
+
+    setting: Setting
+    speeds: Speeds
+    deadline_s: float | None  # None: nothing is known to set one by
+    predicted_s: float
+    low_s: float
+    high_s: float
+    trusted: bool
+    known: bool
+    reason: str
+    rounds: int = 0  # of history that it was made from
+    rows: tuple[str, ...] = ()
+    scores: tuple[tuple[str, float], ...] = ()  # the finalists, best first
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.low_s <= self.predicted_s <= self.high_s:
+            raise BadSetting(
+                f"choice: saw {self.predicted_s} s in {self.low_s} to {self.high_s} s, needed it in the band"
+            )
+
+    def settled(self, config: RunConfig) -> RunConfig:
+        """Return the settings with what was left to us filled in."""
+        if config.replicas == AUTO:
+            fixed = (
+                1 if config.blocks == AUTO else int(config.blocks)
+            )  # more than there are devices is cut later
+            config = replace(config, replicas=max(self.setting.replicas, fixed))
+        if config.blocks == AUTO:
+            config = replace(config, blocks=self.setting.blocks or AUTO)
+        if config.deadline_s == AUTO:
+            config = replace(config, deadline_s=self.deadline_s or AUTO)
+        return config
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One candidate: its plan on the whole fleet, its rank, and what moving to it costs a round."""
+
+    setting: Setting
+    speeds: Speeds
+    plan: Plan
+    bound_s: float
+    moving_s: float
+
+
+def choose(
+    question: Question,
+    past: Past,
+    before: Speeds,
+    rng: np.random.Generator,
+    present: Choice | None = None,
+) -> Choice:
+    """Return the choice for these devices after this past; never fails for want of history.
+
+    `past` is of the question's devices, in their order; `before` is what runs before this one have shown.
+    """
+    if past.devices != question.devices:
+        raise BadSetting(f"past of {past.devices[:4]}: needed that of the devices {question.devices[:4]}")
+    belief = believe(past, before)
+    speeds = known_speeds(question.devices, belief.step_w, before)
+    if not belief.known or len(question.devices) == 1:
+        return _blind(question, belief, robust(past, before))
+    futures = Futures(*belief.draw(SCREENED, rng))
+    trials = _screened(question, speeds, futures, present)
+    return replace(_confirmed(question, belief, trials, futures, present), rounds=past.rounds)
+
+
+def settings(question: Question, speeds: Speeds) -> tuple[Setting, ...]:
+    """Return all that can be chosen where the configuration leaves it to us."""
+    config, devices = question.config, len(question.devices)
+    copies: Sequence[int] = COPIES
+    if config.blocks != AUTO:
+        copies = sorted({*COPIES, min(int(config.blocks), devices)})
+    if config.replicas != AUTO:
+        copies = (min(int(config.replicas), devices),)
+    elif not question.free:
+        copies = (_least_copies(question),)
+    found = [
+        Setting(replicas, blocks)
+        for replicas in copies
+        if replicas <= devices
+        for blocks in _cuts(question, replicas, uploads=bool(upload_s(question, speeds).any()))
+    ]
+    return tuple(found)
+
+
+def _cuts(question: Question, replicas: int, *, uploads: bool) -> tuple[int | None, ...]:
+    """Return the blocks worth trying; where no uplink was measured only the round itself can tell."""
+    if question.config.blocks != AUTO:
+        fixed = min(int(question.config.blocks), _most_copies(question))
+        return (fixed,) if fixed <= replicas else ()
+    if replicas == 1:
+        return (1,)
+    return (1, None, *(blocks for blocks in BLOCKS if blocks <= replicas)) if uploads else (None,)
+
+
+def _most_copies(question: Question) -> int:
+    """Return how many copies every chunk can have, and no more than the settings allow."""
+    most = len(question.devices) if question.free else _least_copies(question)
+    return most if question.config.replicas == AUTO else min(most, int(question.config.replicas))
+
+
+def _least_copies(question: Question) -> int:
+    holds = [question.fleet.holds[device] for device in question.devices]
+    return max(1, min(sum(chunk.number in held for held in holds) for chunk in question.fleet.chunks))
+
+
+def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
+    """Choose without history: enough copies for a failure and a slow device, bands that promise nothing."""
+    devices, most = len(question.devices), _most_copies(question)
+    blocks = None if question.config.blocks == AUTO else min(int(question.config.blocks), most)
+    wanted = UNKNOWN_REPLICAS if question.config.replicas == AUTO and question.free else most
+    setting = Setting(min(most, max(wanted, blocks or 1)), 1 if blocks is None and devices == 1 else blocks)
+    certain = Futures(belief.step_w[None], np.full((1, devices), np.inf))
+    uploads = upload_s(question, speeds)
+    guess_s = float(fluid_s(question, certain, blocks or 1)[0]) + float(uploads.max())
+    words = belief.words if not belief.known else "no history of a fleet: one device does all the work"
+    return Choice(
+        setting,
+        speeds,
+        None,
+        guess_s,
+        guess_s / BLIND_BAND,
+        guess_s * BLIND_BAND,
+        trusted=False,
+        known=False,
+        reason=f"{setting.words}; {words}",
+    )
+
+
+def _screened(
+    question: Question, speeds: Speeds, futures: Futures, present: Choice | None
+) -> tuple[Trial, ...]:
+    """Return the few candidates of the least bound, the present plan first."""
+    here = _present(question, futures, present)
+    plans: dict[int, Plan] = {}
+    found = []
+    for setting in settings(question, speeds):
+        plan = plans.setdefault(setting.replicas, question.planned(Setting(setting.replicas, None), speeds))
+        bound_s = _bound_s(question, plan, setting, speeds, futures)
+        moving_s = _moving_s(question, here.plan, plan) if here else 0.0
+        found.append(Trial(setting, speeds, plan, bound_s, moving_s))
+    found.sort(key=lambda trial: trial.bound_s + trial.moving_s)
+    plainest = [trial for trial in found if trial.setting.replicas == 1]  # no redundancy is always heard
+    finalists = found[:FINALISTS]
+    finalists += [trial for trial in plainest if trial not in finalists]
+    return ((here,) if here else ()) + tuple(finalists)
+
+
+def _present(question: Question, futures: Futures, present: Choice | None) -> Trial | None:
+    """Return the present plan as a candidate, where the devices are still the same."""
+    if present is None or not present.known or set(present.speeds.known) != set(question.devices):
+        return None
+    plan = question.planned(Setting(present.setting.replicas, None), present.speeds)
+    bound_s = _bound_s(question, plan, present.setting, present.speeds, futures)
+    return Trial(present.setting, present.speeds, plan, bound_s, 0.0)
+
+
+def _bound_s(question: Question, plan: Plan, setting: Setting, speeds: Speeds, futures: Futures) -> float:
+    cover_kb = cover_s(plan, futures)
+    fluid_kb = np.stack([fluid_s(question, futures, blocks + 1) for blocks in range(len(cover_kb))])
+    cover_kb = np.where(np.isfinite(cover_kb), cover_kb, 2.0 * _longest(cover_kb))
+    work_k = np.sqrt(cover_kb * np.where(np.isfinite(fluid_kb), fluid_kb, cover_kb)).mean(axis=1)
+    up_s = float(upload_s(question, speeds).max())
+    blocks = setting.blocks or best_blocks(work_k.tolist(), up_s)
+    return float(work_k[min(blocks, len(work_k)) - 1]) + up_s / blocks
+
+
+def _longest(cover_kb: Float) -> float:
+    finite = cover_kb[np.isfinite(cover_kb)]
+    return float(finite.max()) if finite.size else 1.0
+
+
+def _moving_s(question: Question, present: Plan, plan: Plan) -> float:
+    """Return the time of loading what moves, spread over the rounds that are left."""
+    moved_w = (plan.placement.holds & ~present.placement.holds).sum(axis=1)
+    return float(moved_w.max()) * question.load_s / max(1, question.rounds_left)
+
+
+def _confirmed(
+    question: Question,
+    belief: Belief,
+    trials: Sequence[Trial],
+    futures: Futures,
+    present: Choice | None,
+) -> Choice:
+    """Replay the finalists in the same futures; take the plainest of those as good as the best."""
+    few, kept = thinned(question, belief.step_w, 2 * max(COPIES))
+    told = _telling(trials[-1].plan, futures)
+    part = Futures(told.step_bw[:, list(kept)], told.dies_bw[:, list(kept)])
+    up_s_w = upload_s(question, trials[0].speeds)[list(kept)]
+    played = []
+    for trial in trials:
+        seconds = replayed_s(few, few.planned(trial.setting, trial.speeds), part, up_s_w)
+        played.append(_with_all(trial, seconds, few.planned(trial.setting, trial.speeds), told, part))
+    times_tb = np.stack(played)
+    score_t = times_tb.mean(axis=1) + np.asarray([trial.moving_s for trial in trials])
+    best = _plainest(trials, times_tb, score_t)
+    stays = present is not None and len(trials) > 0 and trials[0].speeds is present.speeds
+    if stays and score_t[0] <= score_t[best] * (1.0 + STAYS):
+        best = 0
+    named = sorted(
+        zip((t.setting.words for t in trials), score_t.tolist(), strict=True), key=lambda each: each[1]
+    )
+    return _chosen(question, belief, trials[best], times_tb[best], named, stays=stays and best == 0)
+
+
+def _telling(plan: Plan, futures: Futures) -> Futures:
+    """Return few futures that stand for all: evenly spaced from the best to the worst for this plan."""
+    cover_b = cover_s(plan, futures)[0]
+    places = (np.arange(CONFIRMED) + 0.5) * len(cover_b) / CONFIRMED
+    told = np.argsort(cover_b, kind="stable")[places.astype(int)]
+    return Futures(futures.step_bw[told], futures.dies_bw[told])
+
+
+def _with_all(trial: Trial, seconds: Float, small: Plan, told: Futures, part: Futures) -> Float:
+    """Correct what a part of the fleet took: where nobody helps, the slowest of all decides."""
+    if trial.setting.replicas > 1 or small.devices == trial.plan.devices:
+        return seconds
+    all_b, few_b = cover_s(trial.plan, told)[0], cover_s(small, part)[0]
+    both = np.isfinite(all_b) & np.isfinite(few_b)
+    return seconds * max(1.0, float(all_b[both].mean() / few_b[both].mean())) if both.any() else seconds
+
+
+def _plainest(trials: Sequence[Trial], times_tb: Float, score_t: Float) -> int:
+    best = int(np.argmin(score_t))
+    gaps_tb = times_tb - times_tb[best]
+    chance_t = gaps_tb.std(axis=1) / np.sqrt(gaps_tb.shape[1])
+    near = np.flatnonzero(score_t - score_t[best] <= np.minimum(chance_t, INDIFFERENT * score_t[best]))
+    return min(near.tolist(), key=lambda t: (trials[t].setting.replicas, trials[t].setting.blocks or 1, t))
+
+
+def _chosen(
+    question: Question,
+    belief: Belief,
+    trial: Trial,
+    seconds: Float,
+    scores: Sequence[tuple[str, float]],
+    *,
+    stays: bool,
+) -> Choice:
+    predicted_s = float(seconds.mean())
+    rows = telling_rows(belief)
+    because = f", because of {'; '.join(rows)}" if rows and belief.trusted else ""
+    others = [(words, score) for words, score in scores if words != trial.setting.words]
+    beside = f" against {others[0][1]:.3g} s with {others[0][0]}" if others else ""
+    kept = "kept: " if stays else ""
+    return Choice(
+        trial.setting,
+        trial.speeds,
+        _deadline_s(question, trial.plan, belief),
+        predicted_s,
+        float(seconds.min()) / (1.0 + BAND),
+        max(predicted_s, float(seconds.max()) * (1.0 + BAND)),
+        trusted=belief.trusted,
+        known=True,
+        reason=f"{kept}{trial.setting.words}: {predicted_s:.3g} s predicted{beside}; {belief.words}{because}",
+        rows=rows,
+        scores=tuple(scores),
+    )
+
+
+def _deadline_s(question: Question, plan: Plan, belief: Belief) -> float:
+    """Return a high quantile of the time that nobody's help could shorten, with slack."""
+    futures = Futures(*belief.draw(4 * SCREENED, np.random.default_rng(question.config.seed)))
+    ends_b = cover_s(plan, futures)[0]
+    ends_b = ends_b[np.isfinite(ends_b)]  # where all holders die, waiting helps nobody
+    least_s = DEAF_DEADLINE_S if question.fleet.deaf else LEAST_DEADLINE_S
+    if not ends_b.size:
+        return least_s
+    return max(least_s, DEADLINE_SLACK * float(np.quantile(ends_b, DEADLINE_QUANTILE)))
+
+
+def telling_rows(belief: Belief) -> tuple[str, ...]:
+    """Name the devices that are farthest from the fleet's median, and those that fail."""
+    middle = float(np.median(belief.step_w))
+    far_w = np.abs(np.log(belief.step_w / middle))
+    rows = []
+    for w in np.argsort(-(far_w + belief.fails_w), kind="stable")[:NAMED].tolist():
+        if far_w[w] < np.log(1.25) and belief.fails_w[w] < 0.05:
+            continue
+        fails = f", failing in {belief.fails_w[w]:.0%}" if belief.fails_w[w] >= 0.005 else ""
+        rows.append(
+            f"{belief.devices[w]}: {belief.step_w[w]:.3g} s a step, {belief.step_w[w] / middle:.2g} times "
+            f"the median, over {belief.rounds_w[w]} rounds{fails}"
+        )
+    return tuple(rows)

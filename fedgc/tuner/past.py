@@ -1,0 +1,141 @@
+"""What was measured of each device, round by round, as arrays.
+
+A device that finished nothing was not measured, and it finished nothing because it was slow: leaving such
+rounds out would make the slow look fast. Where the others' work tells how long the round lasted, it counts
+as having needed that long for one chunk, which is the least that it can have needed.
+
+What cannot be true (times that are not finite or not above 0) is struck out and counted.
+
+Shape letters: r rounds (oldest first), w devices. May import: replay; history, messages.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.errors import BadSetting
+from fedgc.history import DeviceRow, RoundRow, Speed, Speeds
+from fedgc.replay import NEVER, Weather
+
+Float = NDArray[np.float64]
+Bool = NDArray[np.bool_]
+WINDOW: Final = 20  # rounds that are looked back on
+MAD_TO_DEVIATION: Final = 1.4826  # for a normal law (Rousseeuw and Croux 1993)
+FLOAT_BYTES: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """Seconds of a local step (NaN: not measured), who failed, how many claims were struck out."""
+
+    devices: tuple[str, ...]
+    step_rw: Float
+    failed_rw: Bool
+    struck: int = 0
+
+    def __post_init__(self) -> None:
+        if self.step_rw.shape != self.failed_rw.shape or self.step_rw.shape[1:] != (len(self.devices),):
+            raise BadSetting(
+                f"past of {len(self.devices)} devices: saw times {self.step_rw.shape} and failures "
+                f"{self.failed_rw.shape}, needed rounds x devices of both"
+            )
+        known = self.step_rw[~np.isnan(self.step_rw)]
+        if not (np.isfinite(known) & (known > 0)).all():
+            raise BadSetting("past: saw a step that took no finite time above 0, needed NaN in its place")
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds are remembered."""
+        return len(self.step_rw)
+
+    @property
+    def contradictory(self) -> bool:
+        """Whether as much was struck out as was left."""
+        return self.struck > 0 and self.struck >= int(np.isfinite(self.step_rw).sum())
+
+
+def nothing(devices: Sequence[str]) -> Past:
+    """Return the past of devices that were never seen."""
+    none = np.empty((0, len(devices)))
+    return Past(tuple(devices), none, none.astype(bool))
+
+
+def recall(rows: Iterable[RoundRow], devices: Sequence[str]) -> Past:
+    """Return what the last rounds tell of these devices, oldest first."""
+    recent = list(rows)[-WINDOW:]
+    index = {device: w for w, device in enumerate(devices)}
+    step_rw = np.full((len(recent), len(index)), np.nan)
+    failed_rw = np.zeros(step_rw.shape, bool)
+    struck = 0
+    for at, row in enumerate(recent):
+        least = _least_step_s(row)
+        for seen in row.devices:
+            if seen.device not in index:
+                continue
+            w = index[seen.device]
+            failed_rw[at, w] = bool(seen.failure)
+            false = seen.step_s is not None and not (math.isfinite(seen.step_s) and seen.step_s > 0)
+            struck += false
+            step_rw[at, w] = np.nan if false else _step_s(seen, least)
+    return Past(tuple(devices), step_rw, failed_rw, struck)
+
+
+def _least_step_s(row: RoundRow) -> float:
+    """Seconds of a step of somebody who worked through this round and finished no chunk; NaN: not known."""
+    targets = [seen.steps // seen.finished for seen in row.devices if seen.finished > 0]
+    usable = targets and max(targets) > 0 and math.isfinite(row.working_s) and row.working_s > 0
+    return row.working_s / max(targets) if usable else math.nan
+
+
+def _step_s(seen: DeviceRow, least: float) -> float:
+    if seen.step_s is not None:
+        return seen.step_s
+    return math.nan if seen.failure or seen.finished else least
+
+
+def remember(weather: Weather, *, pieces: int = 1, update_bytes: int = 0) -> tuple[Past, Speeds]:
+    """Return the past that recorded or modelled rounds are, and their links; a device has `pieces` chunks."""
+    devices = tuple(f"device {w}" for w in range(weather[0].devices))
+    recent = weather[-WINDOW:]
+    step_rw = np.stack([conditions.mean_pace_w / pieces for conditions in recent])
+    failed_rw = np.stack([conditions.dies_s_w < NEVER for conditions in recent])
+    past = Past(devices, step_rw, failed_rw)
+    up_s_w = np.median([conditions.up_s_w for conditions in recent], axis=0)
+    links = {
+        device: Speed(device, 1.0, up_bytes_s=update_bytes / up_s if up_s > 0 and update_bytes else None)
+        for device, up_s in zip(devices, up_s_w.tolist(), strict=True)
+    }
+    return past, robust(past, Speeds(links))
+
+
+def robust(past: Past, before: Speeds) -> Speeds:
+    """Return each device's speed: median and spread of its rounds here, else what was known before.
+
+    >>> past = Past(("a",), np.array([[1.0], [1.0], [9.0]]), np.array([[False], [True], [False]]))
+    >>> known = robust(past, Speeds()).known["a"]
+    >>> known.step_s, known.rounds, round(known.failures, 2)
+    (1.0, 3, 0.33)
+    """
+    known = dict(before.known)
+    for w, device in enumerate(past.devices):
+        times = past.step_rw[:, w]
+        seen = times[np.isfinite(times)]
+        if not seen.size:
+            continue
+        middle = float(np.median(seen))
+        spread_s = MAD_TO_DEVIATION * float(np.median(np.abs(seen - middle)))
+        old = known.get(device)
+        known[device] = Speed(
+            device,
+            middle,
+            spread_s,
+            failures=float(past.failed_rw[:, w].mean()),
+            up_bytes_s=old.up_bytes_s if old else None,
+            down_bytes_s=old.down_bytes_s if old else None,
+            rounds=seen.size,
+        )
+    return Speeds(known)

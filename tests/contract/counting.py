@@ -1,0 +1,56 @@
+"""A task whose model counts, so that one wrong sum in a thousand rounds is seen, and in which chunk.
+
+Every chunk owns a part of the model. Training a chunk adds one pattern of small whole numbers to its part,
+scaled such that the mean over all chunks adds the pattern once: after v exact rounds every part is v times
+the pattern, to the last bit, whoever trained it. A codeword that is added twice, lost or mixed up shows.
+"""
+
+import torch
+from torch import nn
+
+from fedgc.config import RunConfig
+from fedgc.task import Task
+
+CHUNKS = 8
+SAMPLES = 4
+STEPS = 2
+SMALL, LARGE = CHUNKS * 256, CHUNKS * 2**18  # numbers: 8 KiB, 8 MiB
+SETTINGS = {"chunks": CHUNKS, "local-steps": STEPS, "learning-rate": CHUNKS / STEPS, "blocks": 1}
+
+
+class Counter(nn.Module):
+    """Numbers that are all zero at first."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__()
+        self.counts = nn.Parameter(torch.zeros(numbers))
+        self.register_buffer("pattern", 1.0 + torch.arange(numbers // CHUNKS) % 7, persistent=False)
+
+    def part(self, chunk: int) -> torch.Tensor:
+        length = len(self.pattern)
+        return self.counts[chunk * length : (chunk + 1) * length]
+
+
+def small(_: RunConfig) -> Task:
+    return _task(SMALL)
+
+
+def large(_: RunConfig) -> Task:
+    return _task(LARGE)
+
+
+def _task(numbers: int) -> Task:
+    return Task(
+        model=lambda: Counter(numbers),
+        chunks={f"part-{chunk}": SAMPLES for chunk in range(CHUNKS)},
+        load=lambda name: (torch.full((SAMPLES,), int(name.removeprefix("part-"))),),
+        loss=lambda module, batch: -(module.part(int(batch[0][0])) * module.pattern).sum(),
+        evaluate=counted,
+    )
+
+
+def counted(module: Counter) -> dict[str, float]:
+    """Return how often each chunk is in the model, and how far any number is off its chunk's count."""
+    parts = [module.part(chunk) / module.pattern for chunk in range(CHUNKS)]
+    off = max(float((part - part[0]).abs().max()) for part in parts)
+    return {f"part-{chunk}": float(part[0]) for chunk, part in enumerate(parts)} | {"off": off}

@@ -1,0 +1,136 @@
+"""A whole run over real TLS in this process; one of its devices mangles the frames that it sends.
+
+Its frames are those of the wire room, so that what is tested is the listener and the round behind it.
+"""
+
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgc.config import RunConfig
+from fedgc.flower.desk import Surroundings
+from fedgc.flower.driver import Driver, Job
+from fedgc.flower.identity import Identity
+from fedgc.flower.listener import Listener
+from fedgc.flower.session import Session, Terms
+from fedgc.flower.sink import Silence
+from fedgc.flower.work import Worker
+from fedgc.history import RoundRow, Speeds
+from fedgc.task import named
+from fedgc.train import Engine
+from tests.contract import counting
+
+Mangle = Callable[[Iterator[bytes]], Iterator[bytes]]
+ROUNDS = 4
+SETTINGS = counting.SETTINGS | {
+    "task": "tests.contract.counting:small",
+    "rounds": ROUNDS,
+    "replicas": 2,
+    "min-devices": 3,
+    "threads": 1,
+    "grace-s": 2.0,
+    "piece-kb": 1,
+}
+
+
+def straight(frames: Iterator[bytes]) -> Iterator[bytes]:
+    yield from frames
+
+
+def pieces_twice(frames: Iterator[bytes]) -> Iterator[bytes]:
+    """Every piece of a codeword comes twice."""
+    for frame in frames:
+        yield frame
+        if frame.startswith(b"P"):
+            yield frame
+
+
+def pieces_out_of_order(frames: Iterator[bytes]) -> Iterator[bytes]:
+    """The first piece of every codeword comes after the second."""
+    late = b""
+    for frame in frames:
+        if frame.startswith(b"P") and not late:
+            late = frame
+            continue
+        yield frame
+        if frame.startswith(b"P"):
+            yield late
+            late = b""
+
+
+def lines_twice(frames: Iterator[bytes]) -> Iterator[bytes]:
+    """Every line comes twice: each report, each offer, each acknowledgement."""
+    for number, frame in enumerate(frames):
+        yield frame
+        if number and frame.startswith(b"L"):
+            yield frame
+
+
+class Crooked(Session):
+    """A session whose frames are mangled on their way out."""
+
+    mangle: Mangle = staticmethod(straight)
+
+    def _frames(self, stream: object) -> Iterator[bytes]:
+        yield from self.mangle(super()._frames(stream))
+
+
+class Rows(Silence):
+    """Keeps the rows."""
+
+    def __init__(self) -> None:
+        self.rows: list[RoundRow] = []
+
+    def append(self, row: RoundRow) -> None:
+        self.rows.append(row)
+
+
+class OneAtATime(Engine):
+    """An engine whose steps exclude those of others: generators are the process's."""
+
+    turn = threading.Lock()
+
+    def step(self) -> object:
+        with self.turn:
+            return super().step()
+
+
+def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]:
+    """Run to the end with two good devices and one that mangles."""
+    torch.set_num_threads(1)
+    config, sink, log = RunConfig.read(SETTINGS), Rows(), logging.getLogger("test")
+    driver = Driver(Job(named(config.task, config), config, sink, Speeds()), time.monotonic, log)
+    around = Surroundings(time.monotonic, os.urandom, time.time, log)
+    listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
+    listener.start()
+
+    def serve(number: int) -> None:
+        crooked = type("Mangled", (Crooked,), {"mangle": staticmethod(mangle if number == 0 else straight)})
+        worker = Worker(
+            lambda rest: OneAtATime(
+                driver._job.task, config, clock=time.monotonic, rest=rest, spill_dir=folder / str(number)
+            )
+        )
+        terms = Terms(config.grace_s, 1024, worker.engine.size, time.monotonic, random.random, str(number))
+        who = Identity(Ed25519PrivateKey.generate())
+        with crooked(listener.invite(), who, terms) as session:
+            worker.serve(session, who.device)
+        worker.engine.close()
+
+    devices = [threading.Thread(target=serve, args=(number,)) for number in range(config.min_devices)]
+    for device in devices:
+        device.start()
+    try:
+        driver.drive(listener)
+    finally:
+        listener.close("the run is over")
+        for device in devices:
+            device.join(30.0)
+    return driver, sink.rows, listener

@@ -1,0 +1,565 @@
+"""Faults on real processes, from an enum: each is made by a signal, by a socket or by a relay of bytes.
+
+One run of a task that counts (counting.py) goes on over four SuperNodes while the faults come, one after
+the other. Its devices are told the address of a relay. After each fault the history must show every round
+once, every version once, and a sum that is exact to the last bit or said to be approximate.
+"""
+
+import os
+import signal
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from enum import Enum
+from itertools import pairwise
+from pathlib import Path
+
+import grpc
+import numpy as np
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import FedgcError
+from fedgc.flower.certificate import fingerprint, make_certificate
+from fedgc.flower.local import LocalFederation, Node
+from fedgc.flower.pieces import WINDOW
+from fedgc.flower.shelves import full_name
+from fedgc.history import DeviceRow
+from fedgc.messages import Mix, Work
+from fedgc.store.database import Store
+from fedgc.store.views import Round
+from fedgc.task import named
+from fedgc.train import CommonModel, Engine
+from tests.contract import counting, crooked
+from tests.contract.relay import Flow, Relay, Way, owner
+from tests.contract.stranger import Says, Stranger
+
+pytestmark = pytest.mark.contract
+
+RUN = "counted"
+WAIT_S = 90.0
+GRACE_S = 3.0
+PIECE_KB = 256
+PACE_S = 0.15  # of a step: a device has its first chunk after two, its share after four
+MODEL_BYTES = 4 * counting.LARGE  # a codeword has as many: the code is a work queue
+HUGE = 256 * 2**20
+REPORT_BYTES = 400  # a line of progress is longer, acknowledgements and pings are shorter
+SETTINGS = counting.SETTINGS | {
+    "task": "tests.contract.counting:large",
+    "run": RUN,
+    "rounds": 1_000_000,
+    "replicas": 3,
+    "min-devices": 3,
+    "threads": 1,
+    "grace-s": GRACE_S,
+    "connect-s": 2 * GRACE_S,
+    "piece-kb": PIECE_KB,
+}
+
+
+class Fault(Enum):
+    """What can happen to a device, to its connection, to its server."""
+
+    KILLED_BEFORE_REPORT = "a device killed before its report"
+    KILLED_AFTER_REPORT = "a device killed after its report"
+    KILLED_DURING_UPLOAD = "a device killed during its upload"
+    KILLED_AFTER_UPLOAD = "a device killed after its upload"
+    CLIENT_APP_KILLED = "a ClientApp killed"
+    SUPERNODE_KILLED = "a SuperNode killed and restarted"
+    CUT_IN_UPLOAD = "a connection cut in the middle of a piece going up"
+    CUT_IN_DOWNLOAD = "a connection cut in the middle of a piece going down"
+    ACKNOWLEDGEMENT_LOST = "the acknowledgement of a whole codeword lost"
+    HALF_OPEN = "a connection half open"
+    PIECES_TWICE = "every piece comes twice"
+    LINES_TWICE = "every line comes twice"
+    PIECES_OUT_OF_ORDER = "pieces that come out of order"
+    PORT_CLOSED = "the session port closed for one device of four"
+    SERVER_KILLED_GATHERING = "the server killed while devices gather"
+    SERVER_KILLED_WORKING = "the server killed while devices work"
+    SERVER_KILLED_COLLECTING = "the server killed while it collects"
+
+
+class Ongoing:
+    """The run, and what a test asks of it."""
+
+    def __init__(self, federation: LocalFederation, folder: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.listener = f"127.0.0.1:{free.getsockname()[1]}"
+        self.federation = federation
+        self.relay = Relay(self.listener)
+        self.database = folder / "fedgc.db"
+        self.checkpoints = folder / "checkpoints"
+        self.flower_run = 0
+        self.killed: list[int] = []
+
+    # ---- its life
+
+    def begin(self) -> None:
+        """Start the run, or go on with it from its last checkpoint."""
+        begun = any((self.checkpoints / RUN).glob("model-*"))
+        addresses = {"bind": self.listener, "advertise": self.relay.address}
+        settings = SETTINGS | addresses | {"checkpoint-dir": str(self.checkpoints)}
+        self.flower_run = self.federation.submit(settings | ({"resume": RUN} if begun else {}))
+
+    def server(self) -> int | None:
+        """The process of the ServerApp."""
+        return next(
+            (
+                pid
+                for pid in self.federation.pids("superlink")
+                if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            ),
+            None,
+        )
+
+    def kill_server(self) -> None:
+        """SIGKILL the ServerApp and let nothing more through that it has said."""
+        pid = self.server()
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        for flow in self.relay.living:
+            flow.cut()
+        eventually(lambda: self.server() is None)
+        self.killed.append(self.flower_run)
+        self.flower_run = 0
+
+    def gathered(self, devices: int = 3) -> int:
+        """Have the run going with so many devices; return its last round. One may be on its way back."""
+        if not self.flower_run:
+            self.begin()
+        eventually(lambda: len([row for row in self.last_rows() if row.counted]) >= devices)
+        return self.last()
+
+    def log(self) -> str:
+        return self.federation.log(f"run-{self.flower_run}").read_text(errors="replace")
+
+    # ---- its history
+
+    def rounds(self, after: int = -1) -> list[Round]:
+        """The rounds whose model has been measured, which is done beside the training."""
+        if not self.database.exists():
+            return []
+        with suppress(FedgcError), Store.open(str(self.database), reads_only=True) as store:
+            found = store.rounds(RUN, after)
+            ends = [at for at, each in enumerate(found, start=1) if each.row.metrics]
+            return list(found[: ends[-1] if ends else 0])
+        return []
+
+    def last(self) -> int:
+        return self.rounds()[-1].row.round
+
+    def rows(self, name: str, after: int) -> list[DeviceRow]:
+        """The rows of one device in the rounds behind this one."""
+        with Store.open(str(self.database), reads_only=True) as store:
+            (device,) = [each.device for each in store.devices() if each.name == name]
+            return [row for _, row in store.device_history(RUN, device, after)]
+
+    def last_rows(self) -> tuple[DeviceRow, ...]:
+        rounds = self.rounds()
+        if not rounds:
+            return ()
+        with Store.open(str(self.database), reads_only=True) as store:
+            return store.device_rows(RUN, rounds[-1].row.round)
+
+    def goes_on(self) -> None:
+        """Wait for two more rounds: one of them begins and ends after this."""
+        now = self.last()
+        eventually(lambda: self.last() >= now + 2)
+
+    def check(self, after: int) -> list[Round]:
+        """Every round behind this one is there once and its sum is exact, or said not to be; return them."""
+        rounds = self.rounds(after - 1)
+        numbers = [each.row.round for each in rounds]
+        assert numbers == list(range(after, after + len(rounds)))
+        known, exact = rounds[0].row, True
+        for before, this in pairwise([each.row for each in rounds]):
+            assert this.version == before.version + (before.outcome in ("synced", "approximate"))
+            assert this.outcome in ("synced", "approximate")
+            assert (this.outcome == "synced") == (this.short == ()), "it says what is missing"
+            exact = exact and this.outcome == "synced"
+            if this.metrics:  # those of the last rounds are lost with a killed server
+                if exact and known.metrics:
+                    added = float(this.version - known.version)
+                    gained = {name: count - known.metrics[name] for name, count in this.metrics.items()}
+                    assert gained == {name: added * (name != "off") for name in gained}, this.round
+                known, exact = this, True
+        assert all(each.counted == counting.CHUNKS for each in rounds if each.row.outcome == "synced")
+        return rounds[1:]
+
+    # ---- its devices
+
+    def name(self, flow: Flow) -> str:
+        """Which device has this connection."""
+        for name in self.federation.nodes:
+            if owner(flow.port, self.federation.pids(name)):
+                return name
+        raise AssertionError(f"nobody has port {flow.port}")
+
+    def flow(self, name: str) -> Flow | None:
+        """The living connection of a device."""
+        pids = self.federation.pids(name)
+        return next((flow for flow in self.relay.living if owner(flow.port, pids)), None)
+
+    def kill(self, flow: Flow) -> str:
+        """SIGKILL a device, all its processes at once."""
+        name = self.name(flow)
+        self.federation.kill(name)
+        flow.cut()
+        return name
+
+    def is_lost(self, name: str, after: int) -> bool:
+        return any(row.failure == "lost" for row in self.rows(name, after))
+
+    def works(self, name: str) -> None:
+        """Wait until this device's work counts again."""
+        now = self.last()
+        eventually(lambda: any(row.counted and not row.failure for row in self.rows(name, now)))
+
+
+def named_after(fault: Fault) -> str:
+    return fault.name.lower()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> None:
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="module")
+def ongoing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ongoing]:
+    folder = tmp_path_factory.mktemp("faults")
+    environment = {
+        "FEDGC_DB": str(folder / "fedgc.db"),
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
+    nodes = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
+    with LocalFederation(nodes, folder=folder / "processes", environment=environment) as federation:
+        run = Ongoing(federation, folder)
+        yield run
+        run.relay.close()
+
+
+# ---- a device that mangles what it sends (in this process: before any other is started)
+
+MANGLES = {
+    Fault.PIECES_TWICE: crooked.pieces_twice,
+    Fault.LINES_TWICE: crooked.lines_twice,
+    Fault.PIECES_OUT_OF_ORDER: crooked.pieces_out_of_order,
+}
+
+
+@pytest.mark.parametrize("fault", MANGLES, ids=named_after)
+def test_what_comes_twice_counts_once_and_what_is_out_of_order_is_refused(
+    tmp_path: Path, fault: Fault
+) -> None:
+    driver, rows, listener = crooked.run(tmp_path, MANGLES[fault])
+    assert [(row.round, row.outcome) for row in rows] == [(n + 1, "synced") for n in range(crooked.ROUNDS)]
+    np.testing.assert_array_equal(driver.model, crooked.ROUNDS * one_machine(tmp_path))
+    refused = sum(device.refused for row in rows for device in row.devices)
+    if fault is Fault.PIECES_OUT_OF_ORDER:
+        assert listener.refused["BadVector"] == refused > 0
+        assert sum(row.repairs + row.takes for row in rows) > 0, "others made it good"
+    else:
+        assert refused == 0 == sum(listener.refused.values())
+
+
+def one_machine(folder: Path) -> np.ndarray:
+    """Train every chunk here, one after the other, and take the mean: slow and obvious."""
+    config = RunConfig.read(crooked.SETTINGS)
+    task = named(config.task, config)
+    engine = Engine(task, config, clock=time.monotonic, rest=time.sleep, spill_dir=folder / "alone")
+    engine.load(0, CommonModel(task, config).first())
+    names = tuple(enumerate(task.sizes()))
+    numbers = tuple(number for number, _ in names)
+    engine.handle(Work("alone", 1, 0, config.local_steps, numbers, names, config.seed, 60.0))
+    while not engine.idle:
+        engine.step()
+    total = engine.codeword(Mix(numbers, ((1.0,),) * len(numbers)))
+    engine.close()
+    return -total / np.float32(sum(task.sizes().values()))
+
+
+# ---- devices that die
+
+
+def killed_before_report(run: Ongoing) -> str:
+    with run.relay.trap("down", MODEL_BYTES, "up") as trap:  # it has its model, and is not heard any more
+        return run.kill(trap.wait())
+
+
+def killed_after_report(run: Ongoing) -> str:
+    with run.relay.trap("down", MODEL_BYTES) as trap:
+        flow = trap.wait()
+    time.sleep(PACE_S)  # its acknowledgements have passed, its first chunk is not finished
+    with run.relay.trap("up", REPORT_BYTES, only=lambda each: each is flow) as trap:
+        return run.kill(trap.wait())
+
+
+def killed_during_upload(run: Ongoing) -> str:
+    with run.relay.trap("up", MODEL_BYTES // 4, "up", "down") as trap:
+        return run.kill(trap.wait())
+
+
+def killed_after_upload(run: Ongoing) -> str:
+    """Another device's upload is held, so that the round is still open when this one dies."""
+    with (
+        run.relay.trap("up", MODEL_BYTES // 4, "up") as held,
+        run.relay.trap("up", MODEL_BYTES, only=lambda each: each is not held.caught) as whole,
+    ):
+        held.wait()
+        flow = whole.wait()
+        flow.rest(GRACE_S / 6)  # its last bytes are taken in
+        return run.kill(flow)
+
+
+def shows_before_report(row: DeviceRow) -> bool:
+    return row.down_bytes > MODEL_BYTES and row.finished == row.counted == row.up_bytes == 0
+
+
+def shows_after_report(row: DeviceRow) -> bool:
+    return row.finished > 0 == row.counted == row.up_bytes and row.failure == "lost"
+
+
+def shows_during_upload(row: DeviceRow) -> bool:
+    return 0 < row.up_bytes < MODEL_BYTES and row.counted == 0 and row.failure == "lost"
+
+
+def shows_after_upload(row: DeviceRow) -> bool:
+    return row.up_bytes > MODEL_BYTES and row.counted > 0
+
+
+KILLS = {
+    Fault.KILLED_BEFORE_REPORT: (killed_before_report, shows_before_report),
+    Fault.KILLED_AFTER_REPORT: (killed_after_report, shows_after_report),
+    Fault.KILLED_DURING_UPLOAD: (killed_during_upload, shows_during_upload),
+    Fault.KILLED_AFTER_UPLOAD: (killed_after_upload, shows_after_upload),
+}
+
+
+@pytest.mark.parametrize("fault", KILLS, ids=named_after)
+def test_a_killed_device_costs_its_unfinished_chunks_and_no_sum(ongoing: Ongoing, fault: Fault) -> None:
+    kill, shows = KILLS[fault]
+    before = ongoing.gathered()
+    ongoing.relay.rest()
+    name = kill(ongoing)
+    ongoing.federation.restart(name)
+    eventually(lambda: ongoing.is_lost(name, before))
+    ongoing.goes_on()
+    rounds = ongoing.check(before)
+    assert any(map(shows, ongoing.rows(name, before))), fault.value
+    repairs = sum(each.row.repairs for each in rounds)
+    needs_repair = fault in (Fault.KILLED_AFTER_REPORT, Fault.KILLED_DURING_UPLOAD)
+    assert (repairs > 0) == needs_repair, "only work that was counted and not yet sent is asked of others"
+
+
+@pytest.mark.parametrize("fault", [Fault.CLIENT_APP_KILLED], ids=named_after)
+def test_fault_a_killed_client_app_is_lost_and_its_supernode_lives(ongoing: Ongoing, fault: Fault) -> None:
+    before = ongoing.gathered()
+    flow = ongoing.relay.living[-1]
+    name = ongoing.name(flow)
+    pid = owner(flow.port, ongoing.federation.pids(name))
+    assert pid is not None
+    os.kill(pid, signal.SIGKILL)
+    eventually(lambda: ongoing.is_lost(name, before))
+    assert ongoing.federation.pids(name), "its SuperNode lives"
+    ongoing.goes_on()
+    ongoing.check(before)
+    ongoing.federation.kill(name)  # Flower would miss its ClientApp only after a minute
+    ongoing.federation.restart(name)
+
+
+@pytest.mark.parametrize("fault", [Fault.SUPERNODE_KILLED], ids=named_after)
+def test_fault_a_killed_supernode_takes_its_client_app_along_and_comes_back_as_who_it_was(
+    ongoing: Ongoing, fault: Fault
+) -> None:
+    before = ongoing.gathered()
+    name = ongoing.name(ongoing.relay.living[0])
+    pids = ongoing.federation.pids(name)
+    os.kill(pids[0], signal.SIGKILL)
+    eventually(lambda: not any(map(alive, pids)))
+    ongoing.federation.kill(name)
+    ongoing.federation.restart(name)
+    eventually(lambda: ongoing.is_lost(name, before))
+    ongoing.works(name)
+    ongoing.check(before)
+
+
+# ---- connections
+
+
+def cut(run: Ongoing, way: Way) -> str:
+    with run.relay.trap(way, MODEL_BYTES // 3) as trap:
+        flow = trap.wait()
+        name = run.name(flow)
+        flow.cut()
+    return name
+
+
+def acknowledgement_lost(run: Ongoing) -> str:
+    """Its last bytes pass; that they have arrived it never hears on this connection."""
+    with run.relay.trap("up", MODEL_BYTES - 65_536, "down") as trap:
+        flow = trap.wait()
+        name = run.name(flow)
+        eventually(lambda: flow.passed["up"] - trap.before.get(flow, 0) > MODEL_BYTES)
+        flow.rest(GRACE_S / 15)
+        flow.cut()
+    return name
+
+
+def half_open(run: Ongoing) -> str:
+    with run.relay.trap("up", MODEL_BYTES // 3, "up", "down") as trap:
+        flow = trap.wait()
+        name = run.name(flow)
+        eventually(lambda: run.flow(name) not in (None, flow))
+    return name
+
+
+BREAKS = {
+    Fault.CUT_IN_UPLOAD: lambda run: cut(run, "up"),
+    Fault.CUT_IN_DOWNLOAD: lambda run: cut(run, "down"),
+    Fault.ACKNOWLEDGEMENT_LOST: acknowledgement_lost,
+    Fault.HALF_OPEN: half_open,
+}
+
+
+@pytest.mark.parametrize("fault", BREAKS, ids=named_after)
+def test_a_broken_connection_costs_nothing_but_what_was_in_flight(ongoing: Ongoing, fault: Fault) -> None:
+    before = ongoing.gathered()
+    connections = len(ongoing.relay.flows)
+    ongoing.relay.rest()
+    name = BREAKS[fault](ongoing)
+    ongoing.goes_on()
+    rounds = ongoing.check(before)
+    rows = ongoing.rows(name, before)
+    assert len(ongoing.relay.flows) > connections
+    assert {each.row.outcome for each in rounds} == {"synced"}
+    assert not [row for row in rows if row.failure or row.refused], "it was never lost"
+    assert sum(each.row.repairs for each in rounds) == 0
+    assert max(row.up_bytes for row in rows) < 1.01 * MODEL_BYTES, "no piece that had arrived came again"
+    assert max(row.down_bytes for row in rows) <= MODEL_BYTES + WINDOW * PIECE_KB * 1024 + MODEL_BYTES // 100
+
+
+@pytest.mark.parametrize("fault", [Fault.PORT_CLOSED], ids=named_after)
+def test_fault_a_closed_session_port_for_one_device_of_four_hurts_no_other(
+    ongoing: Ongoing, fault: Fault
+) -> None:
+    before = ongoing.gathered()
+    name = ongoing.name(ongoing.relay.living[0])
+    away = ongoing.relay.turned_away
+    ongoing.relay.lets_in = lambda flow: not owner(flow.port, ongoing.federation.pids(name))
+    try:
+        for flow in ongoing.relay.living:
+            if ongoing.name(flow) == name:
+                flow.cut()
+        eventually(lambda: any(row.link == "messages" for row in ongoing.rows(name, before)))
+        ongoing.goes_on()
+    finally:
+        ongoing.relay.lets_in = lambda _: True
+    assert ongoing.relay.turned_away > away
+    ongoing.check(before)
+    others = [row.link for row in ongoing.last_rows()]
+    assert others.count("session") >= 2, "the others keep theirs"
+
+
+# ---- strangers at the session port
+
+
+def test_faults_of_strangers_at_the_session_port_are_refused_and_logged_once(ongoing: Ongoing) -> None:
+    before = ongoing.gathered()
+    host, port = ongoing.listener.rsplit(":", 1)
+    certificate = ssl.get_server_certificate((host, int(port))).encode()
+    foreign = make_certificate(time.time()).public
+    stranger = Stranger(ongoing.listener, certificate, full_name(RUN, ongoing.flower_run))
+
+    def denied(says: Says) -> str:
+        answers, broke = stranger.talk(says)
+        assert broke is None
+        assert answers[-1].startswith(b'L[0,"Denied"')
+        return answers[-1].decode()
+
+    for _ in range(2):
+        assert "not one of this run" in denied(stranger.hello(token=os.urandom(32)))
+        assert "signature" in denied(stranger.hello(token=os.urandom(32), server=fingerprint(foreign)))
+        assert "needed a line or a piece" in denied(lambda _: b"GET / HTTP/1.1")
+        assert "needed a line of a known kind" in denied(lambda _: b'L[0,"Obey",[]]')
+        assert "no hello in time" in denied(lambda _: None)
+    answers, broke = Stranger(ongoing.listener, foreign, "1").talk(lambda _: None)
+    assert (answers, broke) == ([], grpc.StatusCode.UNAVAILABLE), "TLS fails before anything is said"
+    with socket.create_connection((host, int(port))) as plain:
+        plain.sendall(b"GET / HTTP/1.1\r\n\r\n")
+    ongoing.goes_on()
+    for kind in ("NotAdmitted", "BadMessage", "TimeoutError"):
+        assert ongoing.log().count(f"(the first of its kind is shown): {kind}") == 1
+    rounds = ongoing.check(before)
+    assert {each.row.outcome for each in rounds} == {"synced"}
+    assert not [row for name in ongoing.federation.nodes for row in ongoing.rows(name, before) if row.refused]
+
+
+def test_fault_a_frame_that_is_too_large_is_refused_before_room_is_made_for_it(ongoing: Ongoing) -> None:
+    before = ongoing.gathered()
+    host, port = ongoing.listener.rsplit(":", 1)
+    certificate = ssl.get_server_certificate((host, int(port))).encode()
+    pid = ongoing.server()
+    Path(f"/proc/{pid}/clear_refs").write_text("5")  # the peak is counted from here
+    resident = memory(pid, "VmRSS")
+    _, broke = Stranger(ongoing.listener, certificate, "1").talk(lambda _: bytes(HUGE))
+    assert broke in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+    assert memory(pid, "VmHWM") - resident < HUGE / 2
+    ongoing.goes_on()
+    assert {each.row.outcome for each in ongoing.check(before)} == {"synced"}
+
+
+def memory(pid: int | None, what: str) -> int:
+    """Bytes of a process, as the system counts them."""
+    (line,) = [each for each in Path(f"/proc/{pid}/status").read_text().splitlines() if each.startswith(what)]
+    return 1024 * int(line.split()[1])
+
+
+# ---- the server
+
+
+def gathering(run: Ongoing) -> None:
+    run.begin()
+    eventually(lambda: "sessions at" in run.log())
+
+
+def working(run: Ongoing) -> None:
+    run.gathered()
+    run.relay.rest()
+
+
+def collecting(run: Ongoing) -> None:
+    run.gathered()
+    with run.relay.trap("up", MODEL_BYTES // 4, "up") as trap:
+        trap.wait()
+
+
+STATES = {
+    Fault.SERVER_KILLED_GATHERING: gathering,
+    Fault.SERVER_KILLED_WORKING: working,
+    Fault.SERVER_KILLED_COLLECTING: collecting,
+}
+
+
+@pytest.mark.parametrize("fault", STATES, ids=named_after)
+def test_a_run_goes_on_where_it_was_when_its_server_was_killed(ongoing: Ongoing, fault: Fault) -> None:
+    if fault is Fault.SERVER_KILLED_GATHERING and ongoing.flower_run:
+        ongoing.kill_server()
+    STATES[fault](ongoing)
+    before = ongoing.last() if ongoing.rounds() else 0
+    ongoing.kill_server()
+    ongoing.begin()
+    eventually(lambda: ongoing.rounds() and ongoing.last() >= before + 3)
+    ongoing.check(before or 1)
+    eventually(lambda: ongoing.federation.status(ongoing.killed[0]) == "finished:failed")

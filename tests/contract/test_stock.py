@@ -1,0 +1,101 @@
+"""Flower's own kind of client, unchanged: once under Flower's FedAvg, once under FedGC, on one federation."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgc.flower.local import Wiring
+
+pytestmark = pytest.mark.contract
+
+CLIENT = '''
+import numpy as np
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+app = ClientApp()
+
+
+def data(context):
+    """Each client has its own data, and not as much of it as the others."""
+    shard = int(context.node_config["name"][-1])
+    rng = np.random.default_rng(shard)
+    inputs = rng.standard_normal((20 + 10 * shard, 3))
+    return inputs, inputs @ np.array([1.0, -2.0, 3.0]) + shard
+
+
+@app.train()
+def train(msg: Message, context: Context):
+    weights, bias = msg.content["arrays"].to_numpy_ndarrays()
+    inputs, targets = data(context)
+    for _ in range(5):
+        error = inputs @ weights + bias - targets
+        weights = weights - msg.content["config"]["lr"] * inputs.T @ error / len(error)
+        bias = bias - msg.content["config"]["lr"] * error.mean()
+    metrics = MetricRecord({"train_loss": float((error**2).mean()), "num-examples": len(error)})
+    return Message(RecordDict({"arrays": ArrayRecord([weights, bias]), "metrics": metrics}), reply_to=msg)
+
+
+@app.evaluate()
+def evaluate(msg: Message, context: Context):
+    weights, bias = msg.content["arrays"].to_numpy_ndarrays()
+    inputs, targets = data(context)
+    loss = float(((inputs @ weights + bias - targets) ** 2).mean())
+    metrics = MetricRecord({"eval_loss": loss, "num-examples": len(targets)})
+    return Message(RecordDict({"metrics": metrics}), reply_to=msg)
+'''
+
+SERVER = """
+from pathlib import Path
+
+import numpy as np
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+{imports}
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    arrays = ArrayRecord([np.zeros(3), np.zeros(1)])
+    strategy = {strategy}
+    result = strategy.start(grid, initial_arrays=arrays, train_config=ConfigRecord({{"lr": 0.1}}){rounds})
+    out = Path(context.run_config["checkpoint-dir"]) / "{name}.npz"
+    np.savez(out, *result.arrays.to_numpy_ndarrays())
+"""
+
+FEDAVG = SERVER.format(
+    imports="from flwr.serverapp.strategy import FedAvg",
+    strategy="FedAvg(fraction_evaluate=0.0, min_train_nodes=3, min_available_nodes=3)",
+    rounds=", num_rounds=1",
+    name="fedavg",
+)
+FEDGC = SERVER.format(
+    imports="from fedgc.config import RunConfig\nfrom fedgc.flower import FedGC",
+    strategy="FedGC(None, RunConfig.read(context.run_config))",
+    rounds="",
+    name="fedgc",
+)
+
+
+def arrays(path: Path) -> list[np.ndarray]:
+    with np.load(path) as saved:
+        return [saved[name] for name in saved.files]
+
+
+def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, settings, tmp_path: Path) -> None:
+    settings |= {"clients": "stock", "rounds": 1, "evaluate-every": 1, "checkpoint-dir": str(tmp_path)}
+    for server in (FEDGC, FEDAVG):
+        run = federation.submit(settings, Wiring(server, CLIENT))
+        assert federation.wait(run, 120) == "finished:completed", federation.run_log(run)
+        if server is FEDGC:
+            log = federation.run_log(run)
+    for ours, theirs in zip(arrays(tmp_path / "fedgc.npz"), arrays(tmp_path / "fedavg.npz"), strict=True):
+        assert ours.dtype == theirs.dtype
+        np.testing.assert_allclose(ours, theirs, rtol=1e-5)
+        assert np.abs(theirs).max() > 0
+    assert "round 1 synced version=0" in log
+    assert "answers=3/3" in log
+    assert "round 1 evaluated: eval_loss=" in log

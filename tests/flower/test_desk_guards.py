@@ -1,0 +1,104 @@
+"""The desk without a network: what strangers, hogs and the deaf cannot do to others."""
+
+import logging
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgc.config import RunConfig
+from fedgc.errors import NotAdmitted
+from fedgc.flower import channel, identity, wire
+from fedgc.flower.admission import Admission
+from fedgc.flower.desk import Desk, Surroundings
+from fedgc.flower.identity import Identity
+from fedgc.flower.pieces import offer_of, packed
+from fedgc.flower.wire import Bye, Grant, Hello, Numbered, StreamId
+from fedgc.messages import WIRE_VERSION, Reveal
+
+NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
+
+
+class Visitor:
+    """One device at a desk, without a stream."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.admission = Admission("run", SERVER, 60.0)
+        around = Surroundings(lambda: 1.0, os.urandom, lambda: 1.0, logging.getLogger("test"))
+        config = RunConfig(upload_slots=1)
+        self.desk = Desk(config, NUMBERS, self.admission, self.events.append, around)
+        self.who = Identity(Ed25519PrivateKey.generate())
+
+    def hello(self, credential: bytes, heard: int = 0) -> Hello:
+        signed = identity.statement(WIRE_VERSION, "run", credential, NONCE, SERVER)
+        signature = self.who.sign(signed)
+        return Hello(WIRE_VERSION, "run", credential, self.who.public, signature, "me", heard, ())
+
+
+def said(seat) -> list[object]:
+    """Everything that waits to be sent to a device."""
+    lines = []
+    while (frame := seat.flow.next_frame()) is not None:
+        line = wire.decode(frame, wire.FROM_SERVER, now=0.0, device=seat.device)
+        lines.append(line.value if isinstance(line, Numbered) else line)
+    return lines
+
+
+@pytest.mark.parametrize(
+    "change", [{"version": 99}, {"run": "another"}, {"key": b"k" * 32}, {"signature": b"s" * 64}]
+)
+def test_a_hello_of_another_version_run_or_key_is_refused(change: dict[str, object]) -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"token")
+    with pytest.raises(NotAdmitted):
+        visitor.desk.admit(replace(visitor.hello(b"token"), **change), NONCE)
+    assert not visitor.desk.seats
+
+
+def test_who_has_a_slot_and_sends_nothing_gives_it_up() -> None:
+    visitor = Visitor()
+    now = [1.0]
+    visitor.desk._around = replace(visitor.desk._around, clock=lambda: now[0])
+    seats = []
+    for token in (b"one", b"two"):
+        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.admission.expect(token)
+        seat, _ = visitor.desk.admit(visitor.hello(token), NONCE)
+        visitor.desk.send(Reveal(seat.device, 1, 0, "local", None))
+        offer = offer_of(StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32)))
+        visitor.desk.arrived(seat, wire.encode(offer, 1))
+        seats.append(seat)
+    hog, honest = seats
+    assert not any(isinstance(line, Grant) for line in said(honest))
+    visitor.desk.free_stalled(10.0)
+    assert not any(isinstance(line, Grant) for line in said(honest))
+    now[0] = 12.0
+    visitor.desk.free_stalled(10.0)
+    assert any(isinstance(line, Grant) for line in said(honest))
+    assert [type(event).__name__ for event in visitor.events] == ["Failed"]
+    assert visitor.events[0].device == hog.device
+
+
+def test_one_device_that_leaves_everything_unheard_does_not_keep_others_from_a_goodbye(monkeypatch) -> None:
+    visitor = Visitor()
+    seats = []
+    for token in (b"one", b"two"):
+        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.admission.expect(token)
+        seats.append(visitor.desk.admit(visitor.hello(token), NONCE)[0])
+    monkeypatch.setattr(channel, "KEPT_LIMIT", 3)
+    for attempt in range(4):
+        visitor.desk.send(Reveal(seats[0].device, 1, attempt, "local", None))
+    assert seats[0].device not in visitor.desk.seats, "it was given up"
+    visitor.desk.dismiss("over")
+    assert any(isinstance(line, Bye) for line in said(seats[1]))
+
+
+def test_names_are_for_people_and_kept_short() -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"token")
+    seat, _ = visitor.desk.admit(replace(visitor.hello(b"token"), name="\x1b[2Jdevice\n" + "x" * 999), NONCE)
+    assert visitor.desk.name(seat.device) == ("[2Jdevice" + "x" * 999)[:64]

@@ -1,0 +1,176 @@
+"""The grid's one caller, on a grid that is played: who is invited, who is written to, what replies mean."""
+
+import logging
+import os
+import threading
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedgc.flower import letter as letters
+from fedgc.flower.desk import Surroundings
+from fedgc.flower.doorman import POLL_S, SLACK_S, Doorman, Ways
+from fedgc.flower.invitation import RECORD
+from fedgc.flower.post import WAY_S, Post
+from fedgc.messages import Held, Joined, Lost
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch) -> None:
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class PlayedGrid:
+    def __init__(self) -> None:
+        self.nodes = [1]
+        self.sent: list[Message] = []
+        self.replies: list[Message] = []
+        self.asked = 0
+        self.takes = True
+
+    def get_node_ids(self) -> list[int]:
+        self.asked += 1
+        return self.nodes
+
+    def push_messages(self, messages) -> list[str | None]:
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
+            self.sent.append(message)
+            ids.append(message.metadata.message_id if self.takes else None)
+        return ids
+
+    def pull_messages(self, ids) -> list[Message]:
+        found = [each for each in self.replies if each.metadata.reply_to_message_id in ids]
+        self.replies = [each for each in self.replies if each not in found]
+        return found
+
+
+class House:
+    """A doorman whose turns the test calls, on a clock of its own."""
+
+    def __init__(self, link, listener=None, post: bool = True) -> None:
+        self.now = 100.0
+        self.grid = PlayedGrid()
+        self.events: list[object] = []
+        around = Surroundings(lambda: self.now, os.urandom, lambda: 0.0, logging.getLogger("test"))
+        self.post = Post("run@1", 10, self.events.append, around) if post else None
+        self.who = link.identity()
+        ways = Ways(listener, self.post, 1000.0)
+        self.doorman = Doorman(self.grid, ways, lambda: self.now, logging.getLogger("test"))
+
+    def turn(self, after_s: float = POLL_S) -> list[Message]:
+        """Let time pass and the doorman act; return what he sent."""
+        before = len(self.grid.sent)
+        self.now += after_s
+        self.doorman._turn()
+        return self.grid.sent[before:]
+
+    def session_ends(self, message: Message, *, reached: bool) -> None:
+        about = ConfigRecord({"ended": "so", "device": "d", "reached": reached})
+        self.grid.replies.append(Message(RecordDict({RECORD: about}), reply_to=message))
+
+    def answers(self, message: Message) -> None:
+        asked = letters.read_letter(message.content, self.who.device)
+        joined = Joined(0.0, "x", False, (Held("a", 1),))
+        self.grid.replies.append(
+            Message(letters.write_answer(asked, self.who, "n", [joined], {}), reply_to=message)
+        )
+
+    def fails(self, message: Message, code: int) -> None:
+        reply = Message(Error(code=code, reason="gone"), reply_to=message)
+        reply.metadata.__dict__["_src_node_id"] = 1  # as the SuperLink's own errors
+        self.grid.replies.append(reply)
+
+
+def types(messages: list[Message]) -> list[str]:
+    return [message.metadata.message_type for message in messages]
+
+
+def test_a_node_whose_session_does_not_connect_is_written_to(link) -> None:
+    house = House(link, link.listener)
+    (invitation,) = house.turn()
+    assert types([invitation]) == ["train.session"]
+    house.session_ends(invitation, reached=False)
+    (letter,) = house.turn()
+    assert types([letter]) == [letters.TYPE]
+    house.answers(letter)
+    house.turn(0.05)
+    assert house.events == [Joined(house.now, house.who.device, False, (Held("a", 1),))]
+    assert house.turn(3600.0) == []
+
+
+@pytest.mark.parametrize("how", ["a session that lived", "sessions alone"])
+def test_other_nodes_are_invited_again(link, how: str) -> None:
+    house = House(link, link.listener, post=how != "sessions alone")
+    (invitation,) = house.turn()
+    house.session_ends(invitation, reached=how == "a session that lived")
+    assert house.turn(1.0) == []
+    assert types(house.turn(5.0)) == ["train.session"]
+
+
+def test_without_sessions_every_node_is_written_to_at_once(link) -> None:
+    house = House(link)
+    house.grid.nodes = [1, 2]
+    assert types(house.turn()) == [letters.TYPE] * 2
+
+
+def test_errors_are_told_by_what_they_reply_to(link) -> None:
+    house = House(link)
+    house.grid.nodes = [7, 8]
+    first, second = house.turn()
+    house.answers(first)
+    house.turn(0.05)
+    house.fails(second, 5)
+    house.turn(0.05)
+    assert not any(isinstance(each, Lost) for each in house.events), "the other one failed"
+    (again,) = house.turn(2.0)
+    assert again.metadata.dst_node_id == second.metadata.dst_node_id
+
+
+def test_a_node_that_vanishes_is_lost(link) -> None:
+    house = House(link)
+    (letter,) = house.turn()
+    house.answers(letter)
+    house.turn(0.05)
+    house.grid.nodes = []
+    house.turn()
+    assert isinstance(house.events[-1], Lost)
+
+
+def test_a_letter_that_flower_forgets_or_does_not_take_is_written_again(link) -> None:
+    house = House(link)
+    house.turn()
+    assert house.turn(WAY_S + SLACK_S - 1.0) == []
+    house.turn(2.0)
+    assert types(house.turn(2.0)) == [letters.TYPE]
+    house.turn(WAY_S + SLACK_S + 1.0)
+    house.grid.takes = False
+    assert len(house.turn(4.0)) == 1
+    house.grid.takes = True
+    assert len(house.turn(60.0)) == 1
+
+
+def test_who_is_there_is_asked_about_once_a_second_while_letters_are_looked_for_more_often(link) -> None:
+    house = House(link)
+    house.turn()
+    before = house.grid.asked
+    for _ in range(100):
+        house.turn(0.05)
+    assert 4 <= house.grid.asked - before <= 6
+    assert house.doorman._pause_s() < 0.05
+
+
+def test_a_grid_that_can_no_longer_be_called_is_told_once(link) -> None:
+    house, told, heard = House(link), [], threading.Event()
+
+    def stopped() -> list[int]:
+        raise RuntimeError("the run was stopped")
+
+    house.grid.get_node_ids = stopped
+    house.doorman.start(lambda why: (told.append(why), heard.set()))
+    assert heard.wait(10.0)
+    house.doorman.stop()
+    assert told == ["Flower's grid: RuntimeError: the run was stopped"]

@@ -1,0 +1,207 @@
+"""A whole run over letters, without Flower: every letter finds a fresh engine, as in a fresh process."""
+
+import logging
+import os
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedgc.config import RunConfig
+from fedgc.flower import letter as letters
+from fedgc.flower.desk import Surroundings
+from fedgc.flower.driver import Driver, Job
+from fedgc.flower.errand import Errand
+from fedgc.flower.links import Links
+from fedgc.flower.post import Post
+from fedgc.flower.shelves import default_root, full_name, open_shelf
+from fedgc.history import Speeds
+from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Reveal, Work
+from fedgc.task import named
+from fedgc.train import Engine, Lasting
+from tests.flower.test_driver import UNMEASURED, one_machine
+from tests.flower.test_driver import Kept as KeptRows
+
+SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-devices": 2, "threads": 1, "evaluate-every": 0}
+RUN = full_name("spring", 7)
+
+
+class Carrier:
+    """Takes letters to devices and answers back, one at a time, until the run is over."""
+
+    def __init__(self, post: Post, job: Job, root: Path, make_identity) -> None:
+        self.post, self.job, self.root = post, job, root
+        self.devices = {node: make_identity() for node in range(job.config.min_devices)}
+        self.over = threading.Event()
+        self.carried = 0
+        for node in self.devices:
+            post.open(node)
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            for node, letter, _ in self.post.letters():
+                content = self.process(node, letters.write_letter(letter))
+                self.post.answered(
+                    node, lambda asked, c=content: letters.read_answer(c, asked, time.monotonic())
+                )
+                self.carried += 1
+            self.post.wanted.wait(0.05)
+
+    def process(self, node: int, content):
+        """All that a device's process does for one letter."""
+        who = self.devices[node]
+        asked = letters.read_letter(content, who.device)
+        shelf = open_shelf(self.root, asked.run, self.job.config, who.device, time.time())
+        engine = new_engine(self.job, self.root / "spill")
+        engine.last_in(shelf)
+        errand = Errand(engine, shelf, who.device, time.monotonic)
+        errand.run(asked)
+        engine.close()
+        return letters.write_answer(asked, who, f"node-{node}", errand.lines, errand.codewords)
+
+
+def new_engine(job: Job, folder: Path) -> Engine:
+    return Engine(job.task, job.config, clock=time.monotonic, rest=time.sleep, spill_dir=folder)
+
+
+def test_a_run_over_letters_makes_the_model_of_a_single_machine(link, tmp_path: Path) -> None:
+    torch.set_num_threads(1)
+    config, sink = RunConfig.read({**SETTINGS, **UNMEASURED}), KeptRows()
+    job = Job(named("digits", config), config, sink, Speeds())
+    log = logging.getLogger("test")
+    driver = Driver(job, time.monotonic, log)
+    links = Links(driver.events.put, log)
+    around = Surroundings(time.monotonic, os.urandom, time.time, log)
+    post = Post(RUN, driver.common.size, links.heard("messages"), around)
+    links.add({"messages": post})
+    carrier = Carrier(post, job, tmp_path / "shelf", link.identity)
+    thread = threading.Thread(target=carrier.run)
+    thread.start()
+    try:
+        driver.drive(links)
+    finally:
+        carrier.over.set()
+        thread.join(30.0)
+    assert [row.outcome for row in sink.rows] == ["synced", "synced"]
+    assert {device.link for row in sink.rows for device in row.devices} == {"messages"}
+    assert carrier.carried >= 2 + 2 * (2 + 1), "asked who they are, then for work, then for a codeword"
+    np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
+
+
+# ---- one errand
+
+
+def job_of(**settings) -> Job:
+    torch.set_num_threads(1)
+    config = RunConfig.read({**SETTINGS, **settings})
+    return Job(named("digits", config), config, KeptRows(), Speeds())
+
+
+def errand(job: Job, folder: Path, letter: letters.Letter) -> Errand:
+    shelf = Lasting(folder / "shelf")
+    engine = new_engine(job, folder)
+    engine.last_in(shelf)
+    made = Errand(engine, shelf, "me", time.monotonic)
+    made.run(letter)
+    engine.close()
+    return made
+
+
+def work(job: Job, order: tuple[int, ...], lease_s: float = 60.0) -> Work:
+    names = tuple(enumerate(job.task.sizes()))
+    return Work("me", 1, 0, job.config.local_steps, order, names, 0, lease_s)
+
+
+def letter_of(*commands, model=None, lease_s: float = 60.0) -> letters.Letter:
+    return letters.Letter(RUN, bytes(16), lease_s, commands, model)
+
+
+def said(made: Errand, kind: type) -> list:
+    return [line for line in made.lines if isinstance(line, kind)]
+
+
+def test_what_one_letter_finished_the_next_one_sends(tmp_path: Path) -> None:
+    job = job_of()
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    first = errand(job, tmp_path, letter_of(work(job, (0, 2)), model=(0, model)))
+    assert [line.chunk for line in said(first, Progress)] == [0, 2]
+    hello = errand(job, tmp_path, letter_of())
+    (joined,) = said(hello, Joined)
+    assert [(kept.chunk, kept.reached) for kept in joined.kept] == [(0, 4), (2, 4)]
+    assert all(isinstance(each, Held) for each in joined.holds)
+    reveal = Reveal("me", 1, 0, "coded", Mix((0, 2), ((1.0,), (1.0,))))
+    sent = errand(job, tmp_path, letter_of(work(job, ()), reveal, lease_s=0.0))
+    (codeword,) = sent.codewords.values()
+    assert codeword.size == model.size
+    assert np.abs(codeword).max() > 0
+    assert isinstance(joined.kept[0], Kept)
+
+
+def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_path: Path) -> None:
+    job = job_of(**{"local-steps": 50})
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    letter = letter_of(work(job, (0, 1, 2, 3)), model=(0, model), lease_s=0.0)
+    assert said(errand(job, tmp_path, letter), Progress) == []
+    rounds = 0
+    told: list[int] = []
+    while len(told) < 4:
+        left = tuple(chunk for chunk in range(4) if chunk not in told)
+        made = errand(job, tmp_path, letter_of(work(job, left), lease_s=0.05))
+        told += [line.chunk for line in said(made, Progress)]
+        rounds += 1
+        assert rounds < 500
+    assert sorted(told) == [0, 1, 2, 3]
+
+
+def test_a_shelf_without_the_model_says_so_and_does_nothing(tmp_path: Path) -> None:
+    job = job_of()
+    made = errand(job, tmp_path, letter_of(work(job, (0,))))
+    assert made.lines == []
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    made = errand(job, tmp_path, letter_of(work(job, (0,)), model=(0, model)))
+    assert [line.version for line in said(made, letters.Shelved)] == [0]
+
+
+def test_a_codeword_of_work_that_is_not_there_is_told_as_a_failure(tmp_path: Path) -> None:
+    job = job_of()
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    reveal = Reveal("me", 1, 0, "coded", Mix((3,), ((1.0,),)))
+    made = errand(job, tmp_path, letter_of(work(job, ()), reveal, model=(0, model)))
+    assert "chunk 3" in said(made, Failed)[0].reason
+    assert made.codewords == {}
+
+
+def test_what_the_disk_does_not_take_is_a_failure_and_not_told_as_done(tmp_path: Path, monkeypatch) -> None:
+    job = job_of()
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    errand(job, tmp_path, letter_of(work(job, ()), model=(0, model)))
+
+    def full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", full)
+    made = errand(job, tmp_path, letter_of(work(job, (0, 1))))
+    assert said(made, Progress) == []
+    assert [line.chunks for line in said(made, Failed)] == [(0,), (1,)]
+
+
+def test_shelves_of_other_runs_settings_and_devices_are_others_and_stale_ones_go(tmp_path: Path) -> None:
+    config = RunConfig()
+
+    def touch(run: str, config: RunConfig, device: str, now: float = 0.0) -> set[Path]:
+        before = set(tmp_path.glob("*/*"))
+        open_shelf(tmp_path, run, config, device, now or time.time()).put_model(0, np.zeros(1, np.float32))
+        return set(tmp_path.glob("*/*")) - before
+
+    assert touch("spring@1", config, "a")
+    assert touch("spring@2", config, "a") == set(), "a resume is the same run"
+    assert touch("autumn@1", config, "a")
+    assert touch("spring@1", RunConfig(learning_rate=0.2), "a")
+    assert touch("spring@1", config, "b")
+    for path in tmp_path.rglob("*"):
+        os.utime(path, (1.0, 1.0))
+    touch("winter@1", config, "a")
+    assert len(list(tmp_path.glob("*"))) == 1
+    assert default_root({"XDG_STATE_HOME": "/state"}) == Path("/state/fedgc/shelf")

@@ -1,0 +1,333 @@
+"""The messages link without Flower: letters and answers as values, a clock that the test owns."""
+
+import dataclasses
+import logging
+import os
+from collections.abc import Callable
+from types import MappingProxyType
+
+import numpy as np
+import pytest
+from flwr.app import Array, RecordDict
+
+from fedgc.errors import BadMessage, NotAdmitted
+from fedgc.flower import letter as letters
+from fedgc.flower.desk import Surroundings
+from fedgc.flower.letter import Letter, Shelved
+from fedgc.flower.pieces import digest_of, offer_of
+from fedgc.flower.post import AGAIN_S, FIRST_LEASE_S, LEASE_RATIO, Post
+from fedgc.flower.wire import StreamId
+from fedgc.messages import (
+    Close,
+    Codeword,
+    Continue,
+    Failed,
+    Held,
+    Joined,
+    Kept,
+    Lost,
+    Mix,
+    Progress,
+    Repair,
+    Reveal,
+    Work,
+)
+
+NUMBERS = 10
+MODEL = np.arange(NUMBERS, dtype=np.float32)
+HOLDS = (Held("a", 4), Held("b", 4))
+
+
+class Desk:
+    """A post, its events, and nodes that answer as they are told."""
+
+    def __init__(self, make_identity: Callable) -> None:
+        self.now = 100.0
+        self.events: list[object] = []
+        around = Surroundings(lambda: self.now, os.urandom, lambda: 0.0, logging.getLogger("test"))
+        self.post = Post("run@1", NUMBERS, self.events.append, around)
+        self.post.publish(3, MODEL)
+        self.make_identity = make_identity
+
+    def node(self, node: int = 1, kept: tuple[Kept, ...] = ()) -> "Node":
+        """A node that has said who it is."""
+        made = Node(self, node)
+        self.post.open(node)
+        made.next()
+        made.says(Joined(0.0, "x", True, HOLDS, kept))
+        return made
+
+
+class Node:
+    def __init__(self, desk: Desk, node: int, who=None) -> None:
+        self.desk, self.node = desk, node
+        self.who = who or desk.make_identity()
+        self.device = self.who.device
+        self.letter: Letter | None = None
+        self.ttl_s = 0.0
+        self.shelf: dict[int, np.ndarray] = {}
+
+    def next(self) -> Letter | None:
+        """The letter that leaves now, as this node reads it."""
+        sent = [each for each in self.desk.post.letters() if each[0] == self.node]
+        self.letter = None
+        for _, letter, self.ttl_s in sent:
+            self.letter = letters.read_letter(letters.write_letter(letter), self.device)
+            if self.letter.model is not None:
+                self.shelf[self.letter.model[0]] = self.letter.model[1]
+        return self.letter
+
+    def says(self, *lines, codewords=MappingProxyType({}), spoil=lambda content: None) -> None:
+        lines = [*lines, *(Shelved(version, digest_of(each).hex()) for version, each in self.shelf.items())]
+        content = letters.write_answer(self.letter, self.who, "north", lines, dict(codewords))
+        spoil(content)
+        self.desk.post.answered(self.node, lambda asked: letters.read_answer(content, asked, self.desk.now))
+
+    def events(self, kind: type | None = None) -> list[object]:
+        return [each for each in self.desk.events if kind is None or isinstance(each, kind)]
+
+    def gives(self, stream: StreamId, vector: np.ndarray, **how) -> None:
+        self.says(offer_of(stream, vector), codewords={stream: vector}, **how)
+
+
+@pytest.fixture
+def desk(link) -> Desk:
+    return Desk(link.identity)
+
+
+def work(device: str, **changes) -> Work:
+    return dataclasses.replace(
+        Work(device, 5, 3, 4, (0, 1), ((0, "a"), (1, "b")), 7, lease_s=600.0), **changes
+    )
+
+
+def progress(chunk: int, **changes) -> Progress:
+    return dataclasses.replace(Progress(0.0, "x", 5, chunk, 4, 2.0, 4, 1.0, 0.5), **changes)
+
+
+def test_a_node_is_asked_who_it_is_and_joins_deaf(desk) -> None:
+    node = desk.node(kept=(Kept(3, 0, 4),))
+    assert desk.events == [Joined(100.0, node.device, False, HOLDS, (Kept(3, 0, 4),))]
+    assert desk.post.devices() == (node.device,)
+    assert desk.post.name(node.device) == "north"
+    assert node.next() is None
+
+
+def test_a_model_travels_once_and_lies_on_the_shelf(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    np.testing.assert_array_equal(node.next().model[1], MODEL)
+    node.says(progress(0))
+    desk.now += 1.0
+    assert node.next().model is None
+    desk.post.publish(3, MODEL + 1)  # made anew, after a checkpoint
+    node.says()
+    desk.now += 1.0
+    np.testing.assert_array_equal(node.next().model[1], MODEL + 1)
+    assert desk.post.settle(node.device).down_bytes == 2 * MODEL.nbytes
+
+
+def test_what_a_lease_left_undone_is_asked_for_again_until_the_round_is_closed(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    assert node.next().commands[0].order == (0, 1)
+    node.says(progress(1))
+    assert node.next() is None, "the round may ask for something else first"
+    desk.now += AGAIN_S
+    assert node.next().commands[0].order == (0,)
+    desk.post.send(Close(node.device, 5, "synced", True))
+    node.says(progress(0))
+    assert [each.chunk for each in node.events(Progress)] == [1, 0]
+    desk.now += 10.0
+    assert node.next() is None
+
+
+def test_a_lease_is_what_the_work_should_take_and_half_as_much_again(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    assert node.next().lease_s == FIRST_LEASE_S
+    node.says(progress(0, seconds=40.0), progress(1, seconds=40.0))
+    desk.post.send(work(node.device, round=6))
+    assert node.next().lease_s == LEASE_RATIO * 10.0 * 4 * 2
+    node.says()
+    desk.post.send(work(node.device, round=7, lease_s=9.0))
+    assert node.next().lease_s == 9.0
+
+
+def test_a_codeword_is_asked_for_at_once_and_comes_checked(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    node.next()
+    node.says(progress(0))
+    mix = Mix((0,), ((1.0, 0.5),))
+    desk.post.send(Reveal(node.device, 5, 0, "coded", mix))
+    desk.post.send(Repair(node.device, 5, 2, "other", mix))
+    asked = node.next()
+    assert asked.commands[0] == work(node.device, order=(), lease_s=0.0)
+    assert asked.commands[1:] == (
+        Reveal(node.device, 5, 0, "coded", mix),
+        Repair(node.device, 5, 2, "other", mix),
+    )
+    first, second = (StreamId("codeword", 5, attempt) for attempt in (0, 2))
+    vector = np.ones(5, np.float32)
+    node.says(
+        offer_of(first, vector), offer_of(second, 2 * vector), codewords={first: vector, second: 2 * vector}
+    )
+    assert [(each.attempt, each.size_bytes) for each in node.events(Codeword)] == [(0, 20), (2, 20)]
+    np.testing.assert_array_equal(desk.post.take(node.device, 5, 2), 2 * vector)
+    assert desk.post.settle(node.device).up_bytes == 40
+
+
+def lines_of_another(content: RecordDict) -> None:
+    content["letter"]["lines"] = [*content["letter"]["lines"], content["letter"]["lines"][0]]
+
+
+def no_codeword(content: RecordDict) -> None:
+    del content["codewords"]
+
+
+def put(vector: np.ndarray) -> Callable[[RecordDict], None]:
+    def spoil(content: RecordDict) -> None:
+        content["codewords"]["5-0"] = Array(vector)
+
+    return spoil
+
+
+@pytest.mark.parametrize(
+    ("spoil", "reason"),
+    [
+        (no_codeword, "did not come"),
+        (put(np.ones(9, np.float32)), "saw float32"),
+        (put(np.ones(10, np.float64)), "saw float64"),
+        (put(np.full(10, np.nan, np.float32)), "NaN"),
+        (put(np.ones(10, np.float32)), "digest"),
+        (put(np.ones(1000, np.float32)), "bytes, needed 40"),
+    ],
+)
+def test_a_codeword_that_is_off_is_refused_and_told_as_a_failure(desk, spoil, reason: str) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    desk.post.send(Reveal(node.device, 5, 0, "local", None))
+    node.next()
+    node.gives(StreamId("codeword", 5, 0), np.zeros(NUMBERS, np.float32), spoil=spoil)
+    (failed,) = node.events(Failed)
+    assert reason in failed.reason
+    assert desk.post.refused["BadVector"] == 1
+    assert not node.events(Lost)
+
+
+def test_a_codeword_after_the_rounds_end_is_left_out(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    desk.post.send(Reveal(node.device, 5, 0, "local", None))
+    node.next()
+    desk.post.send(Close(node.device, 5, "approximate", True))
+    node.gives(StreamId("codeword", 5, 0), np.zeros(NUMBERS, np.float32))
+    assert not node.events(Codeword)
+    assert not node.events(Failed)
+
+
+def test_a_skipped_round_is_carried_on_from_the_same_work(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    node.next()
+    node.says(progress(0), progress(1))
+    desk.post.send(Close(node.device, 5, "skipped", False))
+    desk.post.send(Continue(node.device, 6, 8, (1, 0), 600.0))
+    (sent,) = node.next().commands
+    assert (sent.round, sent.target, sent.order, sent.version) == (6, 8, (1, 0), 3)
+
+
+def test_a_letter_that_fails_loses_its_device_which_comes_back_with_what_it_kept(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    node.next()
+    desk.post.failed(1, "code 8")
+    assert node.events(Lost) == [Lost(100.0, node.device)]
+    assert node.next() is None, "not before a pause"
+    desk.now += 1.0
+    assert node.next().commands == ()
+    node.says(Joined(0.0, "x", False, HOLDS, (Kept(3, 1, 4),)))
+    assert [each.kept for each in node.events(Joined)][1:] == [(Kept(3, 1, 4),)]
+
+
+def test_pauses_grow_while_a_node_only_fails(desk) -> None:
+    desk.post.open(1)
+    waits = []
+    for _ in range(9):
+        began = desk.now
+        while not desk.post.letters():
+            desk.now += 0.5
+        waits.append(desk.now - began)
+        desk.post.failed(1, "code 5")
+    assert waits == [0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]
+    assert desk.events == []
+
+
+def test_a_node_that_is_gone_is_lost_and_not_written_to(desk) -> None:
+    node = desk.node()
+    desk.post.gone(1)
+    assert node.events(Lost) == [Lost(100.0, node.device)]
+    desk.post.send(work(node.device))
+    assert desk.post.letters() == ()
+    assert not desk.post.serves(1)
+
+
+def test_a_device_that_moves_to_another_node_leaves_the_first(desk) -> None:
+    first = desk.node(1)
+    second = Node(desk, 2, first.who)
+    desk.post.open(2)
+    second.next()
+    second.says(Joined(0.0, "x", False, HOLDS))
+    assert [type(each) for each in desk.events] == [Joined, Lost, Joined]
+    assert desk.post.devices() == (first.device,)
+
+
+@pytest.mark.parametrize("off", ["signature", "lines", "another device", "no joined", "no record"])
+def test_an_answer_that_is_not_this_devices_to_this_letter_is_refused(desk, off: str) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    node.next()
+    if off == "another device":
+        node.who = desk.make_identity()
+        node.says(progress(0))
+    elif off == "signature":
+        node.letter = dataclasses.replace(node.letter, nonce=bytes(16))
+        node.says(progress(0))
+    elif off == "lines":
+        node.says(progress(0), spoil=lines_of_another)
+    elif off == "no record":
+        node.says(spoil=lambda content: content.pop("letter"))
+    else:
+        desk.post.failed(1, "code 2")
+        desk.now += 1.0
+        node.next()
+        node.says(progress(0))
+    assert not node.events(Progress)
+    assert len(node.events(Lost)) == 1
+    assert sum(desk.post.refused.values()) == 1
+
+
+def test_a_letter_of_another_wire_version_is_refused(desk) -> None:
+    message = letters.write_letter(Letter("run@1", bytes(16), 0.0))
+    message["letter"]["version"] = 99
+    with pytest.raises(BadMessage, match="wire version 99"):
+        letters.read_letter(message, "x")
+
+
+def test_a_letter_with_a_strange_line_is_refused(desk) -> None:
+    message = letters.write_letter(Letter("run@1", bytes(16), 0.0))
+    message["letter"]["lines"] = [b'L[0,"Joined",[]]']
+    with pytest.raises(BadMessage, match="known kind"):
+        letters.read_letter(message, "x")
+
+
+def test_nobody_can_answer_with_anothers_key(desk) -> None:
+    node, thief = desk.node(), desk.make_identity()
+    desk.post.send(work(node.device))
+    node.next()
+
+    content = letters.write_answer(node.letter, thief, "", [], {})
+    content["letter"]["key"] = node.who.public
+    with pytest.raises(NotAdmitted, match="signature"):
+        letters.read_answer(content, node.letter, 0.0)

@@ -1,0 +1,189 @@
+"""Stock clients behind a grid that is played: what they are sent, and what is made of their answers."""
+
+import logging
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, BadVector
+from fedgc.flower.layout import Layout
+from fedgc.flower.stock_driver import StockDriver, StockJob
+from fedgc.store.checkpoint import Checkpoint
+from tests.flower.test_driver import Kept
+
+FIRST = [np.array([1.0, 2.0]), np.array([4])]  # floating numbers and a counter
+Client = Callable[[int, Message], RecordDict | None]
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch) -> None:
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class PlayedGrid:
+    """Answers at once with what `client` returns; None is an error of code 2, an exception ends the grid."""
+
+    def __init__(self, client: Client, nodes: int = 2) -> None:
+        self.client, self.nodes = client, list(range(1, nodes + 1))
+        self.sent: list[Message] = []
+        self.replies: dict[str, Message] = {}
+
+    def get_node_ids(self) -> list[int]:
+        return self.nodes
+
+    def push_messages(self, messages) -> list[str]:
+        ids = []
+        for message in messages:
+            ids.append(f"m{len(self.sent)}")
+            self.sent.append(message)
+            message.metadata.__dict__["_message_id"] = ids[-1]
+            content = self.client(message.metadata.dst_node_id, message)
+            error = Error(code=2, reason="it raised\nat length")
+            said = {"content": content} if content is not None else {"error": error}
+            self.replies[ids[-1]] = Message(**said, reply_to=message)
+        return ids
+
+    def pull_messages(self, ids) -> list[Message]:
+        return [self.replies.pop(each) for each in ids if each in self.replies]
+
+
+def adds(step: float, examples: float = 10.0) -> Client:
+    """A client that adds `step` times its node's number to every array."""
+
+    def client(node: int, message: Message) -> RecordDict:
+        metrics = MetricRecord({"num-examples": examples * node, "loss": float(node)})
+        if message.metadata.message_type == "evaluate":
+            return RecordDict({"metrics": metrics})
+        arrays = [each + step * node for each in message.content["arrays"].to_numpy_ndarrays()]
+        return RecordDict({"arrays": ArrayRecord(arrays), "metrics": metrics})
+
+    return client
+
+
+def run(client: Client, resume: Checkpoint | None = None, **settings):
+    config = RunConfig.read({"rounds": 2, "min-devices": 2, "clients": "stock", **settings})
+    grid, sink, saved = PlayedGrid(client), Kept(), []
+    job = StockJob(
+        config, sink, ArrayRecord(FIRST), ConfigRecord({"lr": 0.5}), ConfigRecord(), saved.append, resume
+    )
+    driver = StockDriver(grid, job, time.monotonic, logging.getLogger("test"))
+    return driver, driver.drive(), grid, sink, saved
+
+
+def test_a_round_is_the_mean_weighted_by_examples_and_says_so() -> None:
+    driver, over, _, sink, _ = run(adds(3.0))
+    assert over.complete
+    mean = 3.0 * (1 * 1 + 2 * 2) / 3
+    weights, counter = driver.result.arrays.to_numpy_ndarrays()
+    np.testing.assert_allclose(weights, FIRST[0] + 2 * mean, rtol=1e-6)
+    assert weights.dtype == np.float64
+    assert counter.dtype == FIRST[1].dtype
+    assert counter == FIRST[1] + 2 * mean
+    assert [row.outcome for row in sink.rows] == ["synced", "synced"]
+    assert sink.rows[0].loss == pytest.approx(5 / 3)
+    assert sink.metrics == {1: {"loss": pytest.approx(5 / 3)}, 2: {"loss": pytest.approx(5 / 3)}}
+    assert all(row.up_bytes and row.down_bytes for row in sink.rows[0].devices)
+    assert sink.phases[-1] == "over"
+
+
+def test_messages_are_those_of_fedavg() -> None:
+    _, _, grid, _, _ = run(adds(1.0), rounds=1)
+    train, evaluate = grid.sent[0], grid.sent[-1]
+    assert train.metadata.message_type == "train"
+    assert evaluate.metadata.message_type == "evaluate"
+    assert dict(train.content["config"]) == {"lr": 0.5, "server-round": 1}
+    assert set(train.content) == set(evaluate.content) == {"arrays", "config"}
+    for ours, theirs in zip(train.content["arrays"].to_numpy_ndarrays(), FIRST, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+
+
+def nan(node: int, message: Message) -> RecordDict:
+    answer = adds(1.0)(node, message)
+    if node == 1 and "arrays" in answer:
+        answer["arrays"] = ArrayRecord([np.array([np.nan, 1.0]), np.array([4])])
+    return answer
+
+
+def another_shape(node: int, message: Message) -> RecordDict:
+    answer = adds(1.0)(node, message)
+    if node == 1 and "arrays" in answer:
+        answer["arrays"] = ArrayRecord([np.zeros(3), np.array([4])])
+    return answer
+
+
+def no_examples(node: int, message: Message) -> RecordDict:
+    answer = adds(1.0)(node, message)
+    if node == 1:
+        del answer["metrics"]["num-examples"]
+    return answer
+
+
+def raises(node: int, message: Message) -> RecordDict | None:
+    return None if node == 1 else adds(1.0)(node, message)
+
+
+@pytest.mark.parametrize(
+    ("client", "reason"),
+    [
+        (nan, "NaN"),
+        (another_shape, "needed numbers of (2,)"),
+        (no_examples, "num-examples"),
+        (raises, "code 2, it raised"),
+    ],
+)
+def test_an_answer_that_is_off_is_left_out_and_the_rest_counts(client: Client, reason: str) -> None:
+    driver, over, _, sink, _ = run(client, rounds=1)
+    assert over.complete
+    assert sink.rows[0].outcome == "approximate"
+    assert reason in sink.rows[0].devices[0].failure
+    np.testing.assert_allclose(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0] + 2.0)
+
+
+def test_a_resumed_run_makes_the_model_of_one_that_was_not_interrupted() -> None:
+    momentum = {"server-momentum": 0.9, "evaluate-every": 0}
+    whole, _, _, _, _ = run(adds(1.0), rounds=3, **momentum)
+    _, _, _, _, saved = run(adds(1.0), rounds=1, **momentum)
+    second, over, _, sink, _ = run(adds(1.0), saved[-1], rounds=3, **momentum)
+    assert over.complete
+    assert [row.round for row in sink.rows] == [2, 3]
+    for ours, theirs in zip(
+        second.result.arrays.to_numpy_ndarrays(), whole.result.arrays.to_numpy_ndarrays(), strict=True
+    ):
+        np.testing.assert_allclose(ours, theirs)
+
+
+def test_a_checkpoint_of_another_kind_of_run_or_model_is_refused() -> None:
+    _, _, _, _, saved = run(adds(1.0), rounds=1)
+    made = saved[-1]
+    for off, reason in (
+        (Checkpoint(1, 1, made.model, made.optimiser, '["other"]'), "stock clients"),
+        (Checkpoint(1, 1, made.model[:-1], made.optimiser, made.state), "numbers"),
+    ):
+        with pytest.raises(BadSetting, match=reason):
+            run(adds(1.0), off)
+
+
+def test_a_grid_that_can_no_longer_be_called_ends_the_run() -> None:
+    def stopped(node: int, message: Message) -> RecordDict:
+        raise RuntimeError("the run was stopped")
+
+    _, over, _, _, _ = run(stopped)
+    assert not over.complete
+    assert "the run was stopped" in over.reason
+
+
+def test_a_layout_takes_back_what_it_made_and_nothing_else() -> None:
+    arrays = {"n": np.array([3]), "w": np.ones((2, 2), np.float32)}
+    layout = Layout.of(arrays)
+    for name, array in layout.arrays(layout.vector(arrays)).items():
+        np.testing.assert_array_equal(array, arrays[name])
+    with pytest.raises(BadVector, match="saw"):
+        layout.vector({"w": arrays["w"]})
+    with pytest.raises(BadVector, match="real numbers"):
+        Layout.of({"c": np.array([1j])})

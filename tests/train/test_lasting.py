@@ -1,0 +1,132 @@
+"""What outlives a process: taken up whole, from the same model only, and never half written."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedgc.errors import EdgeFailed
+from fedgc.messages import Close, Mix
+from fedgc.train import Engine, Lasting
+from fedgc.train.engine import WORTH_S
+
+ALL = Mix((0, 1, 2), ((1.0,),) * 3)
+
+
+@pytest.fixture
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("shelf")
+
+
+def lasting(bench, small, folder, **how) -> Engine:
+    engine = bench.engine(small, **how)
+    engine.last_in(Lasting(folder))
+    return engine
+
+
+def later(bench, small, folder, *, seed=0, version=0):
+    """An engine of another process: it takes up what lies there before it has heard of any model."""
+    engine = Engine(
+        small,
+        bench.engines[0]._trainer._config,
+        clock=bench.engines[0]._clock,
+        rest=lambda _: None,
+        spill_dir=bench.spill_dir,
+    )
+    bench.engines.append(engine)
+    engine.last_in(Lasting(folder))
+    engine.load(version, bench.vector(engine.size, seed))
+    return engine
+
+
+def test_a_later_process_goes_on_where_the_earlier_one_ended(bench, small, folder):
+    whole = bench.engine(small)
+    whole.handle(bench.work([0, 1, 2]))
+    bench.drain(whole)
+    first = lasting(bench, small, folder)
+    first.handle(bench.work([0, 1, 2]))
+    for _ in range(4):  # one chunk and a step of the next
+        first.step()
+    assert first.keep() == ()
+    second = later(bench, small, folder)
+    assert [(kept.chunk, kept.reached) for kept in second.kept()] == [(0, 3), (1, 1)]
+    second.handle(bench.work([0, 1, 2]))
+    assert {each.chunk for each in bench.drain(second)} == {0, 1, 2}
+    np.testing.assert_array_equal(second.codeword(ALL), whole.codeword(ALL))
+
+
+def test_a_chunk_that_took_long_outlives_a_process_that_is_killed(bench, small, folder):
+    engine = lasting(bench, small, folder)  # each reading of its clock is a second
+    engine.handle(bench.work([0, 1, 2]))
+    said = [engine.step() for _ in range(4)]
+    (finished,) = [each for each in said if each is not None]
+    assert finished.seconds > WORTH_S
+    assert [kept.chunk for kept in later(bench, small, folder).kept()] == [0]
+
+
+@pytest.mark.parametrize("changed", ["model", "seed", "version"])
+def test_work_from_another_model_or_seed_is_not_taken_up(bench, small, folder, changed: str):
+    first = lasting(bench, small, folder)
+    first.handle(bench.work([0]))
+    bench.drain(first)
+    first.keep()
+    version = int(changed == "version")
+    second = later(bench, small, folder, seed=int(changed == "model"), version=version)
+    second.handle(bench.work([0, 1], seed=6 if changed == "seed" else 5, version=version))
+    assert second.kept() == ()
+    assert list(folder.glob("chunk-*")) == []
+
+
+def test_what_a_close_frees_goes_from_the_disk_too(bench, small, folder):
+    engine = lasting(bench, small, folder)
+    engine.handle(bench.work([0, 1]))
+    bench.drain(engine)
+    engine.keep()
+    assert len(list(folder.iterdir())) == 2
+    engine.handle(Close("me", 1, "synced", True))
+    assert list(folder.iterdir()) == []
+    assert engine.kept() == ()
+
+
+@pytest.mark.parametrize("spoilt", [b"", b"spoilt", None], ids=["empty", "other bytes", "half"])
+def test_a_spoilt_file_counts_as_not_there(bench, small, folder, spoilt: bytes | None):
+    engine = lasting(bench, small, folder)
+    engine.handle(bench.work([0, 1]))
+    bench.drain(engine)
+    engine.keep()
+    path = folder / "chunk-0.pt"
+    path.write_bytes(path.read_bytes()[:200] if spoilt is None else spoilt)
+    second = later(bench, small, folder)
+    assert [kept.chunk for kept in second.kept()] == [1]
+    assert not path.exists()
+
+
+def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half(bench, small, folder, monkeypatch):
+    engine = lasting(bench, small, folder)
+
+    def full(_, path):
+        path.write_bytes(b"half")
+        raise RuntimeError("disk full")
+
+    monkeypatch.setattr(torch, "save", full)
+    engine.handle(bench.work([0, 1]))
+    assert len(bench.drain(engine)) == 2, "it lies in memory as well"
+    assert [failed.chunks for failed in engine.keep()] == [(0,), (1,)]
+    assert list(folder.iterdir()) == []
+    with pytest.raises(EdgeFailed, match="disk full"):
+        Lasting(folder).put_model(0, bench.vector(3))
+
+
+def test_models_are_known_by_their_digest_and_only_the_newest_stay(folder, bench):
+    shelf = Lasting(folder)
+    for version in range(4):
+        shelf.put_model(version, bench.vector(5, version))
+    assert sorted(shelf.models()) == [2, 3]
+    before = shelf.models()[3]
+    shelf.put_model(3, bench.vector(5, 99))
+    assert shelf.models()[3] != before
+    np.testing.assert_array_equal(shelf.model(3), bench.vector(5, 99))
+    (path,) = folder.glob("model-2-*")
+    path.write_bytes(b"spoilt")
+    assert shelf.model(2) is None
+    assert 2 not in shelf.models()
+    assert shelf.model(7) is None

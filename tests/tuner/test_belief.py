@@ -1,0 +1,86 @@
+"""Whether the past predicts the future is found out, not assumed."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from fedgc.history import Speed, Speeds
+from fedgc.tuner import Past, believe, nothing
+from fedgc.tuner.belief import weighted_median
+
+NAMES = tuple(f"device {w}" for w in range(12))
+
+
+def past(step_rw: np.ndarray) -> Past:
+    return Past(NAMES[: step_rw.shape[1]], step_rw, np.zeros(step_rw.shape, bool))
+
+
+def lasting(rounds: int, seed: int = 0) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    return np.geomspace(1.0, 8.0, 12) * rng.lognormal(0.0, 0.1, (rounds, 12))
+
+
+def test_speeds_that_last_are_trusted_and_found() -> None:
+    belief = believe(past(lasting(8)), Speeds())
+    assert belief.trusted
+    assert belief.skill is not None
+    assert belief.skill > 0.5
+    assert belief.step_w == pytest.approx(np.geomspace(1.0, 8.0, 12), rel=0.25)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_speeds_that_change_hands_every_round_are_not_trusted_and_it_is_said(seed: int) -> None:
+    shuffled = np.random.default_rng(seed).permuted(lasting(12, seed), axis=1)
+    belief = believe(past(shuffled), Speeds())
+    assert not belief.trusted
+    assert "history does not help" in belief.words
+    assert len(set(belief.step_w.tolist())) == 1
+
+
+def test_after_a_drift_only_the_last_rounds_are_believed() -> None:
+    before, after = lasting(10), lasting(6, 1)[:, ::-1]
+    belief = believe(past(np.vstack([before, after])), Speeds())
+    assert belief.trusted
+    assert belief.step_w == pytest.approx(np.geomspace(8.0, 1.0, 12), rel=0.35)
+
+
+def test_without_rounds_the_speeds_of_earlier_runs_are_believed() -> None:
+    known = Speeds({name: Speed(name, 1.0 + w, 0.01, rounds=9) for w, name in enumerate(NAMES)})
+    belief = believe(nothing(NAMES), known)
+    assert belief.known
+    assert belief.step_w == pytest.approx(1.0 + np.arange(12), rel=0.05)
+
+
+def test_speeds_that_differ_less_than_they_vary_are_taken_for_equal() -> None:
+    known = Speeds({name: Speed(name, 1.0 + w / 100, 2.0, rounds=2) for w, name in enumerate(NAMES)})
+    belief = believe(nothing(NAMES), known)
+    assert not belief.trusted
+    assert np.ptp(belief.step_w) == pytest.approx(0.0, abs=1e-12)
+
+
+def test_a_device_that_failed_often_is_expected_to_fail_more_than_the_others() -> None:
+    failed_rw = np.zeros((8, 12), bool)
+    failed_rw[::2, 3] = True
+    belief = believe(Past(NAMES, lasting(8), failed_rw), Speeds())
+    assert belief.fails_w[3] > 0.3
+    assert 0 < belief.fails_w[0] < 0.05
+
+
+def test_futures_repeat_how_far_the_past_was_missed() -> None:
+    belief = believe(past(lasting(20)), Speeds())
+    step_bw, dies_bw = belief.draw(400, np.random.default_rng(0))
+    assert np.median(step_bw, axis=0) == pytest.approx(belief.step_w, rel=0.1)
+    assert np.log(step_bw / belief.step_w).std() == pytest.approx(0.1, rel=0.5)
+    assert np.isinf(dies_bw).all()
+
+
+@given(arrays(np.float64, (7, 2), elements=st.floats(-3.0, 3.0)), st.sampled_from([1.0, 4.0, 16.0]))
+def test_the_weighted_median_is_that_of_its_slow_twin(log_rw: np.ndarray, half_life: float) -> None:
+    weight_r = [0.5 ** ((6 - at) / half_life) for at in range(7)]
+    for w, found in enumerate(weighted_median(log_rw, half_life)):
+        below = sum(g for g, value in zip(weight_r, log_rw[:, w], strict=True) if value < found)
+        above = sum(g for g, value in zip(weight_r, log_rw[:, w], strict=True) if value > found)
+        assert max(below, above) <= sum(weight_r) / 2 + 1e-9
+        assert found in log_rw[:, w]

@@ -1,0 +1,248 @@
+"""The choice: what it comes to, without history, with reasons, and kept while nothing speaks against it."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.history import Speed, Speeds
+from fedgc.plan import Chunk, Fleet
+from fedgc.replay import MODELS, working
+from fedgc.tuner import (
+    Choice,
+    Past,
+    Question,
+    Setting,
+    advise,
+    advise_for,
+    choose,
+    due,
+    nothing,
+    remember,
+    review,
+)
+from fedgc.tuner.choose import settings
+from fedgc.tuner.trial import Futures, cover_s, fluid_s, replayed_s, thinned
+
+STEADY = Futures(np.array([[1.0, 1.0, 2.0, 4.0]]), np.full((1, 4), np.inf))
+
+
+def question(devices: int, pieces: int, **config: object) -> Question:
+    chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(devices * pieces))
+    every = frozenset(range(len(chunks)))
+    fleet = Fleet({f"device {w}": every for w in range(devices)}, chunks, 1000)
+    return Question(fleet, RunConfig.read({"replicas": "auto", **config}), 1)
+
+
+def made(model: str, devices: int = 12, pieces: int = 4, **config: object) -> Choice:
+    past, links = remember(MODELS[model](devices, 16, np.random.default_rng(3)), pieces=pieces)
+    return choose(question(devices, pieces, **config), past, links, np.random.default_rng(0))
+
+
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
+
+
+@pytest.mark.parametrize("model", ["nobody", "bimodal-persistent"])
+def test_where_the_past_says_it_all_no_chunk_is_copied(model: str) -> None:
+    assert made(model).setting.replicas == 1
+
+
+@pytest.mark.parametrize("model", ["bimodal", "shifted-exponential", "fail-stop"])
+def test_where_devices_stall_or_die_anew_every_round_chunks_are_copied(model: str) -> None:
+    assert made(model).setting.replicas >= 3
+
+
+def test_loads_follow_speeds_that_last_and_the_reason_names_the_rows() -> None:
+    choice = made("bimodal-persistent")
+    slowest = max(choice.speeds.known.values(), key=lambda speed: speed.step_s)
+    loads = question(12, 4).planned(choice.setting, choice.speeds).placement.loads
+    assert loads[int(slowest.device.split()[1])] == min(loads)
+    assert slowest.device in choice.reason
+    assert "over 16 rounds" in choice.reason
+
+
+def test_speeds_that_do_not_last_are_not_shared_out_by() -> None:
+    choice = made("bimodal")
+    assert not choice.trusted
+    assert "history does not help" in choice.reason
+    assert len({speed.step_s for speed in choice.speeds.known.values()}) == 1
+
+
+def test_the_prediction_holds_the_rounds_that_come() -> None:
+    weather = MODELS["shifted-exponential"](12, 40, np.random.default_rng(5))
+    past, links = remember(weather[:20], pieces=4)
+    choice = choose(question(12, 4), past, links, rng())
+    plan = question(12, 4).planned(choice.setting, choice.speeds)
+    paces = np.stack([each.pace_wk[:, 0] / 4 for each in weather[20:]])
+    seconds = replayed_s(question(12, 4), plan, Futures(paces, np.full(paces.shape, np.inf)), np.zeros(12))
+    assert np.mean((seconds >= choice.low_s) & (seconds <= choice.high_s)) >= 0.7
+    assert choice.predicted_s == pytest.approx(seconds.mean(), rel=0.2)
+    assert choice.deadline_s is not None
+    assert choice.deadline_s > seconds.max()
+
+
+NOTHING_KNOWN = {
+    "an empty store": (3, nothing([f"device {w}" for w in range(3)])),
+    "one device": (1, Past(("device 0",), np.ones((9, 1)), np.zeros((9, 1), bool))),
+    "one round": (2, Past(("device 0", "device 1"), np.ones((1, 2)), np.zeros((1, 2), bool))),
+    "contradictory rows": (2, Past(("device 0", "device 1"), np.ones((4, 2)), np.zeros((4, 2), bool), 8)),
+}
+
+
+@pytest.mark.parametrize("case", NOTHING_KNOWN)
+def test_without_history_there_is_a_plan_a_wide_band_and_the_words(case: str) -> None:
+    devices, past = NOTHING_KNOWN[case]
+    choice = choose(question(devices, 2), past, Speeds(), rng())
+    assert "no history" in choice.reason
+    assert choice.high_s >= 9 * choice.low_s
+    assert choice.deadline_s is None
+    assert 1 <= choice.setting.replicas <= devices
+
+
+def test_what_the_configuration_fixes_is_not_chosen() -> None:
+    choice = made("bimodal", replicas=2, blocks=2, deadline_s=5.0)
+    assert choice.setting == Setting(2, 2)
+    settled = choice.settled(RunConfig.read({"replicas": 2, "blocks": 2, "deadline_s": 5.0}))
+    assert (settled.replicas, settled.blocks, settled.deadline_s) == (2, 2, 5.0)
+
+
+@pytest.mark.parametrize("model", ["nobody", "bimodal"])
+@pytest.mark.parametrize(("devices", "blocks"), [(3, 4), (5, 5), (6, 2)])
+def test_blocks_that_are_fixed_bring_as_many_copies(model: str, devices: int, blocks: int) -> None:
+    choice = made(model, devices, blocks=blocks)
+    assert choice.setting.replicas >= choice.setting.blocks == min(blocks, devices)
+    assert choice.settled(RunConfig.read({"replicas": "auto", "blocks": blocks})).blocks == blocks
+
+
+def test_candidates_hold_no_redundancy_and_no_code() -> None:
+    links = Speeds({f"device {w}": Speed(f"device {w}", 1.0, up_bytes_s=100.0) for w in range(4)})
+    found = settings(question(4, 2), links)
+    assert Setting(1, 1) in found
+    assert {Setting(4, 1), Setting(4, None), Setting(4, 4)} <= set(found)
+
+
+def test_slow_uplinks_bring_in_blocks() -> None:
+    past, _ = remember(MODELS["nobody"](8, 8, rng()), pieces=4)
+    slow = Speeds({name: Speed(name, 1.0, up_bytes_s=400.0) for name in past.devices})
+    setting = choose(question(8, 4), past, slow, rng()).setting
+    assert setting.blocks is None or setting.blocks >= 2
+
+
+def test_the_bound_without_steering_is_that_of_its_slow_twin() -> None:
+    plan = question(4, 3).planned(Setting(2, None), Speeds())
+    found = cover_s(plan, STEADY)[:, 0]
+    for copies in (1, 2):
+        ends = []
+        for chunk in range(12):
+            times = [
+                STEADY.step_bw[0, w] * (order.index(chunk) + 1)
+                for w, order in enumerate(plan.placement.orders)
+                if chunk in order
+            ]
+            ends.append(sorted(times)[copies - 1])
+        assert found[copies - 1] == max(ends)
+
+
+def test_a_replay_lies_between_the_fluid_bound_and_the_bound_without_steering() -> None:
+    asked = question(4, 5)
+    plan = asked.planned(Setting(2, 1), Speeds())
+    seconds = replayed_s(asked, plan, STEADY, np.zeros(4))
+    longest = 4.0  # orders turn every round, and the last chunk of the slowest may have been begun
+    assert fluid_s(asked, STEADY)[0] <= seconds[0] <= cover_s(plan, STEADY)[0, 0] + longest
+
+
+def test_a_large_fleet_is_thinned_to_the_same_mix_of_speeds() -> None:
+    step_w = np.tile([1.0, 2.0, 4.0], 100)
+    few, kept = thinned(question(300, 5), step_w, 16)
+    assert len(few.fleet.chunks) == 5 * len(kept) <= 160
+    assert np.mean(step_w[list(kept)]) == pytest.approx(step_w.mean(), rel=0.1)
+
+
+def test_the_present_choice_stays_while_rounds_stay_in_its_band() -> None:
+    past, links = remember(MODELS["bimodal"](12, 16, np.random.default_rng(3)), pieces=4)
+    choice = choose(question(12, 4), past, links, rng())
+    kept = review(choice, question(12, 4), past, links, measured_s=[choice.predicted_s] * 3, rng=rng())
+    assert kept is choice
+
+
+def test_a_drift_brings_new_loads() -> None:
+    pace_w = np.array([1.0, 1.0, 4.0, 4.0, 1.0, 1.0])
+    before, after = working(pace_w[:, None]), working(pace_w[::-1, None].copy() ** 0.5 * 2.0)
+    past, links = remember((before,) * 10, pieces=4)
+    choice = choose(question(6, 4), past, links, rng())
+    drifted, _ = remember((before,) * 10 + (after,) * 5, pieces=4)
+    slow_s = choice.high_s * 2
+    assert due(choice, drifted, links, [slow_s, slow_s])
+    anew = review(choice, question(6, 4), drifted, links, measured_s=[slow_s, slow_s], rng=rng())
+    assert anew.speeds != choice.speeds
+
+
+def test_moving_chunks_must_pay_in_the_rounds_that_are_left() -> None:
+    pace_w = np.array([1.0, 1.0, 4.0, 4.0, 1.0, 1.0])
+    past, links = remember((working(pace_w[:, None]),) * 10, pieces=4)
+    present = choose(question(6, 4), past, links, rng())
+    turned, _ = remember(
+        (working(pace_w[:, None]),) * 5 + (working(np.roll(pace_w, 2)[:, None]),) * 8, pieces=4
+    )
+    dear = replace(question(6, 4), load_s=1e6, rounds_left=1)
+    assert choose(dear, turned, links, rng(), present).speeds is present.speeds
+    cheap = replace(question(6, 4), load_s=0.0, rounds_left=100)
+    assert choose(cheap, turned, links, rng(), present).speeds is not present.speeds
+
+
+def test_a_plan_that_stays_has_a_band_that_holds_what_was_measured() -> None:
+    past, links = remember(MODELS["nobody"](6, 10, rng()), pieces=4)
+    choice = choose(question(6, 4), past, links, rng())
+    late_s = choice.high_s + 3.0
+    kept = review(choice, question(6, 4), past, links, measured_s=[late_s, late_s], rng=rng())
+    assert kept.setting == choice.setting
+    assert kept.high_s >= late_s
+
+
+def test_data_that_lies_where_it_lies_is_not_copied() -> None:
+    asked = question(2, 2)
+    fleet = replace(asked.fleet, holds={"device 0": frozenset({0, 1}), "device 1": frozenset({2, 3})})
+    past, links = remember(MODELS["nobody"](2, 8, rng()))
+    assert choose(replace(asked, fleet=fleet), past, links, rng()).setting.replicas == 1
+
+
+def test_a_past_of_other_devices_is_refused() -> None:
+    with pytest.raises(BadSetting, match="needed that of the devices"):
+        choose(question(2, 2), nothing(["x", "y"]), Speeds(), rng())
+
+
+def test_a_band_without_its_prediction_is_refused() -> None:
+    with pytest.raises(BadSetting, match="in the band"):
+        Choice(Setting(1, 1), Speeds(), None, 1.0, 2.0, 3.0, trusted=False, known=True, reason="")
+
+
+def test_advice_says_what_uncoded_work_and_one_more_device_would_take() -> None:
+    weather = MODELS["bimodal"](8, 12, np.random.default_rng(1))
+    advice = advise_for(question(8, 4), weather, rng())
+    assert advice.over_uncoded < 0.7
+    assert advice.over_fluid >= 1.0
+    assert min(round_s for _, round_s in advice.one_more) < advice.choice.predicted_s
+    assert sum(advice.loads) == 32 * advice.choice.setting.replicas
+
+
+def test_a_device_whose_link_holds_up_every_round_is_named() -> None:
+    known = {f"device {w}": Speed(f"device {w}", 1.0, 0.01, up_bytes_s=4e6, rounds=9) for w in range(4)}
+    known["device 3"] = Speed("device 3", 1.0, 0.01, up_bytes_s=10.0, rounds=9)  # 400 s for the model
+    advice = advise(question(4, 4, replicas=1), Speeds(known), rng())
+    assert [device for device, _ in advice.costs] == ["device 3"]
+
+
+@pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan])
+def test_one_more_device_needs_a_speed(step_s: float) -> None:
+    with pytest.raises(BadSetting, match="one more device"):
+        advise(question(2, 2), Speeds(), rng(), newcomers_s=[step_s])
+
+
+def test_advice_without_history_is_given_all_the_same() -> None:
+    advice = advise(question(2, 2), Speeds(), rng())
+    assert "no history" in advice.choice.reason
+    assert advice.uncoded_s > 0

@@ -1,0 +1,68 @@
+"""The tuner inside a whole run, under the virtual clock."""
+
+from typing import Any
+
+import numpy as np
+
+from fedgc.config import RunConfig
+from fedgc.history import Speed, Speeds
+from fedgc.messages import Held
+from fedgc.replay import MODELS, Terms, Under, Weather, World, working
+from fedgc.run import Append, Chose, Run
+
+CHUNKS = 24
+NAMES = [f"device {w}" for w in range(6)]
+
+
+def whole_run(weather: Weather, speeds: Speeds | None = None, **settings: object) -> list[Any]:
+    """Play a run whose copies are left to the tuner; return what it said."""
+    config = RunConfig.read(
+        {"rounds": len(weather), "local_steps": 1, "replicas": "auto", "min_devices": 6, **settings}
+    )
+    held = tuple(Held(f"chunk {at}", 1) for at in range(CHUNKS))
+    nature = Under(lambda number: weather[number - 1], [6 / CHUNKS] * CHUNKS)
+    world = World(NAMES, nature, Terms(1, 4000), held)
+    run = Run(config, now=0.0, size=1000, speeds=speeds)
+    said: list[Any] = []
+    given = [command for w in range(6) for command in run.handle(world.joined(w, 0.0))]
+    said += [each for each in given if isinstance(each, Chose)]
+    world.run(run, given, lambda: run.finished, said.append)
+    return [each for each in said if isinstance(each, Chose | Append)]
+
+
+def chosen(said: list[Any]) -> list[Chose]:
+    return [each for each in said if isinstance(each, Chose)]
+
+
+def test_a_run_begins_without_history_and_plans_anew_once_it_has_some() -> None:
+    plans = chosen(whole_run(MODELS["nobody"](6, 8, np.random.default_rng(0))))
+    assert "no history" in plans[0].reason
+    assert "no history" not in plans[-1].reason
+    assert plans[-1].basis["replicas"] == 1
+    assert plans[-1].basis["predicted_s"] > 0
+
+
+def test_a_second_run_chooses_otherwise_because_of_what_the_first_has_shown() -> None:
+    pace_w = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 5.0])
+    weather = (working(pace_w[:, None]),) * 3
+    shown = {name: Speed(name, pace / 4, 0.001, rounds=9) for name, pace in zip(NAMES, pace_w, strict=True)}
+    first, second = chosen(whole_run(weather))[0], chosen(whole_run(weather, Speeds(shown)))[0]
+    assert "no history" in first.reason
+    assert "device 5" in second.reason
+    assert second.basis["loads"] != first.basis["loads"]
+
+
+def test_every_round_of_a_tuned_run_is_synced_after_speeds_change_hands() -> None:
+    pace_w = np.array([1.0, 1.0, 1.0, 1.0, 4.0, 4.0])
+    rounds = [working(pace_w[:, None])] * 8 + [working(pace_w[::-1, None].copy())] * 8
+    said = whole_run(tuple(rounds))
+    rows = [each.row for each in said if isinstance(each, Append)]
+    assert [row.outcome for row in rows] == ["synced"] * 16
+    times = [row.working_s for row in rows]
+    assert np.mean(times[-3:]) <= 1.15 * np.mean(times[5:8])
+
+
+def test_a_plan_is_kept_while_nothing_changes() -> None:
+    numbers = [each.round for each in chosen(whole_run(MODELS["nobody"](6, 16, np.random.default_rng(0))))]
+    assert len(numbers) <= 6
+    assert numbers == sorted(numbers)

@@ -1,0 +1,74 @@
+"""What rounds tell of devices: gaps, false claims, and what finishing nothing means."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.codes import Placement
+from fedgc.errors import BadSetting
+from fedgc.history import DeviceRow, RoundRow, Speed, Speeds
+from fedgc.tuner import Past, chances, chunk_weights, nothing, recall, robust
+
+
+def row(*devices: DeviceRow, working_s: float = 8.0) -> RoundRow:
+    return RoundRow(
+        *(1, 0, 0.0, working_s, 0.0, "synced", 4, 4, (), 2, 1, 2, None, None, None, 40, 0, 0, 0, 0, ""),
+        devices=devices,
+    )
+
+
+def test_a_device_that_finished_nothing_was_at_least_as_slow_as_the_round_was_long() -> None:
+    quick = DeviceRow("a", finished=4, steps=8, step_s=0.5)
+    past = recall([row(quick, DeviceRow("b"))], ["a", "b"])
+    assert past.step_rw.tolist() == [[0.5, 4.0]]
+
+
+def test_a_device_that_failed_or_was_absent_says_nothing_of_its_speed() -> None:
+    quick = DeviceRow("a", finished=4, steps=8, step_s=0.5)
+    past = recall([row(quick, DeviceRow("b", failure="lost"))], ["a", "b", "c"])
+    assert np.isnan(past.step_rw[0, 1:]).all()
+    assert past.failed_rw.tolist() == [[False, True, False]]
+
+
+@pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
+def test_a_time_that_cannot_be_is_struck_out_and_counted(step_s: float) -> None:
+    past = recall([row(DeviceRow("a", finished=1, steps=1, step_s=step_s))], ["a"])
+    assert past.struck == 1
+    assert past.contradictory
+    assert np.isnan(past.step_rw).all()
+
+
+@given(st.lists(st.floats(0.01, 100.0), min_size=3, max_size=9))
+def test_one_slow_round_does_not_make_a_device_slow(times: list[float]) -> None:
+    usual = robust(Past(("a",), np.full((5, 1), 2.0), np.zeros((5, 1), bool)), Speeds()).known["a"]
+    with_one = np.vstack([np.full((5, 1), 2.0), [[max(times)]]])
+    assert robust(Past(("a",), with_one, np.zeros((6, 1), bool)), Speeds()).known["a"].step_s == usual.step_s
+
+
+def test_a_device_without_rounds_keeps_what_was_known_of_it() -> None:
+    before = Speeds({"a": Speed("a", 3.0, rounds=7)})
+    assert robust(nothing(["a"]), before) == before
+
+
+def test_a_past_of_another_shape_is_refused() -> None:
+    with pytest.raises(BadSetting, match="rounds x devices"):
+        Past(("a", "b"), np.ones((2, 1)), np.zeros((2, 1), bool))
+
+
+def test_a_slow_device_that_alone_has_its_data_counts_more_for_what_it_does() -> None:
+    alone = Placement(8, ((0, 1, 2, 3), (4, 5, 6, 7)), (0, 0), tuple(at / 8 for at in range(8)))
+    rows = [row(DeviceRow("a", finished=4), DeviceRow("b", finished=2))] * 10
+    sure, unsure = chances(rows, ["a", "b"], alone)
+    weights = chunk_weights(rows, ["a", "b"], alone)
+    assert sure == 1.0
+    assert unsure == pytest.approx(0.5, abs=0.02)
+    assert weights == (1.0,) * 4 + (pytest.approx(1 / unsure),) * 4
+
+
+def test_a_chunk_with_a_second_holder_is_not_weighed() -> None:
+    both = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
+    rows = [row(DeviceRow("a", finished=0), DeviceRow("b", finished=1))] * 5
+    assert chunk_weights(rows, ["a", "b"], both) == (1.0, 1.0)
