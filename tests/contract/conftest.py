@@ -10,7 +10,7 @@ from fedgc.flower.local import LocalFederation, Node
 
 WAIT_S = 120.0
 # Engines that rest leave room on a small machine for the processes that start meanwhile.
-NODES = [Node(f"device-{number}", {"duty": 0.2}) for number in range(3)]
+NODES = [Node(f"device-{number}", {"pace-s": 0.01}) for number in range(3)]
 SETTINGS = {"min-devices": 3, "threads": 1, "grace-s": 2.0, "chunks": 8, "evaluate-every": 1}
 
 

@@ -56,7 +56,7 @@ def test_a_run_trains_a_model_and_keeps_its_history(federation, settings, tmp_pa
     for device in {row.device for row in rows}:
         assert sum(row.down_bytes for row in rows if row.device == device) > MODEL_BYTES
     assert sum(row.up_bytes for row in rows) > 4 * MODEL_BYTES
-    assert list(tmp_path.glob("model-*.fedgc"))
+    assert list((tmp_path / "trained").glob("model-*.fedgc"))
 
 
 def test_a_killed_device_is_lost_and_counted_again_when_it_is_back(federation, settings) -> None:
@@ -89,6 +89,7 @@ def test_a_killed_device_is_lost_and_counted_again_when_it_is_back(federation, s
         assert store.run("killed").state == "stopped"
 
 
+@pytest.mark.slow
 def test_a_lease_is_renewed_between_rounds_and_the_run_goes_on(federation, settings) -> None:
     run = federation.submit(settings | {"rounds": 10_000, "lease-s": 10.0, "evaluate-every": 0})
     over = "a session ended: the lease is over"
@@ -138,5 +139,5 @@ def test_no_process_outlives_a_starter_that_was_killed(federation, tmp_path: Pat
             living = [pid for pid in pids if alive(pid)]
         finally:
             starter.kill()  # SIGKILL: it cannot clean up
-    assert len(living) >= 4
+    assert len(living) >= 3
     federation.eventually(lambda: not any(map(alive, pids)))

@@ -56,6 +56,7 @@ def test_a_device_whose_session_cannot_connect_does_its_share_over_messages(fede
     assert log.count("joins over the messages link") == 1
 
 
+@pytest.mark.slow
 def test_work_finished_before_the_server_died_counts_after_the_resume(
     federation, settings, tmp_path: Path
 ) -> None:
@@ -71,7 +72,6 @@ def test_work_finished_before_the_server_died_counts_after_the_resume(
     for pid in federation.pids("superlink"):
         if b"flwr-serverapp" in Path(f"/proc/{pid}/cmdline").read_bytes():
             os.kill(pid, signal.SIGKILL)
-    federation.wait(run, 60)
     resumed = federation.submit(settings | {"resume": settings["run"]})
     assert federation.wait(resumed, 120) == "finished:completed", federation.run_log(resumed)
     with opened(federation) as store:
