@@ -113,7 +113,7 @@ def train(message, context):
     metrics = {"num-examples": SAMPLES, "work_s": time.monotonic() - began}
     content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
     return Message(RecordDict(content), reply_to=message)
-"""
+""".replace("FLOWER", "flwr")
 SERVER: Final = """import json
 import time
 from pathlib import Path
@@ -147,7 +147,7 @@ def main(grid, context):
     arrays = ArrayRecord(Weights(NUMBERS[config["size"]]).state_dict())
     strategy.start(grid, arrays, num_rounds=config["rounds"], evaluate_fn=evaluate)
     Path(config["out"]).write_text(json.dumps({"times": times, "work_s": work_s}))
-"""
+""".replace("FLOWER", "flwr")
 
 
 # ---- Flower's FedAvg
@@ -166,8 +166,8 @@ def fedavg_overheads_s(address: str, folder: Path, run: Quickstart, timeout_s: f
     """Run Flower's FedAvg at the SuperLink; return each round's time beyond its slowest client's work."""
     out, app, home = folder / "times.json", folder / "app", folder / "home"
     (app / "quickstart").mkdir(parents=True)
-    (app / "quickstart" / "client_app.py").write_text(CLIENT.replace("FLOWER", "flwr"))
-    (app / "quickstart" / "server_app.py").write_text(SERVER.replace("FLOWER", "flwr"))
+    (app / "quickstart" / "client_app.py").write_text(CLIENT)
+    (app / "quickstart" / "server_app.py").write_text(SERVER)
     (app / "quickstart" / "__init__.py").write_text("")
     values = {"size": run.size, "rounds": run.rounds, "devices": run.devices, "out": out}
     (app / "pyproject.toml").write_text(PROJECT.format(**values))
