@@ -7,11 +7,12 @@ export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export PYTHONUNBUFFERED := 1
 
-.PHONY: help setup demo test test-slow test-gpu check format clean
+.PHONY: help setup demo test test-slow test-gpu fuzz check format clean
 
 help:
 	@echo "make demo    train digits on four local devices, one slow, one killed in the middle"
 	@echo "make test    every test that needs no GPU and no minutes"
+	@echo "make fuzz    the properties with examples nobody has tried yet"
 	@echo "make check   format, lint, types, storeys"
 
 setup: $(READY)
@@ -31,6 +32,9 @@ test: $(READY)
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
+
+fuzz: $(READY)
+	$(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu' --hypothesis-profile search
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu

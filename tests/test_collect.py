@@ -221,7 +221,7 @@ class Places(RuleBasedStateMachine):
         assert (error > 0) == bool(self.missing)
 
 
-Places.TestCase.settings = settings(max_examples=80, stateful_step_count=25, deadline=None)
+Places.TestCase.settings = settings(max_examples=80, stateful_step_count=25)
 TestPlaces = Places.TestCase
 
 

@@ -258,7 +258,7 @@ class Books(RuleBasedStateMachine):
         assert self.given_wc.tolist() == array(self.twin.holds, len(self.twin.chunks)).tolist()
 
 
-Books.TestCase.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
+Books.TestCase.settings = settings(max_examples=60, stateful_step_count=25)
 TestBooks = Books.TestCase
 
 

@@ -227,7 +227,7 @@ class Overheard:
         return commands
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(rounds())
 def test_a_round_ends_and_accounts_for_all_that_was_finished(drawn):
     holds, models, choices = drawn
@@ -248,7 +248,7 @@ def test_a_round_ends_and_accounts_for_all_that_was_finished(drawn):
         assert not of.short
 
 
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 @given(rounds())
 def test_a_device_does_one_thing_at_a_time_and_only_what_it_holds(drawn):
     holds, models, _ = drawn
@@ -263,7 +263,7 @@ def test_a_device_does_one_thing_at_a_time_and_only_what_it_holds(drawn):
             assert before.end_s <= after.begin_s + 1e-9
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(rounds())
 def test_the_same_devices_give_the_same_round(drawn):
     one, other = played(drawn), played(drawn)
@@ -271,7 +271,7 @@ def test_the_same_devices_give_the_same_round(drawn):
     assert one.round.tally == other.round.tally
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     devices=st.integers(1, 4), chunks=st.integers(1, 6), chunk_s=st.floats(0.5, 5), upload_s=st.floats(0, 5)
 )

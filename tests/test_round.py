@@ -623,7 +623,7 @@ def test_every_state_but_the_last_reacts_to_loss_time_and_stop():
         assert {Joined, Lost, Failed, Progress, Tick, Stop} <= set(table)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     devices=st.integers(1, 5),
     chunks=st.integers(1, 7),

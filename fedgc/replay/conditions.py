@@ -85,14 +85,14 @@ class Conditions:
         whole_w: Float = laps_w * self._ends_wk[:, -1] + before_w + inside_w
         return whole_w
 
-    def units_by(self, when_s: float) -> Float:
+    def units_by(self, when_s: float | Float) -> Float:
         """Return how many units each device could do until then, if nothing happens to it.
 
         >>> working([[1.0, 3.0], [2.0, 2.0]], slice_units=0.5).units_by(1.25).tolist()
         [0.75, 0.625]
         """
         slices = self.pace_wk.shape[1]
-        laps_w, rest_w = np.divmod(max(when_s, 0.0), self._ends_wk[:, -1])
+        laps_w, rest_w = np.divmod(np.maximum(when_s, 0.0), self._ends_wk[:, -1])
         done_wk = np.clip(
             (rest_w[:, None] - self._ends_wk) / self.pace_wk + self.slice_units, 0.0, self.slice_units
         )
@@ -102,7 +102,8 @@ class Conditions:
     def fluid_s(self, units: float) -> float:
         """Return the time in which all devices together do so many units, none twice: no plan is faster.
 
-        What a device that dies has done is worth nothing unless the time is over before.
+        What a device that dies has done by then counts: somebody may have sent it before. A device that
+        returns goes on with other work.
 
         >>> working([[1.0], [3.0]]).fluid_s(4.0)
         3.0
@@ -110,11 +111,9 @@ class Conditions:
         low, high = 0.0, float(self._ends_wk.max()) * max(1.0, units / self.slice_units)
         for _ in range(HALVINGS):
             middle = (low + high) / 2
-            alive_w = self.dies_s_w > middle
-            came_back_w = np.isfinite(self.returns_s_w) & (self.returns_s_w < middle)
-            left_w = np.where(alive_w, self.units_by(middle), 0.0)
-            again_w = np.where(came_back_w, self.units_by(middle), 0.0)
-            if float(np.maximum(left_w, again_w).sum()) >= units:
+            worked_w = self.units_by(np.minimum(middle, self.dies_s_w))
+            again_w = self.units_by(middle - self.returns_s_w)
+            if float((worked_w + again_w).sum()) >= units:
                 high = middle
             else:
                 low = middle

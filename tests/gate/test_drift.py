@@ -72,7 +72,7 @@ seeds = st.integers(0, 2**32 - 1)
 
 
 @every_course
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(share=st.floats(0.02, 1), power=powers, seed=seeds)
 def test_a_share_of_checks_is_spent_whole_and_never_exceeded(course, share, power, seed):
     gaps, _ = drive(Drift(share, max_gap=None), Devices(course, power, seed))
@@ -80,7 +80,7 @@ def test_a_share_of_checks_is_spent_whole_and_never_exceeded(course, share, powe
 
 
 @every_course
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(megabytes=st.floats(14, 500), power=powers, seed=seeds)
 def test_megabytes_are_kept_checks_included(course, megabytes, power, seed):
     gaps, _ = drive(Drift(megabytes, None, unit="megabytes"), Devices(course, power, seed))
@@ -89,7 +89,7 @@ def test_megabytes_are_kept_checks_included(course, megabytes, power, seed):
 
 
 @every_course
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(seconds=st.floats(25, 800), power=powers, seed=seeds)
 def test_seconds_are_kept_checks_included(course, seconds, power, seed):
     gaps, _ = drive(Drift(seconds, None, unit="seconds"), Devices(course, power, seed))
@@ -97,7 +97,7 @@ def test_seconds_are_kept_checks_included(course, seconds, power, seed):
 
 
 @every_course
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(share=st.floats(0.07, 1), power=powers, seed=seeds)
 def test_without_a_known_end_the_share_is_still_held(course, share, power, seed):
     gaps, _ = drive(Drift(share, max_gap=None), Devices(course, power, seed), end_known=False)
@@ -125,7 +125,7 @@ def test_a_jump_of_the_drift_brings_the_next_sync_forward_and_a_drop_puts_it_off
 
 
 @given(scale=st.sampled_from([2.0**-40, 0.5, 4.0, 2.0**60]), seed=seeds)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_the_scale_of_the_drift_does_not_matter(scale, seed):
     class Scaled(Devices):
         def report(self, check, gap):
@@ -141,7 +141,7 @@ def test_the_scale_of_the_drift_does_not_matter(scale, seed):
 
 
 @given(stop=st.integers(0, CHECKS - 1), seed=seeds)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_state_that_went_through_json_carries_on_where_it_was(stop, seed):
     resumed = drive(Drift(0.1), Devices("growing", 1.0, seed), through_json=stop)
     assert resumed == drive(Drift(0.1), Devices("growing", 1.0, seed))

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
@@ -25,7 +25,6 @@ def slow_after_s(conditions: Conditions, worker: int, units: float) -> float:
     return seconds
 
 
-@settings(deadline=None)
 @given(paces, st.floats(0.01, 5.0), st.floats(0.1, 2.0))
 def test_time_for_work_is_the_walk_through_the_slices(rows, units, slice_units):
     conditions = working(rows, slice_units=slice_units)
@@ -33,14 +32,12 @@ def test_time_for_work_is_the_walk_through_the_slices(rows, units, slice_units):
     assert conditions.after_s(np.full(len(rows), units)) == pytest.approx(expected)
 
 
-@settings(deadline=None)
 @given(paces, st.floats(0.0, 50.0), st.floats(0.1, 2.0))
 def test_work_by_a_time_takes_that_time(rows, when_s, slice_units):
     conditions = working(rows, slice_units=slice_units)
     assert conditions.after_s(conditions.units_by(when_s)) == pytest.approx(when_s, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(paces, st.floats(0.0, 20.0), st.floats(0.01, 3.0), st.floats(0.1, 2.0))
 def test_a_device_asked_chunk_by_chunk_goes_at_the_same_pace(rows, begun_s, units, slice_units):
     conditions = working(rows, slice_units=slice_units)
@@ -52,7 +49,6 @@ def test_a_device_asked_chunk_by_chunk_goes_at_the_same_pace(rows, begun_s, unit
         assert nature.seconds(worker, 0, 1.0, begun_s) == pytest.approx(after - begun_s, abs=1e-9)
 
 
-@settings(deadline=None)
 @given(paces, st.floats(0.1, 20.0))
 def test_in_the_fluid_time_all_together_do_just_the_work(rows, units):
     conditions = working(rows, slice_units=0.5)
@@ -60,11 +56,13 @@ def test_in_the_fluid_time_all_together_do_just_the_work(rows, units):
     assert conditions.units_by(fluid_s).sum() == pytest.approx(units)
 
 
-def test_the_work_of_who_dies_before_the_end_is_no_part_of_the_fluid_bound():
+def test_what_the_dead_had_done_is_part_of_the_fluid_bound_and_what_they_would_have_done_is_not():
     both = working([[1.0], [1.0]])
     dying = replace(both, dies_s_w=np.array([0.5, NEVER]))
+    returning = replace(dying, returns_s_w=np.array([1.0, NEVER]))
     assert both.fluid_s(2.0) == pytest.approx(1.0)
-    assert dying.fluid_s(2.0) == pytest.approx(2.0)
+    assert dying.fluid_s(2.0) == pytest.approx(1.5)
+    assert returning.fluid_s(2.5) == pytest.approx(1.5)
 
 
 @pytest.mark.parametrize(

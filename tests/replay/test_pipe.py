@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
@@ -28,14 +28,12 @@ def slow_arrivals(ready, own, size, update_s, step=1e-3):
     return came
 
 
-@settings(deadline=None)
 @given(sends)
 def test_an_uncontended_line_delays_nobody(given_sends):
     ready, own = map(np.array, zip(*given_sends, strict=True))
     assert arrivals_s(ready, 0.5, own, UNCONTENDED) == pytest.approx(ready + 0.5 * own)
 
 
-@settings(deadline=None)
 @given(sends)
 def test_a_line_wide_enough_for_all_is_as_good_as_none(given_sends):
     ready, own = map(np.array, zip(*given_sends, strict=True))
@@ -50,7 +48,6 @@ def test_sharing_is_max_min_fair(seed):
     assert arrivals_s(ready, 0.7, own, Line(update_s=0.9)) == pytest.approx(expected, abs=5e-3)
 
 
-@settings(deadline=None)
 @given(sends)
 def test_a_busy_line_is_never_faster_than_its_width(given_sends):
     ready, own = map(np.array, zip(*given_sends, strict=True))

@@ -113,7 +113,7 @@ def test_a_device_that_returns_goes_on_or_begins_anew(keeps, ends_s):
 fleets = st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=2, max_size=5)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(fleets, st.integers(1, 2), st.integers(0, 2**16))
 def test_finished_work_is_counted_or_discarded_and_the_same_again(held, blocks, seed):
     rng = np.random.default_rng(seed)

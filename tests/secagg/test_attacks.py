@@ -651,7 +651,7 @@ def test_10_a_mask_key_of_small_order_is_refused(kit):
 
 
 @given(key=st.binary(min_size=32, max_size=32), run=st.integers(0, 3), size=st.integers(1, 300))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_11_the_mask_is_aes_256_in_counter_mode(key, run, size):
     words = np.zeros(run * RUN_WORDS + size, np.uint32)
     add_strands(words, [Strand(key, minus=False)])
@@ -805,7 +805,7 @@ GOLDEN = {
 
 
 @given(data=st.data(), count=st.sampled_from([3, 4, 5, 7]), ring=st.sampled_from([(20, 32), (8, 16), (4, 8)]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_quorum_of_survivors_gives_the_exact_ring_sum_and_fewer_give_an_error(kit, data, count, ring):
     bits, width = ring
     group = kit.make(count, quantiser=Quantiser(1.0, bits, width, 1000))

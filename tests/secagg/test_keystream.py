@@ -3,7 +3,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, EdgeFailed
@@ -30,7 +30,6 @@ def slow_add(words, strands):
     size=st.integers(0, 50),
     kind=st.sampled_from(["<u1", "<u2", "<u4"]),
 )
-@settings(deadline=None)
 def test_masks_are_added_in_the_ring_of_their_type(keys, size, kind):
     words = np.arange(size).astype(kind)
     strands = [Strand(*each) for each in keys]

@@ -14,7 +14,6 @@ SPENT = Privacy(record_clip=1.0, noise=4.0, exchanges=2, delta=1e-6)
 
 
 @given(mu=st.floats(0.05, 4), eps=st.floats(0, 8))
-@settings(deadline=None)
 def test_delta_is_the_worst_excess_of_probability(mu, eps):
     """The slow twin: the positive part of p - e^eps q, summed over a fine grid of outputs."""
     outputs = np.linspace(-12 - mu, 12 + mu, 400_001)
@@ -24,7 +23,7 @@ def test_delta_is_the_worst_excess_of_probability(mu, eps):
 
 
 @given(noise=st.floats(0.3, 50), exchanges=st.integers(1, 5000), power=st.integers(-12, -1))
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 def test_epsilon_is_the_least_that_keeps_delta(noise, exchanges, power):
     delta, mu = 10.0**power, math.sqrt(exchanges) / noise
     found = epsilon(noise, exchanges, delta)

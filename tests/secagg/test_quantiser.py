@@ -25,7 +25,7 @@ def slow_steps(quantiser, update, weight, chance):
 
 
 @given(ring=RINGS, data=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_steps_are_those_of_the_slow_twin(ring, data):
     quantiser = Quantiser(2.0, *ring, w_max=37)
     values = data.draw(st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=20))
@@ -37,7 +37,7 @@ def test_steps_are_those_of_the_slow_twin(ring, data):
 
 
 @given(ring=RINGS, weights=st.lists(st.integers(0, 5000), min_size=1, max_size=6), seed=st.integers(0, 99))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_mean_is_within_the_stated_bound_and_the_weight_exact(ring, weights, seed):
     quantiser = Quantiser(0.5, *ring, w_max=5000)
     words = np.zeros(quantiser.words(30), f"<u{ring[1] // 8}")

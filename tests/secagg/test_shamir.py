@@ -38,7 +38,6 @@ def test_the_product_is_that_of_polynomials_modulo_that_of_aes():
     points=st.sets(st.integers(1, 255), min_size=2, max_size=12),
     data=st.data(),
 )
-@settings(deadline=None)
 def test_any_threshold_of_shares_gives_the_secret_and_fewer_are_refused(secret, points, data):
     threshold = data.draw(st.integers(2, len(points)))
     entropy = data.draw(st.binary(min_size=32, max_size=32))
@@ -51,7 +50,7 @@ def test_any_threshold_of_shares_gives_the_secret_and_fewer_are_refused(secret, 
 
 
 @given(secret=st.binary(min_size=1, max_size=9), entropy=st.binary(min_size=32, max_size=32))
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_shares_are_those_of_the_slow_twin(secret, entropy):
     chance = keystream(entropy, 3 * len(secret))
     rows = np.frombuffer(chance, np.uint8).reshape(3, len(secret))

@@ -185,7 +185,7 @@ def test_more_replicas_than_devices_are_refused():
 # ---- of all policies
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.sampled_from(list(MODELS)), st.integers(0, 1000), st.sampled_from([0.0, 0.5]), st.booleans())
 def test_no_exact_policy_beats_the_fluid_bound(name, seed, up_s, contended):
     weather = tuple(

@@ -70,7 +70,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_a_vault_is_a_dictionary_that_lasts(tmp_path_factory, steps):
     path, twin = tmp_path_factory.mktemp("vault") / "v", {}
     with Vault.open(path, SECRET) as vault:

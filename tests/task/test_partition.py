@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadTask
@@ -16,7 +16,6 @@ def is_a_partition(chunks, samples):
 
 
 @given(st.integers(1, 200), st.data(), st.integers(0, 9))
-@settings(deadline=None)
 def test_iid_shares_every_sample_out_evenly(samples, data, seed):
     chunks = iid(samples, data.draw(st.integers(1, samples)), rng(seed))
     assert is_a_partition(chunks, samples)
@@ -30,7 +29,6 @@ def test_iid_shares_every_sample_out_evenly(samples, data, seed):
     st.floats(0.01, 100),
     st.integers(0, 9),
 )
-@settings(deadline=None)
 def test_dirichlet_shares_every_sample_out_and_leaves_no_chunk_empty(labels, data, alpha, seed):
     count = data.draw(st.integers(1, len(labels)))
     chunks = dirichlet(np.array(labels), count, alpha, rng(seed))
@@ -39,7 +37,6 @@ def test_dirichlet_shares_every_sample_out_and_leaves_no_chunk_empty(labels, dat
 
 
 @given(st.lists(st.text(max_size=2), min_size=1, max_size=60))
-@settings(deadline=None)
 def test_by_owner_leaves_every_sample_with_its_owner(owners):
     held = by_owner(owners)
     assert list(held) == list(dict.fromkeys(owners))

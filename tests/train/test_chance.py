@@ -2,7 +2,7 @@ import random
 
 import numpy as np
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.train.chance import draws, key, permutation, seeded
@@ -24,19 +24,16 @@ def splitmix(start, count):
 
 
 @given(KEY, st.integers(0, 20), st.integers(0, 40))
-@settings(deadline=None)
 def test_draws_are_splitmix_from_any_place(start, first, count):
     assert draws(start, first, count).tolist() == splitmix(start, first + count)[first:]
 
 
 @given(st.lists(WORD, max_size=4), st.lists(WORD, max_size=4))
-@settings(deadline=None)
 def test_keys_of_different_words_differ(one, other):
     assert (key(*one) == key(*other)) == (one == other)
 
 
 @given(KEY, st.integers(0, 50))
-@settings(deadline=None)
 def test_a_permutation_holds_every_number_once(start, count):
     assert sorted(permutation(start, count).tolist()) == list(range(count))
 

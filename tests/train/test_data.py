@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import TaskFailed
@@ -11,7 +11,6 @@ CPU = torch.device("cpu")
 
 
 @given(st.integers(1, 40), st.integers(1, 50), st.integers(0, 2**32))
-@settings(deadline=None)
 def test_batches_are_of_one_size_and_walk_whole_epochs(samples, batch_size, start):
     size = min(samples, batch_size)
     epochs = 3

@@ -1,6 +1,6 @@
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
@@ -14,7 +14,6 @@ CPU = torch.device("cpu")
 
 
 @given(st.integers(-(2**63), 2**63 - 1), st.integers(0, 50))
-@settings(deadline=None)
 def test_the_integers_on_the_device_are_those_of_the_generator(start, count):
     assert [word % 2**64 for word in _draws(start, count, CPU).tolist()] == draws(
         start % 2**64, 0, count

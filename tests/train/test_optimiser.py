@@ -17,7 +17,7 @@ def vectors(count, size=7, seed=0):
 
 
 @given(st.integers(0, 1000))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_sgd_at_rate_one_is_averaging(seed):
     vector, mean = vectors(2, seed=seed)
     new = ServerOptimiser(RunConfig(), 5).apply(vector, mean.copy())

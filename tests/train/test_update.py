@@ -28,7 +28,7 @@ def plain_sketch(vector, start):
 
 
 @given(SIZES, st.integers(1, 100), st.integers(0, 2**64 - 1))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_a_measure_in_blocks_is_that_of_the_whole(size, samples, start):
     begin, end = pair(size)
     found = measure(begin, end, samples, start)
@@ -46,7 +46,6 @@ def test_the_square_of_a_sketch_is_that_of_the_vector_in_the_mean():
 
 
 @given(st.integers(1, 400))
-@settings(deadline=None)
 def test_a_sketch_may_be_fed_in_pieces(size):
     vector = pair(size)[0].astype(float)
     whole, pieces = Sketch(3), Sketch(3)
