@@ -21,7 +21,8 @@ from typing import Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.codes import Coefficients, Solution, repair
+from fedgc import messages
+from fedgc.codes import Coefficients, Solution, Wire, repair
 from fedgc.messages import Add, Mix, Repair, Reveal
 from fedgc.plan import Plan
 
@@ -54,12 +55,13 @@ class Part:
 
 
 class CodedSum:
-    """Every (column, chunk) term of one solution, and where it is."""
+    """Every (column, chunk) term of one solution, and where it is; `wire` is how its numbers travel."""
 
-    def __init__(self, plan: Plan, solution: Solution, number: int) -> None:
+    def __init__(self, plan: Plan, solution: Solution, number: int, wire: Wire = Wire.FLOAT32) -> None:
         self._plan = plan
         self._solution = solution
         self._number = number
+        self._wire: messages.Wire = wire.value
         self._attempt = 0
         self._owed = {(w, 0): Part(w, solution.coefficients(w)) for w in sorted(solution.needed)}
         self._open: dict[int, Coefficients] = {}
@@ -175,11 +177,13 @@ class CodedSum:
         return self._repair(worker, attempt, part) if attempt else self._reveal(worker, part)
 
     def _reveal(self, worker: int, part: Part) -> Reveal:
-        return Reveal(self._plan.devices[worker], self._number, 0, "coded", self._mix(part))
+        return Reveal(self._plan.devices[worker], self._number, 0, "coded", self._mix(part), self._wire)
 
     def _repair(self, helper: int, attempt: int, part: Part) -> Repair:
         devices = self._plan.devices
-        return Repair(devices[helper], self._number, attempt, devices[part.column], self._mix(part))
+        return Repair(
+            devices[helper], self._number, attempt, devices[part.column], self._mix(part), self._wire
+        )
 
     def _mix(self, part: Part) -> Mix:
         numbers = tuple(self._plan.chunks[c].number for c in part.terms.chunks)

@@ -98,8 +98,16 @@ class RunConfig:
         "above 0, or auto",
     )
     gate_every: int = _setting(1, "sync every so many rounds (1: each)", _count, "at least 1")
+    wire: Literal["float32", "short"] = _setting(
+        "float32",
+        "numbers of a codeword; short: float32, bf16 or int8, whatever makes the codewords of a round "
+        "shortest within the error limit",
+    )
     error_limit: float = _setting(
-        1e-2, "largest relative error that the numbers on the wire may cause", _positive, "above 0"
+        1e-2,
+        "largest relative error that the numbers on the wire may cause in a sum (int8 needs 0.011 and more)",
+        lambda v: 1e-7 <= v <= 1,
+        "at least 1e-7 (float32's own rounding), at most 1",
     )
 
     # Devices

@@ -26,6 +26,7 @@ LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and
 LARGEST_AMOUNT: Final = 1e30  # of seconds, of a squared norm: more is no measurement, and squares stay finite
 
 Kind = Literal["coded", "local", "masked"]
+Wire = Literal["float32", "bf16", "int8"]  # how the numbers of a codeword travel
 Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped"]
 
 
@@ -353,13 +354,17 @@ class Continue:
 
 @dataclass(frozen=True, slots=True)
 class Reveal:
-    """Mix and send one codeword; without a mix (local, masked work) send the update itself."""
+    """Mix and send one codeword; without a mix (local, masked work) send the update itself.
+
+    `wire` is the format of its numbers on the wire.
+    """
 
     device: str
     round: int
     attempt: int
     kind: Kind
     mix: Mix | None
+    wire: Wire = "float32"
 
     def __post_init__(self) -> None:
         _counts(self, "round", "attempt")
@@ -375,6 +380,7 @@ class Repair:
     attempt: int
     column: str
     mix: Mix
+    wire: Wire = "float32"
 
     def __post_init__(self) -> None:
         _counts(self, "round")

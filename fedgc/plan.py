@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedgc.codes import Placement, adopt, place
+from fedgc.codes import Placement, Wire, adopt, packed_bytes, place, shortest_wire
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import Speeds
@@ -59,6 +59,7 @@ class Plan:
     deadline_s: float
     upload_deadline_s: float
     error_limit: float
+    short_numbers: bool
     reason: str
 
     def __post_init__(self) -> None:
@@ -101,7 +102,9 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
     placement, how = _placed(devices, chunks, fleet, step_s, config)
     copies = int(placement.holds.sum(axis=0).min())
     most = copies if config.blocks == AUTO else min(int(config.blocks), copies)
-    size_bytes = 4 * fleet.size
+    short = config.wire == "short"
+    wire = shortest_wire(1.0, config.error_limit) if short else Wire.FLOAT32
+    size_bytes = packed_bytes(fleet.size, wire)
     measured = speeds.known.keys() >= set(devices)
     upload_s = tuple(_upload_s(device, speeds, size_bytes) for device in devices)
     return Plan(
@@ -118,6 +121,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
         upload_deadline_s=_upload_deadline_s(config, devices, speeds, size_bytes),
         error_limit=config.error_limit,
+        short_numbers=short,
         reason=f"{len(chunks)} chunks on {len(devices)} devices, {how}",
     )
 

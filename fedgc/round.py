@@ -62,6 +62,7 @@ from fedgc.codes import (
     Wire,
     amplification_limit,
     orders_for_round,
+    shapes,
     worth_waiting,
 )
 from fedgc.collect import CodedSum
@@ -267,8 +268,8 @@ class Round:
     def _collect(self, now: float) -> list[Command]:
         """Fix what is finished, and ask for the codewords that are needed."""
         done_wc = self._ledger.counting_wc
-        solution = self._solved(done_wc)
-        collected = CodedSum(self.plan, solution, self.assignment.number)
+        solution, wire = self._solved(done_wc)
+        collected = CodedSum(self.plan, solution, self.assignment.number, wire)
         limit_s = self.plan.upload_deadline_s
         self._exchange = Exchange(solution, collected, now + (1 + len(self.plan.devices)) * limit_s)
         self.working_s = now - self.started_at
@@ -276,18 +277,18 @@ class Round:
         self.tally.pruned = int(done_wc.any(axis=1).sum()) - len(solution.needed)
         return list(collected.needed())
 
-    def _solved(self, done_wc: NDArray[np.bool_]) -> Solution:
-        """Solve at as many blocks as the copies allow and the numbers on the wire bear, for few uploads."""
-        limit = amplification_limit(self.plan.error_limit, EPSILON[Wire.FLOAT32])
+    def _solved(self, done_wc: NDArray[np.bool_]) -> tuple[Solution, Wire]:
+        """Solve for the shortest codewords that the copies allow and the error limit bears, few of them."""
         likeness = self.copies.likeness(self._samples)
-        for blocks in range(self._ledger.blocks, 0, -1):
+        for wire, blocks in shapes(self._ledger.blocks, short=self.plan.short_numbers):
             code = FrameCode(self.plan.placement, blocks)
+            limit = amplification_limit(self.plan.error_limit, EPSILON[wire])
             solution = code.solve(
                 code.prune(done_wc, cost=self.plan.upload_s, limit=limit), correlation=likeness
             )
             if solution.amplification <= limit:
                 break
-        return solution
+        return solution, wire
 
     # ---- collecting
 

@@ -35,7 +35,7 @@ INTEGERS = [name for name in NAMES if takes(name, int)]
 FLOATS = [name for name in NAMES if takes(name, float)]
 FREE_TEXTS = [name for name in NAMES if takes(name, str)]
 CHOICES = [name for name in NAMES if choices(name)]
-OVER_0 = [name for name in FLOATS if name != "server_momentum"]
+OVER_0 = [name for name in FLOATS if name not in ("server_momentum", "error_limit")]
 MAY_BE_0 = ["seed", "threads", "evaluate_every", "keep_checkpoints"]
 
 
@@ -105,6 +105,15 @@ def test_momentum_lies_in_0_to_1_without_1():
     )
 
 
+def test_the_error_limit_is_no_less_than_what_float32_rounds_away():
+    for value in (1e-7, 0.5):
+        assert RunConfig(error_limit=value).error_limit == value
+    for value in (0.0, 1e-8, 1.5):
+        assert refused({"error-limit": value}).startswith(
+            f"setting error_limit: saw {value}, needed at least 1e-7"
+        )
+
+
 def test_pieces_are_at_most_4_mb():
     assert RunConfig(piece_kb=4096).piece_kb == 4096
     assert refused({"piece-kb": 4097}) == "setting piece_kb: saw 4097, needed 1 to 4096"
@@ -127,7 +136,7 @@ def test_a_whole_number_beyond_all_floats_is_out_of_range(name):
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_a_whole_number_is_taken_for_a_float(name):
-    value = 0 if name == "server_momentum" else 3
+    value = {"server_momentum": 0, "error_limit": 1}.get(name, 3)
     read = getattr(RunConfig.read({name: value}), name)
     assert type(read) is float
     assert read == value
@@ -163,6 +172,7 @@ def test_a_setting_that_is_there_twice_is_refused():
 
 
 counts, amounts = st.integers(1, 4096), st.floats(1e-3, 1e6)
+NARROW = {"server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1)}
 
 
 @st.composite
@@ -172,7 +182,7 @@ def configs(draw: st.DrawFn) -> RunConfig:
     for name in draw(st.sets(st.sampled_from(NAMES))):
         kinds = [st.sampled_from(choices(name))] if choices(name) else []
         kinds += [counts] if takes(name, int) else []
-        kinds += [st.floats(0, 0.99) if name == "server_momentum" else amounts] if takes(name, float) else []
+        kinds += [NARROW.get(name, amounts)] if takes(name, float) else []
         kinds += [st.text(max_size=10)] if takes(name, str) else []
         values[name] = draw(st.one_of(kinds))
     if isinstance(values.get("blocks"), int):

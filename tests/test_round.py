@@ -1,13 +1,15 @@
 """The round, driven by every order of events that hypothesis can think of, against the plain sum."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedgc.codes import encode
+from fedgc.codes import Wire, encode, pack, unpack
 from fedgc.config import RunConfig
 from fedgc.gate import Decision
 from fedgc.history import Speed, Speeds
@@ -46,7 +48,13 @@ def sync(_: object) -> Decision:
 
 
 def planned(
-    devices: int, chunks: int, *, replicas: int, blocks: int | str, uplink: float | None = None
+    devices: int,
+    chunks: int,
+    *,
+    replicas: int,
+    blocks: int | str,
+    uplink: float | None = None,
+    settings: Mapping[str, object] = MappingProxyType({}),
 ) -> Plan:
     """A plan in which every device can load every chunk."""
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
@@ -54,7 +62,7 @@ def planned(
     fleet = Fleet({name: frozenset(range(chunks)) for name in names}, table, SIZE)
     known = {name: Speed(name, 0.1, up_bytes_s=uplink) for name in names} if uplink else {}
     config = RunConfig.read(
-        {"replicas": replicas, "blocks": blocks, "deadline-s": 100, "upload-deadline-s": 50}
+        {"replicas": replicas, "blocks": blocks, "deadline-s": 100, "upload-deadline-s": 50, **settings}
     )
     return make_plan(fleet, Speeds(known), config, steps=TARGET)
 
@@ -62,10 +70,11 @@ def planned(
 class Devices:
     """The other side: devices with real vectors that obey commands and never forget a request."""
 
-    def __init__(self, plan: Plan, seed: int = 0) -> None:
+    def __init__(self, plan: Plan, seed: int = 0, size: int = SIZE) -> None:
         self.plan = plan
+        self.size = size
         rng = np.random.default_rng(seed)
-        self.updates = {chunk.number: rng.normal(size=SIZE) for chunk in plan.chunks}
+        self.updates = {chunk.number: rng.normal(size=size) for chunk in plan.chunks}
         self.queue: dict[str, list[int]] = {device: [] for device in plan.devices}
         self.done: dict[str, set[int]] = {device: set() for device in plan.devices}
         self.requests: dict[tuple[str, int], Reveal | Repair] = {}
@@ -101,6 +110,11 @@ class Devices:
             "asked for a chunk that was never finished"
         )
         codeword = encode(request.mix.chunks, request.mix.matrix, self.updates)
+        if request.wire != "float32":
+            wire = Wire(request.wire)
+            codeword = unpack(
+                pack(codeword, wire, np.random.default_rng(command.attempt)), wire, codeword.size
+            )
         blocks = len(command.weights)
         if self.sums is None:
             self.sums = np.zeros((blocks, len(codeword)))
@@ -111,7 +125,7 @@ class Devices:
     @property
     def total(self) -> np.ndarray:
         assert self.sums is not None
-        return self.sums.reshape(-1)[:SIZE]
+        return self.sums.reshape(-1)[: self.size]
 
     @property
     def plain(self) -> np.ndarray:
@@ -132,9 +146,9 @@ def progress(device: str, chunk: int, now: float = 1.0, **changes: object) -> Pr
     return Progress(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def begun(plan: Plan, decide=sync) -> tuple[Round, Devices]:
+def begun(plan: Plan, decide=sync, size: int = SIZE) -> tuple[Round, Devices]:
     machine = Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0), decide)
-    devices = Devices(plan)
+    devices = Devices(plan, size=size)
     devices.obey(machine.start(0.0, [joined(plan, device) for device in plan.devices]))
     return machine, devices
 
@@ -468,6 +482,25 @@ def test_blocks_are_chosen_at_the_stop_by_what_waiting_costs():
         assert machine.solution.blocks == blocks
         send_all(machine, devices)
         np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("limit", "wires"), [(1e-6, {"float32"}), (5e-3, {"bf16"}), (3e-2, {"int8"}), (0.3, {"int8"})]
+)
+@pytest.mark.parametrize("lost", [False, True])
+def test_numbers_are_as_short_as_the_error_limit_allows(limit: float, wires: set[str], *, lost: bool):
+    plan = planned(4, 8, replicas=3, blocks=2, settings={"wire": "short", "error-limit": limit})
+    machine, devices = begun(plan, size=5000)
+    finish_working(machine, devices)
+    if lost:
+        away, _ = devices.unsent.pop(0)
+        devices.obey(machine.handle(Lost(2.0, away)))
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    assert {request.wire for request in devices.requests.values()} == wires
+    assert all(isinstance(each, Reveal) for each in devices.requests.values()) is not lost
+    error = np.linalg.norm(devices.total - devices.plain) / np.linalg.norm(devices.plain)
+    assert error <= limit
 
 
 def test_an_upload_that_never_ends_is_made_good_by_others():

@@ -16,6 +16,7 @@ from fedgc.codes.arrays import Vector
 from fedgc.errors import BadSetting, BadVector
 
 GROUP: Final = 1024  # numbers that share one int8 scale: 0.4% of overhead
+TILE: Final = 64 * GROUP  # numbers rounded at a time: a large codeword never stands twice
 
 
 class Wire(StrEnum):
@@ -46,6 +47,23 @@ def shortest_wire(amplification: float, error_limit: float) -> Wire:
     )
 
 
+def shapes(most_blocks: int, *, short: bool) -> tuple[tuple[Wire, int], ...]:
+    """Return formats and numbers of blocks, the shortest codewords first, the more exact first among equals.
+
+    >>> [f"{wire}/{blocks}" for wire, blocks in shapes(2, short=True)]
+    ['int8/2', 'bf16/2', 'int8/1', 'float32/2', 'bf16/1', 'float32/1']
+    >>> [f"{wire}/{blocks}" for wire, blocks in shapes(3, short=False)]
+    ['float32/3', 'float32/2', 'float32/1']
+    """
+    wires = tuple(Wire) if short else (Wire.FLOAT32,)
+    every = ((wire, blocks) for blocks in range(most_blocks, 0, -1) for wire in wires)
+    return tuple(sorted(every, key=lambda shape: (_number_bytes(shape[0]) / shape[1], EPSILON[shape[0]])))
+
+
+def _number_bytes(wire: Wire) -> float:
+    return packed_bytes(GROUP, wire) / GROUP
+
+
 def packed_bytes(size: int, wire: Wire) -> int:
     """Return the bytes of a piece of `size` numbers.
 
@@ -68,7 +86,10 @@ def pack(piece: Vector, wire: Wire, rng: np.random.Generator) -> NDArray[np.uint
     if wire is Wire.FLOAT32:
         return single.view(np.uint8)
     if wire is Wire.BF16:
-        return _to_bf16(single).view(np.uint8)
+        halved = np.empty(single.size, "<u2")
+        for at in range(0, single.size, TILE):
+            halved[at : at + TILE] = _to_bf16(single[at : at + TILE])
+        return halved.view(np.uint8)
     return _to_int8(single, rng)
 
 
@@ -85,10 +106,14 @@ def unpack(packed: NDArray[np.uint8], wire: Wire, size: int) -> NDArray[np.float
     if wire is Wire.FLOAT32:
         return packed.view("<f4")
     if wire is Wire.BF16:
-        return (packed.view("<u2").astype("<u4") << 16).view("<f4")
-    groups = -(-size // GROUP)
+        bits = packed.view("<u2").astype("<u4")
+        bits <<= 16
+        return bits.view("<f4")
+    groups, whole = -(-size // GROUP), size // GROUP
+    scales = packed[: 4 * groups].view("<f4")
     numbers = packed[4 * groups :].view(np.int8).astype(np.float32)
-    numbers *= np.repeat(packed[: 4 * groups].view("<f4"), GROUP)[:size]
+    numbers[: whole * GROUP].reshape(whole, GROUP)[:] *= scales[:whole, None]
+    numbers[whole * GROUP :] *= scales[whole:].sum()  # the last group, where it is shorter
     return numbers
 
 
@@ -108,12 +133,16 @@ def _to_int8(single: NDArray[np.float32], rng: np.random.Generator) -> NDArray[n
     packed = np.empty(packed_bytes(single.size, Wire.INT8), np.uint8)
     scales = packed[: 4 * groups].view("<f4")
     levels = packed[4 * groups :].view(np.int8)
-    for group in range(groups):
-        part = slice(group * GROUP, (group + 1) * GROUP)
-        scales[group] = np.abs(single[part]).max() / np.float32(127)
-        if scales[group] > 0:
-            chance = rng.random(single[part].size, np.float32)
-            levels[part] = np.clip(np.floor(single[part] / scales[group] + chance), -127, 127)
-        else:
-            levels[part] = 0
+    for first in range(0, single.size, TILE):
+        part = single[first : first + TILE]
+        count = -(-part.size // GROUP)
+        padded = np.zeros(count * GROUP, np.float32)
+        padded[: part.size] = part
+        rows = padded.reshape(count, GROUP)
+        scale = np.abs(rows).max(axis=1) / np.float32(127)
+        scales[first // GROUP : first // GROUP + count] = scale
+        np.divide(rows, scale[:, None], out=rows, where=scale[:, None] > 0)
+        padded[: part.size] += rng.random(part.size, np.float32)
+        np.clip(np.floor(padded, out=padded), -127, 127, out=padded)
+        levels[first : first + TILE] = padded[: part.size]
     return packed

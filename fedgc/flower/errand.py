@@ -9,9 +9,10 @@ May import: messages, errors, train, and this room's letter, pieces.
 from collections.abc import Callable
 from typing import Final
 
+from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.letter import Letter, Said, Shelved
-from fedgc.flower.pieces import Vector, offer_of, packed
+from fedgc.flower.pieces import Packed, offer_of, shortened
 from fedgc.flower.wire import StreamId
 from fedgc.messages import Failed, Joined, Progress, Repair, Reveal, ToDevice, Work
 from fedgc.train import Engine, Lasting
@@ -26,7 +27,7 @@ class Errand:
         self._device = device
         self._clock = clock
         self.lines: Final[list[Said]] = []
-        self.codewords: Final[dict[StreamId, Vector]] = {}
+        self.codewords: Final[dict[StreamId, Packed]] = {}
 
     def run(self, letter: Letter) -> None:
         """Do what the letter asks for, until that is done or its lease is over."""
@@ -61,7 +62,9 @@ class Errand:
                 if command.mix is None:
                     raise BadMessage(f"{type(command).__name__}: saw no mix, needed one for coded work")
                 stream = StreamId("codeword", command.round, command.attempt)
-                vector = packed(self._engine.codeword(command.mix))
+                vector = shortened(
+                    self._engine.codeword(command.mix), Wire(command.wire), stream, self._device
+                )
                 self.codewords[stream] = vector
                 self.lines.append(offer_of(stream, vector))
             case _:

@@ -11,7 +11,7 @@ from typing import Final
 from fedgc.flower import wire
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.channel import Channel
-from fedgc.flower.pieces import Incoming, Outgoing, Vector
+from fedgc.flower.pieces import Incoming, Outgoing, Packed
 from fedgc.flower.wire import Ack, Offer, Piece, Ping, Position, StreamId
 
 Count = Callable[[int], Amounts]
@@ -41,7 +41,7 @@ class Flow:
         """Say something, so that the other end knows that this one is there."""
         self._pings = True
 
-    def announce(self, offer: Offer, vector: Vector, *, at_once: bool) -> None:
+    def announce(self, offer: Offer, vector: Packed, *, at_once: bool) -> None:
         """Offer a vector; it flows at once, or rests until it is granted."""
         self._outgoing[offer.stream] = Outgoing(offer, vector, self._piece_bytes)
         if not at_once:

@@ -19,10 +19,11 @@ from typing import Any, Final, get_args
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
+from fedgc.codes import Wire, unpack
 from fedgc.errors import BadMessage, BadVector
 from fedgc.flower import identity, wire
 from fedgc.flower.identity import Identity
-from fedgc.flower.pieces import NUMBER, Vector, digest_of
+from fedgc.flower.pieces import NUMBER, Form, Packed, Vector, check_finite, digest_of
 from fedgc.flower.wire import Numbered, Offer, StreamId
 from fedgc.messages import WIRE_VERSION, Failed, Joined, Progress, ToDevice
 
@@ -110,7 +111,7 @@ def read_letter(content: RecordDict, device: str) -> Letter:
 
 
 def write_answer(
-    letter: Letter, who: Identity, name: str, lines: list[Said], codewords: dict[StreamId, Vector]
+    letter: Letter, who: Identity, name: str, lines: list[Said], codewords: dict[StreamId, Packed]
 ) -> RecordDict:
     """Return what a device answers."""
     frames = [wire.encode(line) for line in lines]
@@ -147,20 +148,21 @@ def read_answer(content: RecordDict, letter: Letter, now: float) -> Answer:
     return Answer(device, name, lines, MappingProxyType(codewords), sum(map(len, frames)))
 
 
-def codeword(offer: Offer, array: Array, numbers: int) -> Vector:
+def codeword(offer: Offer, array: Array, form: Form) -> Vector:
     """Return the codeword that was offered, checked, or raise BadVector."""
-    needed = numbers * NUMBER.itemsize
-    if offer.size != needed or len(array.data) > needed + _NUMPY_HEADER:
-        raise BadVector(f"{offer.stream}: saw {len(array.data)} bytes, needed {needed}")
+    if offer.size != form.size or len(array.data) > form.size + _NUMPY_HEADER:
+        raise BadVector(f"{offer.stream}: saw {len(array.data)} bytes, needed {form.size}")
     try:
-        vector = array.numpy()
+        came: Packed = array.numpy()
     except (ValueError, TypeError, EOFError) as error:
         raise BadVector(f"{offer.stream}: needed an array of numpy ({error})") from error
-    if vector.dtype != NUMBER or vector.shape != (numbers,):
-        raise BadVector(f"{offer.stream}: saw {vector.dtype} {vector.shape}, needed float32 ({numbers},)")
-    if not np.isfinite(vector).all():
-        raise BadVector(f"{offer.stream}: saw NaN or Inf, needed finite numbers")
-    if digest_of(vector) != offer.digest:
+    kind = NUMBER if form.wire is Wire.FLOAT32 else np.dtype(np.uint8)
+    shape = (form.size // kind.itemsize,)
+    if came.dtype != kind or came.shape != shape:
+        raise BadVector(f"{offer.stream}: saw {came.dtype} {came.shape}, needed {kind} {shape}")
+    vector = unpack(came.view(np.uint8), form.wire, form.numbers)
+    check_finite(vector, offer.stream)
+    if digest_of(came) != offer.digest:
         raise BadVector(f"{offer.stream}: the digest of what arrived is not the one announced")
     return vector
 

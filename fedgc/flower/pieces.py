@@ -4,14 +4,19 @@ The sender keeps a window of unacknowledged pieces in flight, so that small line
 large vector. The receiver takes bytes in order, ignores what it has, and checks as it goes: the size
 before it allocates, every number when its bytes are whole, and the digest at the end.
 
+Models travel as float32, codewords as the round says (`Form`): float32, bf16 or int8.
+
 A codeword of 758 MB whose last acknowledgement is lost costs one small line here, not the codeword.
 """
 
 import hashlib
+import zlib
+from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
+from fedgc.codes import Wire, pack, packed_bytes, unpack
 from fedgc.errors import BadMessage, BadVector
 from fedgc.flower.wire import Offer, Piece, StreamId
 
@@ -19,9 +24,27 @@ WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s o
 NUMBER: Final = np.dtype("<f4")
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
+Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous: what its bytes hold is its Form's business
 
 
-def digest_of(vector: Vector) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Form:
+    """How many numbers a vector has, and in what format they travel.
+
+    >>> Form(1000, Wire.BF16).size
+    2000
+    """
+
+    numbers: int
+    wire: Wire = Wire.FLOAT32
+
+    @property
+    def size(self) -> int:
+        """Bytes of the whole vector."""
+        return packed_bytes(self.numbers, self.wire)
+
+
+def digest_of(vector: Packed) -> bytes:
     """Return the digest of a vector's bytes."""
     return hashlib.sha256(vector.data.cast("B")).digest()
 
@@ -31,10 +54,25 @@ def packed(vector: np.ndarray[Any, np.dtype[Any]]) -> Vector:
     return np.ascontiguousarray(vector, NUMBER)
 
 
+def shortened(vector: np.ndarray[Any, np.dtype[Any]], wire: Wire, stream: StreamId, device: str) -> Packed:
+    """Return a codeword as it travels in this format.
+
+    The chance that rounds int8 follows from who sends what: a process that starts again sends the same bytes,
+    and goes on in the middle of them.
+    """
+    if wire is Wire.FLOAT32:
+        return packed(vector)
+    return pack(
+        packed(vector),
+        wire,
+        np.random.default_rng([stream.number, stream.attempt, zlib.crc32(device.encode())]),
+    )
+
+
 class Outgoing:
     """A vector on its way out; many of them can share one vector."""
 
-    def __init__(self, offer: Offer, vector: Vector, piece_bytes: int) -> None:
+    def __init__(self, offer: Offer, vector: Packed, piece_bytes: int) -> None:
         self.offer: Final = offer
         self._bytes = vector.data.cast("B")
         self._piece = piece_bytes
@@ -70,14 +108,17 @@ class Outgoing:
 class Incoming:
     """A vector on its way in."""
 
-    def __init__(self, offer: Offer, numbers: int) -> None:
-        """Make room for the offered vector, which must have `numbers` numbers."""
-        needed = numbers * NUMBER.itemsize
-        if offer.size != needed:
-            raise BadVector(f"{offer.stream}: saw {offer.size} bytes, needed {needed} ({numbers} numbers)")
+    def __init__(self, offer: Offer, form: Form) -> None:
+        """Make room for the offered vector, which must have this form."""
+        if offer.size != form.size:
+            raise BadVector(
+                f"{offer.stream}: saw {offer.size} bytes, needed {form.size}"
+                f" ({form.numbers} numbers as {form.wire})"
+            )
         self.offer: Final = offer
-        self._vector: Vector = np.empty(numbers, NUMBER)
-        self._bytes = self._vector.data.cast("B")
+        self._form = form
+        self._packed = np.empty(form.size, np.uint8)
+        self._bytes = self._packed.data
         self._checked = 0
         self._hash = hashlib.sha256()
         self.received = 0
@@ -105,15 +146,24 @@ class Incoming:
         """Return the vector once it is whole and is what was offered."""
         if not self.whole or self._hash.digest() != self.offer.digest:
             raise BadVector(f"{self.offer.stream}: the digest of what arrived is not the one announced")
-        return self._vector
+        vector = unpack(self._packed, self._form.wire, self._form.numbers)
+        if self._form.wire is not Wire.FLOAT32:  # those were checked as they came
+            check_finite(vector, self.offer.stream)
+        return vector
 
     def _check_numbers(self) -> None:
-        end = self.received // NUMBER.itemsize
-        if not np.isfinite(self._vector[self._checked : end]).all():
-            raise BadVector(f"{self.offer.stream}: NaN or Inf among numbers {self._checked} to {end}")
-        self._checked = end
+        if self._form.wire is Wire.FLOAT32:
+            end = self.received // NUMBER.itemsize
+            check_finite(self._packed.view(NUMBER)[self._checked : end], self.offer.stream)
+            self._checked = end
 
 
-def offer_of(stream: StreamId, vector: Vector) -> Offer:
+def check_finite(numbers: Vector, stream: StreamId) -> None:
+    """Raise BadVector unless all numbers are finite."""
+    if not np.isfinite(numbers).all():
+        raise BadVector(f"{stream}: saw NaN or Inf, needed finite numbers")
+
+
+def offer_of(stream: StreamId, vector: Packed) -> Offer:
     """Return what announces a vector."""
     return Offer(stream, vector.nbytes, digest_of(vector))

@@ -24,8 +24,8 @@ from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.desk import Surroundings
 from fedgc.flower.letter import Answer, Letter, Shelved, codeword
-from fedgc.flower.pieces import Vector, digest_of, packed
-from fedgc.flower.seat import codeword_numbers
+from fedgc.flower.pieces import Form, Vector, digest_of, packed
+from fedgc.flower.seat import form_asked
 from fedgc.flower.wire import Offer, StreamId
 from fedgc.messages import (
     Close,
@@ -63,7 +63,7 @@ class _Box:
     work: Work | None = None  # of the last round that it had a part in
     left: tuple[int, ...] = ()  # of its order: not reported yet
     asks: list[Reveal | Repair] = field(default_factory=list)
-    expected: dict[StreamId, int] = field(default_factory=dict)  # how many numbers each codeword has
+    expected: dict[StreamId, Form] = field(default_factory=dict)
     out: Letter | None = None
     owed: tuple[Reveal | Repair, ...] = ()  # what the letter that is out asks for
     pace_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
@@ -113,7 +113,7 @@ class Post:
                 case Reveal() | Repair():
                     box.asks.append(command)
                     stream = StreamId("codeword", command.round, command.attempt)
-                    box.expected[stream] = codeword_numbers(self._numbers, command)
+                    box.expected[stream] = form_asked(self._numbers, command)
                 case Close():
                     self._close(box, command)
                 case _:
@@ -315,9 +315,9 @@ class Post:
             raise BadVector(f"{stream}: it was asked for, and did not come")
         vector = codeword(offer, array, box.expected.pop(stream))
         self._ready[box.device, stream] = vector
-        self._account(box.device).add(Amounts(up_bytes=vector.nbytes), stream.number)
+        self._account(box.device).add(Amounts(up_bytes=offer.size), stream.number)
         now = self._around.clock()
-        self._emit(Codeword(now, box.device, stream.number, stream.attempt, 0.0, vector.nbytes))
+        self._emit(Codeword(now, box.device, stream.number, stream.attempt, 0.0, offer.size))
 
     # ---- what goes wrong
 

@@ -7,21 +7,23 @@ the frames and the events.
 import asyncio
 from typing import Final
 
+from fedgc.codes import Wire
 from fedgc.errors import BadMessage, BadVector
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.flow import Flow
-from fedgc.flower.pieces import NUMBER, Incoming, Vector
+from fedgc.flower.pieces import Form, Incoming, Vector
 from fedgc.flower.wire import Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.messages import Close, Refuse, Repair, Reveal, ToDevice, Work
 
 
-def codeword_numbers(numbers: int, command: Reveal | Repair) -> int:
-    """Return how many numbers the codeword has that this command asks for.
+def form_asked(numbers: int, command: Reveal | Repair) -> Form:
+    """Return the form of the codeword that this command asks for.
 
-    >>> codeword_numbers(10, Reveal("a", 1, 0, "local", None))
-    10
+    >>> form_asked(10, Reveal("a", 1, 0, "local", None)).size
+    40
     """
-    return numbers if command.mix is None else -(-numbers // command.mix.blocks)
+    asked = numbers if command.mix is None else -(-numbers // command.mix.blocks)
+    return Form(asked, Wire(command.wire))
 
 
 class Seat:
@@ -38,7 +40,7 @@ class Seat:
         self._numbers = numbers
         self.model_since = 0.0  # when the model that is on its way was announced
         self._version: int | None = None
-        self._expected: dict[StreamId, int] = {}
+        self._expected: dict[StreamId, Form] = {}
         self._offers: dict[StreamId, Offer] = {}
         self._done: set[StreamId] = set()
 
@@ -51,7 +53,7 @@ class Seat:
             self._send_model(command.version, model, now)
         elif isinstance(command, Reveal | Repair):
             stream = StreamId("codeword", command.round, command.attempt)
-            self._expected[stream] = codeword_numbers(self._numbers, command)
+            self._expected[stream] = form_asked(self._numbers, command)
         elif isinstance(command, Close):
             self.forget(command.round)
         self.flow.channel.say(command)
@@ -74,7 +76,7 @@ class Seat:
             return stream.source == "codeword" and stream.number <= round_
 
         self.flow.withdraw(old)
-        self._expected = {stream: n for stream, n in self._expected.items() if not old(stream)}
+        self._expected = {stream: form for stream, form in self._expected.items() if not old(stream)}
         self._offers = {stream: offer for stream, offer in self._offers.items() if not old(stream)}
         self._done = {stream for stream in self._done if not old(stream)}
 
@@ -95,8 +97,8 @@ class Seat:
         needed = self._expected.get(stream)
         if needed is None:
             raise BadVector(f"{stream}: nobody asked for it")
-        if offer.size != needed * NUMBER.itemsize:
-            raise BadVector(f"{stream}: saw {offer.size} bytes, needed {needed * NUMBER.itemsize}")
+        if offer.size != needed.size:
+            raise BadVector(f"{stream}: saw {offer.size} bytes, needed {needed.size}")
         self._offers[stream] = offer
         return True
 

@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 
 import grpc
 
+from fedgc.codes import Wire
 from fedgc.errors import BadMessage, BadVector
 from fedgc.flower import identity, wire
 from fedgc.flower.accounts import Accounts, Amounts
@@ -22,7 +23,7 @@ from fedgc.flower.certificate import fingerprint
 from fedgc.flower.flow import Flow
 from fedgc.flower.identity import Identity
 from fedgc.flower.options import PINGS, SILENCE, client_options
-from fedgc.flower.pieces import Incoming, Vector, offer_of, packed
+from fedgc.flower.pieces import Form, Incoming, Vector, offer_of, shortened
 from fedgc.flower.wire import (
     Ack,
     Bye,
@@ -40,7 +41,7 @@ from fedgc.flower.wire import (
     Unwanted,
     Welcome,
 )
-from fedgc.messages import WIRE_VERSION, Close, ToDevice, Work
+from fedgc.messages import WIRE_VERSION, Close, Repair, Reveal, ToDevice, Work
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
@@ -147,10 +148,11 @@ class Session:
             self._flow.channel.say(event)
             self._changed.notify_all()
 
-    def offer(self, round_: int, attempt: int, vector: Any) -> None:  # noqa: ANN401  any array of floats
+    def offer(self, asked: Reveal | Repair, vector: Any) -> None:  # noqa: ANN401  any array of floats
         """Send a codeword as soon as the listener has a slot for it."""
-        flat = packed(vector)
-        offer = offer_of(StreamId("codeword", round_, attempt), flat)
+        stream = StreamId("codeword", asked.round, asked.attempt)
+        flat = shortened(vector, Wire(asked.wire), stream, self._who.device)
+        offer = offer_of(stream, flat)
         with self._changed:
             self._flow.announce(offer, flat, at_once=False)
             self._changed.notify_all()
@@ -324,7 +326,7 @@ class Session:
             raise BadMessage(f"{offer.stream}: the server offered it, needed a model")
         self._flow.withdraw(lambda stream: stream.source == "model")
         try:
-            self._flow.incoming[offer.stream] = Incoming(offer, self._terms.numbers)
+            self._flow.incoming[offer.stream] = Incoming(offer, Form(self._terms.numbers))
         except BadVector as error:  # the server trains another model: no new stream puts that right
             self._finish(str(error))
 

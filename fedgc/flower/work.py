@@ -71,7 +71,7 @@ class Worker:
             case Reveal() | Repair():
                 if command.mix is None:
                     raise BadMessage(f"{type(command).__name__}: saw no mix, needed one for coded work")
-                session.offer(command.round, command.attempt, self.engine.codeword(command.mix))
+                session.offer(command, self.engine.codeword(command.mix))
             case Close():
                 self._close(session, command)
             case Refuse():

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedgc.codes import EPSILON, Wire
 from fedgc.errors import BadMessage, BadVector
-from fedgc.flower.pieces import WINDOW, Incoming, Outgoing, offer_of, packed
+from fedgc.flower.pieces import WINDOW, Form, Incoming, Outgoing, offer_of, packed, shortened
 from fedgc.flower.wire import Piece, StreamId
 
 STREAM = StreamId("codeword", 3, 1)
@@ -28,7 +29,7 @@ def test_a_vector_arrives_bit_for_bit_over_repeats_breaks_and_lost_acknowledgeme
 ) -> None:
     vector = some(numbers)
     offer = offer_of(STREAM, vector)
-    source, sink = Outgoing(offer, vector, piece_bytes), Incoming(offer, numbers)
+    source, sink = Outgoing(offer, vector, piece_bytes), Incoming(offer, Form(numbers))
     steps = iter(faults)
     while not sink.whole:
         fault = next(steps, "ok")
@@ -63,6 +64,32 @@ def test_no_more_than_a_window_is_on_its_way() -> None:
     assert source.next_piece() is not None
 
 
+@given(numbers=st.integers(1, 3000), piece_bytes=st.integers(1, 700), wire=st.sampled_from(Wire))
+def test_a_codeword_arrives_in_the_format_it_was_asked_for(
+    numbers: int, piece_bytes: int, wire: Wire
+) -> None:
+    vector, form = some(numbers), Form(numbers, wire)
+    short = shortened(vector, wire, STREAM, "me")
+    assert short.nbytes == form.size
+    offer = offer_of(STREAM, short)
+    assert offer == offer_of(STREAM, shortened(vector, wire, STREAM, "me"))  # a new process goes on in it
+    source, sink = Outgoing(offer, short, piece_bytes), Incoming(offer, form)
+    send_all(source, sink)
+    arrived = sink.finish()
+    assert arrived.dtype == np.float32
+    np.testing.assert_allclose(arrived, vector, atol=EPSILON[wire] * 2 * np.abs(vector).max())
+
+
+@pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8])
+def test_a_short_codeword_without_sense_is_refused_when_it_is_whole(wire: Wire) -> None:
+    short = np.full(Form(100, wire).size, 0xFF, np.uint8)  # NaN as bf16, and as the scale of int8
+    offer = offer_of(STREAM, short)
+    source, sink = Outgoing(offer, short, 64), Incoming(offer, Form(100, wire))
+    send_all(source, sink)
+    with pytest.raises(BadVector, match="NaN or Inf"):
+        sink.finish()
+
+
 def test_pieces_are_views_of_the_one_vector() -> None:
     vector = some(100)
     piece = Outgoing(offer_of(STREAM, vector), vector, 64).next_piece()
@@ -79,7 +106,7 @@ def test_a_number_that_is_none_is_found_in_the_piece_that_completes_it(
     vector = some(100)
     vector[place] = bad
     offer = offer_of(STREAM, vector)
-    source, sink = Outgoing(offer, vector, piece_bytes), Incoming(offer, 100)
+    source, sink = Outgoing(offer, vector, piece_bytes), Incoming(offer, Form(100))
     with pytest.raises(BadVector, match="NaN or Inf"):
         send_all(source, sink)
     assert (sink.received - 1) // 4 >= place > (sink.received - piece_bytes) // 4 - 1
@@ -88,12 +115,12 @@ def test_a_number_that_is_none_is_found_in_the_piece_that_completes_it(
 def test_another_size_is_refused_before_there_is_room_for_it() -> None:
     huge = replace(offer_of(STREAM, some(4)), size=2**60)
     with pytest.raises(BadVector, match="needed 400"):
-        Incoming(huge, 100)
+        Incoming(huge, Form(100))
 
 
 def test_bytes_that_are_not_those_announced_are_refused() -> None:
     offer = replace(offer_of(STREAM, some(4)), digest=bytes(32))
-    source, sink = Outgoing(offer, some(4), 64), Incoming(offer, 4)
+    source, sink = Outgoing(offer, some(4), 64), Incoming(offer, Form(4))
     piece = source.next_piece()
     assert piece is not None
     sink.accept(piece)
@@ -102,7 +129,7 @@ def test_bytes_that_are_not_those_announced_are_refused() -> None:
 
 
 def test_a_gap_and_a_foreign_piece_are_refused() -> None:
-    sink = Incoming(offer_of(STREAM, some(4)), 4)
+    sink = Incoming(offer_of(STREAM, some(4)), Form(4))
     with pytest.raises(BadVector, match="needed 0"):
         sink.accept(Piece(STREAM, 8, 16, memoryview(b"12345678")))
     with pytest.raises(BadVector, match="were offered"):

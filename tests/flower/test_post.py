@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 from flwr.app import Array, RecordDict
 
+from fedgc.codes import Wire
 from fedgc.errors import BadMessage, NotAdmitted
 from fedgc.flower import letter as letters
 from fedgc.flower.desk import Surroundings
 from fedgc.flower.letter import Letter, Shelved
-from fedgc.flower.pieces import digest_of, offer_of
+from fedgc.flower.pieces import Form, digest_of, offer_of, shortened
 from fedgc.flower.post import AGAIN_S, FIRST_LEASE_S, LEASE_RATIO, Post
 from fedgc.flower.wire import StreamId
 from fedgc.messages import (
@@ -152,6 +153,20 @@ def test_a_lease_is_what_the_work_should_take_and_half_as_much_again(desk) -> No
     node.says()
     desk.post.send(work(node.device, round=7, lease_s=9.0))
     assert node.next().lease_s == 9.0
+
+
+@pytest.mark.parametrize("wire", ["bf16", "int8"])
+def test_a_codeword_may_come_in_a_short_format(desk, wire: str) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    node.next()
+    node.says(progress(0))
+    desk.post.send(Reveal(node.device, 5, 0, "local", None, wire))
+    node.next()
+    stream = StreamId("codeword", 5, 0)
+    node.gives(stream, shortened(np.ones(NUMBERS, np.float32), Wire(wire), stream, node.device))
+    np.testing.assert_allclose(desk.post.take(node.device, 5, 0), np.ones(NUMBERS), rtol=1e-6)
+    assert desk.post.settle(node.device).up_bytes == Form(NUMBERS, Wire(wire)).size
 
 
 def test_a_codeword_is_asked_for_at_once_and_comes_checked(desk) -> None:

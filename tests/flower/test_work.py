@@ -81,6 +81,17 @@ def test_it_joins_works_and_sends_its_codeword(link) -> None:
         assert (link.listener.take(device, 1, 0) == 2.0).all()
 
 
+@pytest.mark.parametrize("wire", ["bf16", "int8"])
+def test_it_sends_its_codeword_in_the_format_that_was_asked_for(link, wire: str) -> None:
+    with serving(link) as (_, device, _):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(device))
+        link.event(Progress)
+        link.listener.send(Reveal(device, 1, 0, "coded", Mix((0,), ((1.0, 2.0),)), wire))
+        assert link.event(Codeword).size_bytes < 4 * (link.numbers // 2)
+        np.testing.assert_allclose(link.listener.take(device, 1, 0), 2.0, rtol=1e-6)
+
+
 def test_a_resting_engine_is_woken_by_a_command(link) -> None:
     with serving(link) as (engine, device, _):
         engine.rests_s = 3600.0
