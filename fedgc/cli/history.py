@@ -23,6 +23,7 @@ from fedgc.store.views import Device, Pace, Round, Run
 BARS: Final = "▁▂▃▄▅▆▇█"
 TREND_WIDTH: Final = 16
 SHOWN_RUNS: Final = 5
+SHOWN_AUDIT: Final = 50
 WATCH_S: Final = 1.0
 ALIVE_S: Final = 60.0  # a run that said nothing for so long has probably died
 
@@ -140,6 +141,7 @@ def status(store: Store, run: str | None) -> Answer:
     chosen = store.run(run) if run else runs[0]
     last = store.rounds(chosen.run, after=(chosen.last_round or 0) - 1)
     devices, decisions = store.devices(), store.decisions(chosen.run)
+    audit = store.audited(chosen.run, SHOWN_AUDIT)
     figures = {
         "store": store.name,
         "runs": runs,
@@ -147,8 +149,11 @@ def status(store: Store, run: str | None) -> Answer:
         "last_round": _round_figures(last[-1]) if last else None,
         "devices": devices,
         "decisions": decisions[-SHOWN_RUNS:],
+        "audit": audit,
     }
     why = [f"round {each.round}: {each.what}: {each.reason}" for each in decisions[-3:]]
+    refused = [each for each in audit if each.kind == "refused"][-3:]
+    why += [f"refused: {each.who or 'a stranger'}: {each.what}" for each in refused]
     return Answer(
         figures, lambda: Group(_runs_table(runs), _run_lines(chosen, last, why), _seen_table(devices))
     )

@@ -7,7 +7,6 @@ May import: config, errors, messages, and this room's machines (admission, seat,
 """
 
 import contextlib
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from logging import Logger
@@ -20,6 +19,7 @@ from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.admission import Admission
 from fedgc.flower.flow import Flow
 from fedgc.flower.pieces import Incoming, Vector
+from fedgc.flower.refusals import Audit, Refusals, unheard
 from fedgc.flower.seat import Seat
 from fedgc.flower.slots import Slots
 from fedgc.flower.wire import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
@@ -45,6 +45,7 @@ class Surroundings:
     entropy: Callable[[int], bytes]
     wall: Callable[[], float]  # seconds since 1970, for the certificate alone
     log: Logger
+    audit: Audit = unheard
 
 
 class Desk:
@@ -73,7 +74,7 @@ class Desk:
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
         self.seats: Final[dict[str, Seat]] = {}
-        self.refused: Final[Counter[str]] = Counter()
+        self.refusals: Final = Refusals(around.log, around.audit)
 
     # ---- for the driver
 
@@ -96,7 +97,7 @@ class Desk:
         try:
             seat.command(command, model, self._around.clock())
         except BadMessage as error:  # it has left too much unheard
-            self.count(error)
+            self.refusals.count(error, seat.device)
             self.lose(seat)
             return
         self._give_up_unwanted(seat)
@@ -131,6 +132,7 @@ class Desk:
         seat = self.seats.get(device)
         if self._admission.is_new(hello, device, seat):
             seat = self._new_seat(device, hello.credential)
+            self._around.audit("joined", device, f"over a session, with key {hello.key.hex()}")
         elif seat is None:
             raise BadMessage("hello: a ticket without a seat")
         seat.stream = None  # the device may have left a stream that we still take for open
@@ -251,16 +253,8 @@ class Desk:
         self._emit(Codeword(now, seat.device, stream.number, stream.attempt, seconds, size))
 
     def _refuse(self, seat: Seat, round_: int, error: Refused) -> None:
-        self.count(error)
+        self.refusals.count(error, seat.device)
         seat.refuse(round_, str(error)[:LONGEST_REASON])
-
-    def count(self, error: Exception) -> None:
-        """Count what was refused; the first of each kind is logged."""
-        kind = type(error).__name__
-        self.refused[kind] += 1
-        if self.refused[kind] == 1:
-            said = str(error)[:LONGEST_REASON]
-            self._around.log.warning("refused (the first of its kind is shown): %s: %s", kind, said)
 
     # ---- slots
 

@@ -24,7 +24,7 @@ from fedgc.flower.links import Link
 from fedgc.flower.pieces import Vector
 from fedgc.flower.sink import Live, LiveDevice, Sink
 from fedgc.history import DeviceRow, RoundRow, Speeds
-from fedgc.messages import Add, Event, Tick
+from fedgc.messages import Add, Event, Refuse, Tick
 from fedgc.run import Append, Apply, Chose, Finished, Output, Run, RunState
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.task import Task
@@ -115,6 +115,9 @@ class Driver:
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
                 self.finished = output
+            case Refuse(device, round_, reason):
+                self._job.sink.audited("refused", device, f"round {round_}: {reason}")
+                link.send(output)
             case _:
                 link.send(output)
 

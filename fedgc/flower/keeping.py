@@ -4,16 +4,21 @@ The driver's clock is its own; the store wants seconds since 1970, and gets them
 taken when the sink is made.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, replace
+from threading import Lock
+from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
 from fedgc.flower.sink import Live
 from fedgc.history import RoundRow
 from fedgc.store.keeper import Keeper
-from fedgc.store.records import Appended, Begun, Decided, Ended, Evaluated, Present, Seen
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
+
+AUDITED: Final = 100  # of one kind and one device in a run: nobody fills the record by being refused
 
 
 class KeptSink:
@@ -27,6 +32,8 @@ class KeptSink:
         self._offset_s = offset_s
         self._seen: dict[str, tuple[str, str]] = {}
         self._ended = False
+        self._audits: Counter[tuple[str, str]] = Counter()
+        self._audits_lock = Lock()
 
     @contextmanager
     def recorded(self, config: RunConfig) -> Iterator[None]:
@@ -45,6 +52,7 @@ class KeptSink:
     def _end(self, state: str, reason: str) -> None:
         if not self._ended:
             self._ended = True
+            self._sum_up()
             self._keeper.put(Ended(self._wall(), self._run, state, reason))
 
     def stopped(self, reason: str) -> None:
@@ -71,3 +79,19 @@ class KeptSink:
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
         """Keep a plan, with what it was made from."""
         self._keeper.put(Decided(self._wall(), self._run, round_, "plan", basis, reason))
+
+    def audited(self, kind: str, who: str, what: str) -> None:
+        """Put on record who joined, what was refused, which keys are in use."""
+        with self._audits_lock:
+            self._audits[kind, who] += 1
+            count = self._audits[kind, who]
+        if count <= AUDITED:
+            self._keeper.put(Audited(self._wall(), kind, who, what, self._run))
+
+    def _sum_up(self) -> None:
+        """Say how often it was, where not all of it is on record."""
+        with self._audits_lock:
+            many = [(each, count) for each, count in self._audits.items() if count > AUDITED]
+        for (kind, who), count in many:
+            what = f"{count} times in this run, {AUDITED} of them on record"
+            self._keeper.put(Audited(self._wall(), kind, who, what, self._run))

@@ -67,6 +67,7 @@ class Answer:
     """What a device says to one letter."""
 
     device: str
+    key: bytes
     name: str
     lines: tuple[Said, ...]
     codewords: "MappingProxyType[StreamId, Array]"
@@ -145,7 +146,7 @@ def read_answer(content: RecordDict, letter: Letter, now: float) -> Answer:
         for line in lines
         if isinstance(line, Offer) and _key(line.stream) in arrays
     }
-    return Answer(device, name, lines, MappingProxyType(codewords), sum(map(len, frames)))
+    return Answer(device, key, name, lines, MappingProxyType(codewords), sum(map(len, frames)))
 
 
 def codeword(offer: Offer, array: Array, form: Form) -> Vector:

@@ -62,6 +62,8 @@ class Listener:
         """Bind and serve; return the address that devices are told."""
         self._thread.start()
         self._address = self._wait(self._serve_at(self._config.bind))
+        known_by = fingerprint(self._certificate.public).hex()
+        self._around.audit("key", "server", f"sessions at {self._address}, certificate {known_by}")
         return self._address
 
     def close(self, reason: str) -> None:
@@ -123,7 +125,7 @@ class Listener:
     @property
     def refused(self) -> Counter[str]:
         """How much was refused, by kind of error."""
-        return self._desk.refused
+        return self._desk.refusals.counts
 
     # ---- the listener's thread
 
@@ -166,7 +168,7 @@ class Listener:
         try:
             seat, welcome = await self._admitted(context)
         except (Refused, TimeoutError) as error:
-            self._desk.count(error)
+            self._desk.refusals.count(error)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(self._config.grace_s):
                     await context.write(wire.encode(Denied(str(error) or "no hello in time")))
@@ -181,7 +183,7 @@ class Listener:
             while seat.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
                 self._desk.arrived(seat, frame)
         except BadMessage as error:  # a peer whose lines are out of step: no new stream puts that right
-            self._desk.count(error)
+            self._desk.refusals.count(error, seat.device)
             self._desk.lose(seat)
             await context.write(wire.encode(Denied(str(error))))
         finally:

@@ -24,6 +24,7 @@ WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s o
 NUMBER: Final = np.dtype("<f4")
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
+Numbers = np.ndarray[Any, np.dtype[Any]]  # any array of floats
 Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous: what its bytes hold is its Form's business
 
 
@@ -49,12 +50,12 @@ def digest_of(vector: Packed) -> bytes:
     return hashlib.sha256(vector.data.cast("B")).digest()
 
 
-def packed(vector: np.ndarray[Any, np.dtype[Any]]) -> Vector:
+def packed(vector: Numbers) -> Vector:
     """Return `vector` as it travels: contiguous float32, without a copy where it is that already."""
     return np.ascontiguousarray(vector, NUMBER)
 
 
-def shortened(vector: np.ndarray[Any, np.dtype[Any]], wire: Wire, stream: StreamId, device: str) -> Packed:
+def shortened(vector: Numbers, wire: Wire, stream: StreamId, device: str) -> Packed:
     """Return a codeword as it travels in this format.
 
     The chance that rounds int8 follows from who sends what: a process that starts again sends the same bytes,

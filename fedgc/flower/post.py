@@ -25,6 +25,7 @@ from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.desk import Surroundings
 from fedgc.flower.letter import Answer, Letter, Shelved, codeword
 from fedgc.flower.pieces import Form, Vector, digest_of, packed
+from fedgc.flower.refusals import Refusals
 from fedgc.flower.seat import form_asked
 from fedgc.flower.wire import Offer, StreamId
 from fedgc.messages import (
@@ -88,7 +89,7 @@ class Post:
         self._names: dict[str, str] = {}
         self._lock = threading.RLock()  # names are asked for while an event is on its way out
         self.wanted: Final = threading.Event()  # there may be a letter to send
-        self.refused: Final[Counter[str]] = Counter()
+        self.refusals: Final = Refusals(around.log, around.audit)
 
     # ---- for the driver
 
@@ -130,6 +131,11 @@ class Post:
         for key in [each for each in self._ready if each[0] == box.device]:
             if key[1].number <= command.round:
                 del self._ready[key]
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How much was refused, by kind of error."""
+        return self.refusals.counts
 
     def take(self, device: str, round_: int, attempt: int) -> Vector:
         """Return a whole codeword, and forget it."""
@@ -196,7 +202,7 @@ class Post:
             try:
                 self._hear(box, answer(letter))
             except Refused as error:
-                self._count(error)
+                self.refusals.count(error, box.device)
                 self._failed(box)
 
     def failed(self, node: int, reason: str) -> None:
@@ -267,6 +273,7 @@ class Post:
         self._names[answer.device] = answer.name
         self._account(answer.device).add(Amounts(control_bytes=answer.control_bytes))
         if not box.device and joined is not None:
+            self._around.audit("joined", answer.device, f"over messages, with key {answer.key.hex()}")
             self._admit(box, joined)
             return
         for line in answer.lines:
@@ -304,7 +311,7 @@ class Post:
             try:
                 self._receive(box, answer, offers.get(stream), stream)
             except BadVector as error:
-                self._count(error)
+                self.refusals.count(error, box.device)
                 if ask.round not in failed:
                     self._emit(Failed(self._around.clock(), box.device, ask.round, str(error)))
         box.owed = ()
@@ -331,12 +338,6 @@ class Post:
         box.left, box.asks, box.owed, box.expected = (), [], (), {}
         if device:
             self._emit(Lost(self._around.clock(), device))
-
-    def _count(self, error: Exception) -> None:
-        kind = type(error).__name__
-        self.refused[kind] += 1
-        if self.refused[kind] == 1:
-            self._around.log.warning("refused (the first of its kind is shown): %s: %s", kind, error)
 
     def _account(self, device: str) -> Accounts:
         return self._accounts.setdefault(device, Accounts())

@@ -23,7 +23,7 @@ from fedgc.flower.certificate import fingerprint
 from fedgc.flower.flow import Flow
 from fedgc.flower.identity import Identity
 from fedgc.flower.options import PINGS, SILENCE, client_options
-from fedgc.flower.pieces import Form, Incoming, Vector, offer_of, shortened
+from fedgc.flower.pieces import Form, Incoming, Numbers, Vector, offer_of, shortened
 from fedgc.flower.wire import (
     Ack,
     Bye,
@@ -41,7 +41,7 @@ from fedgc.flower.wire import (
     Unwanted,
     Welcome,
 )
-from fedgc.messages import WIRE_VERSION, Close, Repair, Reveal, ToDevice, Work
+from fedgc.messages import WIRE_VERSION, Close, ToDevice, Work
 
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
@@ -148,10 +148,10 @@ class Session:
             self._flow.channel.say(event)
             self._changed.notify_all()
 
-    def offer(self, asked: Reveal | Repair, vector: Any) -> None:  # noqa: ANN401  any array of floats
-        """Send a codeword as soon as the listener has a slot for it."""
-        stream = StreamId("codeword", asked.round, asked.attempt)
-        flat = shortened(vector, Wire(asked.wire), stream, self._who.device)
+    def offer(self, round_: int, attempt: int, vector: Numbers, wire: Wire = Wire.FLOAT32) -> None:
+        """Send a codeword, in this format, as soon as the listener has a slot for it."""
+        stream = StreamId("codeword", round_, attempt)
+        flat = shortened(vector, wire, stream, self._who.device)
         offer = offer_of(stream, flat)
         with self._changed:
             self._flow.announce(offer, flat, at_once=False)

@@ -1,6 +1,6 @@
 """Where a run's history goes: the seam between the driver and whoever keeps or shows it.
 
-All functions are called in the driver's thread, between two events: they must be quick.
+All functions but `audited` are called in the driver's thread, between two events: they must be quick.
 """
 
 from collections.abc import Mapping
@@ -54,6 +54,9 @@ class Sink(Protocol):
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
         """Another plan holds from this round on."""
 
+    def audited(self, kind: str, who: str, what: str) -> None:
+        """Somebody joined, something was refused, a key is in use; said from any thread."""
+
 
 class Silence:
     """A sink that keeps nothing."""
@@ -71,4 +74,7 @@ class Silence:
         """Keep nothing."""
 
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
+        """Keep nothing."""
+
+    def audited(self, kind: str, who: str, what: str) -> None:
         """Keep nothing."""

@@ -145,7 +145,7 @@ class FedGC(Strategy):
     def _links(self, driver: Driver, run: str) -> tuple[Links, Ways]:
         """Return the links that the settings allow, as the driver and as the doorman see them."""
         config, numbers = self.config, driver.common.size
-        around = Surroundings(time.monotonic, os.urandom, time.time, LOG)
+        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, self._sink.audited)
         links = Links(driver.events.put, LOG)
         listener = post = None
         if config.link != "messages":

@@ -9,6 +9,7 @@ May import: errors, messages, train, session.
 from collections.abc import Callable
 from typing import Final
 
+from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.session import Session
 from fedgc.messages import Close, Continue, Failed, Joined, Refuse, Repair, Reveal, Skip, Take, ToDevice, Work
@@ -71,7 +72,8 @@ class Worker:
             case Reveal() | Repair():
                 if command.mix is None:
                     raise BadMessage(f"{type(command).__name__}: saw no mix, needed one for coded work")
-                session.offer(command, self.engine.codeword(command.mix))
+                codeword = self.engine.codeword(command.mix)
+                session.offer(command.round, command.attempt, codeword, Wire(command.wire))
             case Close():
                 self._close(session, command)
             case Refuse():

@@ -11,7 +11,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.history import DeviceRow, RoundRow
 from fedgc.store.database import Store
-from fedgc.store.records import Appended, Begun, Decided, Ended, Present, Seen
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Present, Seen
 
 FAST, SLOW = "aa" * 8, "bb" * 8
 
@@ -61,6 +61,9 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 store.write(Appended(1001.0 + number, run, round_row(number, 0.04)))
         store.write(Seen(1000.0, FAST, "quick", link="session"))
         store.write(Seen(1000.0, SLOW, "slow", link="session"))
+        store.write(Audited(1002.0, "joined", FAST, "over a session, with key 12ab", "second"))
+        store.write(Audited(1003.0, "refused", SLOW, "BadVector: too long", "second"))
+        store.write(Audited(1003.0, "refused", "", "NotAdmitted: a foreign token", "second"))
         store.write(Ended(1010.0, "first", "completed", ""))
         present = {"round": 4, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "copies": 2}
         store.write(Present(1011.0, "second", present))
@@ -96,6 +99,8 @@ def test_status_says_how_the_newest_run_stands_and_why(told: Path):
     assert "last round 3: synced, 2 replicas, 2 blocks, amplification 1.50" in said
     assert "plan: 8 chunks on 2 devices" in said
     assert "running, silent for" in said
+    assert f"refused: {SLOW}: BadVector: too long" in said
+    assert "refused: a stranger: NotAdmitted: a foreign token" in said
 
 
 def test_status_of_a_named_run_as_json(told: Path):
@@ -104,6 +109,9 @@ def test_status_of_a_named_run_as_json(told: Path):
     assert answer["last_round"]["counted"] == 10
     assert [device["name"] for device in answer["devices"]] == ["quick", "slow"]
     assert answer["decisions"][0]["reason"] == "8 chunks on 2 devices"
+    assert answer["audit"] == []
+    joined, *_ = json.loads(fedgc("status", "--json"))["audit"]
+    assert (joined["kind"], joined["who"]) == ("joined", FAST)
 
 
 def test_a_run_that_is_not_there_and_a_store_that_is_not_there_are_named(told: Path, monkeypatch, tmp_path):
