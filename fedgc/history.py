@@ -11,9 +11,12 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import Final
 
 from fedgc.errors import BadMessage
 from fedgc.messages import Outcome
+
+WINDOW: Final = 20  # rounds that are looked back on when the next ones are planned
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +80,14 @@ class RoundRow:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """A round's row, and the run that it is of."""
+
+    run: str
+    row: RoundRow
+
+
+@dataclass(frozen=True, slots=True)
 class Speed:
     """What one device could do so far."""
 
@@ -107,9 +118,13 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The known speeds, by device; a device that is not in here has no history."""
+    """The known speeds, by device; a device that is not in here has no history.
+
+    `told` are the last rounds of the task, oldest first, of whatever run.
+    """
 
     known: Mapping[str, Speed] = field(default_factory=lambda: MappingProxyType({}))
+    told: tuple[Told, ...] = ()
 
     def step_s(self, device: str, default: float) -> float:
         """Return the seconds of one local step on `device`, or the default where nothing is known."""

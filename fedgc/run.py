@@ -22,17 +22,17 @@ import numpy as np
 
 from fedgc.config import AUTO, RunConfig
 from fedgc.gate import Decision, Every, Reports
-from fedgc.history import DeviceRow, RoundRow, Speeds
+from fedgc.history import WINDOW, DeviceRow, RoundRow, Speeds, Told
 from fedgc.messages import Codeword, Command, Event, Held, Joined, Lost, Outcome, Refuse, Stop, Tick
 from fedgc.pace import Pace
 from fedgc.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.replay import Line
 from fedgc.round import Assignment, Round, State
 from fedgc.tuner import Choice, Question, choose, recall, review
-from fedgc.tuner.past import WINDOW
 
 REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned for moves chunks
 LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; nobody measures it
+THIS_RUN: Final = "this run"  # where it has no name of its own
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
@@ -110,7 +110,7 @@ class Run:
         self._chunks: dict[str, Chunk] = {}
         self._plan: Plan | None = None
         self._choice: Choice | None = None  # the tuner's, where copies are left to it
-        self._rows: deque[RoundRow] = deque(maxlen=WINDOW)
+        self._told: deque[Told] = deque(speeds.told if speeds else (), maxlen=WINDOW)
         self._since: list[float] = []  # seconds of the rounds since it was made
         self._planned_for: Fleet | None = None
         self._fleet: Fleet | None = None  # made anew after somebody came or went
@@ -184,7 +184,7 @@ class Run:
         plan = self._plan if self._plan and self._carried and not anew else self._replanned(anew=anew)
         if plan is not self._plan:
             self._carried = frozenset()
-            outputs.append(Chose(self.number, _basis(plan, self._choice), plan.reason))
+            outputs.append(Chose(self.number, _basis(plan, self._choice, self._size), plan.reason))
         self._plan = plan
         self._planned_for = self._here()
         self._begun = True
@@ -215,7 +215,7 @@ class Run:
         left = self.config.rounds - self.number + 1
         line = Line(slots=self.config.upload_slots)
         question = Question(fleet, self.config, steps, line, load_s, left)
-        past = recall(self._rows, question.devices)
+        past = recall(self._told, question.devices)
         rng = np.random.default_rng([self.config.seed, self.number])
         if anew or self._choice is None:
             choice = choose(question, past, speeds, rng, self._choice)
@@ -248,7 +248,7 @@ class Run:
         self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
         row = _row(over)
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
-            self._rows.append(row)
+            self._told.append(Told(self.config.resume or self.config.run or THIS_RUN, row))
             self._since.append(row.working_s + row.collecting_s)
         outputs.append(Append(row))
         return outputs + self._next(over, now)
@@ -354,15 +354,17 @@ class Run:
             self._pace.worked(device, step_s)
 
 
-def _basis(plan: Plan, choice: Choice | None) -> dict[str, object]:
+def _basis(plan: Plan, choice: Choice | None, size: int) -> dict[str, object]:
     """Return what a plan was made from, and what it came to, as plain values."""
     loads = plan.placement.loads
     predicted = {"predicted_s": choice.predicted_s, "band_s": (choice.low_s, choice.high_s)} if choice else {}
-    rows = {"rows": choice.rows} if choice else {}
+    rows = {"rows": [row.words for row in choice.rows]} if choice else {}
     return {
         **predicted,
         **rows,
         "chunks": len(plan.chunks),
+        "numbers": size,
+        "free": all(len(held) == len(plan.chunks) for held in plan.held.values()),
         "replicas": plan.placement.replicas,
         "most_blocks": plan.most_blocks,
         "deadline_s": plan.deadline_s,

@@ -32,7 +32,7 @@ from numpy.typing import NDArray
 from fedgc.bench.deadline import always
 from fedgc.bench.report import Report, Value, machine
 from fedgc.config import AUTO, RunConfig
-from fedgc.history import Speed, Speeds
+from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.plan import Chunk, Fleet, Plan
 from fedgc.replay import MODELS, Conditions, Terms, Under, Weather, World, working
 from fedgc.round import Assignment, Round
@@ -40,7 +40,7 @@ from fedgc.sim.policy import done_s
 from fedgc.sim.traces import read_weather
 from fedgc.tuner import Choice, Past, Question, Setting, nothing, review, robust
 from fedgc.tuner.choose import settings
-from fedgc.tuner.past import WINDOW, Float
+from fedgc.tuner.past import Float
 from fedgc.tuner.trial import REPEAT, known_speeds
 
 PIECES: Final = 4  # chunks for each device

@@ -94,6 +94,34 @@ def status(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -
 
 
 @app.command()
+def plan(  # noqa: PLR0913, PLR0917  each is one word of the command line
+    trace: Annotated[
+        Path | None, typer.Option(help="Plan for the machines of a trace: parquet, pickle or CSV.")
+    ] = None,
+    run: RunName = None,
+    add: Annotated[
+        list[float] | None,
+        typer.Option(help="Seconds of a step of one more device to try; may be repeated."),
+    ] = None,
+    model_mb: Annotated[float, typer.Option(help="Size of the model (0: as the last run's).")] = 0.0,
+    uplink_mb_s: Annotated[
+        float, typer.Option(help="Uplink of a trace's devices (0: uploads take no time).")
+    ] = 0.0,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show what would be chosen for these devices and why, what it is predicted to take, and what would help.
+
+    Example: fedgc plan --add 0.05 --json
+    """
+    from fedgc.cli.plan import Asked, run_plan
+    from fedgc.cli.settings import parse
+
+    asked = Asked(parse(settings or []), run, trace, model_mb, uplink_mb_s, tuple(add or ()))
+    run_plan(asked, as_json=as_json)
+
+
+@app.command()
 def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
     devices: Annotated[int, typer.Option(help="How many devices.")] = 200,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,

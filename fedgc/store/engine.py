@@ -226,6 +226,14 @@ def open_to_write(url: str | None, wait_s: float) -> Database:
     return database
 
 
+def there(url: str | None = None) -> bool:
+    """Return whether there is a store to read; of a database on a server nobody knows until it is opened."""
+    database = Database(address(url, os.environ), 0.0)
+    file = database.file
+    database.close()
+    return not database.is_memory and (file is None or file.exists())
+
+
 def open_to_read(url: str | None, wait_s: float) -> Database:
     """Return a database that must be there.
 

@@ -10,7 +10,7 @@ A device whose claims were all struck out is taken for as slow as the slowest th
 impossible may cost a device work, never win it any. One that has no row in the ring is known by its
 summaries, if rows of it were folded.
 
-May import: sqlalchemy; tables, views, plausible; history.
+May import: sqlalchemy; tables, views, plausible, reading; history.
 """
 
 import math
@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 from sqlalchemy import Connection, func, select
 
-from fedgc.history import Speed, Speeds
-from fedgc.store import tables
+from fedgc.history import WINDOW, Speed, Speeds
+from fedgc.store import reading, tables
 from fedgc.store.plausible import FASTEST_LINK
 from fedgc.store.tables import DeviceRound, Recent, Run, Summary, Task, Track
 from fedgc.store.views import Device, Pace
@@ -52,7 +52,10 @@ def speeds(connection: Connection, task: str | None) -> Speeds:
     named = connection.execute(select(tables.Device.id, tables.Device.key))
     keys = dict(named.all())
     found = {device: speed for device, (speed, _) in known.items() if speed is not None}
-    return Speeds({keys[device]: replace(speed, device=keys[device]) for device, speed in found.items()})
+    return Speeds(
+        {keys[device]: replace(speed, device=keys[device]) for device, speed in found.items()},
+        reading.told(connection, task_id, WINDOW),
+    )
 
 
 def paces(connection: Connection, task: str | None) -> tuple[Pace, ...]:

@@ -5,19 +5,21 @@ May import: sqlalchemy; tables, views, records; history, errors.
 
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
 from sqlalchemy import Connection, RowMapping, Select, func, select
 
 from fedgc.errors import Unusable, nearest
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import DeviceRow, RoundRow, Told
 from fedgc.store import tables
 from fedgc.store.records import Audited, Decided
 from fedgc.store.tables import Audit, Decision, DeviceRound
 from fedgc.store.views import Device, Round, Run
 
 LATEST: Final = "latest"
+_WITH_SUM: Final = ("synced", "approximate")
 _DEVICE_ROW: Final = (
     "finished", "counted", "steps", "busy_s", "step_s", "spread_s", "upload_s", "download_s", "up_bytes",
     "down_bytes", "control_bytes", "refused",
@@ -57,6 +59,25 @@ def device_rows(connection: Connection, key: str, round_number: int) -> tuple[De
     )
     lines = connection.execute(chosen.order_by(DeviceRound.device_id)).mappings()
     return tuple(_device_row(line) for line in lines)
+
+
+def told(connection: Connection, task_id: int | None, limit: int) -> tuple[Told, ...]:
+    """Return the last rounds of a task that gave a sum, of whatever runs, with their device rows."""
+    chosen = (
+        select(tables.Round.__table__, tables.Run.key.label("run"))
+        .join(tables.Run, tables.Run.id == tables.Round.run_id)
+        .where(tables.Run.task_id == task_id, tables.Round.outcome.in_(_WITH_SUM))
+        .order_by(tables.Round.id.desc())
+        .limit(limit)
+    )
+    lines = connection.execute(chosen).mappings().all()[::-1]
+    rows = _device_rows().where(DeviceRound.round_id.in_([line["id"] for line in lines]))
+    by_round: dict[int, list[DeviceRow]] = {line["id"]: [] for line in lines}
+    for each in connection.execute(rows.order_by(DeviceRound.device_id)).mappings():
+        by_round[each["round_id"]].append(_device_row(each))
+    return tuple(
+        Told(line["run"], replace(_round(line).row, devices=tuple(by_round[line["id"]]))) for line in lines
+    )
 
 
 def device_history(

@@ -1,8 +1,8 @@
 """The tuner: what each device could do yesterday decides what it is asked today, with reasons."""
 
-from fedgc.tuner.advice import Advice, advise, advise_for
+from fedgc.tuner.advice import Advice, Cut, advise, advise_for
 from fedgc.tuner.belief import Belief, believe
-from fedgc.tuner.choose import Choice, choose
+from fedgc.tuner.choose import Choice, Evidence, choose
 from fedgc.tuner.counted import chances, chunk_weights
 from fedgc.tuner.past import Past, nothing, recall, remember, robust
 from fedgc.tuner.review import due, review
@@ -19,10 +19,12 @@ __all__ = [
     "Setting",
     "Question",
     "Choice",
+    "Evidence",
     "choose",
     "review",
     "due",
     "Advice",
+    "Cut",
     "advise",
     "advise_for",
     "chances",

@@ -5,6 +5,10 @@ everybody waited for, and the fluid bound, which nothing can beat. What one more
 the fleet would take without one that it has, are replayed in the same futures as the choice, so that even a
 small difference is the device's and not luck's.
 
+The number of chunks is cut into the data before a run begins, so it is no choice of a run, but it is one of
+the person's: the same steps in more chunks of fewer steps each leave less to wait for at the end. What a
+chunk costs by itself (to load it, to report it) is nobody's measurement, and is left out.
+
 May import: choose, trial, belief, past.
 """
 
@@ -36,6 +40,17 @@ from fedgc.tuner.trial import (
 SUSPECTS: Final = 3  # devices that are tried without
 COSTS: Final = 0.01  # of the round, by which it must be faster without a device
 NEWCOMER: Final = "one more device"
+FINER: Final = (1, 2, 4, 8)  # times as many chunks
+MOST_CHUNKS: Final = 400  # that are replayed
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """The same work in so many chunks of so many steps, and the round predicted for it."""
+
+    chunks: int
+    steps: int
+    round_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,8 @@ class Advice:
     choice: Choice
     devices: tuple[str, ...]
     loads: tuple[int, ...]
+    order: str
+    cuts: tuple[Cut, ...]  # the present one first; it alone where the data lies as it lies
     uncoded_s: float
     fluid_s: float
     one_more: tuple[tuple[float, float], ...]  # seconds of a step of the newcomer, predicted round
@@ -59,6 +76,12 @@ class Advice:
     def over_fluid(self) -> float:
         """The predicted round over the fluid bound."""
         return self.choice.predicted_s / self.fluid_s
+
+
+ORDERS: Final = {  # by whether a chunk lies with one device only
+    False: "a serpentine across the classes of devices, begun elsewhere in every round",
+    True: "each device that is alone with a chunk carries on where it stopped",
+}
 
 
 def advise(
@@ -86,11 +109,13 @@ def advise(
     tried = tuple(newcomers_s) or tuple(dict.fromkeys((paces[0], paces[len(paces) // 2])))
     with_all_s = _round_s(part, choice, few)
     scale = choice.predicted_s / with_all_s if with_all_s > 0 else 1.0
-    loads = question.planned(choice.setting, choice.speeds).placement.loads
+    placement = question.planned(choice.setting, choice.speeds).placement
     return Advice(
         choice,
         question.devices,
-        loads,
+        placement.loads,
+        ORDERS[bool((placement.holds.sum(axis=0) == 1).any())],
+        _cuts(question, part, choice, few, scale),
         float(uncoded_s(question, speeds, futures).mean()),
         float(fluid_s(question, futures).mean()),
         tuple((step_s, scale * _with(part, choice, few, step_s)) for step_s in tried),
@@ -98,7 +123,9 @@ def advise(
     )
 
 
-def advise_for(question: Question, weather: Weather, rng: np.random.Generator) -> Advice:
+def advise_for(
+    question: Question, weather: Weather, rng: np.random.Generator, *, newcomers_s: Sequence[float] = ()
+) -> Advice:
     """Return advice from recorded or modelled rounds; the question's devices are theirs, `device 0` first."""
     devices = weather[0].devices
     pieces = max(1, len(question.fleet.chunks) // devices)
@@ -108,7 +135,7 @@ def advise_for(question: Question, weather: Weather, rng: np.random.Generator) -
             f"a trace of {devices} devices: needed a fleet named {past.devices[0]} to {past.devices[-1]}, "
             f"saw {question.devices[:4]}"
         )
-    return advise(question, links, rng, past=past)
+    return advise(question, links, rng, past=past, newcomers_s=newcomers_s)
 
 
 def _round_s(question: Question, choice: Choice, futures: Futures) -> float:
@@ -119,6 +146,31 @@ def _round_s(question: Question, choice: Choice, futures: Futures) -> float:
         question, question.planned(fits, choice.speeds), futures, upload_s(question, choice.speeds)
     )
     return float(seconds.mean())
+
+
+def _cuts(whole: Question, part: Question, choice: Choice, futures: Futures, scale: float) -> tuple[Cut, ...]:
+    """Return what a finer cut of the same work would bring."""
+    chunks, found = len(whole.fleet.chunks), []
+    for times in FINER if whole.free else FINER[:1]:
+        if whole.steps % times or (times > 1 and len(part.fleet.chunks) * times > MOST_CHUNKS):
+            continue
+        finer = replace(part, fleet=cut_finer(part.fleet, times), steps=whole.steps // times)
+        found.append(Cut(chunks * times, finer.steps, scale * _round_s(finer, choice, futures)))
+    return tuple(found)
+
+
+def cut_finer(fleet: Fleet, times: int) -> Fleet:
+    """Return the fleet with each chunk cut in so many; what each device can load stays the same data."""
+    chunks = tuple(
+        replace(chunk, number=chunk.number * times + at, name=f"{chunk.name}/{at}")
+        for chunk in fleet.chunks
+        for at in range(times)
+    )
+    holds = {
+        device: frozenset(number * times + at for number in held for at in range(times))
+        for device, held in fleet.holds.items()
+    }
+    return replace(fleet, holds=holds, chunks=chunks)
 
 
 def _with(question: Question, choice: Choice, futures: Futures, step_s: float) -> float:
@@ -139,7 +191,7 @@ def _costly(
 ) -> list[tuple[str, float]]:
     """Return the devices without which a round is shorter, those that gain most first."""
     devices = question.devices
-    if len(devices) < 2:
+    if len(devices) < 2 or not choice.known:  # without history every difference is chance
         return []
     found = []
     for w in _suspects(question, choice):

@@ -10,7 +10,7 @@ too: it moves no chunk, and another must be clearly better, after the time to lo
 May import: trial, belief, past.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -47,6 +47,38 @@ DEADLINE_SLACK: Final = 2.0  # a deadline ends a round, it is not there to hurry
 BAND: Final = 0.15  # beyond what was drawn: the draws are few
 BLIND_BAND: Final = 3.0  # times, without history
 NAMED: Final = 4
+FAR: Final = 1.25  # times the median: a device that is worth a word
+OFTEN: Final = 0.05  # of its rounds
+LEAST_SAID: Final = 0.005
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What the history says of a device that caused the choice, and in which rounds of which run."""
+
+    device: str
+    step_s: float
+    over_median: float
+    fails: float
+    rounds: int
+    seen: Mapping[str, tuple[int, ...]]
+
+    @property
+    def words(self) -> str:
+        """Say it.
+
+        >>> Evidence("a", 0.5, 4.0, 0.0, 3, {"spring": (1, 2, 9)}).words
+        'a: 0.5 s a step, 4 times the median, over 3 rounds (1 to 9 of spring)'
+        """
+        fails = f", failing in {self.fails:.0%}" if self.fails >= LEAST_SAID else ""
+        where = "; ".join(
+            f"{rounds[0]} to {rounds[-1]} of {run}" if len(rounds) > 1 else f"{rounds[0]} of {run}"
+            for run, rounds in self.seen.items()
+        )
+        return (
+            f"{self.device}: {self.step_s:.3g} s a step, {self.over_median:.2g} times the median, "
+            f"over {self.rounds} rounds{f' ({where})' if where else ''}{fails}"
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +95,7 @@ class Choice:
     known: bool
     reason: str
     rounds: int = 0  # of history that it was made from
-    rows: tuple[str, ...] = ()
+    rows: tuple["Evidence", ...] = ()
     scores: tuple[tuple[str, float], ...] = ()  # the finalists, best first
 
     def __post_init__(self) -> None:
@@ -116,7 +148,7 @@ def choose(
         return _blind(question, belief, robust(past, before))
     futures = Futures(*belief.draw(SCREENED, rng))
     trials = _screened(question, speeds, futures, present)
-    return replace(_confirmed(question, belief, trials, futures, present), rounds=past.rounds)
+    return replace(_confirmed(question, (belief, past), trials, futures, present), rounds=past.rounds)
 
 
 def settings(question: Question, speeds: Speeds) -> tuple[Setting, ...]:
@@ -233,13 +265,13 @@ def _moving_s(question: Question, present: Plan, plan: Plan) -> float:
 
 def _confirmed(
     question: Question,
-    belief: Belief,
+    held: tuple[Belief, Past],
     trials: Sequence[Trial],
     futures: Futures,
     present: Choice | None,
 ) -> Choice:
     """Replay the finalists in the same futures; take the plainest of those as good as the best."""
-    few, kept = thinned(question, belief.step_w, 2 * max(COPIES))
+    few, kept = thinned(question, held[0].step_w, 2 * max(COPIES))
     told = _telling(trials[-1].plan, futures)
     part = Futures(told.step_bw[:, list(kept)], told.dies_bw[:, list(kept)])
     up_s_w = upload_s(question, trials[0].speeds)[list(kept)]
@@ -256,7 +288,7 @@ def _confirmed(
     named = sorted(
         zip((t.setting.words for t in trials), score_t.tolist(), strict=True), key=lambda each: each[1]
     )
-    return _chosen(question, belief, trials[best], times_tb[best], named, stays=stays and best == 0)
+    return _chosen(question, held, trials[best], times_tb[best], named, stays=stays and best == 0)
 
 
 def _telling(plan: Plan, futures: Futures) -> Futures:
@@ -286,16 +318,18 @@ def _plainest(trials: Sequence[Trial], times_tb: Float, score_t: Float) -> int:
 
 def _chosen(
     question: Question,
-    belief: Belief,
+    held: tuple[Belief, Past],
     trial: Trial,
     seconds: Float,
     scores: Sequence[tuple[str, float]],
     *,
     stays: bool,
 ) -> Choice:
+    belief, past = held
     predicted_s = float(seconds.mean())
-    rows = telling_rows(belief)
-    because = f", because of {'; '.join(rows)}" if rows and belief.trusted else ""
+    rows = telling_rows(belief, past)
+    telling = [row.words for row in rows if belief.trusted or row.fails >= OFTEN]
+    because = f", because of {'; '.join(telling)}" if telling else ""
     others = [(words, score) for words, score in scores if words != trial.setting.words]
     beside = f" against {others[0][1]:.3g} s with {others[0][0]}" if others else ""
     kept = "kept: " if stays else ""
@@ -325,17 +359,20 @@ def _deadline_s(question: Question, plan: Plan, belief: Belief) -> float:
     return max(least_s, DEADLINE_SLACK * float(np.quantile(ends_b, DEADLINE_QUANTILE)))
 
 
-def telling_rows(belief: Belief) -> tuple[str, ...]:
-    """Name the devices that are farthest from the fleet's median, and those that fail."""
+def telling_rows(belief: Belief, past: Past) -> tuple[Evidence, ...]:
+    """Name the devices that are farthest from the median, and those that fail, where there are any."""
     middle = float(np.median(belief.step_w))
     far_w = np.abs(np.log(belief.step_w / middle))
-    rows = []
-    for w in np.argsort(-(far_w + belief.fails_w), kind="stable")[:NAMED].tolist():
-        if far_w[w] < np.log(1.25) and belief.fails_w[w] < 0.05:
-            continue
-        fails = f", failing in {belief.fails_w[w]:.0%}" if belief.fails_w[w] >= 0.005 else ""
-        rows.append(
-            f"{belief.devices[w]}: {belief.step_w[w]:.3g} s a step, {belief.step_w[w] / middle:.2g} times "
-            f"the median, over {belief.rounds_w[w]} rounds{fails}"
+    worst = np.argsort(-(far_w + belief.fails_w), kind="stable")[:NAMED].tolist()
+    return tuple(
+        Evidence(
+            belief.devices[w],
+            float(belief.step_w[w]),
+            float(belief.step_w[w] / middle),
+            float(belief.fails_w[w]),
+            belief.rounds_w[w],
+            past.seen(w),
         )
-    return tuple(rows)
+        for w in worst
+        if far_w[w] >= np.log(FAR) or belief.fails_w[w] >= OFTEN
+    )

@@ -18,24 +18,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting
-from fedgc.history import DeviceRow, RoundRow, Speed, Speeds
+from fedgc.history import WINDOW, DeviceRow, RoundRow, Speed, Speeds, Told
 from fedgc.replay import NEVER, Weather
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
-WINDOW: Final = 20  # rounds that are looked back on
 MAD_TO_DEVIATION: Final = 1.4826  # for a normal law (Rousseeuw and Croux 1993)
 FLOAT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Seconds of a local step (NaN: not measured), who failed, how many claims were struck out."""
+    """Seconds of a local step (NaN: not measured), who failed, how many claims were struck out.
+
+    `sources` names the run and the round that each row is of, where that is known.
+    """
 
     devices: tuple[str, ...]
     step_rw: Float
     failed_rw: Bool
     struck: int = 0
+    sources: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
         if self.step_rw.shape != self.failed_rw.shape or self.step_rw.shape[1:] != (len(self.devices),):
@@ -43,6 +46,8 @@ class Past:
                 f"past of {len(self.devices)} devices: saw times {self.step_rw.shape} and failures "
                 f"{self.failed_rw.shape}, needed rounds x devices of both"
             )
+        if self.sources and len(self.sources) != len(self.step_rw):
+            raise BadSetting(f"past of {len(self.step_rw)} rounds: saw the names of {len(self.sources)}")
         known = self.step_rw[~np.isnan(self.step_rw)]
         if not (np.isfinite(known) & (known > 0)).all():
             raise BadSetting("past: saw a step that took no finite time above 0, needed NaN in its place")
@@ -57,6 +62,15 @@ class Past:
         """Whether as much was struck out as was left."""
         return self.struck > 0 and self.struck >= int(np.isfinite(self.step_rw).sum())
 
+    def seen(self, w: int) -> dict[str, tuple[int, ...]]:
+        """Return the rounds, by run, in which this device was measured or failed."""
+        found: dict[str, tuple[int, ...]] = {}
+        there_r = np.isfinite(self.step_rw[:, w]) | self.failed_rw[:, w]
+        for (run, number), there in zip(self.sources, there_r.tolist(), strict=bool(self.sources)):
+            if there:
+                found[run] = (*found.get(run, ()), number)
+        return found
+
 
 def nothing(devices: Sequence[str]) -> Past:
     """Return the past of devices that were never seen."""
@@ -64,24 +78,32 @@ def nothing(devices: Sequence[str]) -> Past:
     return Past(tuple(devices), none, none.astype(bool))
 
 
-def recall(rows: Iterable[RoundRow], devices: Sequence[str]) -> Past:
-    """Return what the last rounds tell of these devices, oldest first."""
-    recent = list(rows)[-WINDOW:]
+def recall(told: Iterable[Told], devices: Sequence[str]) -> Past:
+    """Return what the last rounds tell of these devices, oldest first; rounds of others tell nothing."""
     index = {device: w for w, device in enumerate(devices)}
+    recent = [each for each in told if any(seen.device in index for seen in each.row.devices)][-WINDOW:]
     step_rw = np.full((len(recent), len(index)), np.nan)
     failed_rw = np.zeros(step_rw.shape, bool)
     struck = 0
-    for at, row in enumerate(recent):
+    for at, row in enumerate(each.row for each in recent):
         least = _least_step_s(row)
         for seen in row.devices:
             if seen.device not in index:
                 continue
             w = index[seen.device]
             failed_rw[at, w] = bool(seen.failure)
-            false = seen.step_s is not None and not (math.isfinite(seen.step_s) and seen.step_s > 0)
+            false = _false(seen)
             struck += false
             step_rw[at, w] = np.nan if false else _step_s(seen, least)
-    return Past(tuple(devices), step_rw, failed_rw, struck)
+    sources = tuple((each.run, each.row.round) for each in recent)
+    return Past(tuple(devices), step_rw, failed_rw, struck, sources)
+
+
+def _false(seen: DeviceRow) -> bool:
+    """Whether it claims a time that cannot be, or such a claim was struck out of its row before."""
+    if seen.step_s is None:
+        return seen.finished > 0
+    return not (math.isfinite(seen.step_s) and seen.step_s > 0)
 
 
 def _least_step_s(row: RoundRow) -> float:
@@ -103,7 +125,9 @@ def remember(weather: Weather, *, pieces: int = 1, update_bytes: int = 0) -> tup
     recent = weather[-WINDOW:]
     step_rw = np.stack([conditions.mean_pace_w / pieces for conditions in recent])
     failed_rw = np.stack([conditions.dies_s_w < NEVER for conditions in recent])
-    past = Past(devices, step_rw, failed_rw)
+    first = len(weather) - len(recent) + 1
+    sources = tuple(("trace", first + at) for at in range(len(recent)))
+    past = Past(devices, step_rw, failed_rw, sources=sources)
     up_s_w = np.median([conditions.up_s_w for conditions in recent], axis=0)
     links = {
         device: Speed(device, 1.0, up_bytes_s=update_bytes / up_s if up_s > 0 and update_bytes else None)

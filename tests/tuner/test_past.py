@@ -1,6 +1,7 @@
 """What rounds tell of devices: gaps, false claims, and what finishing nothing means."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedgc.codes import Placement
 from fedgc.errors import BadSetting
-from fedgc.history import DeviceRow, RoundRow, Speed, Speeds
+from fedgc.history import DeviceRow, RoundRow, Speed, Speeds, Told
 from fedgc.tuner import Past, chances, chunk_weights, nothing, recall, robust
 
 
@@ -20,22 +21,47 @@ def row(*devices: DeviceRow, working_s: float = 8.0) -> RoundRow:
     )
 
 
+def told(*devices: DeviceRow, run: str = "spring", number: int = 1) -> Told:
+    return Told(run, replace(row(*devices), round=number))
+
+
 def test_a_device_that_finished_nothing_was_at_least_as_slow_as_the_round_was_long() -> None:
     quick = DeviceRow("a", finished=4, steps=8, step_s=0.5)
-    past = recall([row(quick, DeviceRow("b"))], ["a", "b"])
+    past = recall([told(quick, DeviceRow("b"))], ["a", "b"])
     assert past.step_rw.tolist() == [[0.5, 4.0]]
 
 
 def test_a_device_that_failed_or_was_absent_says_nothing_of_its_speed() -> None:
     quick = DeviceRow("a", finished=4, steps=8, step_s=0.5)
-    past = recall([row(quick, DeviceRow("b", failure="lost"))], ["a", "b", "c"])
+    past = recall([told(quick, DeviceRow("b", failure="lost"))], ["a", "b", "c"])
     assert np.isnan(past.step_rw[0, 1:]).all()
     assert past.failed_rw.tolist() == [[False, True, False]]
 
 
+def test_a_claim_that_the_store_has_struck_out_is_counted() -> None:
+    past = recall([told(DeviceRow("a", finished=3, steps=3, step_s=None))], ["a"])
+    assert past.contradictory
+
+
+def test_a_device_is_named_with_the_rounds_in_which_it_was_seen() -> None:
+    seen = DeviceRow("a", finished=1, steps=1, step_s=0.5)
+    past = recall(
+        [
+            told(seen, number=8),
+            told(DeviceRow("b", failure="lost"), number=9),
+            told(DeviceRow("x", finished=1, steps=1, step_s=1.0), number=10),
+            told(seen, DeviceRow("b"), run="summer"),
+        ],
+        ["a", "b"],
+    )
+    assert past.rounds == 3, "a round of other devices says nothing"
+    assert past.seen(0) == {"spring": (8,), "summer": (1,)}
+    assert past.seen(1) == {"spring": (9,), "summer": (1,)}
+
+
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
 def test_a_time_that_cannot_be_is_struck_out_and_counted(step_s: float) -> None:
-    past = recall([row(DeviceRow("a", finished=1, steps=1, step_s=step_s))], ["a"])
+    past = recall([told(DeviceRow("a", finished=1, steps=1, step_s=step_s))], ["a"])
     assert past.struck == 1
     assert past.contradictory
     assert np.isnan(past.step_rw).all()

@@ -1,0 +1,141 @@
+"""`fedgc plan`: from a store, from a trace, and where nothing is known, with the rows that it goes by."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedgc.cli.commands import app
+from fedgc.config import RunConfig
+from fedgc.errors import Unusable
+from fedgc.history import DeviceRow, RoundRow
+from fedgc.store.database import Store
+from fedgc.store.records import Appended, Begun, Decided, Seen
+
+NAMES = {"aa" * 8: "north", "bb" * 8: "south", "cc" * 8: "west"}
+DEVICES = tuple(NAMES)
+
+
+def told_round(number: int, step_s: Sequence[float | None], *, failed: str = "") -> RoundRow:
+    devices = tuple(
+        DeviceRow(
+            device,
+            finished=4,
+            counted=4,
+            steps=16,
+            busy_s=16 * (each or 0.0),
+            step_s=each,
+            spread_s=0.0,
+            failure="lost" if device == failed else "",
+        )
+        for device, each in zip(DEVICES, step_s, strict=False)
+    )
+    return RoundRow(
+        *(number, number - 1, 1000.0 + number, 60.0, 0.5, "synced", 12, 12, (), 3, 1, 3, 1.0, None, 0.5),
+        *(120, 0, 0, 0, 0, "every round"),
+        devices=devices,
+    )
+
+
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    return tmp_path / "fedgc.db"
+
+
+def tell(run: str, rounds: Sequence[RoundRow], devices: Sequence[str] = DEVICES) -> None:
+    with Store.open() as store:
+        store.write(Begun(1000.0, run, RunConfig(task="digits", replicas="auto").table()))
+        loads = dict.fromkeys(devices, 4)
+        basis = {"loads": loads, "chunks": 12, "numbers": 1000, "replicas": 3, "free": True}
+        store.write(Decided(1000.5, run, 1, "plan", basis, "12 chunks"))
+        for device in devices:
+            store.write(Seen(1000.2, device, NAMES[device]))
+        for row in rounds:
+            store.write(Appended(1100.0 + row.round, run, row))
+
+
+def asked(*words: str) -> dict:
+    said = CliRunner().invoke(app, ["plan", "--json", *words], catch_exceptions=False)
+    assert said.exit_code == 0
+    return json.loads(said.stdout)
+
+
+def shown(*words: str) -> str:
+    said = CliRunner().invoke(app, ["plan", *words], catch_exceptions=False)
+    return " ".join(said.stdout.replace("│", " ").split())
+
+
+def test_the_rows_that_caused_a_plan_are_named(path: Path) -> None:
+    tell("spring", [told_round(number, (0.5, 0.5, 2.0)) for number in range(3, 10)])
+    plan = asked("--add", "0.25", "--add", "4")
+    assert plan["rows"][0]["device"] == "west"
+    assert plan["rows"][0]["rounds"] == {"spring": [3, 4, 5, 6, 7, 8, 9]}
+    assert "west" in plan["reason"]
+    loads = plan["choice"]["loads"]
+    assert loads["west"] < loads["north"]
+    assert plan["fluid_bound_s"] <= plan["predicted_s"] < plan["uncoded_s"] * 1.5
+    quick, slow = plan["one_more_device"]
+    assert quick["predicted_s"] < plan["predicted_s"]
+    assert quick["predicted_s"] < slow["predicted_s"]
+    assert [cut["chunks"] * cut["local_steps"] for cut in plan["cuts"]] == [48, 48, 48]
+    words = shown()
+    assert "3 to 9 of spring" in words
+    assert "west: 2 s a step, 4 times the median" in words
+
+
+def test_a_second_history_makes_another_plan_than_the_first(path: Path) -> None:
+    tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(1, 9)])
+    first = asked()
+    steps = (0.5, 0.5, 2.0)
+    tell("summer", [told_round(number, steps, failed=DEVICES[number % 3]) for number in range(1, 21)])
+    second = asked()
+    assert first["choice"] != second["choice"]
+    assert set(second["rows"][0]["rounds"]) == {"summer"}
+
+
+NO_HISTORY = {
+    "one device": [told_round(number, (0.5,)) for number in range(1, 6)],
+    "a single round": [told_round(1, (0.5, 1.0, 2.0))],
+    "no round": [],
+    "contradictory rows": [told_round(number, (None, None, 0.5)) for number in range(1, 6)],
+}
+
+
+@pytest.mark.parametrize("case", NO_HISTORY)
+def test_what_says_nothing_gives_a_wide_band_and_the_words(path: Path, case: str) -> None:
+    tell("spring", NO_HISTORY[case], DEVICES[:1] if case == "one device" else DEVICES)
+    plan = asked()
+    assert "no history" in plan["reason"]
+    assert plan["band_s"][1] >= 9 * plan["band_s"][0]
+    assert plan["choice"]["deadline_s"] is None
+    assert "no history" in shown()
+
+
+def test_an_empty_store_and_none_at_all_give_a_plan(path: Path) -> None:
+    plan = asked()
+    assert not path.exists(), "to ask leaves no store behind"
+    assert "no history" in plan["reason"]
+    Store.open().close()
+    assert "no history" in asked()["reason"]
+
+
+def test_a_trace_is_planned_for_as_its_machines_are(tmp_path: Path) -> None:
+    trace = tmp_path / "three.csv"
+    rows = [f"{w},{number},0,{step}" for number in range(12) for w, step in enumerate((4.0, 4.0, 16.0))]
+    trace.write_text("\n".join(["worker,round,chunk,seconds", *rows]) + "\n")
+    plan = asked("--trace", str(trace))
+    assert plan["choice"]["chunks"] == 12
+    assert plan["choice"]["loads"]["device 2"] == min(plan["choice"]["loads"].values())
+    assert plan["rows"][0]["rounds"] == {"trace": list(range(1, 13))}
+
+
+@pytest.mark.parametrize(
+    "words", [("--run", "winter"), ("--add", "-1"), ("--model-mb", "-3"), ("--trace", "none.txt")]
+)
+def test_what_cannot_be_is_one_line(path: Path, words: tuple[str, str]) -> None:
+    tell("spring", [])
+    with pytest.raises(Unusable):
+        CliRunner().invoke(app, ["plan", *words], catch_exceptions=False)
