@@ -70,7 +70,7 @@ class RunConfig:
         16, "pieces the shared data is cut in, where the task lets us choose", _count, "at least 1"
     )
     replicas: int | Auto = _setting(
-        3,
+        AUTO,
         "devices that hold each chunk (fewer devices: all of them); auto: from what the devices did before",
         _count,
         "at least 1, or auto",

@@ -216,4 +216,4 @@ def test_auto_is_allowed_exactly_where_its_type_says_so():
     automatic = {name for name in NAMES if AUTO in choices(name)}
     assert automatic == {"blocks", "deadline_s", "link", "replicas", "upload_deadline_s"}
     for name in automatic:
-        assert getattr(DEFAULTS, name) == (3 if name == "replicas" else AUTO)
+        assert getattr(DEFAULTS, name) == AUTO

@@ -43,6 +43,7 @@ from fedgc.tuner.choose import settings
 from fedgc.tuner.past import Float
 from fedgc.tuner.trial import REPEAT, known_speeds
 
+HEARD_S: Final = 1e-6  # a death is heard of at once
 PIECES: Final = 4  # chunks for each device
 NUMBERS: Final = 1000  # of the model: only the upload time matters
 BYTES: Final = 4 * NUMBERS
@@ -66,7 +67,7 @@ class Size:
     unequal: int  # devices of unequal speed
 
 
-USUAL: Final = Size(devices=16, seeds=2, unequal=100)
+USUAL: Final = Size(devices=16, seeds=3, unequal=100)
 QUICK: Final = Size(devices=8, seeds=1, unequal=30)
 
 Row = Mapping[str, Value]
@@ -131,7 +132,7 @@ class Fleeting:
         names = tuple(f"device {w}" for w in range(devices))
         chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(devices * pieces))
         every = frozenset(range(len(chunks)))
-        config = RunConfig(replicas=AUTO, seed=seed, local_steps=1, chunks=len(chunks))
+        config = RunConfig(replicas=AUTO, seed=seed, local_steps=1, chunks=len(chunks), grace_s=HEARD_S)
         self.question = Question(Fleet(dict.fromkeys(names, every), chunks, NUMBERS), config, 1)
         self.past = nothing(names)
         self.links = Speeds(

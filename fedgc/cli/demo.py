@@ -27,8 +27,6 @@ from fedgc.store.engine import default_path
 SETTINGS: Final[Mapping[str, Setting]] = {
     "task": "digits",
     "chunks": 16,
-    "replicas": 3,
-    "blocks": 2,
     "min-devices": 4,
     "grace-s": 2.0,
     "threads": 1,

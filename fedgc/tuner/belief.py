@@ -20,7 +20,7 @@ Shape letters: r rounds, w devices, b futures drawn. May import: past; history.
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -38,6 +38,7 @@ UNKNOWN_STEP_S: Final = 0.05  # only ratios matter where nothing was measured
 UNKNOWN_SPREAD: Final = 0.7  # of log step times: a factor of two either way is no surprise
 LEAST_SPREAD: Final = 0.05
 HABIT: Final = 4.0  # rounds of the fleet's failure rate that a device's own is weighed against
+UNSEEN: Final = 0.5  # failures that may have been missed: what never happened may happen (Jeffreys 1946)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,15 +93,14 @@ class _Rule:
 
 def believe(past: Past, before: Speeds) -> Belief:
     """Return what to expect after this past, and after what runs before it have shown."""
-    speeds = robust(past, before)
+    prior = replace(_untested(past, robust(past, before)), fails_w=_failures(past, before))
     tested = _tested(past)
     if tested is None:
-        return _untested(past, speeds)
+        return prior
     rule, equal = tested
     skill = 1.0 - rule.error / equal.error if equal.error > 0 else 0.0
     trusted = skill >= LEAST_SKILL and _gain(rule, equal) > SIGNIFICANT
     held = rule if trusted else equal
-    prior = _untested(past, speeds)
     seen_w = np.isfinite(past.step_rw).any(axis=0)
     words = (
         f"history helps: knowing the devices apart saved {skill:.0%} of the error on {len(held.errors_rw)} "
@@ -195,7 +195,7 @@ def _untested(past: Past, speeds: Speeds) -> Belief:
     return Belief(
         past.devices,
         np.exp(np.where(there, common + trust * (log_w - common), common)),
-        _failures(past, speeds),
+        np.zeros(len(found)),
         np.where(once_w, UNKNOWN_SPREAD, np.maximum(spread_w, LEAST_SPREAD)),
         np.empty((0, len(past.devices))),
         rounds_w,
@@ -221,14 +221,19 @@ def _trust(log_w: Float, spread_w: Float, rounds_w: Float) -> float:
     return max(0.0, 1.0 - within / between) if between > 0 else 0.0
 
 
-def _failures(past: Past, speeds: Speeds) -> Float:
-    """Return failure rates, the few rounds of one device weighed against the fleet's."""
-    found = [speeds.known.get(device) for device in past.devices]
-    rounds_w = np.asarray([past.rounds or (speed.rounds if speed else 0) for speed in found], np.float64)
-    seen_w = (
-        past.failed_rw.mean(axis=0) if past.rounds else np.asarray([s.failures if s else 0.0 for s in found])
-    )
-    count_w: Float = np.clip(seen_w, 0.0, 1.0) * rounds_w
-    fleet = float(count_w.sum() / rounds_w.sum()) if rounds_w.any() else 0.0
+def _failures(past: Past, before: Speeds) -> Float:
+    """Return failure rates, the few rounds of one device weighed against the fleet's.
+
+    What the last rounds show and what longer memory holds may overlap, so the worse of the two counts.
+    """
+    found = [before.known.get(device) for device in past.devices]
+    earlier_w = np.asarray([speed.rounds if speed else 0 for speed in found], np.float64)
+    rounds_w = np.maximum(earlier_w, past.rounds)
+    if not rounds_w.any():
+        return np.zeros(len(found))
+    told_w = np.asarray([speed.failures if speed else 0.0 for speed in found])
+    seen_w = past.failed_rw.mean(axis=0) if past.rounds else told_w
+    count_w: Float = np.clip(np.maximum(seen_w, told_w), 0.0, 1.0) * rounds_w
+    fleet = float((count_w.sum() + UNSEEN) / (rounds_w.sum() + 1.0))
     rate_w: Float = (count_w + HABIT * fleet) / (rounds_w + HABIT)
     return rate_w

@@ -24,6 +24,7 @@ from fedgc.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan
 from fedgc.tuner.belief import Belief, believe
 from fedgc.tuner.past import Float, Past, robust
 from fedgc.tuner.trial import (
+    REPEAT,
     Futures,
     Question,
     Setting,
@@ -280,7 +281,9 @@ def _confirmed(
         seconds = replayed_s(few, few.planned(trial.setting, trial.speeds), part, up_s_w)
         played.append(_with_all(trial, seconds, few.planned(trial.setting, trial.speeds), told, part))
     times_tb = np.stack(played)
-    score_t = times_tb.mean(axis=1) + np.asarray([trial.moving_s for trial in trials])
+    risk_s = _risk_s(question, held[0], told)
+    extra_t = [trial.moving_s + (risk_s if trial.setting.replicas == 1 else 0.0) for trial in trials]
+    score_t = times_tb.mean(axis=1) + np.asarray(extra_t)
     best = _plainest(trials, times_tb, score_t)
     stays = present is not None and len(trials) > 0 and trials[0].speeds is present.speeds
     if stays and score_t[0] <= score_t[best] * (1.0 + STAYS):
@@ -297,6 +300,17 @@ def _telling(plan: Plan, futures: Futures) -> Futures:
     places = (np.arange(CONFIRMED) + 0.5) * len(cover_b) / CONFIRMED
     told = np.argsort(cover_b, kind="stable")[places.astype(int)]
     return Futures(futures.step_bw[told], futures.dies_bw[told])
+
+
+def _risk_s(question: Question, belief: Belief, told: Futures) -> float:
+    """Return what deaths too rare to be among the futures cost a round in which nobody has a second copy.
+
+    Such a round waits until the dead one is given up, and then lacks its data.
+    """
+    dies = 1.0 - float(np.prod(1.0 - belief.fails_w))
+    seen = float(np.isfinite(told.dies_bw).any(axis=1).mean())
+    lasts_s = float(fluid_s(question, told).min())
+    return max(0.0, dies - seen) * (question.config.grace_s + (REPEAT - 1.0) * lasts_s)
 
 
 def _with_all(trial: Trial, seconds: Float, small: Plan, told: Futures, part: Futures) -> Float:

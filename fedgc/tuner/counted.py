@@ -9,8 +9,7 @@ May import: codes, history.
 from collections.abc import Sequence
 
 from fedgc.codes import Placement, completion_probability, inverse_weights
-from fedgc.history import RoundRow
-from fedgc.tuner.past import WINDOW
+from fedgc.history import WINDOW, RoundRow
 
 
 def chances(rows: Sequence[RoundRow], devices: Sequence[str], placement: Placement) -> tuple[float, ...]:

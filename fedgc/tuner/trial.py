@@ -164,7 +164,8 @@ def _play(question: Question, plan: Plan, futures: Futures, future: int, up_s_w:
     conditions = replace(conditions, dies_s_w=futures.dies_bw[future] * lasts_s)
     nature = Under(lambda _: conditions, [1.0] * len(plan.chunks))
     over = Round(plan, Assignment(1, 0, question.steps, question.config.seed + future), _always)
-    terms = Terms(question.steps, FLOAT_BYTES * question.fleet.size, question.line)
+    config = question.config
+    terms = Terms(question.steps, FLOAT_BYTES * question.fleet.size, question.line, config.grace_s)
     world = World(plan.devices, nature, terms, tuple(Held(c.name, c.samples) for c in plan.chunks))
     world.play(over, [not question.fleet.deaf] * len(plan.devices), 0.0)
     whole = over.outcome == "synced"
