@@ -38,7 +38,6 @@ UNKNOWN_STEP_S: Final = 0.05  # only ratios matter where nothing was measured
 UNKNOWN_SPREAD: Final = 0.7  # of log step times: a factor of two either way is no surprise
 LEAST_SPREAD: Final = 0.05
 HABIT: Final = 4.0  # rounds of the fleet's failure rate that a device's own is weighed against
-UNSEEN: Final = 0.5  # failures that may have been missed: what never happened may happen (Jeffreys 1946)
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +233,6 @@ def _failures(past: Past, before: Speeds) -> Float:
     told_w = np.asarray([speed.failures if speed else 0.0 for speed in found])
     seen_w = past.failed_rw.mean(axis=0) if past.rounds else told_w
     count_w: Float = np.clip(np.maximum(seen_w, told_w), 0.0, 1.0) * rounds_w
-    fleet = float((count_w.sum() + UNSEEN) / (rounds_w.sum() + 1.0))
+    fleet = float(count_w.sum() / rounds_w.sum())
     rate_w: Float = (count_w + HABIT * fleet) / (rounds_w + HABIT)
     return rate_w

@@ -305,9 +305,11 @@ def _telling(plan: Plan, futures: Futures) -> Futures:
 def _risk_s(question: Question, belief: Belief, told: Futures) -> float:
     """Return what deaths too rare to be among the futures cost a round in which nobody has a second copy.
 
-    Such a round waits until the dead one is given up, and then lacks its data.
+    Such a round waits until the dead one is given up, and then lacks its data. A device that was never seen
+    to fail may do so: half a failure is added to all that were seen (Jeffreys 1946).
     """
-    dies = 1.0 - float(np.prod(1.0 - belief.fails_w))
+    unseen = 0.5 / (1.0 + sum(belief.rounds_w))
+    dies = 1.0 - float(np.prod(1.0 - np.minimum(1.0, belief.fails_w + unseen)))
     seen = float(np.isfinite(told.dies_bw).any(axis=1).mean())
     lasts_s = float(fluid_s(question, told).min())
     return max(0.0, dies - seen) * (question.config.grace_s + (REPEAT - 1.0) * lasts_s)

@@ -48,7 +48,11 @@ def rng() -> np.random.Generator:
 
 @pytest.mark.parametrize("model", ["nobody", "bimodal-persistent"])
 def test_where_the_past_says_it_all_no_chunk_is_copied(model: str) -> None:
-    assert made(model).setting.replicas == 1
+    assert made(model, grace_s=1e-6).setting.replicas == 1
+
+
+def test_a_death_that_is_heard_of_late_is_worth_a_second_copy_before_anybody_died() -> None:
+    assert made("nobody", grace_s=60.0).setting.replicas >= 2
 
 
 @pytest.mark.parametrize("model", ["bimodal", "shifted-exponential", "fail-stop"])

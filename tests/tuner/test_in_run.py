@@ -35,7 +35,7 @@ def chosen(said: list[Any]) -> list[Chose]:
 
 
 def test_a_run_begins_without_history_and_plans_anew_once_it_has_some() -> None:
-    plans = chosen(whole_run(MODELS["nobody"](6, 8, np.random.default_rng(0))))
+    plans = chosen(whole_run(MODELS["nobody"](6, 8, np.random.default_rng(0)), grace_s=1e-6))
     assert "no history" in plans[0].reason
     assert "no history" not in plans[-1].reason
     assert plans[-1].basis["replicas"] == 1
