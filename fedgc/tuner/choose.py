@@ -306,13 +306,19 @@ def _risk_s(question: Question, belief: Belief, told: Futures) -> float:
     """Return what deaths too rare to be among the futures cost a round in which nobody has a second copy.
 
     Such a round waits until the dead one is given up, and then lacks its data. A device that was never seen
-    to fail may do so: half a failure is added to all that were seen (Jeffreys 1946).
+    to fail may do so, and would be waited for: half a failure is added to all that were seen (Jeffreys 1946).
     """
-    unseen = 0.5 / (1.0 + sum(belief.rounds_w))
-    dies = 1.0 - float(np.prod(1.0 - np.minimum(1.0, belief.fails_w + unseen)))
     seen = float(np.isfinite(told.dies_bw).any(axis=1).mean())
-    lasts_s = float(fluid_s(question, told).min())
-    return max(0.0, dies - seen) * (question.config.grace_s + (REPEAT - 1.0) * lasts_s)
+    again_s = (REPEAT - 1.0) * float(fluid_s(question, told).min())
+    unseen = 0.5 / (1.0 + sum(belief.rounds_w))
+    return question.config.grace_s * max(0.0, _somebody(belief.fails_w + unseen) - seen) + again_s * max(
+        0.0, _somebody(belief.fails_w) - seen
+    )
+
+
+def _somebody(fails_w: Float) -> float:
+    """Return the chance that any of them fails."""
+    return 1.0 - float(np.prod(1.0 - np.minimum(1.0, fails_w)))
 
 
 def _with_all(trial: Trial, seconds: Float, small: Plan, told: Futures, part: Futures) -> Float:
