@@ -18,6 +18,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from fedgc.codes import Placement, Wire, adopt, packed_bytes, place, shortest_wire
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
@@ -66,6 +69,12 @@ class Plan:
         shape = (len(self.devices), len(self.chunks))
         if self.placement.holds.shape != shape:
             raise BadPlacement(f"plan: saw a placement of {self.placement.holds.shape}, needed {shape}")
+
+    @property
+    def alone_c(self) -> NDArray[np.bool_]:
+        """The chunks that one device alone can load: nobody can stand in for it there."""
+        lies = len(self.devices) == 1 or any(len(held) < len(self.chunks) for held in self.held.values())
+        return (self.placement.holds.sum(axis=0) == 1) & lies
 
     @property
     def samples(self) -> int:

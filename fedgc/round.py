@@ -47,7 +47,7 @@ May import: collect, copies, ledger, tally, plan, codes, gate, messages.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
@@ -61,6 +61,7 @@ from fedgc.codes import (
     Solution,
     Wire,
     amplification_limit,
+    carry_on,
     orders_for_round,
     shapes,
     worth_waiting,
@@ -111,6 +112,8 @@ class Assignment:
     seed: int
     carried: frozenset[str] = frozenset()  # devices that go on from a skipped round
     rounds_left: int | None = None
+    weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of who carries on where it stopped
 
     @property
     def order_seed(self) -> int:
@@ -148,7 +151,8 @@ class Round:
         self._worker = {device: w for w, device in enumerate(plan.devices)}
         self._chunk = {chunk.number: c for c, chunk in enumerate(plan.chunks)}
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
-        self._orders = orders_for_round(plan.placement, assignment.order_seed)
+        self._alone_c = plan.alone_c
+        self._orders = self._with_those_who_carry_on(orders_for_round(plan.placement, assignment.order_seed))
         self._working_limit_s = plan.deadline_s * max(1.0, assignment.target / plan.steps)
         self._told: set[tuple[int, int]] = set()  # copies that the tally knows, also of devices lost since
 
@@ -191,6 +195,25 @@ class Round:
         """Return (chunks with a copy, chunks, copies aimed for): what a person watches."""
         covered = sum(1 for copies in self._ledger.copies if copies)
         return covered, len(self.plan.chunks), self._ledger.aim
+
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """How devices that are alone with a chunk go on in the next round: from where they stopped."""
+        found = {}
+        for worker in np.flatnonzero(self.plan.placement.holds[:, self._alone_c].any(axis=1)).tolist():
+            order = self._orders[worker]
+            left = [at for at, c in enumerate(order) if not self._ledger.done_wc[worker, c]]
+            turned = carry_on(order, left[0] if left else 0)
+            found[self.plan.devices[worker]] = tuple(self.plan.chunks[c].number for c in turned)
+        return found
+
+    def _with_those_who_carry_on(self, orders: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        found = []
+        for device, order in zip(self.plan.devices, orders, strict=True):
+            asked = self.assignment.orders.get(device, ())
+            same = sorted(asked) == sorted(self.plan.chunks[c].number for c in order)
+            found.append(tuple(self._chunk[number] for number in asked) if same else tuple(order))
+        return tuple(found)
 
     # ---- working
 
@@ -284,11 +307,18 @@ class Round:
             code = FrameCode(self.plan.placement, blocks)
             limit = amplification_limit(self.plan.error_limit, EPSILON[wire])
             solution = code.solve(
-                code.prune(done_wc, cost=self.plan.upload_s, limit=limit), correlation=likeness
+                code.prune(done_wc, cost=self.plan.upload_s, limit=limit),
+                correlation=likeness,
+                weights=self._weights(done_wc),
             )
             if solution.amplification <= limit:
                 break
         return solution, wire
+
+    def _weights(self, done_wc: NDArray[np.bool_]) -> tuple[float, ...] | None:
+        """Return what chunks count where one is short that a single device has: nobody can stand in."""
+        short = bool((self._alone_c & ~done_wc.any(axis=0)).any())
+        return self.assignment.weights or None if short else None
 
     # ---- collecting
 

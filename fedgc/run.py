@@ -28,7 +28,7 @@ from fedgc.pace import Pace
 from fedgc.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.replay import Line
 from fedgc.round import Assignment, Round, State
-from fedgc.tuner import Choice, Question, choose, recall, review
+from fedgc.tuner import Choice, Question, choose, chunk_weights, recall, review
 
 REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned for moves chunks
 LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; nobody measures it
@@ -110,6 +110,8 @@ class Run:
         self._chunks: dict[str, Chunk] = {}
         self._plan: Plan | None = None
         self._choice: Choice | None = None  # the tuner's, where copies are left to it
+        self._rows: deque[RoundRow] = deque(maxlen=WINDOW)  # of this run alone, whose chunks they number
+        self._orders: Mapping[str, tuple[int, ...]] = {}  # of devices that carry on where they stopped
         self._told: deque[Told] = deque(speeds.told if speeds else (), maxlen=WINDOW)
         self._since: list[float] = []  # seconds of the rounds since it was made
         self._planned_for: Fleet | None = None
@@ -190,7 +192,14 @@ class Run:
         self._begun = True
         left = self.config.rounds - self.number
         assignment = Assignment(
-            self.number, self.version, self._target, self.config.seed, self._carried, rounds_left=left
+            self.number,
+            self.version,
+            self._target,
+            self.config.seed,
+            self._carried,
+            rounds_left=left,
+            weights=chunk_weights(self._rows, self._plan),
+            orders=self._orders,
         )
         self.round = Round(self._plan, assignment, self._decide)
         present = list(self._present.values())
@@ -234,6 +243,7 @@ class Run:
         self._learn(over)
         synced = outcome in ("synced", "approximate")
         self.round = None
+        self._orders = {**self._orders, **over.next_orders}
         self.number += 1
         if outcome in ("synced", "approximate", "skipped"):
             self._gate_state = self._gate_next
@@ -248,6 +258,7 @@ class Run:
         self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
         row = _row(over)
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
+            self._rows.append(row)
             self._told.append(Told(self.config.resume or self.config.run or THIS_RUN, row))
             self._since.append(row.working_s + row.collecting_s)
         outputs.append(Append(row))

@@ -109,12 +109,12 @@ def advise(
     tried = tuple(newcomers_s) or tuple(dict.fromkeys((paces[0], paces[len(paces) // 2])))
     with_all_s = _round_s(part, choice, few)
     scale = choice.predicted_s / with_all_s if with_all_s > 0 else 1.0
-    placement = question.planned(choice.setting, choice.speeds).placement
+    plan = question.planned(choice.setting, choice.speeds)
     return Advice(
         choice,
         question.devices,
-        placement.loads,
-        ORDERS[bool((placement.holds.sum(axis=0) == 1).any())],
+        plan.placement.loads,
+        ORDERS[bool(plan.alone_c.any())],
         _cuts(question, part, choice, few, scale),
         float(uncoded_s(question, speeds, futures).mean()),
         float(fluid_s(question, futures).mean()),

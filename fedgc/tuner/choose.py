@@ -42,6 +42,7 @@ SCREENED: Final = 32  # futures that the bound sees
 CONFIRMED: Final = 8  # futures that are replayed
 FINALISTS: Final = 4
 INDIFFERENT: Final = 0.01  # of the round's time: not worth another copy
+SAME: Final = 1e-5  # of the round's time: no difference at all
 STAYS: Final = 0.03  # by which another plan must be better than the present one
 DEADLINE_QUANTILE: Final = 0.99
 DEADLINE_SLACK: Final = 2.0  # a deadline ends a round, it is not there to hurry it
@@ -334,7 +335,8 @@ def _plainest(trials: Sequence[Trial], times_tb: Float, score_t: Float) -> int:
     best = int(np.argmin(score_t))
     gaps_tb = times_tb - times_tb[best]
     chance_t = gaps_tb.std(axis=1) / np.sqrt(gaps_tb.shape[1])
-    near = np.flatnonzero(score_t - score_t[best] <= np.minimum(chance_t, INDIFFERENT * score_t[best]))
+    least_t = np.maximum(np.minimum(chance_t, INDIFFERENT * score_t[best]), SAME * score_t[best])
+    near = np.flatnonzero(score_t - score_t[best] <= least_t)
     return min(near.tolist(), key=lambda t: (trials[t].setting.replicas, trials[t].setting.blocks or 1, t))
 
 

@@ -1,43 +1,41 @@
 """What a chunk must count where its only holder often does not come to it.
 
 The weights are those of Horvitz and Thompson (1952), `codes.inverse_weights`; what belongs here is where the
-chances come from: the rounds that a device did, and the chunks that it did in each.
+chances come from. Only rounds that were cut short are weighed, for a whole one needs no weights, so the
+chance that counts is that in rounds which were cut short. A device carries on where it stopped, so over such
+rounds each of its chunks has the same chance, and they are counted together.
 
-May import: codes, history.
+May import: codes, plan, history.
 """
 
 from collections.abc import Sequence
 
-from fedgc.codes import Placement, completion_probability, inverse_weights
-from fedgc.history import WINDOW, RoundRow
+from fedgc.codes import completion_probability, inverse_weights
+from fedgc.history import RoundRow
+from fedgc.plan import Plan
 
 
-def chances(rows: Sequence[RoundRow], devices: Sequence[str], placement: Placement) -> tuple[float, ...]:
-    """Return for each device the chance that a chunk it holds is finished in a round.
+def chances(rows: Sequence[RoundRow], plan: Plan) -> tuple[float, ...]:
+    """Return for each device the chance that a chunk it is alone with is in the sum of a round cut short.
 
     A round in which a device was absent says nothing of it. One without any history is taken at its word.
     """
-    recent = rows[-WINDOW:]
-    finished: dict[str, list[int]] = {device: [] for device in devices}
-    for row in recent:
-        for seen in row.devices:
-            if seen.device in finished:
-                finished[seen.device].append(seen.finished)
+    cut = [(row, {seen.device for seen in row.devices}) for row in rows if row.short]
     found = []
-    for device, load in zip(devices, placement.loads, strict=True):
-        found.append(
-            completion_probability([min(count, load) for count in finished[device]], load) if load else 1.0
-        )
+    for device, held_c in zip(plan.devices, plan.placement.holds, strict=True):
+        mine = {plan.chunks[c].number for c in (held_c & plan.alone_c).nonzero()[0].tolist()}
+        came = [len(mine - set(row.short)) for row, there in cut if device in there]
+        found.append(completion_probability(came, len(mine)) if mine else 1.0)
     return tuple(found)
 
 
-def chunk_weights(
-    rows: Sequence[RoundRow], devices: Sequence[str], placement: Placement
-) -> tuple[float, ...]:
-    """Return what each chunk must count, so that a slow device alone with its data is not left out.
+def chunk_weights(rows: Sequence[RoundRow], plan: Plan) -> tuple[float, ...]:
+    """Return what each chunk must count in a round cut short, so that no lone slow device is left out.
 
     Only chunks that lie with one device are weighed: of others a second holder does what the first does not.
+    `rows` are of this run: chunks have other numbers in another.
     """
-    weights = inverse_weights(placement, chances(rows, devices, placement))
-    alone = placement.holds.sum(axis=0) == 1
-    return tuple(weight if only else 1.0 for weight, only in zip(weights, alone.tolist(), strict=True))
+    weights = inverse_weights(plan.placement, chances(rows, plan))
+    return tuple(
+        weight if alone else 1.0 for weight, alone in zip(weights, plan.alone_c.tolist(), strict=True)
+    )

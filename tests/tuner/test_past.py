@@ -8,10 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.codes import Placement
 from fedgc.errors import BadSetting
 from fedgc.history import DeviceRow, RoundRow, Speed, Speeds, Told
-from fedgc.tuner import Past, chances, chunk_weights, nothing, recall, robust
+from fedgc.tuner import Past, nothing, recall, robust
 
 
 def row(*devices: DeviceRow, working_s: float = 8.0) -> RoundRow:
@@ -82,19 +81,3 @@ def test_a_device_without_rounds_keeps_what_was_known_of_it() -> None:
 def test_a_past_of_another_shape_is_refused() -> None:
     with pytest.raises(BadSetting, match="rounds x devices"):
         Past(("a", "b"), np.ones((2, 1)), np.zeros((2, 1), bool))
-
-
-def test_a_slow_device_that_alone_has_its_data_counts_more_for_what_it_does() -> None:
-    alone = Placement(8, ((0, 1, 2, 3), (4, 5, 6, 7)), (0, 0), tuple(at / 8 for at in range(8)))
-    rows = [row(DeviceRow("a", finished=4), DeviceRow("b", finished=2))] * 10
-    sure, unsure = chances(rows, ["a", "b"], alone)
-    weights = chunk_weights(rows, ["a", "b"], alone)
-    assert sure == 1.0
-    assert unsure == pytest.approx(0.5, abs=0.02)
-    assert weights == (1.0,) * 4 + (pytest.approx(1 / unsure),) * 4
-
-
-def test_a_chunk_with_a_second_holder_is_not_weighed() -> None:
-    both = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
-    rows = [row(DeviceRow("a", finished=0), DeviceRow("b", finished=1))] * 5
-    assert chunk_weights(rows, ["a", "b"], both) == (1.0, 1.0)

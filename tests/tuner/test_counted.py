@@ -1,0 +1,118 @@
+"""What a lone slow device's chunks count: from the rounds that were cut short, and true on average."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.history import DeviceRow, RoundRow, Speeds
+from fedgc.messages import Add, Held, Joined
+from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.replay import Terms, Under, World, working
+from fedgc.run import Append, Run
+from fedgc.tuner import chances, chunk_weights
+
+CHUNKS = 12
+MINE = {"quick": range(6), "slow": range(6, 12)}
+
+
+def planned(holds: dict[str, Sequence[int]]) -> Plan:
+    chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(1 + max(map(max, holds.values()))))
+    fleet = Fleet({device: frozenset(held) for device, held in holds.items()}, chunks, 10)
+    return make_plan(fleet, Speeds(), RunConfig(replicas=1), steps=1)
+
+
+def row(short: tuple[int, ...], devices: Sequence[str] = ("quick", "slow")) -> RoundRow:
+    return RoundRow(
+        *(1, 0, 0.0, 8.0, 0.0, "approximate" if short else "synced", CHUNKS, CHUNKS, short, 1, 1, 2),
+        *(None, None, None, 40, 0, 0, 0, 0, ""),
+        devices=tuple(DeviceRow(device) for device in devices),
+    )
+
+
+def test_a_slow_device_that_alone_has_its_data_counts_more_for_what_it_does() -> None:
+    plan = planned(MINE)
+    rows = [row((6, 7, 8)), row((9, 10, 11)), row(())] * 5
+    sure, unsure = chances(rows, plan)
+    assert sure == 1.0
+    assert unsure == pytest.approx(0.5, abs=0.02), "a whole round says nothing of those that were cut short"
+    assert chunk_weights(rows, plan) == (1.0,) * 6 + (pytest.approx(1 / unsure),) * 6
+
+
+def test_a_round_in_which_a_device_was_away_says_nothing_of_it() -> None:
+    plan = planned(MINE)
+    assert chances([row((0,), ["quick"])], plan)[1] == 1.0
+
+
+def test_a_chunk_with_a_second_holder_is_not_weighed() -> None:
+    plan = planned({"a": [0, 1], "b": [1, 2]})
+    weights = chunk_weights([row((0, 1), ["a", "b"])] * 5, plan)
+    assert weights[1:] == (1.0, 1.0)
+    assert weights[0] == 4.0, "no weight is larger, however seldom it comes"
+
+
+def test_where_all_can_load_all_others_stand_in() -> None:
+    plan = planned({"a": [0, 1], "b": [0, 1]})
+    assert plan.placement.replicas == 1
+    assert chunk_weights([row((0,), ["a", "b"])] * 5, plan) == (1.0, 1.0)
+
+
+def counted_in(rounds: int, **settings: object) -> np.ndarray:
+    """Play a run in which a slow device does 0 to 6 of the chunks that it alone has; return what counted."""
+    rng = np.random.default_rng(5)
+    pace_s = rng.choice([1.2, 1.9, 3.0, 6.0, 14.0], size=rounds)  # of a chunk: of 12 s, 6 to none
+    weather = [working([[0.5 * 6], [each * 6]]) for each in pace_s]
+    names = {device: tuple(Held(f"chunk {c}", 1) for c in mine) for device, mine in MINE.items()}
+    config = RunConfig.read({"rounds": rounds, "local_steps": 1, "deadline_s": 12.0, **settings})
+    run = Run(config, now=0.0, size=10)
+    nature = Under(lambda number: weather[number - 1], [1 / 6] * CHUNKS)
+    world = World(list(MINE), nature, Terms(1, 40), names["quick"] + names["slow"])
+    counted = np.zeros((rounds, CHUNKS))
+
+    def heed(said: Any) -> None:
+        if isinstance(said, Add):
+            mix = world.asked[said.device, said.attempt]
+            assert mix is not None
+            for chunk, (factor,) in zip(mix.chunks, mix.matrix, strict=True):
+                counted[said.round - 1, chunk] += said.weights[0] * factor
+        elif isinstance(said, Append):
+            assert said.row.outcome == ("approximate" if said.row.short else "synced")
+
+    hello = [Joined(0.0, device, live=True, holds=held) for device, held in names.items()]
+    world.run(run, [command for each in hello for command in run.handle(each)], lambda: run.finished, heed)
+    return counted
+
+
+def test_over_many_rounds_every_chunk_counts_once_on_average() -> None:
+    counted = counted_in(400)
+    whole = counted.min(axis=1) > 0
+    assert 0 < whole.mean() < 0.5, "some rounds are whole, most are cut short"
+    np.testing.assert_array_equal(counted[whole], 1.0)
+    mean_c = counted[40:].mean(axis=0)
+    np.testing.assert_allclose(mean_c[:6], 1.0)
+    np.testing.assert_allclose(mean_c[6:], 1.0, atol=0.12)
+    plain_c = (counted[40:] > 0).mean(axis=0)
+    assert plain_c[6:].max() < 0.65, "without weights a slow device's data would count little more than half"
+    assert plain_c[6:].min() > 0.35, "none of its chunks is always the last"
+
+
+def test_a_device_that_never_comes_to_its_last_chunks_brings_all_of_them_in_turn() -> None:
+    pace = 12.0 / 2.5  # two of six in each round
+    always = working([[0.5 * 6], [pace * 6]])
+    nature = Under(lambda _: always, [1 / 6] * CHUNKS)
+    names = {device: tuple(Held(f"chunk {c}", 1) for c in mine) for device, mine in MINE.items()}
+    run = Run(RunConfig(rounds=6, local_steps=1, deadline_s=12.0), now=0.0, size=10)
+    world = World(list(MINE), nature, Terms(1, 40), names["quick"] + names["slow"])
+    shorts: list[set[int]] = []
+    hello = [Joined(0.0, device, live=True, holds=held) for device, held in names.items()]
+    world.run(
+        run,
+        [command for each in hello for command in run.handle(each)],
+        lambda: run.finished,
+        lambda said: shorts.append(set(said.row.short)) if isinstance(said, Append) else None,
+    )
+    brought = [set(MINE["slow"]) - short for short in shorts]
+    assert [len(each) for each in brought] == [2] * 6
+    assert set().union(*brought[:3]) == set().union(*brought[3:]) == set(MINE["slow"])
