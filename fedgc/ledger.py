@@ -86,6 +86,21 @@ class Ledger:
         deaf: list[int] = np.flatnonzero(self.live_w & ~self.hears_w).tolist()
         return frozenset(chunk for worker in deaf for chunk in self.remaining(worker))
 
+    def foreseen(self, ends_s: Sequence[float]) -> Bool:
+        """Return what is finished at the stop, if worker w reports all of its queue after ends_s[w]."""
+        done_wc = self.counting_wc
+        copies = done_wc.sum(axis=0).tolist()
+        lacking = sum(1 for c, reach in enumerate(self._reach) if reach and copies[c] < self.aim)
+        live: list[int] = np.flatnonzero(self.live_w).tolist()
+        for worker in sorted(live, key=lambda w: ends_s[w]):
+            for chunk in self.remaining(worker):
+                if not lacking:
+                    return done_wc
+                done_wc[worker, chunk] = True
+                copies[chunk] += 1
+                lacking -= copies[chunk] == self.aim
+        return done_wc
+
     # ---- what changes them
 
     def joined(self, hears: Mapping[int, bool]) -> None:

@@ -213,7 +213,10 @@ class Report:
 
 @dataclass(frozen=True, slots=True)
 class Codeword:
-    """A device's codeword for this attempt lies whole and checked with the driver."""
+    """A device's codeword for this attempt lies whole and checked with the driver.
+
+    `ahead`: it was mixed by the coefficients that came with the work, before anybody asked for it.
+    """
 
     now: float
     device: str
@@ -221,6 +224,7 @@ class Codeword:
     attempt: int
     seconds: float = 0.0
     size_bytes: int = 0
+    ahead: bool = False
 
     def __post_init__(self) -> None:
         _event(self)
@@ -289,7 +293,8 @@ class Work:
 
     `names` tells the task's name of every chunk that the device may be asked for.
     `lease_s` is how long the device may work without hearing anything; `lockstep` devices wait for a
-    verdict after each chunk.
+    verdict after each chunk. With `coefficients`, a device that has finished all they mix sends its codeword
+    along with what it reports, its numbers in the format `wire`.
     """
 
     device: str
@@ -302,6 +307,7 @@ class Work:
     lease_s: float
     lockstep: bool = False
     coefficients: Mix | None = None
+    wire: Wire = "float32"
 
     def __post_init__(self) -> None:
         _counts(self, "round", "version", "seed")

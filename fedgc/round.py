@@ -11,6 +11,10 @@ several devices, so that what a slow or dead one has not finished, another has.
                  chunk let each device send 1/b of a model. Each mixes its finished chunks into one such
                  *codeword*, so that a weighted sum of codewords is the sum over all chunks. A codeword that
                  is lost is made good by other holders of the same chunks.
+                 Where no device can be steered (all hear nothing between their messages), who finishes what
+                 is foreseen, and the coefficients go out with the work: a device that has finished all that
+                 they mix sends its codeword with its report. If the finished sets come out as foreseen
+                 it is added, and nobody need be asked; else it is forgotten, and all goes as ever.
     CLOSED       synced       the sum over all chunks is exact, up to rounding
                  approximate  some chunks are missing; which, and how much it matters, is said
                  skipped      not worth an exchange: devices carry on from where they are
@@ -47,7 +51,7 @@ May import: collect, copies, ledger, tally, plan, codes, gate, messages.
 
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
@@ -113,12 +117,28 @@ class Assignment:
     carried: frozenset[str] = frozenset()  # devices that go on from a skipped round
     rounds_left: int | None = None
     weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
+    ahead: bool = True  # coefficients may be sent before anybody has finished anything
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of who carries on where it stopped
 
     @property
     def order_seed(self) -> int:
         """By how much this round shifts the order of work."""
         return self.seed + self.number
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What collecting would be, should the finished sets turn out as they are expected to."""
+
+    solution: Solution
+    sum: CodedSum
+
+    def holds(self, done_wc: NDArray[np.bool_], blocks: int) -> bool:
+        """Whether all that it mixes is finished, and no more blocks can be had."""
+        return self.solution.blocks == blocks and all(
+            done_wc[worker, list(self.solution.coefficients(worker).chunks)].all()
+            for worker in self.solution.needed
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +167,8 @@ class Round:
         self._decide = decide
         self._worth_it = False  # the gate has said so
         self._exchange: Exchange | None = None
+        self._foreseen: Foreseen | None = None
+        self._came_ahead: set[int] = set()  # workers whose foreseen codeword lies with the driver
         self._ledger = Ledger(plan.placement.holds, plan.most_blocks if plan.blocks_fixed else 1)
         self._worker = {device: w for w, device in enumerate(plan.devices)}
         self._chunk = {chunk.number: c for c, chunk in enumerate(plan.chunks)}
@@ -162,7 +184,7 @@ class Round:
         """Give work to everybody who is there."""
         self.started_at = now
         self.next_tick = now + self._working_limit_s
-        given = self._give_work(present, self.assignment.carried)
+        given = self._with_coefficients(self._give_work(present, self.assignment.carried))
         return (*given, *self._enough_yet(now))
 
     def handle(self, event: Event) -> tuple[Command, ...]:
@@ -252,6 +274,15 @@ class Round:
         commands += self._steer(worker, self._ledger.steer(worker))
         return [*commands, *self._enough_yet(event.now)]
 
+    def _ahead_of_time(self, event: Codeword) -> list[Command]:
+        """Keep in mind who has sent what nobody has asked for yet, but for the coefficients with the work."""
+        worker = self._worker.get(event.device)
+        if not event.ahead:
+            return self._refuse(event, "Codeword is not expected while working")
+        if worker is not None and event.round == self.assignment.number and self._ledger.live_w[worker]:
+            self._came_ahead.add(worker)
+        return []
+
     def _enough_yet(self, now: float) -> list[Command]:
         """Ask the gate at one copy of everything; collect at `aim` copies, once waiting does not pay."""
         if not self._ledger.reachable:
@@ -291,19 +322,50 @@ class Round:
     def _collect(self, now: float) -> list[Command]:
         """Fix what is finished, and ask for the codewords that are needed."""
         done_wc = self._ledger.counting_wc
-        solution, wire = self._solved(done_wc)
-        collected = CodedSum(self.plan, solution, self.assignment.number, wire)
+        solution, collected, came = self._as_foreseen_or_solved(done_wc)
         limit_s = self.plan.upload_deadline_s
         self._exchange = Exchange(solution, collected, now + (1 + len(self.plan.devices)) * limit_s)
         self.working_s = now - self.started_at
         self.next_tick = now + limit_s
         self.tally.pruned = int(done_wc.any(axis=1).sum()) - len(solution.needed)
-        return list(collected.needed())
+        added = [collected.accept(worker, 0) for worker in came]
+        asked = [each for each in (*added, *collected.needed()) if not isinstance(each, str)]
+        return [*asked, *self._close_if_complete(self._exchange, now)]
 
-    def _solved(self, done_wc: NDArray[np.bool_]) -> tuple[Solution, Wire]:
+    def _as_foreseen_or_solved(
+        self, done_wc: NDArray[np.bool_]
+    ) -> tuple[Solution, CodedSum, tuple[int, ...]]:
+        """Return what to collect, and who has sent it already."""
+        blocks, foreseen = self._ledger.blocks, self._foreseen
+        if foreseen and foreseen.holds(done_wc, blocks):
+            return foreseen.solution, foreseen.sum, tuple(self._came_ahead & foreseen.solution.needed)
+        solution, wire = self._solved(done_wc, blocks)
+        return solution, CodedSum(self.plan, solution, self.assignment.number, wire), ()
+
+    def _with_coefficients(self, given: list[Command]) -> list[Command]:
+        """Foresee who will have finished what; where nobody can be steered, that is often so."""
+        ledger = self._ledger
+        if not self.assignment.ahead or not ledger.live_w.any() or (ledger.live_w & ledger.hears_w).any():
+            return given
+        ends_s = [seconds * len(ledger.remaining(w)) for w, seconds in enumerate(self.plan.step_s)]
+        done_wc = ledger.foreseen(ends_s)
+        blocks = min(ledger.aim, int(done_wc.sum(axis=0).min()))
+        if blocks == 0:
+            return given
+        solution, wire = self._solved(done_wc, blocks)
+        self._foreseen = Foreseen(solution, CodedSum(self.plan, solution, self.assignment.number, wire))
+        told = {each.device: each for each in self._foreseen.sum.needed()}
+        return [
+            replace(each, coefficients=told[each.device].mix, wire=told[each.device].wire)
+            if isinstance(each, Work) and each.device in told
+            else each
+            for each in given
+        ]
+
+    def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
         """Solve for the shortest codewords that the copies allow and the error limit bears, few of them."""
         likeness = self.copies.likeness(self._samples)
-        for wire, blocks in shapes(self._ledger.blocks, short=self.plan.short_numbers):
+        for wire, blocks in shapes(most_blocks, short=self.plan.short_numbers):
             code = FrameCode(self.plan.placement, blocks)
             limit = amplification_limit(self.plan.error_limit, EPSILON[wire])
             solution = code.solve(
@@ -324,6 +386,8 @@ class Round:
 
     def _received(self, exchange: Exchange, event: Codeword) -> list[Command]:
         worker = self._worker.get(event.device)
+        if event.ahead:
+            return []  # it came too late to be foreseen: the device is asked, if need be
         if worker is None or event.round != self.assignment.number:
             return self._refuse(event, f"a codeword outside round {self.assignment.number}")
         answer = exchange.sum.accept(worker, event.attempt)
@@ -441,6 +505,7 @@ class Round:
         worker = self._worker.get(event.device)
         if worker is None or not self._ledger.live_w[worker]:
             return False
+        self._came_ahead.discard(worker)
         self._ledger.lost(worker)
         self.tally.failure[worker] = "lost"
         return True
@@ -513,6 +578,7 @@ class Round:
         """Give these devices what is worth doing; one that is not in this plan waits for the next."""
         planned = {self._worker[event.device]: event for event in present if event.device in self._worker}
         self._ledger.joined({worker: event.live for worker, event in planned.items()})
+        self._came_ahead -= planned.keys()
         given: list[Command] = []
         for worker, event in planned.items():
             order = self._ledger.queue(worker, self._orders[worker], self._kept(event))
@@ -550,7 +616,7 @@ class Round:
     def _refuse(self, event: Event, reason: str) -> list[Command]:
         """Tell the sender, where there is one, and count it against a device of this plan."""
         device = getattr(event, "device", None)
-        if isinstance(event, Lost) or not device:
+        if isinstance(event, Lost) or not device or (isinstance(event, Codeword) and event.ahead):
             return []
         worker = self._worker.get(device)
         if worker is not None:
@@ -568,6 +634,7 @@ WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingPr
         Lost: Round._lost,  # it is gone: its copies count no more
         Failed: Round._failed,  # it lives, but cannot give these chunks
         Progress: Round._finished,  # a copy: skip, steer, ask the gate, collect
+        Codeword: Round._ahead_of_time,  # foreseen: it is added if what was foreseen comes true
         Tick: Round._work_deadline,  # collect what there is
         Stop: Round._stopped,
     }

@@ -200,6 +200,7 @@ class Run:
             rounds_left=left,
             weights=chunk_weights(self._rows, self._plan),
             orders=self._orders,
+            ahead=self.config.gate_every == 1,
         )
         self.round = Round(self._plan, assignment, self._decide)
         present = list(self._present.values())

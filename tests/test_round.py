@@ -79,6 +79,8 @@ class Devices:
         self.done: dict[str, set[int]] = {device: set() for device in plan.devices}
         self.requests: dict[tuple[str, int], Reveal | Repair] = {}
         self.unsent: list[tuple[str, int]] = []
+        self.foreseen: dict[str, Reveal] = {}  # what came with the work, to be sent along unasked
+        self.ahead: dict[str, Reveal] = {}  # of those, what lies with the driver
         self.sums: np.ndarray | None = None
         self.terms: list[tuple[str, int]] = []
         self.closed: list[Close] = []
@@ -89,6 +91,7 @@ class Devices:
             match command:
                 case Work() | Continue():
                     self.queue[command.device] = list(command.order)
+                    self._foresee(command)
                 case Skip() | Take():
                     first = [command.chunk] if isinstance(command, Take) else []
                     rest = [c for c in self.queue[command.device] if c != command.chunk]
@@ -103,8 +106,28 @@ class Devices:
                 case Refuse():
                     self.refused.append(command)
 
+    def _foresee(self, command: Work | Continue) -> None:
+        self.foreseen.pop(command.device, None)
+        if isinstance(command, Work) and command.coefficients is not None:
+            self.foreseen[command.device] = Reveal(
+                command.device, command.round, 0, "coded", command.coefficients, command.wire
+            )
+
+    def can_send_along(self) -> list[str]:
+        return sorted(
+            device
+            for device, reveal in self.foreseen.items()
+            if reveal.mix and set(reveal.mix.chunks) <= self.done[device]
+        )
+
+    def sends_along(self, device: str, now: float = 1.0) -> Codeword:
+        self.ahead[device] = self.foreseen.pop(device)
+        return Codeword(now, device, 1, 0, ahead=True)
+
     def _add(self, command: Add) -> None:
-        request = self.requests[command.device, command.attempt]
+        key = (command.device, command.attempt)
+        ahead = self.ahead.pop(command.device, None) if command.attempt == 0 else None
+        request = ahead or self.requests[key]
         assert request.mix is not None
         assert set(request.mix.chunks) <= self.done[command.device], (
             "asked for a chunk that was never finished"
@@ -146,10 +169,10 @@ def progress(device: str, chunk: int, now: float = 1.0, **changes: object) -> Pr
     return Progress(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def begun(plan: Plan, decide=sync, size: int = SIZE) -> tuple[Round, Devices]:
+def begun(plan: Plan, decide=sync, size: int = SIZE, *, live: bool = True) -> tuple[Round, Devices]:
     machine = Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0), decide)
     devices = Devices(plan, size=size)
-    devices.obey(machine.start(0.0, [joined(plan, device) for device in plan.devices]))
+    devices.obey(machine.start(0.0, [joined(plan, device, live=live) for device in plan.devices]))
     return machine, devices
 
 
@@ -185,15 +208,16 @@ class AnyOrder(RuleBasedStateMachine):
         replicas=st.integers(1, 4),
         blocks=st.sampled_from([1, 2, 3, "auto"]),
         uplink=st.sampled_from([None, 1.0, 1e9]),
+        live=st.booleans(),
     )
     def begin(
-        self, devices: int, chunks: int, replicas: int, blocks: int | str, uplink: float | None
+        self, devices: int, chunks: int, replicas: int, blocks: int | str, uplink: float | None, *, live: bool
     ) -> None:
         if isinstance(blocks, int):
             blocks = min(blocks, replicas)
         self.plan = planned(devices, chunks, replicas=replicas, blocks=blocks, uplink=uplink)
         self.now = 0.0
-        self.round, self.devices = begun(self.plan)
+        self.round, self.devices = begun(self.plan, live=live)
         self.live = set(self.plan.devices)
 
     def say(self, event: Event) -> None:
@@ -226,6 +250,7 @@ class AnyOrder(RuleBasedStateMachine):
         device, attempt = data.draw(st.sampled_from(self.devices.unsent))
         self.devices.unsent.remove((device, attempt))
         if device in self.live:
+            self.arrives(device, attempt)
             self.say(Codeword(self.now, device, 1, attempt))
 
     @precondition(lambda self: self.devices.requests)
@@ -233,7 +258,30 @@ class AnyOrder(RuleBasedStateMachine):
     def send_a_codeword_again_or_late(self, data: st.DataObject) -> None:
         device, attempt = data.draw(st.sampled_from(sorted(self.devices.requests)))
         if (device, attempt) not in self.devices.unsent:
+            self.arrives(device, attempt)
             self.say(Codeword(self.now, device, 1, attempt))
+
+    def arrives(self, device: str, attempt: int) -> None:
+        """A codeword that was asked for takes the place of one that was sent along."""
+        if attempt == 0:
+            self.devices.ahead.pop(device, None)
+
+    @precondition(lambda self: any(device in self.live for device in self.devices.can_send_along()))
+    @rule(data=st.data())
+    def send_along_what_was_foreseen(self, data: st.DataObject) -> None:
+        able = [device for device in self.devices.can_send_along() if device in self.live]
+        self.say(self.devices.sends_along(data.draw(st.sampled_from(able)), self.now))
+
+    @precondition(lambda self: any(self.devices.queue[d] for d in self.live))
+    @rule(data=st.data())
+    def answer_a_whole_letter(self, data: st.DataObject) -> None:
+        """First what is sent along, then the reports: so nothing is asked for that is there."""
+        device = data.draw(st.sampled_from(sorted(d for d in self.live if self.devices.queue[d])))
+        self.devices.done[device] |= set(self.devices.queue[device])
+        if device in self.devices.can_send_along():
+            self.say(self.devices.sends_along(device, self.now))
+        while self.open() and self.devices.queue[device]:
+            work(self.round, self.devices, device, self.now)
 
     @precondition(lambda self: self.live)
     @rule(data=st.data())
@@ -331,6 +379,66 @@ def test_the_sum_is_exact_and_each_codeword_is_a_block_long():
     send_all(machine, devices)
     assert machine.outcome == "synced"
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def answer(machine: Round, devices: Devices, name: str) -> None:
+    """Answer a whole letter: what is sent along, then the reports."""
+    devices.done[name] |= set(devices.queue[name])
+    if name in devices.can_send_along():
+        devices.obey(machine.handle(devices.sends_along(name)))
+    while devices.queue[name] and machine.state is not State.CLOSED:
+        work(machine, devices, name)
+
+
+@pytest.mark.parametrize(("replicas", "blocks"), [(1, 1), (3, 1), (3, 2), (2, 2)])
+def test_a_round_that_is_foreseen_asks_nobody(replicas: int, blocks: int):
+    plan = planned(3, 7, replicas=replicas, blocks=blocks)
+    machine, devices = begun(plan, live=False)
+    loads = plan.placement.loads
+    for w in sorted(range(3), key=lambda w: loads[w]):  # all are as quick, so who has least is first
+        if machine.state is not State.CLOSED:
+            answer(machine, devices, plan.devices[w])
+    assert machine.outcome == "synced"
+    assert not devices.requests
+    assert not devices.refused
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_what_comes_otherwise_than_foreseen_is_asked_for_and_what_was_sent_along_forgotten():
+    plan = planned(3, 7, replicas=3, blocks=2)
+    machine, devices = begun(plan, live=False)
+    foreseen = dict(devices.foreseen)
+    first = next(iter(foreseen))
+    devices.done[first] |= {chunk.number for chunk in plan.chunks}
+    devices.obey(machine.handle(devices.sends_along(first)))
+    devices.obey(machine.handle(Lost(1.0, first)))
+    for name in plan.devices:
+        if name != first:
+            answer(machine, devices, name)
+    assert machine.state is State.COLLECTING
+    assert {device for device, _ in devices.requests} == set(plan.devices) - {first}
+    devices.ahead.clear()
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_a_codeword_that_was_sent_along_and_is_not_wanted_is_not_held_against_its_device():
+    plan = planned(2, 4, replicas=2, blocks=1)
+    machine, devices = begun(plan, live=False)
+    one, other = plan.devices
+    answer(machine, devices, one)
+    assert machine.outcome == "synced"
+    assert machine.handle(Codeword(2.0, other, 1, 0, ahead=True)) == ()
+    assert machine.tally.refused == [0, 0]
+
+
+def test_nothing_is_foreseen_where_somebody_can_be_steered_or_the_gate_may_skip():
+    plan = planned(2, 4, replicas=2, blocks=1)
+    assert not begun(plan)[1].foreseen
+    assignment = Assignment(number=1, version=0, target=TARGET, seed=0, ahead=False)
+    given = Round(plan, assignment, sync).start(0.0, [joined(plan, d, live=False) for d in plan.devices])
+    assert all(each.coefficients is None for each in given if isinstance(each, Work))
 
 
 def test_what_has_enough_copies_is_skipped_and_never_started_elsewhere():

@@ -7,6 +7,7 @@ May import: messages, errors, train, and this room's letter, pieces.
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final
 
 from fedgc.codes import Wire
@@ -14,7 +15,7 @@ from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.letter import Letter, Said, Shelved
 from fedgc.flower.pieces import Packed, offer_of, shortened
 from fedgc.flower.wire import StreamId
-from fedgc.messages import Failed, Joined, Progress, Repair, Reveal, ToDevice, Work
+from fedgc.messages import Failed, Joined, Mix, Progress, Repair, Reveal, ToDevice, Work
 from fedgc.train import Engine, Lasting
 
 
@@ -38,6 +39,7 @@ class Errand:
             self.lines.append(Joined(0.0, self._device, False, self._engine.holds(), self._engine.kept()))
         elif all(map(self._obeyed, letter.commands)):
             self._work(until)
+            self._send_along(letter.commands)
         self._put_away()
         self.lines.extend(Shelved(version, digest) for version, digest in self._shelf.models().items())
 
@@ -62,13 +64,21 @@ class Errand:
                 if command.mix is None:
                     raise BadMessage(f"{type(command).__name__}: saw no mix, needed one for coded work")
                 stream = StreamId("codeword", command.round, command.attempt)
-                vector = shortened(
-                    self._engine.codeword(command.mix), Wire(command.wire), stream, self._device
-                )
-                self.codewords[stream] = vector
-                self.lines.append(offer_of(stream, vector))
+                self._mix(stream, command.mix, Wire(command.wire))
             case _:
                 raise BadMessage(f"{type(command).__name__}: needed work, or a codeword to send")
+
+    def _mix(self, stream: StreamId, mix: Mix, form: Wire) -> None:
+        vector = shortened(self._engine.codeword(mix), form, stream, self._device)
+        self.codewords[stream] = vector
+        self.lines.append(offer_of(stream, vector))
+
+    def _send_along(self, commands: tuple[ToDevice, ...]) -> None:
+        """Send the codeword whose coefficients came with the work, where all that they mix is finished."""
+        for work in commands:
+            if isinstance(work, Work) and work.coefficients is not None:
+                with suppress(FedgcError):  # it is asked for, if it is wanted
+                    self._mix(StreamId("codeword", work.round), work.coefficients, Wire(work.wire))
 
     def _work(self, until: float) -> None:
         while not self._engine.idle and self._clock() < until:

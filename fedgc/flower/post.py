@@ -110,9 +110,10 @@ class Post:
                     self._begin(box, command)
                 case Continue(_, round_, target, order, lease_s) if box.work is not None:
                     work = replace(box.work, round=round_, target=target, order=order, lease_s=lease_s)
-                    self._begin(box, work)
+                    self._begin(box, replace(work, coefficients=None))
                 case Reveal() | Repair():
                     box.asks.append(command)
+                    _asks_no_more_ahead(box)
                     stream = StreamId("codeword", command.round, command.attempt)
                     box.expected[stream] = form_asked(self._numbers, command)
                 case Close():
@@ -128,6 +129,7 @@ class Post:
 
     def _close(self, box: _Box, command: Close) -> None:
         box.left, box.asks, box.expected = (), [], {}
+        _asks_no_more_ahead(box)
         for key in [each for each in self._ready if each[0] == box.device]:
             if key[1].number <= command.round:
                 del self._ready[key]
@@ -230,7 +232,8 @@ class Post:
         if box.work is None or not (box.asks or (box.left and now >= box.again)):
             return None
         order, lease_s = ((), 0.0) if box.asks else (box.left, self._lease_s(box, box.work))
-        work = replace(box.work, order=order, lease_s=lease_s)
+        ahead = None if box.asks else box.work.coefficients
+        work = replace(box.work, order=order, lease_s=lease_s, coefficients=ahead)
         box.owed, box.asks = tuple(box.asks), []
         box.out = Letter(self._run, nonce, lease_s, (work, *box.owed), self._lacking(box, work))
         down = 0 if box.out.model is None else box.out.model[1].nbytes
@@ -276,6 +279,7 @@ class Post:
             self._around.audit("joined", answer.device, f"over messages, with key {answer.key.hex()}")
             self._admit(box, joined)
             return
+        self._came_along(box, answer)
         for line in answer.lines:
             if isinstance(line, Progress | Failed):
                 self._told(box, line)
@@ -300,6 +304,26 @@ class Post:
         box.left = tuple(chunk for chunk in box.left if chunk not in done)
         self._emit(line)
 
+    def _came_along(self, box: _Box, answer: Answer) -> None:
+        """Take the codeword that was mixed ahead, before the reports that may end the round."""
+        work = box.work
+        if work is None or work.coefficients is None:
+            return
+        stream = StreamId("codeword", work.round)
+        offer = next(
+            (each for each in answer.lines if isinstance(each, Offer) and each.stream == stream), None
+        )
+        if offer is None:
+            return
+        _asks_no_more_ahead(box)
+        asked = Reveal(box.device, work.round, 0, "coded", work.coefficients, work.wire)
+        box.expected[stream] = form_asked(self._numbers, asked)
+        try:
+            self._receive(box, answer, offer, stream, ahead=True)
+        except BadVector as error:  # as if it had not come: it is asked for, if it is wanted
+            box.expected.pop(stream, None)
+            self._count(error)
+
     def _collect(self, box: _Box, answer: Answer) -> None:
         """Take the codewords that were asked for; one that did not come is said to have failed."""
         offers = {line.stream: line for line in answer.lines if isinstance(line, Offer)}
@@ -316,7 +340,9 @@ class Post:
                     self._emit(Failed(self._around.clock(), box.device, ask.round, str(error)))
         box.owed = ()
 
-    def _receive(self, box: _Box, answer: Answer, offer: Offer | None, stream: StreamId) -> None:
+    def _receive(
+        self, box: _Box, answer: Answer, offer: Offer | None, stream: StreamId, *, ahead: bool = False
+    ) -> None:
         array = answer.codewords.get(stream)
         if offer is None or array is None:
             raise BadVector(f"{stream}: it was asked for, and did not come")
@@ -324,7 +350,7 @@ class Post:
         self._ready[box.device, stream] = vector
         self._account(box.device).add(Amounts(up_bytes=offer.size), stream.number)
         now = self._around.clock()
-        self._emit(Codeword(now, box.device, stream.number, stream.attempt, 0.0, offer.size))
+        self._emit(Codeword(now, box.device, stream.number, stream.attempt, 0.0, offer.size, ahead))
 
     # ---- what goes wrong
 
@@ -341,3 +367,9 @@ class Post:
 
     def _account(self, device: str) -> Accounts:
         return self._accounts.setdefault(device, Accounts())
+
+
+def _asks_no_more_ahead(box: _Box) -> None:
+    """A codeword that comes unasked from now on is not the one that was foreseen."""
+    if box.work is not None:
+        box.work = replace(box.work, coefficients=None)

@@ -4,6 +4,7 @@ import logging
 import os
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedgc.flower.errand import Errand
 from fedgc.flower.links import Links
 from fedgc.flower.post import Post
 from fedgc.flower.shelves import default_root, full_name, open_shelf
+from fedgc.flower.wire import StreamId
 from fedgc.history import Speeds
 from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Reveal, Work
 from fedgc.task import named
@@ -66,9 +68,10 @@ def new_engine(job: Job, folder: Path) -> Engine:
     return Engine(job.task, job.config, clock=time.monotonic, rest=time.sleep, spill_dir=folder)
 
 
-def test_a_run_over_letters_makes_the_model_of_a_single_machine(link, tmp_path: Path) -> None:
+def carried_out(link, tmp_path: Path, **settings: object) -> tuple[Driver, KeptRows, Carrier]:
+    """A whole run over letters."""
     torch.set_num_threads(1)
-    config, sink = RunConfig.read({**SETTINGS, **UNMEASURED}), KeptRows()
+    config, sink = RunConfig.read({**SETTINGS, **UNMEASURED, **settings}), KeptRows()
     job = Job(named("digits", config), config, sink, Speeds())
     log = logging.getLogger("test")
     driver = Driver(job, time.monotonic, log)
@@ -84,9 +87,20 @@ def test_a_run_over_letters_makes_the_model_of_a_single_machine(link, tmp_path: 
     finally:
         carrier.over.set()
         thread.join(30.0)
+    return driver, sink, carrier
+
+
+def test_a_run_over_letters_makes_the_model_of_a_single_machine(link, tmp_path: Path) -> None:
+    driver, sink, _ = carried_out(link, tmp_path)
     assert [row.outcome for row in sink.rows] == ["synced", "synced"]
     assert {device.link for row in sink.rows for device in row.devices} == {"messages"}
-    assert carrier.carried >= 2 + 2 * (2 + 1), "asked who they are, then for work, then for a codeword"
+    np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
+
+
+def test_where_it_is_foreseen_who_finishes_what_a_round_is_one_letter_to_each(link, tmp_path: Path) -> None:
+    driver, sink, carrier = carried_out(link, tmp_path, replicas=1, rounds=3)
+    assert [row.outcome for row in sink.rows] == ["synced"] * 3
+    assert carrier.carried == 2 + 3 * 2, "each is asked who it is, and then for work once a round"
     np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
 
 
@@ -137,6 +151,18 @@ def test_what_one_letter_finished_the_next_one_sends(tmp_path: Path) -> None:
     assert codeword.size == model.size
     assert np.abs(codeword).max() > 0
     assert isinstance(joined.kept[0], Kept)
+
+
+def test_a_codeword_is_sent_along_once_all_that_it_mixes_is_finished(tmp_path: Path) -> None:
+    job = job_of()
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    mix = Mix((0, 1), ((1.0,), (1.0,)))
+    asked = replace(work(job, (0, 1)), coefficients=mix)
+    part = errand(job, tmp_path, letter_of(replace(asked, order=(0,)), model=(0, model)))
+    assert part.codewords == {}
+    rest = errand(job, tmp_path, letter_of(replace(asked, order=(1,))))
+    assert list(rest.codewords) == [StreamId("codeword", 1)]
+    assert not said(rest, Failed)
 
 
 def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_path: Path) -> None:
