@@ -74,7 +74,8 @@ class Plan:
     def alone_c(self) -> NDArray[np.bool_]:
         """The chunks that one device alone can load: nobody can stand in for it there."""
         lies = len(self.devices) == 1 or any(len(held) < len(self.chunks) for held in self.held.values())
-        return (self.placement.holds.sum(axis=0) == 1) & lies
+        alone_c: NDArray[np.bool_] = (self.placement.holds.sum(axis=0) == 1) & lies
+        return alone_c
 
     @property
     def samples(self) -> int:

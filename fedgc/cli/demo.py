@@ -1,15 +1,18 @@
 """The demo: a real federation on this machine in which one device is slow and one dies and comes back.
 
-Every device is given the pace of a small one (`pace-s`, the least time of a step), so that the story is the
-same on quick machines; the slow one is given a quarter of that. The dead one gets SIGKILL, and all that is
-shown is read from the store that every run writes.
+Every device is given the pace of a small one (`pace-s`, the least time of a step) and a line like one's
+(`uplink-kb-s`), so that the story is the same on quick machines; the slow one is given a quarter of both. The
+dead one gets SIGKILL while codewords are collected, so that its own has to be made good by others.
+
+Copies and blocks are left to the tuner: what the first demo has shown decides what the second one chooses.
+All that is shown is read from the store that every run writes.
 
 May import: flower.local, store, cli.
 """
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,6 +26,7 @@ from fedgc.errors import EdgeFailed
 from fedgc.flower.local import LocalFederation, Node
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
+from fedgc.store.records import Decided
 
 SETTINGS: Final[Mapping[str, Setting]] = {
     "task": "digits",
@@ -33,6 +37,9 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 }
 SLOW, KILLED = "slow-device", "killed-device"
 PACE_S: Final = 0.02  # least seconds of a local step
+UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
+COLLECTING: Final = "collecting"  # the phase in which a codeword can be lost
+LATEST: Final = 3  # rounds after which the killing waits for that phase no longer
 SLOWER: Final = 4
 
 
@@ -47,9 +54,10 @@ class _Story:
     returned: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def act(self, federation: LocalFederation, last: int) -> None:
-        """Do what is due after this round."""
-        if self.killed_in is None and last >= self.kill_after:
+    def act(self, federation: LocalFederation, last: int, phase: object) -> None:
+        """Do what is due after this round, while the next one is in this phase."""
+        due = last >= self.kill_after and (phase == COLLECTING or last >= self.kill_after + LATEST)
+        if self.killed_in is None and due:
             pids = federation.kill(KILLED)
             self.killed_in, self.killed_at = last + 1, time.monotonic()
             self.notes.append(f"round {last + 1}: SIGKILL to {KILLED}, processes {', '.join(map(str, pids))}")
@@ -73,25 +81,38 @@ def run_demo(rounds: int, settings: Mapping[str, Setting]) -> None:
             flower_run = federation.submit(config.table())
             while federation.running(flower_run):
                 seen = look(store, run)
-                story.act(federation, seen.last)
+                story.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
                 show.update(seen, story.notes)
                 time.sleep(POLL_S)
             seen = look(store, run)
             show.update(seen, story.notes)
             log = federation.log(f"run-{flower_run}").read_text(errors="replace")
         print_tables(console, seen, time.monotonic() - began)
+        for line in reasons(store.decisions(run) if seen.run else (), seen.names):
+            console.print(line, highlight=False)
     _judge(seen, story, log)
 
 
 def _nodes(keys: Path) -> list[Node]:
     """Four devices whose keys outlive the demo, so that the next one knows them again."""
     names = ("device-1", "device-2", SLOW, KILLED)
-    return [
-        Node(
-            name, {"identity": str(keys / f"{name}.key"), "pace-s": PACE_S * (SLOWER if name == SLOW else 1)}
-        )
-        for name in names
-    ]
+    return [_node(name, keys / f"{name}.key", SLOWER if name == SLOW else 1) for name in names]
+
+
+def _node(name: str, key: Path, slower: int) -> Node:
+    return Node(name, {"identity": str(key), "pace-s": PACE_S * slower, "uplink-kb-s": UPLINK_KB_S / slower})
+
+
+def reasons(decisions: Sequence[Decided], names: Mapping[str, str]) -> Iterator[str]:
+    """Say why the first plan of a run was made, and the last, by the names of the devices."""
+    plans = [each for each in decisions if each.what == "plan"]
+    for plan in (*plans[:1], *plans[1:][-1:]):
+        said = plan.reason
+        for device, name in names.items():
+            said = said.replace(device, name)
+        yield f"plan of round {plan.round}: {said}"
+    if plans:
+        yield f"({len(plans)} plans in all; `fedgc plan` says what the next run would begin with, and why)"
 
 
 def _judge(seen: Seen, story: _Story, log: str) -> None:

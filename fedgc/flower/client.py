@@ -3,6 +3,7 @@
 What it imports is what each device's process must load before it can join: no store, no listener.
 """
 
+import math
 import os
 import random
 import tempfile
@@ -11,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
@@ -28,6 +30,8 @@ from fedgc.flower.work import Rest, Worker
 from fedgc.task import Task, named
 from fedgc.train import Engine, Lasting
 
+KILOBYTE: Final = 1000
+
 
 @dataclass(frozen=True, slots=True)
 class _Device:
@@ -38,6 +42,7 @@ class _Device:
     config: RunConfig
     task: Task
     pace_s: float
+    uplink_bytes_s: float
     shelves: Path
     spill: Path
 
@@ -91,7 +96,11 @@ def _device(context: Context, task: Task | None) -> Iterator[_Device]:
     shelves = Path(str(node["shelf"])) if node.get("shelf") else default_root(os.environ)
     with _identity(context) as who, tempfile.TemporaryDirectory(prefix="fedgc-") as spill:
         pace_s = _number(context, "pace-s", 0.0)
-        yield _Device(who, str(node.get("name", "")), config, chosen, pace_s, shelves, Path(spill))
+        uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
+        if not uplink_bytes_s > 0:
+            raise BadSetting(f"node config uplink-kb-s: saw {node['uplink-kb-s']!r}, needed more than 0")
+        name = str(node.get("name", ""))
+        yield _Device(who, name, config, chosen, pace_s, uplink_bytes_s, shelves, Path(spill))
 
 
 def _terms(device: _Device, numbers: int) -> Terms:
@@ -103,6 +112,7 @@ def _terms(device: _Device, numbers: int) -> Terms:
         chance=random.random,
         name=device.name,
         connect_s=device.config.connect_s,
+        uplink_bytes_s=device.uplink_bytes_s,
     )
 
 

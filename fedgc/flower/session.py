@@ -7,6 +7,7 @@ longer than the grace time: then the session ends, so that the SuperNode is free
 May import: grpc, errors, messages, and this room's machines (flow, wire).
 """
 
+import math
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -58,6 +59,7 @@ class Terms:
     chance: Callable[[], float]  # uniform in [0, 1): the jitter of the pauses
     name: str = ""  # the device's, for people
     connect_s: float | None = None  # how long to try before the first welcome (None: the grace time)
+    uplink_bytes_s: float = math.inf  # at most: a quick line stands in for a slower one
 
 
 class _Stream:
@@ -254,7 +256,14 @@ class Session:
                     if frame is None:
                         self._changed.notify_all()
                         self._changed.wait()
+            self._slow_down(stream, len(frame))
             yield frame
+
+    def _slow_down(self, stream: _Stream, size: int) -> None:
+        """Wait as long as so many bytes take on the line that this one stands in for."""
+        if math.isfinite(self._terms.uplink_bytes_s):
+            with self._changed:
+                self._changed.wait_for(lambda: stream.over, size / self._terms.uplink_bytes_s)
 
     def _arrived(self, stream: _Stream, frame: bytes) -> None:
         now = self._terms.clock()
