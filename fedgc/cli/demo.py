@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from fedgc.cli import view
 from fedgc.cli.follow import POLL_S, Seen, look, print_tables, show_on, why_incomplete
@@ -43,8 +43,18 @@ LATEST: Final = 3  # rounds after which the killing waits for that phase no long
 SLOWER: Final = 4
 
 
+class Killable(Protocol):
+    """Who is killed, and started again."""
+
+    def kill(self, name: str) -> Sequence[int]:
+        """Kill all processes of a node; return which they were."""
+
+    def restart(self, name: str) -> None:
+        """Start the node again."""
+
+
 @dataclass(slots=True)
-class _Story:
+class Story:
     """The killing and the return: when they are due, and what was seen of them."""
 
     kill_after: int
@@ -54,7 +64,7 @@ class _Story:
     returned: bool = False
     notes: list[str] = field(default_factory=list)
 
-    def act(self, federation: LocalFederation, last: int, phase: object) -> None:
+    def act(self, federation: Killable, last: int, phase: object) -> None:
         """Do what is due after this round, while the next one is in this phase."""
         due = last >= self.kill_after and (phase == COLLECTING or last >= self.kill_after + LATEST)
         if self.killed_in is None and due:
@@ -73,7 +83,7 @@ def run_demo(rounds: int, settings: Mapping[str, Setting]) -> None:
     run = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     config = RunConfig.read({**SETTINGS, **settings, "rounds": rounds, "run": run})
     keys = default_path(os.environ).parent / "demo"
-    story = _Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
+    story = Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
     with Store.open() as store:
         console.print(f"run {run}, store {store.name}", soft_wrap=True)
         began = time.monotonic()
@@ -115,7 +125,7 @@ def reasons(decisions: Sequence[Decided], names: Mapping[str, str]) -> Iterator[
         yield f"({len(plans)} plans in all; `fedgc plan` says what the next run would begin with, and why)"
 
 
-def _judge(seen: Seen, story: _Story, log: str) -> None:
+def _judge(seen: Seen, story: Story, log: str) -> None:
     """Say in one line what did not happen that had to."""
     reason = why_incomplete(seen, log)
     if reason is not None:

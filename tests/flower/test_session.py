@@ -12,6 +12,7 @@ from fedgc.messages import (
     Close,
     Codeword,
     Failed,
+    Held,
     Joined,
     Lost,
     Mix,
@@ -68,6 +69,18 @@ def test_events_come_out_as_they_went_in_with_the_listeners_clock(link) -> None:
     assert progress.device == device
     assert before <= progress.now <= time.monotonic()
     assert progress.sketch[3] == 3.0
+
+
+def test_a_line_that_stands_in_for_a_slow_one_takes_as_long_as_that(link) -> None:
+    terms = dataclasses.replace(link.terms(), uplink_bytes_s=20_000.0)
+    session = link.open(Session(link.listener.invite(), link.identity(), terms))
+    session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+    asked = Reveal(link.event(Joined).device, 1, 0, "coded", Mix((0,), ((1.0,),)))
+    link.listener.send(asked)
+    link.command(session)
+    began = time.monotonic()
+    session.offer(1, 0, link.vector())
+    assert link.event(Codeword).now - began >= 4 * link.numbers / 20_000.0
 
 
 @pytest.mark.parametrize("blocks", [1, 3])

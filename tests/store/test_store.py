@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 
 from fedgc.errors import BadMessage, FedgcError, Unusable
+from fedgc.history import WINDOW as LOOKED_BACK
 from fedgc.history import DeviceRow, Speeds
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
@@ -75,6 +76,20 @@ def test_a_round_told_twice_counts_once(store, a_row, a_device):
     totals = {pace.device.device: (pace.rounds, pace.finished, pace.counted) for pace in store.paces()}
     assert totals == {"a": (1, 4, 1), "b": (1, 0, 0), "c": (1, 4, 3)}
     assert sorted(store.speeds().known) == ["a", "c"]
+
+
+def test_the_last_rounds_of_a_task_are_told_with_their_run_and_devices(store, a_row, a_device):
+    for run, task, number in (("r1", "digits", 1), ("other", "text", 1), ("r2", "digits", 7)):
+        begin(store, run, task=task)
+        store.write(Appended(START + number, run, a_row(number, a_device("a"), a_device("b"))))
+    store.write(Appended(START + 9, "r2", a_row(8, a_device("a"), outcome="skipped")))
+    told = store.speeds("digits").told
+    assert [(each.run, each.row.round) for each in told] == [("r1", 1), ("r2", 7)]
+    assert [row.device for row in told[1].row.devices] == ["a", "b"]
+    for number in range(9, 9 + 2 * LOOKED_BACK):
+        store.write(Appended(START + number, "r2", a_row(number, a_device("a"))))
+    last = [each.row.round for each in store.speeds("digits").told]
+    assert last == list(range(9 + LOOKED_BACK, 9 + 2 * LOOKED_BACK))
 
 
 def test_the_ring_holds_the_last_rounds_however_often_one_is_told_again(store, a_row, a_device):

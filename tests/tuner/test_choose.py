@@ -24,6 +24,7 @@ from fedgc.tuner import (
     remember,
     review,
 )
+from fedgc.tuner.advice import cut_finer
 from fedgc.tuner.choose import settings
 from fedgc.tuner.trial import Futures, cover_s, fluid_s, replayed_s, thinned
 
@@ -231,6 +232,26 @@ def test_advice_says_what_uncoded_work_and_one_more_device_would_take() -> None:
     assert advice.over_fluid >= 1.0
     assert min(round_s for _, round_s in advice.one_more) < advice.choice.predicted_s
     assert sum(advice.loads) == 32 * advice.choice.setting.replicas
+
+
+def test_a_finer_cut_is_the_same_work_on_the_same_data() -> None:
+    asked = question(4, 2)
+    finer = cut_finer(asked.fleet, 3)
+    assert [chunk.number for chunk in finer.chunks] == list(range(24))
+    assert finer.holds["device 0"] == frozenset(range(24))
+    weather = MODELS["bimodal"](4, 12, np.random.default_rng(1))
+    cuts = advise_for(replace(question(4, 2), steps=4), weather, rng()).cuts
+    assert [(cut.chunks, cut.steps) for cut in cuts] == [(8, 4), (16, 2), (32, 1)]
+    assert cuts[-1].round_s < cuts[0].round_s
+
+
+def test_data_that_lies_with_one_device_is_worked_on_from_where_it_stopped() -> None:
+    asked = question(2, 2)
+    assert "serpentine" in advise(asked, Speeds(), rng()).order
+    lies = replace(asked.fleet, holds={"device 0": frozenset({0, 1}), "device 1": frozenset({2, 3})})
+    advice = advise(replace(asked, fleet=lies), Speeds(), rng())
+    assert "carries on where it stopped" in advice.order
+    assert len(advice.cuts) == 1, "how the data is cut is its devices' business"
 
 
 def test_a_device_whose_link_holds_up_every_round_is_named() -> None:
