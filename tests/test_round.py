@@ -423,6 +423,24 @@ def test_what_comes_otherwise_than_foreseen_is_asked_for_and_what_was_sent_along
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
 
 
+def test_what_is_sent_along_is_never_taken_for_what_was_asked_for():
+    plan = planned(3, 7, replicas=3, blocks=2)
+    machine, devices = begun(plan, live=False)
+    late = next(name for name in plan.devices if name not in devices.foreseen)
+    for name in (late, next(iter(devices.foreseen))):  # the one that was not foreseen is there first
+        while devices.queue[name]:
+            work(machine, devices, name)
+    assert machine.state is State.COLLECTING
+    both = {device for device, _ in devices.requests} & set(devices.can_send_along())
+    assert both, "what it mixes is finished, and something else was asked for"
+    for name in both:
+        assert machine.handle(devices.sends_along(name)) == ()
+    devices.ahead.clear()
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
 def test_a_codeword_that_was_sent_along_and_is_not_wanted_is_not_held_against_its_device():
     plan = planned(2, 4, replicas=2, blocks=1)
     machine, devices = begun(plan, live=False)
