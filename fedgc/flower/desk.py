@@ -13,7 +13,7 @@ from logging import Logger
 from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
+from fedgc.errors import BadMessage, BadVector, Refused
 from fedgc.flower import wire
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.admission import Admission
@@ -23,7 +23,7 @@ from fedgc.flower.refusals import Audit, Refusals, unheard
 from fedgc.flower.seat import Seat
 from fedgc.flower.slots import Slots
 from fedgc.flower.wire import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
-from fedgc.messages import LONGEST_REASON, Close, Codeword, Event, Failed, Lost, ToDevice, Work
+from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Lost, ToDevice, Work
 
 LONGEST_NAME: Final = 64
 
@@ -87,10 +87,6 @@ class Desk:
         seat = self.seats.get(command.device)
         if seat is not None:
             self._tell(seat, command)
-        if isinstance(command, Close):
-            for stub in [each for each in list(self._ready) if each[0] == command.device]:
-                if stub[1].number <= command.round:
-                    self._ready.pop(stub, None)  # the driver takes from here in a thread of its own
 
     def _tell(self, seat: Seat, command: ToDevice) -> None:
         model = self._models.get(command.version) if isinstance(command, Work) else None
@@ -102,12 +98,13 @@ class Desk:
             return
         self._give_up_unwanted(seat)
 
-    def take(self, device: str, round_: int, attempt: int) -> Vector:
-        """Return a whole codeword, and forget it."""
-        vector = self._ready.pop((device, StreamId("codeword", round_, attempt)), None)
-        if vector is None:
-            raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
-        return vector
+    def take(self, device: str, stream: StreamId) -> Vector | None:
+        """Return a whole codeword and forget it, from any thread; its slot is held until it is `taken`."""
+        return self._ready.pop((device, stream), None)
+
+    def taken(self, device: str, stream: StreamId) -> None:
+        """A whole codeword is in the sum, or is not wanted: another may come, and memory has room for it."""
+        self._grant(self._slots.free((device, stream)))
 
     def accounts(self, device: str) -> Accounts:
         """Return the byte accounts of a device."""
@@ -248,7 +245,8 @@ class Desk:
         self._ready[stub] = seat.finished(stream)
         seconds = now - self._begun.get(stub, now)
         seat.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
-        self._free(stub)
+        self._begun.pop(stub, None)
+        self._moved.pop(stub, None)
         size = incoming.offer.size
         self._emit(Codeword(now, seat.device, stream.number, stream.attempt, seconds, size))
 

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, NotAdmitted, Refused
+from fedgc.errors import BadMessage, BadSetting, EdgeFailed, NotAdmitted, Refused
 from fedgc.flower import wire
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.admission import Admission
@@ -100,7 +100,21 @@ class Listener:
 
     def take(self, device: str, round_: int, attempt: int) -> Vector:
         """Return a codeword that was announced by a Codeword event, and forget it."""
-        return self._desk.take(device, round_, attempt)
+        vector = self._fetched(device, round_, attempt)
+        if vector is None:
+            raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
+        return vector
+
+    def forget(self, device: str, round_: int, attempt: int) -> None:
+        """Forget a codeword that was announced, if nobody took it."""
+        self._fetched(device, round_, attempt)
+
+    def _fetched(self, device: str, round_: int, attempt: int) -> Vector | None:
+        stream = StreamId("codeword", round_, attempt)
+        vector = self._desk.take(device, stream)
+        if vector is not None:
+            self._loop.call_soon_threadsafe(self._desk.taken, device, stream)
+        return vector
 
     def amounts(self, device: str, round_: int) -> Amounts:
         """Return what this device sent and was sent in a round."""

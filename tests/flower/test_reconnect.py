@@ -174,6 +174,7 @@ def test_a_slot_of_a_device_that_went_away_goes_to_the_next(make_link, make_rela
     link.eventually(lambda: not relay.is_open)
     second.offer(1, 0, link.vector(seed=1))
     assert link.event(Codeword).device == theirs
+    link.listener.forget(theirs, 1, 0)
     relay.accept()
     assert link.event(Codeword).device == ours
     np.testing.assert_array_equal(link.listener.take(ours, 1, 0), link.vector())
