@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -29,14 +29,14 @@ from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.options import PINGS, SILENCE, advertised, server_options
 from fedgc.flower.pieces import Vector, offer_of, packed
 from fedgc.flower.seat import Seat
-from fedgc.flower.wire import Challenge, Denied, Hello, Invitation, Numbered, StreamId, Welcome
+from fedgc.flower.wire import Challenge, Denied, Invitation, StreamId, Welcome
 from fedgc.messages import WIRE_VERSION, Event, ToDevice
 
 START_S: Final = 30.0
 LAST_WORDS_S: Final = 1.0  # for goodbyes to leave
 SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still be there
 SECRET_BYTES: Final = 32
-HELLO_LIMIT: Final = 65_536
+STRANGERS: Final = 64  # streams that have not said who they are; one more ends the oldest of them
 
 
 class Listener:
@@ -55,6 +55,7 @@ class Listener:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fedgc-listener", daemon=True)
         self._server: grpc.aio.Server | None = None
         self._address = ""
+        self._strangers: dict[asyncio.Task[None] | None, None] = {}  # the oldest first
 
     # ---- for the driver, from any thread
 
@@ -148,7 +149,7 @@ class Listener:
         return future.result(START_S)
 
     async def _serve_at(self, bind: str) -> str:
-        self._server = grpc.aio.server(options=server_options())
+        self._server = grpc.aio.server(options=server_options(self._config.grace_s))
         method = grpc.stream_stream_rpc_method_handler(self._converse)
         service, name = wire.METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
@@ -180,7 +181,8 @@ class Listener:
     async def _converse(self, _: object, context: Any) -> None:  # noqa: ANN401  grpc has no types
         """Serve one stream, from its challenge to its end."""
         try:
-            seat, welcome = await self._admitted(context)
+            with self._as_stranger():
+                seat, welcome = await self._admitted(context)
         except (Refused, TimeoutError) as error:
             self._desk.refusals.count(error)
             with contextlib.suppress(TimeoutError):
@@ -205,6 +207,22 @@ class Listener:
                 task.cancel()
             self._desk.left(seat, stream, self._loop.call_later)
 
+    @contextlib.contextmanager
+    def _as_stranger(self) -> Iterator[None]:
+        """Count this stream among the strangers; a device is none for longer than its hello travels."""
+        if len(self._strangers) >= STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            self._desk.count(NotAdmitted(f"more than {STRANGERS} streams have not said hello"))
+            if oldest is not None:
+                oldest.cancel()
+        this = asyncio.current_task()
+        self._strangers[this] = None
+        try:
+            yield
+        finally:
+            self._strangers.pop(this, None)
+
     async def _admitted(self, context: Any) -> tuple[Seat, Welcome]:  # noqa: ANN401
         nonce = self._around.entropy(SECRET_BYTES)
         async with asyncio.timeout(self._config.grace_s):  # for a peer that neither reads nor speaks
@@ -212,12 +230,7 @@ class Listener:
             frame = await context.read()
         if frame is grpc.aio.EOF:
             raise NotAdmitted("the stream ended before its hello")
-        if len(frame) > HELLO_LIMIT:  # anybody may send one: it is not read before it is short
-            raise NotAdmitted(f"hello: saw {len(frame)} bytes, needed at most {HELLO_LIMIT}")
-        line = wire.decode(frame, {"Hello": Hello}, now=self._around.clock(), device="")
-        if not isinstance(line, Numbered):
-            raise NotAdmitted("saw a piece, needed a hello")
-        return self._desk.admit(line.value, nonce)
+        return self._desk.admit(wire.decode_hello(frame), nonce)
 
     async def _write(self, seat: Seat, stream: object, context: Any) -> None:  # noqa: ANN401
         while seat.stream is stream:

@@ -20,7 +20,9 @@ from fedgc.messages import SKETCH_NUMBERS
 from fedgc.train.chance import draws
 
 # What turns the signs of eight numbers that the bits of one byte ask to turn, the highest bit first.
-FLIPS: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.uint64) << np.uint64(63)
+FLIPS: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.uint64) << np.uint64(
+    63
+)
 
 
 class Sketch:

@@ -49,7 +49,9 @@ def measure(start: Vector, end: Vector, samples: int, sign_key: int) -> Measure:
         step = wide[: begin.size]
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named below
             step[...] = np.subtract(begin, over, out=narrow[: begin.size])
-        squared = float(np.square(step, out=squares[: begin.size]).sum())  # BLAS's threads change the rounding
+        squared = float(
+            np.square(step, out=squares[: begin.size]).sum()
+        )  # BLAS's threads change the rounding
         if not squared < harmless:
             _check_fits(update_of(begin, over, samples), first)
         sketch.add(step)

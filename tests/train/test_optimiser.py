@@ -10,8 +10,7 @@ from torch.utils._pytree import tree_flatten
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector, EdgeFailed
-from fedgc.train import ServerOptimiser
-from fedgc.train import optimiser
+from fedgc.train import ServerOptimiser, optimiser
 from fedgc.train.optimiser import RULES
 
 NAMES = sorted(RULES)
@@ -43,9 +42,7 @@ def test_sgd_at_rate_one_is_averaging(seed):
 
 @pytest.mark.parametrize("part", [3, 5, optimiser.PART])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buffers(
-    name, part, monkeypatch
-):
+def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buffers(name, part, monkeypatch):
     monkeypatch.setattr(optimiser, "PART", part)
     config = RunConfig(server_optimiser=name, server_learning_rate=0.1)
     server = ServerOptimiser(config, 5)

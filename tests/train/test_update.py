@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgc.errors import TaskFailed
 from fedgc.codes import encode
+from fedgc.errors import TaskFailed
 from fedgc.messages import SKETCH_NUMBERS, Mix
 from fedgc.train.chance import draws
 from fedgc.train.sketch import Sketch
@@ -81,4 +81,6 @@ def test_a_codeword_in_blocks_is_that_of_the_whole_updates(size, chunks, blocks)
     rows = tuple(tuple(0.5 + chunk + block for block in range(blocks)) for chunk in range(chunks))
     updates = {chunk: update_of(begin, end, samples) for chunk, (end, samples) in enumerate(ends)}
     twin = encode(range(chunks), rows, updates)
-    np.testing.assert_allclose(mixed(begin, ends, Mix(tuple(range(chunks)), rows)), twin, rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(
+        mixed(begin, ends, Mix(tuple(range(chunks)), rows)), twin, rtol=1e-4, atol=1e-4
+    )
