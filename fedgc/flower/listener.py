@@ -213,7 +213,7 @@ class Listener:
         if len(self._strangers) >= STRANGERS:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
-            self._desk.count(NotAdmitted(f"more than {STRANGERS} streams have not said hello"))
+            self._desk.refusals.count(NotAdmitted(f"more than {STRANGERS} streams have not said hello"))
             if oldest is not None:
                 oldest.cancel()
         this = asyncio.current_task()
