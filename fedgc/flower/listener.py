@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -55,7 +55,7 @@ class Listener:
         self._thread = threading.Thread(target=self._loop.run_forever, name="fedgc-listener", daemon=True)
         self._server: grpc.aio.Server | None = None
         self._address = ""
-        self._strangers: dict[asyncio.Task[None] | None, None] = {}  # the oldest first
+        self._strangers: dict[asyncio.Timeout, None] = {}  # until when each may be silent, the oldest first
 
     # ---- for the driver, from any thread
 
@@ -181,8 +181,7 @@ class Listener:
     async def _converse(self, _: object, context: Any) -> None:  # noqa: ANN401  grpc has no types
         """Serve one stream, from its challenge to its end."""
         try:
-            with self._as_stranger():
-                seat, welcome = await self._admitted(context)
+            seat, welcome = await self._admitted(context)
         except (Refused, TimeoutError) as error:
             self._desk.refusals.count(error)
             with contextlib.suppress(TimeoutError):
@@ -207,25 +206,23 @@ class Listener:
                 task.cancel()
             self._desk.left(seat, stream, self._loop.call_later)
 
-    @contextlib.contextmanager
-    def _as_stranger(self) -> Iterator[None]:
-        """Count this stream among the strangers; a device is none for longer than its hello travels."""
+    @contextlib.asynccontextmanager
+    async def _patience(self) -> AsyncIterator[None]:
+        """Wait for a hello, no longer than the grace time, and less where too many others say none."""
         if len(self._strangers) >= STRANGERS:
             oldest = next(iter(self._strangers))
             del self._strangers[oldest]
-            self._desk.refusals.count(NotAdmitted(f"more than {STRANGERS} streams have not said hello"))
-            if oldest is not None:
-                oldest.cancel()
-        this = asyncio.current_task()
-        self._strangers[this] = None
-        try:
-            yield
-        finally:
-            self._strangers.pop(this, None)
+            oldest.reschedule(self._loop.time())
+        async with asyncio.timeout(self._config.grace_s) as limit:
+            self._strangers[limit] = None
+            try:
+                yield
+            finally:
+                self._strangers.pop(limit, None)
 
     async def _admitted(self, context: Any) -> tuple[Seat, Welcome]:  # noqa: ANN401
         nonce = self._around.entropy(SECRET_BYTES)
-        async with asyncio.timeout(self._config.grace_s):  # for a peer that neither reads nor speaks
+        async with self._patience():  # for a peer that neither reads nor speaks
             await context.write(wire.encode(Challenge(WIRE_VERSION, nonce)))
             frame = await context.read()
         if frame is grpc.aio.EOF:
