@@ -315,10 +315,15 @@ class Run:
         return self._fleet
 
     def _counted(self) -> Fleet:
+        """Return who is here, in the order of their identities.
+
+        Not in the order in which they joined, which is another after every resume: devices that are placed
+        alike are offered the chunks that they have finished already.
+        """
         deaf = any(not joined.live for joined in self._present.values())
         holds = {
             device: frozenset(self._chunks[held.name].number for held in joined.holds)
-            for device, joined in self._present.items()
+            for device, joined in sorted(self._present.items())
         }
         return Fleet(holds, tuple(self._chunks.values()), self._size, deaf)
 

@@ -24,7 +24,7 @@ from fedgc.flower.links import Link
 from fedgc.flower.pieces import Vector
 from fedgc.flower.sink import Live, LiveDevice, Sink
 from fedgc.history import DeviceRow, RoundRow, Speeds
-from fedgc.messages import Add, Event, Refuse, Tick
+from fedgc.messages import Add, Codeword, Event, Refuse, Tick
 from fedgc.run import Append, Apply, Chose, Finished, Output, Run, RunState
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.task import Task
@@ -83,8 +83,11 @@ class Driver:
         """Run until the machine has finished; the link has been started."""
         link.publish(self._run.version, self.model)
         while self.finished is None:
-            for output in self._run.handle(self._next_event()):
+            event = self._next_event()
+            for output in self._run.handle(event):
                 self._do(output, link)
+            if isinstance(event, Codeword):  # one that is not in the sum by now never will be
+                link.forget(event.device, event.round, event.attempt)
             self._hear_measures(wait=False)
             self._show(link)
         self._hear_measures(wait=True)
