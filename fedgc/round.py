@@ -271,8 +271,7 @@ class Round:
             commands += self._steer(other, instead)
             commands.append(Skip(self.plan.devices[other], self.assignment.number, event.chunk))
             self.tally.skips += 1
-        commands += self._steer(worker, self._ledger.steer(worker))
-        return [*commands, *self._enough_yet(event.now)]
+        return [*commands, *self._redirect(worker), *self._enough_yet(event.now)]
 
     def _ahead_of_time(self, event: Codeword) -> list[Command]:
         """Keep in mind who has sent what nobody has asked for yet, but for the coefficients with the work."""
@@ -609,6 +608,21 @@ class Round:
 
     def _steer(self, worker: int, chunk: int | None) -> list[Command]:
         return [] if chunk is None else [self._take(worker, chunk)]
+
+    def _redirect(self, worker: int) -> list[Command]:
+        """Let a finisher leave what it has just begun for what nobody does, or else take the best next.
+
+        It hears one command after the other, and may have begun the next chunk before it hears the last:
+        so the better one is in front when it leaves the other, and again when it gets that back.
+        """
+        switched = self._ledger.switch(worker)
+        if switched is None:
+            return self._steer(worker, self._ledger.steer(worker))
+        begun, instead = switched
+        first = self._take(worker, instead)
+        self.tally.skips += 1
+        skip = Skip(first.device, first.round, self.plan.chunks[begun].number)
+        return [first, skip, self._take(worker, begun), self._take(worker, instead)]
 
     def _hand_out(self) -> list[Command]:
         return [self._take(worker, chunk) for worker, chunk in self._ledger.hand_out()]

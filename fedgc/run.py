@@ -291,12 +291,14 @@ class Run:
         fits: list[Held] = []
         refused: list[tuple[Held, int]] = []
         for held in event.holds:
-            known = self._chunks.setdefault(held.name, Chunk(len(self._chunks), held.name, held.samples))
+            known = self._chunks.get(held.name)
+            if known is None:
+                known = self._chunks[held.name] = Chunk(len(self._chunks), held.name, held.samples)
             if known.samples == held.samples:
                 fits.append(held)
             else:
                 refused.append((held, known.samples))
-        admitted = replace(event, holds=tuple(fits))
+        admitted = replace(event, holds=tuple(fits)) if refused else event
         self._present[event.device] = admitted
         self._fleet = None
         self._carried -= {event.device}
