@@ -14,6 +14,7 @@ from fedgc.errors import BadSetting, nearest
 
 Auto = Literal["auto"]
 AUTO: Final = "auto"
+All = Literal["all"]
 
 
 def _setting(
@@ -152,7 +153,9 @@ class RunConfig:
     checkpoint_dir: str = _setting(
         "", "folder of all runs' checkpoints (empty: runs/ beside the default store)"
     )
-    keep_checkpoints: int = _setting(3, "how many are kept (0: none are written)", _not_negative, "0 or more")
+    keep_checkpoints: int | All = _setting(
+        3, "how many of the newest are kept (0: none are written)", _not_negative, "0 or more, or all"
+    )
     keep_rounds: int = _setting(
         10_000,
         "rounds whose device rows the store keeps before it folds them into summaries",

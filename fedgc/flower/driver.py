@@ -187,9 +187,7 @@ class Driver:
             self._job.sink.present(self._live(link))
 
     def _live(self, link: Link) -> Live:
-        current, present = self._run.round, set(link.devices())
-        finished = dict(zip(current.plan.devices, current.tally.finished, strict=True)) if current else {}
-        self._names |= {device: link.name(device) for device in present | set(finished)}
+        current = self._run.round
         covered, chunks, copies = current.progress if current else (0, 0, 0)
         phase = "over" if self.finished else current.state.value if current else "gathering"
         return Live(
@@ -201,10 +199,25 @@ class Driver:
             covered=covered,
             chunks=chunks,
             copies=copies,
-            devices=tuple(
-                LiveDevice(device, name, device in present, finished.get(device, 0), link.link(device))
-                for device, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
-            ),
+            devices=self._live_devices(link),
+        )
+
+    def _live_devices(self, link: Link) -> tuple[LiveDevice, ...]:
+        current, present = self._run.round, set(link.devices())
+        planned = current.plan.devices if current else ()
+        finished = dict(zip(planned, current.tally.finished, strict=True)) if current else {}
+        held = dict(zip(planned, map(len, current.plan.placement.orders), strict=True)) if current else {}
+        self._names |= {device: link.name(device) for device in present | set(planned)}
+        return tuple(
+            LiveDevice(
+                device,
+                name,
+                device in present,
+                finished.get(device, 0),
+                link.link(device),
+                held.get(device, 0),
+            )
+            for device, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
         )
 
 

@@ -5,6 +5,7 @@ same name, from its last checkpoint, and the store shows one history.
 """
 
 import os
+import sys
 import time
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from fedgc.flower.log import LOG, keep_to_the_point
 from fedgc.flower.strategy import FedGC, Memory
 from fedgc.store import checkpoint
 from fedgc.store.database import Store
-from fedgc.store.engine import default_path
+from fedgc.store.engine import default_path, runs_folder
 from fedgc.store.keeper import Keeper
 from fedgc.task import Task, named
 
@@ -34,7 +35,7 @@ def server_app(task: Task | None = None) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config = RunConfig.read(context.run_config)
         chosen = task or named(config.task, config)
-        run, folder = _name(config, context.run_id), _folder(config)
+        run, folder = _name(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
         resumed = checkpoint.load(folder / config.resume, tell=LOG.warning) if config.resume else None
         with Store.open() as store:
             store.fold(config.keep_rounds)
@@ -43,7 +44,8 @@ def server_app(task: Task | None = None) -> ServerApp:
         keeper = Keeper(Store.open, aside, LOG.warning)
         sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic())
         with sink.recorded(config):
-            save = _save(folder / run, config.keep_checkpoints, keeper) if config.keep_checkpoints else None
+            keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
+            save = _save(folder / run, keep, keeper) if keep else None
             strategy = FedGC(chosen, config, sink, Memory(run, speeds, save, resumed))
             strategy.summary()
             strategy.start(grid)
@@ -55,11 +57,6 @@ def _name(config: RunConfig, flower_run: int) -> str:
     """Return what the run is called in the store."""
     made_up = f"{config.task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
     return config.resume or config.run or made_up
-
-
-def _folder(config: RunConfig) -> Path:
-    """Return where all runs have their checkpoints."""
-    return Path(config.checkpoint_dir) if config.checkpoint_dir else default_path(os.environ).parent / "runs"
 
 
 def _save(folder: Path, keep: int, keeper: Keeper) -> Save:
