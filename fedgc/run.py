@@ -184,7 +184,7 @@ class Run:
         plan = self._plan if self._plan and self._carried and not anew else self._replanned(anew=anew)
         if plan is not self._plan:
             self._carried = frozenset()
-            outputs.append(Chose(self.number, _basis(plan, self._choice), plan.reason))
+            outputs.append(Chose(self.number, _basis(plan, self._choice, self._size), plan.reason))
         self._plan = plan
         self._planned_for = self._here()
         self._begun = True
@@ -354,7 +354,7 @@ class Run:
             self._pace.worked(device, step_s)
 
 
-def _basis(plan: Plan, choice: Choice | None) -> dict[str, object]:
+def _basis(plan: Plan, choice: Choice | None, size: int) -> dict[str, object]:
     """Return what a plan was made from, and what it came to, as plain values."""
     loads = plan.placement.loads
     predicted = {"predicted_s": choice.predicted_s, "band_s": (choice.low_s, choice.high_s)} if choice else {}
@@ -369,6 +369,7 @@ def _basis(plan: Plan, choice: Choice | None) -> dict[str, object]:
         "loads": dict(zip(plan.devices, loads, strict=True)),
         "step_s": dict(zip(plan.devices, plan.step_s, strict=True)),
         "measured": plan.measured,
+        "model_bytes": 4 * size,  # what plain averaging would send of a model, each way
     }
 
 
