@@ -153,6 +153,7 @@ class RunConfig:
         "", "folder of all runs' checkpoints (empty: runs/ beside the default store)"
     )
     keep_checkpoints: int = _setting(3, "how many are kept (0: none are written)", _not_negative, "0 or more")
+    log_file: str = _setting("", "file of the server to add JSON lines to, one a round (empty: none)")
     keep_rounds: int = _setting(
         10_000,
         "rounds whose device rows the store keeps before it folds them into summaries",

@@ -120,6 +120,21 @@ def watch(
 
 
 @app.command()
+def export(
+    form: Annotated[str, typer.Argument(help="csv, parquet, tensorboard or mlflow.")],
+    to: Annotated[str, typer.Argument(help="A folder; for mlflow a tracking address or an SQLite file.")],
+    run: RunName = None,
+) -> None:
+    """Write a run for other programs: rounds and devices as tables, measures for TensorBoard and MLflow.
+
+    Example: fedgc export csv tables
+    """
+    from fedgc.cli.export import export as write
+
+    write(form, to, run)
+
+
+@app.command()
 def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
     devices: Annotated[int, typer.Option(help="How many devices.")] = 200,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,

@@ -21,7 +21,7 @@ export function bytes(count) {
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value >= 5400) return `${digits(value / 3600)} h`;
-  if (value >= 100) return `${digits(value / 60)} min`;
+  if (value >= 100) return `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
   return value >= 1 || value === 0 ? `${digits(value)} s` : `${digits(value * 1000)} ms`;
 }
 
@@ -110,7 +110,7 @@ export class Chart {
     top += (top - bottom) * 0.06;
     const y = (value) => TOP + height - ((value - bottom) / (top - bottom)) * height;
     const parts = [];
-    for (const at of ticks(bottom, top, 3)) {
+    for (const at of ticks(bottom, top, 4)) {
       parts.push(draw("path", { class: "grid", d: `M${LEFT} ${Math.round(y(at)) + 0.5}h${width}` }));
       parts.push(draw("text", { x: LEFT - 6, y: y(at) + 3.5, "text-anchor": "end" }, this.words(at)));
     }
@@ -163,7 +163,12 @@ export class Chart {
     const rule = (at, kind) => draw("path", { class: kind, d: `M${x((first[at] + last[at]) / 2)} ${TOP}v${height}` });
     const picked = last.findIndex((each, at) => first[at] <= this.cursor.picked && this.cursor.picked <= each);
     if (picked >= 0) parts.push(rule(picked, "pick"));
-    if (this.cursor.at !== null && this.cursor.at < last.length) parts.push(rule(this.cursor.at, "cursor"));
+    if (this.cursor.at !== null && this.cursor.at < last.length) {
+      const at = this.cursor.at, said = first[at] === last[at] ? `${last[at]}` : `${first[at]}–${last[at]}`;
+      const middle = x((first[at] + last[at]) / 2), wide = 7 * said.length + 8;
+      parts.push(rule(at, "cursor"), draw("rect", { class: "f-muted", x: middle - wide / 2, y: HEIGHT - 15, width: wide, height: 15, rx: 3 }));
+      parts.push(draw("text", { class: "label", x: middle, y: HEIGHT - 3.5, "text-anchor": "middle" }, said));
+    }
     this.lines.replaceChildren(...parts);
   }
 
@@ -182,8 +187,7 @@ export class Chart {
       className: `key ${one.key}`, textContent: `${one.name} ${value(one) === null ? "–" : this.words(value(one))}`,
     }));
     const title = Object.assign(document.createElement("b"), { textContent: this.title });
-    const where = Object.assign(document.createElement("output"), { className: "muted", textContent: rounds });
-    this.caption.replaceChildren(title, ...keys, where);
+    this.caption.replaceChildren(title, ...keys);
     this.svg.setAttribute("aria-valuemax", Math.max(0, last.length - 1));
     this.svg.setAttribute("aria-valuenow", Math.max(0, at));
     this.svg.setAttribute("aria-valuetext", `${rounds}: ${said}`);

@@ -28,7 +28,7 @@ const charts = {
   loss: new Chart(at("loss"), "Loss", digits, cursor),
   time: new Chart(at("time"), "Time of a round", seconds, cursor),
   work: new Chart(at("work"), "Chunks a round", digits, cursor),
-  bytes: new Chart(at("bytes"), "Bytes a round", bytes, cursor),
+  bytes: new Chart(at("bytes"), "Bytes", bytes, cursor),
 };
 
 // ---- small helpers
@@ -149,10 +149,10 @@ function showFigures() {
     ["Sent", bytes(saved ? saved.sent : series.up_bytes.reduce((sum, each, i) => sum + (each + series.down_bytes[i] + series.control_bytes[i]) * (series.last[i] - series.first[i] + 1), 0)),
       totals.model_bytes ? `a model is ${bytes(totals.model_bytes)}` : "all that crossed the line"],
     ["Saved", saved ? percent(saved.plain - saved.sent, saved.plain) : "–",
-      saved ? `code ${bytes(saved.by_code)}, gate ${bytes(saved.by_gate)}, of plain averaging's ${bytes(saved.plain)}` : "the model's size is not known"],
+      saved ? `of ${bytes(saved.plain)} by plain averaging: code ${bytes(saved.by_code)}, gate ${bytes(saved.by_gate)}` : "the model's size is not known"],
     ["Rounds", `${totals.rounds}${totals.wanted ? ` of ${totals.wanted}` : ""}`,
       [`${totals.synced} synced`, totals.skipped && `${totals.skipped} skipped`, totals.approximate && `${totals.approximate} approximate`].filter(Boolean).join(", ")],
-    ["Faults", faults.length >= 30 ? "30 or more" : `${faults.length}`, `newest ${shown.fault_rounds} rounds; ${totals.repairs} uploads repaired`],
+    ["Faults", faults.length >= 30 ? "30 or more" : `${faults.length}`, `in ${shown.fault_rounds} rounds; ${totals.repairs} ${totals.repairs === 1 ? "upload" : "uploads"} repaired`],
   ];
   at("figures").replaceChildren(...facts.map(([name, value, says]) => {
     const group = document.createElement("div");
@@ -186,7 +186,7 @@ function showCharts() {
   charts.bytes.show({ first, last, layers: [
     { name: "up", key: "up", values: series.up_bytes }, { name: "down", key: "down", values: series.down_bytes },
     { name: "control", key: "control", values: series.control_bytes },
-  ], lines: series.plain_bytes ? [{ name: "plain averaging", key: "plain", values: series.plain_bytes }] : [] });
+  ], lines: series.plain_bytes ? [{ name: "plain", key: "plain", values: series.plain_bytes }] : [] });
 }
 
 function showPlan() {
