@@ -28,6 +28,7 @@ SHOWN_BARS: Final = 60  # devices in the timeline of a round
 SHOWN_FAULTS: Final = 30
 SHOWN_PLANS: Final = 8
 SHOWN_RUNS: Final = 30
+SHOWN_AUDIT: Final = 30
 FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, where there is one of these
 
 
@@ -120,6 +121,17 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
+class OnRecord:
+    """Something that stays on record: who joined with which key, what was refused."""
+
+    at: float
+    kind: str
+    who: str
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
 class Series:
     """The run's history by columns: stretch by stretch, means over the rounds of each."""
 
@@ -201,6 +213,7 @@ class Picture:
     plans: tuple[PlanMade, ...]
     faults: tuple[Fault, ...]
     fault_rounds: int  # how many of the newest rounds they were looked for in
+    record: tuple[OnRecord, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,6 +274,10 @@ def picture(store: Store, wanted: Wanted) -> Picture:
             for number, row in faults
         ),
         fault_rounds=looked,
+        record=tuple(
+            OnRecord(each.now, each.kind, each.who, names.get(each.who, ""), each.what)
+            for each in reversed(store.audited(run.run, SHOWN_AUDIT))
+        ),
     )
 
 

@@ -96,6 +96,7 @@ function showPicture(picture) {
   showPlan();
   showFleet();
   showFaults();
+  showRecord();
   showTable();
   const last = picture.series.last.at(-1) ?? null;
   if (last === null) showNoRound();
@@ -212,6 +213,14 @@ function showFaults() {
     const said = [each.failure, each.refused ? `${each.refused} refused` : ""].filter(Boolean).join("; ");
     return row([roundLink(each.round), each.name || each.device.slice(0, 12), span(said, each.failure ? "bad" : "warn")]);
   }) : [row([span(`None in the newest ${shown.fault_rounds} rounds.`, "muted"), "", ""])]));
+}
+
+function showRecord() {
+  at("record").replaceChildren(...(shown.record.length ? shown.record.map((each) => {
+    const made = row([new Date(each.at * 1000).toLocaleTimeString(), span(each.kind, each.kind === "refused" ? "warn" : ""), each.name || each.who.slice(0, 12), each.what]);
+    made.lastElementChild.className = "wrap";
+    return made;
+  }) : [row([span("Nothing.", "muted"), "", "", ""])]));
 }
 
 function showTable() {
