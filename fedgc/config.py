@@ -156,6 +156,7 @@ class RunConfig:
     keep_checkpoints: int | All = _setting(
         3, "how many of the newest are kept (0: none are written)", _not_negative, "0 or more, or all"
     )
+    log_file: str = _setting("", "file of the server to add JSON lines to, one a round (empty: none)")
     keep_rounds: int = _setting(
         10_000,
         "rounds whose device rows the store keeps before it folds them into summaries",

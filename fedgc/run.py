@@ -390,6 +390,7 @@ def _basis(plan: Plan, choice: Choice | None, size: int) -> dict[str, object]:
         "loads": dict(zip(plan.devices, loads, strict=True)),
         "step_s": dict(zip(plan.devices, plan.step_s, strict=True)),
         "measured": plan.measured,
+        "model_bytes": 4 * size,  # what plain averaging would send of a model, each way
     }
 
 

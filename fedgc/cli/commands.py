@@ -248,6 +248,47 @@ def plan(  # noqa: PLR0913, PLR0917  each is one word of the command line
 
 
 @app.command()
+def watch(
+    run: RunName = None,
+    host: Annotated[
+        str, typer.Option(help="Address to bind to; any but this machine's own needs a token.")
+    ] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(help="Port to bind to; 0: any free one.")] = 8600,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="FEDGC_TOKEN", help="Ask for this token; made up where one is needed."),
+    ] = None,
+    json_check: Annotated[
+        bool, typer.Option("--json-check", help="Look at the page once, print what was found, and end.")
+    ] = False,
+) -> None:
+    """Show runs on a web page that follows them: rounds, devices, bytes, plans, faults; and /metrics.
+
+    Example: fedgc watch --port 8600
+    """
+    from fedgc.cli.watch import look_at_it
+    from fedgc.cli.watch import watch as serve
+    from fedgc.web.serve import Place
+
+    (look_at_it if json_check else serve)(Place(host, port, token), run)
+
+
+@app.command()
+def export(
+    form: Annotated[str, typer.Argument(help="csv, parquet, tensorboard or mlflow.")],
+    to: Annotated[str, typer.Argument(help="A folder; for mlflow a tracking address or an SQLite file.")],
+    run: RunName = None,
+) -> None:
+    """Write a run for other programs: rounds and devices as tables, measures for TensorBoard and MLflow.
+
+    Example: fedgc export csv tables
+    """
+    from fedgc.cli.export import export as write
+
+    write(form, to, run)
+
+
+@app.command()
 def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
     devices: Annotated[int, typer.Option(help="How many devices.")] = 200,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,

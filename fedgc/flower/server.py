@@ -15,6 +15,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedgc.config import RunConfig
 from fedgc.flower.driver import Save
 from fedgc.flower.keeping import KeptSink
+from fedgc.flower.lines import Lines
 from fedgc.flower.log import LOG, keep_to_the_point
 from fedgc.flower.strategy import FedGC, Memory
 from fedgc.store import checkpoint
@@ -42,7 +43,8 @@ def server_app(task: Task | None = None) -> ServerApp:
             speeds = store.speeds(config.task)
         aside = default_path(os.environ).with_name(f"aside-{context.run_id}.jsonl")
         keeper = Keeper(Store.open, aside, LOG.warning)
-        sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic())
+        lines = Lines(config.log_file, LOG.warning)
+        sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
         with sink.recorded(config):
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
             save = _save(folder / run, keep, keeper) if keep else None
