@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from fedgc.cli.keys import keys
+
 app = typer.Typer(
     name="fedgc",
     help="Federated and edge training on Flower in which no finished work is thrown away.",
@@ -31,6 +33,7 @@ store = typer.Typer(help="Look after the store.", no_args_is_help=True)
 bench = typer.Typer(help="Measure what fedgc claims, beside what it is compared with.", no_args_is_help=True)
 app.add_typer(store, name="store")
 app.add_typer(bench, name="bench")
+app.add_typer(keys, name="keys")
 
 
 @app.callback()
