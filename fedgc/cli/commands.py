@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from fedgc.cli.deploy import deploy
 from fedgc.cli.keys import keys
 
 app = typer.Typer(
@@ -34,6 +35,7 @@ bench = typer.Typer(help="Measure what fedgc claims, beside what it is compared 
 app.add_typer(store, name="store")
 app.add_typer(bench, name="bench")
 app.add_typer(keys, name="keys")
+app.add_typer(deploy, name="deploy")
 
 
 @app.callback()
