@@ -16,16 +16,15 @@ RUN apt-get update \
 ARG TORCH=torch
 ARG TORCH_INDEX=
 WORKDIR /build
-RUN --mount=type=bind,source=docker/install.sh,target=docker/install.sh \
-    --mount=type=bind,source=docker/wheels,target=docker/wheels \
-    --mount=type=bind,source=constraints.txt,target=constraints.txt \
+COPY constraints.txt ./
+COPY docker/install.sh docker/
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels \
     PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" docker/install.sh torch "${TORCH}"
-RUN --mount=type=bind,source=docker/install.sh,target=docker/install.sh \
-    --mount=type=bind,source=docker/wheels,target=docker/wheels \
-    --mount=type=bind,source=constraints.txt,target=constraints.txt \
-    --mount=type=bind,source=pyproject.toml,target=pyproject.toml \
-    docker/install.sh needs
-RUN --mount=type=bind,source=.,target=/build docker/install.sh fedgc
+COPY pyproject.toml ./
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh needs
+COPY README.md LICENSE ./
+COPY fedgc fedgc
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh fedgc
 
 RUN install --directory --owner fedgc --group fedgc /state /cache /tasks
 

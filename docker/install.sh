@@ -41,21 +41,19 @@ slim() { # a fifth of these packages is their own tests
 case $part in
 torch)
     install "${2:-torch}"
-    slim numpy sympy networkx
+    slim sympy networkx
     ;;
 needs)
     requirements ""
-    slim scipy sklearn
+    slim numpy scipy sklearn
     rm -f /opt/fedgc/bin/uv /opt/fedgc/bin/uvx # by which Flower would install an app's needs as it runs: that is off
     ;;
 postgresql)
     requirements postgresql
     ;;
 fedgc)
-    mkdir /tmp/source # pip writes beside what it builds, and the repository is read-only here
-    cp -r pyproject.toml README.md LICENSE fedgc /tmp/source
-    install --no-deps /tmp/source
-    rm -r /tmp/source
+    install --no-deps .
+    rm -rf build ./*.egg-info fedgc
     ;;
 *)
     echo "install.sh: saw '$part', needed torch, needs, postgresql or fedgc" >&2

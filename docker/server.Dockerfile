@@ -16,21 +16,16 @@ RUN apt-get update \
 ARG TORCH=torch
 ARG TORCH_INDEX=
 WORKDIR /build
-RUN --mount=type=bind,source=docker/install.sh,target=docker/install.sh \
-    --mount=type=bind,source=docker/wheels,target=docker/wheels \
-    --mount=type=bind,source=constraints.txt,target=constraints.txt \
+COPY constraints.txt ./
+COPY docker/install.sh docker/
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels \
     PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" docker/install.sh torch "${TORCH}"
-RUN --mount=type=bind,source=docker/install.sh,target=docker/install.sh \
-    --mount=type=bind,source=docker/wheels,target=docker/wheels \
-    --mount=type=bind,source=constraints.txt,target=constraints.txt \
-    --mount=type=bind,source=pyproject.toml,target=pyproject.toml \
-    docker/install.sh needs
-RUN --mount=type=bind,source=docker/install.sh,target=docker/install.sh \
-    --mount=type=bind,source=docker/wheels,target=docker/wheels \
-    --mount=type=bind,source=constraints.txt,target=constraints.txt \
-    --mount=type=bind,source=pyproject.toml,target=pyproject.toml \
-    docker/install.sh postgresql
-RUN --mount=type=bind,source=.,target=/build docker/install.sh fedgc
+COPY pyproject.toml ./
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh needs
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh postgresql
+COPY README.md LICENSE ./
+COPY fedgc fedgc
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh fedgc
 
 # The app that `flwr run` submits; whoever audits fedgc audits the image, as the app is wiring only.
 COPY pyproject.toml LICENSE README.md /opt/app/

@@ -213,7 +213,7 @@ def test_what_a_server_starts_is_what_flowers_program_takes(insecure: bool):
     read = program._parse_args_run_superlink().parse_args(started.words[1:])
     assert (read.insecure, read.enable_supernode_auth) == (insecure, not insecure)
     assert read.database == "/state/superlink.db"
-    assert read.disable_runtime_dependency_installation or not read.allow_runtime_dependency_installation
+    assert read.runtime_dependency_install is False
     assert set(started.environment) == (
         set() if insecure else {"FEDGC_BIND", "FEDGC_ADVERTISE", "FEDGC_AUTHORITY"}
     )
