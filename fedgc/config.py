@@ -139,6 +139,11 @@ class RunConfig:
     )
     bind: str = _setting("127.0.0.1:0", "address the session listener binds to (port 0: any free one)")
     advertise: str = _setting("", "address devices are told (empty: the bound one)")
+    authority: str = _setting(
+        "",
+        "file of the authority whose certificate devices find at that address, where a proxy stands before "
+        "the listener (empty: the listener's own certificate)",
+    )
     lease_s: float = _setting(3600.0, "a session's life before it is renewed", _positive, "above 0")
     grace_s: float = _setting(10.0, "how long a broken session may take to come back", _positive, "above 0")
     upload_slots: int = _setting(2, "devices that upload at the same time", _count, "at least 1")

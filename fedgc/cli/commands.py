@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from fedgc.cli.deploy import deploy
+from fedgc.cli.keys import keys
 from fedgc.config import RunConfig
 
 app = typer.Typer(
@@ -70,6 +72,8 @@ bench = typer.Typer(help="Measure what fedgc claims, beside what it is compared 
 app.add_typer(model, name="model")
 app.add_typer(store, name="store")
 app.add_typer(bench, name="bench")
+app.add_typer(keys, name="keys")
+app.add_typer(deploy, name="deploy")
 
 
 @app.callback()

@@ -24,7 +24,7 @@ from fedgc.errors import BadMessage, BadSetting, EdgeFailed, NotAdmitted, Refuse
 from fedgc.flower import wire
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.admission import Admission
-from fedgc.flower.certificate import fingerprint, make_certificate
+from fedgc.flower.certificate import authority_at, fingerprint, make_certificate
 from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.options import PINGS, SILENCE, advertised, server_options
 from fedgc.flower.pieces import Vector, offer_of, packed
@@ -49,6 +49,7 @@ class Listener:
         self._config = config
         self._around = around
         self._certificate = make_certificate(around.wall())
+        self._authority = authority_at(config.authority)
         self._admission = Admission(run, fingerprint(self._certificate.public), config.lease_s)
         self._desk = Desk(config, numbers, self._admission, emit, around)
         self._loop = asyncio.new_event_loop()
@@ -83,7 +84,8 @@ class Listener:
         """Return a new invitation for one device."""
         token = self._around.entropy(SECRET_BYTES)
         self._admission.expect(token)
-        return Invitation(self._address, self._certificate.public, token, self._admission.run)
+        public, run = self._certificate.public, self._admission.run
+        return Invitation(self._address, public, token, run, self._authority)
 
     def cancel(self, invitation: Invitation) -> None:
         """Make an invitation void."""

@@ -35,11 +35,11 @@ def server_options(grace_s: float) -> Options:
     )
 
 
-def client_options(grace_s: float) -> Options:
-    """Return a device's options."""
+def client_options(grace_s: float, *, direct: bool = True) -> Options:
+    """Return a device's options; behind a proxy the certificate must be for the name that is dialled."""
     return (
         *_LIMITS,
-        ("grpc.ssl_target_name_override", SERVER_NAME),
+        *((("grpc.ssl_target_name_override", SERVER_NAME),) if direct else ()),
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.min_reconnect_backoff_ms", int(grace_s * 1000)),

@@ -321,7 +321,7 @@ class Post:
             self._receive(box, answer, offer, stream, ahead=True)
         except BadVector as error:  # as if it had not come: it is asked for, if it is wanted
             box.expected.pop(stream, None)
-            self._count(error)
+            self.refusals.count(error, box.device)
 
     def _collect(self, box: _Box, answer: Answer) -> None:
         """Take the codewords that were asked for; one that did not come is said to have failed."""

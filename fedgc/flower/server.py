@@ -7,7 +7,10 @@ same name, from its last checkpoint, and the store shows one history.
 import os
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -24,6 +27,7 @@ from fedgc.store.engine import default_path, runs_folder
 from fedgc.store.keeper import Keeper
 from fedgc.task import Task, named
 
+PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
 FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
 
 
@@ -34,7 +38,7 @@ def server_app(task: Task | None = None) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        config = RunConfig.read(context.run_config)
+        config = placed(RunConfig.read(context.run_config), os.environ)
         chosen = task or named(config.task, config)
         run, folder = _name(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
         resumed = checkpoint.load(folder / config.resume, tell=LOG.warning) if config.resume else None
@@ -53,6 +57,23 @@ def server_app(task: Task | None = None) -> ServerApp:
             strategy.start(grid)
 
     return app
+
+
+def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
+    """Return the settings with what the deployment knows of its own place, where the run leaves it open.
+
+    Who starts a run need not know where the server's listener is and what stands before it.
+
+    >>> placed(RunConfig(), {"FEDGC_ADVERTISE": "fl.example.org:443"}).advertise
+    'fl.example.org:443'
+    """
+    usual = RunConfig()
+    known: dict[str, Any] = {
+        name: environment[f"FEDGC_{name.upper()}"]
+        for name in PLACE
+        if environment.get(f"FEDGC_{name.upper()}") and getattr(config, name) == getattr(usual, name)
+    }
+    return replace(config, **known)
 
 
 def _name(config: RunConfig, flower_run: int) -> str:

@@ -66,12 +66,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a device needs to open its session; it travels inside a Flower message."""
+    """What a device needs to open its session; it travels inside a Flower message.
+
+    `certificate` is the listener's own, and names it in every signed hello. Where a proxy ends the device's
+    TLS, what the device finds at `address` must be signed by `authority` for the name in that address.
+    """
 
     address: str
     certificate: bytes
     token: bytes = field(repr=False)
     run: str
+    authority: bytes = b""  # empty: nothing stands between, and the listener's certificate is found there
 
 
 @dataclass(frozen=True, slots=True)

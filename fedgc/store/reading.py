@@ -71,10 +71,10 @@ def told(connection: Connection, task_id: int | None, limit: int) -> tuple[Told,
         .limit(limit)
     )
     lines = connection.execute(chosen).mappings().all()[::-1]
-    rows = _device_rows().where(DeviceRound.round_id.in_([line["id"] for line in lines]))
+    rows = device_rows_where(DeviceRound.round_id.in_([line["id"] for line in lines]))
     by_round: dict[int, list[DeviceRow]] = {line["id"]: [] for line in lines}
     for each in connection.execute(rows.order_by(DeviceRound.device_id)).mappings():
-        by_round[each["round_id"]].append(_device_row(each))
+        by_round[each["round_id"]].append(device_row(each))
     return tuple(
         Told(line["run"], replace(_round(line).row, devices=tuple(by_round[line["id"]]))) for line in lines
     )
