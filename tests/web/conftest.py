@@ -35,7 +35,8 @@ def round_of(number: int, outcome: str = "synced", devices: Sequence[DeviceRow] 
     values = {
         "round": number, "version": number - 1, "started": START + 2 * number,
         "working_s": 1.0 + number / 100, "collecting_s": 0.25, "outcome": outcome,
-        "chunks": 16, "covered": 16, "short": (), "replicas": 2, "blocks": 2, "needed": 3, "amplification": 1.2, "error": None, "loss": 2.0 / number, "samples": 640,
+        "chunks": 16, "covered": 16, "short": (), "replicas": 2, "blocks": 2, "needed": 3,
+        "amplification": 1.2, "error": None, "loss": 2.0 / number, "samples": 640,
         "skips": 3, "takes": 1, "pruned": 1, "repairs": 0, "reason": "every round",
     }  # fmt: skip
     return RoundRow(**values, devices=tuple(devices_of(number) if devices is None else devices))
