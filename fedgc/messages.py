@@ -26,7 +26,7 @@ LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and
 LARGEST_AMOUNT: Final = 1e30  # of seconds, of a squared norm: more is no measurement, and squares stay finite
 
 Kind = Literal["coded", "local", "masked"]
-Wire = Literal["float32", "bf16", "int8"]  # how the numbers of a codeword travel
+Wire = Literal["float32", "bf16", "int8", "int4"]  # how the numbers of a vector travel
 Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped"]
 
 
@@ -194,19 +194,24 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Local work: the steps and samples of a device since the last common model."""
+    """Local work: a device is so many steps beyond the last common model, in `seconds` all told.
+
+    `samples` are those that it trains on. `squared_norm` is what the gate weighs; a gate leaves out one that
+    is no length, and names its device, so that it is not checked here.
+    """
 
     now: float
     device: str
     round: int
     steps: int
     samples: int
+    seconds: float
     squared_norm: float
     loss: float
 
     def __post_init__(self) -> None:
         _event(self)
-        _amounts(self, "squared_norm")
+        _amounts(self, "seconds")
         _counts(self, "round", "steps", "samples")
         _check(abs(self.loss) <= LARGEST_AMOUNT, self, f"a loss up to {LARGEST_AMOUNT:g}")
 
@@ -289,7 +294,9 @@ class Work:
 
     `names` tells the task's name of every chunk that the device may be asked for.
     `lease_s` is how long the device may work without hearing anything; `lockstep` devices wait for a
-    verdict after each chunk.
+    verdict after each chunk. In local work all named chunks are trained on together, by one model.
+    `first_step` local steps of the run lie before the common model; the last `common_steps` of them, by
+    the mean over all devices, led to it from the model before (0: nobody knows).
     """
 
     device: str
@@ -302,10 +309,13 @@ class Work:
     lease_s: float
     lockstep: bool = False
     coefficients: Mix | None = None
+    kind: Kind = "coded"
+    first_step: int = 0
+    common_steps: float = 0.0
 
     def __post_init__(self) -> None:
-        _counts(self, "round", "version", "seed")
-        _amounts(self, "lease_s")
+        _counts(self, "round", "version", "seed", "first_step")
+        _amounts(self, "lease_s", "common_steps")
         _check(self.target >= 1, self, "a target of at least one step")
         _distinct(self, self.order, "order")
         _check({chunk for chunk, _ in self.names}.issuperset(self.order), self, "a name for every chunk")
@@ -337,7 +347,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """The round was not exchanged: carry every chunk on to `target` steps from the same model."""
+    """The round was not exchanged: carry on to `target` steps from the same model."""
 
     device: str
     round: int
@@ -356,7 +366,8 @@ class Continue:
 class Reveal:
     """Mix and send one codeword; without a mix (local, masked work) send the update itself.
 
-    `wire` is the format of its numbers on the wire.
+    `wire` is the format of its numbers on the wire. Before an update its device reports how many steps it
+    holds; one that has none sends none.
     """
 
     device: str
