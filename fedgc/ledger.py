@@ -113,9 +113,15 @@ class Ledger:
         self._recount()
 
     def queue(self, worker: int, order: Sequence[int], kept: Collection[int] = ()) -> tuple[int, ...]:
-        """Let a worker begin; return what is worth doing: first what it kept, as that is free."""
-        free = tuple(c for c in order if c in kept and self.able_wc[worker, c])
-        todo = free + tuple(c for c in order if c not in kept and self._open(worker, c))
+        """Let a worker begin; return what is worth doing: first what it kept, as that is free.
+
+        Then comes the least covered chunk, so that those who begin together do not begin the same.
+        """
+        free = [c for c in order if c in kept and self.able_wc[worker, c]]
+        rest = [c for c in order if c not in kept and self._open(worker, c)]
+        best = next_chunk(self.copies, self._working, rest, self.aim)
+        first = [] if best is None else [best]
+        todo = (*free, *first, *(c for c in rest if c != best))
         self._queue[worker] = dict.fromkeys(todo)
         self._advance(worker)
         if not self.hears_w[worker]:
@@ -189,6 +195,23 @@ class Ledger:
             return None
         self._to_front(worker, best)
         return best
+
+    def switch(self, worker: int) -> tuple[int, int] | None:
+        """Let a worker that has just begun a chunk do a less covered one first; return (chunk, instead).
+
+        Its queue was ordered when it began the chunk before: by now another may be at this one, and nobody
+        at that.
+        """
+        begun, queue = self._current[worker], self._queue[worker]
+        if begun is None or not queue or not self.hears_w[worker]:
+            return None
+        best = next_chunk(self.copies, self._working, queue, self.aim)
+        if best is None or self._coverage(best) >= self._coverage(begun) - 1:  # which counts this worker
+            return None
+        self._to_front(worker, best)
+        self._drop(worker, begun)
+        self._to_front(worker, begun)
+        return begun, best
 
     def hand_out(self) -> list[tuple[int, int]]:
         """Return (worker, chunk) for every open chunk that a holder can be asked for, and queue it.

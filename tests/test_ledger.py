@@ -71,6 +71,23 @@ class Twin:
         best = min(lacking, key=self.coverage)
         return best if self.coverage(best) < self.coverage(waiting[0]) else None
 
+    def begins(self, worker: int, order: list[int], kept: list[int]) -> list[int]:
+        """What it kept, the least covered of the rest, and the rest as it stands."""
+        free = [c for c in order if c in kept and c in self.able[worker]]
+        rest = [c for c in order if c not in kept and self.helps(worker, c)]
+        least = min(map(self.coverage, rest), default=0)
+        first = next((c for c in rest if self.coverage(c) == least), None)
+        return free + sorted(rest, key=lambda c: c != first)
+
+    def exchange(self, worker: int) -> tuple[int, int] | None:
+        """What it works on, and the least covered that it could do instead, where that is a gain."""
+        lacking = [c for c in self.waiting(worker) if self.copies(c) < self.aim]
+        if worker not in self.hears or not self.busy[worker] or not lacking:
+            return None
+        now, best = self.lines[worker][0], min(lacking, key=self.coverage)
+        others = [w for w in self.workers if w != worker and self.busy[w] and self.lines[w][0] == now]
+        return (now, best) if self.coverage(best) < self.copies(now) + len(others) else None
+
     # ---- changed
 
     def leave(self, worker: int, chunk: int) -> None:
@@ -130,8 +147,7 @@ class Books(RuleBasedStateMachine):
             self.twin.clear(worker)
 
     def queue(self, worker: int, order: list[int], kept: list[int]) -> None:
-        free = [c for c in order if c in kept and c in self.twin.able[worker]]
-        todo = free + [c for c in order if c not in kept and self.twin.helps(worker, c)]
+        todo = self.twin.begins(worker, order, kept)
         assert list(self.ledger.queue(worker, order, kept)) == todo
         self.twin.lines[worker], self.twin.busy[worker] = todo, bool(todo)
 
@@ -165,6 +181,7 @@ class Books(RuleBasedStateMachine):
         self.twin.done[worker].add(chunk)
         self.twin.leave(worker, chunk)
         self.skip(chunk)
+        self.switch(worker)
         self.steer(worker)
 
     @precondition(lambda self: any(self.twin.lines[w] for w in self.twin.workers))
@@ -201,6 +218,14 @@ class Books(RuleBasedStateMachine):
         for worker in leave:
             twin.leave(worker, chunk)
         assert self.ledger.skips(chunk) == []
+
+    def switch(self, worker: int) -> None:
+        wanted = self.twin.exchange(worker)
+        assert self.ledger.switch(worker) == wanted
+        if wanted is not None:
+            begun, best = wanted
+            rest = [c for c in self.twin.lines[worker] if c not in wanted]
+            self.twin.lines[worker] = [best, begun, *rest]
 
     def steer(self, worker: int) -> None:
         wanted = self.twin.better(worker)
@@ -314,6 +339,26 @@ def test_walking_every_queue_to_its_end_covers_all_that_is_aimed_for(holding, ai
     assert all(
         copies >= ledger.aim for chunk, copies in enumerate(ledger.copies) if any(chunk in h for h in holds)
     )
+
+
+def test_those_who_begin_together_begin_with_different_chunks():
+    ledger = Ledger(np.ones((3, 3), dtype=bool), 1)
+    ledger.joined(dict.fromkeys([0, 1, 2], True))
+    assert ledger.queue(0, (2, 1, 0)) == (2, 1, 0)
+    assert ledger.queue(1, (2, 0, 1)) == (0, 2, 1)
+    assert ledger.queue(2, (0, 2, 1)) == (1, 0, 2)
+
+
+def test_who_begins_what_another_is_at_does_first_what_nobody_does():
+    ledger = Ledger(np.ones((2, 4), dtype=bool), 1)
+    ledger.joined(dict.fromkeys([0, 1], True))
+    ledger.queue(0, (0, 1, 2))
+    ledger.queue(1, (1, 2, 3))
+    assert ledger.switch(0) is None, "nobody else is at chunk 0"
+    ledger.finished(0, 0)
+    assert ledger.switch(0) == (1, 2)
+    assert ledger.remaining(0) == (2, 1)
+    assert ledger.switch(0) is None
 
 
 def test_a_copy_comes_back_only_when_the_device_says_so_again():

@@ -93,9 +93,7 @@ class Devices:
                     self.queue[command.device] = list(command.order)
                     self._foresee(command)
                 case Skip() | Take():
-                    first = [command.chunk] if isinstance(command, Take) else []
-                    rest = [c for c in self.queue[command.device] if c != command.chunk]
-                    self.queue[command.device] = first + rest
+                    self._steer(command)
                 case Reveal() | Repair():
                     self.requests[command.device, command.attempt] = command
                     self.unsent.append((command.device, command.attempt))
@@ -123,6 +121,16 @@ class Devices:
     def sends_along(self, device: str, now: float = 1.0) -> Codeword:
         self.ahead[device] = self.foreseen.pop(device)
         return Codeword(now, device, 1, 0, ahead=True)
+
+    def _steer(self, command: Skip | Take) -> None:
+        """The head of the queue is what a device works on."""
+        queue = self.queue[command.device]
+        at, rest = queue[:1], [c for c in queue[1:] if c != command.chunk]
+        if isinstance(command, Take) and at != [command.chunk]:
+            rest.insert(0, command.chunk)
+        elif isinstance(command, Skip) and at == [command.chunk]:
+            at = []
+        self.queue[command.device] = at + rest
 
     def _add(self, command: Add) -> None:
         key = (command.device, command.attempt)
@@ -318,7 +326,7 @@ class AnyOrder(RuleBasedStateMachine):
             "old": progress(device, self.plan.chunks[0].number, self.now, round=0),
             "unknown": progress(device, 999, self.now),
             "unasked": Codeword(self.now, device, 1, 77),
-            "report": Report(self.now, device, 1, 3, 10, 1.0, 0.5),
+            "report": Report(self.now, device, 1, 3, 10, 1.0, 1.0, 0.5),
             "early": Tick(self.now),
         }
         self.say(events[kind])
@@ -465,6 +473,44 @@ def test_what_has_enough_copies_is_skipped_and_never_started_elsewhere():
     work(machine, devices, plan.devices[0])
     first = devices.done[plan.devices[0]].copy()
     assert all(not first & set(devices.queue[device]) for device in plan.devices)
+
+
+@settings(max_examples=60)
+@given(
+    devices=st.integers(2, 5),
+    chunks=st.integers(4, 12),
+    turns=st.lists(st.integers(0, 4), min_size=12, max_size=12),
+)
+def test_nobody_begins_what_another_is_at_while_a_chunk_of_its_own_has_nobody(devices, chunks, turns):
+    plan = planned(devices, chunks, replicas=devices, blocks=1)
+    machine, others = begun(plan)
+    for turn in turns:
+        name = plan.devices[turn % devices]
+        if machine.state is not State.WORKING or not others.queue[name]:
+            break
+        work(machine, others, name)
+        at, *rest = others.queue[name] or [None]
+        theirs = {queue[0] for device, queue in others.queue.items() if device != name and queue}
+        made = set.union(*others.done.values())
+        if at in theirs:
+            assert not set(rest) - theirs - made
+
+
+def test_who_is_moved_hears_it_so_that_it_does_right_wherever_it_stops_listening():
+    plan = planned(4, 8, replicas=4, blocks=1)
+    machine, devices = begun(plan)
+    name, other = plan.devices[:2]
+    told: list[Command] = []
+    while Skip not in map(type, told):
+        work(machine, devices, other)
+        chunk, at = devices.queue[name][:2]
+        devices.queue[name].remove(chunk)
+        commands = machine.handle(progress(name, chunk))
+        told = [command for command in commands if command.device == name]
+        devices.obey(commands)
+    best = told[0].chunk
+    assert told == [Take(name, 1, best), Skip(name, 1, at), Take(name, 1, at), Take(name, 1, best)]
+    assert devices.queue[name][:2] == [best, at]
 
 
 def test_a_lost_device_costs_only_its_unfinished_chunks():

@@ -1,6 +1,7 @@
 """The run: gathering, planning, applying, skipping, resuming, giving up."""
 
 from collections.abc import Iterable
+from itertools import permutations
 
 import pytest
 
@@ -129,7 +130,7 @@ def test_fewer_devices_than_asked_for_start_when_the_wait_is_over():
 
 
 def test_a_skipped_round_goes_on_from_where_devices_are():
-    driver = Driver(gate_every=2, rounds=4, local_steps=4)
+    driver = Driver(gate_period=2, rounds=4, local_steps=4)
     driver.join("a", "b")
     while not driver.run.finished:
         driver.do_a_round()
@@ -254,3 +255,14 @@ def test_rows_add_up():
     assert sum(device.counted for device in row.devices) == 8
     assert row.discarded == sum(device.finished for device in row.devices) - 8
     assert all(device.step_s == pytest.approx(0.1) for device in row.devices if device.finished)
+
+
+@pytest.mark.parametrize("joined", list(permutations("abc")), ids="".join)
+def test_whoever_joins_first_everybody_is_given_the_same_chunks(joined: tuple[str, ...]):
+    driver = Driver(min_devices=3)
+    driver.join(*joined)
+    given = {each.device: each.order for each in driver.log if isinstance(each, Work)}
+    twin = Driver(min_devices=3)
+    twin.join("a", "b", "c")
+    assert given == {each.device: each.order for each in twin.log if isinstance(each, Work)}
+    assert len(set(given.values())) == 3

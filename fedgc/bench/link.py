@@ -31,7 +31,8 @@ from fedgc.bench.stock import MODELS, Quickstart, fedavg_overheads_s, plain_stre
 from fedgc.bench.stop import stops_heard_s
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
-from fedgc.flower.local import LocalFederation, Setting
+from fedgc.flower.app import Setting
+from fedgc.flower.local import LocalFederation
 from fedgc.store.database import Store
 
 DEVICES: Final = 4

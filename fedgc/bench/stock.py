@@ -253,7 +253,7 @@ def _serve(certificate: Any, address: Any, down: int, devices: int) -> None:  # 
             pass
         yield b"all"
 
-    server = grpc.server(ThreadPoolExecutor(devices), options=server_options())
+    server = grpc.server(ThreadPoolExecutor(devices), options=server_options(WAIT_S))
     service, name = METHOD.strip("/").split("/")
     handler = grpc.method_handlers_generic_handler(
         service, {name: grpc.stream_stream_rpc_method_handler(move)}

@@ -1,36 +1,79 @@
 """The commands, their words and their help; what they do stands in the rooms that they call."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from fedgc.cli.deploy import deploy
+from fedgc.cli.keys import keys
+from fedgc.config import RunConfig
 
 app = typer.Typer(
     name="fedgc",
     help="Federated and edge training on Flower in which no finished work is thrown away.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Any command takes --debug: an error then shows where it came from.",
+    epilog="Exit codes: 0 done; 1 another program, the network or the disk failed, or a check did; "
+    "2 what was asked for cannot be; 130 Ctrl-C. Any command takes --debug: an error then shows where it "
+    "came from.",
 )
+
+
+def _settings_like(incomplete: str) -> Iterator[str]:
+    """Complete the name of a setting."""
+    names = (name.replace("_", "-") for name, _, _ in RunConfig.explained())
+    return (f"{name}=" for name in names if name.startswith(incomplete))
+
+
+def _runs_like(incomplete: str) -> Iterator[str]:
+    """Complete the name of a run in the store; without a store there is none."""
+    from fedgc.errors import FedgcError
+    from fedgc.store.database import Store
+
+    try:
+        with Store.open(reads_only=True) as store:
+            names = [each.run for each in store.runs(100)]
+    except FedgcError:
+        names = []
+    return (name for name in names if name.startswith(incomplete))
+
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", "-s", help="A setting of the run, as name=value; may be repeated."),
+    typer.Option(
+        "--set",
+        "-s",
+        help="A setting of the run, as name=value; may be repeated.",
+        autocompletion=_settings_like,
+    ),
 ]
 
 
 RunName = Annotated[
-    str | None, typer.Option("--run", help="The run to ask about; the newest where none is named.")
+    str | None,
+    typer.Option(
+        "--run",
+        help="The run to ask about; the newest where none is named.",
+        autocompletion=_runs_like,
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")]
 
 Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
 
+Version = Annotated[int | None, typer.Option(help="Which version; the newest where none is named.")]
+
+model = typer.Typer(help="The models that runs made: list, export, restore.", no_args_is_help=True)
 store = typer.Typer(help="Look after the store.", no_args_is_help=True)
 bench = typer.Typer(help="Measure what fedgc claims, beside what it is compared with.", no_args_is_help=True)
+app.add_typer(model, name="model")
 app.add_typer(store, name="store")
 app.add_typer(bench, name="bench")
+app.add_typer(keys, name="keys")
+app.add_typer(deploy, name="deploy")
 
 
 @app.callback()
@@ -54,21 +97,108 @@ def demo(
 
 
 @app.command()
+def new(
+    folder: Annotated[Path, typer.Argument(help="A folder that does not exist yet; its name is the app's.")],
+) -> None:
+    """Write a Flower app around a task of your own, with a test; it runs as it is.
+
+    Example: fedgc new ward && cd ward && make test
+    """
+    from fedgc.cli.new import write_new
+
+    write_new(folder)
+
+
+@app.command()
 def run(
     task: Annotated[str | None, typer.Option(help="A shipped task, or module:attribute of your own.")] = None,
     devices: Annotated[int, typer.Option(help="Devices to start on this machine.")] = 4,
+    superlink: Annotated[
+        str | None,
+        typer.Option(help="Train there instead: a name in Flower's configuration, or up for `fedgc up`."),
+    ] = None,
     settings: Settings = None,
-    resume: Annotated[str | None, typer.Option(help="Go on with this run, from its last checkpoint.")] = None,
+    resume: Annotated[
+        str | None,
+        typer.Option(help="Go on with this run, from its last checkpoint.", autocompletion=_runs_like),
+    ] = None,
+    attach: Annotated[
+        str | None, typer.Option(help="Only show this run until it is over.", autocompletion=_runs_like)
+    ] = None,
 ) -> None:
-    """Train a task on devices that are started on this machine for it.
+    """Train the app in this folder, or a task, on devices started for it, or on a SuperLink; Ctrl-C stops it.
 
     Example: fedgc run --task digits --devices 3 --set rounds=10
     """
-    from fedgc.cli.run import run_here
+    from fedgc.cli import run as running
     from fedgc.cli.settings import parse
 
-    table = parse(settings or [])
-    run_here(devices, {**table, **({"task": task} if task else {})}, resume)
+    if attach is not None:
+        running.attach(attach)
+        return
+    table = {**parse(settings or []), **({"task": task} if task else {})}
+    running.run(running.Wanted(devices, table, superlink, resume))
+
+
+@app.command()
+def up(
+    devices: Annotated[int, typer.Option(help="Devices to start.")] = 4,
+    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, until Ctrl-C.")] = False,
+) -> None:
+    """Start a federation on this machine that stays, for `fedgc run --superlink up`.
+
+    Example: fedgc up --devices 4
+    """
+    from fedgc.cli.up import up as start
+
+    start(devices, foreground=foreground)
+
+
+@app.command()
+def down() -> None:
+    """End the federation that `fedgc up` started.
+
+    Example: fedgc down
+    """
+    from fedgc.cli.up import down as end
+
+    end()
+
+
+@app.command()
+def config(
+    settings: Settings = None,
+    run: Annotated[
+        str | None, typer.Option("--run", help="The settings that this run had.", autocompletion=_runs_like)
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show every setting: value, default, where the value comes from, what it means.
+
+    Example: fedgc config --set rounds=50
+    """
+    from fedgc.cli import config as shown
+    from fedgc.cli.settings import parse
+
+    shown.show(parse(settings or []), run, as_json=as_json)
+
+
+@app.command()
+def doctor(
+    superlink: Annotated[
+        str | None, typer.Option(help="Also look at this SuperLink, by its name in Flower's configuration.")
+    ] = None,
+    settings: Settings = None,
+    as_json: AsJson = False,
+) -> None:
+    """Check what a run needs here, and say what to do about what is wrong; exit code 1 where something is.
+
+    Example: fedgc doctor --superlink hospital
+    """
+    from fedgc.cli import doctor as examined
+    from fedgc.cli.settings import parse
+
+    examined.examine(parse(settings or []), superlink, as_json=as_json)
 
 
 @app.command()
@@ -122,6 +252,47 @@ def plan(  # noqa: PLR0913, PLR0917  each is one word of the command line
 
 
 @app.command()
+def watch(
+    run: RunName = None,
+    host: Annotated[
+        str, typer.Option(help="Address to bind to; any but this machine's own needs a token.")
+    ] = ("127.0.0.1"),
+    port: Annotated[int, typer.Option(help="Port to bind to; 0: any free one.")] = 8600,
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="FEDGC_TOKEN", help="Ask for this token; made up where one is needed."),
+    ] = None,
+    json_check: Annotated[
+        bool, typer.Option("--json-check", help="Look at the page once, print what was found, and end.")
+    ] = False,
+) -> None:
+    """Show runs on a web page that follows them: rounds, devices, bytes, plans, faults; and /metrics.
+
+    Example: fedgc watch --port 8600
+    """
+    from fedgc.cli.watch import look_at_it
+    from fedgc.cli.watch import watch as serve
+    from fedgc.web.serve import Place
+
+    (look_at_it if json_check else serve)(Place(host, port, token), run)
+
+
+@app.command()
+def export(
+    form: Annotated[str, typer.Argument(help="csv, parquet, tensorboard or mlflow.")],
+    to: Annotated[str, typer.Argument(help="A folder; for mlflow a tracking address or an SQLite file.")],
+    run: RunName = None,
+) -> None:
+    """Write a run for other programs: rounds and devices as tables, measures for TensorBoard and MLflow.
+
+    Example: fedgc export csv tables
+    """
+    from fedgc.cli.export import export as write
+
+    write(form, to, run)
+
+
+@app.command()
 def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
     devices: Annotated[int, typer.Option(help="How many devices.")] = 200,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,
@@ -158,6 +329,45 @@ def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
         processes=2,
     )
     run_sim(request, Wanted(as_json, html, png))
+
+
+@model.command("list")
+def list_models(run: RunName = None, as_json: AsJson = False) -> None:
+    """Show the versions of a run's model that are kept: round, digest, size, figures.
+
+    Example: fedgc model list --run run-20260101-120000-1
+    """
+    from fedgc.cli import model as models
+
+    models.show(run, as_json=as_json)
+
+
+@model.command("export")
+def export_model(
+    path: Annotated[Path, typer.Argument(help="A new file: .safetensors, or .pt for a state_dict.")],
+    run: RunName = None,
+    version: Version = None,
+) -> None:
+    """Write a model for use without fedgc, with its round, digest and figures.
+
+    Example: fedgc model export ward.safetensors
+    """
+    from fedgc.cli import model as models
+
+    models.export(path, run, version)
+
+
+@model.command("restore")
+def restore_model(
+    version: Annotated[int, typer.Argument(help="The version to go on from.")], run: RunName = None
+) -> None:
+    """Make an earlier version the newest one: what `fedgc run --resume` goes on from. Nothing is deleted.
+
+    Example: fedgc model restore 12 --run run-20260101-120000-1
+    """
+    from fedgc.cli import model as models
+
+    models.restore(run, version)
 
 
 @store.command()

@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from fedgc.cli import view
-from fedgc.cli.follow import POLL_S, Seen, look, print_tables, show_on, why_incomplete
-from fedgc.cli.settings import Setting
+from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
+from fedgc.flower.app import Setting
 from fedgc.flower.local import LocalFederation, Node
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
@@ -85,16 +85,17 @@ def run_demo(rounds: int, settings: Mapping[str, Setting]) -> None:
     keys = default_path(os.environ).parent / "demo"
     story = Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
     with Store.open() as store:
+        follower = Follower(store, run)
         console.print(f"run {run}, store {store.name}", soft_wrap=True)
         began = time.monotonic()
         with LocalFederation(_nodes(keys)) as federation, show_on(console, rounds) as show:
             flower_run = federation.submit(config.table())
             while federation.running(flower_run):
-                seen = look(store, run)
+                seen = follower.look()
                 story.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
                 show.update(seen, story.notes)
                 time.sleep(POLL_S)
-            seen = look(store, run)
+            seen = follower.whole()
             show.update(seen, story.notes)
             log = federation.log(f"run-{flower_run}").read_text(errors="replace")
         print_tables(console, seen, time.monotonic() - began)

@@ -1,23 +1,28 @@
 """Following a run: what the store says of it, shown again and again until it is over.
 
-On a terminal a view that is drawn over itself, elsewhere one line a round.
+On a terminal a view that is drawn over itself, elsewhere one line a round. Where the run keeps its store
+elsewhere, as one on a SuperLink of other people does, its log is what there is to show.
 
 May import: store, history, cli.view; rich.
 """
 
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, Protocol, Self
 
 from rich.console import Console
 from rich.live import Live
 
 from fedgc.cli import view
+from fedgc.errors import Unusable
 from fedgc.history import DeviceRow
 from fedgc.store.database import Store
 from fedgc.store.views import Round, Run
 
 POLL_S: Final = 0.2
+UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still join them
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +40,35 @@ class Seen:
         return self.rounds[-1].row.round if self.rounds else 0
 
 
-def look(store: Store, run: str) -> Seen:
-    """Return the run as it stands; one that has not begun is nothing yet."""
-    found = next((each for each in store.runs() if each.run == run), None)
-    if found is None:
-        return Seen(None)
-    names = {device.device: device.name for device in store.devices()}
-    rows = {device: history for device in names if (history := store.device_history(run, device))}
-    return Seen(found, store.rounds(run), rows, names)
+class Follower:
+    """Asks the store about one run, and each time for what is new alone."""
+
+    def __init__(self, store: Store, run: str) -> None:
+        self._store = store
+        self._run = run
+        self._rounds: list[Round] = []
+
+    def look(self) -> Seen:
+        """Return the run as it stands; one that has not begun is nothing yet."""
+        try:
+            found = self._store.run(self._run)
+        except Unusable:
+            return Seen(None)
+        settled = self._rounds[:-UNSETTLED]
+        after = settled[-1].row.round if settled else -1
+        self._rounds = [*settled, *self._store.rounds(self._run, after)]
+        return Seen(found, tuple(self._rounds))
+
+    def whole(self) -> Seen:
+        """Return the run with what every device did in it."""
+        seen = self.look()
+        if seen.run is None:
+            return seen
+        names = {device.device: device.name for device in self._store.devices()}
+        rows = {
+            device: history for device in names if (history := self._store.device_history(self._run, device))
+        }
+        return Seen(seen.run, seen.rounds, rows, names)
 
 
 class Show(Protocol):
@@ -64,23 +90,33 @@ def show_on(console: Console, rounds: int) -> Show:
 
 
 class _Lines:
+    """A line for each round, held back until its evaluation is there or the next round is over."""
+
     def __init__(self, console: Console) -> None:
         self._console = console
         self._shown = 0
         self._noted = 0
+        self._held: Sequence[Round] = ()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        pass
+        self._say(self._held)
 
     def update(self, seen: Seen, notes: Sequence[str]) -> None:
         for note in notes[self._noted :]:
             self._console.print(note, soft_wrap=True, highlight=False)
-        for each in seen.rounds[self._shown :]:
+        self._noted = len(notes)
+        fresh = seen.rounds[self._shown :]
+        waits = 1 if fresh and not fresh[-1].row.metrics else 0
+        self._held = fresh[len(fresh) - waits :]
+        self._say(fresh[: len(fresh) - waits])
+        self._shown += len(fresh) - waits
+
+    def _say(self, rounds: Sequence[Round]) -> None:
+        for each in rounds:
             self._console.print(view.round_line(each), soft_wrap=True, highlight=False)
-        self._noted, self._shown = len(notes), len(seen.rounds)
 
 
 class _Terminal:
@@ -98,6 +134,41 @@ class _Terminal:
     def update(self, seen: Seen, notes: Sequence[str]) -> None:
         present = seen.run.present if seen.run else {}
         self._live.update(view.live_view(self._rounds, present, seen.rounds, notes))
+
+
+class Log:
+    """A log that another process writes, line by line as it grows."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._read = 0
+
+    def lines(self) -> list[str]:
+        """Return the whole lines that are new."""
+        with self._path.open("rb") as file:
+            file.seek(self._read)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self._read += len(whole) + len(end)
+        return whole.decode(errors="replace").splitlines()
+
+    def text(self) -> str:
+        """Return all of it."""
+        return self._path.read_text(errors="replace")
+
+
+def follow(
+    follower: Follower, show: Show, going: Callable[[], bool], unknown: Callable[[], None] = lambda: None
+) -> None:
+    """Show the run until it is no longer going; `unknown` is called while the store does not know it.
+
+    Ctrl-C goes to the caller.
+    """
+    while going():
+        seen = follower.look()
+        show.update(seen, ())
+        if seen.run is None:
+            unknown()
+        time.sleep(POLL_S)
 
 
 def print_tables(console: Console, seen: Seen, seconds: float) -> None:

@@ -19,10 +19,10 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedgc.cli.settings import Setting
 from fedgc.cli.view import terminal
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import Unusable
+from fedgc.flower.app import Setting
 from fedgc.history import Speeds
 from fedgc.plan import Chunk, Fleet
 from fedgc.replay import Line

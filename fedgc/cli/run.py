@@ -1,59 +1,177 @@
-"""`fedgc run`: a run on a federation that is started for it on this machine, or a run that is resumed.
+"""`fedgc run`: a run on devices of this machine or of a SuperLink, a resumed run, or a look at one that runs.
 
-May import: flower.local, store, cli.
+What is run is the app in the present folder, where there is one, else fedgc's own with the task named.
+
+May import: flower.local, flower.superlink, flower.app, store, cli.
 """
 
+import os
+import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
-from fedgc.cli import view
-from fedgc.cli.follow import POLL_S, look, print_tables, show_on, why_incomplete
-from fedgc.cli.settings import Setting
+import click
+from rich.console import Console
+
+from fedgc.cli import up, view
+from fedgc.cli.follow import Follower, Log, Show, follow, print_tables, show_on, why_incomplete
+from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower.local import LocalFederation
+from fedgc.flower import local
+from fedgc.flower.app import MANIFEST, App, Setting, app_in
+from fedgc.flower.superlink import Superlink, connection
 from fedgc.store.database import Store
 
+STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
 
-def run_here(devices: int, settings: Mapping[str, Setting], resume: str | None) -> None:
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is to be run, and where: `superlink` None means devices that are started for it."""
+
+    devices: int
+    settings: Mapping[str, Setting]
+    superlink: str | None = None
+    resume: str | None = None
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether its store may be somebody else's: then its log is all there is to see."""
+        return self.superlink not in (None, up.NAME)
+
+    def __post_init__(self) -> None:
+        if self.devices < 1:
+            raise Unusable(f"--devices: saw {self.devices}, needed at least 1")
+
+
+def run(wanted: Wanted) -> None:
     """Run to the end and print the tables; Ctrl-C stops the run and leaves its checkpoint."""
-    if devices < 1:
-        raise Unusable(f"--devices: saw {devices}, needed at least 1")
     console = view.terminal()
+    app = app_in(Path.cwd())
     with Store.open() as store:
-        config = _settings(store, devices, settings, resume)
-        run = config.resume or config.run
-        before = look(store, run).last
-        console.print(f"run {run}, store {store.name}", soft_wrap=True)
+        config = _settings(store, wanted, app)
+        name = config.resume or config.run
+        follower = Follower(store, name)
+        before = follower.look().last
+        console.print(f"run {name}, store {store.name}", soft_wrap=True)
         began = time.monotonic()
-        with LocalFederation(devices) as federation, show_on(console, config.rounds) as show:
-            flower_run = federation.submit(config.table())
-            try:
-                while federation.running(flower_run):
-                    show.update(look(store, run), ())
-                    time.sleep(POLL_S)
-            except KeyboardInterrupt:
-                federation.stop(flower_run)
-                federation.wait(flower_run, 30.0)
-            seen = look(store, run)
-            show.update(seen, ())
-            log = federation.log(f"run-{flower_run}").read_text(errors="replace")
+        with _where(wanted) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+            written = _written(app, Path(folder) / "app", config)
+            log = Log(superlink.log(flower_run := superlink.submit(written)))
+            unknown = _say(console, log) if wanted.elsewhere else _nothing
+            with show_on(console, config.rounds) as show:
+                stopped = _followed(follower, show, superlink, flower_run, unknown)
+            said = log.text()
+        seen = follower.whole()
         print_tables(console, seen, time.monotonic() - began)
-    reason = why_incomplete(seen, log)
+    goes_on = f"; `fedgc run --resume {name}` goes on" if seen.last > before else ""
+    if stopped:
+        console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True)
+        raise click.Abort
+    reason = why_incomplete(seen, said)
+    if reason is not None and not (seen.run is None and wanted.elsewhere):
+        raise EdgeFailed(f"the run did not complete: {reason}{goes_on}")
+
+
+def attach(run_name: str) -> None:
+    """Show a run of the store until it is over; Ctrl-C ends the looking, and the run goes on."""
+    console = view.terminal()
+    with Store.open(reads_only=True) as store:
+        found = store.run(run_name)
+        follower = Follower(store, found.run)
+        rounds = int(found.settings.get("rounds", 0)) or 1
+        began = time.monotonic()
+        with show_on(console, rounds) as show:
+            follow(follower, show, lambda: store.run(found.run).state == "running")
+            seen = follower.whole()
+            show.update(seen, ())
+        print_tables(console, seen, time.monotonic() - began)
+    reason = why_incomplete(seen, "")
     if reason is not None:
-        raise EdgeFailed(
-            f"the run did not complete: {reason}; `fedgc run --resume {run}` goes on"
-            if seen.last > before
-            else f"the run did not complete: {reason}"
-        )
+        raise EdgeFailed(f"the run did not complete: {reason}")
 
 
-def _settings(store: Store, devices: int, settings: Mapping[str, Setting], resume: str | None) -> RunConfig:
-    """Return the settings: those given, over those the run had when it is resumed."""
-    if resume is None:
-        named = {"run": f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}", "min-devices": devices}
-        return RunConfig.read({**named, **settings})
-    known = set(RunConfig().table())
-    had = {name: value for name, value in store.run(resume).settings.items() if name in known}
-    return RunConfig.read({**had, **settings, "resume": resume})
+def _followed(
+    follower: Follower, show: Show, superlink: Superlink, flower_run: int, unknown: Callable[[], None]
+) -> bool:
+    """Show the run until it is over; return whether it was stopped from here."""
+    stopped = False
+    try:
+        follow(follower, show, lambda: superlink.running(flower_run), unknown)
+    except KeyboardInterrupt:
+        stopped = True
+        show.update(follower.look(), ["stopping the run"])
+        superlink.stop(flower_run)
+        superlink.wait(flower_run, STOP_S)
+    seen = follower.look()
+    show.update(seen, ["stopped"] if stopped else [])
+    if seen.run is None:
+        unknown()
+    return stopped
+
+
+def _say(console: Console, log: Log) -> Callable[[], None]:
+    def say() -> None:
+        for line in log.lines():
+            console.print(line, soft_wrap=True, highlight=False, markup=False)
+
+    return say
+
+
+def _nothing() -> None:
+    """Say nothing of a run that has yet to begin."""
+
+
+@contextmanager
+def _where(wanted: Wanted) -> Iterator[Superlink]:
+    """Give the SuperLink that is to run it, started for it or there already."""
+    if wanted.superlink is None:
+        with local.LocalFederation(wanted.devices) as federation:
+            yield federation.superlink
+        return
+    with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+        found = named(wanted.superlink, Path(folder))
+        try:
+            yield found
+        finally:
+            found.close()
+
+
+def named(name: str, folder: Path) -> Superlink:
+    """Return the SuperLink of this name: the one that `fedgc up` started, or one that Flower knows."""
+    if name != up.NAME:
+        connection(name, os.environ)
+        return Superlink(name, folder)
+    there = up.standing()
+    if there is None:
+        raise Unusable(f"SuperLink {name!r}: saw no federation up, needed one; `fedgc up` starts one")
+    return Superlink(local.NAME, folder, {"FLWR_HOME": there.home})
+
+
+def _written(app: App | None, folder: Path, config: RunConfig) -> Path:
+    return app.write(folder, config.table()) if app else local.write_app(folder, config.table())
+
+
+def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
+    """Return the settings: those given, over those the run had when it is resumed, over the app's."""
+    layers: list[Layer] = []
+    if wanted.superlink is None:
+        layers.append(("--devices", {"min-devices": wanted.devices}))
+    if app is not None:
+        layers.append((MANIFEST, app.settings))
+    name = f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+    had: Mapping[str, Setting] = {"run": name}
+    if wanted.resume is not None:
+        known = set(RunConfig().table())
+        settings = store.run(wanted.resume).settings
+        had = {key: value for key, value in settings.items() if key in known} | {"resume": wanted.resume}
+    config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
+    if wanted.superlink is None and config.min_devices > wanted.devices:
+        raise Unusable(f"--devices: saw {wanted.devices}, needed min-devices, {config.min_devices}")
+    return config

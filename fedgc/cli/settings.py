@@ -1,15 +1,52 @@
-"""Settings as words of a command line: name=value, checked against `RunConfig` before anything starts.
+"""Settings as words of a command line, and where each value of a run comes from.
 
-May import: config, errors.
+A value is the default, or what the app lists in its manifest, or what a run had that is resumed, or what
+the command line says: the later wins. All are checked against `RunConfig` before anything starts.
+
+May import: config, errors; flower.app.
 """
 
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
+from fedgc.flower.app import Setting
 
-Setting = str | int | float
+DEFAULT: Final = "default"
+GIVEN: Final = "--set"
+
+Layer = tuple[str, Mapping[str, Setting]]
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """The settings of a run, and for each name (with dashes) where its value comes from."""
+
+    config: RunConfig
+    origins: Mapping[str, str]
+
+
+def settle(layers: Sequence[Layer]) -> Settled:
+    """Lay these tables over the defaults, the later over the earlier.
+
+    >>> settled = settle([("the app", {"rounds": 3, "chunks": 4}), ("--set", {"rounds": 5})])
+    >>> settled.config.rounds, settled.origins["rounds"], settled.origins["chunks"], settled.origins["seed"]
+    (5, '--set', 'the app', 'default')
+    """
+    defaults = RunConfig().table()
+    table: dict[str, Setting] = dict(defaults)
+    origins = dict.fromkeys(defaults, DEFAULT)
+    for origin, values in layers:
+        RunConfig.read(values)  # each by itself, so that the message names what this one says
+        for key, value in values.items():
+            name = key.replace("_", "-")
+            if origin == GIVEN or value != table[name]:
+                origins[name] = origin
+            table[name] = value
+    return Settled(RunConfig.read(table), origins)
 
 
 def parse(words: Iterable[str]) -> dict[str, Setting]:

@@ -4,6 +4,7 @@ May import: store; rich.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
@@ -15,6 +16,10 @@ from fedgc.history import DeviceRow
 from fedgc.store.views import Round
 
 PIPE_WIDTH: Final = 120
+BAR_WIDTH: Final = 40
+RECENT: Final = 5  # rounds that are shown as lines
+LONG_S: Final = 120  # more is said in minutes
+PACED: Final = 10  # rounds that an estimate is made from
 
 
 def terminal() -> Console:
@@ -59,17 +64,53 @@ def live_view(
 ) -> RenderableType:
     """Return the run as it stands now."""
     last = rounds[-1].row.round if rounds else 0
+    left = time_left(total, rounds)
     head = Table.grid(padding=(0, 1))
-    head.add_row("rounds", ProgressBar(total=total, completed=last, width=40), f"{last} of {total}")
-    covered, chunks = int(present.get("covered", 0)), int(present.get("chunks", 0) or 1)
-    phase = f"{covered} of {chunks} chunks have a copy, {present.get('phase', 'waiting')}"
-    head.add_row("this round", ProgressBar(total=chunks, completed=covered, width=40), phase)
-    reached = accuracy(rounds)
-    lines = [Text(round_line(each), style="dim") for each in rounds[-5:]]
-    score = Text(
-        f"accuracy {reached:.3f}" if reached is not None else "accuracy not measured yet", style="bold"
+    head.add_row(
+        "rounds",
+        ProgressBar(total=total, completed=last, width=BAR_WIDTH),
+        f"{last} of {total}{f', about {left} left' if left else ''}",
     )
-    return Group(head, score, *lines, *(Text(note, style="yellow") for note in notes))
+    covered, chunks = int(present.get("covered", 0)), int(present.get("chunks", 0) or 1)
+    aim = f" ({present['copies']} aimed for)" if present.get("copies") else ""
+    phase = f"{present.get('phase', 'waiting')}: {covered} of {chunks} chunks have a copy{aim}"
+    head.add_row("this round", ProgressBar(total=chunks, completed=covered, width=BAR_WIDTH), phase)
+    lines = [Text(round_line(each), style="dim") for each in rounds[-RECENT:]]
+    said = (Text(note, style="yellow") for note in notes)
+    return Group(head, Text(_figures(rounds), style="bold"), _progress(present), *lines, *said)
+
+
+def time_left(total: int, rounds: Sequence[Round]) -> str:
+    """Return how long the rounds that are left will take, from one's begin to the next one's as of late."""
+    begun = [each.row.started for each in rounds[-PACED:]]
+    took = sorted(later - earlier for earlier, later in pairwise(begun) if later > earlier)
+    rounds_left = total - rounds[-1].row.round if rounds else 0
+    if not took or rounds_left <= 0:
+        return ""
+    seconds = rounds_left * took[len(took) // 2]
+    return f"{seconds / 60:.0f} min" if seconds >= LONG_S else f"{seconds:.0f} s"
+
+
+def _figures(rounds: Sequence[Round]) -> str:
+    """Say in one line what the rounds so far came to."""
+    reached = accuracy(rounds)
+    up, down = sum(each.up_bytes for each in rounds), sum(each.down_bytes for each in rounds)
+    outcomes = [each.row.outcome for each in rounds]
+    counts = ", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)) or "no round yet"
+    why = f" ({rounds[-1].row.reason})" if rounds and rounds[-1].row.reason else ""
+    score = f"accuracy {reached:.3f}" if reached is not None else "accuracy not measured yet"
+    return f"{score}; up {megabytes(up)}, down {megabytes(down)}; gate: {counts}{why}"
+
+
+def _progress(present: Mapping[str, Any]) -> RenderableType:
+    """Return what each device has finished of its chunks in this round."""
+    table = Table.grid(padding=(0, 1))
+    for each in present.get("devices", ()):
+        finished, held = int(each["finished"]), int(each.get("held", 0))
+        state = f"{finished} of {held} chunks, {each.get('link') or 'no link'}" if each["present"] else "gone"
+        name = Text(each["name"] or each["device"], style="" if each["present"] else "red")
+        table.add_row(name, ProgressBar(total=max(1, held), completed=finished, width=BAR_WIDTH), state)
+    return table
 
 
 def summary(rounds: Sequence[Round], seconds: float) -> Table:

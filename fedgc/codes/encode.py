@@ -63,17 +63,29 @@ def encode(
     return codeword
 
 
-def fold(row: Sequence[float], update: Vector, codeword: Vector) -> None:
-    """Add one chunk update to a codeword in place, after which the update may be freed.
+def fold(row: Sequence[float], piece: Vector, codeword: Vector, offset: int = 0) -> None:
+    """Add the piece of one chunk update that starts at `offset` to a codeword in place.
 
     >>> codeword = np.array([1.0, 1.0])
     >>> fold((1.0, 10.0), np.array([1.0, 2.0, 3.0]), codeword)
+    >>> fold((1.0, 10.0), np.array([4.0]), codeword, 3)
     >>> codeword.tolist()
-    [32.0, 3.0]
+    [32.0, 43.0]
     """
-    held = _checked_updates((0,), {0: update})
-    _checked_out(codeword, block_size(update.size, len(row)), update)
-    _accumulate(held, (row,), codeword)
+    length = codeword.size
+    _checked_updates((0,), {0: piece})
+    _checked_out(codeword, length, piece)
+    if not 0 <= offset <= offset + piece.size <= len(row) * length:
+        raise BadVector(
+            f"numbers {offset} to {offset + piece.size} of an update: "
+            f"{len(row)} blocks of {length} have no room for them"
+        )
+    at = 0
+    while at < piece.size:
+        block, place = divmod(offset + at, length)
+        part = piece[at : at + min(TILE, length - place)]
+        codeword[place : place + part.size] += codeword.dtype.type(row[block]) * part
+        at += part.size
 
 
 def _accumulate(held: Sequence[Vector], matrix: Rows, codeword: Vector) -> None:

@@ -1,17 +1,21 @@
 """The listener's certificate: made in memory for one run, trusted because it travels inside a message.
 
 Devices get the certificate itself over Flower's own connection and accept no other, so no authority
-signs it and its name is always the same.
+signs it and its name is always the same. A proxy that routes by path must end the devices' TLS: then they
+are told the authority that signed the proxy's certificate, over the same connection, and check that instead.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Final
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+
+from fedgc.errors import BadSetting
 
 SERVER_NAME: Final = "fedgc-session"
 _LIFE: Final = timedelta(days=400)
@@ -49,6 +53,22 @@ def make_certificate(now: float) -> Certificate:
         serialization.NoEncryption(),
     )
     return Certificate(certificate.public_bytes(serialization.Encoding.PEM), private)
+
+
+def authority_at(path: str) -> bytes:
+    """Return the certificate in the file that the setting `authority` names; nothing where it names none."""
+    if not path:
+        return b""
+    try:
+        public = Path(path).read_bytes()
+        x509.load_pem_x509_certificate(public)
+    except OSError as error:
+        raise BadSetting(
+            f"setting authority: {path}: {error.strerror}, needed a certificate's file"
+        ) from error
+    except ValueError as error:
+        raise BadSetting(f"setting authority: {path}: needed a certificate in PEM ({error})") from error
+    return public
 
 
 def fingerprint(public: bytes) -> bytes:

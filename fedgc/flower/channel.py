@@ -13,7 +13,9 @@ from typing import Final
 from fedgc.errors import BadMessage
 from fedgc.flower import wire
 
-KEPT_LIMIT: Final = 100_000  # lines that the other side has not heard: far more is a peer that never answers
+# What the other side may leave unheard; more is a peer that never answers.
+KEPT_LIMIT: Final = 100_000  # lines
+KEPT_BYTES: Final = 32 * 2**20  # of all of them: work that names 20,000 chunks takes one of these
 
 
 class Channel:
@@ -24,14 +26,19 @@ class Channel:
         self._told = 0
         self._said = 0
         self._kept: deque[tuple[int, bytes]] = deque()
+        self._kept_bytes = 0
         self._next = 0  # of `kept`: the first that this stream has not carried
 
     def say(self, value: object) -> None:
         """Keep `value` for the other side."""
         if len(self._kept) >= KEPT_LIMIT:
             raise BadMessage(f"the other side has left {KEPT_LIMIT} lines unheard")
+        frame = wire.encode(value, self._said + 1)
+        if self._kept_bytes + len(frame) > KEPT_BYTES:
+            raise BadMessage(f"the other side has left {self._kept_bytes} bytes of lines unheard")
         self._said += 1
-        self._kept.append((self._said, wire.encode(value, self._said)))
+        self._kept.append((self._said, frame))
+        self._kept_bytes += len(frame)
 
     @property
     def waits(self) -> bool:
@@ -53,7 +60,7 @@ class Channel:
         if sequence > self._said:
             raise BadMessage(f"the other side heard line {sequence}; only {self._said} were said")
         while self._kept and self._kept[0][0] <= sequence:
-            self._kept.popleft()
+            self._kept_bytes -= len(self._kept.popleft()[1])
             self._next = max(0, self._next - 1)
 
     def reopen(self, heard: int) -> None:

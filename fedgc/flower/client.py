@@ -24,6 +24,7 @@ from fedgc.flower.errand import Errand
 from fedgc.flower.identity import Identity
 from fedgc.flower.invitation import RECORD, invited
 from fedgc.flower.log import LOG, keep_to_the_point
+from fedgc.flower.pulse import ENVIRONMENT, Pulse
 from fedgc.flower.session import Session, Terms
 from fedgc.flower.shelves import default_root, open_shelf
 from fedgc.flower.work import Rest, Worker
@@ -64,10 +65,12 @@ def client_app(task: Task | None = None) -> ClientApp:
     def session(message: Message, context: Context) -> Message:
         with _device(context, task) as device:
             invitation = invited(message)
-            worker = Worker(device.engine)
+            heart = Pulse(os.environ.get(ENVIRONMENT), time.time)
+            worker = Worker(device.engine, heart.beat)
             worker.engine.last_in(device.shelf(invitation.run))
             terms = _terms(device, worker.engine.size)
-            with closing(worker.engine), Session(invitation, device.who, terms) as link:
+            opened = Session(invitation, device.who, terms)
+            with closing(worker.engine), closing(heart), opened as link:
                 ended = worker.serve(link, device.who.device)
                 worker.engine.keep()
             LOG.info("session of %s ended: %s", device.who.device, ended)

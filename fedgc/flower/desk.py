@@ -13,7 +13,7 @@ from logging import Logger
 from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
+from fedgc.errors import BadMessage, BadVector, Refused
 from fedgc.flower import wire
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.admission import Admission
@@ -23,9 +23,10 @@ from fedgc.flower.refusals import Audit, Refusals, unheard
 from fedgc.flower.seat import Seat
 from fedgc.flower.slots import Slots
 from fedgc.flower.wire import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
-from fedgc.messages import LONGEST_REASON, Close, Codeword, Event, Failed, Lost, ToDevice, Work
+from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Lost, ToDevice, Work
 
 LONGEST_NAME: Final = 64
+SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: who sends at a lower rate lets those who wait go first
 
 Stub = tuple[str, StreamId]
 
@@ -35,6 +36,15 @@ class Timer(Protocol):
 
     def cancel(self) -> None:
         """Do not call."""
+
+
+@dataclass(slots=True)
+class _Upload:
+    """A codeword that has a slot: when it grew last, and its size at the last look at its rate."""
+
+    moved: float
+    looked: float
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +80,7 @@ class Desk:
         self._ready: dict[Stub, Vector] = {}
         self._slots: Slots[Stub] = Slots(config.upload_slots)
         self._begun: dict[Stub, float] = {}
-        self._moved: dict[Stub, float] = {}  # when a codeword that has a slot last grew
+        self._uploads: dict[Stub, _Upload] = {}
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
         self.seats: Final[dict[str, Seat]] = {}
@@ -87,10 +97,6 @@ class Desk:
         seat = self.seats.get(command.device)
         if seat is not None:
             self._tell(seat, command)
-        if isinstance(command, Close):
-            for stub in [each for each in list(self._ready) if each[0] == command.device]:
-                if stub[1].number <= command.round:
-                    self._ready.pop(stub, None)  # the driver takes from here in a thread of its own
 
     def _tell(self, seat: Seat, command: ToDevice) -> None:
         model = self._models.get(command.version) if isinstance(command, Work) else None
@@ -102,12 +108,13 @@ class Desk:
             return
         self._give_up_unwanted(seat)
 
-    def take(self, device: str, round_: int, attempt: int) -> Vector:
-        """Return a whole codeword, and forget it."""
-        vector = self._ready.pop((device, StreamId("codeword", round_, attempt)), None)
-        if vector is None:
-            raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
-        return vector
+    def take(self, device: str, stream: StreamId) -> Vector | None:
+        """Return a whole codeword and forget it, from any thread; its slot is held until it is `taken`."""
+        return self._ready.pop((device, stream), None)
+
+    def taken(self, device: str, stream: StreamId) -> None:
+        """A whole codeword is in the sum, or is not wanted: another may come, and memory has room for it."""
+        self._grant(self._slots.free((device, stream)))
 
     def accounts(self, device: str) -> Accounts:
         """Return the byte accounts of a device."""
@@ -214,7 +221,7 @@ class Desk:
                 self._offer(seat, value)
             case Bye():
                 self.lose(seat)
-            case Hello() | Ping():
+            case Ping():
                 pass
             case _:
                 self._emit(value)
@@ -230,8 +237,8 @@ class Desk:
     def _piece(self, seat: Seat, piece: Piece, size: int) -> None:
         round_ = piece.stream.number
         seat.flow.accounts.add(Amounts(up_bytes=size), round_)
-        if (seat.device, piece.stream) in self._moved:
-            self._moved[seat.device, piece.stream] = self._around.clock()
+        if upload := self._uploads.get((seat.device, piece.stream)):
+            upload.moved = self._around.clock()
         try:
             incoming = seat.flow.take(piece)
             if incoming is not None and incoming.whole:
@@ -248,7 +255,8 @@ class Desk:
         self._ready[stub] = seat.finished(stream)
         seconds = now - self._begun.get(stub, now)
         seat.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
-        self._free(stub)
+        self._begun.pop(stub, None)
+        self._uploads.pop(stub, None)
         size = incoming.offer.size
         self._emit(Codeword(now, seat.device, stream.number, stream.attempt, seconds, size))
 
@@ -262,30 +270,41 @@ class Desk:
         for device, stream in stubs:
             seat = self.seats.get(device)
             if seat is not None and seat.grant(stream):
-                self._begun.setdefault((device, stream), self._around.clock())
-                self._moved[device, stream] = self._around.clock()
+                now = self._around.clock()
+                self._begun.setdefault((device, stream), now)
+                self._uploads[device, stream] = _Upload(now, now, seat.flow.incoming[stream].received)
             else:
                 self._grant(self._slots.free((device, stream)))
 
     def _free(self, stub: Stub) -> None:
         self._begun.pop(stub, None)
-        self._moved.pop(stub, None)
+        self._uploads.pop(stub, None)
         self._grant(self._slots.free(stub))
 
     def free_stalled(self, limit_s: float) -> None:
-        """Take the slot from whoever sends nothing although its stream is open: others wait."""
+        """Take the slot from whoever sends nothing although its stream is open, or next to nothing.
+
+        The first has failed; the second goes to the end of the queue, and on with what it has sent.
+        """
         now = self._around.clock()
-        for stub in [each for each, moved in self._moved.items() if now - moved > limit_s]:
-            device, stream = stub
-            seat = self.seats.get(device)
+        for stub, upload in list(self._uploads.items()):
+            seat = self.seats.get(stub[0])
             if seat is None or seat.stream is None or stub not in self._slots.sending:
-                self._moved.pop(stub)
-                continue
-            error = BadVector(f"{stream}: nothing came for {now - self._moved[stub]:.1f} s")
-            seat.drop(stream)
-            self._refuse(seat, stream.number, error)
-            self._free(stub)
-            self._emit(Failed(now, device, stream.number, str(error)))
+                del self._uploads[stub]
+            elif now - upload.moved > limit_s:
+                self._stalled(seat, stub[1], now - upload.moved)
+            elif now - upload.looked >= limit_s:
+                size = seat.flow.incoming[stub[1]].received
+                trickles = size - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
+                upload.looked, upload.size = now, size
+                self._grant(self._slots.turn(stub) if trickles else [])
+
+    def _stalled(self, seat: Seat, stream: StreamId, seconds: float) -> None:
+        error = BadVector(f"{stream}: nothing came for {seconds:.1f} s")
+        seat.drop(stream)
+        self._refuse(seat, stream.number, error)
+        self._free((seat.device, stream))
+        self._emit(Failed(self._around.clock(), seat.device, stream.number, str(error)))
 
     def _give_up_unwanted(self, seat: Seat) -> None:
         """Free the slots of a device that is away, and of codewords that nobody waits for any more."""
@@ -296,4 +315,4 @@ class Desk:
         for stub in [each for each in self._begun if each[0] == seat.device]:
             if stub[1] not in seat.waiting():
                 del self._begun[stub]
-                self._moved.pop(stub, None)
+                self._uploads.pop(stub, None)

@@ -24,7 +24,7 @@ from fedgc.flower.links import Link
 from fedgc.flower.pieces import Vector
 from fedgc.flower.sink import Live, LiveDevice, Sink
 from fedgc.history import DeviceRow, RoundRow, Speeds
-from fedgc.messages import Add, Event, Refuse, Tick
+from fedgc.messages import Add, Codeword, Event, Refuse, Tick
 from fedgc.run import Append, Apply, Chose, Finished, Output, Run, RunState
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.task import Task
@@ -83,8 +83,11 @@ class Driver:
         """Run until the machine has finished; the link has been started."""
         link.publish(self._run.version, self.model)
         while self.finished is None:
-            for output in self._run.handle(self._next_event()):
+            event = self._next_event()
+            for output in self._run.handle(event):
                 self._do(output, link)
+            if isinstance(event, Codeword):  # one that is not in the sum by now never will be
+                link.forget(event.device, event.round, event.attempt)
             self._hear_measures(wait=False)
             self._show(link)
         self._hear_measures(wait=True)
@@ -132,7 +135,7 @@ class Driver:
         try:
             if self._sum is not None:
                 total, self._sum = self._sum.total(), None
-                total /= np.float32(apply.samples)
+                total /= np.float32(apply.weight)
                 self.model = self._optimiser.apply(self.model, total)
         except Refused as error:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
@@ -184,9 +187,7 @@ class Driver:
             self._job.sink.present(self._live(link))
 
     def _live(self, link: Link) -> Live:
-        current, present = self._run.round, set(link.devices())
-        finished = dict(zip(current.plan.devices, current.tally.finished, strict=True)) if current else {}
-        self._names |= {device: link.name(device) for device in present | set(finished)}
+        current = self._run.round
         covered, chunks, copies = current.progress if current else (0, 0, 0)
         phase = "over" if self.finished else current.state.value if current else "gathering"
         return Live(
@@ -198,10 +199,25 @@ class Driver:
             covered=covered,
             chunks=chunks,
             copies=copies,
-            devices=tuple(
-                LiveDevice(device, name, device in present, finished.get(device, 0), link.link(device))
-                for device, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
-            ),
+            devices=self._live_devices(link),
+        )
+
+    def _live_devices(self, link: Link) -> tuple[LiveDevice, ...]:
+        current, present = self._run.round, set(link.devices())
+        planned = current.plan.devices if current else ()
+        finished = dict(zip(planned, current.tally.finished, strict=True)) if current else {}
+        held = dict(zip(planned, map(len, current.plan.placement.orders), strict=True)) if current else {}
+        self._names |= {device: link.name(device) for device in present | set(planned)}
+        return tuple(
+            LiveDevice(
+                device,
+                name,
+                device in present,
+                finished.get(device, 0),
+                link.link(device),
+                held.get(device, 0),
+            )
+            for device, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
         )
 
 

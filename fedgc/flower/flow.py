@@ -49,8 +49,13 @@ class Flow:
         self.channel.say(offer)
 
     def granted(self, stream: StreamId, offset: int) -> None:
-        """Let a resting vector flow from `offset`; one that was withdrawn meanwhile is not there."""
-        if outgoing := self._outgoing.get(stream):
+        """Let a resting vector flow from `offset`; one that flows already only skips what has arrived.
+
+        A grant may come twice: it was said on a stream that broke, or its slot was taken away and given back
+        while pieces were on their way. One that was withdrawn meanwhile is not there.
+        """
+        outgoing = self._outgoing.get(stream)
+        if outgoing is not None and (stream in self._resting or offset > outgoing.sent):
             outgoing.resume(offset)
             self._resting.discard(stream)
 

@@ -18,6 +18,7 @@ def invite(invitation: Invitation, node: int, ttl_s: float) -> Message:
             "certificate": invitation.certificate,
             "token": invitation.token,
             "run": invitation.run,
+            "authority": invitation.authority,
         }
     )
     return Message(
@@ -32,4 +33,4 @@ def invite(invitation: Invitation, node: int, ttl_s: float) -> Message:
 def invited(message: Message) -> Invitation:
     """Return the invitation that a message carries."""
     record: Any = message.content[RECORD]
-    return Invitation(record["address"], record["certificate"], record["token"], record["run"])
+    return Invitation(*(record[name] for name in ("address", "certificate", "token", "run", "authority")))

@@ -13,10 +13,11 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
+from fedgc.flower.lines import Lines
 from fedgc.flower.sink import Live
 from fedgc.history import RoundRow
 from fedgc.store.keeper import Keeper
-from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Record, Seen
 
 AUDITED: Final = 100  # of one kind and one device in a run: nobody fills the record by being refused
 
@@ -24,9 +25,12 @@ AUDITED: Final = 100  # of one kind and one device in a run: nobody fills the re
 class KeptSink:
     """Turns what the driver says into records of one run."""
 
-    def __init__(self, keeper: Keeper, run: str, wall: Callable[[], float], offset_s: float) -> None:
+    def __init__(
+        self, keeper: Keeper, run: str, wall: Callable[[], float], offset_s: float, lines: Lines
+    ) -> None:
         """`offset_s` is what the driver's clock lacks to seconds since 1970."""
         self._keeper = keeper
+        self._lines = lines
         self._run = run
         self._wall = wall
         self._offset_s = offset_s
@@ -38,7 +42,7 @@ class KeptSink:
     @contextmanager
     def recorded(self, config: RunConfig) -> Iterator[None]:
         """Record the run's begin, and how it ended."""
-        self._keeper.put(Begun(self._wall(), self._run, config.table()))
+        self._put(Begun(self._wall(), self._run, config.table()))
         try:
             yield
             self._end("completed", "")
@@ -49,11 +53,15 @@ class KeptSink:
             self._end("failed", "the server ended in mid-run")
             self._keeper.close()
 
+    def _put(self, record: Record) -> None:
+        self._keeper.put(record)
+        self._lines.tell(record)
+
     def _end(self, state: str, reason: str) -> None:
         if not self._ended:
             self._ended = True
             self._sum_up()
-            self._keeper.put(Ended(self._wall(), self._run, state, reason))
+            self._put(Ended(self._wall(), self._run, state, reason))
 
     def stopped(self, reason: str) -> None:
         """Keep that the run was stopped."""
@@ -62,23 +70,23 @@ class KeptSink:
     def append(self, row: RoundRow) -> None:
         """Keep a round's row."""
         row = replace(row, started=row.started + self._offset_s)
-        self._keeper.put(Appended(self._wall(), self._run, row))
+        self._put(Appended(self._wall(), self._run, row))
 
     def present(self, live: Live) -> None:
         """Keep how things stand, over what was there, and the devices whose name or link is new."""
         for each in live.devices:
             if self._seen.get(each.device) != (each.name, each.link):
                 self._seen[each.device] = each.name, each.link
-                self._keeper.put(Seen(self._wall(), each.device, each.name, link=each.link))
-        self._keeper.put(Present(self._wall(), self._run, asdict(live)))
+                self._put(Seen(self._wall(), each.device, each.name, link=each.link))
+        self._put(Present(self._wall(), self._run, asdict(live)))
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Keep what the model was worth after a round."""
-        self._keeper.put(Evaluated(self._wall(), self._run, round_, metrics))
+        self._put(Evaluated(self._wall(), self._run, round_, metrics))
 
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
         """Keep a plan, with what it was made from."""
-        self._keeper.put(Decided(self._wall(), self._run, round_, "plan", basis, reason))
+        self._put(Decided(self._wall(), self._run, round_, "plan", basis, reason))
 
     def audited(self, kind: str, who: str, what: str) -> None:
         """Put on record who joined, what was refused, which keys are in use."""
@@ -86,7 +94,7 @@ class KeptSink:
             self._audits[kind, who] += 1
             count = self._audits[kind, who]
         if count <= AUDITED:
-            self._keeper.put(Audited(self._wall(), kind, who, what, self._run))
+            self._put(Audited(self._wall(), kind, who, what, self._run))
 
     def _sum_up(self) -> None:
         """Say how often it was, where not all of it is on record."""
@@ -94,4 +102,4 @@ class KeptSink:
             many = [(each, count) for each, count in self._audits.items() if count > AUDITED]
         for (kind, who), count in many:
             what = f"{count} times in this run, {AUDITED} of them on record"
-            self._keeper.put(Audited(self._wall(), kind, who, what, self._run))
+            self._put(Audited(self._wall(), kind, who, what, self._run))

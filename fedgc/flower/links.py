@@ -32,6 +32,9 @@ class Link(Protocol):
     def take(self, device: str, round_: int, attempt: int) -> Vector:
         """Return a codeword that was announced by a Codeword event, and forget it."""
 
+    def forget(self, device: str, round_: int, attempt: int) -> None:
+        """Forget a codeword that was announced, if nobody took it."""
+
     def settle(self, device: str) -> Amounts:
         """Return what this device sent and was sent since the last call."""
 
@@ -74,8 +77,10 @@ class Links:
                 self._owners[device] = link
                 self._present.add(device)
                 self._log.log(INFO, "device %s joins over the %s link", self._called(device, link), link)
-            elif self._owners.get(device) != link:
-                return  # it has moved to another link
+            elif self._owners.get(device) != link:  # it has moved to another link
+                if isinstance(event, Codeword):
+                    self._links[link].forget(device, event.round, event.attempt)
+                return
             elif isinstance(event, Lost):
                 self._present.discard(device)
             elif isinstance(event, Codeword):
@@ -105,6 +110,13 @@ class Links:
         if link is None:
             raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
         return self._links[link].take(device, round_, attempt)
+
+    def forget(self, device: str, round_: int, attempt: int) -> None:
+        """Forget a codeword that was announced, if nobody took it."""
+        with self._lock:
+            link = self._lying.pop((device, round_, attempt), None)
+        if link is not None:
+            self._links[link].forget(device, round_, attempt)
 
     def settle(self, device: str) -> Amounts:
         """Return what this device sent and was sent over any link since the last call."""

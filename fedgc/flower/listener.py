@@ -12,7 +12,7 @@ import asyncio
 import contextlib
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from concurrent.futures import Future
 from typing import Any, Final
 
@@ -20,23 +20,23 @@ import grpc
 import grpc.aio
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, NotAdmitted, Refused
+from fedgc.errors import BadMessage, BadSetting, EdgeFailed, NotAdmitted, Refused
 from fedgc.flower import wire
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.admission import Admission
-from fedgc.flower.certificate import fingerprint, make_certificate
+from fedgc.flower.certificate import authority_at, fingerprint, make_certificate
 from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.options import PINGS, SILENCE, advertised, server_options
 from fedgc.flower.pieces import Vector, offer_of, packed
 from fedgc.flower.seat import Seat
-from fedgc.flower.wire import Challenge, Denied, Hello, Invitation, Numbered, StreamId, Welcome
+from fedgc.flower.wire import Challenge, Denied, Invitation, StreamId, Welcome
 from fedgc.messages import WIRE_VERSION, Event, ToDevice
 
 START_S: Final = 30.0
 LAST_WORDS_S: Final = 1.0  # for goodbyes to leave
 SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still be there
 SECRET_BYTES: Final = 32
-HELLO_LIMIT: Final = 65_536
+STRANGERS: Final = 64  # streams that have not said who they are; one more ends the oldest of them
 
 
 class Listener:
@@ -49,12 +49,14 @@ class Listener:
         self._config = config
         self._around = around
         self._certificate = make_certificate(around.wall())
+        self._authority = authority_at(config.authority)
         self._admission = Admission(run, fingerprint(self._certificate.public), config.lease_s)
         self._desk = Desk(config, numbers, self._admission, emit, around)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fedgc-listener", daemon=True)
         self._server: grpc.aio.Server | None = None
         self._address = ""
+        self._strangers: dict[asyncio.Timeout, None] = {}  # until when each may be silent, the oldest first
 
     # ---- for the driver, from any thread
 
@@ -82,7 +84,8 @@ class Listener:
         """Return a new invitation for one device."""
         token = self._around.entropy(SECRET_BYTES)
         self._admission.expect(token)
-        return Invitation(self._address, self._certificate.public, token, self._admission.run)
+        public, run = self._certificate.public, self._admission.run
+        return Invitation(self._address, public, token, run, self._authority)
 
     def cancel(self, invitation: Invitation) -> None:
         """Make an invitation void."""
@@ -100,7 +103,21 @@ class Listener:
 
     def take(self, device: str, round_: int, attempt: int) -> Vector:
         """Return a codeword that was announced by a Codeword event, and forget it."""
-        return self._desk.take(device, round_, attempt)
+        vector = self._fetched(device, round_, attempt)
+        if vector is None:
+            raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
+        return vector
+
+    def forget(self, device: str, round_: int, attempt: int) -> None:
+        """Forget a codeword that was announced, if nobody took it."""
+        self._fetched(device, round_, attempt)
+
+    def _fetched(self, device: str, round_: int, attempt: int) -> Vector | None:
+        stream = StreamId("codeword", round_, attempt)
+        vector = self._desk.take(device, stream)
+        if vector is not None:
+            self._loop.call_soon_threadsafe(self._desk.taken, device, stream)
+        return vector
 
     def amounts(self, device: str, round_: int) -> Amounts:
         """Return what this device sent and was sent in a round."""
@@ -134,7 +151,7 @@ class Listener:
         return future.result(START_S)
 
     async def _serve_at(self, bind: str) -> str:
-        self._server = grpc.aio.server(options=server_options())
+        self._server = grpc.aio.server(options=server_options(self._config.grace_s))
         method = grpc.stream_stream_rpc_method_handler(self._converse)
         service, name = wire.METHOD.strip("/").split("/")
         self._server.add_generic_rpc_handlers(
@@ -191,19 +208,28 @@ class Listener:
                 task.cancel()
             self._desk.left(seat, stream, self._loop.call_later)
 
+    @contextlib.asynccontextmanager
+    async def _patience(self) -> AsyncIterator[None]:
+        """Wait for a hello, no longer than the grace time, and less where too many others say none."""
+        if len(self._strangers) >= STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.reschedule(self._loop.time())
+        async with asyncio.timeout(self._config.grace_s) as limit:
+            self._strangers[limit] = None
+            try:
+                yield
+            finally:
+                self._strangers.pop(limit, None)
+
     async def _admitted(self, context: Any) -> tuple[Seat, Welcome]:  # noqa: ANN401
         nonce = self._around.entropy(SECRET_BYTES)
-        async with asyncio.timeout(self._config.grace_s):  # for a peer that neither reads nor speaks
+        async with self._patience():  # for a peer that neither reads nor speaks
             await context.write(wire.encode(Challenge(WIRE_VERSION, nonce)))
             frame = await context.read()
         if frame is grpc.aio.EOF:
             raise NotAdmitted("the stream ended before its hello")
-        if len(frame) > HELLO_LIMIT:  # anybody may send one: it is not read before it is short
-            raise NotAdmitted(f"hello: saw {len(frame)} bytes, needed at most {HELLO_LIMIT}")
-        line = wire.decode(frame, {"Hello": Hello}, now=self._around.clock(), device="")
-        if not isinstance(line, Numbered):
-            raise NotAdmitted("saw a piece, needed a hello")
-        return self._desk.admit(line.value, nonce)
+        return self._desk.admit(wire.decode_hello(frame), nonce)
 
     async def _write(self, seat: Seat, stream: object, context: Any) -> None:  # noqa: ANN401
         while seat.stream is stream:

@@ -8,10 +8,10 @@ The app that Flower is given is always written here, from a table of settings: F
 of keys that an app does not list, and so every setting can be given, whether fedgc is run from its
 checkout or installed.
 
-May import: the standard library, fedgc.config, fedgc.errors. It talks to Flower through its programs.
+May import: the standard library, app, superlink, tether of this room; config, errors. It talks to Flower
+through its programs.
 """
 
-import json
 import os
 import re
 import shutil
@@ -24,14 +24,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType, TracebackType
-from typing import IO, Final, Self
+from typing import Final, Self
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.flower import tether
+from fedgc.flower.app import App, Setting, toml_value
+from fedgc.flower.superlink import Superlink, tail
 
-Setting = str | int | float
-
+NAME: Final = "local"  # what the federation's SuperLink is called in its own Flower configuration
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
 POLL_S: Final = 0.05
 EXEC_POLL_S: Final = 0.2  # how often a SuperExec asks for work: short here, on loopback it costs little
@@ -74,15 +75,6 @@ class Node:
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
             raise BadSetting(f"node name: saw {self.name!r}, needed letters, digits, - and _")
-
-
-def toml_value(value: Setting) -> str:
-    """Return `value` as TOML.
-
-    >>> toml_value("auto"), toml_value(3), toml_value(0.5)
-    ('"auto"', '3', '0.5')
-    """
-    return json.dumps(value, ensure_ascii=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,8 +121,8 @@ class LocalFederation:
         self._environment = dict(environment)
         self._port = 0
         self._leashes: dict[str, subprocess.Popen[bytes]] = {}
-        self._streams: dict[int, subprocess.Popen[bytes]] = {}
         self._apps = 0
+        self.superlink: Final = Superlink(NAME, self.folder, self._variables("superlink"))
 
     # ---- life
 
@@ -149,14 +141,11 @@ class LocalFederation:
 
     def close(self) -> None:
         """End every process, and remove the folder where it is our own."""
-        for stream in self._streams.values():
-            stream.kill()
-            stream.wait()
+        self.superlink.close()
         for leash in self._leashes.values():
             _let_go(leash)
         for leash in self._leashes.values():
             leash.wait()
-        self._streams.clear()
         self._leashes.clear()
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
@@ -164,10 +153,9 @@ class LocalFederation:
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         (self._port,) = _free_ports(1)
-        home = self._home("superlink")
-        home.mkdir(parents=True, exist_ok=True)
-        (home / "config.toml").write_text(
-            f'[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "{self.address}"\n'
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{self.address}"\n'
             "insecure = true\n"
         )
         self._launch(
@@ -186,7 +174,9 @@ class LocalFederation:
         end = time.monotonic() + START_S
         while not _listens(self._port):
             if self._leashes["superlink"].poll() is not None or time.monotonic() > end:
-                raise EdgeFailed(f"flower-superlink did not start; its last words: {self._tail('superlink')}")
+                raise EdgeFailed(
+                    f"flower-superlink did not start; its last words: {tail(self.log('superlink'))}"
+                )
             time.sleep(POLL_S)
 
     def _launch_node(self, name: str) -> None:
@@ -238,13 +228,14 @@ class LocalFederation:
         """Where the SuperLink listens."""
         return f"127.0.0.1:{self._port}"
 
+    @property
+    def home(self) -> Path:
+        """Where Flower's own programs find this federation, as `FLWR_HOME`."""
+        return self._home("superlink")
+
     def log(self, name: str) -> Path:
         """Return the log file of the SuperLink ("superlink"), of a node, or of a run ("run-ID")."""
         return self.folder / f"{name}.log"
-
-    def _tail(self, name: str) -> str:
-        lines = self.log(name).read_text(errors="replace").splitlines()
-        return " | ".join(line.strip() for line in lines[-5:])
 
     def pids(self, name: str) -> tuple[int, ...]:
         """Return the process ids of a node (or of "superlink"): its own first, then what it started."""
@@ -268,64 +259,29 @@ class LocalFederation:
 
     # ---- runs
 
-    def submit(self, settings: Mapping[str, Setting], wiring: Wiring | None = None) -> int:
+    def submit(self, settings: Mapping[str, Setting], app: Wiring | App | None = None) -> int:
         """Submit a run with these settings over the defaults; return Flower's id of the run."""
         self._apps += 1
-        app = write_app(self.folder / f"app-{self._apps}", settings, wiring)
-        log = self.log(f"submit-{self._apps}")
-        with log.open("wb") as out:
-            stream = self._flwr(["run", str(app), "local", "--stream"], out)
-        end = time.monotonic() + START_S
-        while not (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
-            if stream.poll() is not None or time.monotonic() > end:
-                stream.kill()
-                stream.wait()
-                raise EdgeFailed(f"flwr run did not start a run; it said: {self._tail(log.stem)}")
-            time.sleep(POLL_S)
-        run = int(found.group(1))
-        self._streams[run] = stream
-        self.log(f"run-{run}").symlink_to(log.name)
-        return run
+        folder = self.folder / f"app-{self._apps}"
+        if isinstance(app, App):
+            return self.superlink.submit(app.write(folder, settings))
+        return self.superlink.submit(write_app(folder, settings, app))
 
     def running(self, run: int) -> bool:
         """Return whether the run's log is still being written: cheap, to be asked often."""
-        return self._streams[run].poll() is None
+        return self.superlink.running(run)
 
     def wait(self, run: int, timeout_s: float) -> str:
         """Wait for the end of a run and return its status, such as "finished:completed"."""
-        try:
-            self._streams[run].wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            raise EdgeFailed(f"run {run} has not ended after {timeout_s:.0f} s") from None
-        return self.status(run)
+        return self.superlink.wait(run, timeout_s)
 
     def status(self, run: int) -> str:
         """Ask Flower for the status of a run (this starts a program: about a second)."""
-        answer = json.loads(self._ask("list", "--run-id", str(run), "local", "--format", "json"))
-        if not answer.get("success"):
-            raise EdgeFailed(f"flwr list does not know run {run}: {answer}")
-        return str(answer["runs"][0]["status"])
+        return self.superlink.status(run)
 
     def stop(self, run: int) -> None:
         """Ask Flower to stop a run."""
-        self._ask("stop", str(run), "local", "--format", "json")
-
-    def _ask(self, *arguments: str) -> str:
-        with tempfile.TemporaryFile() as out:
-            self._flwr(list(arguments), out).wait()
-            out.seek(0)
-            return out.read().decode(errors="replace")
-
-    def _flwr(self, arguments: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(  # noqa: S603  Flower's own program
-            [str(Path(sys.executable).parent / "flwr"), *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            env=self._variables("superlink"),
-            cwd=self.folder,
-            start_new_session=True,
-        )
+        self.superlink.stop(run)
 
 
 def _let_go(leash: subprocess.Popen[bytes]) -> None:

@@ -23,16 +23,23 @@ STREAMS: Final = 4  # on one connection: a device needs one, and a new one befor
 WILDCARDS: Final = ("0.0.0.0", "[::]", "")  # noqa: S104  recognised here, never bound by default
 
 
-def server_options() -> Options:
-    """Return the listener's options."""
-    return (*_LIMITS, ("grpc.so_reuseport", 0), ("grpc.max_concurrent_streams", STREAMS))
-
-
-def client_options(grace_s: float) -> Options:
-    """Return a device's options."""
+def server_options(grace_s: float) -> Options:
+    """Return the listener's options: a connection over which nobody opens a stream is closed."""
+    grace_ms = int(grace_s * 1000)
     return (
         *_LIMITS,
-        ("grpc.ssl_target_name_override", SERVER_NAME),
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", STREAMS),
+        ("grpc.server_handshake_timeout_ms", grace_ms),
+        ("grpc.max_connection_idle_ms", grace_ms),
+    )
+
+
+def client_options(grace_s: float, *, direct: bool = True) -> Options:
+    """Return a device's options; behind a proxy the certificate must be for the name that is dialled."""
+    return (
+        *_LIMITS,
+        *((("grpc.ssl_target_name_override", SERVER_NAME),) if direct else ()),
         ("grpc.enable_retries", 0),
         ("grpc.use_local_subchannel_pool", 1),
         ("grpc.min_reconnect_backoff_ms", int(grace_s * 1000)),

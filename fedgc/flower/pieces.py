@@ -77,7 +77,7 @@ class Outgoing:
         self.offer: Final = offer
         self._bytes = vector.data.cast("B")
         self._piece = piece_bytes
-        self._sent = 0
+        self.sent = 0
         self._acknowledged = 0
 
     @property
@@ -87,23 +87,23 @@ class Outgoing:
 
     def next_piece(self) -> Piece | None:
         """Return the next piece, or None while the window is full or all is sent."""
-        if self._sent == self.offer.size or self._sent - self._acknowledged >= WINDOW * self._piece:
+        if self.sent == self.offer.size or self.sent - self._acknowledged >= WINDOW * self._piece:
             return None
-        start = self._sent
-        self._sent = min(start + self._piece, self.offer.size)
-        return Piece(self.offer.stream, start, self.offer.size, self._bytes[start : self._sent])
+        start = self.sent
+        self.sent = min(start + self._piece, self.offer.size)
+        return Piece(self.offer.stream, start, self.offer.size, self._bytes[start : self.sent])
 
     def acknowledge(self, offset: int) -> None:
         """Every byte before `offset` has arrived."""
-        if not 0 <= offset <= self._sent:
-            raise BadMessage(f"{self.offer.stream}: byte {offset} acknowledged, {self._sent} sent")
+        if not 0 <= offset <= self.sent:
+            raise BadMessage(f"{self.offer.stream}: byte {offset} acknowledged, {self.sent} sent")
         self._acknowledged = max(self._acknowledged, offset)
 
     def resume(self, offset: int) -> None:
         """A new stream, or a grant: go on at `offset`."""
         if not 0 <= offset <= self.offer.size:
             raise BadMessage(f"{self.offer.stream}: told to go on at {offset} of {self.offer.size}")
-        self._sent = self._acknowledged = offset
+        self.sent = self._acknowledged = offset
 
 
 class Incoming:

@@ -117,7 +117,8 @@ class Post:
                     stream = StreamId("codeword", command.round, command.attempt)
                     box.expected[stream] = form_asked(self._numbers, command)
                 case Close():
-                    self._close(box, command)
+                    box.left, box.asks, box.expected = (), [], {}
+                    _asks_no_more_ahead(box)
                 case _:
                     return  # a device that hears nothing while it works is told nothing else
         self.wanted.set()
@@ -126,13 +127,6 @@ class Post:
         box.work, box.left = work, work.order
         box.asks, box.expected, box.again = [], {}, 0.0
         self._account(box.device).round = work.round
-
-    def _close(self, box: _Box, command: Close) -> None:
-        box.left, box.asks, box.expected = (), [], {}
-        _asks_no_more_ahead(box)
-        for key in [each for each in self._ready if each[0] == box.device]:
-            if key[1].number <= command.round:
-                del self._ready[key]
 
     @property
     def refused(self) -> Counter[str]:
@@ -146,6 +140,11 @@ class Post:
         if vector is None:
             raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
         return vector
+
+    def forget(self, device: str, round_: int, attempt: int) -> None:
+        """Forget a codeword that was announced, if nobody took it."""
+        with self._lock:
+            self._ready.pop((device, StreamId("codeword", round_, attempt)), None)
 
     def settle(self, device: str) -> Amounts:
         """Return what this device sent and was sent since the last call."""

@@ -5,8 +5,12 @@ same name, from its last checkpoint, and the store shows one history.
 """
 
 import os
+import sys
 import time
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, Final
 
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
@@ -14,14 +18,16 @@ from flwr.serverapp import Grid, ServerApp
 from fedgc.config import RunConfig
 from fedgc.flower.driver import Save
 from fedgc.flower.keeping import KeptSink
+from fedgc.flower.lines import Lines
 from fedgc.flower.log import LOG, keep_to_the_point
 from fedgc.flower.strategy import FedGC, Memory
 from fedgc.store import checkpoint
 from fedgc.store.database import Store
-from fedgc.store.engine import default_path
+from fedgc.store.engine import default_path, runs_folder
 from fedgc.store.keeper import Keeper
 from fedgc.task import Task, named
 
+PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
 FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
 
 
@@ -32,18 +38,20 @@ def server_app(task: Task | None = None) -> ServerApp:
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        config = RunConfig.read(context.run_config)
+        config = placed(RunConfig.read(context.run_config), os.environ)
         chosen = task or named(config.task, config)
-        run, folder = _name(config, context.run_id), _folder(config)
+        run, folder = _name(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
         resumed = checkpoint.load(folder / config.resume, tell=LOG.warning) if config.resume else None
         with Store.open() as store:
             store.fold(config.keep_rounds)
             speeds = store.speeds(config.task)
         aside = default_path(os.environ).with_name(f"aside-{context.run_id}.jsonl")
         keeper = Keeper(Store.open, aside, LOG.warning)
-        sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic())
+        lines = Lines(config.log_file, LOG.warning)
+        sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
         with sink.recorded(config):
-            save = _save(folder / run, config.keep_checkpoints, keeper) if config.keep_checkpoints else None
+            keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
+            save = _save(folder / run, keep, keeper) if keep else None
             strategy = FedGC(chosen, config, sink, Memory(run, speeds, save, resumed))
             strategy.summary()
             strategy.start(grid)
@@ -51,15 +59,27 @@ def server_app(task: Task | None = None) -> ServerApp:
     return app
 
 
+def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
+    """Return the settings with what the deployment knows of its own place, where the run leaves it open.
+
+    Who starts a run need not know where the server's listener is and what stands before it.
+
+    >>> placed(RunConfig(), {"FEDGC_ADVERTISE": "fl.example.org:443"}).advertise
+    'fl.example.org:443'
+    """
+    usual = RunConfig()
+    known: dict[str, Any] = {
+        name: environment[f"FEDGC_{name.upper()}"]
+        for name in PLACE
+        if environment.get(f"FEDGC_{name.upper()}") and getattr(config, name) == getattr(usual, name)
+    }
+    return replace(config, **known)
+
+
 def _name(config: RunConfig, flower_run: int) -> str:
     """Return what the run is called in the store."""
     made_up = f"{config.task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
     return config.resume or config.run or made_up
-
-
-def _folder(config: RunConfig) -> Path:
-    """Return where all runs have their checkpoints."""
-    return Path(config.checkpoint_dir) if config.checkpoint_dir else default_path(os.environ).parent / "runs"
 
 
 def _save(folder: Path, keep: int, keeper: Keeper) -> Save:

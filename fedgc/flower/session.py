@@ -205,8 +205,9 @@ class Session:
     def _converse(self) -> bool:
         """Open one stream and read it to its end; return whether the listener let us in."""
         stream = self._stream = _Stream(self._terms.clock())
-        credentials = grpc.ssl_channel_credentials(self._invitation.certificate)
-        options = client_options(self._terms.grace_s)
+        proxied = self._invitation.authority
+        credentials = grpc.ssl_channel_credentials(proxied or self._invitation.certificate)
+        options = client_options(self._terms.grace_s, direct=not proxied)
         with grpc.secure_channel(self._invitation.address, credentials, options=options) as channel:
             stream.call = channel.stream_stream(wire.METHOD)(self._frames(stream))
             watcher = threading.Thread(target=self._hang_up, args=(stream,), daemon=True)

@@ -19,6 +19,7 @@ class LiveDevice:
     present: bool
     finished: int  # chunks in this round
     link: str = ""
+    held: int = 0  # chunks that are its to work on
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,6 +40,13 @@ class Slots(Generic[Name]):
             self._waiting.remove(name)
         return self._admit()
 
+    def turn(self, name: Name) -> list[Name]:
+        """Go to the end of the queue where somebody waits; return who may begin now."""
+        if name in self._sending and self._waiting:
+            self._sending.discard(name)
+            self._waiting.append(name)
+        return self._admit()
+
     @property
     def sending(self) -> frozenset[Name]:
         """Who has a slot."""

@@ -12,15 +12,16 @@ May import: errors, messages, typed.
 """
 
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, get_args
 
 from fedgc.errors import BadMessage
 from fedgc.flower import typed
-from fedgc.messages import Failed, Joined, Progress, Report, Shares, Signed, ToDevice
+from fedgc.messages import WIRE_VERSION, Failed, Joined, Progress, Report, Shares, Signed, ToDevice
 
 FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
 LINE_LIMIT: Final = 1 << 20  # of everything but pieces: a hello that names 20,000 chunks
+HELLO_LIMIT: Final = 65_536
 METHOD: Final = "/fedgc.Session/Open"
 STAMPED: Final = frozenset({"now", "device"})
 
@@ -65,12 +66,17 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a device needs to open its session; it travels inside a Flower message."""
+    """What a device needs to open its session; it travels inside a Flower message.
+
+    `certificate` is the listener's own, and names it in every signed hello. Where a proxy ends the device's
+    TLS, what the device finds at `address` must be signed by `authority` for the name in that address.
+    """
 
     address: str
     certificate: bytes
-    token: bytes
+    token: bytes = field(repr=False)
     run: str
+    authority: bytes = b""  # empty: nothing stands between, and the listener's certificate is found there
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +104,7 @@ class Hello:
 
     version: int
     run: str
-    credential: bytes
+    credential: bytes = field(repr=False)
     key: bytes
     signature: bytes
     name: str
@@ -110,7 +116,7 @@ class Hello:
 class Welcome:
     """Server: the ticket to come back with, the lease, how much was heard and received."""
 
-    ticket: bytes
+    ticket: bytes = field(repr=False)
     lease_s: float
     heard: int
     positions: tuple[Position, ...] = ()
@@ -184,7 +190,7 @@ class Bye:
 Line = Challenge | Hello | Welcome | Denied | Heard | Ack | Offer | Grant | Unwanted | Ping | Bye
 EventFromDevice = Joined | Failed | Progress | Report | Signed | Shares
 FROM_DEVICE: Final = {
-    kind.__name__: kind for kind in (Hello, Heard, Ack, Offer, Ping, Bye, *get_args(EventFromDevice))
+    kind.__name__: kind for kind in (Heard, Ack, Offer, Ping, Bye, *get_args(EventFromDevice))
 }
 FROM_SERVER: Final = {
     kind.__name__: kind
@@ -247,10 +253,29 @@ def decode(frame: bytes, kinds: dict[str, type], *, now: float, device: str) -> 
         raise BadMessage(f"a frame that begins with {frame[:1]!r}: needed a line or a piece")
     line = typed.loads(frame[1:])
     if not (isinstance(line, list) and len(line) == 3 and isinstance(line[1], str) and line[1] in kinds):
-        raise BadMessage(f"saw {typed.short(line)}, needed a line of a known kind")
+        raise BadMessage("saw no such line, needed a line of a known kind")
     if type(line[0]) is not int or not 0 <= line[0] < 2**63:
         raise BadMessage(f"saw the sequence {typed.short(line[0])}, needed a number of 0 or more")
     return Numbered(line[0], typed.read(kinds[line[1]], line[2], {"now": now, "device": device}))
+
+
+def decode_hello(frame: bytes) -> Hello:
+    """Return the hello that `frame` holds, or raise BadMessage, which never repeats its token.
+
+    Anybody may send one, and another version's may look like anything: so it is read when it is short, and
+    its version before all else.
+    """
+    if len(frame) > HELLO_LIMIT:
+        raise BadMessage(f"hello: saw {len(frame)} bytes, needed at most {HELLO_LIMIT}")
+    if frame[:1] == _LINE:
+        match typed.loads(frame[1:]):
+            case [_, "Hello", [version, *_]] if version != WIRE_VERSION:
+                seen = version if type(version) is int else type(version).__name__
+                raise BadMessage(f"hello: saw wire version {seen}, needed {WIRE_VERSION}")
+    line = decode(frame, {Hello.__name__: Hello}, now=0.0, device="")
+    if not isinstance(line, Numbered) or not isinstance(line.value, Hello):
+        raise BadMessage("saw a piece, needed a hello")
+    return line.value
 
 
 def _decode_piece(frame: bytes) -> Piece:

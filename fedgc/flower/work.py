@@ -12,21 +12,41 @@ from typing import Final
 from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.session import Session
-from fedgc.messages import Close, Continue, Failed, Joined, Refuse, Repair, Reveal, Skip, Take, ToDevice, Work
+from fedgc.messages import (
+    Close,
+    Continue,
+    Failed,
+    Joined,
+    Progress,
+    Refuse,
+    Repair,
+    Reveal,
+    Skip,
+    Take,
+    ToDevice,
+    Work,
+)
 from fedgc.train import Engine
 
 IDLE_S: Final = 0.5  # between looks at the lease while there is nothing to do
 
 Rest = Callable[[float], None]
+Beat = Callable[[int], None]  # with the chunks finished so far
+
+
+def _unheard(_: int) -> None:
+    """Nobody listens."""
 
 
 class Worker:
     """One device's engine, and the session that drives it."""
 
-    def __init__(self, make_engine: Callable[[Rest], Engine]) -> None:
-        """`make_engine` takes the function by which the engine rests."""
+    def __init__(self, make_engine: Callable[[Rest], Engine], beat: Beat = _unheard) -> None:
+        """`make_engine` takes the function by which the engine rests; `beat` hears every turn."""
         self._session: Session | None = None
         self.engine: Final = make_engine(self._rest)
+        self._beat = beat
+        self._finished = 0  # chunks, in this session
         self._open_round = False
 
     def serve(self, session: Session, device: str) -> str:
@@ -34,6 +54,7 @@ class Worker:
         self._session = session
         session.say(Joined(0.0, device, True, self.engine.holds(), self.engine.kept()))
         while not session.ended:
+            self._beat(self._finished)
             idle = self.engine.idle
             command = session.receive(IDLE_S if idle else 0.0)
             if command is not None:
@@ -51,6 +72,7 @@ class Worker:
     def _step(self, session: Session) -> None:
         event = self.engine.step()
         if event is not None:
+            self._finished += isinstance(event, Progress)
             session.say(event)
 
     def _carry_out(self, session: Session, command: ToDevice) -> None:

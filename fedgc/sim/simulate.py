@@ -8,6 +8,7 @@ its own, so the same request gives the same answer on one core and on two only w
 May import: catalogue, traces, policy, ours.
 """
 
+import gc
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from dataclasses import dataclass, field, replace
@@ -183,7 +184,8 @@ def _alone(
 def _shared_out(
     policy: Policy, parts: Sequence[Weather], line: Line, heard: Callable[[int], object]
 ) -> tuple[Result, ...]:
-    with ProcessPoolExecutor(len(parts), mp_context=get_context("spawn")) as pool:
+    # A run leaves no cycles behind until it ends, and each process ends with its one run.
+    with ProcessPoolExecutor(len(parts), mp_context=get_context("spawn"), initializer=gc.disable) as pool:
         futures = [pool.submit(policy.play, part, line) for part in parts]
         waiting = set(futures)
         while waiting:

@@ -15,7 +15,7 @@ import json
 import os
 import struct
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from io import BufferedReader
 from pathlib import Path
 from typing import Final
@@ -29,6 +29,7 @@ MAGIC: Final = b"fedgc-checkpoint-1\n"
 _LENGTH: Final = struct.Struct("<Q")
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
 _LONGEST_HEADER: Final = 1 << 28  # a length beyond this is damage, not a header to allocate
+_ASIDE: Final = "aside-"
 _NUMBERS: Final = np.dtype("<f4")
 
 
@@ -95,6 +96,78 @@ def versions(folder: Path) -> tuple[int, ...]:
     return tuple(_version(path) for path in _saved(folder))
 
 
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """A checkpoint's file by its first and last bytes; whether it is whole only loading it tells."""
+
+    path: Path
+    version: int
+    round: int
+    digest: str
+    size_bytes: int
+
+    @property
+    def aside(self) -> bool:
+        """Whether a restore has put it aside."""
+        return self.path.parent.name.startswith(_ASIDE)
+
+
+def listed(folder: Path) -> tuple[Saved, ...]:
+    """Return what is saved of a run, oldest version first, and behind it what was put aside."""
+    paths = [*_saved(folder), *(path for apart in _asides(folder) for path in _saved(apart))]
+    found = []
+    for path in paths:
+        with contextlib.suppress(EdgeFailed, OSError):  # damaged, or removed meanwhile: nothing to restore
+            found.append(_about(path))
+    return tuple(found)
+
+
+def restore(folder: Path, version: int) -> Saved:
+    """Make this version the newest: what is newer is put aside, and it is brought back from there.
+
+    The version must be whole. Of several of one number the one that was not put aside, or was so last, is
+    taken.
+    """
+    found = [each for each in listed(folder) if each.version == version]
+    if not found:
+        seen = ", ".join(dict.fromkeys(str(each.version) for each in listed(folder))) or "none"
+        raise Unusable(f"checkpoints in {folder}: saw versions {seen}, needed {version}")
+    chosen = found[0]
+    try:
+        _read(chosen.path)
+        newer = [path for path in _saved(folder) if _version(path) > version]
+        if newer:
+            _put_aside(folder, newer)
+        chosen.path.replace(folder / _name(version))
+        _sync_folder(folder)
+    except OSError as error:
+        raise EdgeFailed(f"checkpoint {chosen.path}: {error.strerror or error}") from error
+    return replace(chosen, path=folder / _name(version))
+
+
+def _put_aside(folder: Path, paths: list[Path]) -> None:
+    apart = folder / f"{_ASIDE}{len(_asides(folder)) + 1:04d}"
+    apart.mkdir()
+    for path in paths:
+        path.replace(apart / path.name)
+    _sync_folder(apart)
+
+
+def _asides(folder: Path) -> list[Path]:
+    """Return the folders of what was put aside, the last first."""
+    return sorted(folder.glob(f"{_ASIDE}*"), reverse=True)
+
+
+def _about(path: Path) -> Saved:
+    with path.open("rb") as file:
+        if file.read(len(MAGIC)) != MAGIC:
+            raise EdgeFailed("saw other first bytes, needed a checkpoint of this format")
+        header = _header(_exactly(file, _header_length(file, hashlib.sha256()), hashlib.sha256()))
+        file.seek(-_DIGEST_BYTES, os.SEEK_END)
+        digest = file.read().hex()
+    return Saved(path, int(header["version"]), int(header["round"]), digest, path.stat().st_size)
+
+
 def _name(version: int) -> str:
     return f"model-{version:010d}.fedgc"
 
@@ -159,10 +232,7 @@ def _read(path: Path) -> Checkpoint:
         if file.read(len(MAGIC)) != MAGIC:
             raise EdgeFailed("saw other first bytes, needed a checkpoint of this format")
         digest.update(MAGIC)
-        length = _LENGTH.unpack(_exactly(file, _LENGTH.size, digest))[0]
-        if length > _LONGEST_HEADER:
-            raise EdgeFailed(f"saw a header of {length} bytes, needed at most {_LONGEST_HEADER}")
-        header = _header(_exactly(file, length, digest))
+        header = _header(_exactly(file, _header_length(file, digest), digest))
         numbers, optimiser_bytes = int(header["numbers"]), int(header["optimiser_bytes"])
         size = file.tell() + numbers * _NUMBERS.itemsize + optimiser_bytes + _DIGEST_BYTES
         if (seen := path.stat().st_size) != size:
@@ -175,6 +245,13 @@ def _read(path: Path) -> Checkpoint:
         int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimiser,
         str(header["state"]),
     )  # fmt: skip
+
+
+def _header_length(file: BufferedReader, digest: "hashlib._Hash") -> int:
+    length = int(_LENGTH.unpack(_exactly(file, _LENGTH.size, digest))[0])
+    if length > _LONGEST_HEADER:
+        raise EdgeFailed(f"saw a header of {length} bytes, needed at most {_LONGEST_HEADER}")
+    return length
 
 
 def _exactly(file: BufferedReader, size: int, digest: "hashlib._Hash") -> bytearray:

@@ -7,12 +7,13 @@ stores, in several processes, may write one database.
 May import: the rest of this room; history, errors.
 """
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Self
 
 from fedgc.errors import Unusable
 from fedgc.history import DeviceRow, Speeds
-from fedgc.store import migrate, pace, reading, records, upkeep, views
+from fedgc.store import migrate, pace, reading, records, upkeep, views, watching
 from fedgc.store.engine import Database, open_to_read, open_to_write, use_wal
 from fedgc.store.records import Record
 from fedgc.store.writing import write
@@ -101,15 +102,47 @@ class Store:
         with self._database.reading() as connection:
             return reading.devices(connection)
 
-    def decisions(self, run: str = reading.LATEST, after: int = -1) -> tuple[records.Decided, ...]:
-        """Return what was decided in a run."""
+    def decisions(
+        self, run: str = reading.LATEST, after: int = -1, limit: int = 1_000_000
+    ) -> tuple[records.Decided, ...]:
+        """Return the last that was decided in a run, oldest first."""
         with self._database.reading() as connection:
-            return reading.decisions(connection, run, after)
+            return reading.decisions(connection, run, after, limit)
 
     def audited(self, run: str | None = None, limit: int = 1000) -> tuple[records.Audited, ...]:
         """Return the last of the audit, oldest first."""
         with self._database.reading() as connection:
             return reading.audited(connection, run, limit)
+
+    def pulse(self, run: str = reading.LATEST) -> views.Pulse:
+        """Return what tells whether a run has news."""
+        with self._database.reading() as connection:
+            return watching.pulse(connection, run)
+
+    def stretches(self, run: str = reading.LATEST, most: int = 240) -> tuple[views.Stretch, ...]:
+        """Return the rounds of a run, added up to at most so many stretches."""
+        with self._database.reading() as connection:
+            return watching.stretches(connection, run, most)
+
+    def lately(self, run: str, rounds: int) -> tuple[views.Lately, ...]:
+        """Return what each device did in the newest rounds of a run together."""
+        with self._database.reading() as connection:
+            return watching.lately(connection, run, rounds)
+
+    def strips(self, run: str, devices: Collection[str], rounds: int) -> tuple[tuple[int, DeviceRow], ...]:
+        """Return (round, row) of these devices in the newest rounds of a run, oldest first."""
+        with self._database.reading() as connection:
+            return watching.strips(connection, run, devices, rounds)
+
+    def faults(self, run: str, rounds: int, limit: int = 100) -> tuple[tuple[int, DeviceRow], ...]:
+        """Return (round, row) of what went wrong in the newest rounds of a run, newest first."""
+        with self._database.reading() as connection:
+            return watching.faults(connection, run, rounds, limit)
+
+    def device_rounds(self, run: str, first: int, last: int) -> tuple[tuple[int, DeviceRow], ...]:
+        """Return (round, row) of every device in the rounds from `first` to `last`."""
+        with self._database.reading() as connection:
+            return watching.device_rounds(connection, run, first, last)
 
     def fold(self, keep_rounds: int) -> int:
         """Fold the device rows of all but the newest rounds; return how many rows that were."""

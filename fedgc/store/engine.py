@@ -66,6 +66,15 @@ def default_path(environment: Mapping[str, str]) -> Path:
     return Path(state) / "fedgc" / "fedgc.db"
 
 
+def runs_folder(checkpoint_dir: str, environment: Mapping[str, str]) -> Path:
+    """Return where all runs have their checkpoints: the folder that the settings name, or the default.
+
+    >>> runs_folder("/models", {}).as_posix(), runs_folder("", {"XDG_STATE_HOME": "/state"}).as_posix()
+    ('/models', '/state/fedgc/runs')
+    """
+    return Path(checkpoint_dir) if checkpoint_dir else default_path(environment).parent / "runs"
+
+
 def address(url: str | None, environment: Mapping[str, str]) -> URL:
     """Return the database's address: the one given, else FEDGC_DB, else the default file.
 

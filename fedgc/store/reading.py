@@ -9,7 +9,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import Connection, RowMapping, Select, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select
 
 from fedgc.errors import Unusable, nearest
 from fedgc.history import DeviceRow, RoundRow, Told
@@ -39,14 +39,14 @@ def runs(connection: Connection, limit: int) -> tuple[Run, ...]:
 
 def run(connection: Connection, key: str) -> Run:
     """Return the run of that name, or the newest for "latest"."""
-    chosen = _runs().where(tables.Run.id == _run_id(connection, key))
+    chosen = _runs().where(tables.Run.id == run_id(connection, key))
     return _run(connection.execute(chosen).mappings().one())
 
 
 def rounds(connection: Connection, key: str, after: int, limit: int) -> tuple[Round, ...]:
     """Return rounds of a run in their order, beginning behind `after`."""
     chosen = select(tables.Round.__table__).where(
-        tables.Round.run_id == _run_id(connection, key), tables.Round.round > after
+        tables.Round.run_id == run_id(connection, key), tables.Round.round > after
     )
     lines = connection.execute(chosen.order_by(tables.Round.round).limit(limit)).mappings()
     return tuple(_round(line) for line in lines)
@@ -54,11 +54,11 @@ def rounds(connection: Connection, key: str, after: int, limit: int) -> tuple[Ro
 
 def device_rows(connection: Connection, key: str, round_number: int) -> tuple[DeviceRow, ...]:
     """Return the device rows of a round; none where they were folded."""
-    chosen = _device_rows().where(
-        tables.Round.run_id == _run_id(connection, key), tables.Round.round == round_number
+    chosen = device_rows_where(
+        tables.Round.run_id == run_id(connection, key), tables.Round.round == round_number
     )
     lines = connection.execute(chosen.order_by(DeviceRound.device_id)).mappings()
-    return tuple(_device_row(line) for line in lines)
+    return tuple(device_row(line) for line in lines)
 
 
 def told(connection: Connection, task_id: int | None, limit: int) -> tuple[Told, ...]:
@@ -71,10 +71,10 @@ def told(connection: Connection, task_id: int | None, limit: int) -> tuple[Told,
         .limit(limit)
     )
     lines = connection.execute(chosen).mappings().all()[::-1]
-    rows = _device_rows().where(DeviceRound.round_id.in_([line["id"] for line in lines]))
+    rows = device_rows_where(DeviceRound.round_id.in_([line["id"] for line in lines]))
     by_round: dict[int, list[DeviceRow]] = {line["id"]: [] for line in lines}
     for each in connection.execute(rows.order_by(DeviceRound.device_id)).mappings():
-        by_round[each["round_id"]].append(_device_row(each))
+        by_round[each["round_id"]].append(device_row(each))
     return tuple(
         Told(line["run"], replace(_round(line).row, devices=tuple(by_round[line["id"]]))) for line in lines
     )
@@ -84,12 +84,12 @@ def device_history(
     connection: Connection, key: str, device: str, after: int
 ) -> tuple[tuple[int, DeviceRow], ...]:
     """Return (round, row) of one device in a run, beginning behind `after`."""
-    chosen = _device_rows().where(
-        *(tables.Round.run_id == _run_id(connection, key), tables.Round.round > after),
+    chosen = device_rows_where(
+        *(tables.Round.run_id == run_id(connection, key), tables.Round.round > after),
         tables.Device.key == device,
     )
     lines = connection.execute(chosen.order_by(tables.Round.round)).mappings()
-    return tuple((line["round"], _device_row(line)) for line in lines)
+    return tuple((line["round"], device_row(line)) for line in lines)
 
 
 def devices(connection: Connection) -> tuple[Device, ...]:
@@ -99,15 +99,17 @@ def devices(connection: Connection) -> tuple[Device, ...]:
     return tuple(Device(*(line[name] for name in names)) for line in lines)
 
 
-def decisions(connection: Connection, key: str, after: int) -> tuple[Decided, ...]:
-    """Return what was decided in a run behind round `after`, in the order it was told."""
+def decisions(connection: Connection, key: str, after: int, limit: int) -> tuple[Decided, ...]:
+    """Return the last that was decided in a run behind round `after`, in the order it was told."""
     at = run(connection, key).run
     chosen = select(Decision.__table__).where(
-        Decision.run_id == _run_id(connection, at), Decision.round > after
+        Decision.run_id == run_id(connection, at), Decision.round > after
     )
     return tuple(
         Decided(line["at"], at, line["round"], line["what"], _mapping(line["basis"]), line["reason"])
-        for line in connection.execute(chosen.order_by(Decision.id)).mappings()
+        for line in connection.execute(chosen.order_by(Decision.id.desc()).limit(limit))
+        .mappings()
+        .all()[::-1]
     )
 
 
@@ -120,7 +122,8 @@ def audited(connection: Connection, key: str | None, limit: int) -> tuple[Audite
     return tuple(Audited(line["at"], line["kind"], line["who"], line["what"], line["run"]) for line in lines)
 
 
-def _run_id(connection: Connection, key: str) -> int:
+def run_id(connection: Connection, key: str) -> int:
+    """Return the number of the run of that name, or of the newest for "latest"."""
     named = select(tables.Run.id).where(tables.Run.key == key)
     newest = select(tables.Run.id).order_by(tables.Run.started.desc(), tables.Run.id.desc()).limit(1)
     found = connection.scalar(newest if key == LATEST else named)
@@ -160,9 +163,7 @@ def _run(line: RowMapping) -> Run:
 
 
 def _round(line: RowMapping) -> Round:
-    metrics = {
-        name: float("nan") if value is None else value for name, value in json.loads(line["metrics"]).items()
-    }
+    metrics = metrics_of(json.loads(line["metrics"]))
     row = RoundRow(
         **{name: line[name] for name in _ROUND_ROW},
         short=tuple(json.loads(line["short"])),
@@ -172,13 +173,20 @@ def _round(line: RowMapping) -> Round:
     return Round(row, *(line[name] for name in totals))
 
 
-def _device_rows() -> Select[Any]:
+def metrics_of(words: Mapping[str, float | None]) -> dict[str, float]:
+    """Return metrics as they were measured: what JSON cannot say was not a number."""
+    return {name: float("nan") if value is None else value for name, value in words.items()}
+
+
+def device_rows_where(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return the question for device rows with the number of their round, in no order yet."""
     columns = (DeviceRound.__table__, tables.Device.key.label("device"), tables.Round.round)
     of_round = tables.Round.id == DeviceRound.round_id
-    return select(*columns).join(tables.Device).join(tables.Round, of_round)
+    return select(*columns).join(tables.Device).join(tables.Round, of_round).where(*conditions)
 
 
-def _device_row(line: RowMapping) -> DeviceRow:
+def device_row(line: RowMapping) -> DeviceRow:
+    """Return the row that a line of that question holds."""
     failure, link = line["failure"] or "", line["link"] or ""
     numbers: dict[str, Any] = {name: line[name] for name in _DEVICE_ROW}
     return DeviceRow(line["device"], **numbers, failure=failure, link=link)

@@ -80,6 +80,72 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
+class Pulse:
+    """What tells whether a run has news: `marks` change with its rounds, measurements and decisions."""
+
+    run: str
+    state: str
+    heard: float
+    marks: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive rounds of a run added up, from `first` to `last`; `loss` is their mean.
+
+    `devices` counts a device once for each round; `skipped_bytes` and `skipped_devices` are the part of
+    the sums that skipped rounds have. `metrics` are those of the newest round that was measured.
+    """
+
+    first: int
+    last: int
+    rounds: int
+    synced: int
+    approximate: int
+    skipped: int
+    working_s: float
+    collecting_s: float
+    devices: int
+    finished: int
+    counted: int
+    up_bytes: int
+    down_bytes: int
+    control_bytes: int
+    skipped_bytes: int
+    skipped_devices: int
+    repairs: int
+    loss: float | None
+    metrics: Mapping[str, float]
+
+    @property
+    def bytes(self) -> int:
+        """All that was sent, either way."""
+        return self.up_bytes + self.down_bytes + self.control_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lately:
+    """A device over the newest rounds of a run, added up."""
+
+    device: str
+    name: str
+    site: str
+    link: str
+    last_seen: float
+    rounds: int
+    finished: int
+    counted: int
+    steps: int
+    busy_s: float
+    upload_s: float
+    up_bytes: int
+    down_bytes: int
+    control_bytes: int
+    failures: int
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
 class Health:
     """What a check found: nothing in `faults` means that all is well."""
 

@@ -15,6 +15,12 @@ from fedgc.errors import BadSetting
 KINDS: Final = ("cpu", "cuda", "mps")
 
 
+def build() -> str:
+    """Return which torch this is, once it has computed something."""
+    torch.ones(2).sum().item()
+    return f"{torch.__version__}, {torch.get_num_threads()} threads"
+
+
 def choose(name: str) -> torch.device:
     """Return the device called `name`; auto is the best one there is.
 

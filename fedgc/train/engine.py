@@ -172,7 +172,7 @@ class Engine:
             reached = self._reached(chunk)
             if reached != work.target:
                 raise BadMessage(f"codeword: chunk {chunk} is at step {reached}, needed {work.target}")
-        ends = ((self._shelf.vector(chunk), self._trajectories[chunk].samples) for chunk in mix.chunks)
+        ends = [(self._shelf.vector(chunk), self._trajectories[chunk].samples) for chunk in mix.chunks]
         return mixed(self._models[work.version], ends, mix)
 
     # ---- what it tells

@@ -16,6 +16,7 @@ May import: errors.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 import torch
@@ -24,6 +25,8 @@ from torch import Tensor, nn
 
 from fedgc.errors import BadTask, BadVector
 from fedgc.train.devices import onto
+
+BLOCK: Final = 1 << 16  # numbers looked at at a time
 
 Vector = NDArray[np.float32]
 
@@ -66,11 +69,12 @@ class FlatModel:
     def write(self, vector: Vector) -> None:
         """Set the state, or raise BadVector and leave it as it was."""
         check_vector(vector, self.size)
-        flat = onto(torch.tensor(vector), self._tensors[0].device)
-        parts = torch.split(flat, [tensor.numel() for tensor in self._tensors])
+        first = 0
         with torch.no_grad():
-            for tensor, part in zip(self._tensors, parts, strict=True):
-                tensor.copy_(part.view(tensor.shape))
+            for tensor in self._tensors:
+                part = torch.tensor(vector[first : first + tensor.numel()])
+                tensor.copy_(onto(part, tensor.device).view(tensor.shape))
+                first += tensor.numel()
 
     def read_unsent(self) -> list[Tensor]:
         """Return copies, on the CPU, of the buffers that are not in the vector."""
@@ -92,13 +96,14 @@ def check_vector(vector: Vector, size: int) -> None:
             else type(vector).__name__
         )
         raise BadVector(f"saw {seen}, needed float32 of shape ({size},)")
-    finite = np.isfinite(vector)
-    if not finite.all():
-        worst = int(np.argmin(finite))
-        bad = size - int(np.count_nonzero(finite))
-        raise BadVector(
-            f"saw {bad} of {size} numbers not finite, the first {vector[worst]} at {worst}; needed none"
-        )
+    for first in range(0, size, BLOCK):
+        finite = np.isfinite(vector[first : first + BLOCK])
+        if not finite.all():
+            at = first + int(np.argmin(finite))
+            bad = size - int(np.count_nonzero(np.isfinite(vector)))
+            raise BadVector(
+                f"saw {bad} of {size} numbers not finite, the first {vector[at]} at {at}; needed none"
+            )
 
 
 def _check_tensor(name: str, tensor: Tensor) -> None:

@@ -4,6 +4,10 @@ Any of five rules of `torch.optim` takes the mean update as the gradient of the 
 et al., "Adaptive federated optimization", 2021); SGD with rate 1 is plain averaging. The buffers behind
 them are no optimiser's business: the mean update is subtracted.
 
+Every one of these rules works number by number, so the step is taken in parts, each a parameter of its own,
+and the new model is made where the mean update stood: a model stands in memory twice, beside the rule's own
+state, and no temporary of torch's is larger than a part.
+
 Its state is bytes of tensors and numbers, read back by torch's restricted loader: nothing in a checkpoint
 can run code.
 
@@ -31,6 +35,7 @@ RULES: Final[Mapping[str, Callable[..., torch.optim.Optimizer]]] = MappingProxyT
         "rmsprop": torch.optim.RMSprop,
     }
 )
+PART: Final = 1 << 20  # numbers of one step
 
 
 class ServerOptimiser:
@@ -52,40 +57,47 @@ class ServerOptimiser:
         self._rate = config.server_learning_rate
         self._plain = options.keys() == {"lr"} and rule == "sgd"
         self._parameters = parameters
-        self._model = torch.zeros(parameters, requires_grad=True)
-        self._optimiser = RULES[rule]([self._model], **options)
+        self._parts = [
+            (slice(first, first + PART), torch.zeros(min(PART, parameters - first), requires_grad=True))
+            for first in range(0, parameters, PART)
+        ]
+        self._optimiser = RULES[rule]([part for _, part in self._parts], **options)
+        self._empty()
 
     def apply(self, vector: Vector, mean_update: Vector) -> Vector:
         """Return the model after `vector`; raise BadVector where either is not what it must be.
 
-        `mean_update` is used up: plain averaging makes the new model of it, so that a large model stands
-        in memory twice and no more.
+        `mean_update` is used up: the new model is made of it.
         """
         check_vector(vector, max(vector.size, self._parameters))
         check_vector(mean_update, vector.size)
-        new = self._averaged(vector, mean_update) if self._plain else self._stepped(vector, mean_update)
-        check_vector(new, vector.size)
-        return new
+        if self._plain:
+            self._average(vector, mean_update)
+        else:
+            self._step(vector, mean_update)
+        check_vector(mean_update, vector.size)
+        return mean_update
 
-    def _averaged(self, vector: Vector, mean_update: Vector) -> Vector:
+    def _average(self, vector: Vector, mean_update: Vector) -> None:
         trained = mean_update[: self._parameters]
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named by the caller
             np.multiply(trained, np.float32(self._rate), out=trained)
-            new: Vector = np.subtract(vector, mean_update, out=mean_update)
-        return new
+            np.subtract(vector, mean_update, out=mean_update)
 
-    def _stepped(self, vector: Vector, mean_update: Vector) -> Vector:
+    def _step(self, vector: Vector, mean_update: Vector) -> None:
+        trained, buffers = np.split(mean_update, [self._parameters])
+        for numbers, part in self._parts:  # those without a gradient are left alone by torch
+            part.data = torch.tensor(vector[: self._parameters][numbers])
+            part.grad = torch.from_numpy(trained[numbers])
+            self._optimiser.step()
+            trained[numbers] = part.detach().numpy()
+            self._empty()
         with np.errstate(over="ignore"):
-            new: Vector = np.subtract(vector, mean_update)
-        new[: self._parameters] = vector[: self._parameters]
-        self._model.data = torch.from_numpy(
-            new[: self._parameters]
-        )  # the step is taken where the result stands
-        self._model.grad = torch.from_numpy(mean_update[: self._parameters])
-        self._optimiser.step()
-        self._model.grad = None
-        self._model.data = torch.zeros(0)
-        return new
+            np.subtract(vector[self._parameters :], buffers, out=buffers)
+
+    def _empty(self) -> None:
+        for _, part in self._parts:
+            part.grad, part.data = None, torch.zeros(0)
 
     def state(self) -> bytes:
         """Return what `restore` takes to go on as if nothing had happened."""

@@ -1,12 +1,12 @@
 """What a finished trajectory gives: samples * (start - end), measured and mixed without keeping it.
 
 See `flat.py` for why the update has this form. Only `end` is kept; the update is made of it when it is
-measured (a block at a time) and when it is mixed (a chunk at a time).
+measured and when it is mixed, a block at a time: nothing of a model's size is made but the codeword.
 
 May import: codes, errors, messages; flat, sketch of this room.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -19,6 +19,7 @@ from fedgc.train.flat import Vector
 from fedgc.train.sketch import Sketch
 
 BLOCK: Final = 1 << 16  # numbers measured at a time: stays in the second-level cache
+HUGE: Final = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,31 +32,45 @@ class Measure:
 
 def update_of(start: Vector, end: Vector, samples: int) -> Vector:
     """Return the update of a chunk."""
-    update: Vector = np.subtract(start, end)
-    update *= np.float32(samples)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named by whoever measures it
+        update: Vector = np.subtract(start, end)
+        update *= np.float32(samples)
     return update
 
 
 def measure(start: Vector, end: Vector, samples: int, sign_key: int) -> Measure:
     """Measure the mean step, or raise TaskFailed where the update is not finite."""
     squared_norm, sketch = 0.0, Sketch(sign_key)
+    room = min(BLOCK, start.size)
+    narrow, wide, squares = np.empty(room, np.float32), np.empty(room), np.empty(room)
+    harmless = (HUGE / 2 / samples) ** 2
     for first in range(0, start.size, BLOCK):
-        piece = slice(first, first + BLOCK)
+        begin, over = start[first : first + BLOCK], end[first : first + BLOCK]
+        step = wide[: begin.size]
         with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named below
-            update = update_of(start[piece], end[piece], samples)
-        finite = np.isfinite(update)
-        if not finite.all():
-            at = int(np.argmin(finite))
-            raise TaskFailed(f"the update is {update[at]} at {first + at}, needed finite numbers")
-        step = start[piece].astype(np.float64) - end[piece]
+            step[...] = np.subtract(begin, over, out=narrow[: begin.size])
+        squared = float(
+            np.square(step, out=squares[: begin.size]).sum()
+        )  # BLAS's threads change the rounding
+        if not squared < harmless:
+            _check_fits(update_of(begin, over, samples), first)
         sketch.add(step)
-        squared_norm += float(np.square(step, out=step).sum())  # not BLAS: its threads change the rounding
+        squared_norm += squared
     return Measure(squared_norm, sketch.numbers())
 
 
-def mixed(start: Vector, ends: Iterable[tuple[Vector, int]], mix: Mix) -> Vector:
+def _check_fits(update: Vector, first: int) -> None:
+    finite = np.isfinite(update)
+    if not finite.all():
+        at = int(np.argmin(finite))
+        raise TaskFailed(f"the update is {update[at]} at {first + at}, needed finite numbers")
+
+
+def mixed(start: Vector, ends: Sequence[tuple[Vector, int]], mix: Mix) -> Vector:
     """Return the codeword of these (end, samples), one for each chunk of the mix, in its order."""
     codeword: Vector = np.zeros(block_size(start.size, mix.blocks), dtype=np.float32)
-    for (end, samples), row in zip(ends, mix.matrix, strict=True):
-        fold(row, update_of(start, end, samples), codeword)
+    for first in range(0, start.size, BLOCK):
+        begin = start[first : first + BLOCK]
+        for (end, samples), row in zip(ends, mix.matrix, strict=True):
+            fold(row, update_of(begin, end[first : first + BLOCK], samples), codeword, first)
     return codeword

@@ -41,7 +41,9 @@ def test_tiles_and_short_blocks_equal_padding_and_copying(count, blocks, size, d
     np.testing.assert_allclose(codeword, encoded_slowly(chunks, matrix, updates, size), rtol=0, atol=allowed)
     folded = np.zeros_like(codeword)
     for chunk, row in zip(chunks, matrix, strict=True):
-        fold(row, updates[chunk], folded)
+        cut = int(rng.integers(0, size + 1))  # in two pieces, the later one first
+        fold(row, updates[chunk][cut:], folded, cut)
+        fold(row, updates[chunk][:cut], folded)
     np.testing.assert_allclose(folded, codeword, rtol=0, atol=allowed)
 
 
@@ -90,6 +92,9 @@ def test_room_of_another_size_or_type_is_refused():
         encode((0,), ((1.0,),), {0: ONE}, out=np.zeros(2))
     with pytest.raises(BadVector, match="room for a codeword of float32"):
         fold((1.0,), ONE, np.zeros(3, np.float32))
+    for offset in (-1, 4):
+        with pytest.raises(BadVector, match="2 blocks of 3 have no room for them"):
+            fold((1.0, 1.0), ONE, np.zeros(3), offset)
 
 
 def test_coefficients_have_one_row_of_equal_length_for_each_chunk():

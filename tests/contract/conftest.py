@@ -1,4 +1,8 @@
-"""One real federation for all contract tests: a SuperLink and three SuperNodes on loopback."""
+"""One real federation for all contract tests: a SuperLink and four SuperNodes on loopback.
+
+Its processes take most of the time that these tests have, so they are started once. A session occupies its
+SuperNode: runs that need devices come one after the other, and every test leaves the nodes free.
+"""
 
 import time
 from collections.abc import Callable, Iterator
@@ -7,37 +11,65 @@ from pathlib import Path
 import pytest
 
 from fedgc.flower.local import LocalFederation, Node
+from fedgc.store.database import Store
 
 WAIT_S = 120.0
-# Engines that rest leave room on a small machine for the processes that start meanwhile.
-NODES = [Node(f"device-{number}", {"pace-s": 0.01}) for number in range(3)]
-SETTINGS = {"min-devices": 3, "threads": 1, "grace-s": 2.0, "chunks": 8, "evaluate-every": 1}
+PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
+NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
+EXEC_POLL_S = 0.4  # five SuperExecs ask for work as often as that, all the time
 
 
 class Federation(LocalFederation):
     """A federation with the few questions that tests ask."""
 
+    @property
+    def database(self) -> Path:
+        return self.folder.parent / "fedgc.db"
+
+    def store(self) -> Store:
+        return Store.open(str(self.database), reads_only=True)
+
     def run_log(self, run: int) -> str:
         return self.log(f"run-{run}").read_text(errors="replace")
 
-    @staticmethod
-    def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> float:
-        """Wait until the condition holds; return the seconds it took."""
-        began = time.monotonic()
-        while not condition():
-            assert time.monotonic() < began + within_s, "it did not happen"
-            time.sleep(0.05)
-        return time.monotonic() - began
+    def clients(self, name: str) -> list[int]:
+        """The ClientApp processes of a node."""
+        return [pid for pid in self.pids(name) if "flwr-clientapp" in command(pid)]
+
+    def server(self) -> int | None:
+        """The process of the ServerApp, where there is one."""
+        return next((pid for pid in self.pids("superlink") if "flwr-serverapp" in command(pid)), None)
+
+
+def command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> None:
+    """Wait until the condition holds."""
+    end = time.monotonic() + within_s
+    while not condition():
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     folder: Path = tmp_path_factory.mktemp("federation")
-    environment = {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state")}
+    environment = {
+        "FEDGC_DB": str(folder / "fedgc.db"),
+        "XDG_STATE_HOME": str(folder / "state"),
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXEC_POLL_S),
+    }
     with Federation(NODES, folder=folder / "processes", environment=environment) as started:
         yield started
-
-
-@pytest.fixture
-def settings() -> dict[str, str | int | float]:
-    return dict(SETTINGS)

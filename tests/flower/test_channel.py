@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage
-from fedgc.flower import wire
+from fedgc.flower import channel, wire
 from fedgc.flower.channel import Channel
 from fedgc.flower.wire import Bye, Heard
 
@@ -94,3 +94,17 @@ def test_hearing_is_confirmed_once() -> None:
     assert frame is not None
     assert read(frame).value == Heard(1)
     assert channel.next_frame() is None
+
+
+def test_what_the_other_side_leaves_unheard_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "KEPT_BYTES", 1000)
+    one = Channel()
+    for _ in range(3):
+        one.say(Bye("x" * 250))
+    with pytest.raises(BadMessage, match="bytes of lines unheard"):
+        one.say(Bye("x" * 250))
+    one.confirm(2)  # room again, and no number was left out
+    one.say(Bye("x" * 250))
+    one.say(Bye("x" * 250))
+    frames = iter(one.next_frame, None)
+    assert [read(frame).sequence for frame in frames] == [3, 4, 5]

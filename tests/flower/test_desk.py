@@ -76,3 +76,20 @@ def test_its_slot_is_not_kept_from_others_while_it_is_away(desk) -> None:
     assert grants(second) == []
     desk.left(first, first.stream, lambda *_: None)
     assert grants(second) == [Grant(STREAM, 0)]
+
+
+@pytest.mark.parametrize("taken", ["taken", "lost"])
+def test_the_next_codeword_comes_when_the_sum_has_taken_the_one_before(desk, taken) -> None:
+    """So no more of them stand in memory than there are slots, however slow the sum is."""
+    first, second = comes(desk, "a"), comes(desk, "b")
+    for seat in (first, second):
+        desk.send(Reveal(seat.device, 1, 0, "local", None))
+        desk.arrived(seat, wire.encode(offer_of(STREAM, CODEWORD), 1))
+    desk.arrived(first, wire.encode_piece(Piece(STREAM, 0, 400, CODEWORD.data.cast("B"))))
+    assert grants(second) == []
+    if taken == "taken":
+        assert desk.take("a", STREAM).tolist() == CODEWORD.tolist()
+        desk.taken("a", STREAM)
+    else:
+        desk.lose(first)
+    assert grants(second) == [Grant(STREAM, 0)]

@@ -15,7 +15,7 @@ from fedgc.flower.admission import Admission
 from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.identity import Identity
 from fedgc.flower.pieces import offer_of, packed
-from fedgc.flower.wire import Bye, Grant, Hello, Numbered, StreamId
+from fedgc.flower.wire import Bye, Grant, Hello, Numbered, Piece, StreamId
 from fedgc.messages import WIRE_VERSION, Reveal
 
 NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
@@ -47,10 +47,8 @@ def said(seat) -> list[object]:
     return lines
 
 
-@pytest.mark.parametrize(
-    "change", [{"version": 99}, {"run": "another"}, {"key": b"k" * 32}, {"signature": b"s" * 64}]
-)
-def test_a_hello_of_another_version_run_or_key_is_refused(change: dict[str, object]) -> None:
+@pytest.mark.parametrize("change", [{"run": "another"}, {"key": b"k" * 32}, {"signature": b"s" * 64}])
+def test_a_hello_of_another_run_or_key_is_refused(change: dict[str, object]) -> None:
     visitor = Visitor()
     visitor.admission.expect(b"token")
     with pytest.raises(NotAdmitted):
@@ -102,3 +100,55 @@ def test_names_are_for_people_and_kept_short() -> None:
     visitor.admission.expect(b"token")
     seat, _ = visitor.desk.admit(replace(visitor.hello(b"token"), name="\x1b[2Jdevice\n" + "x" * 999), NONCE)
     assert visitor.desk.name(seat.device) == ("[2Jdevice" + "x" * 999)[:64]
+
+
+def test_a_device_that_trickles_loses_its_slot_and_not_the_round() -> None:
+    visitor = Visitor()
+    now = [1.0]
+    visitor.desk._around = replace(visitor.desk._around, clock=lambda: now[0])
+    vector = packed(np.ones(NUMBERS, np.float32))
+    stream, seats = StreamId("codeword", 1, 0), []
+    for token in (b"one", b"two"):
+        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.admission.expect(token)
+        seat, _ = visitor.desk.admit(visitor.hello(token), NONCE)
+        visitor.desk.send(Reveal(seat.device, 1, 0, "local", None))
+        visitor.desk.arrived(seat, wire.encode(offer_of(stream, vector), 1))
+        seats.append(seat)
+    hog, honest = seats
+
+    def sends(seat, first: int, last: int) -> None:
+        piece = Piece(stream, first, vector.nbytes, vector.data.cast("B")[first:last])
+        visitor.desk.arrived(seat, wire.encode_piece(piece))
+
+    for second in range(12):
+        now[0] = 2.0 + second
+        sends(hog, second, second + 1)
+        visitor.desk.free_stalled(10.0)
+        assert any(isinstance(line, Grant) for line in said(honest)) == (second == 9), "after a grace time"
+    assert visitor.events == [], "it has not failed"
+    sends(honest, 0, vector.nbytes)
+    said(hog)
+    visitor.desk.take(honest.device, stream)
+    visitor.desk.taken(honest.device, stream)
+    assert [line for line in said(hog) if isinstance(line, Grant)] == [Grant(stream, 12)], "it goes on"
+    sends(hog, 12, vector.nbytes)
+    assert [event.device for event in visitor.events] == [honest.device, hog.device]
+
+
+def test_who_trickles_while_nobody_waits_goes_on() -> None:
+    visitor = Visitor()
+    now = [1.0]
+    visitor.desk._around = replace(visitor.desk._around, clock=lambda: now[0])
+    visitor.admission.expect(b"one")
+    seat, _ = visitor.desk.admit(visitor.hello(b"one"), NONCE)
+    visitor.desk.send(Reveal(seat.device, 1, 0, "local", None))
+    stream, vector = StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32))
+    visitor.desk.arrived(seat, wire.encode(offer_of(stream, vector), 1))
+    for second in range(30):
+        now[0] = 2.0 + second
+        piece = Piece(stream, second, vector.nbytes, vector.data.cast("B")[second : second + 1])
+        visitor.desk.arrived(seat, wire.encode_piece(piece))
+        visitor.desk.free_stalled(10.0)
+    assert visitor.desk._slots.sending == {(seat.device, stream)}
+    assert visitor.events == []

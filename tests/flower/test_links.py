@@ -16,6 +16,7 @@ class PlainLink:
         self.called = name
         self.sent: list[object] = []
         self.models: list[int] = []
+        self.forgotten: list[tuple[str, int, int]] = []
 
     def publish(self, version: int, vector) -> None:
         self.models.append(version)
@@ -25,6 +26,9 @@ class PlainLink:
 
     def take(self, device: str, round_: int, attempt: int):
         return np.full(1, round_, np.float32)
+
+    def forget(self, device: str, round_: int, attempt: int) -> None:
+        self.forgotten.append((device, round_, attempt))
 
     def settle(self, device: str) -> Amounts:
         return Amounts(up_bytes=2, control_bytes=3)
@@ -82,6 +86,22 @@ def test_a_codeword_is_taken_where_it_lies_once(both) -> None:
     assert links.take("a", 4, 0) == 4.0
     with pytest.raises(EdgeFailed, match="not here"):
         links.take("a", 4, 0)
+
+
+def test_a_codeword_that_nobody_takes_is_forgotten_where_it_lies(both) -> None:
+    links, made, events = both
+    links.heard("messages")(joined(False))
+    links.heard("messages")(Codeword(1.0, "a", 4, 0))
+    links.forget("a", 4, 0)
+    links.forget("a", 4, 0)
+    assert made["messages"].forgotten == [("a", 4, 0)]
+    with pytest.raises(EdgeFailed, match="not here"):
+        links.take("a", 4, 0)
+    links.heard("session")(joined(True))
+    heard = len(events)
+    links.heard("messages")(Codeword(2.0, "a", 5, 0))  # of the link that it has left: nobody hears of it
+    assert len(events) == heard
+    assert made["messages"].forgotten == [("a", 4, 0), ("a", 5, 0)]
 
 
 def test_models_go_to_every_link_and_bytes_are_summed(both) -> None:

@@ -1,13 +1,16 @@
 """Broken connections: nothing is lost, nothing comes twice, and a device that stays away is given up."""
 
+import socket
+import ssl
 import threading
 import time
+from collections.abc import Iterator
 
 import grpc
 import numpy as np
 import pytest
 
-from fedgc.flower import wire
+from fedgc.flower import listener, wire
 from fedgc.flower.session import Session
 from fedgc.messages import Codeword, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
 
@@ -174,6 +177,7 @@ def test_a_slot_of_a_device_that_went_away_goes_to_the_next(make_link, make_rela
     link.eventually(lambda: not relay.is_open)
     second.offer(1, 0, link.vector(seed=1))
     assert link.event(Codeword).device == theirs
+    link.listener.forget(theirs, 1, 0)
     relay.accept()
     assert link.event(Codeword).device == ours
     np.testing.assert_array_equal(link.listener.take(ours, 1, 0), link.vector())
@@ -251,3 +255,49 @@ def raw_stream(link, frame: bytes | None) -> list[bytes]:
             return list(channel.stream_stream(wire.METHOD)(frames()))
     finally:
         over.set()
+
+
+def test_more_strangers_than_there_is_room_for_end_the_oldest_and_no_device(make_link, monkeypatch) -> None:
+    link = make_link(**{"grace-s": 30.0})
+    monkeypatch.setattr(listener, "STRANGERS", 3)
+    address = link.listener.invite()
+    credentials = grpc.ssl_channel_credentials(address.certificate)
+    options = [("grpc.ssl_target_name_override", "fedgc-session")]
+    over = threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        over.wait(30.0)
+        yield b""
+
+    with grpc.secure_channel(address.address, credentials, options=options) as channel:
+        streams = []
+        for _ in range(3):
+            streams.append(channel.stream_stream(wire.METHOD)(silent()))
+            next(streams[-1])  # its challenge: it is counted
+        session = link.session()
+        link.event(Joined)
+        assert not session.ended
+        assert b"no hello in time" in next(streams[0])
+        assert list(streams[0]) == []
+        assert link.listener.refused == {"TimeoutError": 1}
+        assert [stream.is_active() for stream in streams] == [False, True, True]
+        over.set()
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["before TLS", "after TLS"])
+def test_a_connection_over_which_nobody_opens_a_stream_is_closed(make_link, secure: bool) -> None:
+    link = make_link(**{"grace-s": 0.5})
+    invitation = link.listener.invite()
+    host, port = invitation.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=10.0) as plain:
+        if not secure:
+            while plain.recv(4096):
+                pass
+            return
+        trusted = ssl.create_default_context(cadata=invitation.certificate.decode())
+        trusted.check_hostname = False
+        trusted.set_alpn_protocols(["h2"])
+        with trusted.wrap_socket(plain) as ours:
+            ours.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+            while ours.recv(4096):
+                pass

@@ -9,6 +9,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadVector, NotAdmitted
 from fedgc.flower import keeping
 from fedgc.flower.keeping import KeptSink
+from fedgc.flower.lines import Lines
 from fedgc.flower.refusals import LONGEST_SAID, Refusals
 from fedgc.store.keeper import Keeper
 from fedgc.store.records import Audited
@@ -43,7 +44,7 @@ class Kept(Keeper):
 def test_one_that_is_refused_for_ever_does_not_fill_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "AUDITED", 3)
     keeper = Kept()
-    sink = KeptSink(keeper, "run", lambda: 5.0, 0.0)
+    sink = KeptSink(keeper, "run", lambda: 5.0, 0.0, Lines("", lambda _: None))
     with sink.recorded(RunConfig()):
         for _ in range(10):
             sink.audited("refused", "hog", "BadVector: no")

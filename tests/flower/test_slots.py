@@ -39,3 +39,15 @@ def test_who_lost_its_stream_comes_first() -> None:
     slots.ask("b")
     slots.ask("c", first=True)
     assert slots.free("a") == ["c"]
+
+
+def test_who_is_slow_goes_behind_those_who_wait_and_keeps_its_slot_where_nobody_does() -> None:
+    slots: Slots[str] = Slots(1)
+    slots.ask("a")
+    assert slots.turn("a") == []
+    assert slots.sending == {"a"}
+    slots.ask("b")
+    slots.ask("c")
+    assert slots.turn("a") == ["b"]
+    assert slots.turn("a") == []
+    assert [slots.free("b"), slots.free("c"), slots.free("a")] == [["c"], ["a"], []]

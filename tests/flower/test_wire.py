@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage
 from fedgc.flower import wire
-from fedgc.flower.wire import Numbered, Piece, StreamId
-from fedgc.messages import SKETCH_NUMBERS, Close, Mix, Progress, Reveal, Skip, Work
+from fedgc.flower.wire import Hello, Invitation, Numbered, Piece, StreamId, Welcome
+from fedgc.messages import SKETCH_NUMBERS, WIRE_VERSION, Close, Mix, Progress, Reveal, Skip, Work
 
 NOW = 12.5
 DEVICE = "0123456789abcdef"
@@ -176,7 +176,7 @@ def test_a_line_with_one_field_made_something_else_is_never_anything_but_a_line_
         (b'L[0,"Heard",[1.0]]', "needed int"),
         (b'L[0,"Heard",[true]]', "needed int"),
         (b'L[0,"Failed",[1,"why",[NaN]]]', "finite"),
-        (b'L[0,"Report",[1,1,1,1e999,0]]', "finite"),
+        (b'L[0,"Report",[1,1,1,1.0,1e999,0.0]]', "finite"),
     ],
     ids=str,
 )
@@ -209,3 +209,54 @@ def test_a_number_that_is_none_is_never_sent() -> None:
     assert wire.encode(close)
     with pytest.raises(ValueError, match="JSON compliant"):
         wire.encode(wire.Welcome(b"t", math.nan, 0))
+
+
+SECRET = b"0123456789abcdef0123456789abcdef"
+HELLO = Hello(WIRE_VERSION, "run", SECRET, b"k" * 32, b"s" * 64, "me", 0)
+
+
+def test_a_hello_is_read_as_it_was_written() -> None:
+    assert wire.decode_hello(wire.encode(HELLO)) == HELLO
+
+
+@pytest.mark.parametrize(
+    "rest", [[], ["a", 1, None, {}], [{"deep": [[[1]]]}] * 20, json.loads(wire.encode(HELLO)[1:])[2][1:]]
+)
+def test_a_hello_of_another_version_is_told_so_whatever_else_it_holds(rest: list[object]) -> None:
+    frame = b"L" + json.dumps([0, "Hello", [WIRE_VERSION + 1, *rest]]).encode()
+    with pytest.raises(BadMessage, match=f"saw wire version {WIRE_VERSION + 1}, needed {WIRE_VERSION}"):
+        wire.decode_hello(frame)
+
+
+SPOILT = json.loads(wire.encode(HELLO)[1:])[2]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        [0, "Hello", SPOILT[:-1]],
+        [0, "Hello", [SPOILT[2], *SPOILT]],
+        [0, "Hello", [*SPOILT[:2], SPOILT[2] + "!", *SPOILT[3:]]],
+        [0, "Hello", [*SPOILT[:2], [SPOILT[2]], *SPOILT[3:]]],
+        [0, "Hello", [*SPOILT[:6], SPOILT[2], *SPOILT[7:]]],
+        [0, "Hullo", SPOILT],
+        [0, SPOILT[2], SPOILT],
+        [SPOILT[2], "Hello", SPOILT],
+        SPOILT,
+    ],
+)
+def test_a_spoilt_hello_is_refused_and_its_token_is_not_repeated(line: list[object]) -> None:
+    with pytest.raises(BadMessage) as refused:
+        wire.decode_hello(b"L" + json.dumps(line).encode())
+    assert SPOILT[2][:8] not in str(refused.value)
+    assert repr(SECRET)[2:10] not in str(refused.value)
+
+
+def test_secrets_are_not_shown_with_what_holds_them() -> None:
+    for holder in (HELLO, Welcome(SECRET, 1.0, 0), Invitation("a:1", b"", SECRET, "run")):
+        assert repr(SECRET)[2:10] not in repr(holder)
+
+
+def test_a_hello_that_is_too_long_is_not_read() -> None:
+    with pytest.raises(BadMessage, match="needed at most"):
+        wire.decode_hello(b"L" + b"[" * wire.HELLO_LIMIT)

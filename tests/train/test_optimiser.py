@@ -1,15 +1,31 @@
+import tracemalloc
+
 import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector, EdgeFailed
-from fedgc.train import ServerOptimiser
+from fedgc.train import ServerOptimiser, optimiser
 from fedgc.train.optimiser import RULES
 
 NAMES = sorted(RULES)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that torch makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        made = operation(*arguments, **(named or {}))
+        sizes = [each.numel() for each in tree_flatten(made)[0] if isinstance(each, torch.Tensor)]
+        self.numbers = max([self.numbers, *sizes])
+        return made
 
 
 def vectors(count, size=7, seed=0):
@@ -24,8 +40,10 @@ def test_sgd_at_rate_one_is_averaging(seed):
     assert np.array_equal(new, vector - mean)
 
 
+@pytest.mark.parametrize("part", [3, 5, optimiser.PART])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buffers(name):
+def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buffers(name, part, monkeypatch):
+    monkeypatch.setattr(optimiser, "PART", part)
     config = RunConfig(server_optimiser=name, server_learning_rate=0.1)
     server = ServerOptimiser(config, 5)
     vector, *means = vectors(4)
@@ -44,7 +62,8 @@ def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buf
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_restored_optimiser_goes_on_as_if_nothing_had_happened(name):
+def test_a_restored_optimiser_goes_on_as_if_nothing_had_happened(name, monkeypatch):
+    monkeypatch.setattr(optimiser, "PART", 3)
     momentum = 0.9 if name == "sgd" else 0.0
     config = RunConfig(server_optimiser=name, server_learning_rate=0.1, server_momentum=momentum)
     one, other = ServerOptimiser(config, 5), ServerOptimiser(config, 5)
@@ -53,6 +72,21 @@ def test_a_restored_optimiser_goes_on_as_if_nothing_had_happened(name):
         vector = one.apply(vector, mean.copy())
     other.restore(one.state())
     assert np.array_equal(one.apply(vector, means[2]), other.apply(vector, means[2]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_makes_nothing_of_the_size_of_the_model_but_the_state_of_its_rule(name, monkeypatch):
+    monkeypatch.setattr(optimiser, "PART", 10_000)
+    server = ServerOptimiser(RunConfig(server_optimiser=name, server_learning_rate=0.1), 1_000_000)
+    vector, *means = vectors(3, size=1_000_000)
+    server.apply(vector, means[0])  # its state is made
+    tracemalloc.start()
+    with Largest() as made:
+        assert server.apply(vector, means[1]) is means[1]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < vector.nbytes / 2
+    assert made.numbers <= 10_000
 
 
 def test_a_resumed_run_takes_its_rate_from_its_own_settings():

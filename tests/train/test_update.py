@@ -3,11 +3,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from fedgc.codes import encode
 from fedgc.errors import TaskFailed
-from fedgc.messages import SKETCH_NUMBERS
+from fedgc.messages import SKETCH_NUMBERS, Mix
 from fedgc.train.chance import draws
 from fedgc.train.sketch import Sketch
-from fedgc.train.update import BLOCK, measure, update_of
+from fedgc.train.update import BLOCK, measure, mixed, update_of
 
 SIZES = st.one_of(st.integers(0, 300), st.integers(BLOCK - 3, BLOCK + 3))
 
@@ -32,7 +33,7 @@ def plain_sketch(vector, start):
 def test_a_measure_in_blocks_is_that_of_the_whole(size, samples, start):
     begin, end = pair(size)
     found = measure(begin, end, samples, start)
-    step = begin.astype(float) - end
+    step = (begin - end).astype(float)  # float32 is what travels
     assert found.squared_norm == pytest.approx(step @ step)
     assert found.sketch == pytest.approx(plain_sketch(step, start), abs=1e-9)
 
@@ -70,3 +71,16 @@ def test_an_update_that_is_not_finite_or_does_not_fit_is_named_with_its_place(va
     end[BLOCK + 4] = value
     with pytest.raises(TaskFailed, match=f"at {BLOCK + 4}, needed finite"):
         measure(begin, end, samples, 0)
+
+
+@given(SIZES.filter(bool), st.integers(1, 3), st.integers(1, 3))
+@settings(max_examples=30)
+def test_a_codeword_in_blocks_is_that_of_the_whole_updates(size, chunks, blocks):
+    begin = pair(size)[0]
+    ends = [(pair(size, seed=chunk)[1], 1 + chunk) for chunk in range(chunks)]
+    rows = tuple(tuple(0.5 + chunk + block for block in range(blocks)) for chunk in range(chunks))
+    updates = {chunk: update_of(begin, end, samples) for chunk, (end, samples) in enumerate(ends)}
+    twin = encode(range(chunks), rows, updates)
+    np.testing.assert_allclose(
+        mixed(begin, ends, Mix(tuple(range(chunks)), rows)), twin, rtol=1e-4, atol=1e-4
+    )

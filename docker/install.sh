@@ -1,0 +1,62 @@
+#!/bin/sh
+# Installs at the versions of constraints.txt: from docker/wheels alone where it holds wheels (no network is needed
+# then), from the package index otherwise. Run while an image is built, from the repository's root.
+#   install.sh torch [requirement]   torch and what it needs
+#   install.sh needs                 what fedgc needs besides
+#   install.sh postgresql            the driver of that database
+#   install.sh fedgc                 fedgc itself
+set -eu
+part=$1
+python=/opt/fedgc/bin/python
+packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+
+install() {
+    if ls docker/wheels/*.whl >/dev/null 2>&1; then
+        set -- --no-index --find-links docker/wheels "$@"
+    else
+        set -- --only-binary :all: "$@"
+    fi
+    # Debian's pip, as it lies: the image itself has none.
+    PYTHONPATH=$(echo /usr/share/python-wheels/pip-*.whl) "$python" -m pip install --no-cache-dir \
+        --disable-pip-version-check --root-user-action ignore --constraint constraints.txt "$@"
+}
+
+requirements() {
+    "$python" -c '
+import sys, tomllib
+project = tomllib.load(open("pyproject.toml", "rb"))["project"]
+extra = sys.argv[1]
+print("\n".join(project["optional-dependencies"][extra] if extra else project["dependencies"]))
+' "$1" >/tmp/requirements.txt
+    install --requirement /tmp/requirements.txt
+    rm /tmp/requirements.txt
+}
+
+slim() { # a fifth of these packages is their own tests
+    for package in "$@"; do
+        find "$packages/$package" -type d -name tests -prune -exec rm -r {} +
+    done
+}
+
+case $part in
+torch)
+    install "${2:-torch}"
+    slim sympy networkx
+    ;;
+needs)
+    requirements ""
+    slim numpy scipy sklearn
+    rm -f /opt/fedgc/bin/uv /opt/fedgc/bin/uvx # by which Flower would install an app's needs as it runs: that is off
+    ;;
+postgresql)
+    requirements postgresql
+    ;;
+fedgc)
+    install --no-deps .
+    rm -rf build ./*.egg-info fedgc
+    ;;
+*)
+    echo "install.sh: saw '$part', needed torch, needs, postgresql or fedgc" >&2
+    exit 2
+    ;;
+esac

@@ -1,0 +1,104 @@
+"""`fedgc deploy`: what containers start, and ask of themselves. Words come from the environment.
+
+May import: typer; flower.deployed, once a command is called.
+"""
+
+import os
+import sys
+import time
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from fedgc.flower.deployed import Started
+
+deploy = typer.Typer(help="Start a server or a device of a fleet; containers do.", no_args_is_help=True)
+
+
+class Role(StrEnum):
+    """Whose health."""
+
+    server = "server"
+    device = "device"
+
+
+Keys = Annotated[Path, typer.Option(envvar="FEDGC_KEYS", help="The folder with its keys.")]
+State = Annotated[Path, typer.Option(envvar="FEDGC_STATE", help="The folder that outlives it.")]
+Cache = Annotated[Path, typer.Option(envvar="FEDGC_CACHE", help="The folder for finished chunks.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="Encrypt nothing; on loopback alone.")]
+
+
+@deploy.command("server")
+def server(
+    advertise: Annotated[str, typer.Option(envvar="FEDGC_ADVERTISE", help="The address devices dial.")] = "",
+    host: Annotated[str, typer.Option(envvar="FEDGC_HOST", help="Where to listen.")] = "127.0.0.1",
+    keys: Keys = Path("/keys"),
+    state: State = Path("/state"),
+    insecure: Insecure = False,
+) -> None:
+    """Check what a server needs, then become its SuperLink.
+
+    Example: fedgc deploy server --advertise fl.example.org:443
+    """
+    from fedgc.flower.deployed import ServerPlace
+
+    place = ServerPlace(advertise, keys, state, host, insecure)
+    sys.stderr.write(f"fedgc server: {place.check(time.time())}\n")
+    place.configure(Path(os.environ.get("FLWR_HOME", state / "flower")))
+    _become(place.program(), state)
+
+
+@deploy.command("device")
+def device(  # noqa: PLR0913, PLR0917  each is one word of the command line
+    server: Annotated[str, typer.Option(envvar="FEDGC_SERVER", help="The address to dial.")] = "",
+    name: Annotated[str, typer.Option(envvar="FEDGC_NAME", help="What people call this device.")] = "",
+    keys: Keys = Path("/keys"),
+    state: State = Path("/state"),
+    cache: Cache = Path("/cache"),
+    node_config: Annotated[
+        str, typer.Option(envvar="FEDGC_NODE_CONFIG", help="More of Flower's node config, as key=value.")
+    ] = "",
+    insecure: Insecure = False,
+) -> None:
+    """Check what a device needs, then become its SuperNode.
+
+    Example: fedgc deploy device --server fl.example.org:443 --name ward-3
+    """
+    from fedgc.flower.deployed import DevicePlace
+
+    place = DevicePlace(server, name, keys, state, cache, node_config, insecure)
+    sys.stderr.write(f"fedgc device: {place.check(time.time)}\n")
+    _become(place.program(), state)
+
+
+@deploy.command("health")
+def health(
+    role: Annotated[Role, typer.Argument(help="Whose.")],
+    keys: Keys = Path("/keys"),
+    state: State = Path("/state"),
+    cache: Cache = Path("/cache"),
+    insecure: Insecure = False,
+) -> None:
+    """Say whether a server or a device that runs here does its work; exit code 1 where it does not.
+
+    Example: fedgc deploy health device
+    """
+    from fedgc.flower.deployed import device_health, server_health
+
+    if role is Role.server:
+        said = server_health(keys, state, insecure=insecure)
+    else:
+        said = device_health(state, cache, time.time())
+    sys.stdout.write(f"{said}\n")
+
+
+def _become(program: "Started", state: Path) -> None:
+    from fedgc.flower.deployed import remember
+
+    remember(state, os.getpid())
+    beside = str(Path(sys.executable).parent)
+    paths = {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
+    os.execvpe(program.words[0], program.words, {**os.environ, **paths, **program.environment})  # noqa: S606

@@ -1,0 +1,319 @@
+"""`fedgc doctor`: looks at what a run needs on this machine and at a SuperLink, and says what to do.
+
+Each check returns one finding and changes nothing. What is merely not there yet is no fault.
+
+May import: flower.superlink, flower.app, store, cli; config, errors; rich. torch inside one check.
+"""
+
+import json
+import os
+import shutil
+import socket
+import ssl
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final, Literal
+
+from cryptography import x509
+from rich.table import Table
+
+from fedgc.cli.run import named
+from fedgc.cli.settings import GIVEN, settle
+from fedgc.cli.up import NAME as UP
+from fedgc.cli.view import terminal
+from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.flower.app import MANIFEST, Setting, app_in
+from fedgc.flower.local import NAME as LOCAL
+from fedgc.flower.superlink import Connection, connection
+from fedgc.messages import WIRE_VERSION
+from fedgc.store.database import Store
+from fedgc.store.engine import default_path
+
+OLDEST_PYTHON: Final = (3, 11)
+FLOWER: Final = "1.41"
+LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
+PROGRAMS: Final = ("flwr", "flower-superlink", "flower-supernode")
+LEAST_DISK_BYTES: Final = 1 << 30
+CLOCK_S: Final = 5.0  # certificates and Flower's times to live are judged by the clocks of both sides
+EXPIRES_S: Final = 14 * 86_400.0
+WAIT_S: Final = 5.0
+
+Grade = Literal["ok", "warning", "wrong"]
+MARKS: Final[Mapping[Grade, str]] = {"ok": "green", "warning": "yellow", "wrong": "red"}
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What a check saw, and what to do where that is not well."""
+
+    what: str
+    grade: Grade
+    saw: str
+    do: str = ""
+
+
+Check = Callable[[], Finding]
+
+
+def examine(given: Mapping[str, Setting], superlink: str | None, *, as_json: bool) -> None:
+    """Print every finding; raise EdgeFailed where one is wrong."""
+    app = app_in(Path.cwd())
+    config = settle([*([(MANIFEST, app.settings)] if app else []), (GIVEN, given)]).config
+    found = [each() for each in here(config)]
+    if superlink is not None:
+        found += there(superlink)
+    if as_json:
+        sys.stdout.write(json.dumps({"findings": [asdict(each) for each in found]}, indent=1) + "\n")
+    else:
+        terminal().print(_table(found))
+    wrong = [each.what for each in found if each.grade == "wrong"]
+    if wrong:
+        raise EdgeFailed(f"doctor: something is wrong with {', '.join(wrong)}")
+
+
+def here(config: RunConfig) -> Sequence[Check]:
+    """Return the checks of this machine."""
+    return (
+        python,
+        torch,
+        lambda: gpu(config.device),
+        flower,
+        lambda: port(config.bind),
+        disk,
+        store,
+        clock,
+    )
+
+
+def there(name: str) -> list[Finding]:
+    """Look at a SuperLink: each check only where the one before it went well."""
+    try:
+        with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+            asked = named(name, Path(folder))
+            where = connection(LOCAL if name == UP else name, asked.environment)
+            findings = [certificates(where), reached(where)]
+            if all(each.grade != "wrong" for each in findings):
+                findings.append(both_versions(name, lambda: asked.ask("list")))
+            return findings
+    except Unusable as error:
+        return [Finding("SuperLink", "wrong", str(error), "name it in Flower's configuration")]
+
+
+# ---- this machine
+
+
+def python() -> Finding:
+    """The interpreter is new enough."""
+    saw = f"{sys.version.split()[0]} at {sys.executable}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Finding("Python", "wrong", saw, f"use {'.'.join(map(str, OLDEST_PYTHON))} or newer")
+    return Finding("Python", "ok", saw)
+
+
+def torch() -> Finding:
+    """Torch is there, and computes."""
+    try:
+        from fedgc.train.devices import build
+
+        return Finding("torch", "ok", build())
+    except Exception as error:  # a broken build raises what it likes
+        said = f"{type(error).__name__}: {error}".split("\n")[0]
+        return Finding("torch", "wrong", said, "install torch for this interpreter")
+
+
+def gpu(wanted: str) -> Finding:
+    """What the setting `device` asks for is there, and no card is left unused."""
+    try:
+        from fedgc.train.devices import choose
+
+        chosen = choose(wanted)
+    except FedgcError as error:
+        return Finding("GPU", "wrong", str(error), "set device=auto, or install torch for that device")
+    except Exception as error:  # torch is broken: its own finding says so
+        return Finding("GPU", "wrong", f"{type(error).__name__}: {error}", "see torch")
+    card = shutil.which("nvidia-smi") is not None
+    if chosen.type == "cpu" and card and wanted == "auto":
+        return Finding("GPU", "warning", "a card, and a torch that cannot use it", "install torch for CUDA")
+    return Finding("GPU", "ok", f"training runs on {chosen}")
+
+
+def flower() -> Finding:
+    """Flower is there, in the version that fedgc speaks with, with its programs."""
+    try:
+        seen = version("flwr")
+    except PackageNotFoundError:
+        return Finding("Flower", "wrong", "none", f"install flwr {FLOWER}")
+    beside = Path(sys.executable).parent
+    missing = [each for each in PROGRAMS if not (beside / each).exists()]
+    saw = f"flwr {seen}, fedgc {version('fedgc')}, wire version {WIRE_VERSION}"
+    if missing:
+        return Finding("Flower", "wrong", f"{saw}, without {', '.join(missing)}", "install flwr again")
+    if not seen.startswith(f"{FLOWER}."):
+        return Finding("Flower", "wrong", saw, f"install flwr {FLOWER}")
+    return Finding("Flower", "ok", saw)
+
+
+def port(bind: str) -> Finding:
+    """The listener can have the address that the setting `bind` names."""
+    host, _, number = bind.rpartition(":")
+    try:
+        with socket.create_server((host.strip("[]"), int(number))) as bound:
+            return Finding("ports", "ok", f"{bind} can be had ({bound.getsockname()[1]})")
+    except (OSError, ValueError, OverflowError) as error:
+        said = getattr(error, "strerror", None) or error
+        return Finding("ports", "wrong", f"{bind}: {said}", "set bind to an address and port that are free")
+
+
+def disk() -> Finding:
+    """There is room for the store, checkpoints and what devices keep."""
+    folder = default_path(os.environ).parent
+    there_already = next(each for each in (folder, *folder.parents) if each.exists())
+    free = shutil.disk_usage(there_already).free
+    saw = f"{free / 1e9:.1f} GB free in {folder}"
+    if not os.access(there_already, os.W_OK):
+        return Finding("disk", "wrong", f"{there_already} cannot be written", "set XDG_STATE_HOME")
+    if free < LEAST_DISK_BYTES:
+        return Finding("disk", "warning", saw, "make room, or set XDG_STATE_HOME and checkpoint-dir")
+    return Finding("disk", "ok", saw)
+
+
+def store() -> Finding:
+    """The store can be opened and is whole; that there is none yet is well."""
+    try:
+        with Store.open(reads_only=True) as opened:
+            health = opened.check()
+    except Unusable as error:
+        grade: Grade = "ok" if "saw nothing there" in str(error) else "wrong"
+        return Finding("store", grade, str(error), "" if grade == "ok" else "see `fedgc store check`")
+    except FedgcError as error:
+        return Finding("store", "wrong", str(error), "see `fedgc store check`; FEDGC_DB names another")
+    saw = f"{health.name}: {health.runs} runs, {health.rounds} rounds"
+    if health.faults:
+        return Finding("store", "wrong", f"{saw}; {'; '.join(health.faults)}", "restore a backup")
+    return Finding("store", "ok", saw)
+
+
+def clock() -> Finding:
+    """The clock is not behind what the store was told, nor known not to be kept right."""
+    ahead_s = _newest() - time.time()
+    if ahead_s > CLOCK_S:
+        return Finding("clock", "wrong", f"{ahead_s:.0f} s behind the store's newest row", "set the clock")
+    if _kept_right() is False:
+        return Finding("clock", "warning", "it is not synchronised", "turn time synchronisation on")
+    return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
+
+
+def _newest() -> float:
+    try:
+        with Store.open(reads_only=True) as opened:
+            return max((each.heard for each in opened.runs(1)), default=0.0)
+    except FedgcError:
+        return 0.0
+
+
+def _kept_right() -> bool | None:
+    """Return what the system says of its clock's synchronisation; None where it says nothing."""
+    program = shutil.which("timedatectl")
+    if program is None:
+        return None
+    words = [program, "show", "--property=NTPSynchronized", "--value"]
+    try:
+        said = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)  # noqa: S603
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return {"yes": True, "no": False}.get(said.stdout.strip())
+
+
+# ---- a SuperLink
+
+
+def certificates(where: Connection) -> Finding:
+    """The certificates that the connection names are there, and last."""
+    if where.insecure and where.address.rpartition(":")[0] in LOOPBACK:
+        return Finding("certificates", "ok", f"none, and {where.address} is this machine")
+    if where.insecure:
+        return Finding(
+            "certificates", "warning", f"{where.address} without TLS", "use TLS beyond one machine"
+        )
+    if where.certificates is None:
+        return Finding("certificates", "ok", "those of the system")
+    try:
+        found = x509.load_pem_x509_certificates(where.certificates.read_bytes())
+    except (OSError, ValueError) as error:
+        return Finding("certificates", "wrong", f"{where.certificates}: {error}", "get it from the server")
+    left_s = min(each.not_valid_after_utc.timestamp() for each in found) - time.time()
+    saw = f"{where.certificates}: {left_s / 86_400:.0f} days left"
+    if left_s <= 0:
+        return Finding("certificates", "wrong", saw, "get a new one from the server")
+    if left_s < EXPIRES_S:
+        return Finding("certificates", "warning", saw, "have a new one made in time")
+    return Finding("certificates", "ok", saw)
+
+
+def reached(where: Connection) -> Finding:
+    """The SuperLink answers, over TLS where it should, and both clocks agree."""
+    try:
+        date = _date(where)
+    except ssl.SSLError as error:
+        return Finding(
+            "SuperLink", "wrong", f"{where.address}: {error}", "see the certificates of both sides"
+        )
+    except (OSError, HTTPException) as error:
+        return Finding("SuperLink", "wrong", f"{where.address}: {error}", "start it, or open the way to it")
+    if date is None:
+        return Finding("SuperLink", "warning", f"{where.address} answers, and tells no time", "")
+    apart_s = abs(date - time.time())
+    saw = f"{where.address} answers, the clocks are {apart_s:.0f} s apart"
+    if apart_s > CLOCK_S:
+        return Finding("SuperLink", "wrong", saw, "set the clock of one of the two")
+    return Finding("SuperLink", "ok", saw)
+
+
+def _date(where: Connection) -> float | None:
+    """Return the time that the SuperLink's web server tells."""
+    if where.insecure:
+        asked = HTTPConnection(where.address, timeout=WAIT_S)
+    else:
+        trusted = str(where.certificates) if where.certificates else None
+        context = ssl.create_default_context(cafile=trusted)
+        asked = HTTPSConnection(where.address, timeout=WAIT_S, context=context)
+    try:
+        asked.request("HEAD", "/")
+        told = asked.getresponse().getheader("Date")
+    finally:
+        asked.close()
+    return parsedate_to_datetime(told).timestamp() if told else None
+
+
+def both_versions(name: str, ask: Callable[[], object]) -> Finding:
+    """The SuperLink takes this Flower's calls: it refuses versions that do not go together.
+
+    The versions of fedgc itself meet at a device's first hello, and there another wire version is refused.
+    """
+    try:
+        ask()
+    except EdgeFailed as error:
+        return Finding("versions", "wrong", str(error), f"log in, or have flwr {FLOWER} on both sides")
+    return Finding(
+        "versions", "ok", f"{name} takes flwr {version('flwr')}; devices need fedgc {version('fedgc')}"
+    )
+
+
+def _table(found: Sequence[Finding]) -> Table:
+    table = Table(title="What a run needs")
+    for column in ("check", "grade"):
+        table.add_column(column, no_wrap=True)
+    for column in ("seen", "to do"):
+        table.add_column(column)
+    for each in found:
+        table.add_row(each.what, f"[{MARKS[each.grade]}]{each.grade}", each.saw, each.do)
+    return table

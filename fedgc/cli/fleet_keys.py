@@ -1,0 +1,69 @@
+"""`fedgc keys tls` and `device`: what a deployment's keys are, and who is let in.
+
+May import: flower.keyring, flower.register, errors.
+"""
+
+import json
+import sys
+import time
+from pathlib import Path
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.flower.keyring import Keyring
+from fedgc.flower.register import register, revoke
+
+
+def certificates(folder: Path, names: tuple[str, ...], days: int, *, renew: bool, as_json: bool) -> None:
+    """Make, renew or show the certificates."""
+    ring = Keyring(folder)
+    _make_or_renew(ring, names, days, renew=renew)
+    _show(ring, as_json=as_json)
+
+
+def device_key(folder: Path, name: str, superlink: str, action: str, *, as_json: bool) -> None:
+    """Make or show a device's key; `action` may be to register or to revoke it."""
+    ring = Keyring(folder)
+    key = ring.device(name) if action == "revoke" else ring.make_device(name)
+    if action == "register":
+        register(key, superlink)
+    if action == "revoke":
+        revoke(key, superlink)
+    about = {"name": name, "folder": str(key.folder), "key": key.print(), "node": key.node}
+    stands = "not registered" if key.node is None else f"registered as {key.node}"
+    line = f"device {name}: {about['key']}, {stands}, in {key.folder}"
+    sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else line}\n")
+
+
+def _make_or_renew(ring: Keyring, names: tuple[str, ...], days: int, *, renew: bool) -> None:
+    now = time.time()
+    if not ring.has_authority:
+        if not names:
+            raise Unusable(f"keys tls: no authority in {ring.folder} yet; needed the names that devices dial")
+        ring.begin(names, now, days)
+        return
+    had = ring.standing().proxy.names
+    if renew:
+        ring.renew(names or had, now, days)
+    elif names and set(names) != set(had):
+        raise Unusable(f"keys tls: the certificate is for {', '.join(had)}; --renew replaces it")
+
+
+def _show(ring: Keyring, *, as_json: bool) -> None:
+    stands, now = ring.standing(), time.time()
+    about = {
+        "folder": str(ring.folder),
+        "authority_ends": stands.authority.ends.isoformat(),
+        "names": list(stands.proxy.names),
+        "ends": stands.proxy.ends.isoformat(),
+        "days_left": stands.proxy.days_left(now),
+    }
+    if as_json:
+        sys.stdout.write(json.dumps(about, indent=1) + "\n")
+    else:
+        sys.stdout.write(
+            f"authority    until {stands.authority.ends:%Y-%m-%d}, {stands.authority.days_left(now)} days\n"
+            f"certificate  until {stands.proxy.ends:%Y-%m-%d}, {stands.proxy.days_left(now)} days, "
+            f"for {', '.join(stands.proxy.names)}\n"
+        )
+    if stands.proxy.days_left(now) < 0:
+        raise EdgeFailed(f"certificate: it ended on {stands.proxy.ends:%Y-%m-%d}; --renew signs a new one")

@@ -1,0 +1,149 @@
+"""`fedgc model`: which versions of a run's model there are, one of them for others, one to go on from.
+
+May import: store, train.export, flower.layout, task, cli; config, errors; rich.
+"""
+
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+from rich.table import Table
+
+from fedgc.cli.history import ALIVE_S
+from fedgc.cli.view import megabytes, terminal
+from fedgc.config import RunConfig
+from fedgc.errors import Unusable
+from fedgc.store import checkpoint
+from fedgc.store.checkpoint import Saved
+from fedgc.store.database import Store
+from fedgc.store.engine import runs_folder
+from fedgc.store.reading import LATEST
+from fedgc.store.records import Decided
+from fedgc.store.views import Run
+
+SHORT: Final = 12  # digits of a digest that a person compares
+
+
+def show(run: str | None, *, as_json: bool) -> None:
+    """Print the versions that are kept."""
+    with Store.open(reads_only=True) as store:
+        found = store.run(run or LATEST)
+        metrics = _metrics(store, found)
+    saved = _listed(found)
+    if as_json:
+        rows = [_figures(each, metrics) for each in saved]
+        sys.stdout.write(json.dumps({"run": found.run, "versions": rows}, indent=1) + "\n")
+    else:
+        terminal().print(_table(found, saved, metrics))
+
+
+def export(path: Path, run: str | None, version: int | None) -> None:
+    """Write a version as a file that needs no fedgc."""
+    with Store.open(reads_only=True) as store:
+        found = store.run(run or LATEST)
+        metrics = _metrics(store, found)
+    chosen = _chosen(found, version)
+    _write(path, found, chosen, {**_figures(chosen, metrics), "run": found.run, "task": found.task})
+    sys.stdout.write(f"version {chosen.version} of {found.run}, round {chosen.round}, written to {path}\n")
+
+
+def restore(run: str | None, version: int) -> None:
+    """Make a version the newest one."""
+    with Store.open() as store:
+        found = store.run(run or LATEST)
+        if found.state == "running" and time.time() - found.heard < ALIVE_S:
+            raise Unusable(f"run {found.run}: saw it running, needed it to be over")
+        saved = checkpoint.restore(_folder(found), version)
+        reason = f"version {version}, of round {saved.round}, is the one to go on from"
+        store.write(Decided(time.time(), found.run, saved.round, "restore", {"version": version}, reason))
+    sys.stdout.write(f"{reason}: `fedgc run --resume {found.run}`\n")
+
+
+def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None:
+    from fedgc.task import named  # torch is imported only here, where a model is made
+    from fedgc.train import export as models
+
+    models.check_path(path)
+    config = _config(run)
+    vector = checkpoint.load(saved.path.parent, saved.version).model
+    sys.path.insert(0, str(Path.cwd()))  # where a task of the user's lies, as for the run itself
+    task = named(config.task, config)
+    if config.clients == "stock":
+        from fedgc.flower.layout import Layout
+
+        first = {name: tensor.cpu().numpy() for name, tensor in models.first_state(task, config).items()}
+        models.write_model(path, Layout.of(first).arrays(vector), about)
+    else:
+        models.write_model(path, models.state_of(task, config, vector), about)
+
+
+def _config(run: Run) -> RunConfig:
+    """Return the run's settings, on this machine's processor."""
+    known = set(RunConfig().table())
+    had = {name: value for name, value in run.settings.items() if name in known}
+    return RunConfig.read({**had, "device": "cpu"})
+
+
+def _folder(run: Run) -> Path:
+    return runs_folder(str(run.settings.get("checkpoint-dir", "")), os.environ) / run.run
+
+
+def _listed(run: Run) -> tuple[Saved, ...]:
+    saved = checkpoint.listed(_folder(run))
+    if not saved:
+        raise Unusable(
+            f"run {run.run}: saw no version in {_folder(run)}, needed one; keep-checkpoints says why"
+        )
+    return saved
+
+
+def _chosen(run: Run, version: int | None) -> Saved:
+    """Return the version asked for, or the newest of those that were not put aside."""
+    saved = _listed(run)
+    if version is None:
+        return max(
+            (each for each in saved if not each.aside), key=lambda each: each.version, default=saved[-1]
+        )
+    for each in saved:
+        if each.version == version:
+            return each
+    kept = ", ".join(str(each.version) for each in saved)
+    raise Unusable(
+        f"run {run.run}: saw versions {kept}, needed {version}; keep-checkpoints = all keeps every one"
+    )
+
+
+def _metrics(store: Store, run: Run) -> Mapping[int, Mapping[str, float]]:
+    return {each.row.round: each.row.metrics for each in store.rounds(run.run)}
+
+
+def _figures(saved: Saved, metrics: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+    return {
+        "version": saved.version,
+        "round": saved.round,
+        "digest": saved.digest,
+        "size_bytes": saved.size_bytes,
+        "metrics": dict(metrics.get(saved.round, {})),
+        "aside": saved.aside,
+    }
+
+
+def _table(run: Run, saved: tuple[Saved, ...], metrics: Mapping[int, Mapping[str, float]]) -> Table:
+    table = Table(title=f"Versions of {run.run}")
+    for column in ("version", "round", "digest", "size", "figures", ""):
+        table.add_column(column, no_wrap=True)
+    for each in saved:
+        figures = ", ".join(f"{name} {value:.4g}" for name, value in metrics.get(each.round, {}).items())
+        table.add_row(
+            str(each.version),
+            str(each.round),
+            each.digest[:SHORT],
+            megabytes(each.size_bytes),
+            figures or "not measured",
+            "put aside" if each.aside else "",
+        )
+    return table

@@ -1,0 +1,83 @@
+"""Tables as files: CSV by the standard library, Parquet by pyarrow.
+
+A file is written under another name and takes its own when it is whole; one that is there is never replaced.
+
+May import: rows; errors; pyarrow.
+"""
+
+import csv
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.export.rows import Column, Table
+
+
+def write_csv(tables: Sequence[Table], folder: Path) -> list[Path]:
+    """Write each table as a file of its name."""
+    return [_csv(table, folder / f"{table.name}.csv") for table in _all_free(tables, folder, "csv")]
+
+
+def write_parquet(tables: Sequence[Table], folder: Path) -> list[Path]:
+    """Write each table as a file of its name, a row group for each part."""
+    return [
+        _parquet(table, folder / f"{table.name}.parquet") for table in _all_free(tables, folder, "parquet")
+    ]
+
+
+def _all_free(tables: Sequence[Table], folder: Path, ending: str) -> Sequence[Table]:
+    for table in tables:
+        path = folder / f"{table.name}.{ending}"
+        if path.exists():
+            raise Unusable(f"{path}: saw a file there, needed a folder without it")
+    return tables
+
+
+def _csv(table: Table, path: Path) -> Path:
+    with _whole(path) as unfinished, unfinished.open("w", newline="", encoding="utf-8") as opened:
+        writer = csv.writer(opened)
+        writer.writerow([column.name for column in table.columns])
+        for part in table.parts:
+            writer.writerows(part)
+    return path
+
+
+def _parquet(table: Table, path: Path) -> Path:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise Unusable(
+            f"export parquet: saw no pyarrow ({error}), needed it: pip install 'fedgc[parquet]'"
+        ) from error
+    kinds = {str: pa.string(), int: pa.int64(), float: pa.float64()}
+    schema = pa.schema([(column.name, kinds[column.kind]) for column in table.columns])
+    with _whole(path) as unfinished, parquet.ParquetWriter(unfinished, schema) as writer:
+        for part in table.parts:
+            columns = _turned(part, table.columns)
+            writer.write_table(
+                pa.table(
+                    [pa.array(one, kind) for one, kind in zip(columns, schema.types, strict=True)],
+                    schema=schema,
+                )
+            )
+    return path
+
+
+def _turned(part: Sequence[Sequence[Any]], columns: Sequence[Column]) -> list[Sequence[Any]]:
+    return [list(column) for column in zip(*part, strict=True)] if part else [[] for _ in columns]
+
+
+@contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    unfinished = path.with_name(f".{path.name}.unfinished")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        yield unfinished
+        unfinished.replace(path)
+    except OSError as error:
+        raise EdgeFailed(f"{path}: {error.strerror or error}, needed to write it") from error
+    finally:
+        unfinished.unlink(missing_ok=True)

@@ -1,0 +1,61 @@
+"""A run for MLflow: settings as parameters, measures round by round, under the run's own name.
+
+MLflow tells its makers what is done with it unless it is told not to; here it is told not to.
+
+May import: rows; store, errors; mlflow.
+"""
+
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any, Final
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.export.rows import measures
+from fedgc.store.views import Round, Run
+
+EXPERIMENT: Final = "fedgc"
+TAG: Final = "fedgc.run"
+BATCH: Final = 1000  # measures that a tracking server takes at once
+_STATES: Final = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}
+
+
+def log_run(run: Run, rounds: Iterable[Round], tracking: str) -> str:
+    """Log a run to a tracking address (a path is an SQLite file), and return MLflow's id of it."""
+    tracking = tracking if "://" in tracking else f"sqlite:///{Path(tracking).absolute()}"
+    os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ImportError as error:
+        raise Unusable(
+            f"export mlflow: saw no mlflow ({error}), needed it: pip install 'fedgc[mlflow]'"
+        ) from error
+    try:
+        return _logged(MlflowClient(tracking_uri=tracking), run, rounds)
+    except (MlflowException, OSError) as error:
+        raise EdgeFailed(f"mlflow at {tracking}: {str(error).splitlines()[0]}") from error
+
+
+def _logged(client: Any, run: Run, rounds: Iterable[Round]) -> str:  # noqa: ANN401  (its type is an extra's)
+    from mlflow.entities import Metric, Param
+
+    known = client.get_experiment_by_name(EXPERIMENT)
+    experiment = known.experiment_id if known else client.create_experiment(EXPERIMENT)
+    if client.search_runs([experiment], f"tags.`{TAG}` = '{run.run}'", max_results=1):
+        raise Unusable(f"mlflow: saw run {run.run} there, needed a place without it")
+    began = round(run.started * 1000)
+    made = client.create_run(experiment, began, {TAG: run.run, "fedgc.task": run.task}, run.run).info.run_id
+    client.log_batch(made, params=[Param(name, str(value)) for name, value in run.settings.items()])
+    waiting: list[Any] = []
+    for each in rounds:
+        row = each.row
+        ended = round((row.started + row.working_s + row.collecting_s) * 1000)
+        waiting += [Metric(name, value, ended, row.round) for name, value in measures(each).items()]
+        while len(waiting) >= BATCH:
+            client.log_batch(made, metrics=waiting[:BATCH])
+            del waiting[:BATCH]
+    client.log_batch(made, metrics=waiting)
+    if run.state != "running":
+        client.set_terminated(made, _STATES.get(run.state, "FAILED"), round((run.ended or run.heard) * 1000))
+    return str(made)

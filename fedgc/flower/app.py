@@ -1,0 +1,85 @@
+"""A Flower app of the user's: a folder with a `pyproject.toml` that says where its two apps are.
+
+What lies in `[tool.flwr.app.config]` are the run's settings. Flower refuses to override what is not listed
+there, so an app that is submitted is a copy that lists all of them.
+
+May import: the standard library, tomli_w; config, errors.
+"""
+
+import json
+import re
+import shutil
+import tomllib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import tomli_w
+
+from fedgc.config import RunConfig
+from fedgc.errors import Unusable
+
+Setting = str | int | float
+
+MANIFEST: Final = "pyproject.toml"
+CARRIED: Final = ("**/*.py", "**/*.md", "LICENSE")  # where an app does not say what its bundle carries
+
+
+def toml_value(value: Setting) -> str:
+    """Return `value` as TOML.
+
+    >>> toml_value("auto"), toml_value(3), toml_value(0.5)
+    ('"auto"', '3', '0.5')
+    """
+    return json.dumps(value, ensure_ascii=False)
+
+
+@dataclass(frozen=True, slots=True)
+class App:
+    """An app in a folder, and the settings that it lists."""
+
+    folder: Path
+    settings: Mapping[str, Setting]
+
+    def write(self, folder: Path, settings: Mapping[str, Setting]) -> Path:
+        """Copy what the app's bundle carries to a new folder, with these settings over the defaults."""
+        manifest = _manifest(self.folder)
+        about = manifest["tool"]["flwr"]["app"]
+        for path in self._carried(about.get("fab-include", CARRIED)):
+            copy = folder / path.relative_to(self.folder)
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, copy)
+        about["config"] = {**RunConfig().table(), **settings}
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / MANIFEST).write_text(tomli_w.dumps(manifest))
+        return folder
+
+    def _carried(self, patterns: tuple[str, ...] | list[str]) -> Iterator[Path]:
+        found = {path for pattern in patterns for path in self.folder.glob(pattern) if path.is_file()}
+        for path in sorted(found):
+            inside = path.relative_to(self.folder)
+            if not any(re.match(r"\.|__pycache__", part) for part in inside.parts[:-1]):
+                yield path
+
+
+def app_in(folder: Path) -> App | None:
+    """Return the app that lies in this folder, if one does; raise Unusable where its settings are none."""
+    if not (folder / MANIFEST).is_file():
+        return None
+    app = _manifest(folder).get("tool", {}).get("flwr", {}).get("app", {})
+    if "serverapp" not in app.get("components", {}):
+        return None
+    settings = app.get("config", {})
+    try:
+        RunConfig.read(settings)
+    except Unusable as error:
+        raise Unusable(f"{folder / MANIFEST}: [tool.flwr.app.config]: {error}") from error
+    return App(folder, settings)
+
+
+def _manifest(folder: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads((folder / MANIFEST).read_text())
+    except (OSError, ValueError) as error:
+        raise Unusable(f"{folder / MANIFEST}: cannot be read: {error}") from error

@@ -1,0 +1,182 @@
+"""Runs on a SuperLink: submit, follow, stop, ask. Which SuperLink is a name in Flower's own configuration.
+
+Flower keeps the connections that a user has (address, certificate) in `config.toml` of its home, and its
+program `flwr` reads them: so who has logged in there needs nothing more here, and nothing of it is copied.
+
+May import: the standard library, fedgc.errors. It talks to Flower through its programs.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import IO, Any, Final
+
+from fedgc.errors import EdgeFailed, Unusable, nearest
+
+SUBMIT_S: Final = 60.0  # a run that has not started by then never will
+POLL_S: Final = 0.05
+CONFIG: Final = "config.toml"
+LAST_WORDS: Final = 5  # lines of a log that an error quotes
+
+
+@dataclass(frozen=True, slots=True)
+class Connection:
+    """A SuperLink as Flower's configuration describes it."""
+
+    name: str
+    address: str
+    insecure: bool
+    certificates: Path | None
+
+
+def flower_home(environment: Mapping[str, str]) -> Path:
+    """Return where Flower keeps its configuration.
+
+    >>> flower_home({"FLWR_HOME": "/flower"}).as_posix()
+    '/flower'
+    """
+    return Path(environment.get("FLWR_HOME") or Path.home() / ".flwr")
+
+
+def connection(name: str, environment: Mapping[str, str]) -> Connection:
+    """Return the connection of this name; raise Unusable where there is none, or it is for simulations."""
+    path = flower_home(environment) / CONFIG
+    known = _connections(path)
+    found = known.get(name)
+    if found is None:
+        named = ", ".join(known) or "none"
+        raise Unusable(
+            f"SuperLink {name!r}: saw {named} in {path}, needed one of that name{nearest(name, known)}"
+        )
+    address = found.get("address")
+    if not isinstance(address, str) or not re.fullmatch(r".+:\d+", address):
+        raise Unusable(f"SuperLink {name!r} in {path}: saw address {address!r}, needed host:port")
+    certificates = found.get("root-certificates")
+    insecure = found.get("insecure") is True
+    return Connection(name, address, insecure, Path(certificates) if certificates else None)
+
+
+def _connections(path: Path) -> dict[str, Any]:
+    try:
+        table = tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        raise Unusable(f"Flower's configuration {path}: cannot be read ({error})") from error
+    return {name: each for name, each in table.get("superlink", {}).items() if isinstance(each, dict)}
+
+
+def tail(log: Path, lines: int = LAST_WORDS) -> str:
+    """Return the last lines of a log as one."""
+    every = log.read_text(errors="replace").splitlines()
+    return " | ".join(line.strip() for line in every[-lines:] if line.strip())
+
+
+class Superlink:
+    """A SuperLink by its name; logs of what is asked of it lie in `folder`."""
+
+    def __init__(
+        self,
+        name: str,
+        folder: Path,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self.name: Final = name
+        self.folder: Final = folder
+        self.environment: Final = {**os.environ, **environment}
+        self._streams: dict[int, subprocess.Popen[bytes]] = {}
+        self._asked = 0
+
+    def close(self) -> None:
+        """End what follows the runs; the runs go on."""
+        for stream in self._streams.values():
+            stream.kill()
+            stream.wait()
+        self._streams.clear()
+
+    def log(self, run: int) -> Path:
+        """Return the file in which a run's log is being written."""
+        return self.folder / f"run-{run}.log"
+
+    def submit(self, app: Path) -> int:
+        """Submit the app in this folder; return Flower's id of the run."""
+        self._asked += 1
+        log = self.folder / f"submit-{self._asked}.log"
+        with log.open("wb") as out:
+            stream = self._flwr(["run", str(app), self.name, "--stream"], out)
+        try:
+            run = self._started(stream, log)
+        except BaseException:
+            stream.kill()
+            stream.wait()
+            raise
+        self._streams[run] = stream
+        self.log(run).symlink_to(log.name)
+        return run
+
+    def _started(self, stream: subprocess.Popen[bytes], log: Path) -> int:
+        end = time.monotonic() + SUBMIT_S
+        while not (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
+            if stream.poll() is not None or time.monotonic() > end:
+                raise EdgeFailed(f"flwr run did not start a run; it said: {tail(log)}")
+            time.sleep(POLL_S)
+        return int(found.group(1))
+
+    def running(self, run: int) -> bool:
+        """Return whether the run's log is still being written: cheap, to be asked often."""
+        return self._streams[run].poll() is None
+
+    def wait(self, run: int, timeout_s: float) -> str:
+        """Wait for the end of a run and return its status, such as "finished:completed"."""
+        try:
+            self._streams[run].wait(timeout_s)
+        except subprocess.TimeoutExpired:
+            raise EdgeFailed(f"run {run} has not ended after {timeout_s:.0f} s") from None
+        return self.status(run)
+
+    def status(self, run: int) -> str:
+        """Ask Flower for the status of a run (this starts a program: about a second)."""
+        answer = self.ask("list", "--run-id", str(run))
+        return str(answer["runs"][0]["status"])
+
+    def stop(self, run: int) -> None:
+        """Ask Flower to stop a run."""
+        self._ask("stop", str(run))
+
+    def ask(self, *words: str) -> dict[str, Any]:
+        """Return what Flower answers, or raise EdgeFailed with what it said instead."""
+        said = self._ask(*words)
+        try:
+            answer = json.loads(said)
+        except ValueError:
+            answer = {}
+        if not (isinstance(answer, dict) and answer.get("success")):
+            raise EdgeFailed(f"flwr {words[0]} at SuperLink {self.name!r} said: {' '.join(said.split())}")
+        return answer
+
+    def _ask(self, *words: str) -> str:
+        with tempfile.TemporaryFile() as out:
+            self._flwr([*words, self.name, "--format", "json"], out).wait()
+            out.seek(0)
+            return out.read().decode(errors="replace")
+
+    def _flwr(self, arguments: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
+        # In a session of its own: Ctrl-C is for the one who asked, who then asks Flower to stop the run.
+        return subprocess.Popen(  # noqa: S603  Flower's own program
+            [str(Path(sys.executable).parent / "flwr"), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            env=self.environment,
+            cwd=self.folder,
+            start_new_session=True,
+        )

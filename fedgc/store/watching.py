@@ -1,0 +1,178 @@
+"""Questions of whoever watches a run: each is answered in the same time after ten rounds and ten thousand.
+
+A page is asked again with every round, so that none of these may read all device rows (there are devices
+times rounds of them). The history of a run is added up to stretches of rounds, as many as a picture has
+room for; what single devices did is read of the newest rounds alone.
+
+May import: sqlalchemy; tables, views, reading; history.
+"""
+
+import json
+from collections.abc import Collection
+from types import MappingProxyType
+from typing import Any, Final
+
+from sqlalchemy import Connection, Integer, RowMapping, Select, case, func, literal_column, or_, select
+
+from fedgc.history import DeviceRow
+from fedgc.store import tables
+from fedgc.store.reading import device_row, device_rows_where, metrics_of, run_id
+from fedgc.store.tables import Decision, DeviceRound
+from fedgc.store.views import Lately, Pulse, Stretch
+
+MEASURED_LATE: Final = 64  # rounds behind the newest in which a pulse still notices a new measurement
+_LEFT_OUT: Final = ("first", "last", "loss", "metrics", "mean_loss", "measured", "stretch")
+
+
+def pulse(connection: Connection, key: str) -> Pulse:
+    """Return what changes when anything of a run does; one that is equal means that nothing is new."""
+    at = run_id(connection, key)
+    of_run = tables.Round.run_id == at
+    last = func.coalesce(func.max(tables.Round.round), -1)
+    newest = connection.scalar(select(last).where(of_run)) or 0
+    lately = select(func.count(), func.coalesce(func.sum(func.length(tables.Round.metrics)), 0))
+    rounds = connection.execute(lately.where(of_run, tables.Round.round > newest - MEASURED_LATE)).one()
+    decided = connection.scalar(select(func.max(Decision.id)).where(Decision.run_id == at))
+    found = connection.execute(
+        select(tables.Run.key, tables.Run.state, tables.Run.present_at).where(tables.Run.id == at)
+    ).one()
+    return Pulse(found[0], found[1], found[2], (newest, *rounds, decided or 0))
+
+
+def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...]:
+    """Return a run's rounds in their order, added up to at most so many stretches of equal length."""
+    of_run = tables.Round.run_id == run_id(connection, key)
+    ends = select(func.min(tables.Round.round), func.max(tables.Round.round)).where(of_run)
+    first, last = connection.execute(ends).one()
+    if first is None:
+        return ()
+    width = _width(first, last, most)
+    number = (tables.Round.round // literal_column(str(width), Integer)).label("stretch")
+    added = select(number, *_sums()).where(of_run).group_by(number).order_by(number)
+    lines = connection.execute(added).mappings().all()
+    measured = [line["measured"] for line in lines if line["measured"] is not None]
+    chosen = select(tables.Round.round, tables.Round.metrics)
+    chosen = chosen.where(of_run, tables.Round.round.in_(measured))
+    metrics = dict(connection.execute(chosen).all())
+    return tuple(_stretch(line, metrics.get(line["measured"], "{}")) for line in lines)
+
+
+def lately(connection: Connection, key: str, rounds: int) -> tuple[Lately, ...]:
+    """Return every device with work in the newest rounds of a run, and what it did in them together."""
+    ids = _newest(connection, key, rounds)
+    sums = (
+        func.sum(getattr(DeviceRound, name)).label(name)
+        for name in (
+            "finished", "counted", "steps", "busy_s", "upload_s", "up_bytes", "down_bytes", "control_bytes",
+            "refused",
+        )
+    )  # fmt: skip
+    counts = (func.count().label("rounds"), func.count(DeviceRound.failure).label("failures"))
+    added = select(DeviceRound.device_id, *counts, *sums).where(DeviceRound.round_id.in_(ids))
+    totals = added.group_by(DeviceRound.device_id).subquery()
+    names = ("key", "name", "site", "link", "last_seen")
+    of_device = tables.Device.id == totals.c.device_id
+    chosen = select(totals, *(getattr(tables.Device, name) for name in names)).join(tables.Device, of_device)
+    lines = connection.execute(chosen.order_by(tables.Device.id)).mappings()
+    return tuple(_lately(line) for line in lines)
+
+
+def strips(
+    connection: Connection, key: str, devices: Collection[str], rounds: int
+) -> tuple[tuple[int, DeviceRow], ...]:
+    """Return (round, row) of these devices in the newest rounds of a run, oldest first."""
+    ids = _newest(connection, key, rounds)
+    chosen = device_rows_where(DeviceRound.round_id.in_(ids), DeviceRound.device_id.in_(_ids(devices)))
+    return _numbered(connection, chosen.order_by(DeviceRound.round_id, DeviceRound.device_id))
+
+
+def faults(connection: Connection, key: str, rounds: int, limit: int) -> tuple[tuple[int, DeviceRow], ...]:
+    """Return (round, row) of each failure and refusal in the newest rounds, newest first."""
+    ids = _newest(connection, key, rounds)
+    went_wrong = or_(DeviceRound.failure.is_not(None), DeviceRound.refused > 0)
+    chosen = device_rows_where(DeviceRound.round_id.in_(ids), went_wrong)
+    newest_first = chosen.order_by(DeviceRound.round_id.desc(), DeviceRound.device_id)
+    return _numbered(connection, newest_first.limit(limit))
+
+
+def device_rounds(
+    connection: Connection, key: str, first: int, last: int
+) -> tuple[tuple[int, DeviceRow], ...]:
+    """Return (round, row) of every device in the rounds from `first` to `last`, both included."""
+    of_run = tables.Round.run_id == run_id(connection, key)
+    chosen = device_rows_where(of_run, tables.Round.round.between(first, last))
+    return _numbered(connection, chosen.order_by(tables.Round.round, DeviceRound.device_id))
+
+
+def _newest(connection: Connection, key: str, rounds: int) -> list[int]:
+    """Return the ids of the newest rounds: as numbers, with which every database finds their rows at once."""
+    chosen = select(tables.Round.id).where(tables.Round.run_id == run_id(connection, key))
+    return list(connection.scalars(chosen.order_by(tables.Round.round.desc()).limit(rounds)).all())
+
+
+def _ids(devices: Collection[str]) -> Select[int]:
+    return select(tables.Device.id).where(tables.Device.key.in_(devices))
+
+
+def _numbered(connection: Connection, chosen: Select[Any]) -> tuple[tuple[int, DeviceRow], ...]:
+    return tuple((line["round"], device_row(line)) for line in connection.execute(chosen).mappings())
+
+
+def _width(first: int, last: int, most: int) -> int:
+    """Return how many rounds a stretch has: 1, 2, 5, 10, ..., so that a picture seldom changes its scale.
+
+    >>> _width(1, 30, 240), _width(1, 10_000, 240), _width(9, 10, 1)
+    (1, 50, 20)
+    """
+    widths = (step * 10**scale for scale in range(len(str(last)) + 1) for step in (1, 2, 5))
+    return next((width for width in widths if last // width - first // width < most), last + 1)
+
+
+def _sums() -> list[Any]:
+    columns = tables.Round
+    is_skip = columns.outcome == "skipped"
+    moved = columns.up_bytes + columns.down_bytes + columns.control_bytes
+    added = (
+        "working_s", "collecting_s", "finished", "counted", "up_bytes", "down_bytes", "control_bytes",
+        "devices", "repairs",
+    )  # fmt: skip
+    return [
+        func.min(columns.round).label("first"),
+        func.max(columns.round).label("last"),
+        func.count().label("rounds"),
+        *(func.sum(getattr(columns, name)).label(name) for name in added),
+        *(
+            func.sum(case((columns.outcome == outcome, 1), else_=0)).label(outcome)
+            for outcome in ("synced", "approximate", "skipped")
+        ),
+        func.sum(case((is_skip, moved), else_=0)).label("skipped_bytes"),
+        func.sum(case((is_skip, columns.devices), else_=0)).label("skipped_devices"),
+        func.avg(columns.loss).label("mean_loss"),
+        func.max(case((columns.metrics != "{}", columns.round))).label("measured"),
+    ]
+
+
+def _stretch(line: RowMapping, metrics: str) -> Stretch:
+    sums = {name: value for name, value in line.items() if name not in _LEFT_OUT}
+    numbers: dict[str, Any] = {
+        name: value if name.endswith("_s") else int(value) for name, value in sums.items()
+    }
+    return Stretch(
+        first=line["first"],
+        last=line["last"],
+        loss=line["mean_loss"],
+        metrics=MappingProxyType(metrics_of(json.loads(metrics))),
+        **numbers,
+    )
+
+
+def _lately(line: RowMapping) -> Lately:
+    words = {name: line[name] for name in ("name", "site", "link", "last_seen", "busy_s", "upload_s")}
+    counts: dict[str, Any] = {
+        name: int(line[name])  # PostgreSQL adds whole numbers up to decimals
+        for name in (
+            "rounds", "finished", "counted", "steps", "up_bytes", "down_bytes", "control_bytes", "failures",
+            "refused",
+        )
+    }  # fmt: skip
+    return Lately(device=line["key"], **words, **counts)

@@ -1,0 +1,126 @@
+"""A run in Prometheus's words, read from the store when it is asked.
+
+Counters are totals over the run, by the store's sums, so that they go on where they were after a restart of
+whoever serves them. Devices are counted by their totals at the task, which outlive folding.
+
+May import: store; prometheus_client.
+"""
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from prometheus_client.registry import Collector
+
+from fedgc.store.database import Store
+from fedgc.store.views import Pace, Round, Run, Stretch
+
+CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+_OF_DEVICE: Final = ("device", "name", "site")
+
+
+def exposition(store: Store, key: str) -> bytes:
+    """Return the metrics of a run as Prometheus reads them."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Reading(store, key))
+    return generate_latest(registry)
+
+
+class _Reading(Collector):
+    """Reads the store once for each question."""
+
+    def __init__(self, store: Store, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    def collect(self) -> Iterable[Metric]:
+        """Return every metric."""
+        run = self._store.run(self._key)
+        totals = self._store.stretches(run.run, 1)
+        last = self._store.rounds(run.run, after=(run.last_round or 0) - 1)
+        yield from _of_run(run)
+        if totals:
+            yield from _of_rounds(run.run, totals[0])
+        if last:
+            yield from _of_last_round(run.run, last[-1])
+        yield from _of_devices(self._store.paces(run.task))
+
+
+def _gauge(name: str, says: str, run: str, value: float | None) -> Iterator[Metric]:
+    if value is not None:
+        family = GaugeMetricFamily(f"fedgc_{name}", says, labels=["run"])
+        family.add_metric([run], value)
+        yield family
+
+
+def _of_run(run: Run) -> Iterator[Metric]:
+    about = GaugeMetricFamily("fedgc_run_info", "The run: 1.", labels=["run", "task", "state"])
+    about.add_metric([run.run, run.task, run.state], 1.0)
+    yield about
+    yield from _gauge("run_started_timestamp_seconds", "When the run began.", run.run, run.started)
+    yield from _gauge("run_heard_timestamp_seconds", "When it last gave a sign of life.", run.run, run.heard)
+    wanted = run.settings.get("rounds")
+    yield from _gauge("rounds_wanted", "Rounds to run.", run.run, wanted if isinstance(wanted, int) else None)
+    said = run.present.get("devices", ())
+    yield from _gauge(
+        "devices_present", "Devices that are there.", run.run, sum(bool(each["present"]) for each in said)
+    )
+
+
+def _of_rounds(run: str, total: Stretch) -> Iterator[Metric]:
+    rounds = CounterMetricFamily("fedgc_rounds", "Rounds that are over.", labels=["run", "outcome"])
+    others = total.rounds - total.synced - total.approximate - total.skipped
+    for outcome in ("synced", "approximate", "skipped"):
+        rounds.add_metric([run, outcome], getattr(total, outcome))
+    rounds.add_metric([run, "empty or stopped"], others)
+    yield rounds
+    moved = CounterMetricFamily("fedgc_bytes", "Bytes that crossed the line.", labels=["run", "direction"])
+    for direction in ("up", "down", "control"):
+        moved.add_metric([run, direction], getattr(total, f"{direction}_bytes"))
+    yield moved
+    chunks = CounterMetricFamily("fedgc_chunks", "Finished copies of chunks.", labels=["run", "fate"])
+    chunks.add_metric([run, "counted"], total.counted)
+    chunks.add_metric([run, "discarded"], total.finished - total.counted)
+    yield chunks
+    spent = CounterMetricFamily("fedgc_round_seconds", "Seconds spent in rounds.", labels=["run", "phase"])
+    spent.add_metric([run, "working"], total.working_s)
+    spent.add_metric([run, "collecting"], total.collecting_s)
+    yield spent
+    repairs = CounterMetricFamily("fedgc_repairs", "Lost uploads made good by others.", labels=["run"])
+    repairs.add_metric([run], total.repairs)
+    yield repairs
+    measured = GaugeMetricFamily("fedgc_measure", "What the model was worth.", labels=["run", "measure"])
+    for name, value in sorted(total.metrics.items()):
+        measured.add_metric([run, name], value)
+    yield measured
+
+
+def _of_last_round(run: str, last: Round) -> Iterator[Metric]:
+    row = last.row
+    yield from _gauge("round", "The newest round that is over.", run, row.round)
+    yield from _gauge("model_version", "The model that it began from.", run, row.version)
+    yield from _gauge("last_round_working_seconds", "Its working phase.", run, row.working_s)
+    yield from _gauge("last_round_collecting_seconds", "Its collecting phase.", run, row.collecting_s)
+    yield from _gauge("last_round_missing_chunks", "Chunks that its sum lacks.", run, len(row.short))
+    yield from _gauge("last_round_blocks", "Parts that an update was cut in.", run, row.blocks)
+    yield from _gauge("last_round_amplification", "Of noise, by its code.", run, row.amplification)
+    yield from _gauge("loss", "Mean loss over its chunks.", run, row.loss)
+
+
+def _of_devices(paces: Iterable[Pace]) -> Iterator[Metric]:
+    step = GaugeMetricFamily("fedgc_device_step_seconds", "Median of late steps.", labels=_OF_DEVICE)
+    seen = GaugeMetricFamily("fedgc_device_seen_timestamp_seconds", "When last seen.", labels=_OF_DEVICE)
+    finished = CounterMetricFamily("fedgc_device_finished_chunks", "Chunks it finished.", labels=_OF_DEVICE)
+    counted = CounterMetricFamily("fedgc_device_counted_chunks", "Of these, in a sum.", labels=_OF_DEVICE)
+    failures = CounterMetricFamily("fedgc_device_failures", "Rounds in which it failed.", labels=_OF_DEVICE)
+    for pace in paces:
+        words = [pace.device.device, pace.device.name, pace.device.site]
+        if pace.speed is not None:
+            step.add_metric(words, pace.speed.step_s)
+        seen.add_metric(words, pace.device.last_seen)
+        finished.add_metric(words, pace.finished)
+        counted.add_metric(words, pace.counted)
+        failures.add_metric(words, pace.failures)
+    yield from (step, seen, finished, counted, failures)

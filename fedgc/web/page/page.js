@@ -1,0 +1,399 @@
+// The page: one stream of events from the server, drawn as it comes; nothing is asked of another machine.
+
+import { Chart, bytes, digits, expectation, seconds, strip, timeline } from "./charts.js";
+
+const at = (id) => document.getElementById(id);
+const asked = new URLSearchParams(location.search);
+const wanted = {
+  run: asked.get("run") ?? "", sort: asked.get("sort") ?? "name", find: asked.get("find") ?? "",
+  page: Number(asked.get("page") ?? 0),
+};
+const SILENT_S = 60; // a run that said nothing for so long has probably died
+let shown = null, stream = null, round = null, asking = null;
+
+const cursor = {
+  at: null, picked: null,
+  move(to) {
+    if (to === this.at) return;
+    this.at = to;
+    for (const chart of Object.values(charts)) if (chart.data) chart.point();
+  },
+  pick(index) {
+    at("follow").checked = false;
+    openRound(shown.series.last[index]);
+  },
+};
+const charts = {
+  measure: new Chart(at("measure"), "Accuracy", digits, cursor),
+  loss: new Chart(at("loss"), "Loss", digits, cursor),
+  time: new Chart(at("time"), "Time of a round", seconds, cursor),
+  work: new Chart(at("work"), "Chunks a round", digits, cursor),
+  bytes: new Chart(at("bytes"), "Bytes", bytes, cursor),
+};
+
+// ---- small helpers
+
+function text(id, words, kind) {
+  at(id).textContent = words;
+  if (kind !== undefined) at(id).className = kind;
+}
+
+function row(cells) {
+  const made = document.createElement("tr");
+  for (const cell of cells) {
+    const td = document.createElement("td");
+    if (cell instanceof Node) td.append(cell);
+    else td.textContent = cell;
+    made.append(td);
+  }
+  return made;
+}
+
+function span(words, kind) {
+  return Object.assign(document.createElement("span"), { textContent: words, className: kind });
+}
+
+function percent(part, whole) {
+  return whole ? `${digits((100 * part) / whole)} %` : "–";
+}
+
+function ago(moment) {
+  if (!moment) return "–";
+  const gone = Math.max(0, Date.now() / 1000 - moment);
+  if (gone < 2) return "now";
+  if (gone < 90) return `${Math.round(gone)} s ago`;
+  if (gone < 5400) return `${Math.round(gone / 60)} min ago`;
+  return gone < 129600 ? `${Math.round(gone / 3600)} h ago` : `${Math.round(gone / 86400)} d ago`;
+}
+
+function roundLink(number) {
+  const link = Object.assign(document.createElement("button"), { type: "button", className: "link", textContent: number });
+  link.addEventListener("click", () => {
+    at("follow").checked = false;
+    openRound(number);
+    at("round").scrollIntoView({ block: "nearest" });
+  });
+  return link;
+}
+
+function capital(words) {
+  return words.charAt(0).toUpperCase() + words.slice(1);
+}
+
+// ---- the picture
+
+function showPicture(picture) {
+  const newer = shown === null || shown.now.run !== picture.now.run;
+  shown = picture;
+  cursor.at = cursor.at === null ? null : Math.min(cursor.at, picture.series.last.length - 1);
+  text("trouble", "");
+  at("trouble").hidden = true;
+  document.title = `${picture.now.run} – fedgc`;
+  showRuns();
+  showNow(picture.now);
+  showFigures();
+  showCharts();
+  showPlan();
+  showFleet();
+  showFaults();
+  showRecord();
+  showTable();
+  const last = picture.series.last.at(-1) ?? null;
+  if (last === null) showNoRound();
+  else if (newer || at("follow").checked || round === null) openRound(last);
+  else showSteps();
+}
+
+function showRuns() {
+  const options = shown.runs.map(({ run, state }) =>
+    new Option(`${run}${state === "running" ? " (running)" : ""}`, run, false, run === shown.now.run));
+  if (!shown.runs.some(({ run }) => run === shown.now.run)) options.unshift(new Option(shown.now.run, shown.now.run, false, true));
+  if (document.activeElement !== at("run")) at("run").replaceChildren(...options);
+  text("about", `${shown.task}, begun ${new Date(shown.now.started * 1000).toLocaleString()}`);
+}
+
+function showNow(now) {
+  if (shown) shown.now = now;
+  const silent = Date.now() / 1000 - now.heard;
+  const kinds = { running: "good", completed: "good", failed: "bad", stopped: "warn" };
+  const dead = now.state === "running" && silent > SILENT_S;
+  text("state", dead ? `silent for ${seconds(silent)}` : now.state, `badge ${dead ? "bad" : (kinds[now.state] ?? "warn")}`);
+  const running = now.state === "running";
+  const number = Math.min(now.round, now.rounds || now.round);
+  text("now-round", now.round === 0 ? "No round yet"
+    : running ? `Round ${now.round} of ${now.rounds}, ${now.phase}` : `${capital(now.state)} after round ${shown?.series.last.at(-1) ?? number}`);
+  const bar = at("cover");
+  bar.setAttribute("aria-valuemax", running ? now.chunks : now.rounds);
+  const done = running ? now.covered : (shown?.totals.rounds ?? 0), all = running ? now.chunks : (shown?.totals.wanted ?? 0);
+  bar.setAttribute("aria-valuenow", done);
+  bar.firstElementChild.style.width = `${all ? Math.min(100, (100 * done) / all) : 0}%`;
+  const words = running
+    ? [`${now.covered} of ${now.chunks} chunks have a copy`, now.copies ? `${now.copies} aimed for` : "", `${now.present} of ${now.devices} devices here`]
+    : [`${shown?.totals.rounds ?? 0} of ${shown?.totals.wanted ?? "–"} rounds`, now.ended ? `took ${seconds(now.ended - now.started)}` : "", now.reason];
+  text("now-words", words.filter(Boolean).join(" · "));
+  for (const [device, finished] of Object.entries(now.finished ?? {})) {
+    const cell = document.querySelector(`[data-now="${CSS.escape(device)}"]`);
+    if (cell) cell.textContent = running ? finished : "–";
+  }
+}
+
+function showFigures() {
+  const { totals, series, faults } = shown;
+  const metrics = totals.measure ? series.metrics[totals.measure] : [];
+  const last = (values) => values.findLast((value) => value !== null) ?? null;
+  const { saved } = totals;
+  const facts = [
+    [capital(totals.measure ?? "accuracy"), digits(last(metrics)), "on the server, newest"],
+    ["Loss", digits(last(series.loss)), "of the devices, newest"],
+    ["Time of a round", seconds(totals.median_s), "median of the newest"],
+    ["Work that counted", percent(totals.counted, totals.finished), `${totals.counted} of ${totals.finished} chunks`],
+    ["Sent", bytes(saved ? saved.sent : series.up_bytes.reduce((sum, each, i) => sum + (each + series.down_bytes[i] + series.control_bytes[i]) * (series.last[i] - series.first[i] + 1), 0)),
+      totals.model_bytes ? `a model is ${bytes(totals.model_bytes)}` : "all that crossed the line"],
+    ["Saved", saved ? percent(saved.plain - saved.sent, saved.plain) : "–",
+      saved ? `of ${bytes(saved.plain)} by plain averaging: code ${bytes(saved.by_code)}, gate ${bytes(saved.by_gate)}` : "the model's size is not known"],
+    ["Rounds", `${totals.rounds}${totals.wanted ? ` of ${totals.wanted}` : ""}`,
+      [`${totals.synced} synced`, totals.skipped && `${totals.skipped} skipped`, totals.approximate && `${totals.approximate} approximate`].filter(Boolean).join(", ")],
+    ["Faults", faults.length >= 30 ? "30 or more" : `${faults.length}`, `in ${shown.fault_rounds} rounds; ${totals.repairs} ${totals.repairs === 1 ? "upload" : "uploads"} repaired`],
+  ];
+  at("figures").replaceChildren(...facts.map(([name, value, says]) => {
+    const group = document.createElement("div");
+    group.append(
+      Object.assign(document.createElement("dt"), { textContent: name }),
+      Object.assign(document.createElement("dd"), { textContent: value }),
+      Object.assign(document.createElement("dd"), { textContent: says }),
+    );
+    return group;
+  }));
+}
+
+function showCharts() {
+  const { series, totals, plans } = shown, { first, last } = series;
+  const marks = plans.map((plan) => plan.round).filter((number) => number > (first[0] ?? 0));
+  const measured = Object.keys(series.metrics);
+  charts.measure.title = capital(totals.measure ?? "accuracy");
+  charts.measure.show({ first, last, lines: totals.measure ? [{ name: "server", key: "counted", values: series.metrics[totals.measure] }] : [] });
+  const losses = [{ name: "devices", key: "counted", values: series.loss }];
+  if (measured.includes("loss")) losses.push({ name: "server", key: "up", values: series.metrics.loss });
+  charts.loss.show({ first, last, lines: losses });
+  const bands = plans.map((plan, index) => plan.band_s && {
+    from: plan.round, to: (plans[index - 1]?.round ?? (last.at(-1) ?? 0) + 1) - 1, low: plan.band_s[0], high: plan.band_s[1],
+  }).filter(Boolean);
+  charts.time.show({ first, last, bands, marks, layers: [
+    { name: "working", key: "counted", values: series.working_s }, { name: "collecting", key: "up", values: series.collecting_s },
+  ] });
+  charts.work.show({ first, last, layers: [
+    { name: "counted", key: "counted", values: series.counted }, { name: "discarded", key: "discarded", values: series.discarded },
+  ] });
+  charts.bytes.show({ first, last, layers: [
+    { name: "up", key: "up", values: series.up_bytes }, { name: "down", key: "down", values: series.down_bytes },
+    { name: "control", key: "control", values: series.control_bytes },
+  ], lines: series.plain_bytes ? [{ name: "plain", key: "plain", values: series.plain_bytes }] : [] });
+}
+
+function showPlan() {
+  const plan = shown.plans[0];
+  at("plan-band").replaceChildren();
+  if (!plan) return text("plan-choice", "No plan yet"), text("plan-reason", "");
+  text("plan-choice", `${plan.replicas ?? "–"} ${plan.replicas === 1 ? "copy" : "copies"}, ${plan.most_blocks > 1 ? `up to ${plan.most_blocks} blocks` : "no code"}, deadline ${seconds(plan.deadline_s)}`);
+  text("plan-reason", `${plan.reason}. Holds from round ${plan.round}; made from ${plan.measured ? "measured speeds" : "assumed speeds: nothing was measured yet"}.`);
+  if (plan.band_s) at("plan-band").append(expectation(plan, Math.max(120, at("plan-band").clientWidth)));
+  const said = plan.predicted_s === null ? `Its rounds took ${seconds(plan.took_s)} (median).`
+    : `Expected ${seconds(plan.predicted_s)} (${seconds(plan.band_s[0])} to ${seconds(plan.band_s[1])}); took ${seconds(plan.took_s)} (median).`;
+  at("plan-band").append(Object.assign(document.createElement("p"), { className: "muted", textContent: said }));
+  at("plans").replaceChildren(...shown.plans.map((each) => {
+    const expected = each.band_s ? `${seconds(each.band_s[0])} to ${seconds(each.band_s[1])}` : "–";
+    const made = row([roundLink(each.round), each.replicas ?? "–", each.most_blocks ?? "–", expected, seconds(each.took_s), each.reason]);
+    made.lastElementChild.className = "wrap";
+    return made;
+  }));
+}
+
+function showFaults() {
+  at("faults").replaceChildren(...(shown.faults.length ? shown.faults.map((each) => {
+    const said = [each.failure, each.refused ? `${each.refused} refused` : ""].filter(Boolean).join("; ");
+    return row([roundLink(each.round), each.name || each.device.slice(0, 12), span(said, each.failure ? "bad" : "warn")]);
+  }) : [row([span(`None in the newest ${shown.fault_rounds} rounds.`, "muted"), "", ""])]));
+}
+
+function showRecord() {
+  at("record").replaceChildren(...(shown.record.length ? shown.record.map((each) => {
+    const made = row([new Date(each.at * 1000).toLocaleTimeString(), span(each.kind, each.kind === "refused" ? "warn" : ""), each.name || each.who.slice(0, 12), each.what]);
+    made.lastElementChild.className = "wrap";
+    return made;
+  }) : [row([span("Nothing.", "muted"), "", "", ""])]));
+}
+
+function showTable() {
+  const { series } = shown, place = at("as-table").querySelector(".scroll");
+  if (!at("as-table").open) return place.replaceChildren();
+  const names = Object.keys(series.metrics);
+  const table = document.createElement("table"), head = table.createTHead().insertRow();
+  for (const name of ["Rounds", ...names, "loss of devices", "working", "collecting", "counted", "discarded", "up", "down", "control", "plain averaging"])
+    head.append(Object.assign(document.createElement("th"), { scope: "col", textContent: name }));
+  const body = table.createTBody();
+  series.last.forEach((last, i) => body.append(row([
+    series.first[i] === last ? `${last}` : `${series.first[i]}–${last}`, ...names.map((name) => digits(series.metrics[name][i])),
+    digits(series.loss[i]), seconds(series.working_s[i]), seconds(series.collecting_s[i]), digits(series.counted[i]), digits(series.discarded[i]),
+    bytes(series.up_bytes[i]), bytes(series.down_bytes[i]), bytes(series.control_bytes[i]), bytes(series.plain_bytes?.[i]),
+  ])));
+  place.replaceChildren(table);
+}
+
+// ---- devices
+
+function showFleet() {
+  const { fleet } = shown, running = shown.now.state === "running";
+  const most = Math.max(1, ...fleet.lines.flatMap((line) => line.strip.map((cell) => cell?.finished ?? 0)));
+  document.documentElement.style.setProperty("--strip", `${Math.max(60, fleet.columns.length * 6)}px`);
+  const [first, last] = [fleet.columns[0], fleet.columns.at(-1)];
+  text("strip-title", fleet.columns.length ? `Rounds ${first} to ${last}` : "Newest rounds");
+  text("fleet-count", `${fleet.devices} known, ${fleet.present} here` + (fleet.found < fleet.devices ? `, ${fleet.found} found` : ""));
+  const pages = Math.max(1, Math.ceil(fleet.found / fleet.screen));
+  text("page", `${fleet.page + 1} of ${pages}`);
+  at("fewer").disabled = fleet.page === 0;
+  at("more").disabled = fleet.page + 1 >= pages;
+  wanted.page = fleet.page;
+  at("devices").replaceChildren(...fleet.lines.map((line) => deviceRow(line, most, running)));
+}
+
+function deviceRow(line, most, running) {
+  const name = document.createElement("span");
+  name.append(line.name || line.device.slice(0, 12));
+  if (line.name) name.append(Object.assign(document.createElement("small"), { textContent: line.device.slice(0, 8) }));
+  if (line.site) name.append(Object.assign(document.createElement("small"), { textContent: line.site }));
+  const here = line.present === true ? "here" : line.present === false ? "gone" : "–";
+  const state = span(line.link ? `${here}, ${line.link}` : here, line.present === false ? "dot gone bad" : line.present ? "dot good" : "muted");
+  const faults = line.failures + line.refused;
+  const made = row([
+    name, state, strip(line.strip, most), running ? (shown.now.finished[line.device] ?? 0) : "–", seconds(line.step_s), line.load ?? "–",
+    line.counted, line.finished - line.counted, bytes(line.sent_bytes), faults ? span(faults, "bad") : "0", ago(line.last_seen),
+  ]);
+  made.cells[3].dataset.now = line.device;
+  made.cells[10].dataset.seen = line.last_seen ?? "";
+  return made;
+}
+
+// ---- one round
+
+function showNoRound() {
+  round = null;
+  text("round-title", "No round yet");
+  text("round-words", "");
+  at("bars").replaceChildren();
+  at("earlier").disabled = at("later").disabled = true;
+}
+
+async function openRound(number) {
+  asking?.abort();
+  asking = new AbortController();
+  try {
+    const answer = await fetch(`/round?${new URLSearchParams({ run: shown.now.run, round: number })}`, { signal: asking.signal });
+    const said = await answer.json();
+    if (!answer.ok) throw new Error(said.error);
+    round = said;
+    showRound();
+  } catch (error) {
+    if (error.name !== "AbortError") complain(error.message);
+  }
+}
+
+function showSteps() {
+  const number = round?.round.row.round, { first, last } = shown.series;
+  at("earlier").disabled = !round || number <= first[0];
+  at("later").disabled = !round || number >= last.at(-1);
+}
+
+function showRound() {
+  const { row: own, devices, finished, counted, up_bytes: up, down_bytes: down, control_bytes: control } = round.round;
+  cursor.picked = own.round;
+  for (const chart of Object.values(charts)) if (chart.data) chart.point();
+  showSteps();
+  const kinds = { synced: "good", skipped: "muted" };
+  at("round-title").replaceChildren(`Round ${own.round} `, span(own.outcome, kinds[own.outcome] ?? "warn"));
+  const facts = [
+    own.reason, `${seconds(own.working_s)} of work, ${seconds(own.collecting_s)} to collect`,
+    `${own.covered} of ${own.chunks} chunks covered`, own.short.length ? `short of ${own.short.length} chunks` : "",
+    `${counted} of ${finished} finished copies counted`, own.blocks ? `${own.replicas} copies, ${own.blocks} ${own.blocks === 1 ? "block" : "blocks"}` : "",
+    own.amplification !== null ? `noise ×${digits(own.amplification)}` : "", own.error !== null ? `error ${digits(own.error)}` : "",
+    `${own.skips} skipped, ${own.takes} taken, ${own.pruned} pruned, ${own.repairs} repaired`,
+    `${bytes(up)} up, ${bytes(down)} down, ${bytes(control)} of control`,
+    ...Object.entries(own.metrics).map(([name, value]) => `${name} ${digits(value)}`),
+  ];
+  text("round-words", facts.filter(Boolean).join(" · "), "muted");
+  drawBars();
+  text("round-more", round.folded ? "What its devices did is kept as sums only."
+    : round.bars.length < devices ? `${round.bars.length} of ${devices} devices: those that failed, and others taken evenly by their time at work.` : "");
+}
+
+function drawBars() {
+  if (round) at("bars").replaceChildren(...(round.bars.length ? [timeline(round, Math.max(320, at("bars").clientWidth))] : []));
+}
+
+function step(by) {
+  at("follow").checked = false;
+  openRound(round.round.row.round + by);
+}
+
+// ---- the stream, and what a person asks for
+
+function complain(words) {
+  text("trouble", words);
+  at("trouble").hidden = false;
+}
+
+function connect() {
+  stream?.close();
+  const words = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== "" && value !== 0));
+  history.replaceState(null, "", words.size ? `?${words}` : location.pathname);
+  stream = new EventSource(`/stream?${words}`);
+  stream.addEventListener("open", () => text("line", "live", "good"));
+  stream.addEventListener("picture", (event) => showPicture(JSON.parse(event.data)));
+  stream.addEventListener("now", (event) => showNow(JSON.parse(event.data)));
+  stream.addEventListener("trouble", (event) => complain(JSON.parse(event.data)));
+  stream.addEventListener("error", () => {
+    text("line", stream.readyState === EventSource.CLOSED ? "refused" : "connecting again", "warn");
+    if (stream.readyState === EventSource.CLOSED) explain(words);
+  });
+}
+
+async function explain(words) {
+  const answer = await fetch(`/picture?${words}`).catch(() => null);
+  if (answer && !answer.ok) complain((await answer.json().catch(() => ({}))).error ?? `status ${answer.status}`);
+}
+
+function ask(changes) {
+  Object.assign(wanted, changes);
+  connect();
+}
+
+const THEMES = ["auto", "light", "dark"];
+function theme(name) {
+  if (name === "auto") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = name;
+  localStorage.setItem("fedgc-theme", name);
+  text("theme", `Theme: ${name}`);
+}
+
+let typing = null;
+at("run").addEventListener("change", (event) => { round = null; at("follow").checked = true; ask({ run: event.target.value, page: 0 }); });
+at("sort").addEventListener("change", (event) => ask({ sort: event.target.value, page: 0 }));
+at("find").addEventListener("input", (event) => {
+  clearTimeout(typing);
+  typing = setTimeout(() => ask({ find: event.target.value, page: 0 }), 250);
+});
+at("fewer").addEventListener("click", () => ask({ page: wanted.page - 1 }));
+at("more").addEventListener("click", () => ask({ page: wanted.page + 1 }));
+at("earlier").addEventListener("click", () => step(-1));
+at("later").addEventListener("click", () => step(1));
+at("follow").addEventListener("change", (event) => { if (event.target.checked && shown) openRound(shown.series.last.at(-1)); });
+at("as-table").addEventListener("toggle", () => { if (shown) showTable(); });
+at("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("fedgc-theme") ?? "auto") + 1) % 3]));
+new ResizeObserver(drawBars).observe(at("bars"));
+setInterval(() => {
+  if (shown?.now.state === "running") showNow(shown.now);
+  for (const cell of document.querySelectorAll("[data-seen]")) cell.textContent = ago(Number(cell.dataset.seen));
+}, 1000);
+theme(localStorage.getItem("fedgc-theme") ?? "auto");
+at("sort").value = wanted.sort;
+at("find").value = wanted.find;
+connect();

@@ -1,0 +1,103 @@
+"""The port: where the page is served, until somebody says that it ends.
+
+May import: app, guard; store, errors; uvicorn.
+"""
+
+import secrets
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+from urllib.parse import quote
+
+import uvicorn
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store.database import Store
+from fedgc.store.reading import LATEST
+from fedgc.web.app import make_app
+from fedgc.web.guard import LOOPBACK, Entry
+
+START_S: Final = 10.0
+STOP_S: Final = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where to listen; `token` is made up where one is needed and none is given."""
+
+    host: str = "127.0.0.1"
+    port: int = 8600
+    token: str | None = None
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.port <= 65_535:
+            raise Unusable(f"--port: saw {self.port}, needed 0 (any free one) to 65535")
+        Entry(self.token)
+
+    @property
+    def entry(self) -> Entry:
+        """What a browser must show: nothing only where the page stays on this machine."""
+        stays = f"[{self.host}]" in LOOPBACK or self.host in LOOPBACK
+        return Entry(self.token if self.token or stays else secrets.token_urlsafe(24))
+
+
+class Served:
+    """A page that is served: its address, and its end."""
+
+    def __init__(self, store: Store, place: Place, run: str = LATEST) -> None:
+        """Take the port at once, so that one in use is told before anything else happens."""
+        entry = place.entry
+        self._socket = _listen(place)
+        self._server = uvicorn.Server(
+            uvicorn.Config(
+                make_app(store, entry, lambda: self._server.should_exit, run),
+                log_level="error",
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=round(STOP_S),
+                lifespan="off",
+                ws="none",
+            )
+        )
+        host = f"[{place.host}]" if ":" in place.host else place.host
+        bound, port = self._socket.getsockname()[:2]
+        nowhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  bound to all, asked on one
+        self.address: Final[tuple[str, int]] = (nowhere.get(bound, bound), port)
+        self.token: Final = entry.token
+        self.root: Final = f"http://{host}:{port}/"
+        self.url: Final = self.root + (f"?token={quote(entry.token)}" if entry.token else "")
+
+    def forever(self) -> None:
+        """Serve until Ctrl-C or a signal that ends the process."""
+        self._server.run(sockets=[self._socket])
+
+    @contextmanager
+    def beside(self) -> Iterator["Served"]:
+        """Serve from a thread of its own while the block runs."""
+        thread = threading.Thread(target=self.forever, name="fedgc-watch", daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self._server.should_exit = True
+            thread.join(START_S + STOP_S)
+            self._socket.close()
+
+
+def _listen(place: Place) -> socket.socket:
+    family = socket.AF_INET6 if ":" in place.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((place.host, place.port))
+        listener.listen(128)
+    except OSError as error:
+        listener.close()
+        raise EdgeFailed(
+            f"{place.host} port {place.port}: {error.strerror or error}; needed an address of this machine "
+            "and a free port, --port 0 takes any"
+        ) from error
+    return listener

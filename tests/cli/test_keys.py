@@ -1,0 +1,84 @@
+"""`fedgc keys tls` and `device` as a person types them."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedgc.errors import EdgeFailed
+from fedgc.flower.register import _answer
+
+
+def keys(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    program = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
+    command = [sys.executable, "-c", program, "keys", *words, "--folder", str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+
+
+def test_certificates_are_made_shown_and_renewed(tmp_path: Path):
+    made = keys(tmp_path, "tls", "fl.example.org", "192.0.2.7", "--days", "30")
+    assert made.returncode == 0
+    assert " days, for fl.example.org, 192.0.2.7" in made.stdout
+    first = (tmp_path / "proxy" / "server.pem").read_bytes()
+    shown = json.loads(keys(tmp_path, "tls", "--json").stdout)
+    assert shown["names"] == ["fl.example.org", "192.0.2.7"]
+    assert shown["days_left"] in {29, 30}  # a second may have passed
+    assert (tmp_path / "proxy" / "server.pem").read_bytes() == first
+    renewed = keys(tmp_path, "tls", "--renew", "--days", "60")
+    assert any(f"{days} days, for fl.example.org, 192.0.2.7" in renewed.stdout for days in (59, 60))
+    assert (tmp_path / "proxy" / "server.pem").read_bytes() != first
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("tls",), "needed the names that devices dial"),
+        (("tls", "fl.example.org:443"), "saw 'fl.example.org:443', needed a host's name or address"),
+        (("tls", "a.org", "--days", "9000"), "saw 9000 days, needed 1 to 825"),
+        (("device", "ward 3"), "device name: saw 'ward 3'"),
+        (("device", "ward-3", "--revoke"), "not registered, so there is nothing to revoke"),
+        (("device", "ward-3", "--register", "--revoke"), "needed one of them"),
+    ],
+)
+def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, words: tuple[str, ...], sentence: str):
+    said = keys(tmp_path, *words)
+    assert said.returncode == 2
+    assert sentence in said.stderr
+    assert said.stderr.count("\n") == 1
+    assert list(tmp_path.rglob("*.key")) == []
+
+
+def test_other_names_need_a_renewal(tmp_path: Path):
+    keys(tmp_path, "tls", "a.example.org")
+    said = keys(tmp_path, "tls", "b.example.org")
+    assert said.returncode == 2
+    assert "the certificate is for a.example.org; --renew replaces it" in said.stderr
+    assert "for b.example.org" in keys(tmp_path, "tls", "b.example.org", "--renew").stdout
+
+
+def test_a_certificate_at_its_end_is_said_and_is_no_success(tmp_path: Path):
+    from fedgc.flower.keyring import Keyring
+
+    Keyring(tmp_path).begin(("a.example.org",), 1_700_000_000.0, 1)
+    said = keys(tmp_path, "tls")
+    assert said.returncode == 1
+    assert "it ended on 2023-11-15; --renew signs a new one" in said.stderr
+
+
+def test_a_devices_key_is_made_once_and_shown(tmp_path: Path):
+    first = json.loads(keys(tmp_path, "device", "ward-3", "--json").stdout)
+    assert first["node"] is None
+    assert first["key"].startswith("SHA256:")
+    assert first["key"] in keys(tmp_path, "device", "ward-3").stdout
+
+
+def test_what_flwr_complains_of_is_one_sentence():
+    assert _answer('starting\n{"success": true, "node-id": 7}', "", "x") == {"success": True, "node-id": 7}
+    with pytest.raises(EdgeFailed, match="flwr supernode register: the key is in use"):
+        _answer('{"success": false, "error-message": "the key\\nis in use"}', "", "supernode register")
+    with pytest.raises(EdgeFailed, match="connection refused"):
+        _answer("", "connection\n refused", "supernode register")
+    with pytest.raises(EdgeFailed, match="it said nothing"):
+        _answer("", "", "x")

@@ -1,0 +1,193 @@
+"""What the page shows, against the rows of the store."""
+
+import json
+import math
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.errors import Unusable
+from fedgc.history import DeviceRow
+from fedgc.store.records import Appended, Begun, Ended, Present
+from fedgc.web import picture as room
+from fedgc.web.picture import Wanted, one_round, picture, thinned
+from fedgc.web.plain import as_json
+from tests.web.conftest import MODEL_BYTES, NAMES, START, round_of, tell_a_run
+
+
+def test_it_says_how_the_round_under_way_stands(told):
+    now = picture(told, Wanted()).now
+    assert (now.run, now.state, now.round, now.phase, now.covered, now.chunks) == (
+        "spring", "running", 13, "working", 9, 16,
+    )  # fmt: skip
+    assert (now.devices, now.present) == (4, 3)
+    assert now.finished == dict.fromkeys(NAMES, 5)
+
+
+def test_its_totals_are_those_of_the_rounds(told):
+    rounds, totals = told.rounds("spring"), picture(told, Wanted()).totals
+    assert (totals.rounds, totals.wanted, totals.model_bytes) == (len(rounds), 99, MODEL_BYTES)
+    assert totals.finished == sum(each.finished for each in rounds)
+    assert totals.counted == sum(each.counted for each in rounds)
+    assert totals.skipped == sum(each.row.outcome == "skipped" for each in rounds)
+    assert totals.median_s == pytest.approx(
+        median(each.row.working_s + each.row.collecting_s for each in rounds)
+    )
+    assert totals.measure == "accuracy"
+
+
+def test_its_series_holds_every_round_of_a_short_run(told):
+    series, rounds = picture(told, Wanted()).series, told.rounds("spring")
+    assert series.first == series.last == tuple(each.row.round for each in rounds)
+    assert series.loss == tuple(each.row.loss for each in rounds)
+    assert series.metrics["accuracy"] == tuple(each.row.metrics.get("accuracy") for each in rounds)
+    assert series.counted == tuple(each.counted for each in rounds)
+    assert series.discarded == tuple(each.discarded for each in rounds)
+    assert series.plain_bytes == tuple(2 * MODEL_BYTES * each.devices for each in rounds)
+
+
+def test_a_device_is_shown_with_what_it_did_lately_and_what_the_plan_gives_it(told):
+    lines = {each.name: each for each in picture(told, Wanted()).fleet.lines}
+    slow, dead = lines["slow"], lines["dead"]
+    assert (slow.present, slow.load, slow.finished, slow.counted) == (True, 3, 36, 24)
+    assert slow.step_s == pytest.approx(0.08)
+    assert (dead.present, dead.load, dead.failures, dead.rounds) == (False, None, 1, 3)
+    assert [cell and cell.failure for cell in dead.strip] == ["", "", "lost", *[None] * 9]
+    assert [cell.finished - cell.counted for cell in slow.strip if cell] == [1] * 12
+
+
+@pytest.mark.parametrize(
+    ("sort", "names"),
+    [
+        ("name", ["dead", "quick", "slow", "steady"]),
+        ("speed", ["slow", "steady"]),
+        ("discarded", ["slow", "dead"]),
+        ("faults", ["dead"]),
+        ("counted", ["quick", "steady", "slow"]),
+        ("seen", ["dead"]),
+    ],
+)
+def test_devices_stand_in_the_order_asked_for(told, sort: str, names: list[str]):
+    lines = picture(told, Wanted(sort=sort)).fleet.lines
+    assert [each.name for each in lines][: len(names)] == names
+
+
+def test_devices_are_found_by_name_key_and_site(told):
+    for find, found in (("QUI", 1), ("bb", 1), ("north", 4), ("nobody", 0)):
+        fleet = picture(told, Wanted(find=find)).fleet
+        assert (fleet.found, len(fleet.lines), fleet.devices) == (found, found, 4)
+
+
+def test_a_large_fleet_comes_one_screen_at_a_time(empty):
+    devices = [DeviceRow(f"{n:03d}", 2, 2, 8, 0.1, 0.01) for n in range(120)]
+    empty.write(Begun(START, "wide", {"task": "digits"}))
+    empty.write(Appended(START + 5, "wide", round_of(1, devices=devices)))
+    seen = []
+    for page in range(3):
+        fleet = picture(empty, Wanted(page=page)).fleet
+        assert (fleet.page, fleet.devices, fleet.screen) == (page, 120, room.SCREEN)
+        seen += [each.device for each in fleet.lines]
+    assert seen == [f"{n:03d}" for n in range(120)]
+    assert picture(empty, Wanted(page=99)).fleet.page == 2
+
+
+def test_plans_say_what_was_expected_and_what_their_rounds_took(told):
+    newest, first = picture(told, Wanted()).plans
+    took = {each.row.round: each.row.working_s + each.row.collecting_s for each in told.rounds("spring")}
+    assert (newest.round, newest.band_s, newest.predicted_s) == (4, (1.1, 1.6), 1.3)
+    assert newest.took_s == pytest.approx(median(took[number] for number in range(4, 13)))
+    assert first.took_s == pytest.approx(median(took[number] for number in range(1, 4)))
+    assert (first.band_s, first.predicted_s) == (None, None)
+
+
+def test_faults_and_the_record_name_the_device(told):
+    shown = picture(told, Wanted())
+    assert [(each.round, each.name, each.failure) for each in shown.faults] == [(3, "dead", "lost")]
+    assert [(each.kind, each.name) for each in shown.record] == [("joined", "quick")]
+
+
+def test_a_run_without_a_round_has_a_picture(empty):
+    empty.write(Begun(START, "new", {"task": "digits"}))
+    shown = picture(empty, Wanted())
+    assert (shown.series.last, shown.fleet.lines, shown.totals.median_s, shown.plans) == ((), (), None, ())
+    json.loads(as_json(shown))
+
+
+def test_the_newest_run_is_shown_and_all_are_named(told):
+    tell_a_run(told, "summer", 2)
+    told.write(Begun(START + 9, "autumn", {"task": "digits"}))
+    told.write(Ended(START + 10, "autumn", "failed", "no devices"))
+    shown = picture(told, Wanted())
+    assert (shown.now.run, shown.now.state, shown.now.reason) == ("autumn", "failed", "no devices")
+    assert {each.run for each in shown.runs} == {"spring", "summer", "autumn"}
+    assert picture(told, Wanted(run="summer")).totals.rounds == 2
+
+
+def test_a_state_that_another_version_wrote_is_shown_as_far_as_it_is_understood(told):
+    told.write(Present(START + 99, "spring", {"devices": ["aa", {"name": "x"}], "round": "many"}))
+    now = picture(told, Wanted()).now
+    assert (now.round, now.devices, now.phase) == (0, 0, "")
+
+
+def test_one_round_shows_every_device_that_worked(told):
+    found = one_round(told, "spring", 3)
+    assert {each.name for each in found.bars} == set(NAMES.values())
+    assert [each.row for each in found.bars] == sorted(
+        told.device_rows("spring", 3), key=lambda row: (-row.busy_s, row.device)
+    )
+    assert not found.folded
+    told.fold(keep_rounds=1)
+    assert one_round(told, "spring", 3).round.devices == 4
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda store: picture(store, Wanted(run="sprung")), "did you mean spring"),
+        (lambda store: one_round(store, "spring", 99), "saw no round 99"),
+        (lambda store: Wanted(sort="sped"), "did you mean speed"),
+        (lambda store: Wanted(page=-1), "needed 0 or more"),
+    ],
+)
+def test_what_is_not_there_is_named(told, ask, sentence: str):
+    with pytest.raises(Unusable, match=sentence):
+        ask(told)
+
+
+ROWS = st.lists(
+    st.builds(
+        DeviceRow,
+        device=st.text("abcdef", min_size=1, max_size=8),
+        busy_s=st.floats(0, 9),
+        failure=st.sampled_from(["", "", "lost"]),
+    ),
+    max_size=30,
+    unique_by=lambda row: row.device,
+)
+
+
+@given(rows=ROWS, most=st.integers(2, 40))
+def test_a_thinned_round_keeps_the_longest_the_shortest_and_failures(rows: list[DeviceRow], most: int):
+    kept = thinned(rows, most)
+    assert len(kept) <= max(most, 0)
+    assert [row.busy_s for row in kept] == sorted((row.busy_s for row in kept), reverse=True)
+    assert {row.device for row in kept} <= {row.device for row in rows}
+    assert len({row.device for row in kept}) == len(kept)
+    if len(rows) <= most:
+        assert len(kept) == len(rows)
+    failed = sum(bool(row.failure) for row in rows)
+    assert sum(bool(row.failure) for row in kept) >= min(failed, most // 2)
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | st.integers() | st.text(),
+        lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
+    )
+)
+def test_whatever_is_shown_is_json_that_a_browser_reads(value):
+    read = json.loads(as_json({"value": value}), parse_constant=lambda word: pytest.fail(word))
+    if isinstance(value, float) and math.isfinite(value):
+        assert read["value"] == pytest.approx(value, rel=1e-4, abs=1e-300)

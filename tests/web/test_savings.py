@@ -1,0 +1,33 @@
+"""What code and gate save, against the sum over every round and device."""
+
+import pytest
+
+from fedgc.web.savings import plain_bytes, saved
+from tests.web.conftest import MODEL_BYTES
+
+
+@pytest.mark.parametrize("most", [1, 3, 240])
+def test_savings_are_the_sum_over_rounds_and_devices(told, most: int):
+    rounds = told.rounds("spring")
+    plain = sum(2 * MODEL_BYTES for each in rounds for _ in told.device_rows("spring", each.row.round))
+    by_gate = by_code = 0
+    for each in rounds:
+        sent = each.up_bytes + each.down_bytes + each.control_bytes
+        spared = plain_bytes(each.devices, MODEL_BYTES) - sent
+        by_gate += spared if each.row.outcome == "skipped" else 0
+        by_code += spared if each.row.outcome != "skipped" else 0
+    found = saved(told.stretches("spring", most), MODEL_BYTES)
+    assert found is not None
+    assert (found.plain, found.by_code, found.by_gate) == (plain, by_code, by_gate)
+    assert found.sent == found.plain - found.by_code - found.by_gate
+
+
+def test_a_code_that_sends_more_saves_less_than_nothing(told):
+    found = saved(told.stretches("spring"), 1000)
+    assert found is not None
+    assert found.by_code < 0
+
+
+@pytest.mark.parametrize("size", [None, 0])
+def test_nothing_is_claimed_where_the_model_is_not_known(told, size):
+    assert saved(told.stretches("spring"), size) is None
