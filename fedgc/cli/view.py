@@ -3,6 +3,7 @@
 May import: store; rich.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any, Final
@@ -121,6 +122,7 @@ def summary(rounds: Sequence[Round], seconds: float) -> Table:
     counted = sum(each.counted for each in rounds)
     rows = [each.row for each in rounds]
     outcomes = [row.outcome for row in rows]
+    blocks = Counter(row.blocks for row in rows)
     in_rounds = [row.working_s + row.collecting_s for row in rows]
     facts = {
         "rounds": ", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)),
@@ -133,7 +135,7 @@ def summary(rounds: Sequence[Round], seconds: float) -> Table:
         "work discarded": f"{1 - counted / finished:.1%}" if finished else "none was finished",
         "chunks skipped, taken": f"{sum(r.skips for r in rows)}, {sum(r.takes for r in rows)}",
         "uploads pruned, repaired": f"{sum(r.pruned for r in rows)}, {sum(r.repairs for r in rows)}",
-        "blocks": ", ".join(map(str, sorted({row.blocks for row in rows if row.blocks}))),
+        "blocks": ", ".join(f"{b} in {n} rounds" for b, n in sorted(blocks.items()) if b),
     }
     for name, value in facts.items():
         table.add_row(name, value)
