@@ -150,10 +150,14 @@ def _settings(run: Run, asked: Asked) -> RunConfig:
 
 
 def _question(devices: Sequence[str], chunks: int, numbers: int, config: RunConfig) -> Question:
+    if config.work != "coded":
+        raise Unusable(
+            f"plan: saw work = {config.work}, which all do alike; needed coded work, which is shared"
+        )
     table = tuple(Chunk(number, f"chunk {number}", 1) for number in range(chunks))
     fleet = Fleet(dict.fromkeys(devices, frozenset(range(chunks))), table, numbers)
     line = Line(slots=config.upload_slots)
-    return Question(fleet, config, config.local_steps, line, rounds_left=config.rounds)
+    return Question(fleet, config, config.round_steps, line, rounds_left=config.rounds)
 
 
 # ---- the answer

@@ -133,7 +133,14 @@ def test_a_trace_is_planned_for_as_its_machines_are(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("--run", "winter"), ("--add", "-1"), ("--model-mb", "-3"), ("--trace", "none.txt")]
+    "words",
+    [
+        ("--run", "winter"),
+        ("--add", "-1"),
+        ("--model-mb", "-3"),
+        ("--trace", "none.txt"),
+        ("--set", "work=local"),
+    ],
 )
 def test_what_cannot_be_is_one_line(path: Path, words: tuple[str, str]) -> None:
     tell("spring", [])
