@@ -1,11 +1,11 @@
 """`fedgc bench link`: what a round costs beyond its work, on real Flower processes on this machine.
 
 The overhead of a round is the time from its beginning to the next one's, less the time that the slowest
-device whose work was needed spent in local steps. It is taken for sessions, for the messages link where
-there is one, and for Flower's own FedAvg with the same models, local step, SuperLink and SuperNodes.
+device whose work was needed spent in local steps. It is taken for sessions, for the messages link, and for
+Flower's own FedAvg with the same models, local step, SuperLink and SuperNodes.
 
     session_overhead_s         with a model of 4 kB, 4 devices: median over rounds
-    messages_overhead_s        the same over Flower's messages (null: no such link here)
+    messages_overhead_s        the same over Flower's messages
     fedavg_overhead_s          the same of Flower's FedAvg, training alone
     fedavg_over_session        ratio of the two
     session_100mb_over_stream  overhead at 100 MB / time of a bare TLS stream that moves as many bytes
@@ -13,31 +13,40 @@ there is one, and for Flower's own FedAvg with the same models, local step, Supe
     peak_models_above_blocks   peak of the ServerApp's memory above its idle one, in models, less blocks;
                                8 devices, 100 MB
 
+A part that fails, or for which no time is left, leaves a row that says why, and its figures are null; what
+no figure needs is measured last.
+
 May import: flower and below.
 """
 
 import os
+import queue
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
+from threading import BrokenBarrierError
 from typing import Final
 
 from fedgc.bench.report import Report, Value, machine
 from fedgc.bench.stock import MODELS, Quickstart, fedavg_overheads_s, plain_stream_s
 from fedgc.bench.stop import stops_heard_s
-from fedgc.config import RunConfig
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, FedgcError
 from fedgc.flower.app import Setting
 from fedgc.flower.local import LocalFederation
 from fedgc.store.database import Store
 
+Rows = list[dict[str, Value]]
+
 DEVICES: Final = 4
 MANY: Final = 8
 BLOCKS: Final = 1
+BUDGET_S: Final = 560.0  # the bench ends in ten minutes on two cores, starts and ends of processes included
+KEPT_BACK_S: Final = 170.0  # of that for the parts behind the four devices
 MODEL_BYTES: Final = {"tiny": 4_000, "mb10": 10_000_000, "mb100": 100_000_000}
 WAIT_S: Final = 240.0
 WATCH_S: Final = 0.02
@@ -65,26 +74,47 @@ class Size:
 
 USUAL: Final = Size(
     session={"tiny": 40, "mb10": 15, "mb100": 6},
-    messages={"tiny": 4, "mb10": 3, "mb100": 3},
-    fedavg={"tiny": 3, "mb10": 2, "mb100": 2},
+    messages={"tiny": 3, "mb10": 2, "mb100": 2},
+    fedavg={"tiny": 3, "mb10": 1, "mb100": 1},
     memory_rounds=3,
     stops=40,
 )
 QUICK: Final = Size(session={"tiny": 10}, messages={}, fedavg={"tiny": 1}, memory_rounds=0, stops=10)
 
 
+class Parts:
+    """The rows of all parts; each part is given the time that is left, and may fail alone."""
+
+    def __init__(self, clock: Callable[[], float], budget_s: float) -> None:
+        self._clock = clock
+        self._end = clock() + budget_s
+        self.rows: list[dict[str, Value]] = []
+
+    def add(self, name: str, measure: Callable[[float], Rows], *, keep_s: float = 0.0) -> None:
+        """Measure in the time that is left, save `keep_s` for others; note why where nothing came of it."""
+        left_s = min(WAIT_S, self._end - keep_s - self._clock())
+        try:
+            if left_s <= 0:
+                raise EdgeFailed("no time was left")
+            self.rows += measure(left_s)
+        except (FedgcError, OSError, queue.Empty, BrokenBarrierError) as error:  # processes of all kinds
+            said = f"{type(error).__name__}: {error}".splitlines()[0]
+            self.rows.append({"what": "failed", "part": name, "reason": said})
+
+
 def bench_link(*, quick: bool) -> Report:
     """Measure; the quick way leaves all but the smallest model out."""
     size = QUICK if quick else USUAL
-    rows: list[dict[str, Value]] = [{"what": "load", "load_1m": os.getloadavg()[0]}]
+    parts = Parts(time.monotonic, BUDGET_S)
+    parts.rows.append({"what": "load", "load_1m": os.getloadavg()[0]})
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as name:
         folder = Path(name)
         (folder / "bench_models.py").write_text(MODELS)
-        rows += _on_four(folder, size)
-        rows += _stops(folder, size.stops)
+        parts.add("four devices", lambda _: _on_four(parts, folder, size))
+        parts.add("stops", lambda _: _stops(folder, size.stops))
         if size.memory_rounds:
-            rows += _on_eight(folder, size.memory_rounds)
-    return Report(figures(rows), rows, machine())
+            parts.add("eight devices", lambda _: _on_eight(parts, folder, size.memory_rounds))
+    return Report(figures(parts.rows), parts.rows, machine())
 
 
 # ---- federations
@@ -102,30 +132,46 @@ def _federation(folder: Path, devices: int) -> Iterator[LocalFederation]:
         yield federation
 
 
-def _on_four(folder: Path, size: Size) -> list[dict[str, Value]]:
-    rows: list[dict[str, Value]] = []
+def _on_four(parts: Parts, folder: Path, size: Size) -> Rows:
     with _federation(folder, DEVICES) as federation:
+
+        def link(plan: Plan) -> None:
+            parts.add(plan.name, lambda left_s: _run(federation, folder, plan, left_s), keep_s=KEPT_BACK_S)
+
+        def fedavg(run: Quickstart) -> None:
+            name = f"fedavg-{run.size}"
+            parts.add(
+                name, lambda left_s: _fedavg(federation, folder / name, run, left_s), keep_s=KEPT_BACK_S
+            )
+
         for model, rounds in size.session.items():
-            rows += _run(federation, folder, Plan("session", model, rounds, DEVICES))
-        if "link" in RunConfig().table():
-            for model, rounds in size.messages.items():
-                rows += _run(federation, folder, Plan("messages", model, rounds, DEVICES))
-        for model, rounds in size.fedavg.items():
-            quickstart = Quickstart(model, rounds, DEVICES)
-            overheads = fedavg_overheads_s(federation.address, folder / f"fedavg-{model}", quickstart, WAIT_S)
-            rows += [
-                {"what": "fedavg", "model": model, "devices": DEVICES, "overhead_s": overhead}
-                for overhead in overheads
-            ]
-    if "mb100" in size.session:
-        rows.append(_plain(rows))
-    return rows
+            link(Plan("session", model, rounds, DEVICES))
+        if "mb100" in size.session:
+            parts.add("stream", lambda _: [_plain(parts.rows)])
+        for model in size.fedavg:  # the smallest first: figures are made of it
+            fedavg(Quickstart(model, size.fedavg[model], DEVICES))
+            if model in size.messages:
+                link(Plan("messages", model, size.messages[model], DEVICES))
+    return []
 
 
-def _on_eight(folder: Path, rounds: int) -> list[dict[str, Value]]:
+def _fedavg(federation: LocalFederation, folder: Path, run: Quickstart, timeout_s: float) -> Rows:
+    overheads = fedavg_overheads_s(federation, folder, run, timeout_s)
+    return [
+        {"what": "fedavg", "model": run.size, "devices": run.devices, "overhead_s": overhead}
+        for overhead in overheads
+    ]
+
+
+def _on_eight(parts: Parts, folder: Path, rounds: int) -> Rows:
     with _federation(folder, MANY) as federation:
-        idle = _run(federation, folder, Plan("session", "tiny", rounds, MANY))
-        return idle + _run(federation, folder, Plan("session", "mb100", rounds, MANY))
+
+        def link(plan: Plan) -> None:
+            parts.add(plan.name, lambda left_s: _run(federation, folder, plan, left_s))
+
+        link(Plan("session", "tiny", rounds, MANY))
+        link(Plan("session", "mb100", rounds, MANY))
+    return []
 
 
 # ---- one run
@@ -155,13 +201,17 @@ class Plan:
             "chunks": self.devices,
             "min-devices": self.devices,
         }
-        return chosen | ({"link": self.link} if "link" in RunConfig().table() else {})
+        return chosen | {"link": self.link}
 
 
-def _run(federation: LocalFederation, folder: Path, plan: Plan) -> list[dict[str, Value]]:
+def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float) -> Rows:
     run = federation.submit(plan.settings())
     with _watched(federation, run) as watch:
-        status = federation.wait(run, WAIT_S)
+        try:
+            status = federation.wait(run, timeout_s)
+        finally:
+            if federation.running(run):
+                federation.stop(run)  # others are to find the devices free
     if status != "finished:completed":
         said = federation.log(f"run-{run}").read_text(errors="replace")[-400:]
         raise EdgeFailed(f"bench run {plan.name}: saw {status}, needed finished:completed; it said: {said}")
@@ -178,11 +228,11 @@ def _run(federation: LocalFederation, folder: Path, plan: Plan) -> list[dict[str
     return [*rounds, server]
 
 
-def _rounds(database: Path, plan: Plan) -> list[dict[str, Value]]:
+def _rounds(database: Path, plan: Plan) -> Rows:
     with Store.open(str(database), reads_only=True) as store:
         rounds = store.rounds(plan.name)
         devices = [store.device_rows(plan.name, each.row.round) for each in rounds]
-    rows: list[dict[str, Value]] = []
+    rows: Rows = []
     for this, following, of_devices in zip(
         rounds[FIRST:], rounds[FIRST + 1 :], devices[FIRST:], strict=False
     ):
@@ -206,6 +256,8 @@ def _rounds(database: Path, plan: Plan) -> list[dict[str, Value]]:
 
 def _plain(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     session = _of(rows, "session", "mb100")
+    if not session:
+        raise EdgeFailed("there is no round over a session to be compared with")
     down, up = (
         int(median(int(_number(row[way])) for row in session)) // DEVICES
         for way in ("down_bytes", "up_bytes")
@@ -279,7 +331,7 @@ def _kilobytes(text: str) -> int:
 # ---- stops
 
 
-def _stops(folder: Path, count: int) -> list[dict[str, Value]]:
+def _stops(folder: Path, count: int) -> Rows:
     return [{"what": "stop", "heard_s": seconds} for seconds in stops_heard_s(folder, count)]
 
 

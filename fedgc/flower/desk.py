@@ -13,7 +13,7 @@ from logging import Logger
 from typing import Any, Final, Protocol
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadVector, Refused
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
 from fedgc.flower import wire
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.admission import Admission
@@ -108,12 +108,16 @@ class Desk:
             return
         self._give_up_unwanted(seat)
 
-    def take(self, device: str, stream: StreamId) -> Vector | None:
-        """Return a whole codeword and forget it, from any thread; its slot is held until it is `taken`."""
-        return self._ready.pop((device, stream), None)
+    def take(self, device: str, stream: StreamId) -> Vector:
+        """Return a whole codeword, once, from any thread; its slot is held until we may `forget` it."""
+        vector = self._ready.pop((device, stream), None)
+        if vector is None:
+            raise EdgeFailed(f"{stream} of {device}: it is not here")
+        return vector
 
-    def taken(self, device: str, stream: StreamId) -> None:
+    def forget(self, device: str, stream: StreamId) -> None:
         """A whole codeword is in the sum, or is not wanted: another may come, and memory has room for it."""
+        self._ready.pop((device, stream), None)
         self._grant(self._slots.free((device, stream)))
 
     def accounts(self, device: str) -> Accounts:

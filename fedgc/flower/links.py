@@ -30,10 +30,10 @@ class Link(Protocol):
         """Tell a device something; one that is not here is told nothing."""
 
     def take(self, device: str, round_: int, attempt: int) -> Vector:
-        """Return a codeword that was announced by a Codeword event, and forget it."""
+        """Return a codeword that was announced by a Codeword event, once."""
 
     def forget(self, device: str, round_: int, attempt: int) -> None:
-        """Forget a codeword that was announced, if nobody took it."""
+        """Nothing more will be done with a codeword that was announced: another may come in its place."""
 
     def settle(self, device: str) -> Amounts:
         """Return what this device sent and was sent since the last call."""
@@ -104,15 +104,15 @@ class Links:
             owner.send(command)
 
     def take(self, device: str, round_: int, attempt: int) -> Vector:
-        """Return a codeword from the link that has it, and forget it."""
+        """Return a codeword from the link that has it, once."""
         with self._lock:
-            link = self._lying.pop((device, round_, attempt), None)
+            link = self._lying.get((device, round_, attempt))
         if link is None:
             raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
         return self._links[link].take(device, round_, attempt)
 
     def forget(self, device: str, round_: int, attempt: int) -> None:
-        """Forget a codeword that was announced, if nobody took it."""
+        """Nothing more will be done with a codeword that was announced: another may come in its place."""
         with self._lock:
             link = self._lying.pop((device, round_, attempt), None)
         if link is not None:

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, EdgeFailed, NotAdmitted, Refused
+from fedgc.errors import BadMessage, BadSetting, NotAdmitted, Refused
 from fedgc.flower import wire
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.admission import Admission
@@ -102,22 +102,12 @@ class Listener:
         self._loop.call_soon_threadsafe(self._desk.send, command)
 
     def take(self, device: str, round_: int, attempt: int) -> Vector:
-        """Return a codeword that was announced by a Codeword event, and forget it."""
-        vector = self._fetched(device, round_, attempt)
-        if vector is None:
-            raise EdgeFailed(f"codeword of {device}, round {round_}, attempt {attempt}: it is not here")
-        return vector
+        """Return a codeword that was announced by a Codeword event, once."""
+        return self._desk.take(device, StreamId("codeword", round_, attempt))
 
     def forget(self, device: str, round_: int, attempt: int) -> None:
-        """Forget a codeword that was announced, if nobody took it."""
-        self._fetched(device, round_, attempt)
-
-    def _fetched(self, device: str, round_: int, attempt: int) -> Vector | None:
-        stream = StreamId("codeword", round_, attempt)
-        vector = self._desk.take(device, stream)
-        if vector is not None:
-            self._loop.call_soon_threadsafe(self._desk.taken, device, stream)
-        return vector
+        """Nothing more will be done with a codeword that was announced: another may come in its place."""
+        self._loop.call_soon_threadsafe(self._desk.forget, device, StreamId("codeword", round_, attempt))
 
     def amounts(self, device: str, round_: int) -> Amounts:
         """Return what this device sent and was sent in a round."""

@@ -134,7 +134,7 @@ class Post:
         return self.refusals.counts
 
     def take(self, device: str, round_: int, attempt: int) -> Vector:
-        """Return a whole codeword, and forget it."""
+        """Return a whole codeword, once."""
         with self._lock:
             vector = self._ready.pop((device, StreamId("codeword", round_, attempt)), None)
         if vector is None:
@@ -142,7 +142,7 @@ class Post:
         return vector
 
     def forget(self, device: str, round_: int, attempt: int) -> None:
-        """Forget a codeword that was announced, if nobody took it."""
+        """Nothing more will be done with a codeword that was announced."""
         with self._lock:
             self._ready.pop((device, StreamId("codeword", round_, attempt)), None)
 

@@ -72,8 +72,11 @@ class FlatModel:
         first = 0
         with torch.no_grad():
             for tensor in self._tensors:
-                part = torch.tensor(vector[first : first + tensor.numel()])
-                tensor.copy_(onto(part, tensor.device).view(tensor.shape))
+                part = vector[first : first + tensor.numel()].reshape(tensor.shape)
+                if tensor.device.type == "cpu":  # torch would copy it twice
+                    np.copyto(tensor.detach().numpy(), part)
+                else:
+                    tensor.copy_(onto(torch.tensor(part), tensor.device))
                 first += tensor.numel()
 
     def read_unsent(self) -> list[Tensor]:

@@ -14,9 +14,20 @@ import torch
 from flwr.app import ArrayRecord
 
 from fedgc.bench import stock
-from fedgc.bench.link import BLOCKS, DEVICES, MANY, MODEL_BYTES, Plan, Watch, bench_link, figures
+from fedgc.bench.link import (
+    BLOCKS,
+    DEVICES,
+    MANY,
+    MODEL_BYTES,
+    Parts,
+    Plan,
+    Watch,
+    bench_link,
+    figures,
+)
 from fedgc.bench.stop import stops_heard_s
 from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
 from fedgc.task import named
 
 MEGABYTE = 1_000_000
@@ -134,6 +145,32 @@ def test_a_busy_device_is_heard_to_stop_as_often_as_asked(models: Path):
     heard = stops_heard_s(models, 2)
     assert len(heard) == 2
     assert all(0 < seconds < 60 for seconds in heard)
+
+
+def test_a_part_that_fails_says_why_and_the_others_are_measured():
+    now = [0.0]
+    parts = Parts(lambda: now[0], 100.0)
+
+    def fails(_: float) -> list:
+        raise EdgeFailed("it broke\nand more of that")
+
+    def hangs(left_s: float) -> list:
+        now[0] += left_s
+        return over("session", "mb10", left_s)
+
+    parts.add("broken", fails)
+    parts.add("whole", lambda left_s: over("session", "tiny", left_s), keep_s=60.0)
+    parts.add("long", hangs, keep_s=60.0)
+    parts.add("late", lambda left_s: over("session", "mb100", left_s), keep_s=60.0)
+    parts.add("kept back for", lambda left_s: over("fedavg", "tiny", left_s))
+    assert [row["part"] for row in parts.rows if row["what"] == "failed"] == ["broken", "late"]
+    assert [row["reason"] for row in parts.rows if row["what"] == "failed"] == [
+        "EdgeFailed: it broke",
+        "EdgeFailed: no time was left",
+    ]
+    found = figures(parts.rows)
+    assert (found["session_overhead_s"], found["fedavg_overhead_s"]) == (40.0, 60.0)
+    assert found["session_100mb_over_stream"] is None
 
 
 def test_nothing_is_seen_of_a_server_that_is_not_there():

@@ -45,7 +45,7 @@ RUN = "counted"
 GRACE_S = 3.0
 PIECE_KB = 256
 MODEL_BYTES = 4 * counting.LARGE  # a codeword has as many: the code is a work queue
-LEASE_S = 10.0
+LEASE_S = 12.0
 HUGE = 256 * 2**20
 REPORT_BYTES = 400  # a line of progress is longer, acknowledgements and pings are shorter
 SETTINGS = counting.SETTINGS | {
@@ -56,7 +56,7 @@ SETTINGS = counting.SETTINGS | {
     "min-devices": 3,
     "threads": 1,
     "grace-s": GRACE_S,
-    "connect-s": GRACE_S,
+    "connect-s": 2 * GRACE_S,
     "piece-kb": PIECE_KB,
 }
 

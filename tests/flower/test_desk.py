@@ -6,6 +6,7 @@ import os
 import pytest
 
 from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
 from fedgc.flower import wire
 from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.pieces import offer_of, packed
@@ -78,7 +79,7 @@ def test_its_slot_is_not_kept_from_others_while_it_is_away(desk) -> None:
     assert grants(second) == [Grant(STREAM, 0)]
 
 
-@pytest.mark.parametrize("taken", ["taken", "lost"])
+@pytest.mark.parametrize("taken", ["taken", "unwanted", "lost"])
 def test_the_next_codeword_comes_when_the_sum_has_taken_the_one_before(desk, taken) -> None:
     """So no more of them stand in memory than there are slots, however slow the sum is."""
     first, second = comes(desk, "a"), comes(desk, "b")
@@ -89,7 +90,12 @@ def test_the_next_codeword_comes_when_the_sum_has_taken_the_one_before(desk, tak
     assert grants(second) == []
     if taken == "taken":
         assert desk.take("a", STREAM).tolist() == CODEWORD.tolist()
-        desk.taken("a", STREAM)
+        assert grants(second) == []
+        desk.forget("a", STREAM)
+    elif taken == "unwanted":
+        desk.forget("a", STREAM)
+        with pytest.raises(EdgeFailed, match="not here"):
+            desk.take("a", STREAM)
     else:
         desk.lose(first)
     assert grants(second) == [Grant(STREAM, 0)]

@@ -130,7 +130,7 @@ def test_a_device_that_trickles_loses_its_slot_and_not_the_round() -> None:
     sends(honest, 0, vector.nbytes)
     said(hog)
     visitor.desk.take(honest.device, stream)
-    visitor.desk.taken(honest.device, stream)
+    visitor.desk.forget(honest.device, stream)
     assert [line for line in said(hog) if isinstance(line, Grant)] == [Grant(stream, 12)], "it goes on"
     sends(hog, 12, vector.nbytes)
     assert [event.device for event in visitor.events] == [honest.device, hog.device]

@@ -16,6 +16,7 @@ class PlainLink:
         self.called = name
         self.sent: list[object] = []
         self.models: list[int] = []
+        self.taken: list[tuple[str, int, int]] = []
         self.forgotten: list[tuple[str, int, int]] = []
 
     def publish(self, version: int, vector) -> None:
@@ -25,6 +26,9 @@ class PlainLink:
         self.sent.append(command)
 
     def take(self, device: str, round_: int, attempt: int):
+        if (device, round_, attempt) in self.taken:
+            raise EdgeFailed("it is not here")
+        self.taken.append((device, round_, attempt))
         return np.full(1, round_, np.float32)
 
     def forget(self, device: str, round_: int, attempt: int) -> None:
@@ -88,7 +92,7 @@ def test_a_codeword_is_taken_where_it_lies_once(both) -> None:
         links.take("a", 4, 0)
 
 
-def test_a_codeword_that_nobody_takes_is_forgotten_where_it_lies(both) -> None:
+def test_a_codeword_is_forgotten_where_it_lies(both) -> None:
     links, made, events = both
     links.heard("messages")(joined(False))
     links.heard("messages")(Codeword(1.0, "a", 4, 0))

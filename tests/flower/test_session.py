@@ -208,7 +208,7 @@ def test_upload_slots_let_one_device_send_at_a_time(make_link) -> None:
     told = set()
     for _ in sessions:
         told.add(device := link.event(Codeword).device)
-        link.listener.take(device, 1, 0)
+        link.listener.forget(device, 1, 0)
     assert told == set(devices)
 
 
