@@ -20,6 +20,7 @@ from rich.console import Console
 
 from fedgc.cli import up, view
 from fedgc.cli.follow import Follower, Log, Show, follow, print_tables, show_on, why_incomplete
+from fedgc.cli.history import ALIVE_S
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
@@ -27,6 +28,7 @@ from fedgc.flower import local
 from fedgc.flower.app import MANIFEST, App, Setting, app_in
 from fedgc.flower.superlink import Superlink, connection
 from fedgc.store.database import Store
+from fedgc.store.views import Run
 
 DEVICES: Final = 4  # that are started where nothing else is said
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
@@ -62,6 +64,8 @@ def run(wanted: Wanted) -> None:
     """Run to the end and print the tables; Ctrl-C stops the run and leaves its checkpoint."""
     console = view.terminal()
     app = app_in(Path.cwd())
+    if wanted.superlink is not None:
+        named(wanted.superlink, Path.cwd())  # one that cannot be is refused before anything is begun
     with Store.open() as store:
         config = _settings(store, wanted, app)
         name = config.resume or config.run
@@ -101,13 +105,17 @@ def attach(run_name: str, *, alone: bool) -> None:
         rounds = int(found.settings.get("rounds", 0)) or 1
         began = time.monotonic()
         with show_on(console, rounds) as show:
-            follow(follower, show, lambda: store.run(found.run).state == "running")
+            follow(follower, show, lambda: _alive(store.run(found.run)))
             seen = follower.whole()
             show.update(seen, ())
         print_tables(console, seen, time.monotonic() - began)
-    reason = why_incomplete(seen, "")
+    reason = why_incomplete(seen, f"it has said nothing for {ALIVE_S:.0f} s")
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}")
+
+
+def _alive(run: Run) -> bool:
+    return run.state == "running" and time.time() - run.heard < ALIVE_S
 
 
 def _followed(
