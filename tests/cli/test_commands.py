@@ -196,7 +196,7 @@ def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_pat
     assert (found["rounds"]["value"], found["rounds"]["origin"]) == (50, "--set")
     assert found["seed"]["origin"] == "--set"
     assert (found["chunks"]["value"], found["chunks"]["origin"]) == (8, "pyproject.toml")
-    assert found["replicas"]["origin"] == "default"  # the app lists what is the default anyway
+    assert found["local-steps"]["origin"] == "default"  # the app lists what is the default anyway
     with Store.open() as store:
         store.write(Begun(1000.0, "r", RunConfig(rounds=4).table()))
     assert (shown("--run", "r")["rounds"]["value"], shown("--run", "r")["rounds"]["origin"]) == (4, "run r")
