@@ -9,6 +9,7 @@ the strip at the top, who talks to whom, is drawn by hand. A test holds the pict
 
 import ast
 import re
+import textwrap
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ PICTURE: Final = ROOT / "docs" / "picture.svg"
 ROUND: Final = ROOT / "fedgc" / "round.py"
 WIDTH: Final = 1010
 LINE: Final = 17
+LETTER: Final = 6.2  # how wide one is, about
+AT_ONCE: Final = 4  # events in a line beside an arrow
 ENTERS: Final = {"Exchange": "COLLECTING"}  # what is made when a state begins
 STYLE: Final = """
 text { font: 12px system-ui, sans-serif; fill: #1b1f24; }
@@ -124,8 +127,12 @@ def outcomes(source: str) -> Mapping[str, str]:
     """Return what the head of the file says of each outcome, by its word."""
     head = ast.get_docstring(ast.parse(source)) or ""
     block = re.search(r"^    CLOSED(.*?)\n\n", head, re.DOTALL | re.MULTILINE)
-    said = re.findall(r"^ *([a-z]+) {2,}(.+)$", block.group(1) if block else "", re.MULTILINE)
-    return dict(said)
+    said: dict[str, str] = {}
+    for line in block.group(1).splitlines() if block else ():
+        begun = re.match(r" *([a-z]+) {2,}(.+)$", line)
+        word = begun.group(1) if begun else next(reversed(said))
+        said[word] = f"{said.get(word, '')} {begun.group(2) if begun else line.strip()}".strip()
+    return said
 
 
 def storeys(manifest: str) -> list[str]:
@@ -200,18 +207,24 @@ def _walk() -> list[str]:
 def _states(states: Mapping[str, Sequence[Entry]], said: Mapping[str, str]) -> tuple[list[str], float]:
     """Draw the states with what each reacts to, the end below them, and the ways between."""
     drawn, top, wide = [], 120.0, 750 / len(states) - 30
-    most = max(map(len, states.values()))
+    texts = {name: _lines(entries, int((wide - 24) / LETTER)) for name, entries in states.items()}
+    most = max(map(len, texts.values()))
     high = 36 + LINE * most
     ends = dict.fromkeys(end for entries in states.values() for entry in entries for end in entry.leads_to)
     closed = [f"{end}: {said[end]}" if end in said else end for end in sorted(ends) if end not in states]
     below = top + high + 90
     for number, (name, entries) in enumerate(states.items()):
         x = 10 + number * (wide + 45)
-        lines = [f"{entry.event}: {entry.says}" if entry.says else entry.event for entry in entries]
-        drawn += _titled(x, top, wide, name, [*lines, *[""] * (most - len(lines))])
+        drawn += _titled(x, top, wide, name, [*texts[name], *[""] * (most - len(texts[name]))])
         drawn += _ways(entries, states, (x, top, wide, high), below)
     drawn += _titled(10, below, 750, "CLOSED", closed)
     return drawn, below + 36 + LINE * len(closed)
+
+
+def _lines(entries: Sequence[Entry], letters: int) -> list[str]:
+    """Return what is said of these entries, in lines of no more than so many letters."""
+    said = [f"{entry.event}: {entry.says}" if entry.says else entry.event for entry in entries]
+    return [line for each in said for line in textwrap.wrap(each, letters, subsequent_indent="\u2003")]
 
 
 def _ways(
@@ -234,7 +247,7 @@ def _ways(
         middle = x + 20 + step * number
         yield f'<path class="way" d="M{middle:g} {top + high:g}V{below - 2:g}"/>'
         names = sorted(events)
-        rows = [", ".join(names[n : n + 3]) for n in range(0, len(names), 3)]
+        rows = [", ".join(names[n : n + AT_ONCE]) for n in range(0, len(names), AT_ONCE)]
         for row, words in enumerate([*rows, f"→ {', '.join(sorted(outcome))}"]):
             yield _text(middle + 6, top + high + 24 + LINE * row, words, "said")
 

@@ -112,7 +112,9 @@ def new(
 @app.command()
 def run(
     task: Annotated[str | None, typer.Option(help="A shipped task, or module:attribute of your own.")] = None,
-    devices: Annotated[int, typer.Option(help="Devices to start on this machine.")] = 4,
+    devices: Annotated[
+        int | None, typer.Option(help="Devices to start on this machine; 4 where nothing is said.")
+    ] = None,
     superlink: Annotated[
         str | None,
         typer.Option(help="Train there instead: a name in Flower's configuration, or up for `fedgc up`."),
@@ -134,7 +136,7 @@ def run(
     from fedgc.cli.settings import parse
 
     if attach is not None:
-        running.attach(attach)
+        running.attach(attach, alone=(task, devices, superlink, settings, resume) == (None,) * 5)
         return
     table = {**parse(settings or []), **({"task": task} if task else {})}
     running.run(running.Wanted(devices, table, superlink, resume))

@@ -42,6 +42,7 @@ OLDEST_PYTHON: Final = (3, 11)
 FLOWER: Final = "1.41"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 PROGRAMS: Final = ("flwr", "flower-superlink", "flower-supernode")
+LAST_PORT: Final = 65_535
 LEAST_DISK_BYTES: Final = 1 << 30
 CLOCK_S: Final = 5.0  # certificates and Flower's times to live are judged by the clocks of both sides
 EXPIRES_S: Final = 14 * 86_400.0
@@ -165,12 +166,14 @@ def flower() -> Finding:
 def port(bind: str) -> Finding:
     """The listener can have the address that the setting `bind` names."""
     host, _, number = bind.rpartition(":")
+    do = "set bind to an address and port that are free"
+    if not (number.isascii() and number.isdigit() and int(number) <= LAST_PORT):
+        return Finding("ports", "wrong", f"{bind!r} is no host:port", do)
     try:
         with socket.create_server((host.strip("[]"), int(number))) as bound:
             return Finding("ports", "ok", f"{bind} can be had ({bound.getsockname()[1]})")
-    except (OSError, ValueError, OverflowError) as error:
-        said = getattr(error, "strerror", None) or error
-        return Finding("ports", "wrong", f"{bind}: {said}", "set bind to an address and port that are free")
+    except OSError as error:
+        return Finding("ports", "wrong", f"{bind}: {error.strerror or error}", do)
 
 
 def disk() -> Finding:

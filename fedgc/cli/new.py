@@ -46,8 +46,6 @@ def package_of(name: str) -> str:
 
 
 def _installed(package: str) -> bool:
-    """Whether a package of this name would be hidden by the app; what lies in this folder would not."""
+    """Whether the app would hide a package; a bare folder, as the app's own may be, is none."""
     found = find_spec(package)
-    here = Path.cwd()
-    places = [] if found is None else list(found.submodule_search_locations or [str(found.origin)])
-    return any(here not in Path(place).resolve().parents for place in places)
+    return found is not None and found.origin is not None

@@ -20,6 +20,7 @@ from rich.console import Console
 
 from fedgc.cli import up, view
 from fedgc.cli.follow import Follower, Log, Show, follow, print_tables, show_on, why_incomplete
+from fedgc.cli.history import ALIVE_S
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
@@ -27,15 +28,17 @@ from fedgc.flower import local
 from fedgc.flower.app import MANIFEST, App, Setting, app_in
 from fedgc.flower.superlink import Superlink, connection
 from fedgc.store.database import Store
+from fedgc.store.views import Run
 
+DEVICES: Final = 4  # that are started where nothing else is said
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be run, and where: `superlink` None means devices that are started for it."""
+    """What is to be run, and where: on so many devices that are started for it, or on a SuperLink."""
 
-    devices: int
+    devices: int | None
     settings: Mapping[str, Setting]
     superlink: str | None = None
     resume: str | None = None
@@ -46,14 +49,23 @@ class Wanted:
         return self.superlink not in (None, up.NAME)
 
     def __post_init__(self) -> None:
-        if self.devices < 1:
+        if self.devices is not None and self.devices < 1:
             raise Unusable(f"--devices: saw {self.devices}, needed at least 1")
+        if self.devices is not None and self.superlink is not None:
+            raise Unusable("--devices and --superlink: saw both, needed one: a SuperLink has its own devices")
+
+    @property
+    def here(self) -> int:
+        """How many devices are started for it."""
+        return 0 if self.superlink is not None else self.devices or DEVICES
 
 
 def run(wanted: Wanted) -> None:
     """Run to the end and print the tables; Ctrl-C stops the run and leaves its checkpoint."""
     console = view.terminal()
     app = app_in(Path.cwd())
+    if wanted.superlink is not None:
+        named(wanted.superlink, Path.cwd())  # one that cannot be is refused before anything is begun
     with Store.open() as store:
         config = _settings(store, wanted, app)
         name = config.resume or config.run
@@ -79,8 +91,13 @@ def run(wanted: Wanted) -> None:
         raise EdgeFailed(f"the run did not complete: {reason}{goes_on}")
 
 
-def attach(run_name: str) -> None:
-    """Show a run of the store until it is over; Ctrl-C ends the looking, and the run goes on."""
+def attach(run_name: str, *, alone: bool) -> None:
+    """Show a run of the store until it is over; Ctrl-C ends the looking, and the run goes on.
+
+    `alone` says that nothing else was asked for: what is only looked at cannot be changed.
+    """
+    if not alone:
+        raise Unusable("--attach: saw other words with it, needed the run's name alone")
     console = view.terminal()
     with Store.open(reads_only=True) as store:
         found = store.run(run_name)
@@ -88,13 +105,17 @@ def attach(run_name: str) -> None:
         rounds = int(found.settings.get("rounds", 0)) or 1
         began = time.monotonic()
         with show_on(console, rounds) as show:
-            follow(follower, show, lambda: store.run(found.run).state == "running")
+            follow(follower, show, lambda: _alive(store.run(found.run)))
             seen = follower.whole()
             show.update(seen, ())
         print_tables(console, seen, time.monotonic() - began)
-    reason = why_incomplete(seen, "")
+    reason = why_incomplete(seen, f"it has said nothing for {ALIVE_S:.0f} s")
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}")
+
+
+def _alive(run: Run) -> bool:
+    return run.state == "running" and time.time() - run.heard < ALIVE_S
 
 
 def _followed(
@@ -132,7 +153,7 @@ def _nothing() -> None:
 def _where(wanted: Wanted) -> Iterator[Superlink]:
     """Give the SuperLink that is to run it, started for it or there already."""
     if wanted.superlink is None:
-        with local.LocalFederation(wanted.devices) as federation:
+        with local.LocalFederation(wanted.here) as federation:
             yield federation.superlink
         return
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
@@ -161,8 +182,8 @@ def _written(app: App | None, folder: Path, config: RunConfig) -> Path:
 def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the settings: those given, over those the run had when it is resumed, over the app's."""
     layers: list[Layer] = []
-    if wanted.superlink is None:
-        layers.append(("--devices", {"min-devices": wanted.devices}))
+    if wanted.here:
+        layers.append(("--devices", {"min-devices": wanted.here}))
     if app is not None:
         layers.append((MANIFEST, app.settings))
     name = f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -172,6 +193,6 @@ def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
         settings = store.run(wanted.resume).settings
         had = {key: value for key, value in settings.items() if key in known} | {"resume": wanted.resume}
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
-    if wanted.superlink is None and config.min_devices > wanted.devices:
-        raise Unusable(f"--devices: saw {wanted.devices}, needed min-devices, {config.min_devices}")
+    if wanted.here and config.min_devices > wanted.here:
+        raise Unusable(f"--devices: saw {wanted.here}, needed min-devices, {config.min_devices}")
     return config

@@ -1,12 +1,21 @@
 """The command line as a person types it: every command in a process of its own."""
 
+import json
+import os
 import subprocess
 import sys
 
+import click
 import pytest
+from typer.testing import CliRunner
 
+from fedgc import cli
+from fedgc.cli.new import write_new
 from fedgc.cli.settings import parse
-from fedgc.errors import BadSetting
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.store.database import Store
+from fedgc.store.records import Begun
 
 
 def fedgc(*words: str) -> subprocess.CompletedProcess[str]:
@@ -14,16 +23,20 @@ def fedgc(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
 
 
-def test_help_names_every_command_and_loads_nothing_heavy():
+def test_no_command_loads_anything_heavy_for_its_help():
+    """Each help is there at once because torch, Flower and the database are not asked for it."""
     program = (
-        "import sys; sys.argv[0] = 'fedgc'\nfrom fedgc.cli import main\n"
-        "try:\n    main()\nexcept SystemExit:\n    pass\n"
-        "print(sorted(set(sys.modules) & {'torch', 'flwr', 'sqlalchemy', 'sklearn'}))"
+        "import sys\nfrom typer.main import get_command\nfrom fedgc.cli.commands import app\n"
+        "def show(command, path):\n"
+        "    try:\n        command.main(['--help'], prog_name=path)\n"
+        "    except SystemExit:\n        pass\n"
+        "    for name, each in getattr(command, 'commands', {}).items():\n"
+        "        show(each, f'{path} {name}')\n"
+        "show(get_command(app), 'fedgc')\n"
+        "print(sorted(set(sys.modules) & {'torch', 'flwr', 'sqlalchemy', 'sklearn', 'numpy', 'scipy'}))"
     )
-    said = subprocess.run(
-        [sys.executable, "-c", program, "--help"], capture_output=True, text=True, timeout=60
-    )
-    assert "demo" in said.stdout
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=200)
+    assert said.stdout.count("Usage: fedgc") > 20
     assert said.stdout.rstrip().endswith("[]")
 
 
@@ -58,3 +71,134 @@ def test_words_become_the_values_they_look_like():
     }
     with pytest.raises(BadSetting, match="needed name=value"):
         parse(["rounds"])
+
+
+def test_help_lists_the_exit_codes_and_names_debug():
+    said = fedgc("--help")
+    assert "130 Ctrl-C" in " ".join(said.stdout.split())
+    assert "--debug" in said.stdout
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["nex"], "No such command 'nex'. Did you mean 'new'?"),
+        (["run", "--device", "2"], "No such option: --device"),
+        (["run", "--devices", "many"], "'many' is not a valid"),
+        (["run", "--devices", "0"], "--devices: saw 0, needed at least 1"),
+        (["run", "--devices", "2", "--superlink", "x"], "--devices and --superlink: saw both"),
+        (["run", "--attach", "r", "--resume", "r"], "--attach: saw other words with it"),
+        (["run", "--attach", "r"], "saw nothing there, needed the store of an earlier run"),
+        (["run", "--set", "min-devices=5"], "--devices: saw 4, needed min-devices, 5"),
+        (["run", "--superlink", "nowhere"], "SuperLink 'nowhere': saw none"),
+        (["run", "--superlink", "up"], "saw no federation up, needed one"),
+        (["down"], "saw no federation up, needed one"),
+        (["up", "--devices", "0"], "--devices: saw 0, needed at least 1"),
+        (["config", "--set", "rouns=3"], "did you mean rounds?"),
+        (["model", "list"], "saw nothing there, needed the store of an earlier run"),
+        (["status"], "saw nothing there, needed the store of an earlier run"),
+    ],
+)
+def test_what_the_caller_got_wrong_is_one_line_and_exit_code_2(words, sentence, tmp_path, monkeypatch):
+    for name in ("XDG_STATE_HOME", "FLWR_HOME"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.delenv("FEDGC_DB", raising=False)
+    monkeypatch.chdir(tmp_path)
+    said = fedgc(*words)
+    assert (said.returncode, said.stdout) == (2, "")
+    assert said.stderr.startswith("fedgc: ")
+    assert sentence in said.stderr
+    assert len(said.stderr.splitlines()) == 1
+
+
+def test_a_group_without_a_command_shows_its_help():
+    said = fedgc("model")
+    assert said.returncode == 2
+    assert "restore" in said.stderr + said.stdout
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (EdgeFailed("the disk\nis full"), 1, "fedgc: the disk is full\n"),
+        (BadSetting("no such setting"), 2, "fedgc: no such setting\n"),
+        (click.Abort(), 130, "fedgc: interrupted\n"),
+        (
+            ZeroDivisionError("of ours"),
+            1,
+            "fedgc: a fault of fedgc itself: ZeroDivisionError: of ours; --debug",
+        ),
+    ],
+)
+def test_every_error_is_a_line_and_an_exit_code(error, code, line, monkeypatch, capsys):
+    def raising(**_):
+        raise error
+
+    monkeypatch.setattr(cli, "app", raising)
+    monkeypatch.setattr(sys, "argv", ["fedgc"])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == code
+    assert capsys.readouterr().err.startswith(line)
+
+
+def test_with_debug_the_error_itself_is_raised(monkeypatch):
+    def raising(**_):
+        raise EdgeFailed("the disk")
+
+    monkeypatch.setattr(cli, "app", raising)
+    monkeypatch.setattr(sys, "argv", ["fedgc", "--debug"])
+    with pytest.raises(EdgeFailed):
+        cli.main()
+
+
+def completed(words: str, tmp_path) -> set[str]:
+    """What bash is offered behind these words."""
+    env = {
+        **os.environ,
+        "_FEDGC_COMPLETE": "complete_bash",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+        "FEDGC_DB": str(tmp_path / "fedgc.db"),
+    }
+    program = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
+    said = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env
+    )
+    return set(said.stdout.split())
+
+
+def test_the_shell_is_told_commands_settings_and_runs(tmp_path):
+    assert completed("fedgc mo", tmp_path) == {"model"}
+    assert completed("fedgc run --set keep", tmp_path) == {"keep-checkpoints=", "keep-rounds="}
+    assert completed("fedgc status --run wa", tmp_path) == set()  # no store is no run
+    with Store.open(str(tmp_path / "fedgc.db")) as store:
+        for run in ("ward-1", "ward-2", "other"):
+            store.write(Begun(1000.0, run, RunConfig().table()))
+    assert completed("fedgc status --run wa", tmp_path) == {"ward-1", "ward-2"}
+
+
+def shown(*words: str) -> dict[str, dict[str, object]]:
+    said = CliRunner().invoke(cli.app, ["config", "--json", *words], catch_exceptions=False)
+    return {each["name"]: each for each in json.loads(said.stdout)["settings"]}
+
+
+def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_path, monkeypatch):
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    monkeypatch.chdir(tmp_path)
+    plain = shown()
+    assert plain.keys() == RunConfig().table().keys()
+    assert all(each["value"] == each["default"] and each["origin"] == "default" for each in plain.values())
+    assert all(each["says"] for each in plain.values())
+    write_new(tmp_path / "ward")
+    monkeypatch.chdir(tmp_path / "ward")
+    found = shown("--set", "rounds=50", "--set", "seed=0")
+    assert (found["rounds"]["value"], found["rounds"]["origin"]) == (50, "--set")
+    assert found["seed"]["origin"] == "--set"
+    assert (found["chunks"]["value"], found["chunks"]["origin"]) == (8, "pyproject.toml")
+    assert found["local-steps"]["origin"] == "default"  # the app lists what is the default anyway
+    with Store.open() as store:
+        store.write(Begun(1000.0, "r", RunConfig(rounds=4).table()))
+    assert (shown("--run", "r")["rounds"]["value"], shown("--run", "r")["rounds"]["origin"]) == (4, "run r")
+    words = CliRunner().invoke(cli.app, ["config"], env={"COLUMNS": "200"}).stdout
+    assert all(name in words for name in plain)

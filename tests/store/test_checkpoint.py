@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.store.checkpoint import Checkpoint, load, save, versions
+from fedgc.store.checkpoint import Checkpoint, listed, load, restore, save, versions
 
 
 def make(version=1, round_number=1, size=5):
@@ -166,3 +166,54 @@ def test_checkpoints_need_no_database_library():
     seen = "import sys, fedgc.store.checkpoint; print('sqlalchemy' in sys.modules, 'alembic' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", seen], capture_output=True, text=True, check=True, timeout=60)
     assert out.stdout.split() == ["False", "False"]
+
+
+def contents(folder):
+    return sorted((path.name, path.read_bytes()) for path in folder.rglob("*.fedgc"))
+
+
+@given(st.lists(st.integers(1, 5), max_size=6))
+def test_restoring_back_and_forth_loses_nothing_and_the_last_asked_for_is_the_newest(
+    tmp_path_factory, wanted
+):
+    folder = tmp_path_factory.mktemp("checkpoints")
+    for version in range(1, 6):
+        save(folder, make(version), keep=9)
+    before = contents(folder)
+    for version in wanted:
+        assert restore(folder, version).version == version
+        assert load(folder).version == version
+        assert contents(folder) == before
+    assert {each.version for each in listed(folder)} == {1, 2, 3, 4, 5}
+    assert all(each.aside == (each.path.parent != folder) for each in listed(folder))
+
+
+def test_of_two_futures_of_one_version_the_present_one_is_restored_and_both_are_kept(tmp_path):
+    for version in (1, 2):
+        save(tmp_path, make(version), keep=9)
+    restore(tmp_path, 1)
+    save(tmp_path, make(2, round_number=7), keep=9)
+    restore(tmp_path, 1)
+    assert sorted(each.round for each in listed(tmp_path) if each.version == 2) == [1, 7]
+    assert restore(tmp_path, 2).round == 7
+
+
+def test_what_is_listed_says_what_is_in_the_file_and_a_torn_one_is_left_out(tmp_path):
+    paths = [save(tmp_path, make(version, round_number=version + 3), keep=9) for version in (1, 2)]
+    (found, _) = listed(tmp_path)
+    assert (found.version, found.round, found.size_bytes) == (1, 4, paths[0].stat().st_size)
+    assert bytes.fromhex(found.digest) == paths[0].read_bytes()[-32:]
+    paths[0].write_bytes(b"x")
+    assert [each.version for each in listed(tmp_path)] == [2]
+    with pytest.raises(Unusable, match="saw versions 2, needed 1"):
+        restore(tmp_path, 1)
+
+
+def test_a_damaged_version_is_not_restored_and_nothing_is_moved(tmp_path):
+    for version in (1, 2):
+        save(tmp_path, make(version), keep=9)
+    path = tmp_path / "model-0000000001.fedgc"
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    with pytest.raises(EdgeFailed, match="SHA-256"):
+        restore(tmp_path, 1)
+    assert versions(tmp_path) == (1, 2)

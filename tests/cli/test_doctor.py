@@ -1,0 +1,181 @@
+"""`fedgc doctor`: each finding where all is well, and where it is not."""
+
+import json
+import socket
+import threading
+import time
+from datetime import UTC, datetime, timedelta
+from email.utils import formatdate
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.x509.oid import NameOID
+from typer.testing import CliRunner
+
+from fedgc.cli import doctor
+from fedgc.cli.commands import app
+from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
+from fedgc.flower.superlink import Connection
+from fedgc.store.database import Store
+from fedgc.store.records import Begun, Present
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flwr"))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def ask(*words: str):
+    said = CliRunner().invoke(app, ["doctor", "--json", *words])
+    findings = {each["what"]: each for each in json.loads(said.stdout)["findings"]}
+    return findings, said.exception
+
+
+def test_a_machine_that_runs_these_tests_is_well():
+    findings, _ = ask()
+    grades = {what: each["grade"] for what, each in findings.items()}
+    wrong = {what for what, grade in grades.items() if grade == "wrong"}
+    assert wrong == set()
+    assert {"Python", "torch", "GPU", "Flower", "ports", "disk", "store", "clock"} == grades.keys()
+    assert findings["store"]["saw"].endswith("needed the store of an earlier run")
+
+
+def test_a_port_in_use_is_wrong_and_the_command_says_so_by_its_exit_code():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        findings, error = ask("--set", f"bind=127.0.0.1:{taken.getsockname()[1]}")
+    assert findings["ports"]["grade"] == "wrong"
+    assert findings["ports"]["do"]
+    assert isinstance(error, EdgeFailed)
+    assert "ports" in str(error)
+
+
+@pytest.mark.parametrize("bind", ["nonsense", "127.0.0.1:x", "127.0.0.1:99999"])
+def test_an_address_that_is_none_is_wrong(bind: str):
+    assert doctor.port(bind).grade == "wrong"
+
+
+def test_a_device_that_is_not_there_is_wrong():
+    assert doctor.gpu("cuda:99").grade == "wrong"
+    assert doctor.gpu("cpu").grade == "ok"
+
+
+def test_a_store_that_is_damaged_is_wrong(apart: Path):
+    (apart / "fedgc.db").write_bytes(b"no database at all" * 1000)
+    assert doctor.store().grade == "wrong"
+
+
+def test_a_clock_behind_the_stores_newest_row_is_wrong():
+    with Store.open() as store:
+        store.write(Begun(time.time(), "r", RunConfig().table()))
+        store.write(Present(time.time() + 3600, "r", {}))
+    found = doctor.clock()
+    assert found.grade == "wrong"
+    assert "behind the store" in found.saw
+
+
+def certificate(folder: Path, days: float) -> Path:
+    key, name = Ed25519PrivateKey.generate(), x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "ca")])
+    now = datetime.now(UTC)
+    made = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - timedelta(days=400))
+        .not_valid_after(now + timedelta(days=days))
+        .sign(key, None)
+    )
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    assert made.signature_hash_algorithm is None or isinstance(
+        made.signature_hash_algorithm, hashes.HashAlgorithm
+    )
+    (folder / "ca.crt").write_bytes(made.public_bytes(Encoding.PEM))
+    return folder / "ca.crt"
+
+
+@pytest.mark.parametrize(("days", "grade"), [(400, "ok"), (3, "warning"), (-1, "wrong")])
+def test_a_certificate_is_told_by_how_long_it_lasts(apart: Path, days: float, grade: str):
+    where = Connection("x", "fl.example:9093", insecure=False, certificates=certificate(apart, days))
+    assert doctor.certificates(where).grade == grade
+
+
+def test_certificates_that_are_not_there_or_none_are_wrong_and_none_at_all_is_said(apart: Path):
+    def grade(address: str, *, insecure: bool, path: Path | None) -> str:
+        return doctor.certificates(Connection("x", address, insecure, path)).grade
+
+    (apart / "text").write_text("no certificate")
+    assert grade("a:1", insecure=False, path=apart / "none") == "wrong"
+    assert grade("a:1", insecure=False, path=apart / "text") == "wrong"
+    assert grade("a:1", insecure=False, path=None) == "ok"
+    assert grade("a:1", insecure=True, path=None) == "warning"
+    assert grade("127.0.0.1:1", insecure=True, path=None) == "ok"
+
+
+@pytest.fixture
+def answering():
+    """A web server whose clock is so many seconds off."""
+    off_s: list[float] = [0.0]
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_HEAD(self):
+            self.send_response_only(404)
+            self.send_header("Date", formatdate(time.time() + off_s[0], usegmt=True))
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"127.0.0.1:{server.server_port}", off_s
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+@pytest.mark.parametrize(("apart_s", "grade"), [(0.0, "ok"), (120.0, "wrong"), (-120.0, "wrong")])
+def test_a_superlink_that_answers_tells_its_clock(answering, apart_s: float, grade: str):
+    address, off_s = answering
+    off_s[0] = apart_s
+    assert doctor.reached(Connection("x", address, insecure=True, certificates=None)).grade == grade
+
+
+def test_a_superlink_that_speaks_no_tls_where_it_should_is_wrong(answering):
+    found = doctor.reached(Connection("x", answering[0], insecure=False, certificates=None))
+    assert found.grade == "wrong"
+    assert "certificates" in found.do
+
+
+def test_a_superlink_that_is_not_there_or_not_known_is_wrong(apart: Path):
+    (apart / "flwr").mkdir()
+    (apart / "flwr" / "config.toml").write_text(
+        '[superlink.gone]\naddress = "127.0.0.1:1"\ninsecure = true\n'
+    )
+    findings, error = ask("--superlink", "gone")
+    assert findings["SuperLink"]["grade"] == "wrong"
+    assert "versions" not in findings
+    assert isinstance(error, EdgeFailed)
+    findings, _ = ask("--superlink", "gnoe")
+    assert "did you mean gone" in findings["SuperLink"]["saw"]
+    findings, _ = ask("--superlink", "up")
+    assert "fedgc up" in findings["SuperLink"]["saw"]
+
+
+def test_versions_are_judged_by_whether_the_superlink_answers():
+    def refuse() -> None:
+        raise EdgeFailed("flwr list said: incompatible")
+
+    assert doctor.both_versions("x", dict).grade == "ok"
+    assert doctor.both_versions("x", refuse).grade == "wrong"

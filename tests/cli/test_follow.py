@@ -1,0 +1,154 @@
+"""What a person sees of a run: from a store that is told more and more of it."""
+
+import io
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from fedgc.cli import view
+from fedgc.cli.follow import UNSETTLED, Follower, Log, follow, show_on, why_incomplete
+from fedgc.config import RunConfig
+from fedgc.history import DeviceRow, RoundRow
+from fedgc.store.database import Store
+from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present, Seen
+from fedgc.store.views import Round
+
+ROW = RoundRow(
+    round=1, version=0, started=100.0, working_s=1.0, collecting_s=0.5, outcome="synced", chunks=8, covered=8,
+    short=(), replicas=2, blocks=2, needed=2, amplification=1.5, error=None, loss=0.5, samples=80, skips=3,
+    takes=2, pruned=1, repairs=0, reason="drift 0.3",
+    devices=(DeviceRow("aa", finished=8, counted=6, up_bytes=2_000_000, down_bytes=500_000),),
+)  # fmt: skip
+PRESENT = {
+    "round": 3, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "copies": 2,
+    "devices": [
+        {"device": "aa", "name": "quick", "present": True, "finished": 3, "held": 4, "link": "session"},
+        {"device": "bb", "name": "", "present": False, "finished": 0, "held": 4, "link": ""},
+    ],
+}  # fmt: skip
+
+
+@pytest.fixture
+def store():
+    with Store.open("sqlite://") as opened:
+        yield opened
+
+
+def tell(store: Store, *numbers: int) -> None:
+    for number in numbers:
+        store.write(Appended(100.0 + number, "r", replace(ROW, round=number, started=100.0 + 4 * number)))
+
+
+def shown(console_is: bool, steps, rounds: int = 9) -> str:
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=console_is, width=150, color_system=None)
+    with show_on(console, rounds) as show:
+        for seen, notes in steps:
+            show.update(seen, notes)
+    return out.getvalue()
+
+
+def test_what_is_asked_step_by_step_is_what_is_asked_at_once(store: Store):
+    follower = Follower(store, "r")
+    assert follower.look().run is None
+    store.write(Begun(100.0, "r", RunConfig().table()))
+    for number in range(1, 4 * UNSETTLED):
+        tell(store, number)
+        store.write(Evaluated(100.0, "r", number, {"accuracy": number / 100}))
+        assert follower.look().rounds == Follower(store, "r").look().rounds == store.rounds("r")
+    store.write(Seen(100.0, "aa", "quick"))
+    assert follower.whole().names["aa"] == "quick"
+    assert len(follower.whole().rows["aa"]) == 4 * UNSETTLED - 1
+
+
+def test_elsewhere_than_on_a_terminal_a_round_is_a_line_that_waits_for_its_evaluation(store: Store):
+    store.write(Begun(100.0, "r", RunConfig().table()))
+    follower, steps = Follower(store, "r"), []
+    tell(store, 1)
+    steps.append((follower.look(), ()))
+    assert shown(False, steps) == shown(False, [(follower.look(), ())])  # at the end it is said all the same
+    store.write(Evaluated(100.0, "r", 1, {"accuracy": 0.5}))
+    tell(store, 2)
+    steps.append((follower.look(), ("a note",)))
+    tell(store, 3)
+    steps += [(follower.look(), ("a note",))] * 2
+    lines = shown(False, steps).splitlines()
+    assert lines[0] == "a note"
+    assert [line.split(":")[0] for line in lines[1:]] == ["round 1", "round 2", "round 3"]
+    assert lines[1].endswith("accuracy 0.500")
+    assert "6 of 8 finished chunks counted" in lines[2]
+
+
+def test_on_a_terminal_one_sees_rounds_chunks_devices_gate_bytes_and_what_is_left(store: Store):
+    store.write(Begun(100.0, "r", RunConfig().table()))
+    tell(store, 1, 2)
+    store.write(Evaluated(100.0, "r", 2, {"accuracy": 0.75}))
+    store.write(Present(103.0, "r", PRESENT))
+    said = shown(True, [(Follower(store, "r").look(), ["device bb was killed"])])
+    assert "2 of 9, about 28 s left" in said
+    assert "working: 3 of 8 chunks have a copy (2 aimed for)" in said
+    assert "accuracy 0.750; up 4.00 MB, down 1.00 MB; gate: 2 synced (drift 0.3)" in said
+    assert "3 of 4 chunks, session" in said
+    assert [line.split()[-1] for line in said.splitlines() if line.startswith("bb")] == ["gone"]
+    assert "device bb was killed" in said
+
+
+def test_nothing_is_shown_of_a_run_that_has_not_begun():
+    said = shown(True, [(Follower.look, ())][:0])
+    assert said.strip() == "" or "\x1b" in said
+    assert "no round yet" in str(view._figures(()))
+
+
+@pytest.mark.parametrize(
+    ("starts", "total", "said"),
+    [
+        ((), 9, ""), ((0.0,), 9, ""), ((0.0, 4.0, 5.0, 9.0), 9, "20 s"), ((0.0, 60.0), 9, "7 min"),
+        ((0.0, 1.0), 2, ""),
+    ],
+)  # fmt: skip
+def test_the_time_left_is_the_median_of_late_rounds_times_what_is_left(starts, total, said):
+    rounds = [
+        Round(replace(ROW, round=n, started=start), 1, 1, 1, 0, 0, 0) for n, start in enumerate(starts, 1)
+    ]
+    assert view.time_left(total, rounds) == said
+
+
+def test_a_log_is_said_line_by_line_and_never_half_a_line(tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_text("one\ntw")
+    log = Log(path)
+    assert log.lines() == ["one"]
+    with path.open("a") as file:
+        file.write("o\nthree\n")
+    assert log.lines() == ["two", "three"]
+    assert log.lines() == []
+    assert log.text().count("\n") == 3
+
+
+def test_while_the_store_does_not_know_the_run_the_other_source_is_asked(store: Store):
+    asked, left = [], iter([True, True, True, False])
+
+    def going() -> bool:
+        return next(left)
+
+    def unknown() -> None:
+        asked.append(1)
+        if len(asked) == 2:
+            store.write(Begun(100.0, "r", RunConfig().table()))
+
+    console = Console(file=io.StringIO(), force_terminal=False)
+    with show_on(console, 3) as show:
+        follow(Follower(store, "r"), show, going, unknown)
+    assert len(asked) == 2
+
+
+def test_why_a_run_did_not_complete_is_its_own_word_else_its_logs_last(store: Store):
+    store.write(Begun(100.0, "r", RunConfig().table()))
+    assert why_incomplete(Follower(store, "r").look(), "a\nb\n\n") == "b"
+    assert why_incomplete(Follower(store, "r").look(), " \n") == "its log is empty"
+    store.write(Ended(101.0, "r", "failed", "no device came"))
+    assert why_incomplete(Follower(store, "r").look(), "b") == "no device came"
+    store.write(Ended(101.0, "r", "completed", ""))
+    assert why_incomplete(Follower(store, "r").look(), "b") is None

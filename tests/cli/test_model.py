@@ -1,0 +1,151 @@
+"""`fedgc model`: versions of a run, one written out, an earlier one made the newest."""
+
+import json
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
+from typer.testing import CliRunner
+
+from fedgc.cli.commands import app
+from fedgc.config import RunConfig
+from fedgc.errors import Unusable
+from fedgc.flower.layout import Layout
+from fedgc.store import checkpoint
+from fedgc.store.checkpoint import Checkpoint
+from fedgc.store.database import Store
+from fedgc.store.records import Begun, Ended, Evaluated, Present
+from fedgc.task import named
+from fedgc.train import CommonModel
+from tests.cli.test_follow import ROW, tell
+
+CONFIG = RunConfig(task="breast-cancer", chunks=3)
+
+
+def fedgc(*words: str) -> str:
+    return CliRunner().invoke(app, ["model", *words], catch_exceptions=False, env={"COLUMNS": "200"}).stdout
+
+
+def told(folder: Path, config: RunConfig, models) -> None:
+    """A run "r" with a version, a round and an accuracy for each of these vectors."""
+    with Store.open() as store:
+        store.write(Begun(1000.0, "r", config.table()))
+        for version, model in enumerate(models, start=1):
+            checkpoint.save(folder / "runs" / "r", Checkpoint(version, version, model, b"", "{}"), keep=9)
+            tell(store, version)
+            store.write(Evaluated(1000.0, "r", version, {"accuracy": version / 10}))
+        store.write(Ended(1010.0, "r", "completed"))
+
+
+@pytest.fixture
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    assert ROW.round == 1
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def models(apart: Path):
+    common = CommonModel(named(CONFIG.task, CONFIG), CONFIG)
+    made = [common.first() + np.float32(version) for version in range(3)]
+    told(apart / "fedgc", CONFIG, made)
+    return made
+
+
+def test_versions_are_listed_with_round_digest_size_and_figures(models, apart: Path):
+    rows = json.loads(fedgc("list", "--json"))["versions"]
+    files = sorted((apart / "fedgc" / "runs" / "r").glob("model-*"))
+    assert [(row["version"], row["round"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
+    assert [row["metrics"] for row in rows] == [{"accuracy": n / 10} for n in (1, 2, 3)]
+    assert [row["digest"] for row in rows] == [file.read_bytes()[-32:].hex() for file in files]
+    assert [row["size_bytes"] for row in rows] == [file.stat().st_size for file in files]
+    assert "accuracy 0.2" in fedgc("list", "--run", "r")
+
+
+def held(state, vector) -> bool:
+    """Whether a module with this state is the one with this vector."""
+    module = named(CONFIG.task, CONFIG).model()
+    module.load_state_dict(state)
+    return np.array_equal(
+        torch.cat([each.detach().flatten() for each in module.parameters()]).numpy(), vector
+    )
+
+
+def test_a_model_is_written_as_safetensors_with_what_is_known_of_it(models):
+    assert "version 3 of r, round 3" in fedgc("export", "model.safetensors")
+    assert held(load_file("model.safetensors"), models[2])
+    with safe_open("model.safetensors", "pt") as file:
+        about = file.metadata()
+    assert (about["run"], about["round"], about["task"]) == ("r", "3", "breast-cancer")
+    assert json.loads(about["metrics"]) == {"accuracy": 0.3}
+    assert about["digest"] == json.loads(fedgc("list", "--json"))["versions"][2]["digest"]
+
+
+def test_an_earlier_version_is_written_as_a_state_dict(models):
+    fedgc("export", "model.pt", "--run", "r", "--version", "1")
+    read = torch.load("model.pt", weights_only=True)
+    assert held(read["state_dict"], models[0])
+    assert (read["about"]["version"], read["about"]["metrics"]) == (1, {"accuracy": 0.1})
+
+
+def test_a_model_of_stock_clients_comes_out_in_its_own_layout(apart: Path):
+    config = RunConfig(task="digits", clients="stock")  # its normalisation has buffers of several kinds
+    state = {name: each.numpy() for name, each in named("digits", config).model().state_dict().items()}
+    changed = {name: (each + 1).astype(each.dtype) for name, each in state.items()}
+    told(apart / "fedgc", config, [Layout.of(state).vector(changed)])
+    fedgc("export", "stock.safetensors")
+    read = load_file("stock.safetensors")
+    assert all(np.array_equal(read[name].numpy(), each) for name, each in changed.items())
+
+
+def test_a_version_that_is_restored_is_the_one_to_go_on_from_and_nothing_is_lost(models, apart: Path):
+    assert "fedgc run --resume r" in fedgc("restore", "1")
+    folder = apart / "fedgc" / "runs" / "r"
+    assert checkpoint.load(folder).version == 1
+    rows = json.loads(fedgc("list", "--json"))["versions"]
+    assert {(row["version"], row["aside"]) for row in rows} == {(1, False), (2, True), (3, True)}
+    fedgc("export", "now.safetensors")
+    assert held(load_file("now.safetensors"), models[0])
+    fedgc("export", "later.safetensors", "--version", "3")
+    assert held(load_file("later.safetensors"), models[2])
+    fedgc("restore", "3")
+    assert checkpoint.load(folder).version == 3
+    with Store.open() as store:
+        assert [each.what for each in store.decisions("r")] == ["restore", "restore"]
+
+
+def test_a_run_that_is_going_on_is_left_alone(models):
+    with Store.open() as store:
+        store.write(Begun(time.time(), "r", CONFIG.table()))
+        store.write(Present(time.time(), "r", {}))
+    with pytest.raises(Unusable, match="saw it running"):
+        fedgc("restore", "1")
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("export", "model.onnx"), r"saw .onnx, needed .safetensors or .pt"),
+        (("export", "there.pt"), "saw a file, needed a new one"),
+        (("export", "nowhere/model.pt"), "saw no folder nowhere"),
+        (("export", "model.pt", "--version", "7"), "saw versions 1, 2, 3, needed 7; keep-checkpoints"),
+        (("restore", "7"), "saw versions 1, 2, 3, needed 7"),
+        (("list", "--run", "q"), "saw no run 'q'"),
+    ],
+)
+def test_what_cannot_be_is_one_line(models, apart: Path, words, sentence: str):
+    (apart / "there.pt").write_text("")
+    with pytest.raises(Unusable, match=sentence):
+        fedgc(*words)
+
+
+def test_a_run_without_versions_says_so(apart: Path):
+    told(apart / "fedgc", CONFIG, [])
+    with pytest.raises(Unusable, match="saw no version in"):
+        fedgc("list")

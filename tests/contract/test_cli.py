@@ -1,0 +1,113 @@
+"""The command line on a terminal: a run that is watched, stopped by Ctrl-C, and gone on with."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from fedgc.flower import tether
+from fedgc.store.database import Store
+
+pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
+WAIT_S = 400.0
+COMMAND = [sys.executable, "-m", "fedgc.cli"]
+
+
+class Terminal:
+    """A program on a terminal of its own; what it draws is kept as it comes."""
+
+    def __init__(self, words: list[str], folder: Path) -> None:
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, 130, 0, 0))
+        apart = {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder), "TERM": "xterm"}
+        self.program = subprocess.Popen(
+            [*COMMAND, *words],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            cwd=folder,
+            env={**os.environ, **apart},
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(theirs)
+        self._ours, self._drawn = ours, bytearray()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        while True:
+            try:
+                some = os.read(self._ours, 65536)
+            except OSError:
+                return
+            if not some:
+                return
+            self._drawn += some
+
+    @property
+    def text(self) -> str:
+        """All that was drawn so far, without what moves the cursor."""
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn.decode(errors="replace"))
+
+    def press(self, key: str) -> None:
+        os.write(self._ours, key.encode())
+
+    def until(self, pattern: str) -> None:
+        end = time.monotonic() + WAIT_S
+        while not re.search(pattern, self.text):
+            assert self.program.poll() is None, self.text[-3000:]
+            assert time.monotonic() < end, self.text[-3000:]
+            time.sleep(0.1)
+
+    def ended(self) -> int:
+        code = self.program.wait(WAIT_S)
+        self._reader.join(10.0)
+        os.close(self._ours)
+        return code
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    return tmp_path
+
+
+def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
+    settings = ["--set", "chunks=4", "--set", "threads=1"]
+    terminal = Terminal(["run", "--devices", "2", "--set", "rounds=100000", *settings], folder)
+    terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
+    terminal.until(r"device-1 .* \d of 4 chunks, session")
+    below = tether.descendants(terminal.program.pid)
+    assert below
+    terminal.press("\x03")
+    assert terminal.ended() == 130
+    assert "stopping the run" in terminal.text
+    assert not set(tether.descendants(1)) & set(below)
+    with Store.open() as store:
+        run = store.run()
+    assert run.state == "stopped"
+    assert f"fedgc run --resume {run.run}" in terminal.text
+    assert "Traceback" not in terminal.text
+    further = ["--set", f"rounds={run.last_round + 2}"]
+    resumed = subprocess.run(
+        [*COMMAND, "run", "--devices", "2", "--resume", run.run, *further],
+        cwd=folder,
+        env={**os.environ, "XDG_STATE_HOME": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+    assert resumed.returncode == 0, resumed.stdout + resumed.stderr
+    assert f"round {run.last_round + 2}: synced" in resumed.stdout
+    with Store.open() as store:
+        assert store.run(run.run).state == "completed"
