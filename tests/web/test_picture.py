@@ -14,7 +14,7 @@ from fedgc.store.records import Appended, Begun, Ended, Present
 from fedgc.web import picture as room
 from fedgc.web.picture import Wanted, one_round, picture, thinned
 from fedgc.web.plain import as_json
-from tests.web.conftest import MODEL_BYTES, NAMES, START, round_of, tell_a_run
+from tests.web.run_of_four import MODEL_BYTES, NAMES, START, round_of, tell_a_run
 
 
 def test_it_says_how_the_round_under_way_stands(told):

@@ -15,7 +15,7 @@ from fedgc.web import app as app_room
 from fedgc.web.check import HEAVIEST, check
 from fedgc.web.guard import COOKIE, Entry
 from fedgc.web.serve import Place, Served
-from tests.web.conftest import START, round_of
+from tests.web.run_of_four import START, round_of
 
 TOKEN = "a-token-of-this-test"
 EVERYWHERE = "0.0.0.0"  # noqa: S104  asked about, not bound to
