@@ -56,7 +56,7 @@ def tell_a_run(store: Store, run: str = "spring", rounds: int = 12) -> None:
             store.write(
                 Evaluated(START + 2 * number + 2, run, number, {"accuracy": 1 - 1 / number, "loss": 1.0})
             )
-    store.write(Decided(START + 8, run, 4, "plan", {**basis, **band}, "16 chunks on 3 devices"))
+    store.write(Decided(START + 8, run, 4, "plan", {**basis, **band}, "16 chunks, because of cc: 0.08 s"))
     store.write(Audited(START, "joined", "aa", "with key 12ab", run))
     present = [
         {"device": device, "name": name, "present": device != "dd", "finished": 5, "link": "session"}

@@ -100,6 +100,7 @@ def test_plans_say_what_was_expected_and_what_their_rounds_took(told):
     assert newest.took_s == pytest.approx(median(took[number] for number in range(4, 13)))
     assert first.took_s == pytest.approx(median(took[number] for number in range(1, 4)))
     assert (first.band_s, first.predicted_s) == (None, None)
+    assert newest.reason == "16 chunks, because of slow: 0.08 s"
 
 
 def test_faults_and_the_record_name_the_device(told):
