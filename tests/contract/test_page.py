@@ -226,6 +226,7 @@ def test_light_and_dark_and_narrow_are_for_people_to_look_at(done):
     for scheme in ("light", "dark"):
         done.emulate_media(color_scheme=scheme)
         done.mouse.move(1, 1)
+        done.evaluate("scrollTo(0, 0)")
         shot = done.screenshot(full_page=True, path=SHOTS / f"demo-{scheme}.png")
         light[scheme] = np.asarray(imaging.open(BytesIO(shot)).convert("L")).mean()
         words = "[...document.querySelectorAll('.muted, dt, th, h2, td')]"

@@ -297,6 +297,13 @@ async function openRound(number) {
   }
 }
 
+function newestRound(said) {
+  if (!at("follow").checked) return;
+  asking?.abort();
+  round = said;
+  showRound();
+}
+
 function showSteps() {
   const number = round?.round.row.round, { first, last } = shown.series;
   at("earlier").disabled = !round || number <= first[0];
@@ -348,6 +355,7 @@ function connect() {
   stream = new EventSource(`/stream?${words}`);
   stream.addEventListener("open", () => text("line", "live", "good"));
   stream.addEventListener("picture", (event) => showPicture(JSON.parse(event.data)));
+  stream.addEventListener("round", (event) => newestRound(JSON.parse(event.data)));
   stream.addEventListener("now", (event) => showNow(JSON.parse(event.data)));
   stream.addEventListener("trouble", (event) => complain(JSON.parse(event.data)));
   stream.addEventListener("error", () => {
