@@ -75,9 +75,10 @@ def _whole(path: Path) -> Iterator[Path]:
     unfinished = path.with_name(f".{path.name}.unfinished")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        yield unfinished
-        unfinished.replace(path)
+        try:
+            yield unfinished
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise EdgeFailed(f"{path}: {error.strerror or error}, needed to write it") from error
-    finally:
-        unfinished.unlink(missing_ok=True)

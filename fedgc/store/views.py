@@ -86,6 +86,7 @@ class Pulse:
     run: str
     state: str
     heard: float
+    last_round: int | None
     marks: tuple[int, ...]
 
 

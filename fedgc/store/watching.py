@@ -28,15 +28,15 @@ def pulse(connection: Connection, key: str) -> Pulse:
     """Return what changes when anything of a run does; one that is equal means that nothing is new."""
     at = run_id(connection, key)
     of_run = tables.Round.run_id == at
-    last = func.coalesce(func.max(tables.Round.round), -1)
-    newest = connection.scalar(select(last).where(of_run)) or 0
+    last = connection.scalar(select(func.max(tables.Round.round)).where(of_run))
+    newest = -1 if last is None else last
     lately = select(func.count(), func.coalesce(func.sum(func.length(tables.Round.metrics)), 0))
     rounds = connection.execute(lately.where(of_run, tables.Round.round > newest - MEASURED_LATE)).one()
     decided = connection.scalar(select(func.max(Decision.id)).where(Decision.run_id == at))
     found = connection.execute(
         select(tables.Run.key, tables.Run.state, tables.Run.present_at).where(tables.Run.id == at)
     ).one()
-    return Pulse(found[0], found[1], found[2], (newest, *rounds, decided or 0))
+    return Pulse(*found, last, (*rounds, decided or 0))
 
 
 def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...]:

@@ -7,6 +7,7 @@ May import: store, errors; savings.
 """
 
 import math
+import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
@@ -268,7 +269,7 @@ def picture(store: Store, wanted: Wanted) -> Picture:
         ),
         series=_series(stretches, model_bytes),
         fleet=fleet,
-        plans=_plans(plans, newest),
+        plans=_plans(plans, newest, names),
         faults=tuple(
             Fault(number, row.device, names.get(row.device, ""), row.failure, row.refused)
             for number, row in faults
@@ -456,8 +457,10 @@ def _measure(stretches: Sequence[Stretch]) -> str | None:
     return next(iter([*known, *sorted(names - {"loss"})]), None)
 
 
-def _plans(decided: Sequence[Decided], newest: Sequence[Round]) -> tuple[PlanMade, ...]:
-    """Return the plans, newest first."""
+def _plans(
+    decided: Sequence[Decided], newest: Sequence[Round], names: Mapping[str, str]
+) -> tuple[PlanMade, ...]:
+    """Return the plans, newest first; their reasons say devices by name."""
     made = []
     until = math.inf
     for each in reversed(decided):
@@ -471,7 +474,7 @@ def _plans(decided: Sequence[Decided], newest: Sequence[Round]) -> tuple[PlanMad
             PlanMade(
                 round=each.round,
                 at=each.now,
-                reason=each.reason,
+                reason="".join(names.get(word) or word for word in re.split(r"(\W+)", each.reason)),
                 replicas=_whole(basis.get("replicas")),
                 most_blocks=_whole(basis.get("most_blocks")),
                 deadline_s=basis.get("deadline_s"),

@@ -1,15 +1,15 @@
 """The picture again, whenever the run has news: server-sent events.
 
 The store is asked for a run's pulse a few times a second, which costs it nothing; only where the pulse has
-changed is the whole picture made, in a thread of its own. Between two rounds small events say how the present
-one stands. The browser connects again by itself, and is then told everything anew.
+changed is the whole picture made, in a thread of its own, and a new round goes ahead of it. Between two
+rounds small events say how the present one stands. The browser connects again by itself, and is told all anew.
 
 May import: picture, plain; store, errors; starlette.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
 from starlette.concurrency import run_in_threadpool
@@ -17,7 +17,7 @@ from starlette.concurrency import run_in_threadpool
 from fedgc.errors import FedgcError
 from fedgc.store.database import Store
 from fedgc.store.views import Pulse
-from fedgc.web.picture import Now, Picture, Wanted, now_of, picture
+from fedgc.web.picture import Now, OneRound, Picture, Wanted, now_of, one_round, picture
 from fedgc.web.plain import as_json
 
 POLL_S: Final = 0.25
@@ -29,7 +29,9 @@ class _Told:
     """What this browser has been told."""
 
     pulse: Pulse | None = None
-    shown: tuple[str, ...] = ()
+    round: int | None = None
+    shown: Sequence[str] = ()
+    due: bool = False  # the picture, after a round that went ahead of it
     trouble: str = ""
 
 
@@ -45,13 +47,15 @@ async def events(store: Store, wanted: Wanted, ends: Callable[[], bool]) -> Asyn
         calm_s = 0.0 if found else calm_s + POLL_S
         if found:
             yield found
+            if told.due:
+                continue
         elif calm_s >= CALM_S:
             calm_s = 0.0
             yield ": calm\n\n"
         await asyncio.sleep(POLL_S)
 
 
-def event(name: str, value: Picture | Now | str) -> str:
+def event(name: str, value: Picture | OneRound | Now | str) -> str:
     r"""Return one event as it goes over the wire.
 
     >>> event("trouble", "gone")
@@ -62,11 +66,20 @@ def event(name: str, value: Picture | Now | str) -> str:
 
 def _news(store: Store, wanted: Wanted, told: _Told) -> tuple[str, _Told]:
     """Return the event that is due, and what the browser knows after it; the event may be empty."""
-    pulse = store.pulse(wanted.run)
-    before = told.pulse
-    if before is None or (pulse.run, pulse.state, pulse.marks) != (before.run, before.state, before.marks):
+    pulse, before = store.pulse(wanted.run), told.pulse
+    if before is None or _stands(pulse) != _stands(before):
+        if before and pulse.run == before.run and pulse.last_round not in (None, told.round):
+            newest = one_round(store, pulse.run, pulse.last_round or 0)
+            return event("round", newest), replace(told, round=pulse.last_round, due=True)
         made = picture(store, wanted)
-        return event("picture", made), _Told(pulse, tuple(each.device for each in made.fleet.lines))
+        return event("picture", made), _Told(
+            pulse, pulse.last_round, [each.device for each in made.fleet.lines]
+        )
     if pulse.heard != before.heard:
-        return event("now", now_of(store.run(pulse.run), told.shown)), _Told(pulse, told.shown)
+        return event("now", now_of(store.run(pulse.run), told.shown)), replace(told, pulse=pulse)
     return "", told
+
+
+def _stands(pulse: Pulse) -> Pulse:
+    """Return a pulse but for its beat."""
+    return replace(pulse, heard=0.0)

@@ -141,6 +141,7 @@ def test_every_news_changes_the_pulse(store: Store, a_row, a_device):
     assert len(set(seen)) == len(seen)
     begin(store, "r2", START + 9)
     assert (store.pulse().run, store.pulse("r1")) == ("r2", seen[-1])
+    assert (store.pulse().last_round, store.pulse("r1").last_round) == (None, 2)
     with pytest.raises(Unusable, match="did you mean r1"):
         store.pulse("r11")
 

@@ -1,73 +1,12 @@
-"""Stores for the page's tests, told by the store's own writer: a fleet of four, and an empty one."""
+"""Stores for the page's tests: one that holds a run, and an empty one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from fedgc.config import RunConfig
-from fedgc.history import DeviceRow, RoundRow
 from fedgc.store.database import Store
-from fedgc.store.records import Appended, Audited, Begun, Decided, Evaluated, Present, Seen
-
-START = 1_700_000_000.0
-MODEL_BYTES = 40_000
-NAMES = {"aa": "quick", "bb": "steady", "cc": "slow", "dd": "dead"}
-
-
-def devices_of(number: int) -> list[DeviceRow]:
-    """What the four do in a round: the slow one discards, the dead one dies in the third."""
-    moved = {"up_bytes": 10_000, "down_bytes": MODEL_BYTES, "control_bytes": 500, "link": "session"}
-    rows = [
-        DeviceRow("aa", 8, 8, 32, 0.32, 0.01, 0.001, 0.1, 0.05, **moved),
-        DeviceRow("bb", 6, 6, 24, 0.48, 0.02, 0.001, 0.1, 0.05, **moved),
-        DeviceRow("cc", 3, 2, 12, 0.96, 0.08, 0.002, 0.1, 0.05, **moved),
-    ]
-    if number < 3:
-        rows.append(DeviceRow("dd", 8, 8, 32, 0.32, 0.01, 0.001, 0.1, 0.05, **moved))
-    if number == 3:
-        rows.append(DeviceRow("dd", 2, 0, 8, 0.1, 0.01, 0.001, failure="lost", down_bytes=MODEL_BYTES))
-    return rows
-
-
-def round_of(number: int, outcome: str = "synced", devices: Sequence[DeviceRow] | None = None) -> RoundRow:
-    """One round as the driver tells it."""
-    values = {
-        "round": number, "version": number - 1, "started": START + 2 * number,
-        "working_s": 1.0 + number / 100, "collecting_s": 0.25, "outcome": outcome,
-        "chunks": 16, "covered": 16, "short": (), "replicas": 2, "blocks": 2, "needed": 3,
-        "amplification": 1.2, "error": None, "loss": 2.0 / number, "samples": 640,
-        "skips": 3, "takes": 1, "pruned": 1, "repairs": 0, "reason": "every round",
-    }  # fmt: skip
-    return RoundRow(**values, devices=tuple(devices_of(number) if devices is None else devices))
-
-
-def tell_a_run(store: Store, run: str = "spring", rounds: int = 12) -> None:
-    """Tell a run that goes on: every fourth round is skipped, every second measured."""
-    store.write(Begun(START, run, RunConfig(task="digits", rounds=99).table()))
-    for device, name in NAMES.items():
-        store.write(Seen(START, device, name, "north", "session"))
-    loads = {"aa": 8, "bb": 6, "cc": 3}
-    basis = {"replicas": 2, "most_blocks": 2, "deadline_s": 9.0, "measured": True, "model_bytes": MODEL_BYTES}
-    band = {"predicted_s": 1.3, "band_s": [1.1, 1.6], "loads": loads}
-    store.write(
-        Decided(START, run, 1, "plan", {**basis, "loads": {**loads, "dd": 8}}, "16 chunks on 4 devices")
-    )
-    for number in range(1, rounds + 1):
-        outcome = "skipped" if number % 4 == 0 else "synced"
-        store.write(Appended(START + 2 * number + 2, run, round_of(number, outcome)))
-        if number % 2 == 0:
-            store.write(
-                Evaluated(START + 2 * number + 2, run, number, {"accuracy": 1 - 1 / number, "loss": 1.0})
-            )
-    store.write(Decided(START + 8, run, 4, "plan", {**basis, **band}, "16 chunks on 3 devices"))
-    store.write(Audited(START, "joined", "aa", "with key 12ab", run))
-    present = [
-        {"device": device, "name": name, "present": device != "dd", "finished": 5, "link": "session"}
-        for device, name in NAMES.items()
-    ]
-    now = {"round": rounds + 1, "rounds": 99, "phase": "working", "covered": 9, "chunks": 16, "copies": 2}
-    store.write(Present(START + 2 * rounds + 3, run, {**now, "devices": present}))
+from tests.web.run_of_four import tell_a_run
 
 
 @pytest.fixture

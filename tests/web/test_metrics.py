@@ -4,7 +4,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from fedgc.store.records import Begun
 from fedgc.web.metrics import exposition
-from tests.web.conftest import NAMES, START
+from tests.web.run_of_four import NAMES, START
 
 
 def samples(said: bytes) -> dict[tuple[str, frozenset], float]:

@@ -14,7 +14,7 @@ from fedgc.store.records import Appended, Begun, Ended, Present
 from fedgc.web import picture as room
 from fedgc.web.picture import Wanted, one_round, picture, thinned
 from fedgc.web.plain import as_json
-from tests.web.conftest import MODEL_BYTES, NAMES, START, round_of, tell_a_run
+from tests.web.run_of_four import MODEL_BYTES, NAMES, START, round_of, tell_a_run
 
 
 def test_it_says_how_the_round_under_way_stands(told):
@@ -100,6 +100,7 @@ def test_plans_say_what_was_expected_and_what_their_rounds_took(told):
     assert newest.took_s == pytest.approx(median(took[number] for number in range(4, 13)))
     assert first.took_s == pytest.approx(median(took[number] for number in range(1, 4)))
     assert (first.band_s, first.predicted_s) == (None, None)
+    assert newest.reason == "16 chunks, because of slow: 0.08 s"
 
 
 def test_faults_and_the_record_name_the_device(told):

@@ -3,7 +3,7 @@
 import pytest
 
 from fedgc.web.savings import plain_bytes, saved
-from tests.web.conftest import MODEL_BYTES
+from tests.web.run_of_four import MODEL_BYTES
 
 
 @pytest.mark.parametrize("most", [1, 3, 240])

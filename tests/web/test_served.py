@@ -15,7 +15,7 @@ from fedgc.web import app as app_room
 from fedgc.web.check import HEAVIEST, check
 from fedgc.web.guard import COOKIE, Entry
 from fedgc.web.serve import Place, Served
-from tests.web.conftest import START, round_of
+from tests.web.run_of_four import START, round_of
 
 TOKEN = "a-token-of-this-test"
 EVERYWHERE = "0.0.0.0"  # noqa: S104  asked about, not bound to
@@ -117,6 +117,7 @@ def test_nothing_is_written_to(served: Served, method: str):
 def test_the_stream_begins_with_the_picture_and_tells_each_news(events: Events, told: Store):
     assert events.next("picture")["totals"]["rounds"] == 12
     told.write(Appended(START + 90, "spring", round_of(13)))
+    assert events.next("round")["round"]["row"]["round"] == 13
     assert events.next("picture")["series"]["last"][-1] == 13
     told.write(Evaluated(START + 91, "spring", 13, {"accuracy": 0.75}))
     assert events.next("picture")["series"]["metrics"]["accuracy"][-1] == 0.75

@@ -4,7 +4,7 @@ import { Chart, bytes, digits, expectation, seconds, strip, timeline } from "./c
 
 const at = (id) => document.getElementById(id);
 const asked = new URLSearchParams(location.search);
-const wanted = {
+const wanted = { // what is asked of the server; the address of the page says the same
   run: asked.get("run") ?? "", sort: asked.get("sort") ?? "name", find: asked.get("find") ?? "",
   page: Number(asked.get("page") ?? 0),
 };
@@ -259,8 +259,8 @@ function showFleet() {
 function deviceRow(line, most, running) {
   const name = document.createElement("span");
   name.append(line.name || line.device.slice(0, 12));
-  if (line.name) name.append(Object.assign(document.createElement("small"), { textContent: line.device.slice(0, 8) }));
-  if (line.site) name.append(Object.assign(document.createElement("small"), { textContent: line.site }));
+  if (line.name) name.append(" ", Object.assign(document.createElement("small"), { textContent: line.device.slice(0, 8) }));
+  if (line.site) name.append(" ", Object.assign(document.createElement("small"), { textContent: line.site }));
   const here = line.present === true ? "here" : line.present === false ? "gone" : "–";
   const state = span(line.link ? `${here}, ${line.link}` : here, line.present === false ? "dot gone bad" : line.present ? "dot good" : "muted");
   const faults = line.failures + line.refused;
@@ -295,6 +295,13 @@ async function openRound(number) {
   } catch (error) {
     if (error.name !== "AbortError") complain(error.message);
   }
+}
+
+function newestRound(said) {
+  if (!at("follow").checked) return;
+  asking?.abort();
+  round = said;
+  showRound();
 }
 
 function showSteps() {
@@ -343,11 +350,12 @@ function complain(words) {
 
 function connect() {
   stream?.close();
-  const words = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value !== "" && value !== 0));
+  const words = new URLSearchParams(Object.entries(wanted).filter(([, value]) => value && value !== "name"));
   history.replaceState(null, "", words.size ? `?${words}` : location.pathname);
   stream = new EventSource(`/stream?${words}`);
   stream.addEventListener("open", () => text("line", "live", "good"));
   stream.addEventListener("picture", (event) => showPicture(JSON.parse(event.data)));
+  stream.addEventListener("round", (event) => newestRound(JSON.parse(event.data)));
   stream.addEventListener("now", (event) => showNow(JSON.parse(event.data)));
   stream.addEventListener("trouble", (event) => complain(JSON.parse(event.data)));
   stream.addEventListener("error", () => {

@@ -1,0 +1,308 @@
+"""The page in a real browser, over the store of a real demo: while it runs, and when it is over.
+
+The demo has one slow device and one that is killed; nothing else feeds the page. That charts draw their data
+is read off the pixels of screenshots. Those for people lie in build/screenshots.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgc.errors import FedgcError
+from fedgc.store.database import Store
+from fedgc.web.serve import Place, Served
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+imaging = pytest.importorskip("PIL.Image", reason="pillow is not installed")
+
+pytestmark = pytest.mark.contract
+
+SHOTS = Path(__file__).parents[2] / "build" / "screenshots"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync",
+]  # fmt: skip
+PROGRAM = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
+ROUNDS = 24
+SCALE = 2
+LEFT, RIGHT = 46, 10  # of a chart: where its drawing begins and ends
+WAIT_MS = 120_000
+
+
+class Demo:
+    """A demo in a process of its own, and what it tells its store."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / "fedgc.db"
+        environment = {**os.environ, "FEDGC_DB": str(self.path), "XDG_STATE_HOME": str(folder / "state")}
+        self._said = (folder / "said").open("w+")
+        words = [sys.executable, "-c", PROGRAM, "demo", "--rounds", str(ROUNDS)]
+        self.process = subprocess.Popen(words, env=environment, stdout=self._said, stderr=self._said)
+
+    def until(self, rounds: int) -> None:
+        """Wait until so many rounds are over."""
+        while self.rounds() < rounds:
+            assert self.process.poll() is None or self.rounds() >= rounds, Path(self._said.name).read_text()
+            time.sleep(0.2)
+
+    def rounds(self) -> int:
+        try:
+            with Store.open(str(self.path), reads_only=True) as store:
+                return store.run().rounds
+        except FedgcError:
+            return 0
+
+    def close(self) -> None:
+        self.process.terminate()
+        self.process.wait(60)
+        self._said.close()
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Demo]:
+    if CHROMIUM is None:
+        pytest.skip("no Chromium here: neither chromium nor chromium-browser found")
+    demo = Demo(tmp_path_factory.mktemp("demo"))
+    demo.until(2)
+    yield demo
+    demo.close()
+
+
+@pytest.fixture(scope="module")
+def served(demo: Demo) -> Iterator[Served]:
+    with (
+        Store.open(str(demo.path), reads_only=True) as store,
+        Served(store, Place(port=0)).beside() as served,
+    ):
+        yield served
+
+
+@pytest.fixture(scope="module")
+def browser(demo: Demo):
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def page(browser, served: Served):
+    """The page, opened; it asks nobody but us and complains of nothing."""
+    page = browser.new_page(viewport={"width": 1400, "height": 900}, device_scale_factor=SCALE)
+    page.set_default_timeout(WAIT_MS)
+    asked, complaints = [], []
+    page.on("request", lambda request: asked.append(request.url))
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.goto(served.url)
+    page.wait_for_selector("#bars svg")
+    yield page
+    page.close()
+    assert [url for url in asked if not url.startswith(served.root)] == []
+    assert complaints == []
+
+
+@pytest.fixture
+def done(page, demo: Demo):
+    """The page of the demo that is over."""
+    demo.until(ROUNDS)
+    until(page, "document.getElementById('state').textContent === 'completed'")
+    return page
+
+
+def until(page, condition: str) -> None:
+    """Wait until the page says so (its own way to wait evaluates words, which the page forbids)."""
+    end = time.monotonic() + WAIT_MS / 1000
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, f"it did not come to {condition}"
+        page.wait_for_timeout(50)
+
+
+def picture(page, served: Served) -> dict:
+    return page.request.get(f"{served.root}picture").json()
+
+
+def pixels(page, selector: str) -> np.ndarray:
+    page.mouse.move(1, 1)  # no cursor over a chart
+    shot = page.locator(selector).screenshot()
+    return np.asarray(imaging.open(BytesIO(shot)).convert("RGB")).astype(int)
+
+
+def painted(page, selector: str, kind: str) -> np.ndarray:
+    """Where in the picture of an element the colour of `kind` is."""
+    key = "fill" if kind.startswith("f-") else "stroke"
+    said = page.evaluate(f"getComputedStyle(document.querySelector('{selector} .{kind}')).{key}")
+    colour = np.array([int(part) for part in said.strip("rgb()").split(",")])
+    return np.abs(pixels(page, selector) - colour).max(axis=2) <= 24
+
+
+def columns(page, selector: str, count: int) -> np.ndarray:
+    """The columns of pixels in the middle of each round of a chart."""
+    width = page.locator(selector).bounding_box()["width"] - LEFT - RIGHT
+    return ((LEFT + (np.arange(count) + 0.5) / count * width) * SCALE).astype(int)
+
+
+# ---- while it runs
+
+
+def test_the_page_follows_the_run_as_it_goes(page, demo: Demo, served: Served):
+    newest = "Number(document.querySelector('#time svg').getAttribute('aria-valuemax'))"
+    before = page.evaluate(newest)
+    until(page, f"{newest} > {before + 2}")
+    assert page.evaluate("performance.getEntriesByType('navigation').length") == 1  # it was not loaded again
+    until(page, "document.getElementById('state').textContent === 'completed'")
+    assert page.evaluate(newest) == ROUNDS - 1 == demo.rounds() - 1
+    assert page.inner_text("#round-title").startswith(f"Round {ROUNDS}")
+
+
+# ---- what it draws
+
+
+@pytest.mark.parametrize(("chart", "values"), [("time", "working_s"), ("work", "counted")])
+def test_bars_are_as_high_as_their_values(done, served: Served, chart: str, values: str):
+    values = np.array(picture(done, served)["series"][values])
+    heights = painted(done, f"#{chart} svg", "f-counted")[:, columns(done, f"#{chart} svg", len(values))].sum(
+        axis=0
+    )
+    drawn, expected = heights[:-1], values[:-1]  # the newest has the mark of the round that is open
+    assert drawn.min() > 20
+    assert np.abs(drawn / drawn.max() - expected / expected.max()).max() < 0.06
+
+
+def test_the_line_is_where_the_accuracy_was(done, served: Served):
+    values = np.array(picture(done, served)["series"]["metrics"]["accuracy"], dtype=float)
+    there = painted(done, "#measure svg", "l-counted")[:, columns(done, "#measure svg", len(values))]
+    there = there[:, :-1]  # the newest has the mark of the round that is open
+    assert there.any(axis=0).all()
+    heights = -there.argmax(axis=0)
+    assert np.corrcoef(heights, values[:-1])[0, 1] > 0.97
+    assert np.ptp(heights) > 60 * SCALE
+
+
+def test_bytes_lie_under_what_plain_averaging_sends(done, served: Served):
+    shown = picture(done, served)
+    assert shown["totals"]["saved"]["by_code"] > 0
+    at = columns(done, "#bytes svg", ROUNDS)[:-1]
+    plain = painted(done, "#bytes svg", "l-plain")
+    up = painted(done, "#bytes svg", "f-up")
+    assert up[:, at].sum(axis=0).min() > 10
+    assert plain.any(axis=1).argmax() < up.any(axis=1).argmax()
+
+
+def test_the_slow_and_the_killed_device_are_seen(done):
+    rows = {
+        done.inner_text(f"#devices tr:nth-child({n}) td").split()[0]: f"#devices tr:nth-child({n}) svg"
+        for n in range(1, 5)
+    }
+    ink = {name: painted(done, selector, "f-counted").sum() for name, selector in rows.items()}
+    assert ink["slow-device"] < 0.7 * min(ink["device-1"], ink["device-2"])
+    assert painted(done, rows["killed-device"], "f-fault").sum() > 20
+    assert "lost" in done.inner_text("#faults")
+
+
+def test_the_round_in_which_it_died_is_opened_and_drawn(done):
+    done.locator("#faults tr", has_text="killed-device").locator("button").last.click()
+    done.wait_for_selector("#bars .l-fault")
+    assert "lost" in done.inner_text("#bars")
+    assert painted(done, "#bars svg", "l-fault").sum() > 20
+    assert painted(done, "#bars svg", "f-counted").sum() > 2000
+    assert not done.is_checked("#follow")
+
+
+def test_light_and_dark_and_narrow_are_for_people_to_look_at(done):
+    SHOTS.mkdir(parents=True, exist_ok=True)
+    done.locator("#faults tr", has_text="killed-device").locator("button").last.click()
+    done.wait_for_selector("#bars .l-fault")
+    light = {}
+    for scheme in ("light", "dark"):
+        done.emulate_media(color_scheme=scheme)
+        done.mouse.move(1, 1)
+        done.evaluate("scrollTo(0, 0)")
+        shot = done.screenshot(full_page=True, path=SHOTS / f"demo-{scheme}.png")
+        light[scheme] = np.asarray(imaging.open(BytesIO(shot)).convert("L")).mean()
+        words = "[...document.querySelectorAll('.muted, dt, th, h2, td')]"
+        told = done.evaluate(f"{words}.map(each => [getComputedStyle(each).color, each.textContent])")
+        ground = done.evaluate("getComputedStyle(document.querySelector('section')).backgroundColor")
+        assert min(contrast(colour, ground) for colour, said in told if said) >= 4.5
+    assert light["dark"] < 60 < 200 < light["light"]
+    done.set_viewport_size({"width": 400, "height": 800})
+    until(done, "document.documentElement.scrollWidth <= 400")
+    done.screenshot(full_page=True, path=SHOTS / "demo-narrow.png")
+
+
+def contrast(one: str, other: str) -> float:
+    """The ratio of two colours' luminance, as WCAG counts it."""
+
+    def luminance(said: str) -> float:
+        parts = np.array([int(part) for part in said.strip("rgb()").split(",")]) / 255
+        linear = np.where(parts <= 0.03928, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+        return float(linear @ [0.2126, 0.7152, 0.0722])
+
+    dark, bright = sorted([luminance(one), luminance(other)])
+    return (bright + 0.05) / (dark + 0.05)
+
+
+# ---- keyboard and screen reader
+
+
+def test_charts_are_read_and_rounds_opened_with_the_keyboard(done):
+    chart = done.locator("#work svg")
+    chart.focus()
+    for key, round_number in (
+        ("ArrowLeft", ROUNDS - 1),
+        ("ArrowLeft", ROUNDS - 2),
+        ("Home", 1),
+        ("ArrowRight", 2),
+    ):
+        done.keyboard.press(key)
+        assert chart.get_attribute("aria-valuetext").startswith(f"round {round_number}: counted ")
+    done.keyboard.press("Enter")
+    until(done, "document.getElementById('round-title').textContent.startsWith('Round 2 ')")
+    done.focus("#later")
+    done.keyboard.press("Space")
+    until(done, "document.getElementById('round-title').textContent.startsWith('Round 3 ')")
+
+
+def test_whatever_can_be_used_or_seen_has_a_name(done):
+    unnamed = done.evaluate(
+        """[...document.querySelectorAll('button, select, input, svg[role], [role=progressbar]')]
+        .filter(each => !(each.getAttribute('aria-label') || each.textContent.trim() || each.labels?.length))
+        .map(each => each.outerHTML)"""
+    )
+    assert unnamed == []
+    done.keyboard.press("Tab")
+    assert done.evaluate("document.activeElement.textContent") == "Skip to the run"
+    reached = set()
+    for _ in range(40):
+        done.keyboard.press("Tab")
+        reached.add(done.evaluate("document.activeElement.id || document.activeElement.parentElement.id"))
+    assert {"run", "theme", "measure", "bytes", "earlier", "follow", "find", "sort"} <= reached
+
+
+def test_charts_are_there_as_a_table_too(done, served: Served):
+    done.click("#as-table summary")
+    lines = done.locator("#as-table tbody tr")
+    lines.last.wait_for()
+    assert lines.count() == ROUNDS
+    accuracy = picture(done, served)["series"]["metrics"]["accuracy"][-1]
+    assert f"{accuracy:.3f}".rstrip("0") in lines.last.inner_text()
+
+
+def test_devices_are_ordered_and_found(done):
+    done.select_option("#sort", "speed")
+    until(done, "document.querySelector('#devices td').textContent.startsWith('slow-device')")
+    done.fill("#find", "killed")
+    until(done, "document.querySelectorAll('#devices tr').length === 1")
+    assert "find=killed" in done.url  # an address that shows the same again
+    done.reload()
+    done.wait_for_selector("#devices tr")
+    assert done.locator("#devices tr").count() == 1
