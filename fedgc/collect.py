@@ -1,8 +1,8 @@
 """What is collected at the end of a round, and how each part of it finds its way into the sum once.
 
-A `Collection` knows which vectors are owed, accepts each of them once, and says what to do when one is
-lost. The round drives it; the three kinds of work differ in nothing else. `CodedSum` is the one for coded
-work:
+A collection (`effort.Collected`) knows which vectors are owed, accepts each of them once, and says what to
+do when one is lost. `WeightedMean` is the one for local work: whoever comes is averaged, weighted by steps
+and samples; what is lost is left out. `CodedSum` is the one for coded work:
 
     the sum of all chunk updates = sum over columns j, chunks c of  R_j (U_jc . update_c)
 
@@ -10,13 +10,13 @@ where column j is worker j's codeword, or, once that is lost, the repairs that s
 (j, c) is at any time in exactly one place: owed by some worker, open (nobody has been asked yet, because
 nobody has finished chunk c so far), added, or missing for good. That is the invariant that the tests hold.
 
-May import: plan, codes, messages.
+May import: effort, plan, codes, messages.
 """
 
 import math
-from collections.abc import Sequence, Set
+from collections import Counter
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,23 +27,6 @@ from fedgc.messages import Add, Mix, Repair, Reveal
 from fedgc.plan import Plan
 
 Bool = NDArray[np.bool_]
-
-
-class Collection(Protocol):
-    """What the round needs of any kind of work."""
-
-    def needed(self) -> tuple[Reveal, ...]:
-        """Return who is to send what."""
-
-    def accept(self, worker: int, attempt: int) -> Add | str:
-        """Take this vector into the sum, or return why not."""
-
-    def lost(self, worker: int) -> None:
-        """What this worker owed will not come."""
-
-    @property
-    def complete(self) -> bool:
-        """Whether nothing is owed and nothing is open."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +61,17 @@ class CodedSum:
     def owing(self) -> tuple[int, ...]:
         """Workers that still owe a vector."""
         return tuple(dict.fromkeys(worker for worker, _ in self._owed))
+
+    @property
+    def counted(self) -> Mapping[int, int]:
+        """How many chunks of each worker are in the sum."""
+        terms = {(worker, chunk) for worker, part in self.added for chunk in part.terms.chunks}
+        return Counter(worker for worker, _ in terms)
+
+    @property
+    def weight(self) -> float:
+        """The samples of all chunks: what is missing is completed, not left out of the mean."""
+        return float(self._plan.samples)
 
     def needed(self) -> tuple[Reveal, ...]:
         """Return the first request to every worker whose codeword is needed."""
@@ -192,3 +186,88 @@ class CodedSum:
 
 def _choose(terms: Coefficients, places: Sequence[int]) -> Coefficients:
     return Coefficients(tuple(terms.chunks[at] for at in places), tuple(terms.matrix[at] for at in places))
+
+
+class WeightedMean:
+    """The update of every device that can send one, each weighing its steps times its samples.
+
+    sum over devices of steps * samples * (start - now), divided by the sum of the weights: the average of
+    the local models. A device that did half the steps counts for half as much; its update is never scaled
+    up to what it might have been (cf. FedNova, arXiv 2007.07481), so that noise of few steps stays small.
+    """
+
+    def __init__(
+        self, plan: Plan, workers: Sequence[int], number: int, wire: messages.Wire = "float32"
+    ) -> None:
+        self._plan = plan
+        self._number = number
+        self._wire: messages.Wire = wire
+        self._owing = dict.fromkeys(workers)
+        self._steps: dict[int, int] = {}
+        self._added: dict[int, int] = {}
+        loads_w = plan.placement.holds @ np.array([chunk.samples for chunk in plan.chunks])
+        self._samples: list[int] = loads_w.tolist()
+
+    def needed(self) -> tuple[Reveal, ...]:
+        """Return the request to every device."""
+        return tuple(self._reveal(worker) for worker in self._owing)
+
+    def holds(self, worker: int, steps: int) -> None:
+        """A device says how many steps the update has that it is about to send; one without sends none."""
+        if worker in self._owing:
+            self._steps[worker] = steps
+            if not steps:
+                del self._owing[worker]
+
+    def accept(self, worker: int, attempt: int) -> Add | str:
+        """Take an update into the sum, by the steps that its device has told."""
+        if worker not in self._owing or attempt:
+            return f"update of attempt {attempt} is not owed: in the sum, given up, or never asked for"
+        steps = self._steps.get(worker)
+        if not steps:
+            return "update of a device that has not told its steps"
+        del self._owing[worker]
+        self._added[worker] = steps
+        weight = float(steps * self._samples[worker])
+        return Add(self._plan.devices[worker], self._number, attempt, (weight,))
+
+    def lost(self, worker: int) -> None:
+        """Leave the device out of the mean."""
+        self._owing.pop(worker, None)
+
+    def ask_again(self, worker: int) -> tuple[Reveal, ...]:
+        """Return the request to a device once more, if it is owed still."""
+        return (self._reveal(worker),) if worker in self._owing else ()
+
+    def give_up(self) -> None:
+        """Nothing more will come."""
+        self._owing.clear()
+
+    @property
+    def owing(self) -> tuple[int, ...]:
+        """Devices that have not sent what they hold."""
+        return tuple(self._owing)
+
+    @property
+    def complete(self) -> bool:
+        """Whether nobody is waited for."""
+        return not self._owing
+
+    @property
+    def counted(self) -> Mapping[int, int]:
+        """How many steps of each device are in the mean."""
+        return self._added
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights of what came in."""
+        return math.fsum(steps * self._samples[worker] for worker, steps in self._added.items())
+
+    @property
+    def steps(self) -> float:
+        """The mean steps of an update in the mean, weighted as the updates are."""
+        weighed = math.fsum(steps * steps * self._samples[worker] for worker, steps in self._added.items())
+        return weighed / self.weight if self._added else 0.0
+
+    def _reveal(self, worker: int) -> Reveal:
+        return Reveal(self._plan.devices[worker], self._number, 0, "local", None, self._wire)

@@ -15,6 +15,7 @@ from fedgc.errors import BadSetting, nearest
 Auto = Literal["auto"]
 AUTO: Final = "auto"
 All = Literal["all"]
+SHARED: Final = 0.1  # weight of a device's own gradient beside the shared momentum: flat from 0.05 to 0.2
 
 
 def _setting(
@@ -35,6 +36,10 @@ def _not_negative(value: float | str) -> bool:
     return isinstance(value, str) or (math.isfinite(value) and value >= 0)
 
 
+def _share(value: float | str) -> bool:
+    return isinstance(value, str) or 0 < value <= 1
+
+
 @dataclass(frozen=True, slots=True)
 class RunConfig:
     """Every setting of one run.
@@ -52,11 +57,29 @@ class RunConfig:
     resume: str = _setting("", "the name of a run to go on with, from its last checkpoint")
     task: str = _setting("digits", "a shipped task's name, or module:attribute of your own")
     rounds: int = _setting(20, "rounds to run", _count, "at least 1")
+    work: Literal["coded", "local"] = _setting(
+        "coded",
+        "coded: every chunk is trained by itself, and any holder's copy will do; "
+        "local: each device trains one model on all of its chunks, and any number of steps counts",
+    )
     local_steps: int = _setting(
-        4, "optimiser steps on each chunk before it counts as finished", _count, "at least 1"
+        4, "coded work: optimiser steps on each chunk before it counts as finished", _count, "at least 1"
     )
     batch_size: int = _setting(32, "samples in one local step", _count, "at least 1")
     learning_rate: float = _setting(0.1, "of the local steps", _positive, "above 0")
+    schedule: Literal["constant", "cosine"] = _setting(
+        "constant", "how the learning rate goes over the local steps of the whole run"
+    )
+    warmup_steps: int = _setting(
+        0, "local steps in which the learning rate rises to its full height", _not_negative, "0 or more"
+    )
+    shared_momentum: float | Literal["off", "auto"] = _setting(
+        AUTO,
+        "weight of a device's own gradient in a local step, the rest is the last common step; "
+        f"auto: {SHARED} for local work, off for coded",
+        _share,
+        "above 0 and at most 1, off or auto",
+    )
     server_optimiser: Literal["sgd", "adam", "adamw", "adagrad", "rmsprop"] = _setting(
         "sgd", "torch optimiser that applies the mean update"
     )
@@ -69,6 +92,11 @@ class RunConfig:
     # How it is shared out
     chunks: int = _setting(
         16, "pieces the shared data is cut in, where the task lets us choose", _count, "at least 1"
+    )
+    placement: Literal["private", "scattered", "shuffled-once", "cyclic"] = _setting(
+        "private",
+        "local work: private: data stays where it is; where the task lets it move, scattered: every chunk at "
+        "random on replicas devices, shuffled-once: on one, cyclic: replicas neighbouring shares each",
     )
     replicas: int | Auto = _setting(
         AUTO,
@@ -98,11 +126,24 @@ class RunConfig:
         _positive,
         "above 0, or auto",
     )
-    gate_every: int = _setting(1, "sync every so many rounds (1: each)", _count, "at least 1")
+    quorum: float | Auto = _setting(
+        AUTO,
+        "local work: share of the devices that must have done their steps before the gate is looked at; "
+        "auto: three of four",
+        _share,
+        "above 0 and at most 1, or auto",
+    )
+    patience: float = _setting(
+        0.25,
+        "local work: how much longer, as a share of the time so far, an exchange waits for devices that "
+        "are nearly done (0: not at all)",
+        _not_negative,
+        "0 or more",
+    )
     wire: Literal["float32", "short"] = _setting(
         "float32",
-        "numbers of a codeword; short: float32, bf16 or int8, whatever makes the codewords of a round "
-        "shortest within the error limit",
+        "coded work: numbers of a codeword; short: float32, bf16 or int8, whatever makes the codewords of a "
+        "round shortest within the error limit",
     )
     error_limit: float = _setting(
         1e-2,
@@ -110,6 +151,39 @@ class RunConfig:
         lambda v: 1e-7 <= v <= 1,
         "at least 1e-7 (float32's own rounding), at most 1",
     )
+
+    # Which rounds are exchanged
+    gate: Literal["auto", "every", "drift", "relative-change", "qsr"] = _setting(
+        AUTO,
+        "every: a fixed period; drift: within a budget, when devices have moved far enough; "
+        "relative-change: SelSync as published; qsr: a period by the learning rate; "
+        "auto: drift for local work, every for coded",
+    )
+    gate_every: int = _setting(
+        16, "local work: optimiser steps from one look at the gate to the next", _count, "at least 1"
+    )
+    gate_period: int = _setting(1, "every: rounds from one exchange to the next", _count, "at least 1")
+    gate_budget: float = _setting(
+        0.1, "drift: what exchanges may cost over the whole run", _positive, "above 0"
+    )
+    gate_budget_unit: Literal["share", "megabytes", "seconds"] = _setting(
+        "share", "drift: what the budget counts; share: of the rounds"
+    )
+    gate_delta: float = _setting(
+        0.3, "relative-change: the threshold (inf: never)", lambda v: v >= 0, "0 or more"
+    )
+    gate_window: int = _setting(25, "relative-change: looks that are smoothed over", _count, "at least 1")
+    gate_qsr_base: int = _setting(16, "qsr: the fewest local steps between exchanges", _count, "at least 1")
+    gate_qsr_growth: float = _setting(
+        0.2, "qsr: local steps between exchanges are (growth / learning rate) squared", _positive, "above 0"
+    )
+    max_gap: int = _setting(
+        32,
+        "rounds after which an exchange is due, whatever the gate says (0: none)",
+        _not_negative,
+        "0 or more",
+    )
+    min_gap: int = _setting(1, "rounds from one exchange to the next at least", _count, "at least 1")
 
     # Devices
     device: str = _setting(AUTO, "cpu, cuda, cuda:0, mps; auto: the best there is")
@@ -146,6 +220,12 @@ class RunConfig:
     )
     lease_s: float = _setting(3600.0, "a session's life before it is renewed", _positive, "above 0")
     grace_s: float = _setting(10.0, "how long a broken session may take to come back", _positive, "above 0")
+    delta_bits: int = _setting(
+        32,
+        "local work: bits of each number of an update on the wire",
+        lambda v: v in (4, 8, 32),
+        "4, 8 or 32",
+    )
     upload_slots: int = _setting(2, "devices that upload at the same time", _count, "at least 1")
     piece_kb: int = _setting(
         1024, "size of the pieces in which vectors travel", lambda v: 1 <= v <= 4096, "1 to 4096"
@@ -177,9 +257,65 @@ class RunConfig:
                 raise BadSetting(f"setting {each.name}: saw {value!r}, needed {_wanted(hints[each.name])}")
             if not each.metadata["allowed"](value):
                 raise BadSetting(f"setting {each.name}: saw {value!r}, needed {each.metadata['needs']}")
+        self._check_code()
+        self._check_gate()
+        self._check_local()
+
+    def _check_code(self) -> None:
         both = isinstance(self.blocks, int) and isinstance(self.replicas, int)
         if both and int(self.blocks) > int(self.replicas):
             raise BadSetting(f"setting blocks: saw {self.blocks}, needed at most replicas ({self.replicas})")
+
+    def _check_gate(self) -> None:
+        if 0 < self.max_gap < self.min_gap:
+            raise BadSetting(f"setting max_gap: saw {self.max_gap}, needed at least min_gap ({self.min_gap})")
+        if self.gate_budget_unit == "share" and self.gate_budget > 1:
+            raise BadSetting(f"setting gate_budget: saw {self.gate_budget} of all rounds, needed at most 1")
+
+    def _check_local(self) -> None:
+        if self.work == "coded" and (self.placement != "private" or self.delta_bits != 32):
+            name = "placement" if self.placement != "private" else "delta_bits"
+            raise BadSetting(f"setting {name}: saw {getattr(self, name)}, needed work = local with it")
+        overlaps = self.placement in ("scattered", "cyclic") and isinstance(self.replicas, int)
+        if overlaps and int(self.replicas) > self.min_devices:
+            raise BadSetting(
+                f"setting replicas: saw {self.replicas} with placement {self.placement}, "
+                f"needed at most min_devices ({self.min_devices})"
+            )
+
+    # ---- what follows from them
+
+    @property
+    def round_steps(self) -> int:
+        """How many local steps a round adds to those since the last exchange."""
+        return self.gate_every if self.work == "local" else self.local_steps
+
+    @property
+    def alpha(self) -> float:
+        """The weight of a device's own gradient in a local step (1: there is no shared momentum)."""
+        if self.shared_momentum == AUTO:
+            return SHARED if self.work == "local" else 1.0
+        return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
+
+    @property
+    def chosen_gate(self) -> str:
+        """The gate's name, auto settled."""
+        if self.gate == AUTO:
+            return "drift" if self.work == "local" else "every"
+        return self.gate
+
+    def rate_share(self, step: int) -> float:
+        """Return the share of the full learning rate at this local step of the run, counted from 0.
+
+        Steps, never samples: a slow device's step is then as long as everybody's.
+
+        >>> [RunConfig(warmup_steps=4).rate_share(step) for step in (0, 3, 9)]
+        [0.25, 1.0, 1.0]
+        """
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        if self.schedule == "constant":
+            return warm
+        return warm * 0.5 * (1.0 + math.cos(math.pi * min(1.0, step / (self.rounds * self.round_steps))))
 
     @classmethod
     def read(cls, table: Mapping[str, object]) -> "RunConfig":

@@ -23,7 +23,8 @@ WINDOW: Final = 20  # rounds that are looked back on when the next ones are plan
 class DeviceRow:
     """One device in one round.
 
-    `finished` chunks reached the target; `counted` of them are in the sum, the rest was discarded.
+    `finished` chunks reached the target; `counted` of them are in the sum, the rest was discarded. In local
+    work both are local steps, told by the row of an exchange for all rounds since the one before.
     `step_s` is the mean time of one local step over the finished chunks, `spread_s` its deviation between
     chunks; both are None where nothing was finished. `failure` names what went wrong, or is empty.
     """
@@ -75,8 +76,8 @@ class RoundRow:
 
     @property
     def discarded(self) -> int:
-        """Finished copies of chunks that are in no sum."""
-        return sum(row.finished - row.counted for row in self.devices)
+        """Finished copies of chunks, or local steps, that are in no sum; what goes on is not lost."""
+        return 0 if self.outcome == "skipped" else sum(row.finished - row.counted for row in self.devices)
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and
 LARGEST_AMOUNT: Final = 1e30  # of seconds, of a squared norm: more is no measurement, and squares stay finite
 
 Kind = Literal["coded", "local", "masked"]
-Wire = Literal["float32", "bf16", "int8"]  # how the numbers of a codeword travel
+Wire = Literal["float32", "bf16", "int8", "int4"]  # how the numbers of a vector travel
 Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped"]
 
 
@@ -194,19 +194,24 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Local work: the steps and samples of a device since the last common model."""
+    """Local work: a device is so many steps beyond the last common model, in `seconds` all told.
+
+    `samples` are those that it trains on. `squared_norm` is what the gate weighs; a gate leaves out one that
+    is no length, and names its device, so that it is not checked here.
+    """
 
     now: float
     device: str
     round: int
     steps: int
     samples: int
+    seconds: float
     squared_norm: float
     loss: float
 
     def __post_init__(self) -> None:
         _event(self)
-        _amounts(self, "squared_norm")
+        _amounts(self, "seconds")
         _counts(self, "round", "steps", "samples")
         _check(abs(self.loss) <= LARGEST_AMOUNT, self, f"a loss up to {LARGEST_AMOUNT:g}")
 
@@ -295,6 +300,9 @@ class Work:
     `lease_s` is how long the device may work without hearing anything; `lockstep` devices wait for a
     verdict after each chunk. With `coefficients`, a device that has finished all they mix sends its codeword
     along with what it reports, its numbers in the format `wire`.
+    In local work all named chunks are trained on together, by one model. `first_step` local steps of the
+    run lie before the common model; the last `common_steps` of them, by the mean over all devices, led to
+    it from the model before (0: nobody knows).
     """
 
     device: str
@@ -308,10 +316,13 @@ class Work:
     lockstep: bool = False
     coefficients: Mix | None = None
     wire: Wire = "float32"
+    kind: Kind = "coded"
+    first_step: int = 0
+    common_steps: float = 0.0
 
     def __post_init__(self) -> None:
-        _counts(self, "round", "version", "seed")
-        _amounts(self, "lease_s")
+        _counts(self, "round", "version", "seed", "first_step")
+        _amounts(self, "lease_s", "common_steps")
         _check(self.target >= 1, self, "a target of at least one step")
         _distinct(self, self.order, "order")
         _check({chunk for chunk, _ in self.names}.issuperset(self.order), self, "a name for every chunk")
@@ -343,7 +354,7 @@ class Take:
 
 @dataclass(frozen=True, slots=True)
 class Continue:
-    """The round was not exchanged: carry every chunk on to `target` steps from the same model."""
+    """The round was not exchanged: carry on to `target` steps from the same model."""
 
     device: str
     round: int
@@ -362,7 +373,8 @@ class Continue:
 class Reveal:
     """Mix and send one codeword; without a mix (local, masked work) send the update itself.
 
-    `wire` is the format of its numbers on the wire.
+    `wire` is the format of its numbers on the wire. Before an update its device reports how many steps it
+    holds; one that has none sends none.
     """
 
     device: str

@@ -16,11 +16,13 @@ May import: codes, messages, history, config, errors.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from types import MappingProxyType
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgc import messages
 from fedgc.codes import Placement, Wire, adopt, packed_bytes, place, shortest_wire
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
@@ -32,7 +34,9 @@ LEAST_DEADLINE_S: Final = 10.0
 DEAF_DEADLINE_S: Final = 60.0  # each message over Flower's own links takes seconds, whatever it carries
 PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
 LEAST_UPLOAD_S: Final = 60.0
+QUORUM: Final = 0.75  # of the devices, where nobody has chosen: one in four may be slow or gone
 UNKNOWN_REPLICAS: Final = 3  # where nobody has chosen: one device may fail while another is slow
+WIRES: Final = MappingProxyType({32: Wire.FLOAT32, 8: Wire.INT8, 4: Wire.INT4})  # by the bits of a number
 UNKNOWN_UPLINK: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
 
 
@@ -64,6 +68,10 @@ class Plan:
     error_limit: float
     short_numbers: bool
     reason: str
+    work: Literal["coded", "local"] = "coded"
+    quorum: float = 1.0  # of local work, as are patience and wire
+    patience: float = 0.0
+    wire: messages.Wire = "float32"
 
     def __post_init__(self) -> None:
         shape = (len(self.devices), len(self.chunks))
@@ -113,7 +121,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
     copies = int(placement.holds.sum(axis=0).min())
     most = copies if config.blocks == AUTO else min(int(config.blocks), copies)
     short = config.wire == "short"
-    wire = shortest_wire(1.0, config.error_limit) if short else Wire.FLOAT32
+    wire = shortest_wire(1.0, config.error_limit) if short else WIRES[config.delta_bits]
     size_bytes = packed_bytes(fleet.size, wire)
     measured = speeds.known.keys() >= set(devices)
     upload_s = tuple(_upload_s(device, speeds, size_bytes) for device in devices)
@@ -133,6 +141,10 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         error_limit=config.error_limit,
         short_numbers=short,
         reason=f"{len(chunks)} chunks on {len(devices)} devices, {how}",
+        work=config.work,
+        quorum=QUORUM if config.quorum == AUTO else float(config.quorum),
+        patience=config.patience,
+        wire=wire.value,
     )
 
 
@@ -141,7 +153,12 @@ def _placed(
 ) -> tuple[Placement, str]:
     every = frozenset(chunk.number for chunk in chunks)
     index = {chunk.number: at for at, chunk in enumerate(chunks)}
-    if any(fleet.holds[device] != every for device in devices):
+    movable = all(fleet.holds[device] == every for device in devices)
+    if config.work == "local" and movable:
+        return _dealt(len(devices), len(chunks), config)
+    if config.placement != "private":
+        raise BadPlacement(f"placement {config.placement}: needed devices that can all load every chunk")
+    if not movable:
         held = [[index[number] for number in fleet.holds[device]] for device in devices]
         return adopt(held, len(chunks)), "placed where the data lies"
     asked = UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas)
@@ -149,6 +166,28 @@ def _placed(
     fewer = f" ({asked} asked for)" if replicas < asked else ""
     placement = place(len(chunks), [1 / seconds for seconds in step_s], replicas, seed=config.seed)
     return placement, f"{replicas} copies each{fewer}, shared out by speed"
+
+
+def _dealt(devices: int, chunks: int, config: RunConfig) -> tuple[Placement, str]:
+    """Share out for local work, in which all devices do the same steps whatever they hold: evenly.
+
+    Cyclic is the placement of SelSync (arXiv 2307.07950), there with every device holding everything.
+    """
+    if chunks < devices:
+        raise BadPlacement(f"plan: saw {chunks} chunks, needed one for each of {devices} devices")
+    replicas = min(UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas), devices)
+    if config.placement in ("scattered", "shuffled-once"):
+        copies = replicas if config.placement == "scattered" else 1
+        return place(
+            chunks, [1.0] * devices, copies, seed=config.seed
+        ), f"{config.placement}, {copies} copies"
+    overlap = replicas if config.placement == "cyclic" else 1
+    ends = [chunks * at // devices for at in range(devices + 1)]
+    shares = [list(range(ends[at], ends[at + 1])) for at in range(devices)]
+    held = [
+        [chunk for on in range(overlap) for chunk in shares[(at + on) % devices]] for at in range(devices)
+    ]
+    return adopt(held, chunks), f"{config.placement}, {overlap} of {devices} shares each"
 
 
 def _typical_step_s(devices: Sequence[str], speeds: Speeds) -> float:
@@ -169,7 +208,7 @@ def _deadline_s(
         return float(config.deadline_s)
     if not step_s:
         return FIRST_DEADLINE_S
-    loads = placement.holds.sum(axis=1)
+    loads = placement.holds.sum(axis=1) if config.work == "coded" else [1] * len(step_s)
     slowest = max(float(load) * steps * seconds for load, seconds in zip(loads, step_s, strict=True))
     return max(DEAF_DEADLINE_S if deaf else LEAST_DEADLINE_S, PATIENCE * slowest)
 

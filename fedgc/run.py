@@ -12,20 +12,22 @@ back, in the order in which it comes. Beside a round's commands these are
 May import: tuner and below.
 """
 
+import json
 import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from fedgc.codes import Wire, packed_bytes
 from fedgc.config import AUTO, RunConfig
-from fedgc.gate import Decision, Every, Reports
+from fedgc.gate import Decision, Gate, GateSettings, Reports, make_gate
 from fedgc.history import WINDOW, DeviceRow, RoundRow, Speeds, Told
 from fedgc.messages import Codeword, Command, Event, Held, Joined, Lost, Outcome, Refuse, Stop, Tick
 from fedgc.pace import Pace
-from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.plan import UNKNOWN_UPLINK, Chunk, Fleet, Plan, make_plan
 from fedgc.replay import Line
 from fedgc.round import Assignment, Round, State
 from fedgc.tuner import Choice, Question, choose, chunk_weights, recall, review
@@ -33,16 +35,17 @@ from fedgc.tuner import Choice, Question, choose, chunk_weights, recall, review
 REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned for moves chunks
 LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; nobody measures it
 THIS_RUN: Final = "this run"  # where it has no name of its own
+CHECK_BYTES: Final = 300  # of a device's report and of the command to carry on, as lines of a session
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make model `version` out of the running sum over `samples` samples."""
+    """Make model `version` out of the running sum: divided by `weight`, it is the mean update."""
 
     round: int
     version: int
-    samples: int
+    weight: float
     outcome: Outcome
 
 
@@ -75,13 +78,18 @@ Output = Command | Apply | Append | Chose | Finished
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a resumed run needs: the round to go on with, its version, and what was learnt of the devices."""
+    """What a resumed run needs: the round to go on with, its version, and what was learnt of the devices.
+
+    `gate` is the gate's state as JSON. `first_step` and `common_steps` are those of `Work`.
+    """
 
     round: int
     version: int
-    gate: int
+    gate: str
     chunks: tuple[tuple[str, int], ...]
     step_s: tuple[tuple[str, float], ...]
+    first_step: int
+    common_steps: float
 
 
 class Run:
@@ -99,12 +107,11 @@ class Run:
         self.config = config
         self.round: Round | None = None
         self.finished = False
-        self.version = 0
-        self.number = 1  # of the round that runs, or runs next
+        self.version, self.number = 0, 1  # the number is that of the round that runs, or runs next
         self._begun = False
         self._size = size
         self._pace = Pace(speeds or Speeds())
-        self._gate = Every(config.gate_every)
+        self._gate = _gate_of(config)
         self._gate_state = self._gate_next = self._gate.init()
         self._present: dict[str, Joined] = {}
         self._chunks: dict[str, Chunk] = {}
@@ -116,8 +123,12 @@ class Run:
         self._since: list[float] = []  # seconds of the rounds since it was made
         self._planned_for: Fleet | None = None
         self._fleet: Fleet | None = None  # made anew after somebody came or went
-        self._target = config.local_steps
+        self._target = config.round_steps
         self._carried: frozenset[str] = frozenset()
+        self._reached: Mapping[str, int] = {}
+        self._first_step, self._common_steps = 0, 0.0
+        self._up_bytes = 0  # of the vectors of the round under way
+        self._last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
         self._fruitless = 0
         self._gather_until = now + config.start_timeout_s
         if resume is not None:
@@ -140,6 +151,7 @@ class Run:
             self._carried -= {event.device}
         elif isinstance(event, Codeword) and event.device in self._present:
             self._pace.sent(event.device, event.size_bytes, event.seconds)
+            self._up_bytes += event.size_bytes
         if self.round:
             outputs += self._in_round(self.round.handle(event), event.now)
         else:
@@ -198,10 +210,14 @@ class Run:
             self.config.seed,
             self._carried,
             rounds_left=left,
-            weights=chunk_weights(self._rows, self._plan),
+            weights=chunk_weights(self._rows, self._plan) if self.config.work == "coded" else (),
             orders=self._orders,
-            ahead=self.config.gate_every == 1,
+            ahead=self.config.chosen_gate == "every" and self.config.gate_period == 1,
+            first_step=self._first_step,
+            common_steps=self._common_steps,
+            reached=self._reached,
         )
+        self._up_bytes = 0
         self.round = Round(self._plan, assignment, self._decide)
         present = list(self._present.values())
         for joined in present:
@@ -211,8 +227,8 @@ class Run:
 
     def _replanned(self, *, anew: bool) -> Plan:
         """Return the plan for the next round: the present one itself where it still fits."""
-        steps = self.config.local_steps
-        if self.config.replicas == AUTO:
+        steps = self.config.round_steps
+        if self.config.replicas == AUTO and self.config.work == "coded":
             return self._tuned(anew=anew)
         if self._plan is None or anew or self._speeds_changed(self._plan):
             return make_plan(self._here(), self._pace.speeds(), self.config, steps=steps)
@@ -220,7 +236,7 @@ class Run:
 
     def _tuned(self, *, anew: bool) -> Plan:
         """Let the tuner choose copies, blocks, loads and deadline from what was measured."""
-        fleet, speeds, steps = self._here(), self._pace.speeds(), self.config.local_steps
+        fleet, speeds, steps = self._here(), self._pace.speeds(), self.config.round_steps
         load_s = LOAD_STEPS * max((speed.step_s for speed in speeds.known.values()), default=0.0)
         left = self.config.rounds - self.number + 1
         line = Line(slots=self.config.upload_slots)
@@ -244,19 +260,23 @@ class Run:
         self._learn(over)
         synced = outcome in ("synced", "approximate")
         self.round = None
-        self._orders = {**self._orders, **over.next_orders}
+        self._orders = {**self._orders, **over.effort.next_orders}
         self.number += 1
         if outcome in ("synced", "approximate", "skipped"):
             self._gate_state = self._gate_next
         self._fruitless = self._fruitless + 1 if outcome == "empty" else 0
-        if synced:
+        if synced and over.collected:
             self.version += 1
-            outputs.append(Apply(self.number - 1, self.version, over.plan.samples, outcome))
+            outputs.append(Apply(self.number - 1, self.version, over.collected.weight, outcome))
+            self._first_step += self._target
+            self._common_steps = over.effort.common_steps
+            self._last_sync = (self._up_bytes, over.closed_at - over.started_at - over.working_s)
         if outcome != "empty":
-            self._target = self.config.local_steps + (0 if synced else self._target)
+            self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:
             self._settled = self._state()
         self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
+        self._reached = over.effort.reached if outcome == "skipped" else {}
         row = _row(over)
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
             self._rows.append(row)
@@ -354,23 +374,71 @@ class Run:
     def _decide(self, reports: Reports) -> Decision:
         if self.number == self.config.rounds:
             return Decision(sync=True, reason="the last round")
-        self._gate_next, decision = self._gate.step(self._gate_state, reports)
+        self._gate_next, decision = self._gate.step(self._gate_state, self._priced(reports))
         return decision
 
+    def _priced(self, reports: Reports) -> Reports:
+        """Add what an exchange and a look at the gate cost, and where the schedule stands.
+
+        Alpha stays 1: a device that is led by shared momentum knows that part of its way exactly, and
+        reports what is left without it.
+        """
+        devices = len(self._plan.devices) if self._plan else 0
+        rate = self.config.learning_rate * self.config.rate_share(self._first_step + self._target - 1)
+        up_bytes, seconds = self._last_sync or self._unseen_sync(devices)
+        return replace(
+            reports,
+            sync_bytes=up_bytes + devices * 4 * self._size,
+            sync_seconds=seconds,
+            check_bytes=devices * CHECK_BYTES,
+            learning_rate=rate,
+        )
+
+    def _unseen_sync(self, devices: int) -> tuple[int, float]:
+        """Guess what an exchange costs before there was one."""
+        if not self._plan:
+            return 0, 0.0
+        one_bytes = packed_bytes(self._size, Wire(self._plan.wire))
+        waves = -(-devices // self.config.upload_slots)
+        known_s = max(self._plan.upload_s)
+        return devices * one_bytes, waves * (known_s or one_bytes / UNKNOWN_UPLINK)
+
     def _state(self) -> RunState:
-        chunks = tuple((chunk.name, chunk.samples) for chunk in self._chunks.values())
         return RunState(
-            self.number, self.version, self._gate_state, chunks, tuple(self._pace.step_s().items())
+            round=self.number,
+            version=self.version,
+            gate=json.dumps(self._gate_state),
+            chunks=tuple((chunk.name, chunk.samples) for chunk in self._chunks.values()),
+            step_s=tuple(self._pace.step_s().items()),
+            first_step=self._first_step,
+            common_steps=self._common_steps,
         )
 
     def _resume(self, state: RunState) -> None:
         self.number, self.version = state.round, state.version
-        self._gate_state = self._gate_next = state.gate
+        self._first_step, self._common_steps = state.first_step, state.common_steps
+        self._gate_state = self._gate_next = json.loads(state.gate)
         self._chunks = {
             name: Chunk(number, name, samples) for number, (name, samples) in enumerate(state.chunks)
         }
         for device, step_s in state.step_s:
             self._pace.worked(device, step_s)
+
+
+def _gate_of(config: RunConfig) -> Gate[Any]:
+    settings = GateSettings(
+        period=config.gate_period,
+        budget=config.gate_budget,
+        unit=config.gate_budget_unit,
+        delta=config.gate_delta,
+        window=config.gate_window,
+        base=config.gate_qsr_base,
+        growth=config.gate_qsr_growth,
+        check_steps=config.round_steps,
+        max_gap=config.max_gap,
+        min_gap=config.min_gap,
+    )
+    return make_gate(config.chosen_gate, settings)
 
 
 def _basis(plan: Plan, choice: Choice | None, size: int) -> dict[str, object]:
@@ -396,7 +464,7 @@ def _basis(plan: Plan, choice: Choice | None, size: int) -> dict[str, object]:
 
 def _row(over: Round) -> RoundRow:
     plan, tally, solution = over.plan, over.tally, over.solution
-    losses = [copy.loss for copy in over.copies.believed.values()]
+    losses = over.effort.losses
     return RoundRow(
         round=over.assignment.number,
         version=over.assignment.version,
@@ -405,11 +473,11 @@ def _row(over: Round) -> RoundRow:
         collecting_s=over.closed_at - over.started_at - over.working_s,
         outcome=over.outcome or "stopped",
         chunks=len(plan.chunks),
-        covered=len(losses),
+        covered=over.progress[0],
         short=over.short,
         replicas=plan.placement.replicas,
         blocks=solution.blocks if solution else 0,
-        needed=len(solution.needed) if solution else 0,
+        needed=len(solution.needed) if solution else len(over.collected.counted) if over.collected else 0,
         amplification=solution.amplification if solution else None,
         error=over.error,
         loss=sum(losses) / len(losses) if losses else None,
@@ -430,7 +498,7 @@ def _device_row(over: Round, worker: int) -> DeviceRow:
         device=over.plan.devices[worker],
         finished=tally.finished[worker],
         counted=tally.counted[worker],
-        steps=tally.finished[worker] * over.assignment.target,
+        steps=tally.steps[worker],
         busy_s=tally.busy_s[worker],
         step_s=mean if step_s else None,
         spread_s=math.sqrt(sum((each - mean) ** 2 for each in step_s) / len(step_s)) if step_s else None,

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 class Tally:
     """What is counted while a round runs; index w is a device of the plan."""
 
-    finished: list[int]
+    finished: list[int]  # chunks, or, at the end of local work, steps
     counted: list[int]
+    steps: list[int]
     refused: list[int]
     busy_s: list[float]
     step_s: list[list[float]]
@@ -25,4 +26,6 @@ class Tally:
     def empty(cls, workers: int) -> "Tally":
         """Nothing has happened yet."""
         zeros = [0] * workers
-        return cls(zeros[:], zeros[:], zeros[:], [0.0] * workers, [[] for _ in zeros], [""] * workers)
+        return cls(
+            zeros[:], zeros[:], zeros[:], zeros[:], [0.0] * workers, [[] for _ in zeros], [""] * workers
+        )

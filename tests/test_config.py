@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import pytest
@@ -35,8 +36,10 @@ INTEGERS = [name for name in NAMES if takes(name, int)]
 FLOATS = [name for name in NAMES if takes(name, float)]
 FREE_TEXTS = [name for name in NAMES if takes(name, str)]
 CHOICES = [name for name in NAMES if choices(name)]
-OVER_0 = [name for name in FLOATS if name not in ("server_momentum", "error_limit")]
-MAY_BE_0 = ["seed", "threads", "evaluate_every", "keep_checkpoints"]
+FLOAT_MAY_BE_0 = ["server_momentum", "patience", "gate_delta"]
+OVER_0 = [name for name in FLOATS if name not in (*FLOAT_MAY_BE_0, "error_limit")]
+MAY_BE_0 = ["seed", "threads", "evaluate_every", "keep_checkpoints", "warmup_steps", "max_gap"]
+UP_TO_1 = ["shared_momentum", "quorum", "gate_budget"]
 
 
 def refused(table: dict[str, object]) -> str:
@@ -71,7 +74,7 @@ def test_no_setting_takes_what_is_of_another_type(name):
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_choice_is_taken_and_a_refusal_names_all_of_them(name):
     for choice in choices(name):
-        assert getattr(RunConfig.read({name: choice}), name) == choice
+        assert getattr(RunConfig.read({"work": "local", "min-devices": 3, name: choice}), name) == choice
     if not takes(name, str):
         said = refused({name: "no such choice"})
         assert all(repr(choice) in said for choice in choices(name))
@@ -79,8 +82,8 @@ def test_a_choice_is_taken_and_a_refusal_names_all_of_them(name):
 
 @pytest.mark.parametrize("name", INTEGERS)
 def test_an_integer_has_its_least_value(name):
-    least = 0 if name in MAY_BE_0 else 1
-    assert getattr(RunConfig.read({name: least}), name) == least
+    least = 4 if name == "delta_bits" else 0 if name in MAY_BE_0 else 1
+    assert getattr(RunConfig.read({"work": "local", name: least}), name) == least
     for value in (least - 1, -1000):
         assert refused({name: value}).startswith(f"setting {name}: saw {value}, needed ")
 
@@ -88,6 +91,8 @@ def test_an_integer_has_its_least_value(name):
 @pytest.mark.parametrize("name", FLOATS)
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, -0.5])
 def test_a_float_is_finite_and_not_below_0(name, wrong):
+    if (name, wrong) == ("gate_delta", math.inf):
+        return  # local training: no change is ever large enough
     assert refused({name: wrong}).startswith(f"setting {name}: saw {wrong!r}, needed ")
 
 
@@ -114,6 +119,59 @@ def test_the_error_limit_is_no_less_than_what_float32_rounds_away():
         )
 
 
+@pytest.mark.parametrize("name", UP_TO_1)
+def test_shares_are_at_most_1(name):
+    assert getattr(RunConfig(**{name: 1.0}), name) == 1.0
+    assert refused({name: 1.01}).startswith(f"setting {name}: saw 1.01")
+
+
+def test_a_budget_in_megabytes_may_be_above_1():
+    assert RunConfig(gate_budget=50.0, gate_budget_unit="megabytes").gate_budget == 50.0
+
+
+def test_gaps_between_exchanges_have_their_order():
+    assert refused({"max-gap": 3, "min-gap": 4}) == "setting max_gap: saw 3, needed at least min_gap (4)"
+    assert RunConfig(max_gap=0, min_gap=4).max_gap == 0
+
+
+@pytest.mark.parametrize(("name", "value"), [("placement", "scattered"), ("delta_bits", 8)])
+def test_what_is_of_local_work_is_refused_with_coded(name, value):
+    assert (
+        refused({name: value, "min-devices": 8})
+        == f"setting {name}: saw {value}, needed work = local with it"
+    )
+    assert getattr(RunConfig.read({"work": "local", name: value, "min-devices": 8}), name) == value
+
+
+def test_shares_overlap_on_no_more_devices_than_there_are():
+    said = refused({"work": "local", "placement": "cyclic", "replicas": 9, "min-devices": 8})
+    assert said == "setting replicas: saw 9 with placement cyclic, needed at most min_devices (8)"
+
+
+def test_a_round_adds_the_steps_of_its_kind_of_work():
+    assert RunConfig(local_steps=3, gate_every=5).round_steps == 3
+    assert RunConfig(local_steps=3, gate_every=5, work="local").round_steps == 5
+
+
+def test_what_is_automatic_follows_from_the_kind_of_work():
+    coded, local = RunConfig(), RunConfig(work="local")
+    assert (coded.alpha, local.alpha) == (1.0, 0.1)
+    assert (coded.chosen_gate, local.chosen_gate) == ("every", "drift")
+    assert RunConfig(work="local", shared_momentum="off").alpha == 1.0
+    assert RunConfig(shared_momentum=0.2, gate="qsr").alpha == 0.2
+    assert RunConfig(shared_momentum=0.2, gate="qsr").chosen_gate == "qsr"
+
+
+def test_the_schedule_goes_over_the_steps_of_the_whole_run():
+    config = RunConfig(schedule="cosine", rounds=10, local_steps=2, warmup_steps=4)
+    shares = [config.rate_share(step) for step in range(21)]
+    assert shares[0] == pytest.approx(0.25)
+    assert shares[10] == pytest.approx(0.5)
+    assert shares[20] == pytest.approx(0.0)
+    assert all(before > after for before, after in pairwise(shares[4:]))
+    assert {RunConfig().rate_share(step) for step in range(99)} == {1.0}
+
+
 def test_pieces_are_at_most_4_mb():
     assert RunConfig(piece_kb=4096).piece_kb == 4096
     assert refused({"piece-kb": 4097}) == "setting piece_kb: saw 4097, needed 1 to 4096"
@@ -131,12 +189,14 @@ def test_an_update_is_cut_in_no_more_blocks_than_it_has_copies(replicas, blocks)
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_a_whole_number_beyond_all_floats_is_out_of_range(name):
+    if name == "gate_delta":
+        return  # may be infinite
     assert refused({name: 10**400}).startswith(f"setting {name}: saw inf, needed ")
 
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_a_whole_number_is_taken_for_a_float(name):
-    value = {"server_momentum": 0, "error_limit": 1}.get(name, 3)
+    value = 0 if name == "server_momentum" else 1
     read = getattr(RunConfig.read({name: value}), name)
     assert type(read) is float
     assert read == value
@@ -172,7 +232,10 @@ def test_a_setting_that_is_there_twice_is_refused():
 
 
 counts, amounts = st.integers(1, 4096), st.floats(1e-3, 1e6)
-NARROW = {"server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1)}
+NARROW = {
+    "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1),
+    **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
+}  # fmt: skip
 
 
 @st.composite
@@ -181,10 +244,14 @@ def configs(draw: st.DrawFn) -> RunConfig:
     values: dict[str, Any] = {}
     for name in draw(st.sets(st.sampled_from(NAMES))):
         kinds = [st.sampled_from(choices(name))] if choices(name) else []
-        kinds += [counts] if takes(name, int) else []
+        integers = st.sampled_from([4, 8, 32]) if name == "delta_bits" else counts
+        kinds += [integers] if takes(name, int) else []
         kinds += [NARROW.get(name, amounts)] if takes(name, float) else []
         kinds += [st.text(max_size=10)] if takes(name, str) else []
         values[name] = draw(st.one_of(kinds))
+    local = {"work": "local", "min_devices": 4096}
+    values |= local if values.keys() & {"placement", "delta_bits"} else {}
+    values["max_gap"] = max(values.get("max_gap", 32), values.get("min_gap", 1))
     if isinstance(values.get("blocks"), int):
         replicas = values.get("replicas", AUTO)
         values["replicas"] = max(values["blocks"], replicas) if isinstance(replicas, int) else replicas
@@ -214,6 +281,8 @@ def test_every_setting_is_explained_with_its_default():
 
 def test_auto_is_allowed_exactly_where_its_type_says_so():
     automatic = {name for name in NAMES if AUTO in choices(name)}
-    assert automatic == {"blocks", "deadline_s", "link", "replicas", "upload_deadline_s"}
+    assert automatic == {
+        "blocks", "deadline_s", "gate", "link", "quorum", "replicas", "shared_momentum", "upload_deadline_s",
+    }  # fmt: skip
     for name in automatic:
         assert getattr(DEFAULTS, name) == AUTO

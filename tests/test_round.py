@@ -326,7 +326,7 @@ class AnyOrder(RuleBasedStateMachine):
             "old": progress(device, self.plan.chunks[0].number, self.now, round=0),
             "unknown": progress(device, 999, self.now),
             "unasked": Codeword(self.now, device, 1, 77),
-            "report": Report(self.now, device, 1, 3, 10, 1.0, 0.5),
+            "report": Report(self.now, device, 1, 3, 10, 1.0, 1.0, 0.5),
             "early": Tick(self.now),
         }
         self.say(events[kind])

@@ -130,7 +130,7 @@ def test_fewer_devices_than_asked_for_start_when_the_wait_is_over():
 
 
 def test_a_skipped_round_goes_on_from_where_devices_are():
-    driver = Driver(gate_every=2, rounds=4, local_steps=4)
+    driver = Driver(gate_period=2, rounds=4, local_steps=4)
     driver.join("a", "b")
     while not driver.run.finished:
         driver.do_a_round()

@@ -1,9 +1,10 @@
-"""How the numbers of a codeword go over the wire: float32, or fewer bits where the code can bear it.
+"""How the numbers of a vector go over the wire: float32, or fewer bits where the work can bear it.
 
 Noise of relative size e on every codeword becomes e * sqrt(amplification) on the sum, so a short format
-is allowed only while that stays under a limit. bf16 is rounded to the nearest even. int8 carries a
-float32 scale for each group of numbers and is rounded by chance, up or down with the probabilities
-that keep the mean: its steps are coarse, and a bias would add up over workers and rounds.
+is allowed only while that stays under a limit. bf16 is rounded to the nearest even. int8 and int4 carry a
+float32 scale for each group of numbers and are rounded by chance, up or down with the probabilities
+that keep the mean: their steps are coarse, and a bias would add up over workers and rounds. int4 is for
+the updates of local work alone, whose devices keep what rounding cost and add it to the next update.
 """
 
 from enum import StrEnum
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from fedgc.codes.arrays import Vector
 from fedgc.errors import BadSetting, BadVector
 
-GROUP: Final = 1024  # numbers that share one int8 scale: 0.4% of overhead
+GROUP: Final = 1024  # numbers that share one scale: 0.4% of overhead at 8 bits
 TILE: Final = 64 * GROUP  # numbers rounded at a time: a large codeword never stands twice
 
 
@@ -25,11 +26,14 @@ class Wire(StrEnum):
     FLOAT32 = "float32"
     BF16 = "bf16"
     INT8 = "int8"
+    INT4 = "int4"
 
 
 # Root mean square error relative to the root mean square of normal numbers.
-EPSILON: Final = {Wire.FLOAT32: 2.5e-8, Wire.BF16: 1.7e-3, Wire.INT8: 1.1e-2}
-_WIDTH: Final = {Wire.FLOAT32: 4, Wire.BF16: 2, Wire.INT8: 1}
+EPSILON: Final = {Wire.FLOAT32: 2.5e-8, Wire.BF16: 1.7e-3, Wire.INT8: 1.1e-2, Wire.INT4: 0.2}
+CODED: Final = (Wire.FLOAT32, Wire.BF16, Wire.INT8)  # the formats of codewords
+_BITS: Final = {Wire.FLOAT32: 32, Wire.BF16: 16, Wire.INT8: 8, Wire.INT4: 4}
+_TOP: Final = {Wire.INT8: 127, Wire.INT4: 7}  # the largest level
 
 
 def shortest_wire(amplification: float, error_limit: float) -> Wire:
@@ -55,7 +59,7 @@ def shapes(most_blocks: int, *, short: bool) -> tuple[tuple[Wire, int], ...]:
     >>> [f"{wire}/{blocks}" for wire, blocks in shapes(3, short=False)]
     ['float32/3', 'float32/2', 'float32/1']
     """
-    wires = tuple(Wire) if short else (Wire.FLOAT32,)
+    wires = CODED if short else (Wire.FLOAT32,)
     every = ((wire, blocks) for blocks in range(most_blocks, 0, -1) for wire in wires)
     return tuple(sorted(every, key=lambda shape: (_number_bytes(shape[0]) / shape[1], EPSILON[shape[0]])))
 
@@ -67,15 +71,18 @@ def _number_bytes(wire: Wire) -> float:
 def packed_bytes(size: int, wire: Wire) -> int:
     """Return the bytes of a piece of `size` numbers.
 
-    >>> [packed_bytes(1500, wire) for wire in Wire]
-    [6000, 3000, 1508]
+    >>> [packed_bytes(1501, wire) for wire in Wire]
+    [6004, 3002, 1509, 759]
     """
-    scales = -(-size // GROUP) if wire is Wire.INT8 else 0
-    return size * _WIDTH[wire] + 4 * scales
+    return 4 * _groups(size, wire) + -(-size * _BITS[wire] // 8)
+
+
+def _groups(size: int, wire: Wire) -> int:
+    return -(-size // GROUP) if wire in _TOP else 0
 
 
 def pack(piece: Vector, wire: Wire, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return the bytes of one piece of a codeword; chance rounds int8 only.
+    """Return the bytes of one piece of a codeword; chance rounds int8 and int4 only.
 
     >>> pack(np.array([1.0, -2.0], np.float32), Wire.BF16, np.random.default_rng(0)).tolist()
     [128, 63, 0, 192]
@@ -90,7 +97,7 @@ def pack(piece: Vector, wire: Wire, rng: np.random.Generator) -> NDArray[np.uint
         for at in range(0, single.size, TILE):
             halved[at : at + TILE] = _to_bf16(single[at : at + TILE])
         return halved.view(np.uint8)
-    return _to_int8(single, rng)
+    return _to_levels(single, wire, rng)
 
 
 def unpack(packed: NDArray[np.uint8], wire: Wire, size: int) -> NDArray[np.float32]:
@@ -111,7 +118,7 @@ def unpack(packed: NDArray[np.uint8], wire: Wire, size: int) -> NDArray[np.float
         return bits.view("<f4")
     groups, whole = -(-size // GROUP), size // GROUP
     scales = packed[: 4 * groups].view("<f4")
-    numbers = packed[4 * groups :].view(np.int8).astype(np.float32)
+    numbers = _from_levels(packed[4 * groups :], wire, size)
     numbers[: whole * GROUP].reshape(whole, GROUP)[:] *= scales[:whole, None]
     numbers[whole * GROUP :] *= scales[whole:].sum()  # the last group, where it is shorter
     return numbers
@@ -125,24 +132,44 @@ def _to_bf16(single: NDArray[np.float32]) -> NDArray[np.uint16]:
     return np.where(np.isnan(single), bits >> 16 | 0x40, halved).astype("<u2")
 
 
-def _to_int8(single: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.uint8]:
+def _to_levels(single: NDArray[np.float32], wire: Wire, rng: np.random.Generator) -> NDArray[np.uint8]:
     """Write the scales of all groups, then the rounded numbers."""
     if not np.isfinite(single).all():
-        raise BadVector("NaN or Inf has no int8 form")
-    groups = -(-single.size // GROUP)
-    packed = np.empty(packed_bytes(single.size, Wire.INT8), np.uint8)
+        raise BadVector(f"NaN or Inf has no {wire} form")
+    groups, top = _groups(single.size, wire), _TOP[wire]
+    packed = np.empty(packed_bytes(single.size, wire), np.uint8)
     scales = packed[: 4 * groups].view("<f4")
-    levels = packed[4 * groups :].view(np.int8)
     for first in range(0, single.size, TILE):
         part = single[first : first + TILE]
         count = -(-part.size // GROUP)
         padded = np.zeros(count * GROUP, np.float32)
         padded[: part.size] = part
         rows = padded.reshape(count, GROUP)
-        scale = np.abs(rows).max(axis=1) / np.float32(127)
+        scale = np.abs(rows).max(axis=1) / np.float32(top)
         scales[first // GROUP : first // GROUP + count] = scale
         np.divide(rows, scale[:, None], out=rows, where=scale[:, None] > 0)
         padded[: part.size] += rng.random(part.size, np.float32)
-        np.clip(np.floor(padded, out=padded), -127, 127, out=padded)
-        levels[first : first + TILE] = padded[: part.size]
+        np.clip(np.floor(padded, out=padded), -top, top, out=padded)
+        folded = _folded(padded[: part.size].astype(np.int8), wire)
+        at = 4 * groups + first * _BITS[wire] // 8
+        packed[at : at + folded.size] = folded
     return packed
+
+
+def _folded(levels: NDArray[np.int8], wire: Wire) -> NDArray[np.uint8]:
+    """Put two 4-bit levels in a byte, the first in its lower half."""
+    if wire is Wire.INT8:
+        return levels.view(np.uint8)
+    halves = np.zeros(levels.size + levels.size % 2, np.uint8)
+    halves[: levels.size] = levels.view(np.uint8) & 0x0F
+    halves[::2] |= halves[1::2] << 4
+    return halves[::2]
+
+
+def _from_levels(packed: NDArray[np.uint8], wire: Wire, size: int) -> NDArray[np.float32]:
+    if wire is Wire.INT8:
+        return packed.view(np.int8).astype(np.float32)
+    halves = np.empty(2 * packed.size, np.int8)
+    halves[::2] = (packed << 4).view(np.int8) >> 4  # an arithmetic shift brings the sign back
+    halves[1::2] = packed.view(np.int8) >> 4
+    return halves[:size].astype(np.float32)

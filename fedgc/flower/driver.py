@@ -135,7 +135,7 @@ class Driver:
         try:
             if self._sum is not None:
                 total, self._sum = self._sum.total(), None
-                total /= np.float32(apply.samples)
+                total /= np.float32(apply.weight)
                 self.model = self._optimiser.apply(self.model, total)
         except Refused as error:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)

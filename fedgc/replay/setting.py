@@ -53,7 +53,10 @@ class Fate:
 
 
 class Nature(Protocol):
-    """What the devices are like; index w is a device, a share is a part of one chunk's work."""
+    """What the devices are like; index w is a device, a share is a part of one chunk's work.
+
+    In local work, where no chunk is worked on by itself, chunk 0 stands for a round's steps.
+    """
 
     def seconds(self, worker: int, chunk: int, share: float, worked: float) -> float:
         """Return the time for this share of a chunk, after `worked` seconds of work in this round."""
@@ -95,6 +98,12 @@ class Witness(Protocol):
 
     def finding(self, chunk: int, target: int) -> Finding:
         """Return what a device finds that takes this chunk to that many steps."""
+
+    def reached(self, device: str, steps: int) -> Finding:
+        """Return what this device finds in local work that has come to so many steps."""
+
+    def lost(self, device: str) -> None:
+        """A device has lost its state."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,9 @@ chunk aside with what was done of it, *take* puts one next, *close* ends its wor
 send goes over its own line and the server's. Commands and progress reach the other side `control_s` later.
 Only time is modelled, no vector exists, and no chance: the same arguments give the same events.
 
+In local work a device has one model to train instead of a queue. It stops where it is when it is asked for
+what it has, tells how many whole steps that are, and sends them, if any.
+
 What happens next is the least of four times: the heap of what is under way, the server's line in both
 directions, and the machine's own tick. The heap holds plain tuples (when, order, what, device, ...), since a
 run is millions of them.
@@ -29,6 +32,7 @@ from fedgc.messages import (
     Mix,
     Progress,
     Repair,
+    Report,
     Reveal,
     Skip,
     Take,
@@ -48,6 +52,9 @@ _DIES: Final = 3
 _GRACE_ENDS: Final = 4
 _RETURNS: Final = 5
 _ARRIVES: Final = 6
+
+WHOLE: Final = -1  # stands for all chunks of a device, where one model is trained on them together
+WIDTH: Final[Mapping[str, float]] = {"float32": 1.0, "bf16": 0.5, "int8": 0.25, "int4": 0.125}
 
 Stretch = tuple[int, int, float, float, bool]  # device, chunk, begin, end, finished
 
@@ -88,11 +95,11 @@ class World:
         self._lasts = [0.0] * workers
         self._turn = [0] * workers
         self._worked = [0.0] * workers
-        self._round = [-1] * workers
-        self._version = [-1] * workers
+        self._round, self._version = [-1] * workers, [-1] * workers
         self._target = [0] * workers
         self._reached: list[dict[int, float]] = [{} for _ in devices]  # steps from the common model
-        self._spent: list[dict[int, float]] = [{} for _ in devices]  # seconds on chunks that were set aside
+        self._spent: list[dict[int, float]] = [{} for _ in devices]  # seconds since the common model
+        self._whole: list[tuple[int, ...]] = [() for _ in devices]  # local work: what the one model is on
 
     # ---- the clock
 
@@ -110,8 +117,12 @@ class World:
         kept: tuple[Kept, ...] = ()
         if self._reached[worker]:
             version = self._version[worker]
-            kept = tuple(Kept(version, c, int(r)) for c, r in self._reached[worker].items() if r >= 1)
+            reached = [(c, r) for at, r in self._reached[worker].items() for c in self._chunks(worker, at)]
+            kept = tuple(Kept(version, c, int(r)) for c, r in reached if r >= 1)
         return Joined(now, self._devices[worker], live, self._holds, kept)
+
+    def _chunks(self, worker: int, at: int) -> tuple[int, ...]:
+        return self._whole[worker] if at == WHOLE else (at,)
 
     def play(self, machine: Round, live: Sequence[bool], now: float) -> None:
         """Drive one round, which has not begun, to its end."""
@@ -164,10 +175,10 @@ class World:
         self._worked[worker] += lasted
         self._current[worker] = None
         self._reached[worker][chunk] = self._target[worker]
-        self.computed += 1
+        self.computed += chunk != WHOLE
         if self._terms.watch:
             self._stretches.append((worker, chunk, self._begun[worker], now, True))
-        spent = self._spent[worker].pop(chunk, 0.0) + lasted
+        spent = self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + lasted
         self._start(worker, now)
         return self._say(worker, (self._round[worker], chunk, self._target[worker], spent))
 
@@ -182,6 +193,8 @@ class World:
         number, chunk, target, spent = said
         if not self._alive[worker]:
             return None
+        if chunk == WHOLE:
+            return self._reported(worker, number, target, spent)
         found = self._witness.finding(chunk, target) if self._witness else NOTHING_FOUND
         return Progress(
             self.now,
@@ -196,6 +209,12 @@ class World:
             found.sketch,
         )
 
+    def _reported(self, worker: int, number: int, steps: int, spent: float) -> Report:
+        device = self._devices[worker]
+        found = self._witness.reached(device, steps) if self._witness else NOTHING_FOUND
+        samples = sum(self._samples[chunk] for chunk in self._whole[worker])
+        return Report(self.now, device, number, steps, samples, spent, found.squared_norm, found.loss)
+
     def _transferred(self, now: float) -> Event | None:
         """One transfer a time, so that the machine hears them one by one."""
         if self._down.next_end <= now:
@@ -206,9 +225,11 @@ class World:
             worker, told, size, began = self._uploading.pop(flow)
             if self._terms.watch and told.mix:
                 self._mixed.update((worker, chunk) for chunk in told.mix.chunks)
+            heard = now if told.mix else now + self._nature.control_s(worker)  # after what it says of it
             size_bytes = round(size * self._terms.update_bytes)
             device, number, attempt = self._devices[worker], told.round, told.attempt
-            self._push(now, _ARRIVES, worker, Codeword(now, device, number, attempt, now - began, size_bytes))
+            said = Codeword(heard, device, number, attempt, now - began, size_bytes)
+            self._push(heard, _ARRIVES, worker, said)
         return None
 
     def _arrived(self, worker: int, said: Codeword) -> Event | None:
@@ -228,6 +249,8 @@ class World:
                 del self._uploading[flow]
         if not fate.keeps:
             self._forget(worker)
+            if self._witness:
+                self._witness.lost(self._devices[worker])
         self._push(self.now + self._terms.grace_s, _GRACE_ENDS, worker, None)
         if fate.returns_s < NEVER:
             self._push(self.now + fate.returns_s - fate.dies_s, _RETURNS, worker, None)
@@ -284,6 +307,7 @@ class World:
         if command.version != self._version[worker]:
             self._forget(worker)
             self._version[worker] = command.version
+        self._whole[worker] = tuple(number for number, _ in command.names) if command.kind == "local" else ()
         if self._witness:
             self._witness.begin(command)
         self._begin_round(worker, command)
@@ -298,7 +322,8 @@ class World:
         if command.round != self._round[worker]:
             self._worked[worker] = 0.0
         self._round[worker], self._target[worker] = command.round, command.target
-        self._queue[worker] = dict.fromkeys(command.order[::-1])
+        order = (WHOLE,) if self._whole[worker] else command.order[::-1]
+        self._queue[worker] = dict.fromkeys(order)
         self._start(worker, self.now)
 
     def _skip(self, worker: int, command: Skip) -> None:
@@ -324,13 +349,26 @@ class World:
             self._start(worker, self.now)
 
     def _send(self, worker: int, command: Reveal | Repair) -> None:
-        size = 1.0 / (command.mix.blocks if command.mix else 1)
+        if isinstance(command, Reveal) and command.mix is None and not self._stopped(worker, command):
+            return
+        size = 1.0 / command.mix.blocks if command.mix else WIDTH[getattr(command, "wire", "float32")]
         flow = self.uploads
         self.asked[command.device, command.attempt] = command.mix
         self.uploads += 1
         self.sent += size
         self._uploading[flow] = (worker, command, size, self.now)
         self._up.begin(self.now, flow, size, self._nature.up_s(worker))
+
+    def _stopped(self, worker: int, command: Reveal) -> bool:
+        """Stop a device's local work where it is, and let it tell what it has; return whether it has any."""
+        self._leave(worker, self.now)
+        self._queue[worker].clear()
+        steps = int(self._reached[worker].get(WHOLE, 0.0))
+        spent = self._spent[worker].get(WHOLE, 0.0)
+        self._push(
+            self.now + self._nature.control_s(worker), _SAYS, worker, (command.round, WHOLE, steps, spent)
+        )
+        return steps > 0
 
     def _close(self, worker: int, command: Close) -> None:
         if worker in self._loading and self._loading[worker].round == command.round:
@@ -353,7 +391,8 @@ class World:
         self._begun[worker] = now
         self._turn[worker] = turn = self._turn[worker] + 1
         left = self._target[worker] - self._reached[worker].get(chunk, 0.0)
-        lasts = self._nature.seconds(worker, chunk, left / self._terms.steps, self._worked[worker])
+        share = left / self._terms.steps
+        lasts = self._nature.seconds(worker, max(chunk, 0), share, self._worked[worker])
         self._lasts[worker] = lasts
         heapq.heappush(self._heap, (now + lasts, next(self._order), _CHUNK_ENDS, worker, turn))
 

@@ -98,6 +98,13 @@ class OneForAll:
             self._found[chunk, target] = self._trained(chunk)
         return self._found[chunk, target]
 
+    def reached(self, device: str, steps: int) -> Finding:
+        """Refuse: one engine cannot stand for the different models of local work."""
+        raise EdgeFailed(f"training: {device} did {steps} steps of local work, needed coded work")
+
+    def lost(self, device: str) -> None:
+        """What one device loses, another would make again: nothing is lost here."""
+
     def _trained(self, chunk: int) -> Finding:
         if self._work is None:
             raise BadSetting(f"training: chunk {chunk} was finished before any work was given")
@@ -166,7 +173,7 @@ class _Training:
             target += weight * codeword[: target.size]
 
     def _apply(self, apply: Apply) -> None:
-        mean = (self._sum / apply.samples).astype(np.float32)
+        mean = (self._sum / apply.weight).astype(np.float32)
         self.model = self._optimiser.apply(self.model, mean)
         self._fleet.engine.load(apply.version, self.model)
         every = self._job.config.evaluate_every

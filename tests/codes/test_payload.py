@@ -26,6 +26,7 @@ def test_a_piece_comes_back_within_one_step(wire, size, seed, scale):
         Wire.FLOAT32: 0.0,
         Wire.BF16: np.abs(numbers).max(initial=0) * 2.0**-8,
         Wire.INT8: np.abs(numbers).max(initial=0) / 127 * 1.001,
+        Wire.INT4: np.abs(numbers).max(initial=0) / 7 * 1.001,
     }[wire]
     assert np.abs(back - numbers).max(initial=0.0) <= step
 
@@ -38,12 +39,13 @@ def test_the_stated_error_is_that_of_normal_numbers(wire):
     assert error >= EPSILON[wire] * 0.9 or wire is Wire.FLOAT32  # kept as it is: its error came before
 
 
-def test_int8_is_right_on_average():
+@pytest.mark.parametrize(("wire", "levels"), [(Wire.INT8, 127), (Wire.INT4, 7)])
+def test_what_is_rounded_by_chance_is_right_on_average(wire, levels):
     numbers = np.random.default_rng(0).standard_normal(500).astype(np.float32)
     rng = np.random.default_rng(1)
-    draws = np.stack([unpack(pack(numbers, Wire.INT8, rng), Wire.INT8, 500) for _ in range(2000)])
+    draws = np.stack([unpack(pack(numbers, wire, rng), wire, 500) for _ in range(2000)])
     bias = draws.mean(axis=0) - numbers
-    step = np.abs(numbers).max() / 127
+    step = np.abs(numbers).max() / levels
     # a rounding has at most half a step of deviation; 5 standard errors in one of 500 are 1 in 3,000 runs
     assert np.abs(bias).max() < 5.0 * 0.5 * step / np.sqrt(2000)
     assert np.linalg.norm(draws[0] - numbers) > 10 * np.linalg.norm(bias)
@@ -72,8 +74,15 @@ def test_what_is_not_a_number_stays_so_in_bf16_and_is_refused_in_int8():
         there_and_back(odd, Wire.INT8)
 
 
-def test_zeros_have_no_scale():
-    assert there_and_back(np.zeros(3000, np.float32), Wire.INT8).tolist() == [0.0] * 3000
+@pytest.mark.parametrize("wire", [Wire.INT8, Wire.INT4])
+def test_zeros_have_no_scale(wire):
+    assert there_and_back(np.zeros(3000, np.float32), wire).tolist() == [0.0] * 3000
+
+
+@given(st.lists(st.integers(-7, 7), min_size=1, max_size=9))
+def test_whole_levels_of_4_bits_come_back_as_they_were(levels):
+    numbers = np.array([*levels, 7], np.float32)
+    assert there_and_back(numbers, Wire.INT4).tolist() == numbers.tolist()
 
 
 @pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8])

@@ -176,7 +176,7 @@ def test_a_line_with_one_field_made_something_else_is_never_anything_but_a_line_
         (b'L[0,"Heard",[1.0]]', "needed int"),
         (b'L[0,"Heard",[true]]', "needed int"),
         (b'L[0,"Failed",[1,"why",[NaN]]]', "finite"),
-        (b'L[0,"Report",[1,1,1,1e999,0]]', "finite"),
+        (b'L[0,"Report",[1,1,1,1.0,1e999,0.0]]', "finite"),
     ],
     ids=str,
 )

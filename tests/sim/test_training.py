@@ -107,7 +107,7 @@ def test_chunks_cost_what_their_samples_say():
 
 
 def test_rounds_that_are_not_exchanged_carry_on_from_where_they_are():
-    trained = train(Job(TASK, config(gate_every=2), weather()))
+    trained = train(Job(TASK, config(gate_period=2), weather()))
     assert [point.row.outcome for point in trained.points] == ["skipped", "synced"] * 2
     assert trained.points[0].sent == 0
 

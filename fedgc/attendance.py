@@ -1,0 +1,299 @@
+"""Local work: each device trains one model on all that it holds, and any number of steps counts.
+
+A round adds `round_steps` local steps to what was done since the last exchange. A device reports when it
+has reached the target. As soon as a quorum has, the gate is asked; if it says skip, everybody carries on
+from where it stands, whether it had reached the target or not. If it says exchange, those that are nearly
+done are waited for a little, then all send what they have: a device in mid-way its partial steps (as STSyn
+counts them, arXiv 2210.07597), one that has lost its state nothing, for it holds no steps.
+
+How long is a little? Waiting costs everybody's time and brings the steps of the late alone, so it pays only
+for devices that are about to be done. Of each the time that it needs is known from its past steps: the
+window reaches to the last one that is due within `patience` times the time the quorum took, and ends at
+once where none is due; of devices that nothing is known of, it is all of that time. (The window as such is
+that of Decoupled DiLoCo, arXiv 2604.21428.)
+
+Index w is a device, as in the plan. May import: collect, effort, plan, gate, messages.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from fedgc.collect import WeightedMean
+from fedgc.effort import Roll
+from fedgc.gate import Report as Weighed
+from fedgc.gate import Reports
+from fedgc.messages import Codeword, Command, Continue, Failed, Joined, Progress, Report, Work
+
+
+@dataclass(slots=True)
+class _Entry:
+    """What is known of a device on the books."""
+
+    steps: int  # that it has told, since the last common model
+    before: int = 0  # of these, done before this round
+    report: Report | None = None
+    able: bool = True
+
+
+class Attendance:
+    """The effort of local work."""
+
+    solution = None  # there is nothing to solve
+
+    def __init__(self, roll: Roll) -> None:
+        self.roll = roll
+        self.sum: WeightedMean | None = None
+        self._begun = math.inf
+        self._entries: dict[int, _Entry] = {}
+        self._until: float | None = None  # when an exchange waits for nobody any more
+        holds, chunks = roll.plan.placement.holds, roll.plan.chunks
+        self._held = [[chunk for c, chunk in enumerate(chunks) if holds[w, c]] for w in range(len(holds))]
+
+    # ---- who is there
+
+    def begin(self, present: Sequence[Joined]) -> list[Command]:
+        """Give everybody the round's steps, on top of those of skipped rounds."""
+        return self.give(present, self.roll.assignment.carried)
+
+    def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
+        """Give these devices the round's steps to do, on top of what they kept."""
+        given: list[Command] = []
+        for event in present:
+            self._begun = min(self._begun, event.now)
+            worker = self.roll.worker.get(event.device)
+            if worker is None:
+                continue
+            carry = event.device in carried
+            steps = self.roll.assignment.reached.get(event.device, 0) if carry else self._kept(worker, event)
+            entry = self._entries[worker] = _Entry(steps, steps)
+            entry.able = self._loads(worker, event)
+            if entry.able:
+                given.append(self._work(worker, carry=carry))
+        return given
+
+    def lost(self, worker: int) -> bool:
+        """Wait for this device no more."""
+        return self._entries.pop(worker, None) is not None
+
+    def struck(self, worker: int, event: Failed) -> str:  # noqa: ARG002  without one chunk it cannot train
+        """Leave a device out that could not do its steps."""
+        entry = self._entries.get(worker)
+        if entry is None or not entry.able:
+            return "it was said before"
+        entry.able = False
+        return ""
+
+    @property
+    def live(self) -> Sequence[int]:
+        """The devices on the books."""
+        return sorted(self._entries)
+
+    def _able(self) -> list[int]:
+        return [worker for worker in self.live if self._entries[worker].able]
+
+    # ---- working
+
+    def heard(self, event: Progress | Report) -> list[Command]:
+        """Take note of how far a device is."""
+        if isinstance(event, Progress):
+            return self.roll.refuse(event, "progress of a chunk, this is local work")
+        why_not = self._why_not(event)
+        if why_not:
+            return self.roll.refuse(event, why_not)
+        self._book(self.roll.worker[event.device], event)
+        return []
+
+    def came_ahead(self, event: Codeword) -> str:  # noqa: ARG002  none can
+        """Nobody sends an update before it is asked."""
+        return "Codeword is not expected while working"
+
+    def stirred(self) -> list[Command]:
+        """Nobody can do another's steps."""
+        return []
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether nobody is left."""
+        return not self._able()
+
+    @property
+    def ready(self) -> bool:
+        """Whether a quorum has reached the target."""
+        able = self._able()
+        return len(self._there()) >= max(1, math.ceil(self.roll.plan.quorum * len(able)))
+
+    @property
+    def some(self) -> bool:
+        """Whether there is anybody who may hold steps: those who have told none are asked as well."""
+        return not self.hopeless
+
+    def reports(self) -> Reports:
+        """Return what devices have told; sources are devices."""
+        told = ((worker, self._entries[worker].report) for worker in self._able())
+        items = tuple(
+            Weighed(self.roll.plan.devices[worker], each.steps, each.samples, each.squared_norm, each.loss)
+            for worker, each in told
+            if each is not None
+        )
+        return Reports(items, rounds_left=self.roll.assignment.rounds_left)
+
+    def more(self, now: float) -> list[Command] | None:
+        """Wait for those who are nearly done."""
+        if self._until is None:
+            self._until = now + self._window_s(now)
+        missing = len(self._able()) - len(self._there())
+        return [] if missing and now < self._until else None
+
+    @property
+    def look_again(self) -> float:
+        """The end of the window, once there is one."""
+        return math.inf if self._until is None else self._until
+
+    def _there(self) -> list[int]:
+        target = self.roll.assignment.target
+        return [worker for worker in self._able() if self._entries[worker].steps >= target]
+
+    def _window_s(self, now: float) -> float:
+        """Return how long those that are due soon still need."""
+        plan, passed_s = self.roll.plan, now - self._begun
+        longest_s = plan.patience * passed_s
+        if not plan.measured:
+            return longest_s
+        late = set(self._able()) - set(self._there())
+        to_do = {worker: self.roll.assignment.target - self._entries[worker].before for worker in late}
+        due_s = [steps * plan.step_s[worker] - passed_s for worker, steps in to_do.items()]
+        return max((each for each in due_s if 0 < each <= longest_s), default=0.0)
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Return (devices that have reached the target, devices, the quorum)."""
+        able = len(self._able())
+        return len(self._there()), able, math.ceil(self.roll.plan.quorum * able)
+
+    @property
+    def losses(self) -> Sequence[float]:
+        """The loss of every device that has reported."""
+        return [entry.report.loss for entry in self._entries.values() if entry.report is not None]
+
+    @property
+    def reached(self) -> Mapping[str, int]:
+        """What devices have told."""
+        return {self.roll.plan.devices[worker]: entry.steps for worker, entry in self._entries.items()}
+
+    @property
+    def common_steps(self) -> float:
+        """The mean steps of what is in the mean."""
+        return self.sum.steps if self.sum else 0.0
+
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """There is no order in local work."""
+        return {}
+
+    @property
+    def came(self) -> tuple[int, ...]:
+        """Nobody sends before it is asked."""
+        return ()
+
+    # ---- collecting
+
+    def collect(self) -> WeightedMean:
+        """Ask everybody for what it has."""
+        self.sum = WeightedMean(
+            self.roll.plan, self._able(), self.roll.assignment.number, self.roll.plan.wire
+        )
+        for worker, entry in self._entries.items():
+            self.roll.tally.finished[worker] = entry.steps
+        return self.sum
+
+    def heard_late(self, event: Progress | Report) -> list[Command]:
+        """A device tells what it is about to send."""
+        refused = self.heard(event)
+        if not refused and self.sum is not None and isinstance(event, Report):
+            self.sum.holds(self.roll.worker[event.device], event.steps)
+        return refused
+
+    def returned(self, event: Joined) -> list[Command]:
+        """Ask a device again that is back with what it owes; one that has lost it owes nothing more."""
+        worker = self.roll.worker.get(event.device)
+        if worker is None or self.sum is None:
+            return []
+        steps = self._kept(worker, event)
+        entry = self._entries[worker] = _Entry(steps, steps)
+        if entry.steps:
+            return list(self.sum.ask_again(worker))
+        self.sum.lost(worker)
+        return []
+
+    def without(self, worker: int) -> None:
+        """Leave the device out."""
+        if self.sum is not None:
+            self.sum.lost(worker)
+
+    def too_slow(self, worker: int) -> None:
+        """Wait for this device no more."""
+        self._entries[worker].able = False
+
+    def mend(self) -> list[Command]:
+        """Nobody has what another would have sent."""
+        return []
+
+    def missing(self) -> tuple[tuple[int, ...], float | None]:
+        """Return the chunks on which no device in the mean has trained; what that does, nobody can tell."""
+        counted = self.sum.counted if self.sum else {}
+        there = {chunk.number for worker in counted for chunk in self._held[worker]}
+        return tuple(chunk.number for chunk in self.roll.plan.chunks if chunk.number not in there), None
+
+    # ---- small print
+
+    def _why_not(self, event: Report) -> str:
+        """Return why this report does not count, or nothing."""
+        away = self.roll.here(event)
+        if away:
+            return away
+        worker = self.roll.worker[event.device]
+        entry = self._entries.get(worker)
+        if entry is None or not entry.able:
+            return f"device {event.device} is not in round {self.roll.assignment.number}"
+        samples = sum(chunk.samples for chunk in self._held[worker])
+        if event.samples != samples:
+            return f"it trains on {event.samples} samples, needed {samples}"
+        if event.steps < entry.steps and self.sum is None:
+            return f"saw {event.steps} steps, it has told {entry.steps}"
+        return ""
+
+    def _book(self, worker: int, event: Report) -> None:
+        entry, tally = self._entries[worker], self.roll.tally
+        entry.steps, entry.report = event.steps, event
+        tally.steps[worker] = max(0, event.steps - entry.before)
+        if self.sum is not None:
+            tally.finished[worker] = event.steps
+        if event.steps:
+            step_s = event.seconds / event.steps
+            tally.step_s[worker], tally.busy_s[worker] = [step_s], step_s * tally.steps[worker]
+
+    def _kept(self, worker: int, event: Joined) -> int:
+        """Return the steps that a device still has: as far as all of its chunks have come."""
+        reached = {each.chunk: each.reached for each in event.kept if each.version == self._version}
+        return min((reached.get(chunk.number, 0) for chunk in self._held[worker]), default=0)
+
+    @property
+    def _version(self) -> int:
+        return self.roll.assignment.version
+
+    def _loads(self, worker: int, event: Joined) -> bool:
+        names = {held.name for held in event.holds}
+        return bool(self._held[worker]) and all(chunk.name in names for chunk in self._held[worker])
+
+    def _work(self, worker: int, *, carry: bool) -> Work | Continue:
+        plan, this, limit_s = self.roll.plan, self.roll.assignment, self.roll.limit_s
+        device = plan.devices[worker]
+        numbers = tuple(chunk.number for chunk in self._held[worker])
+        if carry:
+            return Continue(device, this.number, this.target, numbers, limit_s)
+        names = tuple((chunk.number, chunk.name) for chunk in self._held[worker])
+        return Work(
+            device, this.number, this.version, this.target, numbers, names, this.seed, limit_s,
+            kind="local", first_step=this.first_step, common_steps=this.common_steps,
+        )  # fmt: skip

@@ -1,0 +1,466 @@
+"""Coded work: every chunk is trained by itself from the common model, and copies of it are counted.
+
+A copy is a function of (model, chunk, seed) alone, so it does not matter whose is used. As copies come in,
+others are told to skip that chunk, and its finisher which to take next. Once every chunk that can be had has
+one copy, the gate may be asked; an exchange waits for `aim` copies of each. Then what is finished is fixed,
+the code is solved, and each device that is needed sends one codeword (collect.CodedSum).
+
+Where no device can be steered (all hear nothing between their messages), who finishes what is foreseen, and
+the coefficients go out with the work: a device that has finished all that they mix sends its codeword with
+its report. If the finished sets come out as foreseen it is added, and nobody need be asked; else it is
+forgotten, and all goes as ever.
+
+Which worker leaves or takes which chunk is kept by `ledger`, which copies are the same by `copies`.
+
+May import: collect, effort, copies, ledger, plan, codes, gate, messages.
+"""
+
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.codes import (
+    EPSILON,
+    FrameCode,
+    Solution,
+    Wire,
+    amplification_limit,
+    carry_on,
+    orders_for_round,
+    shapes,
+    worth_waiting,
+)
+from fedgc.collect import CodedSum
+from fedgc.copies import Copies, Copy, Verdict
+from fedgc.effort import Roll
+from fedgc.gate import Reports
+from fedgc.ledger import Ledger
+from fedgc.messages import (
+    Codeword,
+    Command,
+    Continue,
+    Failed,
+    Joined,
+    Progress,
+    Refuse,
+    Report,
+    Skip,
+    Take,
+    Work,
+)
+
+NAMED: Final = 8  # chunks that a refusal names, however many were sent
+
+
+@dataclass(frozen=True, slots=True)
+class Foreseen:
+    """What collecting would be, should the finished sets turn out as they are expected to."""
+
+    solution: Solution
+    sum: CodedSum
+
+    def holds(self, done_wc: NDArray[np.bool_], blocks: int) -> bool:
+        """Whether all that it mixes is finished, and no more blocks can be had."""
+        return self.solution.blocks == blocks and all(
+            done_wc[worker, list(self.solution.coefficients(worker).chunks)].all()
+            for worker in self.solution.needed
+        )
+
+
+class ChunkWork:
+    """The effort of coded work."""
+
+    def __init__(self, roll: Roll) -> None:
+        plan = roll.plan
+        self.roll = roll
+        self.copies = Copies()
+        self.sum: CodedSum | None = None
+        self.solution: Solution | None = None
+        self._ledger = Ledger(plan.placement.holds, plan.most_blocks if plan.blocks_fixed else 1)
+        self._chunk = {chunk.number: c for c, chunk in enumerate(plan.chunks)}
+        self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
+        self._foreseen: Foreseen | None = None
+        self._came_ahead: set[int] = set()  # workers whose foreseen codeword lies with the driver
+        self.came: tuple[int, ...] = ()  # those of them whom the sum needs
+        self._alone_c = plan.alone_c
+        orders = orders_for_round(plan.placement, roll.assignment.order_seed)
+        self._orders = self._with_those_who_carry_on(orders)
+        self._told: set[tuple[int, int]] = set()  # copies that the tally knows, also of devices lost since
+
+    def _with_those_who_carry_on(self, orders: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
+        plan, found = self.roll.plan, []
+        for device, order in zip(plan.devices, orders, strict=True):
+            asked = self.roll.assignment.orders.get(device, ())
+            same = sorted(asked) == sorted(plan.chunks[c].number for c in order)
+            found.append(tuple(self._chunk[number] for number in asked) if same else tuple(order))
+        return tuple(found)
+
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """How devices that are alone with a chunk go on in the next round: from where they stopped."""
+        plan, found = self.roll.plan, {}
+        for worker in np.flatnonzero(plan.placement.holds[:, self._alone_c].any(axis=1)).tolist():
+            order = self._orders[worker]
+            left = [at for at, c in enumerate(order) if not self._ledger.done_wc[worker, c]]
+            turned = carry_on(order, left[0] if left else 0)
+            found[plan.devices[worker]] = tuple(plan.chunks[c].number for c in turned)
+        return found
+
+    # ---- who is there
+
+    def begin(self, present: Sequence[Joined]) -> list[Command]:
+        """Give work to everybody, with coefficients where they can be foreseen."""
+        return self._with_coefficients(self.give(present, self.roll.assignment.carried))
+
+    def _with_coefficients(self, given: list[Command]) -> list[Command]:
+        """Foresee who will have finished what; where nobody can be steered, that is often so."""
+        ledger, this = self._ledger, self.roll.assignment
+        if not this.ahead or not ledger.live_w.any() or (ledger.live_w & ledger.hears_w).any():
+            return given
+        ends_s = [seconds * len(ledger.remaining(w)) for w, seconds in enumerate(self.roll.plan.step_s)]
+        done_wc = ledger.foreseen(ends_s)
+        blocks = min(ledger.aim, int(done_wc.sum(axis=0).min()))
+        if blocks == 0:
+            return given
+        solution, wire = self._solved(done_wc, blocks)
+        self._foreseen = Foreseen(solution, CodedSum(self.roll.plan, solution, this.number, wire))
+        told = {each.device: each for each in self._foreseen.sum.needed()}
+        return [
+            replace(each, coefficients=told[each.device].mix, wire=told[each.device].wire)
+            if isinstance(each, Work) and each.device in told
+            else each
+            for each in given
+        ]
+
+    def came_ahead(self, event: Codeword) -> str:
+        """Keep in mind who has sent what nobody has asked for yet, but for the coefficients with the work."""
+        worker = self.roll.worker.get(event.device)
+        if not event.ahead:
+            return "Codeword is not expected while working"
+        if worker is not None and event.round == self.roll.assignment.number and self._ledger.live_w[worker]:
+            self._came_ahead.add(worker)
+        return ""
+
+    def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
+        """Give these devices what is worth doing; one that is not in this plan waits for the next."""
+        planned = {self.roll.worker[event.device]: event for event in present if self._planned(event)}
+        self._ledger.joined({worker: event.live for worker, event in planned.items()})
+        self._came_ahead -= planned.keys()
+        given: list[Command] = []
+        for worker, event in planned.items():
+            order = self._ledger.queue(worker, self._orders[worker], self._kept(event))
+            given.append(self._work(worker, order, carry=event.device in carried))
+        return given
+
+    def _planned(self, event: Joined) -> bool:
+        """Take off the books what a device cannot load any more: it may be back with less than it had."""
+        worker = self.roll.worker.get(event.device)
+        if worker is None:
+            return False
+        names = {held.name for held in event.holds}
+        self._ledger.failed(worker, [c for c, chunk in self._held(worker) if chunk.name not in names])
+        return True
+
+    def lost(self, worker: int) -> bool:
+        """Let the device's copies count no more."""
+        if not self._ledger.live_w[worker]:
+            return False
+        self._came_ahead.discard(worker)
+        self._ledger.lost(worker)
+        return True
+
+    def struck(self, worker: int, event: Failed) -> str:
+        """Take what a device cannot give off the books, all of it where it names nothing."""
+        chunks = [self._chunk[number] for number in event.chunks if number in self._chunk]
+        if event.chunks and not chunks:
+            return f"chunks {event.chunks[:NAMED]} are not in round {self.roll.assignment.number}"
+        if not self._ledger.failed(worker, chunks or range(len(self.roll.plan.chunks))):
+            return "it was said before"
+        return ""
+
+    @property
+    def live(self) -> Sequence[int]:
+        """The devices on the books."""
+        live: list[int] = np.flatnonzero(self._ledger.live_w).tolist()
+        return live
+
+    # ---- working
+
+    def heard(self, event: Progress | Report) -> list[Command]:
+        """One more copy: others may leave that chunk, and its finisher may be steered."""
+        if isinstance(event, Report):
+            return self.roll.refuse(event, "a report of local work, this is coded")
+        why_not = self._why_not(event)
+        if why_not:
+            return self.roll.refuse(event, why_not)
+        worker, chunk = self.roll.worker[event.device], self._chunk[event.chunk]
+        if self._ledger.done_wc[worker, chunk]:
+            return []  # a finished chunk is told again when asked for, and that may have crossed the report
+        verdict = self.copies.hear(event.chunk, worker, _copy(event))
+        if not verdict.agrees:
+            return [*self._leave_out(event, verdict), *self.stirred()]
+        commands = self._turn(verdict, event.chunk)
+        self._book(worker, chunk, event)
+        for other, instead in self._ledger.skips(chunk):  # first what to take, then what to leave for it
+            commands += self._steer(other, instead)
+            commands.append(Skip(self.roll.plan.devices[other], self.roll.assignment.number, event.chunk))
+            self.roll.tally.skips += 1
+        return [*commands, *self._redirect(worker)]
+
+    def stirred(self) -> list[Command]:
+        """Give every open chunk to whoever can be asked for it."""
+        return [self._take(worker, chunk) for worker, chunk in self._ledger.hand_out()]
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether no live device has finished anything or can."""
+        return not self._ledger.reachable
+
+    @property
+    def ready(self) -> bool:
+        """Whether every chunk that can be had has a copy."""
+        return self._ledger.covered_once
+
+    @property
+    def some(self) -> bool:
+        """Whether there is any copy."""
+        return bool(self._ledger.counting_wc.any())
+
+    def reports(self) -> Reports:
+        """Return what the believed copies say; sources are chunks."""
+        return self.copies.reports(self._samples, self.roll.assignment.rounds_left)
+
+    def more(self, now: float) -> list[Command] | None:  # noqa: ARG002  copies decide, not time
+        """Aim for one more copy of everything as long as waiting for it pays."""
+        commands: list[Command] = []
+        while self._ledger.covered:
+            if not self._waiting_pays():
+                return None
+            self._ledger.raise_aim(self._ledger.aim + 1)
+            commands += self.stirred()
+        return commands
+
+    @property
+    def look_again(self) -> float:
+        """Time alone changes nothing."""
+        return math.inf
+
+    def _waiting_pays(self) -> bool:
+        """Whether one more copy of each chunk saves more upload time than it costs to wait for."""
+        ledger, plan = self._ledger, self.roll.plan
+        if plan.blocks_fixed or ledger.aim >= min(plan.most_blocks, ledger.most_copies()):
+            return False
+        chunk_s = [self.roll.assignment.target * seconds for seconds in plan.step_s]
+        return worth_waiting(ledger.aim, ledger.wait_s(ledger.aim + 1, chunk_s), max(plan.upload_s))
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Return (chunks with a copy, chunks, copies aimed for): what a person watches."""
+        covered = sum(1 for copies in self._ledger.copies if copies)
+        return covered, len(self.roll.plan.chunks), self._ledger.aim
+
+    @property
+    def losses(self) -> Sequence[float]:
+        """The loss of every chunk that has a copy."""
+        return [copy.loss for copy in self.copies.believed.values()]
+
+    @property
+    def reached(self) -> Mapping[str, int]:
+        """Chunks that go on were at the target, all of them."""
+        return {}
+
+    @property
+    def common_steps(self) -> float:
+        """Every chunk was taken to the target."""
+        return float(self.roll.assignment.target)
+
+    # ---- collecting
+
+    def collect(self) -> CodedSum:
+        """Fix what is finished, and solve for whose codewords are needed."""
+        done_wc = self._ledger.counting_wc
+        blocks, foreseen = self._ledger.blocks, self._foreseen
+        if foreseen and foreseen.holds(done_wc, blocks):
+            self.solution, self.sum = foreseen.solution, foreseen.sum
+            self.came = tuple(self._came_ahead & foreseen.solution.needed)
+        else:
+            self.solution, wire = self._solved(done_wc, blocks)
+            self.sum = CodedSum(self.roll.plan, self.solution, self.roll.assignment.number, wire)
+        self.roll.tally.pruned = int(done_wc.any(axis=1).sum()) - len(self.solution.needed)
+        return self.sum
+
+    def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
+        """Solve for the shortest codewords that the copies allow and the error limit bears, few of them."""
+        plan = self.roll.plan
+        likeness = self.copies.likeness(self._samples)
+        for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
+            code = FrameCode(plan.placement, blocks)
+            limit = amplification_limit(plan.error_limit, EPSILON[wire])
+            solution = code.solve(
+                code.prune(done_wc, cost=plan.upload_s, limit=limit),
+                correlation=likeness,
+                weights=self._weights(done_wc),
+            )
+            if solution.amplification <= limit:
+                break
+        return solution, wire
+
+    def _weights(self, done_wc: NDArray[np.bool_]) -> tuple[float, ...] | None:
+        """Return what chunks count where one is short that a single device has: nobody can stand in."""
+        short = bool((self._alone_c & ~done_wc.any(axis=0)).any())
+        return self.roll.assignment.weights or None if short else None
+
+    def heard_late(self, event: Progress | Report) -> list[Command]:
+        """What is fixed stays fixed, but a repair may have waited for this copy."""
+        if isinstance(event, Report):
+            return self.roll.refuse(event, "a report of local work, this is coded")
+        why_not = self._why_not(event)
+        if why_not:
+            return self.roll.refuse(event, why_not)
+        worker, chunk = self.roll.worker[event.device], self._chunk[event.chunk]
+        if self._ledger.done_wc[worker, chunk]:
+            return []
+        verdict = self.copies.judge(event.chunk, _copy(event))
+        if not verdict.agrees:
+            refused = self._leave_out(event, verdict)
+            self.without(worker)
+            return refused
+        self._book(worker, chunk, event)
+        return []
+
+    def returned(self, event: Joined) -> list[Command]:
+        """Give work that may be missing, and ask again for what the device can still send."""
+        worker = self.roll.worker.get(event.device)
+        if worker is None or self.sum is None:
+            return []
+        given = self.give([event])
+        kept_c = np.isin(np.arange(len(self.roll.plan.chunks)), self._kept(event))
+        return [*given, *self.sum.ask_again(worker, kept_c)]
+
+    def without(self, worker: int) -> None:
+        """Open what this worker owes and cannot send any more; it has the requests for the rest."""
+        if self.sum is not None:
+            self.sum.ask_again(worker, self._ledger.able_wc[worker])
+
+    def too_slow(self, worker: int) -> None:
+        """Wait for nothing of this device any more."""
+        self._ledger.failed(worker, range(len(self.roll.plan.chunks)))
+
+    def mend(self) -> list[Command]:
+        """Ask for repairs of what is open: from who has finished it, else from who can still finish it."""
+        if self.sum is None:
+            return []
+        ledger = self._ledger
+        repairs, takes = self.sum.mend(ledger.counting_wc, ledger.askable_wc, ledger.coming())
+        self.roll.tally.repairs += len(repairs)
+        return [*repairs, *(self._take(*each) for each in takes)]
+
+    def missing(self) -> tuple[tuple[int, ...], float | None]:
+        """Return what the sum lacks, and how far off that leaves it."""
+        if self.sum is None or self.solution is None:
+            return (), None
+        lacking = {chunk for _, chunk in self.sum.missing} | set(self.solution.short)
+        if not lacking:
+            return (), None
+        short = tuple(self.roll.plan.chunks[c].number for c in sorted(lacking))
+        return short, math.hypot(self.solution.error or 0.0, self.sum.missing_error())
+
+    # ---- small print
+
+    def _why_not(self, event: Progress) -> str:
+        """Return why this copy does not count, or nothing."""
+        away = self.roll.here(event)
+        if away:
+            return away
+        worker, chunk = self.roll.worker[event.device], self._chunk.get(event.chunk)
+        target = self.roll.assignment.target
+        if not self._ledger.live_w[worker]:
+            return f"device {event.device} is not in round {self.roll.assignment.number}"
+        if chunk is None or not self._ledger.able_wc[worker, chunk]:
+            return f"chunk {event.chunk} is not this device's"
+        if event.reached != target:
+            return f"chunk {event.chunk} reached {event.reached} steps, needed {target}"
+        if event.samples != self._samples[event.chunk]:
+            return f"chunk {event.chunk} has {event.samples} samples, needed {self._samples[event.chunk]}"
+        return ""
+
+    def _leave_out(self, event: Progress, verdict: Verdict) -> list[Command]:
+        self._ledger.failed(self.roll.worker[event.device], [self._chunk[event.chunk]])
+        return self.roll.refuse(
+            event, f"chunk {event.chunk} differs from the first copy by {verdict.distance:.2%}"
+        )
+
+    def _turn(self, verdict: Verdict, number: int) -> list[Command]:
+        """Strike the copies that the majority speaks against, and count those that it speaks for."""
+        commands: list[Command] = []
+        for worker in verdict.wrong:
+            self._ledger.failed(worker, [self._chunk[number]])
+            self.roll.tally.refused[worker] += 1
+            reason = f"chunk {number} differs from two later copies, which agree"
+            commands.append(Refuse(self.roll.plan.devices[worker], self.roll.assignment.number, reason))
+        for worker in verdict.right:
+            self._ledger.restored(worker, self._chunk[number])
+        return commands
+
+    def _book(self, worker: int, chunk: int, event: Progress) -> None:
+        self._ledger.finished(worker, chunk)
+        if (worker, chunk) in self._told:
+            return  # told again after a return: no new work
+        self._told.add((worker, chunk))
+        tally = self.roll.tally
+        tally.finished[worker] += 1
+        tally.steps[worker] += event.reached
+        tally.busy_s[worker] += event.seconds
+        tally.step_s[worker].append(event.seconds / event.reached)
+
+    def _kept(self, event: Joined) -> list[int]:
+        """Return the chunks that a device has finished before, as far as they belong to this round."""
+        here = (self.roll.assignment.version, self.roll.assignment.target)
+        known = (each for each in event.kept if each.chunk in self._chunk)
+        return [self._chunk[each.chunk] for each in known if (each.version, each.reached) == here]
+
+    def _held(self, worker: int) -> list[tuple[int, Any]]:
+        return [(c, self.roll.plan.chunks[c]) for c in sorted(self._orders[worker])]
+
+    def _work(self, worker: int, order: Sequence[int], *, carry: bool) -> Work | Continue:
+        plan, this, limit_s = self.roll.plan, self.roll.assignment, self.roll.limit_s
+        device = plan.devices[worker]
+        numbers = tuple(plan.chunks[c].number for c in order)
+        if carry:
+            return Continue(device, this.number, this.target, numbers, limit_s)
+        names = tuple((chunk.number, chunk.name) for _, chunk in self._held(worker))
+        return Work(
+            device, this.number, this.version, this.target, numbers, names, this.seed, limit_s,
+            first_step=this.first_step, common_steps=this.common_steps,
+        )  # fmt: skip
+
+    def _take(self, worker: int, chunk: int) -> Take:
+        self.roll.tally.takes += 1
+        plan = self.roll.plan
+        return Take(plan.devices[worker], self.roll.assignment.number, plan.chunks[chunk].number)
+
+    def _steer(self, worker: int, chunk: int | None) -> list[Command]:
+        return [] if chunk is None else [self._take(worker, chunk)]
+
+    def _redirect(self, worker: int) -> list[Command]:
+        """Let a finisher leave what it has just begun for what nobody does, or else take the best next.
+
+        It hears one command after the other, and may have begun the next chunk before it hears the last:
+        so the better one is in front when it leaves the other, and again when it gets that back.
+        """
+        switched = self._ledger.switch(worker)
+        if switched is None:
+            return self._steer(worker, self._ledger.steer(worker))
+        begun, instead = switched
+        first = self._take(worker, instead)
+        self.roll.tally.skips += 1
+        skip = Skip(first.device, first.round, self.roll.plan.chunks[begun].number)
+        return [first, skip, self._take(worker, begun), self._take(worker, instead)]
+
+
+def _copy(event: Progress) -> Copy:
+    return Copy(event.reached, event.squared_norm, event.loss, event.sketch)

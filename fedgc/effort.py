@@ -1,0 +1,220 @@
+"""What is worked on in a round, and what both kinds of work have in common.
+
+The round says when: when the gate is asked, when is enough, when it is over. An `Effort` says what: who is
+given which work, what a report means, what can be collected. There are two rooms:
+
+    chunks      coded work: every chunk is trained by itself, copies of it are counted
+    attendance  local work: each device trains one model on all that it holds, its steps are counted
+
+Masked work is local work whose vectors are summed under masks: another collection, not another effort.
+
+May import: plan, messages, codes, gate; tally.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from fedgc.codes import Solution
+from fedgc.gate import Reports
+from fedgc.messages import Add, Codeword, Command, Failed, Joined, Lost, Progress, Refuse, Report
+from fedgc.plan import Plan
+from fedgc.tally import Tally
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What makes this round this round; `target` counts all steps since the last sync.
+
+    `first_step` and `common_steps` are those of `Work`.
+    """
+
+    number: int
+    version: int
+    target: int
+    seed: int
+    carried: frozenset[str] = frozenset()  # devices that go on from a skipped round
+    rounds_left: int | None = None
+    first_step: int = 0
+    common_steps: float = 0.0
+    reached: Mapping[str, int] = field(default_factory=dict)  # steps told by those that go on
+    weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
+    ahead: bool = True  # coefficients may be sent before anybody has finished anything
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of who carries on where it stopped
+
+    @property
+    def order_seed(self) -> int:
+        """By how much this round shifts the order of work."""
+        return self.seed + self.number
+
+
+@dataclass(slots=True)
+class Roll:
+    """The devices of a round: known by name here, by number (w, as in the plan) everywhere else."""
+
+    plan: Plan
+    assignment: Assignment
+    limit_s: float  # of the working phase
+    tally: Tally = field(init=False)
+    worker: dict[str, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tally = Tally.empty(len(self.plan.devices))
+        self.worker = {device: w for w, device in enumerate(self.plan.devices)}
+
+    def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  whatever was said
+        """Tell the sender, where there is one, and count it against a device of this plan."""
+        device = getattr(event, "device", None)
+        if isinstance(event, Lost) or not device or (isinstance(event, Codeword) and event.ahead):
+            return []
+        worker = self.worker.get(device)
+        if worker is not None:
+            self.tally.refused[worker] += 1
+        return [Refuse(device, self.assignment.number, reason)]
+
+    def here(self, event: Any) -> str:  # noqa: ANN401  an event of a device
+        """Return why this event is not of this round, or nothing."""
+        number = self.assignment.number
+        if event.device not in self.worker:
+            return f"device {event.device} is not in round {number}"
+        if event.round != number:
+            return f"{type(event).__name__.lower()} of round {event.round}, this is round {number}"
+        return ""
+
+
+class Collected(Protocol):
+    """What is collected at the end of a round: every vector enters the sum once."""
+
+    def needed(self) -> Sequence[Command]:
+        """Return who is to send what."""
+
+    def accept(self, worker: int, attempt: int) -> Add | str:
+        """Take this vector into the sum, or return why not."""
+
+    def lost(self, worker: int) -> None:
+        """What this worker owed will not come."""
+
+    def give_up(self) -> None:
+        """Nothing more will come at all."""
+
+    @property
+    def owing(self) -> tuple[int, ...]:
+        """Workers that still owe a vector."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether nothing is awaited any more."""
+
+    @property
+    def counted(self) -> Mapping[int, int]:
+        """How much of each worker's work is in the sum: chunks, or local steps."""
+
+    @property
+    def weight(self) -> float:
+        """What the sum is to be divided by."""
+
+
+class Effort(Protocol):
+    """What the round needs of any kind of work."""
+
+    @property
+    def solution(self) -> Solution | None:
+        """What was solved for the collection, where anything has to be."""
+
+    # ---- who is there
+
+    def begin(self, present: Sequence[Joined]) -> list[Command]:
+        """Give work to everybody who is there at the start."""
+
+    def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
+        """Put devices on the books, and give them what is worth doing."""
+
+    def lost(self, worker: int) -> bool:
+        """Take a device off the books; return whether it was on them."""
+
+    def struck(self, worker: int, event: Failed) -> str:
+        """Take off the books what a device cannot give; return why that changes nothing, if so."""
+
+    @property
+    def live(self) -> Sequence[int]:
+        """The devices on the books."""
+
+    # ---- working
+
+    def heard(self, event: Progress | Report) -> list[Command]:
+        """Take a report of work in."""
+
+    def stirred(self) -> list[Command]:
+        """Somebody has left: hand out anew what is wanted still."""
+
+    def came_ahead(self, event: Codeword) -> str:
+        """A vector lies there that nobody has asked for yet; return why it is refused, if it is."""
+
+    @property
+    def hopeless(self) -> bool:
+        """Whether nobody is left who could give anything."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether there is enough to ask the gate."""
+
+    @property
+    def some(self) -> bool:
+        """Whether there is anything to collect at all."""
+
+    def reports(self) -> Reports:
+        """Return what the gate may look at, as far as the devices tell it."""
+
+    def more(self, now: float) -> list[Command] | None:
+        """The gate wants an exchange: return what is to be done first, or None where nothing is."""
+
+    @property
+    def look_again(self) -> float:
+        """When `more` may change its mind although nothing happens."""
+
+    @property
+    def progress(self) -> tuple[int, int, int]:
+        """Return (what is done, what there is to do, what is aimed for): what a person watches."""
+
+    @property
+    def losses(self) -> Sequence[float]:
+        """The losses of what was reported."""
+
+    @property
+    def reached(self) -> Mapping[str, int]:
+        """The steps since the last common model that devices have told, where they go on from there."""
+
+    @property
+    def common_steps(self) -> float:
+        """How many local steps, by the mean, what was collected is made of."""
+
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """How devices that are alone with a chunk go on in the next round: from where they stopped."""
+
+    # ---- collecting
+
+    def collect(self) -> Collected:
+        """Fix what there is, and return what is to be collected."""
+
+    @property
+    def came(self) -> tuple[int, ...]:
+        """The devices whose vector lies there already."""
+
+    def heard_late(self, event: Progress | Report) -> list[Command]:
+        """Take in a report of work that comes while vectors are awaited."""
+
+    def returned(self, event: Joined) -> list[Command]:
+        """A device is back while vectors are awaited: ask again for what it can still send."""
+
+    def without(self, worker: int) -> None:
+        """A device cannot send all that it owes."""
+
+    def too_slow(self, worker: int) -> None:
+        """Nothing more of this device is waited for."""
+
+    def mend(self) -> list[Command]:
+        """Ask others for what nobody will send any more; nothing where that cannot be had."""
+
+    def missing(self) -> tuple[tuple[int, ...], float | None]:
+        """Return the numbers of the chunks that the sum lacks, and the error that this causes, if known."""
