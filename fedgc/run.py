@@ -269,7 +269,7 @@ class Run:
             self.version += 1
             outputs.append(Apply(self.number - 1, self.version, over.collected.weight, outcome))
             self._first_step += self._target
-            self._common_steps = over.effort.common_steps
+            self._common_steps = over.effort.common_steps if self.config.alpha < 1 else 0.0
             self._last_sync = (self._up_bytes, over.closed_at - over.started_at - over.working_s)
         if outcome != "empty":
             self._target = self.config.round_steps + (0 if synced else self._target)

@@ -56,6 +56,7 @@ class Driver:
         self._clock = clock
         self._log = log
         self._started = clock()
+        job.task.allow(job.config.placement)
         self.common: Final = CommonModel(job.task, job.config)
         self._optimiser = ServerOptimiser(job.config, self.common.parameters)
         self.model: Vector = self.common.first()
