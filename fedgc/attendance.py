@@ -23,7 +23,7 @@ from fedgc.collect import WeightedMean
 from fedgc.effort import Roll
 from fedgc.gate import Report as Weighed
 from fedgc.gate import Reports
-from fedgc.messages import Command, Continue, Failed, Joined, Progress, Report, Work
+from fedgc.messages import Codeword, Command, Continue, Failed, Joined, Progress, Report, Work
 
 
 @dataclass(slots=True)
@@ -52,9 +52,9 @@ class Attendance:
 
     # ---- who is there
 
-    def begin(self, present: Sequence[Joined], carried: Collection[str]) -> list[Command]:
-        """Give the round's steps to all; whose update will be what, nobody need foresee."""
-        return self.give(present, carried)
+    def begin(self, present: Sequence[Joined]) -> list[Command]:
+        """Give everybody the round's steps, on top of those of skipped rounds."""
+        return self.give(present, self.roll.assignment.carried)
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         """Give these devices the round's steps to do, on top of what they kept."""
@@ -104,12 +104,13 @@ class Attendance:
         self._book(self.roll.worker[event.device], event)
         return []
 
+    def came_ahead(self, event: Codeword) -> str:  # noqa: ARG002  none can
+        """Nobody sends an update before it is asked."""
+        return "Codeword is not expected while working"
+
     def stirred(self) -> list[Command]:
         """Nobody can do another's steps."""
         return []
-
-    def ahead_of_time(self, worker: int) -> None:
-        """Nothing is foreseen in local work."""
 
     @property
     def hopeless(self) -> bool:
@@ -181,25 +182,30 @@ class Attendance:
         return {self.roll.plan.devices[worker]: entry.steps for worker, entry in self._entries.items()}
 
     @property
-    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
-        """There is no order: a device draws from all of its chunks."""
-        return {}
-
-    @property
     def common_steps(self) -> float:
         """The mean steps of what is in the mean."""
         return self.sum.steps if self.sum else 0.0
 
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """There is no order in local work."""
+        return {}
+
+    @property
+    def came(self) -> tuple[int, ...]:
+        """Nobody sends before it is asked."""
+        return ()
+
     # ---- collecting
 
-    def collect(self) -> tuple[WeightedMean, Sequence[int]]:
+    def collect(self) -> WeightedMean:
         """Ask everybody for what it has."""
         self.sum = WeightedMean(
             self.roll.plan, self._able(), self.roll.assignment.number, self.roll.plan.wire
         )
         for worker, entry in self._entries.items():
             self.roll.tally.finished[worker] = entry.steps
-        return self.sum, ()
+        return self.sum
 
     def heard_late(self, event: Progress | Report) -> list[Command]:
         """A device tells what it is about to send."""

@@ -5,6 +5,11 @@ others are told to skip that chunk, and its finisher which to take next. Once ev
 one copy, the gate may be asked; an exchange waits for `aim` copies of each. Then what is finished is fixed,
 the code is solved, and each device that is needed sends one codeword (collect.CodedSum).
 
+Where no device can be steered (all hear nothing between their messages), who finishes what is foreseen, and
+the coefficients go out with the work: a device that has finished all that they mix sends its codeword with
+its report. If the finished sets come out as foreseen it is added, and nobody need be asked; else it is
+forgotten, and all goes as ever.
+
 Which worker leaves or takes which chunk is kept by `ledger`, which copies are the same by `copies`.
 
 May import: collect, effort, copies, ledger, plan, codes, gate, messages.
@@ -35,6 +40,7 @@ from fedgc.effort import Roll
 from fedgc.gate import Reports
 from fedgc.ledger import Ledger
 from fedgc.messages import (
+    Codeword,
     Command,
     Continue,
     Failed,
@@ -79,10 +85,10 @@ class ChunkWork:
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
         self._foreseen: Foreseen | None = None
         self._came_ahead: set[int] = set()  # workers whose foreseen codeword lies with the driver
+        self.came: tuple[int, ...] = ()  # those of them whom the sum needs
         self._alone_c = plan.alone_c
-        self._orders = self._with_those_who_carry_on(
-            orders_for_round(plan.placement, roll.assignment.order_seed)
-        )
+        orders = orders_for_round(plan.placement, roll.assignment.order_seed)
+        self._orders = self._with_those_who_carry_on(orders)
         self._told: set[tuple[int, int]] = set()  # copies that the tally knows, also of devices lost since
 
     def _with_those_who_carry_on(self, orders: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -93,11 +99,51 @@ class ChunkWork:
             found.append(tuple(self._chunk[number] for number in asked) if same else tuple(order))
         return tuple(found)
 
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """How devices that are alone with a chunk go on in the next round: from where they stopped."""
+        plan, found = self.roll.plan, {}
+        for worker in np.flatnonzero(plan.placement.holds[:, self._alone_c].any(axis=1)).tolist():
+            order = self._orders[worker]
+            left = [at for at, c in enumerate(order) if not self._ledger.done_wc[worker, c]]
+            turned = carry_on(order, left[0] if left else 0)
+            found[plan.devices[worker]] = tuple(plan.chunks[c].number for c in turned)
+        return found
+
     # ---- who is there
 
-    def begin(self, present: Sequence[Joined], carried: Collection[str]) -> list[Command]:
-        """Give work to all; with coefficients, where it can be foreseen who will have finished what."""
-        return self._with_coefficients(self.give(present, carried))
+    def begin(self, present: Sequence[Joined]) -> list[Command]:
+        """Give work to everybody, with coefficients where they can be foreseen."""
+        return self._with_coefficients(self.give(present, self.roll.assignment.carried))
+
+    def _with_coefficients(self, given: list[Command]) -> list[Command]:
+        """Foresee who will have finished what; where nobody can be steered, that is often so."""
+        ledger, this = self._ledger, self.roll.assignment
+        if not this.ahead or not ledger.live_w.any() or (ledger.live_w & ledger.hears_w).any():
+            return given
+        ends_s = [seconds * len(ledger.remaining(w)) for w, seconds in enumerate(self.roll.plan.step_s)]
+        done_wc = ledger.foreseen(ends_s)
+        blocks = min(ledger.aim, int(done_wc.sum(axis=0).min()))
+        if blocks == 0:
+            return given
+        solution, wire = self._solved(done_wc, blocks)
+        self._foreseen = Foreseen(solution, CodedSum(self.roll.plan, solution, this.number, wire))
+        told = {each.device: each for each in self._foreseen.sum.needed()}
+        return [
+            replace(each, coefficients=told[each.device].mix, wire=told[each.device].wire)
+            if isinstance(each, Work) and each.device in told
+            else each
+            for each in given
+        ]
+
+    def came_ahead(self, event: Codeword) -> str:
+        """Keep in mind who has sent what nobody has asked for yet, but for the coefficients with the work."""
+        worker = self.roll.worker.get(event.device)
+        if not event.ahead:
+            return "Codeword is not expected while working"
+        if worker is not None and event.round == self.roll.assignment.number and self._ledger.live_w[worker]:
+            self._came_ahead.add(worker)
+        return ""
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         """Give these devices what is worth doing; one that is not in this plan waits for the next."""
@@ -165,11 +211,6 @@ class ChunkWork:
             self.roll.tally.skips += 1
         return [*commands, *self._redirect(worker)]
 
-    def ahead_of_time(self, worker: int) -> None:
-        """Keep in mind who has sent the codeword that was foreseen."""
-        if self._ledger.live_w[worker]:
-            self._came_ahead.add(worker)
-
     def stirred(self) -> list[Command]:
         """Give every open chunk to whoever can be asked for it."""
         return [self._take(worker, chunk) for worker, chunk in self._ledger.hand_out()]
@@ -233,56 +274,24 @@ class ChunkWork:
         return {}
 
     @property
-    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
-        """How devices that are alone with a chunk go on in the next round: from where they stopped."""
-        plan, found = self.roll.plan, {}
-        for worker in np.flatnonzero(plan.placement.holds[:, self._alone_c].any(axis=1)).tolist():
-            order = self._orders[worker]
-            left = [at for at, c in enumerate(order) if not self._ledger.done_wc[worker, c]]
-            turned = carry_on(order, left[0] if left else 0)
-            found[plan.devices[worker]] = tuple(plan.chunks[c].number for c in turned)
-        return found
-
-    @property
     def common_steps(self) -> float:
         """Every chunk was taken to the target."""
         return float(self.roll.assignment.target)
 
     # ---- collecting
 
-    def collect(self) -> tuple[CodedSum, Sequence[int]]:
-        """Fix what is finished; return the codewords that are needed, and who has sent its own already."""
+    def collect(self) -> CodedSum:
+        """Fix what is finished, and solve for whose codewords are needed."""
         done_wc = self._ledger.counting_wc
-        blocks = self._ledger.blocks
-        came: tuple[int, ...] = ()
-        if self._foreseen and self._foreseen.holds(done_wc, blocks):
-            self.solution, self.sum = self._foreseen.solution, self._foreseen.sum
-            came = tuple(self._came_ahead & self.solution.needed)
+        blocks, foreseen = self._ledger.blocks, self._foreseen
+        if foreseen and foreseen.holds(done_wc, blocks):
+            self.solution, self.sum = foreseen.solution, foreseen.sum
+            self.came = tuple(self._came_ahead & foreseen.solution.needed)
         else:
             self.solution, wire = self._solved(done_wc, blocks)
             self.sum = CodedSum(self.roll.plan, self.solution, self.roll.assignment.number, wire)
         self.roll.tally.pruned = int(done_wc.any(axis=1).sum()) - len(self.solution.needed)
-        return self.sum, came
-
-    def _with_coefficients(self, given: list[Command]) -> list[Command]:
-        """Foresee who will have finished what; where nobody can be steered, that is often so."""
-        ledger, this = self._ledger, self.roll.assignment
-        if not this.ahead or not ledger.live_w.any() or (ledger.live_w & ledger.hears_w).any():
-            return given
-        ends_s = [seconds * len(ledger.remaining(w)) for w, seconds in enumerate(self.roll.plan.step_s)]
-        done_wc = ledger.foreseen(ends_s)
-        blocks = min(ledger.aim, int(done_wc.sum(axis=0).min()))
-        if blocks == 0:
-            return given
-        solution, wire = self._solved(done_wc, blocks)
-        self._foreseen = Foreseen(solution, CodedSum(self.roll.plan, solution, this.number, wire))
-        told = {each.device: each for each in self._foreseen.sum.needed()}
-        return [
-            replace(each, coefficients=told[each.device].mix, wire=told[each.device].wire)
-            if isinstance(each, Work) and each.device in told
-            else each
-            for each in given
-        ]
+        return self.sum
 
     def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
         """Solve for the shortest codewords that the copies allow and the error limit bears, few of them."""

@@ -304,11 +304,6 @@ class RunConfig:
             return "drift" if self.work == "local" else "every"
         return self.gate
 
-    @property
-    def every_round(self) -> bool:
-        """Whether it is known beforehand that each round ends in an exchange."""
-        return self.chosen_gate == "every" and self.gate_period == 1 and self.min_gap == 1
-
     def rate_share(self, step: int) -> float:
         """Return the share of the full learning rate at this local step of the run, counted from 0.
 

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from fedgc.codes import Solution
 from fedgc.gate import Reports
-from fedgc.messages import Add, Command, Failed, Joined, Progress, Refuse, Report
+from fedgc.messages import Add, Codeword, Command, Failed, Joined, Lost, Progress, Refuse, Report
 from fedgc.plan import Plan
 from fedgc.tally import Tally
 
@@ -65,7 +65,7 @@ class Roll:
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  whatever was said
         """Tell the sender, where there is one, and count it against a device of this plan."""
         device = getattr(event, "device", None)
-        if not device:
+        if isinstance(event, Lost) or not device or (isinstance(event, Codeword) and event.ahead):
             return []
         worker = self.worker.get(device)
         if worker is not None:
@@ -123,8 +123,8 @@ class Effort(Protocol):
 
     # ---- who is there
 
-    def begin(self, present: Sequence[Joined], carried: Collection[str]) -> list[Command]:
-        """Give the round's first work to everybody who is there."""
+    def begin(self, present: Sequence[Joined]) -> list[Command]:
+        """Give work to everybody who is there at the start."""
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         """Put devices on the books, and give them what is worth doing."""
@@ -147,8 +147,8 @@ class Effort(Protocol):
     def stirred(self) -> list[Command]:
         """Somebody has left: hand out anew what is wanted still."""
 
-    def ahead_of_time(self, worker: int) -> None:
-        """A vector came that nobody has asked for yet, but for what was foreseen."""
+    def came_ahead(self, event: Codeword) -> str:
+        """A vector lies there that nobody has asked for yet; return why it is refused, if it is."""
 
     @property
     def hopeless(self) -> bool:
@@ -185,17 +185,21 @@ class Effort(Protocol):
         """The steps since the last common model that devices have told, where they go on from there."""
 
     @property
-    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
-        """How devices that are alone with a chunk go on in the next round."""
-
-    @property
     def common_steps(self) -> float:
         """How many local steps, by the mean, what was collected is made of."""
 
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """How devices that are alone with a chunk go on in the next round: from where they stopped."""
+
     # ---- collecting
 
-    def collect(self) -> tuple[Collected, Sequence[int]]:
-        """Fix what there is; return what is to be collected, and who has sent its vector already."""
+    def collect(self) -> Collected:
+        """Fix what there is, and return what is to be collected."""
+
+    @property
+    def came(self) -> tuple[int, ...]:
+        """The devices whose vector lies there already."""
 
     def heard_late(self, event: Progress | Report) -> list[Command]:
         """Take in a report of work that comes while vectors are awaited."""

@@ -300,9 +300,9 @@ class Work:
     `lease_s` is how long the device may work without hearing anything; `lockstep` devices wait for a
     verdict after each chunk. With `coefficients`, a device that has finished all they mix sends its codeword
     along with what it reports, its numbers in the format `wire`.
-    In local work all named chunks are trained on together, by one model.
-    `first_step` local steps of the run lie before the common model; the last `common_steps` of them, by
-    the mean over all devices, led to it from the model before (0: nobody knows).
+    In local work all named chunks are trained on together, by one model. `first_step` local steps of the
+    run lie before the common model; the last `common_steps` of them, by the mean over all devices, led to
+    it from the model before (0: nobody knows).
     """
 
     device: str

@@ -14,10 +14,6 @@ several devices, so that what a slow or dead one has not finished, another has.
       coded        At least b copies of every chunk let each device send 1/b of a model. Each mixes its
                    finished chunks into one such *codeword*, so that a weighted sum of codewords is the sum
                    over all chunks. A codeword that is lost is made good by other holders of its chunks.
-                   Where no device can be steered (all hear nothing between their messages), who finishes what
-                   is foreseen, and the coefficients go out with the work: a device that has finished all that
-                   they mix sends its codeword with its report. If the finished sets come out as foreseen
-                   it is added, and nobody need be asked; else it is forgotten, and all goes as ever.
       local        Each device sends its update, whatever its steps; one that is lost is left out.
     CLOSED       synced       coded: the sum over all chunks is exact, up to rounding; local: a mean over
                               every chunk
@@ -128,7 +124,7 @@ class Round:
         """Give work to everybody who is there."""
         self.started_at = now
         self._deadline = now + self._roll.limit_s
-        given = self.effort.begin(present, self.assignment.carried)
+        given = self.effort.begin(present)
         return (*given, *self._enough_yet(now))
 
     def handle(self, event: Event) -> tuple[Command, ...]:
@@ -191,12 +187,9 @@ class Round:
         return [*self.effort.heard(event), *self._enough_yet(event.now)]
 
     def _ahead_of_time(self, event: Codeword) -> list[Command]:
-        """Keep in mind who has sent what nobody has asked for yet, but for the coefficients with the work."""
-        if not event.ahead:
-            return self._refuse(event, "Codeword is not expected while working")
-        if not self._roll.here(event):
-            self.effort.ahead_of_time(self._roll.worker[event.device])
-        return []
+        """Keep in mind who has sent what was foreseen, and nobody has asked for yet."""
+        why_not = self.effort.came_ahead(event)
+        return self._refuse(event, why_not) if why_not else []
 
     def _enough_yet(self, now: float) -> list[Command]:
         """Ask the gate once there is enough for it; collect once more is not worth waiting for."""
@@ -229,11 +222,11 @@ class Round:
     def _collect(self, now: float) -> list[Command]:
         """Fix what there is, and ask for the vectors that are needed."""
         limit_s = self.plan.upload_deadline_s
-        collected, came = self.effort.collect()
+        collected = self.effort.collect()
         self._exchange = Exchange(collected, now + (1 + len(self.plan.devices)) * limit_s)
         self.working_s = now - self.started_at
         self.next_tick = now + limit_s
-        added = [collected.accept(worker, 0) for worker in came]
+        added = [collected.accept(worker, 0) for worker in self.effort.came]
         asked = [each for each in (*added, *collected.needed()) if not isinstance(each, str)]
         return [*asked, *self._close_if_complete(self._exchange, now)]
 
@@ -347,8 +340,7 @@ class Round:
         return why_not
 
     def _refuse(self, event: Event, reason: str) -> list[Command]:
-        silent = isinstance(event, Lost) or (isinstance(event, Codeword) and event.ahead)
-        return [] if silent else self._roll.refuse(event, reason)
+        return self._roll.refuse(event, reason)
 
 
 WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingProxyType(

@@ -107,8 +107,7 @@ class Run:
         self.config = config
         self.round: Round | None = None
         self.finished = False
-        self.version = 0
-        self.number = 1  # of the round that runs, or runs next
+        self.version, self.number = 0, 1  # the number is that of the round that runs, or runs next
         self._begun = False
         self._size = size
         self._pace = Pace(speeds or Speeds())
@@ -128,8 +127,9 @@ class Run:
         self._carried: frozenset[str] = frozenset()
         self._reached: Mapping[str, int] = {}
         self._first_step, self._common_steps = 0, 0.0
+        self._up_bytes = 0  # of the vectors of the round under way
         self._last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
-        self._fruitless = self._up_bytes = 0  # rounds in a row; bytes of the round under way
+        self._fruitless = 0
         self._gather_until = now + config.start_timeout_s
         if resume is not None:
             self._resume(resume)
@@ -210,9 +210,9 @@ class Run:
             self.config.seed,
             self._carried,
             rounds_left=left,
-            weights=chunk_weights(self._rows, self._plan),
+            weights=chunk_weights(self._rows, self._plan) if self.config.work == "coded" else (),
             orders=self._orders,
-            ahead=self.config.every_round,
+            ahead=self.config.chosen_gate == "every" and self.config.gate_period == 1,
             first_step=self._first_step,
             common_steps=self._common_steps,
             reached=self._reached,
@@ -269,7 +269,7 @@ class Run:
             self.version += 1
             outputs.append(Apply(self.number - 1, self.version, over.collected.weight, outcome))
             self._first_step += self._target
-            self._common_steps = over.effort.common_steps
+            self._common_steps = over.effort.common_steps if self.config.alpha < 1 else 0.0
             self._last_sync = (self._up_bytes, over.closed_at - over.started_at - over.working_s)
         if outcome != "empty":
             self._target = self.config.round_steps + (0 if synced else self._target)

@@ -84,16 +84,21 @@ def _root() -> None:
 @app.command()
 def demo(
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
+    work: Annotated[str | None, typer.Option(help="coded or local; the same as --set work=...")] = None,
+    gate: Annotated[
+        str | None, typer.Option(help="every, drift, relative-change or qsr; the same as --set gate=...")
+    ] = None,
     settings: Settings = None,
 ) -> None:
     """Train digits on four devices of this machine: one is four times slower, one is killed and comes back.
 
-    Example: fedgc demo --rounds 30 --set blocks=1
+    Example: fedgc demo --work local --gate drift
     """
     from fedgc.cli.demo import run_demo  # here, as help must not wait for what a federation needs
     from fedgc.cli.settings import parse
 
-    run_demo(rounds, parse(settings or []))
+    chosen = [f"{name}={value}" for name, value in (("work", work), ("gate", gate)) if value is not None]
+    run_demo(rounds, parse([*chosen, *(settings or [])]))
 
 
 @app.command()

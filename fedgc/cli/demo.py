@@ -35,6 +35,10 @@ SETTINGS: Final[Mapping[str, Setting]] = {
     "grace-s": 2.0,
     "threads": 1,
 }
+LOCAL: Final[Mapping[str, Setting]] = {  # where that is the work: own steps are a tenth of the rate
+    "learning-rate": 0.5,
+    "gate-budget": 0.25,
+}
 SLOW, KILLED = "slow-device", "killed-device"
 PACE_S: Final = 0.02  # least seconds of a local step
 UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
@@ -81,7 +85,8 @@ def run_demo(rounds: int, settings: Mapping[str, Setting]) -> None:
     """Run the demo and print its tables; every process that it started is gone when this returns."""
     console = view.terminal()
     run = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
-    config = RunConfig.read({**SETTINGS, **settings, "rounds": rounds, "run": run})
+    local = LOCAL if settings.get("work") == "local" else {}
+    config = RunConfig.read({**SETTINGS, **local, **settings, "rounds": rounds, "run": run})
     keys = default_path(os.environ).parent / "demo"
     story = Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
     with Store.open() as store:

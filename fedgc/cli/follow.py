@@ -177,6 +177,8 @@ def print_tables(console: Console, seen: Seen, seconds: float) -> None:
         console.print(view.summary(seen.rounds, seconds))
         rows = {device: [row for _, row in own] for device, own in seen.rows.items()}
         console.print(view.devices_table(rows, seen.names))
+        if view.unit_of(seen.rounds) == "local steps":
+            console.print(view.gate_table(seen.rounds, seen.rows))
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:

@@ -15,7 +15,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from fedgc.cli.view import megabytes, terminal
+from fedgc.cli.view import done_of, megabytes, terminal
 from fedgc.errors import Unusable
 from fedgc.store.database import Store
 from fedgc.store.views import Device, Pace, Round, Run
@@ -201,7 +201,7 @@ def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
         now = run.present
         lines.append(
             f"  round {now.get('round')} of {now.get('rounds')}, {now.get('phase')}: "
-            f"{now.get('covered')} of {now.get('chunks')} chunks have a copy, {now.get('copies')} aimed for"
+            f"{done_of(now)}, {now.get('copies')} aimed for"
         )
     if last:
         row = last[-1].row

@@ -53,9 +53,10 @@ def round_line(each: Round) -> str:
     row = each.row
     measured = "".join(f"  {name} {value:.3f}" for name, value in sorted(row.metrics.items()))
     missing = f", short of {len(row.short)} chunks" if row.short else ""
+    what = f"finished chunks counted, {row.blocks} blocks" if row.blocks else "local steps counted"
+    counted = "" if row.outcome == "skipped" else f"{each.counted} of {each.finished} {what}, "
     return (
-        f"round {row.round}: {row.outcome}{missing} in {row.working_s + row.collecting_s:.2f} s, "
-        f"{each.counted} of {each.finished} finished chunks counted, {row.blocks} blocks, "
+        f"round {row.round}: {row.outcome}{missing} in {row.working_s + row.collecting_s:.2f} s, {counted}"
         f"up {megabytes(each.up_bytes)}, down {megabytes(each.down_bytes)}{measured}"
     )
 
@@ -74,7 +75,7 @@ def live_view(
     )
     covered, chunks = int(present.get("covered", 0)), int(present.get("chunks", 0) or 1)
     aim = f" ({present['copies']} aimed for)" if present.get("copies") else ""
-    phase = f"{present.get('phase', 'waiting')}: {covered} of {chunks} chunks have a copy{aim}"
+    phase = f"{present.get('phase', 'waiting')}: {done_of(present)}{aim}"
     head.add_row("this round", ProgressBar(total=chunks, completed=covered, width=BAR_WIDTH), phase)
     lines = [Text(round_line(each), style="dim") for each in rounds[-RECENT:]]
     said = (Text(note, style="yellow") for note in notes)
@@ -103,14 +104,51 @@ def _figures(rounds: Sequence[Round]) -> str:
     return f"{score}; up {megabytes(up)}, down {megabytes(down)}; gate: {counts}{why}"
 
 
+def done_of(present: Mapping[str, Any]) -> str:
+    """Return how far the round under way is.
+
+    >>> done_of({"covered": 3, "chunks": 8}), done_of({"covered": 2, "chunks": 4, "unit": "devices"})
+    ('3 of 8 chunks have a copy', '2 of 4 devices are done')
+    """
+    done = "devices are done" if present.get("unit") == "devices" else "chunks have a copy"
+    return f"{present.get('covered')} of {present.get('chunks')} {done}"
+
+
 def _progress(present: Mapping[str, Any]) -> RenderableType:
     """Return what each device has finished of its chunks in this round."""
     table = Table.grid(padding=(0, 1))
     for each in present.get("devices", ()):
         finished, held = int(each["finished"]), int(each.get("held", 0))
-        state = f"{finished} of {held} chunks, {each.get('link') or 'no link'}" if each["present"] else "gone"
+        what = "steps" if present.get("unit") == "devices" else "chunks"
+        state = f"{finished} of {held} {what}, {each.get('link') or 'no link'}" if each["present"] else "gone"
         name = Text(each["name"] or each["device"], style="" if each["present"] else "red")
         table.add_row(name, ProgressBar(total=max(1, held), completed=finished, width=BAR_WIDTH), state)
+    return table
+
+
+def unit_of(rounds: Sequence[Round]) -> str:
+    """Return what work is counted in: an exchange of local work has no blocks."""
+    local = any(each.row.outcome in ("synced", "approximate") and not each.row.blocks for each in rounds)
+    return "local steps" if local else "chunks"
+
+
+def gate_table(rounds: Sequence[Round], rows: Mapping[str, Sequence[tuple[int, DeviceRow]]]) -> Table:
+    """Return what was saved in local work: exchanges that were not worth it, steps that were not thrown away.
+
+    A skipped round saves what an exchange of this run cost in the mean. A server that drops whoever has not
+    done all its steps would have lost those of devices that did fewer than the most.
+    """
+    exchanged = [each for each in rounds if each.row.outcome in ("synced", "approximate")]
+    skipped = sum(each.row.outcome == "skipped" for each in rounds)
+    cost = sum(each.up_bytes + each.down_bytes for each in exchanged) / max(1, len(exchanged))
+    partial = 0
+    for each in exchanged:
+        counted = [row.counted for own in rows.values() for number, row in own if number == each.row.round]
+        partial += sum(steps for steps in counted if steps < max(counted))
+    table = Table(title="Local work", show_header=False)
+    table.add_row("rounds skipped", f"{skipped} of {len(rounds)}")
+    table.add_row("bytes saved by that", megabytes(skipped * cost))
+    table.add_row("steps counted that a dropping server would have lost", str(partial))
     return table
 
 
@@ -131,7 +169,7 @@ def summary(rounds: Sequence[Round], seconds: float) -> Table:
         "bytes up": megabytes(sum(each.up_bytes for each in rounds)),
         "bytes down": megabytes(sum(each.down_bytes for each in rounds)),
         "bytes of control": megabytes(sum(each.control_bytes for each in rounds)),
-        "chunks counted": f"{counted} of {finished} finished",
+        "work counted": f"{counted} of {finished} {unit_of(rounds)} done",
         "work discarded": f"{1 - counted / finished:.1%}" if finished else "none was finished",
         "chunks skipped, taken": f"{sum(r.skips for r in rows)}, {sum(r.takes for r in rows)}",
         "uploads pruned, repaired": f"{sum(r.pruned for r in rows)}, {sum(r.repairs for r in rows)}",

@@ -11,7 +11,7 @@ from fedgc.codes.frames import Worst, frame_for, harmonic_frame, worst
 from fedgc.codes.gaussian_code import GaussianCode
 from fedgc.codes.matching import matched
 from fedgc.codes.order import most_before_cover, orders_for_round
-from fedgc.codes.payload import EPSILON, Wire, pack, packed_bytes, shapes, shortest_wire, unpack
+from fedgc.codes.payload import EPSILON, Wire, pack, packed_bytes, rounding, shapes, shortest_wire, unpack
 from fedgc.codes.place import place
 from fedgc.codes.placement import Placement
 from fedgc.codes.private import carry_on, completion_probability, inverse_weights
@@ -54,6 +54,7 @@ __all__ = [
     "pack",
     "unpack",
     "packed_bytes",
+    "rounding",
     "shapes",
     "shortest_wire",
     "frame_for",

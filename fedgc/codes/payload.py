@@ -7,6 +7,7 @@ that keep the mean: their steps are coarse, and a bias would add up over workers
 the updates of local work alone, whose devices keep what rounding cost and add it to the next update.
 """
 
+import zlib
 from enum import StrEnum
 from typing import Final
 
@@ -79,6 +80,14 @@ def packed_bytes(size: int, wire: Wire) -> int:
 
 def _groups(size: int, wire: Wire) -> int:
     return -(-size // GROUP) if wire in _TOP else 0
+
+
+def rounding(number: int, attempt: int, device: str) -> np.random.Generator:
+    """Return the chance that rounds a vector: a function of whose it is, in which round and attempt.
+
+    So a process that starts again sends the same bytes, and goes on in the middle of them.
+    """
+    return np.random.default_rng([number, attempt, zlib.crc32(device.encode())])
 
 
 def pack(piece: Vector, wire: Wire, rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -25,6 +25,7 @@ from fedgc.flower.pieces import Vector
 from fedgc.flower.sink import Live, LiveDevice, Sink
 from fedgc.history import DeviceRow, RoundRow, Speeds
 from fedgc.messages import Add, Codeword, Event, Refuse, Tick
+from fedgc.round import Round
 from fedgc.run import Append, Apply, Chose, Finished, Output, Run, RunState
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.task import Task
@@ -56,6 +57,7 @@ class Driver:
         self._clock = clock
         self._log = log
         self._started = clock()
+        job.task.allow(job.config.placement)
         self.common: Final = CommonModel(job.task, job.config)
         self._optimiser = ServerOptimiser(job.config, self.common.parameters)
         self.model: Vector = self.common.first()
@@ -200,13 +202,13 @@ class Driver:
             chunks=chunks,
             copies=copies,
             devices=self._live_devices(link),
+            unit="devices" if self._job.config.work == "local" else "chunks",
         )
 
     def _live_devices(self, link: Link) -> tuple[LiveDevice, ...]:
         current, present = self._run.round, set(link.devices())
         planned = current.plan.devices if current else ()
-        finished = dict(zip(planned, current.tally.finished, strict=True)) if current else {}
-        held = dict(zip(planned, map(len, current.plan.placement.orders), strict=True)) if current else {}
+        finished, held = _done_of(current) if current else ({}, {})
         self._names |= {device: link.name(device) for device in present | set(planned)}
         return tuple(
             LiveDevice(
@@ -219,6 +221,16 @@ class Driver:
             )
             for device, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
         )
+
+
+def _done_of(current: Round) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Return what each device has done of what is its to do: chunks, or steps of local work."""
+    plan, tally = current.plan, current.tally
+    if plan.work == "local":
+        done, held = tally.steps, [plan.steps] * len(plan.devices)
+    else:
+        done, held = tally.finished, list(plan.placement.loads)
+    return dict(zip(plan.devices, done, strict=True)), dict(zip(plan.devices, held, strict=True))
 
 
 def _counted(row: DeviceRow, link: Link) -> DeviceRow:

@@ -13,9 +13,9 @@ from typing import Final
 from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.letter import Letter, Said, Shelved
-from fedgc.flower.pieces import Packed, offer_of, shortened
+from fedgc.flower.pieces import Numbers, Packed, offer_of, shortened
 from fedgc.flower.wire import StreamId
-from fedgc.messages import Failed, Joined, Mix, Progress, Repair, Reveal, ToDevice, Work
+from fedgc.messages import Failed, Joined, Progress, Repair, Reveal, ToDevice, Work
 from fedgc.train import Engine, Lasting
 
 
@@ -49,6 +49,9 @@ class Errand:
             model = self._shelf.model(command.version)
             if model is None:  # the answer says what is here, and the next letter brings it
                 return False
+            before = self._shelf.model(command.version - 1) if command.common_steps else None
+            if before is not None:
+                self._engine.load(command.version - 1, before)
             self._engine.load(command.version, model)
         try:
             self._obey(command)
@@ -61,30 +64,43 @@ class Errand:
             case Work():
                 self._engine.handle(command)
             case Reveal() | Repair():
-                if command.mix is None:
-                    raise BadMessage(f"{type(command).__name__}: saw no mix, needed one for coded work")
-                stream = StreamId("codeword", command.round, command.attempt)
-                self._mix(stream, command.mix, Wire(command.wire))
+                self._answer(command)
             case _:
                 raise BadMessage(f"{type(command).__name__}: needed work, or a codeword to send")
 
-    def _mix(self, stream: StreamId, mix: Mix, form: Wire) -> None:
-        vector = shortened(self._engine.codeword(mix), form, stream, self._device)
-        self.codewords[stream] = vector
-        self.lines.append(offer_of(stream, vector))
+    def _answer(self, command: Reveal | Repair) -> None:
+        vector: Numbers | None
+        if command.mix is not None:
+            vector = self._engine.codeword(command.mix)
+        elif isinstance(command, Reveal) and command.kind == "local":
+            report, vector = self._engine.update(command)
+            self.lines.append(report)
+        else:
+            raise BadMessage(f"{type(command).__name__}: saw no mix, and no local work")
+        if vector is not None:
+            self._enclose(StreamId("codeword", command.round, command.attempt), vector, Wire(command.wire))
+
+    def _enclose(self, stream: StreamId, vector: Numbers, form: Wire) -> None:
+        short = shortened(vector, form, stream, self._device)
+        self.codewords[stream] = short
+        self.lines.append(offer_of(stream, short))
 
     def _send_along(self, commands: tuple[ToDevice, ...]) -> None:
         """Send the codeword whose coefficients came with the work, where all that they mix is finished."""
         for work in commands:
             if isinstance(work, Work) and work.coefficients is not None:
                 with suppress(FedgcError):  # it is asked for, if it is wanted
-                    self._mix(StreamId("codeword", work.round), work.coefficients, Wire(work.wire))
+                    codeword = self._engine.codeword(work.coefficients)
+                    self._enclose(StreamId("codeword", work.round), codeword, Wire(work.wire))
 
     def _work(self, until: float) -> None:
         while not self._engine.idle and self._clock() < until:
             event = self._engine.step()
             if event is not None:
                 self.lines.append(event)
+        standing = self._engine.standing()
+        if standing is not None:
+            self.lines.append(standing)
 
     def _put_away(self) -> None:
         """Write down what there is; what the disk does not take cannot be had later, and is not told."""

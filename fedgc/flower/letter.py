@@ -25,7 +25,7 @@ from fedgc.flower import identity, wire
 from fedgc.flower.identity import Identity
 from fedgc.flower.pieces import NUMBER, Form, Packed, Vector, check_finite, digest_of
 from fedgc.flower.wire import Numbered, Offer, StreamId
-from fedgc.messages import WIRE_VERSION, Failed, Joined, Progress, ToDevice
+from fedgc.messages import WIRE_VERSION, Failed, Joined, Progress, Report, ToDevice
 
 ACTION: Final = "letter"
 TYPE: Final = f"train.{ACTION}"
@@ -46,9 +46,9 @@ class Shelved:
 
 _TO_DEVICE: Final = MappingProxyType({kind.__name__: kind for kind in get_args(ToDevice)})
 _FROM_DEVICE: Final = MappingProxyType(
-    {kind.__name__: kind for kind in (Joined, Progress, Failed, Offer, Shelved)}
+    {kind.__name__: kind for kind in (Joined, Progress, Report, Failed, Offer, Shelved)}
 )
-Said = Joined | Progress | Failed | Offer | Shelved
+Said = Joined | Progress | Report | Failed | Offer | Shelved
 
 
 @dataclass(frozen=True, slots=True, eq=False)

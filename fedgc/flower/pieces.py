@@ -10,13 +10,12 @@ A codeword of 758 MB whose last acknowledgement is lost costs one small line her
 """
 
 import hashlib
-import zlib
 from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
 
-from fedgc.codes import Wire, pack, packed_bytes, unpack
+from fedgc.codes import Wire, pack, packed_bytes, rounding, unpack
 from fedgc.errors import BadMessage, BadVector
 from fedgc.flower.wire import Offer, Piece, StreamId
 
@@ -56,18 +55,10 @@ def packed(vector: Numbers) -> Vector:
 
 
 def shortened(vector: Numbers, wire: Wire, stream: StreamId, device: str) -> Packed:
-    """Return a codeword as it travels in this format.
-
-    The chance that rounds int8 follows from who sends what: a process that starts again sends the same bytes,
-    and goes on in the middle of them.
-    """
+    """Return a codeword as it travels in this format."""
     if wire is Wire.FLOAT32:
         return packed(vector)
-    return pack(
-        packed(vector),
-        wire,
-        np.random.default_rng([stream.number, stream.attempt, zlib.crc32(device.encode())]),
-    )
+    return pack(packed(vector), wire, rounding(stream.number, stream.attempt, device))
 
 
 class Outgoing:

@@ -38,6 +38,7 @@ from fedgc.messages import (
     Lost,
     Progress,
     Repair,
+    Report,
     Reveal,
     ToDevice,
     Work,
@@ -249,7 +250,8 @@ class Post:
     def _lease_s(self, box: _Box, work: Work) -> float:
         if not box.pace_s:
             return min(work.lease_s, FIRST_LEASE_S)
-        should_take_s = median(box.pace_s) * work.target * len(box.left)
+        ways = 1 if work.kind == "local" else len(box.left)
+        should_take_s = median(box.pace_s) * work.target * ways
         return min(work.lease_s, max(LEAST_LEASE_S, LEASE_RATIO * should_take_s))
 
     def _life_s(self, letter: Letter) -> float:
@@ -280,7 +282,7 @@ class Post:
             return
         self._came_along(box, answer)
         for line in answer.lines:
-            if isinstance(line, Progress | Failed):
+            if isinstance(line, Progress | Report | Failed):
                 self._told(box, line)
         self._collect(box, answer)
 
@@ -293,13 +295,14 @@ class Post:
         box.work, box.left, box.asks, box.expected = None, (), [], {}
         self._emit(replace(joined, live=False))
 
-    def _told(self, box: _Box, line: Progress | Failed) -> None:
+    def _told(self, box: _Box, line: Progress | Report | Failed) -> None:
         """Pass on what belongs to the round under way; what a closed round left undone hurts nobody."""
-        if isinstance(line, Progress) and line.reached:
-            box.pace_s.append(line.seconds / line.reached)
+        steps = 0 if isinstance(line, Failed) else line.steps if isinstance(line, Report) else line.reached
+        if not isinstance(line, Failed) and steps:
+            box.pace_s.append(line.seconds / steps)
         if box.work is None or line.round != box.work.round:
             return
-        done = {line.chunk} if isinstance(line, Progress) else set(line.chunks or box.left)
+        done = _done(box, line)
         box.left = tuple(chunk for chunk in box.left if chunk not in done)
         self._emit(line)
 
@@ -327,10 +330,11 @@ class Post:
         """Take the codewords that were asked for; one that did not come is said to have failed."""
         offers = {line.stream: line for line in answer.lines if isinstance(line, Offer)}
         failed = {line.round for line in answer.lines if isinstance(line, Failed) and not line.chunks}
+        without = {line.round for line in answer.lines if isinstance(line, Report) and not line.steps}
         for ask in box.owed:
             stream = StreamId("codeword", ask.round, ask.attempt)
-            if stream not in box.expected:
-                continue  # its round is closed
+            if stream not in box.expected or ask.round in without:
+                continue  # its round is closed, or there is nothing to send
             try:
                 self._receive(box, answer, offers.get(stream), stream)
             except BadVector as error:
@@ -372,3 +376,13 @@ def _asks_no_more_ahead(box: _Box) -> None:
     """A codeword that comes unasked from now on is not the one that was foreseen."""
     if box.work is not None:
         box.work = replace(box.work, coefficients=None)
+
+
+def _done(box: _Box, line: Progress | Report | Failed) -> frozenset[int]:
+    """Return what this says that need not be asked for again."""
+    if isinstance(line, Progress):
+        return frozenset({line.chunk})
+    if isinstance(line, Report):
+        reached = box.work is not None and line.steps >= box.work.target
+        return frozenset(box.left if reached else ())
+    return frozenset(line.chunks or box.left)

@@ -17,9 +17,9 @@ class LiveDevice:
     device: str
     name: str
     present: bool
-    finished: int  # chunks in this round
+    finished: int  # chunks in this round; in local work steps
     link: str = ""
-    held: int = 0  # chunks that are its to work on
+    held: int = 0  # chunks, or steps, that are its to do
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,7 @@ class Live:
     chunks: int
     copies: int
     devices: tuple[LiveDevice, ...]
+    unit: str = "chunks"  # that are covered; in local work devices that are done with their steps
 
 
 class Sink(Protocol):

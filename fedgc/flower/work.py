@@ -11,6 +11,7 @@ from typing import Final
 
 from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.pieces import Numbers
 from fedgc.flower.session import Session
 from fedgc.messages import (
     Close,
@@ -92,16 +93,25 @@ class Worker:
             case Skip() | Take() | Continue():
                 self.engine.handle(command)
             case Reveal() | Repair():
-                if command.mix is None:
-                    raise BadMessage(f"{type(command).__name__}: saw no mix, needed one for coded work")
-                codeword = self.engine.codeword(command.mix)
-                session.offer(command.round, command.attempt, codeword, Wire(command.wire))
+                self._send(session, command)
             case Close():
                 self._close(session, command)
             case Refuse():
                 pass  # the session has withdrawn what was refused; the listener has counted it
             case _:
-                raise BadMessage(f"{type(command).__name__}: this device does coded work only")
+                raise BadMessage(f"{type(command).__name__}: this device does no masked work")
+
+    def _send(self, session: Session, command: Reveal | Repair) -> None:
+        vector: Numbers | None
+        if command.mix is not None:
+            vector = self.engine.codeword(command.mix)
+        elif isinstance(command, Reveal) and command.kind == "local":
+            report, vector = self.engine.update(command)
+            session.say(report)
+        else:
+            raise BadMessage(f"{type(command).__name__}: this device does no masked work")
+        if vector is not None:
+            session.offer(command.round, command.attempt, vector, Wire(command.wire))
 
     def _close(self, session: Session, command: Close) -> None:
         self._open_round = False

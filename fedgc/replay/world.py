@@ -29,7 +29,6 @@ from fedgc.messages import (
     Joined,
     Kept,
     Lost,
-    Mix,
     Progress,
     Repair,
     Report,
@@ -78,7 +77,7 @@ class World:
         self._nature, self._terms, self._holds = nature, terms, tuple(holds)
         self._witness = witness
         self._samples = {number: held.samples for number, held in enumerate(self._holds)}
-        self.asked: dict[tuple[str, int], Mix | None] = {}  # what (device, attempt) sends in this round
+        self.asked: dict[tuple[str, int], Reveal | Repair] = {}  # for what (device, attempt), in this round
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
         self._order = count()
@@ -353,7 +352,7 @@ class World:
             return
         size = 1.0 / command.mix.blocks if command.mix else WIDTH[getattr(command, "wire", "float32")]
         flow = self.uploads
-        self.asked[command.device, command.attempt] = command.mix
+        self.asked[command.device, command.attempt] = command
         self.uploads += 1
         self.sent += size
         self._uploading[flow] = (worker, command, size, self.now)

@@ -1,14 +1,17 @@
 """Training under simulated time: real gradients of a real task, the clock of a simulation.
 
-A chunk's update is a function of the model, the chunk and the seed alone: every device that holds the chunk
-makes the same one. So one engine stands for the whole fleet: it takes a chunk to its target the first time
-that any device has finished it, and mixes the codewords of all. Nothing is left out by that, not a bit of
-the result: the sum is made of the same codewords, in the order in which they would have arrived.
+In coded work a chunk's update is a function of the model, the chunk and the seed alone: every device that
+holds the chunk makes the same one. So one engine stands for the whole fleet: it takes a chunk to its target
+the first time that any device has finished it, and mixes the codewords of all. Nothing is left out by that,
+not a bit of the result: the sum is made of the same codewords, in the order in which they would have arrived.
+In local work every device has an engine of its own, which is taken to as many steps as the clock allows; a
+device that dies without its work loses it.
 
     trained = train(Job(task, config, weather))
     [(point.seconds, point.metrics["accuracy"]) for point in trained.points]
 
-All devices can load all chunks; a chunk's work goes with its samples, a unit being a device's equal share.
+All devices can load all chunks; what a device holds, the placement says. In coded work a chunk's work goes
+with its samples, a unit being a device's equal share; in local work a round's steps are a unit.
 
 May import: train, run and below.
 """
@@ -17,21 +20,33 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final, Protocol
 
 import numpy as np
 
-from fedgc.codes import block_size
+from fedgc.codes import Wire, block_size, pack, rounding, unpack
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.history import RoundRow
-from fedgc.messages import Add, Continue, Failed, Held, Mix, Progress, Take, Work
+from fedgc.messages import (
+    Add,
+    Continue,
+    Failed,
+    Held,
+    Progress,
+    Repair,
+    Report,
+    Reveal,
+    Take,
+    Work,
+)
 from fedgc.replay import UNCONTENDED, Finding, Line, Terms, Under, Weather, World
 from fedgc.run import Append, Apply, Run
 from fedgc.task import Task
 from fedgc.train import CommonModel, Engine, ServerOptimiser, Vector
 
-FLEET = "fleet"  # the one engine's name
+FLEET: Final = "fleet"  # the one engine's name
+MODELS_KEPT: Final = 4  # common models from which a device that hears late may begin
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +81,34 @@ class Trained:
 
     points: tuple[Point, ...]
     model: Vector = field(repr=False)
+
+
+class Engines(Protocol):
+    """Whoever trains; a world's witness as well."""
+
+    def begin(self, work: Work) -> None:
+        """A device was given this work."""
+
+    def carry_on(self, work: Continue) -> None:
+        """A device goes on from a round that was not exchanged."""
+
+    def finding(self, chunk: int, target: int) -> Finding:
+        """Return what a device finds that takes this chunk to that many steps."""
+
+    def reached(self, device: str, steps: int) -> Finding:
+        """Return what this device finds in local work that has come to so many steps."""
+
+    def lost(self, device: str) -> None:
+        """A device has lost its state."""
+
+    def load(self, version: int, model: Vector) -> None:
+        """There is a new common model."""
+
+    def sent(self, told: Reveal | Repair) -> Vector:
+        """Return what a device sends that was told this."""
+
+    def close(self) -> None:
+        """Forget everything."""
 
 
 class OneForAll:
@@ -105,6 +148,20 @@ class OneForAll:
     def lost(self, device: str) -> None:
         """What one device loses, another would make again: nothing is lost here."""
 
+    def load(self, version: int, model: Vector) -> None:
+        """Keep the new common model."""
+        self.engine.load(version, model)
+
+    def sent(self, told: Reveal | Repair) -> Vector:
+        """Mix the codeword, whoever sends it."""
+        if told.mix is None:
+            raise EdgeFailed(f"training: {told.device} was asked for no mix, needed coded work")
+        return self.engine.codeword(told.mix)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self.engine.close()
+
     def _trained(self, chunk: int) -> Finding:
         if self._work is None:
             raise BadSetting(f"training: chunk {chunk} was finished before any work was given")
@@ -118,6 +175,100 @@ class OneForAll:
         raise EdgeFailed(f"training: chunk {chunk} came to no end")
 
 
+class OneForEach:
+    """An engine for every device of local work; what it trains on, the plan says."""
+
+    def __init__(self, job: "Job", folder: Path) -> None:
+        self._job, self._folder = job, folder
+        self._models: dict[int, Vector] = {}
+        self._engines: dict[str, Engine] = {}
+        self._found: dict[str, tuple[int, Finding]] = {}  # steps since the common model, and what they gave
+
+    def begin(self, work: Work) -> None:
+        """Let the device's engine take its work up."""
+        engine = self._engine(work.device)
+        versions = (work.version - 1, work.version) if work.common_steps else (work.version,)
+        for version in versions:
+            if version in self._models:
+                engine.load(version, self._models[version])
+        engine.handle(work)
+        reached = max((each.reached for each in engine.kept()), default=0)
+        if not reached:
+            self._found.pop(work.device, None)
+
+    def carry_on(self, work: Continue) -> None:
+        """Let it go on."""
+        self._engine(work.device).handle(work)
+
+    def finding(self, chunk: int, target: int) -> Finding:
+        """Refuse: no chunk is trained by itself."""
+        raise EdgeFailed(f"training: chunk {chunk} was taken to {target} steps, needed local work")
+
+    def reached(self, device: str, steps: int) -> Finding:
+        """Train as far as the clock says."""
+        at, found = self._found.get(device, (0, Finding()))
+        if at < steps:
+            engine = self._engine(device)
+            report = _stepped(engine, steps - at)
+            found = Finding(report.samples, report.squared_norm, report.loss)
+            self._found[device] = (steps, found)
+        return found
+
+    def lost(self, device: str) -> None:
+        """Forget all that the device did."""
+        if device in self._engines:
+            self._engines.pop(device).close()
+        self._found.pop(device, None)
+
+    def load(self, version: int, model: Vector) -> None:
+        """Keep the new common model, and the few before it from which somebody may still begin."""
+        self._models = {old: each for old, each in self._models.items() if old > version - MODELS_KEPT}
+        self._models[version] = model
+
+    def sent(self, told: Reveal | Repair) -> Vector:
+        """Return the device's update as the server reads it off the wire."""
+        if isinstance(told, Repair):
+            raise EdgeFailed(f"training: {told.device} was asked for a repair, needed local work")
+        _, update = self._engine(told.device).update(told)
+        if update is None:
+            raise EdgeFailed(f"training: {told.device} sent an update without steps")
+        return _over(update, Wire(told.wire), told)
+
+    def close(self) -> None:
+        """Forget everything."""
+        for engine in self._engines.values():
+            engine.close()
+
+    def _engine(self, device: str) -> Engine:
+        if device not in self._engines:
+            task, config = self._job.task, self._job.config
+            self._engines[device] = Engine(
+                task, config, clock=float, rest=lambda _: None, spill_dir=self._folder
+            )
+        return self._engines[device]
+
+
+def _stepped(engine: Engine, steps: int) -> Report:
+    """Take so many steps of local work; return what its device would report then."""
+    said = None
+    for _ in range(steps):
+        said = engine.step()
+        if isinstance(said, Failed):
+            raise EdgeFailed(f"training: {said.reason}")
+    report = said if isinstance(said, Report) else engine.standing()
+    if report is None:
+        raise EdgeFailed(f"training: saw no local work after {steps} steps, needed some")
+    return report
+
+
+def _over(update: Vector, wire: Wire, told: Reveal) -> Vector:
+    """Return a vector as it comes off the wire."""
+    if wire is Wire.FLOAT32:
+        return update
+    sent = pack(update, wire, rounding(told.round, told.attempt, told.device))
+    return unpack(sent, wire, update.size)
+
+
 class _Training:
     """One run: the machine, the clock, the engine, the sum."""
 
@@ -127,20 +278,23 @@ class _Training:
         self._optimiser = ServerOptimiser(job.config, self._common.parameters)
         self.model = self._common.first()
         self._sum = np.zeros(self._common.size)
-        self._fleet = OneForAll(job.task, job.config, folder)
-        self._fleet.engine.load(0, self.model)
+        job.task.allow(job.config.placement)
+        local = job.config.work == "local"
+        self._fleet: Engines = OneForEach(job, folder) if local else OneForAll(job.task, job.config, folder)
+        self._fleet.load(0, self.model)
         self._metrics: Mapping[str, float] = {}
         self.points: list[Point] = []
-        held = self._fleet.engine.holds()
+        held = tuple(Held(name, samples) for name, samples in job.task.sizes().items())
         self._world = self._made(held)
         self._run = Run(job.config, now=0.0, size=self._common.size)
 
     def _made(self, held: tuple[Held, ...]) -> World:
         weather = self._job.weather
         devices, samples = weather[0].devices, sum(each.samples for each in held)
-        units = [each.samples * devices / samples for each in held]
+        local = self._job.config.work == "local"
+        units = [1.0] if local else [each.samples * devices / samples for each in held]
         nature = Under(lambda number: weather[number - 1], units)
-        terms = Terms(self._job.config.local_steps, 4 * self._common.size, self._job.line)
+        terms = Terms(self._job.config.round_steps, 4 * self._common.size, self._job.line)
         return World([f"device {at}" for at in range(devices)], nature, terms, held, self._fleet)
 
     def run(self) -> None:
@@ -151,7 +305,7 @@ class _Training:
         try:
             self._world.run(self._run, given, lambda: self._run.finished, self._heed)
         finally:
-            self._fleet.engine.close()
+            self._fleet.close()
 
     def _heed(self, output: object) -> None:
         if isinstance(output, Add):
@@ -163,10 +317,7 @@ class _Training:
             self.points.append(Point(self._world.now, output.row, self._world.sent, self._metrics))
 
     def _add(self, add: Add) -> None:
-        mix = self._world.asked[add.device, add.attempt]
-        if not isinstance(mix, Mix):
-            raise EdgeFailed(f"training: {add.device} sent a vector without a mix, needed coded work")
-        codeword = self._fleet.engine.codeword(mix)
+        codeword = self._fleet.sent(self._world.asked[add.device, add.attempt])
         length = block_size(self._sum.size, len(add.weights))
         for block, weight in enumerate(add.weights):
             target = self._sum[block * length : (block + 1) * length]
@@ -175,7 +326,7 @@ class _Training:
     def _apply(self, apply: Apply) -> None:
         mean = (self._sum / apply.weight).astype(np.float32)
         self.model = self._optimiser.apply(self.model, mean)
-        self._fleet.engine.load(apply.version, self.model)
+        self._fleet.load(apply.version, self.model)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:
             self._metrics = self._common.evaluate(self.model)

@@ -56,7 +56,7 @@ def classification(
         return figures(module, *table.rows(held_out))
 
     sizes = {chunk: len(indices) for chunk, indices in rows.items()}
-    return Task(model=model, chunks=sizes, load=load, loss=cross_entropy, evaluate=evaluate)
+    return Task(model=model, chunks=sizes, load=load, loss=cross_entropy, evaluate=evaluate, may_move=True)
 
 
 def split(labels: NDArray[np.int64]) -> tuple[Indices, Indices]:

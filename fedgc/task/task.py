@@ -14,7 +14,7 @@ from numbers import Integral
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fedgc.errors import BadTask
+from fedgc.errors import BadSetting, BadTask
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -33,7 +33,10 @@ class Task:
                what torch's default collation makes of the dataset's items.
     evaluate   module, in evaluation mode and without gradients -> named figures. It runs on the server
                alone; without it nothing is evaluated.
-    optimiser  (parameters, learning rate) -> the optimiser of the local steps; without it plain SGD.
+    optimiser  (parameters, learning rate) -> the optimiser of the local steps; without it plain SGD. Its
+               steps must be proportional to that rate.
+    may_move   whether chunks may be loaded on any device of the run that can: without it local work leaves
+               data where it is.
 
     >>> Task(model=list, chunks={"north": 0}, load=str, loss=max)
     Traceback (most recent call last):
@@ -47,6 +50,7 @@ class Task:
     loss: Callable[["nn.Module", Any], "Tensor"]
     evaluate: Callable[["nn.Module"], Mapping[str, float]] | None = None
     optimiser: Callable[[Iterable["Tensor"], float], "Optimizer"] | None = None
+    may_move: bool = False
 
     def __post_init__(self) -> None:
         for name in ("model", "load", "loss"):
@@ -58,6 +62,13 @@ class Task:
             _checked(self.chunks)
         else:
             _callable("chunks", self.chunks, "a mapping from names to sample counts, or a function")
+
+    def allow(self, placement: str) -> None:
+        """Raise BadSetting where local work would be shared out in a way that this task's data may not be."""
+        if placement != "private" and not self.may_move:
+            raise BadSetting(
+                f"setting placement: saw {placement}, needed private: the task's data may not move (may_move)"
+            )
 
     def sizes(self) -> Mapping[str, int]:
         """Return the sample count of every chunk that this machine can load, by name."""

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.utils.data import TensorDataset, default_collate
+from torch.utils.data import ConcatDataset, TensorDataset, default_collate
 
 from fedgc.errors import TaskFailed
 from fedgc.train.chance import key, permutation
@@ -52,6 +52,12 @@ class Columns:
         index = onto(torch.tensor(rows), self._device)
         return tuple(column[index] for column in self._columns)
 
+    @classmethod
+    def together(cls, parts: Sequence["Columns"]) -> "Columns":
+        """Return the samples of several chunks as one."""
+        columns = zip(*(part._columns for part in parts), strict=True)
+        return cls([torch.cat(each) for each in columns], parts[0]._device)
+
 
 class Items:
     """A map-style dataset, asked for each item anew."""
@@ -66,6 +72,27 @@ class Items:
     def batch(self, rows: Rows) -> Any:  # noqa: ANN401
         """Return these items, collated."""
         return _moved(default_collate([self._dataset[row] for row in rows.tolist()]), self._device)
+
+    @classmethod
+    def together(cls, parts: Sequence["Items"]) -> "Items":
+        """Return the samples of several chunks as one."""
+        return cls(ConcatDataset([part._dataset for part in parts]), parts[0]._device)
+
+
+def together(parts: Sequence[Samples]) -> Samples:
+    """Return the samples of several chunks as one, in this order; raise TaskFailed where that cannot be."""
+    if len(parts) == 1:
+        return parts[0]
+    tensors = [part for part in parts if isinstance(part, Columns)]
+    if len(tensors) == len(parts):
+        try:
+            return Columns.together(tensors)
+        except (ValueError, RuntimeError) as error:  # another number of columns, or other shapes
+            raise TaskFailed(f"load() gave chunks that do not go together: {error}") from error
+    items = [part for part in parts if isinstance(part, Items)]
+    if len(items) < len(parts):
+        raise TaskFailed("load() gave tensors for some chunks and datasets for others, needed one kind")
+    return Items.together(items)
 
 
 def samples_of(loaded: object, device: torch.device) -> Samples:

@@ -10,6 +10,10 @@ target; `Close` that frees forgets them. A trajectory belongs to (model version,
 another version or with another seed forgets the earlier ones. Commands of another round are refused, save
 `Close`, of which a late one changes nothing.
 
+In local work (`Work.kind`) there is one trajectory, number WHOLE, over all chunks that the work names. It
+stops at the target, reports, and waits; `update` stops it wherever it is. Its steps are numbered through the
+whole run, so that its batches go on from one common model to the next.
+
 Where it is given a folder (`last_in`), what it has finished outlives its process: a chunk that took long is
 written as soon as it is finished, all of them by `keep`; a later engine takes up what lies there. It counts
 only if the model that it started from is the one that is loaded again.
@@ -30,16 +34,32 @@ from typing import Final, assert_never
 
 import numpy as np
 
+from fedgc.codes import Wire
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, FedgcError
-from fedgc.messages import Close, Continue, Failed, Held, Kept, Mix, Progress, Skip, Take, Work
+from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, FedgcError, TaskFailed
+from fedgc.messages import (
+    Close,
+    Continue,
+    Failed,
+    Held,
+    Kept,
+    Mix,
+    Progress,
+    Report,
+    Reveal,
+    Skip,
+    Take,
+    Work,
+)
 from fedgc.task import Task
 from fedgc.train.chance import key
 from fedgc.train.flat import Vector, check_vector
 from fedgc.train.lasting import About, Lasting, digest_of
+from fedgc.train.lead import lead_of, squared_way
 from fedgc.train.shelf import Shelf
-from fedgc.train.trainer import Trainer
-from fedgc.train.update import Measure, measure, mixed
+from fedgc.train.together import WHOLE, Rest, names, numbers, title, with_rest
+from fedgc.train.trainer import Pass, Trainer
+from fedgc.train.update import Measure, measure, mixed, update_of
 
 MEGABYTE: Final = 1_000_000
 LONGEST_REASON: Final = 400  # characters of a task's exception that travel
@@ -56,6 +76,7 @@ class Trajectory:
     reached: int = 0
     seconds: float = 0.0
     losses: float = 0.0
+    led: float = 0.0
     measured: Measure | None = None  # at the target it last reached
 
 
@@ -77,6 +98,7 @@ class Engine:
     ) -> None:
         if not (math.isfinite(pace_s) and pace_s >= 0):
             raise BadSetting(f"setting pace_s: saw {pace_s!r}, needed seconds, 0 or more")
+        self._config = config
         self._trainer = Trainer(task, config)
         self._shelf = Shelf(config.memory_mb * MEGABYTE, spill_dir)
         self._clock, self._rest, self._pace_s = clock, rest, pace_s
@@ -85,6 +107,8 @@ class Engine:
         self._work: Work | None = None  # with the round and target of the last Continue
         self._way: tuple[int, int] | None = None  # version and seed of the trajectories
         self._origin = ""  # digest of their model, where they were taken up from an earlier process
+        self._lead: Vector | None = None  # the common part of every step
+        self._rounded: Rest | None = None  # what rounding has cost
         self._names: dict[int, str] = {}
         self._trajectories: dict[int, Trajectory] = {}
         self._queue: deque[int] = deque()
@@ -98,6 +122,7 @@ class Engine:
     def last_in(self, lasting: Lasting) -> None:
         """Take up what an earlier process left there, and leave there what a later one may take up."""
         self._lasting = lasting
+        self._rounded = lasting.rest()
         for chunk, (about, saved) in lasting.found().items():
             try:
                 check_vector(saved.vector, self._trainer.flat.size)
@@ -105,7 +130,7 @@ class Engine:
                 lasting.drop(chunk)  # its work can be done again
                 continue
             self._trajectories[chunk] = Trajectory(
-                about.name, about.samples, about.reached, about.seconds, about.losses
+                about.name, about.samples, about.reached, about.seconds, about.losses, about.led
             )
             for lost in self._shelf.put(chunk, saved):
                 self._trajectories.pop(lost, None)
@@ -122,7 +147,8 @@ class Engine:
             self._forget()  # a server that went back to a checkpoint made this version anew
             self._work = None
         working = self._work.version if self._work else version
-        self._models = {old: model for old, model in self._models.items() if old == working}
+        needed = {working, version - 1} if self._config.alpha < 1 else {working}
+        self._models = {old: model for old, model in self._models.items() if old in needed}
         self._models[version] = vector.copy()
 
     def handle(self, command: Order) -> None:
@@ -153,7 +179,7 @@ class Engine:
             return False
         return self._waits or (self._current is None and not self._queue)
 
-    def step(self) -> Progress | Failed | None:
+    def step(self) -> Progress | Report | Failed | None:
         """Do one micro-batch step, or report; return what is to be said, if anything."""
         if self._failures:
             return self._failures.popleft()
@@ -174,6 +200,35 @@ class Engine:
                 raise BadMessage(f"codeword: chunk {chunk} is at step {reached}, needed {work.target}")
         ends = [(self._shelf.vector(chunk), self._trajectories[chunk].samples) for chunk in mix.chunks]
         return mixed(self._models[work.version], ends, mix)
+
+    def standing(self) -> Report | None:
+        """Return how far local work is that has not come to its target."""
+        if self._work is None or self._work.kind != "local" or self.idle:
+            return None
+        self._set_aside()
+        self._queue.appendleft(WHOLE)
+        return self._report(self._work)
+
+    def update(self, command: Reveal) -> tuple[Report, Vector | None]:
+        """Stop local work where it is; return how far it came, and the way from there to the model before.
+
+        There is no such way where there are no steps.
+        """
+        work = self._this_round(command)
+        if work.kind != "local":
+            raise BadMessage(f"{command!r}: needed a mix, this is coded work")
+        self._set_aside()
+        self._queue.clear()
+        self._waits = False
+        report = self._report(work)
+        if not report.steps:
+            return report, None
+        way = update_of(self._models[work.version], self._shelf.vector(WHOLE), 1)
+        wire = Wire(command.wire)
+        if wire is not Wire.FLOAT32:
+            stamp = (command.round, command.attempt, command.device)
+            way, self._rounded = with_rest(way, wire, stamp, self._rounded)
+        return report, way
 
     # ---- what it tells
 
@@ -196,21 +251,25 @@ class Engine:
         if self._way is None:
             return ()
         return tuple(
-            Kept(self._way[0], chunk, each.reached, each.measured.sketch if each.measured else ())
+            Kept(self._way[0], number, each.reached, each.measured.sketch if each.measured else ())
             for chunk, each in sorted(self._trajectories.items())
             if each.reached
+            for number in (numbers(each.name) if chunk == WHOLE else (chunk,))
         )
 
     def keep(self) -> tuple[Failed, ...]:
         """Write down all there is for a later process; tell what the disk did not take."""
         self._set_aside()
         failed = []
+        if self._rounded is not None and self._lasting is not None:
+            with suppress(EdgeFailed):  # rounding then costs a little
+                self._lasting.put_rest(self._rounded)
         for chunk in list(self._trajectories):
             try:
                 self._write_down(chunk)
             except EdgeFailed as error:
                 device, round_ = (self._work.device, self._work.round) if self._work else ("?", 0)
-                failed.append(Failed(0.0, device, round_, str(error)[:LONGEST_REASON], (chunk,)))
+                failed.append(Failed(0.0, device, round_, str(error)[:LONGEST_REASON], _named(chunk)))
         return tuple(failed)
 
     def close(self) -> None:
@@ -230,28 +289,44 @@ class Engine:
         if self._way is not None and self._way != (work.version, work.seed):
             self._forget()
         self._way = (work.version, work.seed)
-        self._models = {version: model for version, model in self._models.items() if version >= work.version}
-        names = dict(work.names)
+        self._lead = self._led(work)
+        self._trainer.follow(self._lead)
+        oldest = work.version - (self._config.alpha < 1)
+        self._models = {version: model for version, model in self._models.items() if version >= oldest}
+        named = {WHOLE: title(dict(work.names))} if work.kind == "local" else dict(work.names)
         for chunk, trajectory in list(self._trajectories.items()):
             # Beyond the target is as useless as another chunk: the sum needs the same steps of every holder.
-            if names.get(chunk) != trajectory.name or trajectory.reached > work.target:
+            beyond = trajectory.reached > work.target and chunk != WHOLE
+            if named.get(chunk) != trajectory.name or beyond:
                 self._drop(chunk)
-        self._names = names
+        self._names = named
         self._start_round(work, work.order)
 
     def _continue(self, command: Continue) -> None:
         work = self._begun(command)
         unknown = set(command.order) - set(self._names)
-        if unknown:
+        if unknown and work.kind != "local":
             raise BadMessage(f"continue: saw chunks {sorted(unknown)}, which no work has named")
         if command.target < work.target:
             raise BadMessage(f"continue: saw target {command.target}, needed at least {work.target}")
         self._set_aside()
         self._start_round(replace(work, round=command.round, target=command.target), command.order)
 
+    def _led(self, work: Work) -> Vector | None:
+        """Return the lead of this work; copies of a chunk are only the same where all have the same lead."""
+        steps = (work.first_step, work.common_steps)
+        lead = lead_of(self._config, self._models, work.version, self._trainer.flat.parameters, steps)
+        lacks = lead is None and work.common_steps and work.version - 1 not in self._models
+        if lacks and self._config.alpha < 1 and work.kind == "coded":
+            raise BadMessage(
+                f"work of round {work.round}: needed model version {work.version - 1} as well, by which "
+                "shared momentum leads"
+            )
+        return lead
+
     def _start_round(self, work: Work, order: tuple[int, ...]) -> None:
         self._work = work
-        self._queue = deque(order)
+        self._queue = deque((WHOLE,) if order and work.kind == "local" else order)
         self._again.clear()
         self._waits = False
 
@@ -287,25 +362,34 @@ class Engine:
             return self._again.popleft()
         return self._queue.popleft() if self._current is None else self._current
 
-    def _advance(self, chunk: int, work: Work) -> Progress | None:
+    def _advance(self, chunk: int, work: Work) -> Progress | Report | None:
+        sources = names(self._names[chunk]) if chunk == WHOLE else (self._names[chunk],)
         if chunk == self._current:
             began = self._clock()
-        elif self._reached(chunk) == work.target:
+        elif self._reached(chunk) >= work.target:
             return self._finished(chunk, work)
         else:
-            samples = self._trainer.load(self._names[chunk])  # once; no part of the chunk's time
+            samples = self._trainer.load(sources)  # once; no part of the chunk's time
             began = self._clock()
             self._open(chunk, samples, work)
         trajectory = self._trajectories[chunk]
-        way = (work.seed, work.version, chunk)
-        trajectory.losses += self._trainer.step(trajectory.name, way, trajectory.reached)
+        this = self._pass(chunk, trajectory.reached, work)
+        trajectory.losses += self._trainer.step(sources, this)
         trajectory.reached += 1
+        trajectory.led += this.share if self._lead is not None else 0.0
         trajectory.measured = None
         trajectory.seconds += self._pause(began)
         if trajectory.reached < work.target:
             return None
         self._set_aside()
         return self._finished(chunk, work) if chunk in self._trajectories else None
+
+    def _pass(self, chunk: int, reached: int, work: Work) -> Pass:
+        at = work.first_step + reached
+        share = self._config.rate_share(at)
+        if chunk == WHOLE:
+            return Pass((work.seed, work.device), at, share)
+        return Pass((work.seed, work.version, chunk), reached, share)
 
     def _open(self, chunk: int, samples: int, work: Work) -> None:
         saved = self._shelf.take(chunk)
@@ -324,7 +408,9 @@ class Engine:
         self._rest(self._pace_s - worked)
         return self._clock() - began
 
-    def _finished(self, chunk: int, work: Work) -> Progress:
+    def _finished(self, chunk: int, work: Work) -> Progress | Report:
+        if chunk == WHOLE:
+            return self._report(work)
         trajectory, start = self._trajectories[chunk], self._models[work.version]
         if trajectory.measured is None:
             signs = key(
@@ -348,6 +434,20 @@ class Engine:
             sketch=trajectory.measured.sketch,
         )
 
+    def _report(self, work: Work) -> Report:
+        """Tell how far local work is, and what the gate weighs."""
+        at = self._trajectories.get(WHOLE, Trajectory(self._names[WHOLE], 0))
+        samples = sum(self._trainer.sizes[name] for name in names(at.name))
+        squared_norm = self._trainer.squared_gradient
+        if at.reached and self._config.chosen_gate != "relative-change":
+            parameters, lead = self._trainer.flat.parameters, self._lead
+            start, now = self._models[work.version][:parameters], self._shelf.vector(WHOLE)[:parameters]
+            squared_norm = squared_way(start, now, lead, at.led)
+        if not math.isfinite(squared_norm):
+            raise TaskFailed(f"the squared norm is {squared_norm}, needed a finite number")
+        loss = at.losses / at.reached if at.reached else 0.0
+        return Report(0.0, work.device, work.round, at.reached, samples, at.seconds, squared_norm, loss)
+
     def _give_up(self, chunk: int, work: Work, error: Exception) -> Failed:
         step = min(self._reached(chunk) + 1, work.target)
         said = str(error).strip().split("\n")[0]
@@ -355,11 +455,12 @@ class Engine:
         if chunk == self._current:
             self._current = None
         self._drop(chunk)
-        self._fail(chunk, work, f"chunk {chunk} ({self._names[chunk]}), step {step}: {what}")
+        where = "local work" if chunk == WHOLE else f"chunk {chunk} ({self._names[chunk]})"
+        self._fail(chunk, work, f"{where}, step {step}: {what}")
         return self._failures.pop()
 
     def _fail(self, chunk: int, work: Work, reason: str) -> None:
-        self._failures.append(Failed(0.0, work.device, work.round, reason[:LONGEST_REASON], (chunk,)))
+        self._failures.append(Failed(0.0, work.device, work.round, reason[:LONGEST_REASON], _named(chunk)))
 
     # ---- what is kept
 
@@ -368,7 +469,7 @@ class Engine:
             raise BadMessage(f"{message!r}: saw no work before it, needed some")
         return self._work
 
-    def _this_round(self, command: Skip | Take) -> Work:
+    def _this_round(self, command: Skip | Take | Reveal) -> Work:
         work = self._begun(command)
         if command.round != work.round:
             raise BadMessage(f"{command!r}: needed round {work.round}")
@@ -397,7 +498,16 @@ class Engine:
         if not origin:
             origin = self._origin = digest_of(self._models[version])
         about = About(
-            version, origin, seed, chunk, each.name, each.samples, each.reached, each.seconds, each.losses
+            version,
+            origin,
+            seed,
+            chunk,
+            each.name,
+            each.samples,
+            each.reached,
+            each.seconds,
+            each.losses,
+            each.led,
         )
         self._lasting.put(about, self._shelf.saved(chunk))
 
@@ -416,3 +526,8 @@ class Engine:
         self._way, self._origin = None, ""
         if self._lasting is not None:
             self._lasting.clear()
+
+
+def _named(chunk: int) -> tuple[int, ...]:
+    """Return the chunks that a failure names: all of local work fails together, and that is said by none."""
+    return () if chunk == WHOLE else (chunk,)

@@ -79,6 +79,13 @@ class FlatModel:
                     tensor.copy_(onto(torch.tensor(part), tensor.device))
                 first += tensor.numel()
 
+    def parts(self, vector: Vector) -> tuple[Tensor, ...]:
+        """Return a vector of the parameters alone, cut and shaped as they are, where they are."""
+        check_vector(vector, self.parameters)
+        flat = onto(torch.tensor(vector), self._tensors[0].device)
+        cut = torch.split(flat, [tensor.numel() for tensor in self.trainable])
+        return tuple(part.view(tensor.shape) for tensor, part in zip(self.trainable, cut, strict=True))
+
     def read_unsent(self) -> list[Tensor]:
         """Return copies, on the CPU, of the buffers that are not in the vector."""
         return [tensor.detach().to("cpu", copy=True) for tensor in self._unsent]

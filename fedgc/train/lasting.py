@@ -8,7 +8,7 @@ but it cannot run code. What cannot be read counts as not there, for its work ca
 The folder belongs to one device and one set of settings that shape its training; whoever opens it sees to
 that, and to it that no two processes use it at once.
 
-May import: errors; flat, shelf of this room.
+May import: errors; flat, shelf, together of this room.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ import torch
 from fedgc.errors import EdgeFailed
 from fedgc.train.flat import Vector
 from fedgc.train.shelf import Saved
+from fedgc.train.together import Rest
 
 MODELS_KEPT: Final = 2  # the newest, and the one before it: a device may still be asked for its work from it
 
@@ -42,6 +43,7 @@ class About:
     reached: int
     seconds: float
     losses: float
+    led: float  # steps that shared momentum led, each by its share of the learning rate
 
 
 def digest_of(vector: Vector) -> str:
@@ -89,6 +91,24 @@ class Lasting:
         """Forget every trajectory; models stay."""
         for chunk in list(self._known):
             self.drop(chunk)
+
+    # ---- what rounding has cost
+
+    def put_rest(self, rest: Rest) -> None:
+        """Keep what the next update must make good, or raise EdgeFailed."""
+        parts = {"before": torch.from_numpy(rest.before), "after": torch.from_numpy(rest.after)}
+        self._write(self._folder / "rest.pt", {"stamp": list(rest.stamp), **parts})
+
+    def rest(self) -> Rest | None:
+        """Return what was kept, if it can be read."""
+        read = _read(self._folder / "rest.pt")
+        try:
+            number, attempt, device = read["stamp"]
+            return Rest(
+                (number, attempt, device), *(np.array(read[name].numpy()) for name in ("before", "after"))
+            )
+        except (TypeError, KeyError, AttributeError, ValueError):
+            return None
 
     # ---- models
 

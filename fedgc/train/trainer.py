@@ -4,11 +4,15 @@ A trajectory is a chunk's way from a common model. Each starts from the common v
 from a fresh optimiser; a step depends on (seed, version, chunk, step) and the trajectory's own state alone.
 So it does not matter in which order chunks are worked on, how often one is set aside, or who does it.
 
-May import: config, errors, task; chance, data, devices, dropout, flat, shelf of this room.
+The learning rate follows the run's schedule; where there is shared momentum, the module's own step is taken
+at alpha times the rate, and the lead added to it (lead.py).
+
+May import: config, errors, task; chance, data, devices, dropout, flat, lead, shelf of this room.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import torch
@@ -18,13 +22,22 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadTask, TaskFailed
 from fedgc.task import Task
 from fedgc.train.chance import key, seeded
-from fedgc.train.data import Samples, batch_rows, samples_of
+from fedgc.train.data import Samples, batch_rows, samples_of, together
 from fedgc.train.devices import autocast, choose, repeatable
 from fedgc.train.dropout import same_dropout
 from fedgc.train.flat import FlatModel, Vector
 from fedgc.train.shelf import Saved
 
 Made = TypeVar("Made")
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """Which step: number `step` (from 0) of what `way` names, at a share of the full learning rate."""
+
+    way: tuple[int | str, ...]
+    step: int
+    share: float = 1.0
 
 
 def fresh(task: Task, config: RunConfig) -> FlatModel:
@@ -47,20 +60,31 @@ class Trainer:
         self._first_unsent = self.flat.read_unsent()
         self._optimiser = self._new_optimiser()
         self.sizes = task.sizes()
-        self._loaded: dict[str, Samples] = {}
+        self.squared_gradient = 0.0  # of the last step, where the gate wants it
+        self._wants_gradient = config.work == "local" and config.chosen_gate == "relative-change"
+        self._rates = [float(group["lr"]) for group in self._optimiser.param_groups]
+        self._lead: Sequence[Tensor] | None = None
+        self._loaded: dict[tuple[str, ...], Samples] = {}
 
-    def load(self, name: str) -> int:
-        """Have the chunk's samples ready; return how many there are."""
-        if name not in self._loaded:
-            if name not in self.sizes:
-                raise TaskFailed(f"chunk {name!r} is not among the {len(self.sizes)} that can be loaded here")
-            samples = samples_of(self._task.load(name), self.device)
-            if len(samples) != self.sizes[name]:
-                raise TaskFailed(
-                    f"chunk {name!r}: load() gave {len(samples)} samples, chunks says {self.sizes[name]}"
-                )
-            self._loaded[name] = samples
-        return len(self._loaded[name])
+    def load(self, names: tuple[str, ...]) -> int:
+        """Have the samples of these chunks ready, together; return how many there are."""
+        if names not in self._loaded:
+            self._loaded[names] = together([self._chunk(name) for name in names])
+        return len(self._loaded[names])
+
+    def _chunk(self, name: str) -> Samples:
+        if name not in self.sizes:
+            raise TaskFailed(f"chunk {name!r} is not among the {len(self.sizes)} that can be loaded here")
+        samples = samples_of(self._task.load(name), self.device)
+        if len(samples) != self.sizes[name]:
+            raise TaskFailed(
+                f"chunk {name!r}: load() gave {len(samples)} samples, chunks says {self.sizes[name]}"
+            )
+        return samples
+
+    def follow(self, lead: Vector | None) -> None:
+        """From now on steps are led so."""
+        self._lead = None if lead is None else self.flat.parts(lead)
 
     def begin(self, start: Vector) -> None:
         """Start a trajectory from the common model."""
@@ -79,27 +103,39 @@ class Trainer:
         """Return the present trajectory; it shares nothing with what is trained next."""
         return Saved(self.flat.read(), self.flat.read_unsent(), _on_cpu(self._optimiser.state_dict()))
 
-    def step(self, name: str, way: tuple[int, int, int], step: int) -> float:
-        """Do step number `step` (from 0) of the chunk; `way` is (seed, version, chunk). Return its loss."""
-        samples = self._loaded[name]
-        rows = batch_rows(len(samples), self._config.batch_size, step, key(*way, "order"))
+    def step(self, names: tuple[str, ...], this: Pass) -> float:
+        """Do one step on these chunks together; return its loss."""
+        samples = self._loaded[names]
+        rows = batch_rows(len(samples), self._config.batch_size, this.step, key(*this.way, "order"))
         module = self.flat.module.train()
         self._optimiser.zero_grad(set_to_none=True)
-        with seeded(key(*way, step)), repeatable(self.device):
+        with seeded(key(*this.way, this.step)), repeatable(self.device):
             batch = samples.batch(rows)
             with same_dropout():  # around backward too: activation checkpointing runs forward again there
                 with autocast(self.device, self._config):
                     loss = self._task.loss(module, batch)
                 _check_loss(loss)
                 loss.backward()  # type: ignore[no-untyped-call]
-            self._optimiser.step()
+            self._move(this.share)
         value = loss.item()  # waits for the step on a device that works ahead, so that time is measured
         if not math.isfinite(value):
             raise TaskFailed(f"the loss is {value}, needed a finite number")
         return value
 
+    def _move(self, share: float) -> None:
+        if self._wants_gradient:
+            gradients = (each.grad for each in self.flat.trainable)
+            self.squared_gradient = sum(float(each.square().sum()) for each in gradients if each is not None)
+        for group, rate in zip(self._optimiser.param_groups, self._rates, strict=True):
+            group["lr"] = rate * share
+        self._optimiser.step()
+        if self._lead is not None:
+            with torch.no_grad():
+                for tensor, part in zip(self.flat.trainable, self._lead, strict=True):
+                    tensor.sub_(part, alpha=share)
+
     def _new_optimiser(self) -> torch.optim.Optimizer:
-        chosen, rate = self._task.optimiser, self._config.learning_rate
+        chosen, rate = self._task.optimiser, self._config.learning_rate * self._config.alpha
         if chosen is None:
             return torch.optim.SGD(self.flat.trainable, lr=rate)
         made = _made("optimiser", lambda: chosen(self.flat.trainable, rate))

@@ -10,7 +10,20 @@ import pytest
 
 from fedgc.errors import BadMessage, TaskFailed
 from fedgc.flower.work import Worker
-from fedgc.messages import Close, Codeword, Failed, Held, Joined, Mix, Progress, Reveal, Skip, Survivors, Work
+from fedgc.messages import (
+    Close,
+    Codeword,
+    Failed,
+    Held,
+    Joined,
+    Mix,
+    Progress,
+    Report,
+    Reveal,
+    Skip,
+    Survivors,
+    Work,
+)
 
 
 class PlainEngine:
@@ -23,6 +36,7 @@ class PlainEngine:
         self.models: dict[int, np.ndarray] = {}
         self.idle = True
         self.rests_s = 0.0
+        self.steps = 5
         self.error: Exception | None = None
 
     def holds(self) -> tuple[Held, ...]:
@@ -51,6 +65,10 @@ class PlainEngine:
         if self.error:
             raise self.error
         return np.full(-(-self._numbers // mix.blocks), 2.0, np.float32)
+
+    def update(self, command: Reveal) -> tuple[Report, np.ndarray | None]:
+        report = Report(0.0, command.device, command.round, self.steps, 8, 0.5, 1.0, 0.5)
+        return report, np.full(self._numbers, 3.0, np.float32) if self.steps else None
 
 
 @contextmanager
@@ -113,14 +131,29 @@ def test_what_the_engine_refuses_is_told_and_the_device_lives(link, error: Excep
         assert not ended
 
 
-@pytest.mark.parametrize("kind", ["unknown work", "masked work"])
-def test_work_of_another_kind_is_told_as_a_failure(link, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["reveal", "survivors"])
+def test_masked_work_is_told_as_a_failure(link, kind: str) -> None:
     with serving(link) as (_, device, _):
-        strange = (
-            Reveal(device, 1, 0, "local", None) if kind == "unknown work" else Survivors(device, 1, ("a",))
-        )
+        strange = Reveal(device, 1, 0, "masked", None) if kind == "reveal" else Survivors(device, 1, ("a",))
         link.listener.send(strange)
-        assert "coded work" in link.event(Failed).reason
+        assert "masked work" in link.event(Failed).reason
+
+
+def test_local_work_is_told_before_it_is_sent(link) -> None:
+    with serving(link) as (_, device, _):
+        link.listener.send(Reveal(device, 1, 0, "local", None))
+        assert link.event(Report).steps == 5
+        assert link.event(Codeword).size_bytes == 4 * link.numbers
+        assert (link.listener.take(device, 1, 0) == 3.0).all()
+
+
+def test_local_work_without_steps_sends_nothing(link) -> None:
+    with serving(link) as (engine, device, _):
+        engine.steps = 0
+        link.listener.send(Reveal(device, 1, 0, "local", None))
+        assert link.event(Report).steps == 0
+        link.listener.send(Reveal(device, 1, 1, "coded", Mix((0,), ((1.0,),))))
+        assert link.event().attempt == 1, "nothing was sent in between"
 
 
 def test_a_stopped_run_ends_the_session(link) -> None:

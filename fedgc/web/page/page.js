@@ -128,7 +128,7 @@ function showNow(now) {
   bar.setAttribute("aria-valuenow", done);
   bar.firstElementChild.style.width = `${all ? Math.min(100, (100 * done) / all) : 0}%`;
   const words = running
-    ? [`${now.covered} of ${now.chunks} chunks have a copy`, now.copies ? `${now.copies} aimed for` : "", `${now.present} of ${now.devices} devices here`]
+    ? [`${now.covered} of ${now.chunks} ${now.unit === "devices" ? "devices are done" : "chunks have a copy"}`, now.copies ? `${now.copies} aimed for` : "", `${now.present} of ${now.devices} devices here`]
     : [`${shown?.totals.rounds ?? 0} of ${shown?.totals.wanted ?? "–"} rounds`, now.ended ? `took ${seconds(now.ended - now.started)}` : "", now.reason];
   text("now-words", words.filter(Boolean).join(" · "));
   for (const [device, finished] of Object.entries(now.finished ?? {})) {

@@ -1,0 +1,196 @@
+"""Local work under simulated time, against plain loops: what is averaged, what a step is, what is lost."""
+
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.replay import working
+from fedgc.sim.training import Job, Trained, train
+from fedgc.task import Task
+from fedgc.train import CommonModel
+from fedgc.train.chance import key
+from fedgc.train.data import batch_rows
+
+SIZES = {f"c{at}": 8 + 4 * at for at in range(6)}
+SHARES = {"device 0": ("c0", "c1"), "device 1": ("c2", "c3"), "device 2": ("c4", "c5")}
+BATCH = 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def load(name):
+    generator = torch.Generator().manual_seed(int(name[1:]))
+    inputs = torch.randn(SIZES[name], 5, generator=generator)
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def accuracy(module):
+    inputs, labels = (torch.cat(parts) for parts in zip(*map(load, SIZES), strict=True))
+    return {"accuracy": float((module(inputs).argmax(1) == labels).float().mean())}
+
+
+TASK = Task(
+    model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss, evaluate=accuracy, may_move=True
+)
+
+
+def config(**changes) -> RunConfig:
+    values = {
+        "work": "local", "rounds": 6, "gate_every": 3, "gate": "every", "quorum": 1.0, "batch_size": BATCH,
+        "learning_rate": 0.3, "min_devices": 3, "shared_momentum": "off", "device": "cpu", "max_gap": 0,
+    }  # fmt: skip
+    return RunConfig(**{**values, **changes})
+
+
+def trained(settings: RunConfig, paces=(1.0, 1.0, 1.0), task: Task = TASK) -> Trained:
+    weather = (working([[pace] for pace in paces]),) * settings.rounds
+    return train(Job(task, settings, weather))
+
+
+def outcomes(of: Trained) -> list[str]:
+    return [point.row.outcome for point in of.points]
+
+
+def gradient(settings: RunConfig, model: np.ndarray, device: str, step: int) -> np.ndarray:
+    """The plain gradient of a device's batch of this step of the run."""
+    inputs, labels = (torch.cat(parts) for parts in zip(*map(load, SHARES[device]), strict=True))
+    rows = batch_rows(len(labels), BATCH, step, key(settings.seed, device, "order"))
+    weight = torch.tensor(model[:10].reshape(2, 5), requires_grad=True)
+    bias = torch.tensor(model[10:], requires_grad=True)
+    loss = nn.functional.cross_entropy(inputs[rows] @ weight.T + bias, labels[rows])
+    return np.concatenate([each.numpy().reshape(-1) for each in torch.autograd.grad(loss, (weight, bias))])
+
+
+def by_hand(settings: RunConfig, gaps: list[int]) -> np.ndarray:
+    """The obvious twin: devices walk alone, then models are averaged; FedCM where alpha is below 1."""
+    model = CommonModel(TASK, settings).first()
+    samples = {device: sum(SIZES[name] for name in names) for device, names in SHARES.items()}
+    common, begun = np.zeros_like(model), 0
+    for gap in gaps:
+        ends = []
+        for device in SHARES:
+            own = model.copy()
+            for step in range(begun, begun + gap):
+                rate = settings.learning_rate * settings.rate_share(step)
+                own -= rate * (
+                    settings.alpha * gradient(settings, own, device, step) + (1 - settings.alpha) * common
+                )
+            ends.append(own)
+        before, model = model, np.average(ends, axis=0, weights=list(samples.values())).astype(np.float32)
+        rates = [settings.learning_rate * settings.rate_share(step) for step in range(begun, begun + gap)]
+        common, begun = (before - model) / sum(rates), begun + gap
+    return model
+
+
+def test_relative_change_with_threshold_0_is_bulk_synchronous_training_step_for_step():
+    settings = config(gate="relative-change", gate_delta=0.0, gate_every=1, rounds=12)
+    done = trained(settings)
+    assert outcomes(done) == ["synced"] * 12
+    assert done.model == pytest.approx(by_hand(settings, [1] * 12), abs=1e-6)
+
+
+def test_relative_change_with_an_infinite_threshold_is_local_training():
+    settings = config(gate="relative-change", gate_delta=float("inf"))
+    done = trained(settings)
+    assert outcomes(done) == ["skipped"] * 5 + ["synced"]
+    assert done.points[-2].sent == 0
+    assert done.model == pytest.approx(by_hand(settings, [18]), abs=1e-6)
+
+
+@pytest.mark.parametrize("schedule", ["constant", "cosine"])
+def test_shared_momentum_is_fedcm_for_sgd_whatever_the_schedule(schedule):
+    settings = config(shared_momentum=0.3, schedule=schedule, gate_period=2, warmup_steps=2)
+    done = trained(settings)
+    assert outcomes(done) == ["skipped", "synced"] * 3
+    assert done.model == pytest.approx(by_hand(settings, [6, 6, 6]), abs=1e-5)
+
+
+def test_the_steps_of_a_slow_device_count_and_nobody_waits_for_it():
+    settings = config(quorum=0.6, patience=0.0, gate_every=8)
+    done = trained(settings, (1.0, 1.0, 4.0))
+    assert [[device.counted for device in point.row.devices] for point in done.points] == [[8, 8, 2]] * 6
+    assert done.points[-1].seconds == pytest.approx(6.0)
+    waited = trained(config(gate_every=8), (1.0, 1.0, 4.0))
+    assert waited.points[-1].seconds == pytest.approx(24.0)
+
+
+def test_a_straggler_goes_on_through_skipped_rounds():
+    done = trained(config(quorum=0.6, patience=0.0, gate_every=8, gate_period=3), (1.0, 1.0, 4.0))
+    assert [[device.counted for device in point.row.devices] for point in done.points[2::3]] == [
+        [24, 24, 6]
+    ] * 2
+    assert [point.row.discarded for point in done.points] == [0] * 6
+    assert sum(device.steps for point in done.points for device in point.row.devices) == 2 * (24 + 24 + 6)
+
+
+def test_a_device_that_lost_its_state_begins_again_with_no_steps():
+    settings = config(quorum=0.6, patience=0.0, gate_every=8, gate_period=2, rounds=4)
+    calm = working([[1.0], [1.0], [1.0]])
+    storm = replace(
+        calm, dies_s_w=np.array([np.inf, np.inf, 0.5]), returns_s_w=np.array([np.inf, np.inf, 0.75])
+    )
+    done = train(Job(TASK, settings, (calm, storm, calm, calm)))
+    assert [[device.counted for device in point.row.devices] for point in done.points[1::2]] == [
+        [16, 16, 2],
+        [16, 16, 16],
+    ]
+
+
+def test_few_bits_reach_what_many_reach():
+    plain = trained(config(rounds=20))
+    for bits, share in ((8, 0.25), (4, 0.125)):
+        short = trained(config(rounds=20, delta_bits=bits))
+        assert short.points[-1].sent == pytest.approx(plain.points[-1].sent * share)
+        assert np.linalg.norm(short.model - plain.model) < 0.02 * np.linalg.norm(plain.model)
+        assert (short.model != plain.model).any()
+
+
+@pytest.mark.parametrize("momentum", ["off", 0.1])
+def test_adam_learns_with_and_without_shared_momentum(momentum):
+    adam = replace(TASK, optimiser=lambda parameters, rate: torch.optim.Adam(parameters, lr=rate))
+    done = trained(config(rounds=25, learning_rate=0.05, shared_momentum=momentum), task=adam)
+    assert done.points[-1].metrics["accuracy"] > 0.85
+
+
+def test_a_drift_budget_of_rounds_is_kept_and_its_reason_is_told():
+    done = trained(config(rounds=40, gate="drift", gate_budget=0.2, shared_momentum=0.1, max_gap=32))
+    assert outcomes(done).count("synced") == 8
+    assert sum("drift" in point.row.reason for point in done.points) > 20
+
+
+def test_a_budget_in_megabytes_counts_models_updates_and_looks():
+    share, numbers, devices = 0.5, 12, 3
+    sync = devices * 2 * 4 * numbers
+    look = devices * 300
+    budget = (sync * 40 * share + look * 40) / 1e6
+    settings = config(rounds=40, gate="drift", gate_budget=budget, gate_budget_unit="megabytes", max_gap=32)
+    assert outcomes(trained(settings)).count("synced") == pytest.approx(20, abs=2)
+
+
+@pytest.mark.parametrize(
+    ("placement", "holders"), [("private", 1), ("shuffled-once", 1), ("scattered", 2), ("cyclic", 2)]
+)
+def test_data_is_placed_as_asked(placement, holders):
+    done = trained(config(rounds=1, placement=placement, replicas=2))
+    assert done.points[0].row.replicas == holders
+    assert done.points[0].row.outcome == "synced"
+
+
+def test_data_that_may_not_move_is_not_moved():
+    with pytest.raises(
+        BadSetting, match="placement: saw scattered, needed private: the task's data may not move"
+    ):
+        trained(config(placement="scattered", replicas=2), task=replace(TASK, may_move=False))

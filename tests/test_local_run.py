@@ -1,0 +1,175 @@
+"""A run of local work: the state of its gate, what that is told, what rounds are given, what a resume needs."""
+
+import json
+import math
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.messages import Codeword, Continue, Held, Joined, Report, Reveal, Work
+from fedgc.run import CHECK_BYTES, Append, Apply, Output, Run, RunState
+
+DEVICES = ("a", "b", "c", "d")
+SAMPLES = 10
+
+
+class Fleet:
+    """Devices that do their steps at once, each with a chunk of its own, and send what they are asked for."""
+
+    def __init__(self, resume: RunState | None = None, **settings: object) -> None:
+        values = {"work": "local", "rounds": 12, "quorum": 1.0, "min-devices": 4, "gate-every": 5}
+        self.config = RunConfig.read({**values, **settings})
+        self.run = Run(self.config, now=0.0, size=100, resume=resume)
+        self.now = 0.0
+        self.log: list[Output] = []
+        self.at: dict[str, tuple[int, int]] = {}
+        self.asked: list[str] = []
+        self.norms = dict.fromkeys(DEVICES, 1.0)
+        for device in DEVICES:
+            self.say(Joined(0.0, device, True, (Held(f"chunk {device}", SAMPLES),)))
+
+    def say(self, event: object) -> None:
+        outputs = self.run.handle(event)  # type: ignore[arg-type]
+        self.log += outputs
+        for output in outputs:
+            if isinstance(output, Work | Continue):
+                self.at[output.device] = (output.round, output.target)
+            elif isinstance(output, Reveal):
+                self.asked.append(output.device)
+
+    def report(self, device: str, steps: int | None = None) -> None:
+        number, target = self.at[device]
+        done = target if steps is None else steps
+        self.say(Report(self.now, device, number, done, SAMPLES, 0.1 * done, done * self.norms[device], 0.5))
+
+    def do_a_round(self) -> None:
+        number = self.run.number
+        self.now += 1.0
+        for device in DEVICES:
+            if self.run.number == number:
+                self.report(device)
+        while self.asked:
+            device = self.asked.pop(0)
+            self.report(device)
+            self.say(Codeword(self.now, device, number, 0, seconds=0.25, size_bytes=400))
+
+    def to_the_end(self) -> list[str]:
+        while not self.run.finished:
+            self.do_a_round()
+        return self.outcomes
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [each.row.outcome for each in self.log if isinstance(each, Append)]
+
+    def of(self, kind: type) -> list:
+        return [output for output in self.log if isinstance(output, kind)]
+
+
+def test_a_round_adds_its_steps_to_those_since_the_last_exchange():
+    fleet = Fleet(gate="every", **{"gate-period": 3})
+    assert fleet.to_the_end() == ["skipped", "skipped", "synced"] * 4
+    assert [work.target for work in fleet.of(Work)] == [5] * 16
+    assert {carry.target for carry in fleet.of(Continue)} == {10, 15}
+    assert [work.first_step for work in fleet.of(Work)[::4]] == [0, 15, 30, 45]
+    assert [apply.weight for apply in fleet.of(Apply)] == [4 * 15 * SAMPLES] * 4
+
+
+def test_the_steps_between_two_models_are_told_where_momentum_is_shared():
+    fleet = Fleet(gate="every", **{"gate-period": 2, "rounds": 6})
+    fleet.to_the_end()
+    assert [work.common_steps for work in fleet.of(Work)[::4]] == [0.0, 10.0, 10.0]
+    alone = Fleet(gate="every", **{"gate-period": 2, "rounds": 6, "shared-momentum": "off"})
+    alone.to_the_end()
+    assert {work.common_steps for work in alone.of(Work)} == {0.0}
+
+
+def test_the_gates_state_is_plain_json_and_a_resumed_run_decides_as_the_first_would_have():
+    settings = {"gate": "drift", "gate-budget": 0.3, "rounds": 20}
+    whole = Fleet(**settings)
+    first = Fleet(**settings)
+    while first.outcomes.count("synced") < 3:
+        first.do_a_round()
+    state = first.run.state()
+    assert isinstance(json.loads(state.gate), list)
+    again = Fleet(resume=state, **settings)
+    assert first.outcomes + again.to_the_end() == whole.to_the_end()
+    assert again.of(Work)[0].common_steps == state.common_steps > 0
+    assert again.of(Work)[0].first_step == state.first_step == 5 * len(first.outcomes)
+
+
+@pytest.mark.parametrize("norm", [math.nan, -1.0, math.inf])
+@pytest.mark.parametrize("gate", ["drift", "relative-change"])
+def test_a_device_whose_norm_is_no_length_has_no_say_and_is_named(norm, gate):
+    sound, broken = Fleet(gate=gate, rounds=8), Fleet(gate=gate, rounds=8)
+    broken.norms["b"] = norm
+    assert broken.to_the_end() == sound.to_the_end()
+    reasons = [append.row.reason for append in broken.of(Append)[:-1]]
+    assert all("left out: b" in reason for reason in reasons)
+
+
+def test_the_gate_is_told_what_an_exchange_and_a_look_cost():
+    fleet = Fleet(gate="every")
+    seen = []
+    step = fleet.run._gate.step
+
+    class Listening:
+        init = fleet.run._gate.init
+
+        @staticmethod
+        def step(state, reports):
+            seen.append(reports)
+            return step(state, reports)
+
+    fleet.run._gate = Listening()
+    fleet.do_a_round()
+    fleet.do_a_round()
+    first, second = seen
+    assert first.sync_bytes == second.sync_bytes == 4 * (400 + 400)
+    assert first.sync_seconds > 0
+    assert first.check_bytes == 4 * CHECK_BYTES
+    assert (first.rounds_left, second.rounds_left) == (11, 10)
+    assert first.learning_rate == fleet.config.learning_rate
+
+
+def test_the_last_round_is_always_exchanged():
+    fleet = Fleet(gate="relative-change", **{"gate-delta": math.inf, "max-gap": 0})
+    assert fleet.to_the_end() == ["skipped"] * 11 + ["synced"]
+
+
+def test_no_gap_is_longer_than_the_hard_limit():
+    fleet = Fleet(gate="relative-change", **{"gate-delta": math.inf, "max-gap": 4})
+    assert fleet.to_the_end() == ["skipped", "skipped", "skipped", "synced"] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"gate-budget": 0.0}, "setting gate_budget: saw 0.0, needed above 0"),
+        ({"gate-budget": 1.5}, "setting gate_budget: saw 1.5 of all rounds, needed at most 1"),
+        ({"gate-delta": -0.1}, "setting gate_delta: saw -0.1, needed 0 or more"),
+        ({"max-gap": 2, "min-gap": 3}, "setting max_gap: saw 2, needed at least min_gap"),
+        ({"shared-momentum": 0.0}, "setting shared_momentum: saw 0.0, needed above 0 and at most 1"),
+        ({"shared-momentum": 1.1}, "setting shared_momentum: saw 1.1, needed above 0 and at most 1"),
+        ({"gate-budget": 0.01}, "gate drift: saw a budget of 0.01 of all checks with max_gap 32"),
+        ({"delta-bits": 3}, "setting delta_bits: saw 3, needed 4, 8 or 32"),
+        ({"quorum": 0.0}, "setting quorum: saw 0.0, needed above 0"),
+    ],
+)
+def test_bad_settings_are_one_clear_line(settings, says):
+    with pytest.raises(BadSetting) as caught:
+        Fleet(**settings)
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_tell_the_steps_of_a_round_and_at_an_exchange_all_that_it_took():
+    fleet = Fleet(gate="every", **{"gate-period": 2, "rounds": 2})
+    fleet.to_the_end()
+    skipped, synced = (append.row for append in fleet.of(Append))
+    assert [row.steps for row in skipped.devices] == [row.steps for row in synced.devices] == [5] * 4
+    assert [(row.finished, row.counted) for row in skipped.devices] == [(0, 0)] * 4
+    assert [(row.finished, row.counted) for row in synced.devices] == [(10, 10)] * 4
+    assert (skipped.discarded, synced.discarded) == (0, 0)
+    assert all(row.step_s == pytest.approx(0.1) for row in synced.devices)
