@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from fedgc import messages
 from fedgc.errors import BadMessage
 from fedgc.messages import (
+    LARGEST_LETTER,
     SKETCH_NUMBERS,
     Add,
+    Advert,
+    Begin,
     Close,
     Codeword,
     Command,
     Continue,
+    Deal,
+    Enrolled,
     Event,
     Failed,
     Held,
@@ -24,12 +29,14 @@ from fedgc.messages import (
     Kept,
     Lost,
     Mix,
+    Open,
     Persist,
     Progress,
     Refuse,
     Repair,
     Report,
     Reveal,
+    Roster,
     Shares,
     Signed,
     Skip,
@@ -55,8 +62,11 @@ GOOD = (
     Progress(1.0, "a", 1, 2, 3, 0.5, 10, 2.0, -1.5, SKETCH),
     Report(1.0, "a", 1, 3, 10, 0.5, 2.0, -1.5),
     Codeword(1.0, "a", 1, 0, 0.5, 4),
-    Signed(1.0, "a", 1, b"s"),
-    Shares(1.0, "a", 1, b"s"),
+    Enrolled(1.0, "a", bytes(32), 0, 0),
+    Advert(1.0, "a", 1, b"l"),
+    Deal(1.0, "a", 1, b"l"),
+    Signed(1.0, "a", 1, bytes(64)),
+    Shares(1.0, "a", 1, b"l"),
     Tick(1.0),
     Stop(1.0, "enough"),
     Work("a", 1, 0, 4, (2, 0), ((0, "left"), (2, "right")), 7, 60.0),
@@ -66,14 +76,17 @@ GOOD = (
     Reveal("a", 1, 0, "coded", MIX),
     Repair("a", 1, 1, "b", MIX),
     Refuse("a", 1, "late"),
-    Survivors("a", 1, ("a", "b")),
-    Unmask("a", 1, (("a", b"s"),)),
+    Open("a", 1, b"l"),
+    Roster("a", 1, b"l"),
+    Begin("a", 1, b"l"),
+    Survivors("a", 1, b"l"),
+    Unmask("a", 1, b"l"),
     Persist("a", 1, b"r"),
     Close("a", 1, "synced", True),
     Add("a", 1, 0, (1.0, -0.5)),
 )
 
-COUNTS = ("version", "chunk", "reached", "round", "steps", "attempt", "size_bytes", "seed")
+COUNTS = ("version", "chunk", "reached", "round", "steps", "attempt", "size_bytes", "seed", "member", "epoch")
 AMOUNTS = ("now", "seconds", "squared_norm", "lease_s")
 
 
@@ -91,7 +104,7 @@ def label(value: object) -> str:
 
 
 def test_every_message_stands_among_the_good_ones():
-    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix}
+    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix, Persist}
     assert {type(message) for message in GOOD} == said
 
 
@@ -113,6 +126,28 @@ def test_every_event_says_when_and_every_command_says_to_whom():
 
 def test_add_is_the_one_command_that_no_link_carries():
     assert set(get_args(Command)) - set(get_args(ToDevice)) == {Add}
+
+
+def test_what_an_institution_keeps_never_travels():
+    assert Persist not in get_args(ToDevice)
+
+
+@pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "letter")], ids=label)
+def test_a_letter_has_a_size_that_fits_a_line_and_is_never_shown(message):
+    assert dataclasses.replace(message, letter=bytes(LARGEST_LETTER)).letter
+    for size in (0, LARGEST_LETTER + 1):
+        with pytest.raises(BadMessage, match=f"saw a letter of {size} bytes"):
+            dataclasses.replace(message, letter=bytes(size))
+    assert "letter" not in repr(message)
+
+
+def test_a_signature_and_a_descriptor_have_their_length():
+    for message, name in (
+        (Signed(0.0, "a", 1, bytes(64)), "signature"),
+        (Enrolled(0.0, "a", bytes(32), 0, 0), "descriptor"),
+    ):
+        with pytest.raises(BadMessage, match=name):
+            dataclasses.replace(message, **{name: bytes(63)})
 
 
 @pytest.mark.parametrize(("message", "name"), fields_named(*COUNTS), ids=label)
