@@ -26,6 +26,7 @@ LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and
 LARGEST_LETTER: Final = 700_000  # bytes of a masked exchange's letter: as base64 it still fits a line
 SIGNATURE_BYTES: Final = 64
 HASH_BYTES: Final = 32
+RING_BITS: Final = (8, 16, 32)
 LARGEST_AMOUNT: Final = 1e30  # of seconds, of a squared norm: more is no measurement, and squares stay finite
 
 Kind = Literal["coded", "local", "masked"]
@@ -124,6 +125,18 @@ class Mix:
     def blocks(self) -> int:
         """Into how many blocks each update is cut."""
         return len(self.matrix[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """How a masked vector travels: so many words of so many bits."""
+
+    words: int
+    bits: int
+
+    def __post_init__(self) -> None:
+        _check(self.bits in RING_BITS, self, f"words of {RING_BITS} bits")
+        _check(1 <= self.words <= LARGEST_COUNT, self, f"at least one word, at most {LARGEST_COUNT:g}")
 
 
 # ---- events
@@ -327,6 +340,20 @@ class Shares:
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """Masked: the driver has made this version of the model known; its digest binds the next exchange."""
+
+    now: float
+    version: int
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        _amounts(self, "now")
+        _counts(self, "version")
+        _check(len(self.digest) == HASH_BYTES, self, f"a digest of {HASH_BYTES} bytes")
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time has passed; the machine said when it wants to hear that."""
 
@@ -348,7 +375,7 @@ class Stop:
 
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
-Event = Joined | Lost | Failed | Progress | Report | Codeword | Masking | Tick | Stop
+Event = Joined | Lost | Failed | Progress | Report | Codeword | Masking | Published | Tick | Stop
 
 
 # ---- commands to a device
@@ -435,8 +462,8 @@ class Continue:
 class Reveal:
     """Mix and send one codeword; without a mix (local, masked work) send the update itself.
 
-    `wire` is the format of its numbers on the wire. Before an update its device reports how many steps it
-    holds; one that has none sends none.
+    `wire` is the format of its numbers on the wire, `ring` that of a masked vector. Before an update of
+    local work its device reports how many steps it holds; one that has none sends none.
     """
 
     device: str
@@ -445,10 +472,12 @@ class Reveal:
     kind: Kind
     mix: Mix | None
     wire: Wire = "float32"
+    ring: Ring | None = None
 
     def __post_init__(self) -> None:
         _counts(self, "round", "attempt")
         _check((self.mix is None) == (self.kind != "coded"), self, "a mix exactly for coded work")
+        _check((self.ring is None) == (self.kind != "masked"), self, "a ring exactly for a masked vector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -557,7 +586,7 @@ class Close:
         _counts(self, "round")
 
 
-# ---- the one command of a round to its driver
+# ---- what a round says to its driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -573,6 +602,18 @@ class Add:
         _counts(self, "round", "attempt")
         _check(bool(self.weights), self, "a weight for each block")
         _finite(self, self.weights, "weights")
+
+
+@dataclass(frozen=True, slots=True)
+class Uncover:
+    """Masked: take these masks off the sum; each is a key, and whether it was subtracted."""
+
+    round: int
+    masks: tuple[tuple[bytes, bool], ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+        _check(bool(self.masks), self, "at least one mask")
 
 
 # ---- the one word of a masked institution's machine to its own disk
@@ -592,4 +633,4 @@ class Persist:
 
 ToMember = Open | Roster | Begin | Survivors | Unmask
 ToDevice = Work | Skip | Take | Continue | Reveal | Repair | Refuse | ToMember | Close  # what a link carries
-Command = ToDevice | Add
+Command = ToDevice | Add | Uncover

@@ -32,10 +32,12 @@ from fedgc.messages import (
     Open,
     Persist,
     Progress,
+    Published,
     Refuse,
     Repair,
     Report,
     Reveal,
+    Ring,
     Roster,
     Shares,
     Signed,
@@ -45,6 +47,7 @@ from fedgc.messages import (
     Take,
     Tick,
     ToDevice,
+    Uncover,
     Unmask,
     Work,
 )
@@ -56,6 +59,7 @@ GOOD = (
     Held("left", 1),
     Kept(2, 3, 4, SKETCH),
     MIX,
+    Ring(5, 16),
     Joined(1.0, "a", True, (Held("left", 1), Held("right", 5)), (Kept(0, 0, 1),)),
     Lost(1.0, "a"),
     Failed(1.0, "a", 1, "out of memory", (0, 2)),
@@ -67,6 +71,7 @@ GOOD = (
     Deal(1.0, "a", 1, b"l"),
     Signed(1.0, "a", 1, bytes(64)),
     Shares(1.0, "a", 1, b"l"),
+    Published(1.0, 2, bytes(32)),
     Tick(1.0),
     Stop(1.0, "enough"),
     Work("a", 1, 0, 4, (2, 0), ((0, "left"), (2, "right")), 7, 60.0),
@@ -84,6 +89,7 @@ GOOD = (
     Persist("a", 1, b"r"),
     Close("a", 1, "synced", True),
     Add("a", 1, 0, (1.0, -0.5)),
+    Uncover(1, ((bytes(32), True),)),
 )
 
 COUNTS = ("version", "chunk", "reached", "round", "steps", "attempt", "size_bytes", "seed", "member", "epoch")
@@ -104,7 +110,7 @@ def label(value: object) -> str:
 
 
 def test_every_message_stands_among_the_good_ones():
-    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix, Persist}
+    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix, Ring, Persist}
     assert {type(message) for message in GOOD} == said
 
 
@@ -121,11 +127,11 @@ def test_every_event_says_when_and_every_command_says_to_whom():
     for event in get_args(Event):
         assert "now" in {field.name for field in dataclasses.fields(event)}
     for command in get_args(Command):
-        assert "device" in {field.name for field in dataclasses.fields(command)}
+        assert command is Uncover or "device" in {field.name for field in dataclasses.fields(command)}
 
 
-def test_add_is_the_one_command_that_no_link_carries():
-    assert set(get_args(Command)) - set(get_args(ToDevice)) == {Add}
+def test_what_is_the_drivers_own_no_link_carries():
+    assert set(get_args(Command)) - set(get_args(ToDevice)) == {Add, Uncover}
 
 
 def test_what_an_institution_keeps_never_travels():
@@ -186,7 +192,7 @@ def test_a_sketch_is_whole_and_finite_or_absent(message):
 
 @pytest.mark.parametrize("event", [m for m in GOOD if type(m) in get_args(Event)], ids=label)
 def test_an_event_of_a_device_names_it(event):
-    if isinstance(event, Tick | Stop):
+    if isinstance(event, Tick | Stop | Published):
         assert not hasattr(event, "device")
     else:
         with pytest.raises(BadMessage, match="needed a device"):
@@ -194,7 +200,7 @@ def test_an_event_of_a_device_names_it(event):
 
 
 @pytest.mark.parametrize(
-    ("message", "name"), [*fields_named("order"), (GOOD[5], "chunks"), (GOOD[3], "kept")], ids=label
+    ("message", "name"), [*fields_named("order"), (GOOD[6], "chunks"), (GOOD[4], "kept")], ids=label
 )
 def test_a_list_of_chunks_names_each_once_and_none_below_0(message, name):
     def listed(*chunks: int) -> object:
@@ -265,9 +271,18 @@ def test_work_has_a_target_and_a_name_for_every_chunk_in_its_order():
 @pytest.mark.parametrize("kind", get_args(messages.Kind))
 def test_a_reveal_carries_a_mix_exactly_where_work_is_coded(kind):
     right, wrong = (MIX, None) if kind == "coded" else (None, MIX)
-    assert Reveal("a", 1, 0, kind, right).mix is right
+    ring, none = (Ring(5, 8), None) if kind == "masked" else (None, Ring(5, 8))
+    assert Reveal("a", 1, 0, kind, right, ring=ring).mix is right
     with pytest.raises(BadMessage, match="a mix exactly for coded work"):
-        Reveal("a", 1, 0, kind, wrong)
+        Reveal("a", 1, 0, kind, wrong, ring=ring)
+    with pytest.raises(BadMessage, match="a ring exactly for a masked vector"):
+        Reveal("a", 1, 0, kind, right, ring=none)
+
+
+def test_a_ring_has_words_of_bits_that_there_are():
+    for words, bits in ((0, 8), (5, 24), (5, 0)):
+        with pytest.raises(BadMessage, match="needed"):
+            Ring(words, bits)
 
 
 def test_a_repair_is_an_attempt_after_the_first():

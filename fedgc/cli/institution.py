@@ -1,6 +1,6 @@
 """`fedgc keys new`, `federation`, `check`: an institution's identity, and what it agreed on with others.
 
-May import: store's vault, secagg.
+May import: store's vault and descriptor, secagg.
 """
 
 import getpass
@@ -11,13 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from fedgc.errors import BadSetting, EdgeFailed, FedgcError, Unusable
+from fedgc.errors import BadSetting, Unusable
 from fedgc.secagg import Descriptor, Federation, Privacy, Quantiser, promises, silences
 from fedgc.secagg.federation import least_threshold, member_list
+from fedgc.store.descriptor import read_descriptor, write_descriptor
 from fedgc.store.engine import default_path
-from fedgc.store.vault import Vault, key_file
+from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
 
-SAID_IN: Final = "FEDGC_PASSPHRASE"  # the variable that holds the passphrase
 _SHOWN: Final = 16  # digits of a descriptor's hash that people compare by voice at least
 
 
@@ -36,12 +36,8 @@ class Opener:
         return Vault.open(path, self._secret(is_new=not path.exists()))
 
     def _secret(self, *, is_new: bool) -> bytes:
-        if self.key_file is not None:
-            return key_file(self.key_file)
-        said = os.environ.get(SAID_IN)
-        if said is None:
-            said = _asked(is_new=is_new)
-        return said.encode()
+        said = secret_of(self.key_file, os.environ)
+        return _asked(is_new=is_new).encode() if said is None else said
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,12 +99,12 @@ def write(opener: Opener, path: Path, pinned: Pinned) -> None:
 
 def sign(opener: Opener, path: Path) -> None:
     """Sign the descriptor that lies there."""
-    _sign(opener, path, read(path))
+    _sign(opener, path, read_descriptor(path))
 
 
 def explain(path: Path, *, as_json: bool) -> None:
     """Say what a descriptor promises, and what it does not."""
-    descriptor = read(path)
+    descriptor = read_descriptor(path)
     federation = descriptor.federation
     signed = [federation.members[number].name for number, _ in descriptor.endorsements]
     promised, silent = promises(federation), silences(federation)
@@ -121,25 +117,10 @@ def explain(path: Path, *, as_json: bool) -> None:
     sys.stdout.write("\nIt does not promise more:\n" + "".join(f"- {each}\n" for each in silent))
 
 
-def read(path: Path) -> Descriptor:
-    """Return the descriptor in a file; what is none is the caller's error."""
-    try:
-        return Descriptor.unpack(path.read_bytes())
-    except OSError as error:
-        raise Unusable(f"descriptor {path}: {error.strerror}, needed a file to read") from error
-    except FedgcError as error:
-        raise Unusable(f"descriptor {path}: {error}") from error
-
-
 def _sign(opener: Opener, path: Path, descriptor: Descriptor) -> None:
     with opener.open(may_make=False) as vault:
         signed = descriptor.endorse(vault.identity())
-    part = path.with_name(path.name + ".part")
-    try:
-        part.write_bytes(signed.pack())
-        part.replace(path)
-    except OSError as error:
-        raise EdgeFailed(f"descriptor {path}: {error.strerror}, needed a place to write") from error
+    write_descriptor(path, signed)
     fid = signed.federation.fid.hex()
     sys.stdout.write(f"{path}: descriptor {fid[:_SHOWN]}..., {len(signed.endorsements)} signatures\n")
 
@@ -154,7 +135,7 @@ def _member(word: str) -> tuple[str, bytes]:
 
 def _asked(*, is_new: bool) -> str:
     if not sys.stdin.isatty():
-        raise Unusable(f"vault: saw no --key-file, no {SAID_IN} and nobody to ask, needed one of them")
+        raise Unusable(f"vault: saw no --key-file, no {PASSPHRASE_IN} and nobody to ask, needed one of them")
     said = getpass.getpass("Passphrase of the vault: ")
     if is_new and getpass.getpass("The same again: ") != said:
         raise Unusable("vault: saw two different passphrases, needed the same twice")
