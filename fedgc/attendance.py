@@ -198,6 +198,16 @@ class Attendance:
 
     # ---- collecting
 
+    @property
+    def holds(self) -> Mapping[int, int]:
+        """The steps of every device that can send; one that has told none may hold some."""
+        return {worker: self._entries[worker].steps for worker in self._able()}
+
+    def lacks(self, workers: Collection[int]) -> tuple[int, ...]:
+        """Return the chunks that none of these devices trains on."""
+        there = {chunk.number for worker in workers for chunk in self._held[worker]}
+        return tuple(chunk.number for chunk in self.roll.plan.chunks if chunk.number not in there)
+
     def collect(self) -> WeightedMean:
         """Ask everybody for what it has."""
         self.sum = WeightedMean(
@@ -241,9 +251,7 @@ class Attendance:
 
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return the chunks on which no device in the mean has trained; what that does, nobody can tell."""
-        counted = self.sum.counted if self.sum else {}
-        there = {chunk.number for worker in counted for chunk in self._held[worker]}
-        return tuple(chunk.number for chunk in self.roll.plan.chunks if chunk.number not in there), None
+        return self.lacks(self.sum.counted if self.sum else ()), None
 
     # ---- small print
 

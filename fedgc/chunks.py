@@ -280,6 +280,17 @@ class ChunkWork:
 
     # ---- collecting
 
+    @property
+    def holds(self) -> Mapping[int, int]:
+        """The finished chunks of every device that has any."""
+        done_w = self._ledger.counting_wc.sum(axis=1)
+        return {worker: int(done_w[worker]) for worker in np.flatnonzero(done_w).tolist()}
+
+    def lacks(self, workers: Collection[int]) -> tuple[int, ...]:
+        """Return the chunks that none of these devices has finished."""
+        done_c = self._ledger.done_wc[list(workers)].any(axis=0)
+        return tuple(self.roll.plan.chunks[c].number for c in np.flatnonzero(~done_c).tolist())
+
     def collect(self) -> CodedSum:
         """Fix what is finished, and solve for whose codewords are needed."""
         done_wc = self._ledger.counting_wc

@@ -5,6 +5,8 @@ Flower hands settings over as a flat table with dashes (`local-steps = 4`); `Run
 table, names what it does not know, and is the only place in which a table of settings becomes a value.
 """
 
+import hashlib
+import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
@@ -12,6 +14,10 @@ from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from fedgc.errors import BadSetting, nearest
 
+SHAPING: Final = (
+    "task", "work", "local_steps", "gate_every", "batch_size", "learning_rate", "warmup_steps", "schedule",
+    "shared_momentum", "seed", "precision",
+)  # fmt: skip
 Auto = Literal["auto"]
 AUTO: Final = "auto"
 All = Literal["all"]
@@ -231,6 +237,12 @@ class RunConfig:
         1024, "size of the pieces in which vectors travel", lambda v: 1 <= v <= 4096, "1 to 4096"
     )
 
+    # Secrecy between institutions
+    secrecy: Literal["open", "masked"] = _setting(
+        "open", "masked: the server learns sums over institutions, no update of one; needs a federation"
+    )
+    federation: str = _setting("", "masked: the file with the federation's descriptor, on the server")
+
     # Memory of the run
     evaluate_every: int = _setting(
         1, "rounds between evaluations on the server (0: never)", _not_negative, "0 or more"
@@ -260,6 +272,20 @@ class RunConfig:
         self._check_code()
         self._check_gate()
         self._check_local()
+        self._check_secrecy()
+
+    def _check_secrecy(self) -> None:
+        if self.secrecy == "open":
+            return
+        for name, needed in (("clients", "fedgc"), ("delta_bits", 32), ("placement", "private")):
+            if getattr(self, name) != needed:
+                raise BadSetting(
+                    f"setting {name}: saw {getattr(self, name)}, needed {needed} with secrecy = masked"
+                )
+        if not self.federation:
+            raise BadSetting("setting federation: saw none, needed a descriptor's file with secrecy = masked")
+        if self.chosen_gate == "relative-change":
+            raise BadSetting("setting gate: saw relative-change, needed drift, every or qsr with masks")
 
     def _check_code(self) -> None:
         both = isinstance(self.blocks, int) and isinstance(self.replicas, int)
@@ -303,6 +329,12 @@ class RunConfig:
         if self.gate == AUTO:
             return "drift" if self.work == "local" else "every"
         return self.gate
+
+    @property
+    def shape(self) -> bytes:
+        """The hash of all that shapes an update: the members of a masked exchange must have it in common."""
+        shaping = {name: getattr(self, name) for name in SHAPING}
+        return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).digest()
 
     def rate_share(self, step: int) -> float:
         """Return the share of the full learning rate at this local step of the run, counted from 0.

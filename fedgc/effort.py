@@ -6,7 +6,7 @@ given which work, what a report means, what can be collected. There are two room
     chunks      coded work: every chunk is trained by itself, copies of it are counted
     attendance  local work: each device trains one model on all that it holds, its steps are counted
 
-Masked work is local work whose vectors are summed under masks: another collection, not another effort.
+and one around either of them, `institutions`, where vectors are summed under masks.
 
 May import: plan, messages, codes, gate; tally.
 """
@@ -193,6 +193,13 @@ class Effort(Protocol):
         """How devices that are alone with a chunk go on in the next round: from where they stopped."""
 
     # ---- collecting
+
+    @property
+    def holds(self) -> Mapping[int, int]:
+        """How much of its work each device could send now: chunks, or the local steps that it has told."""
+
+    def lacks(self, workers: Collection[int]) -> tuple[int, ...]:
+        """Return the numbers of the chunks that are in none of these devices' work."""
 
     def collect(self) -> Collected:
         """Fix what there is, and return what is to be collected."""

@@ -13,7 +13,7 @@ May import: errors.
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from fedgc.errors import BadMessage
@@ -23,6 +23,10 @@ SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which copies ar
 LARGEST_SKETCH: Final = 1e60  # far above any update, and its square times any number of samples is finite
 LONGEST_REASON: Final = 1000
 LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and sums stay exact
+LARGEST_LETTER: Final = 700_000  # bytes of a masked exchange's letter: as base64 it still fits a line
+SIGNATURE_BYTES: Final = 64
+HASH_BYTES: Final = 32
+RING_BITS: Final = (8, 16, 32)
 LARGEST_AMOUNT: Final = 1e30  # of seconds, of a squared norm: more is no measurement, and squares stay finite
 
 Kind = Literal["coded", "local", "masked"]
@@ -60,6 +64,13 @@ def _amounts(message: object, *names: str) -> None:
 def _sketched(message: object, sketch: tuple[float, ...]) -> None:
     _check(len(sketch) in (0, SKETCH_NUMBERS), message, f"{SKETCH_NUMBERS} sketch numbers, or none")
     _check(all(abs(each) <= LARGEST_SKETCH for each in sketch), message, f"a sketch up to {LARGEST_SKETCH:g}")
+
+
+def _lettered(message: object, letter: bytes) -> None:
+    """Refuse by its size alone: what is in a letter is for `secagg` to read."""
+    if not 1 <= len(letter) <= LARGEST_LETTER:
+        name = type(message).__name__
+        raise BadMessage(f"{name}: saw a letter of {len(letter)} bytes, needed 1 to {LARGEST_LETTER}")
 
 
 def _finite(message: object, values: Iterable[float], what: str) -> None:
@@ -114,6 +125,18 @@ class Mix:
     def blocks(self) -> int:
         """Into how many blocks each update is cut."""
         return len(self.matrix[0])
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """How a masked vector travels: so many words of so many bits."""
+
+    words: int
+    bits: int
+
+    def __post_init__(self) -> None:
+        _check(self.bits in RING_BITS, self, f"words of {RING_BITS} bits")
+        _check(1 <= self.words <= LARGEST_COUNT, self, f"at least one word, at most {LARGEST_COUNT:g}")
 
 
 # ---- events
@@ -238,6 +261,55 @@ class Codeword:
 
 
 @dataclass(frozen=True, slots=True)
+class Enrolled:
+    """Masked: an institution is there, with this descriptor, as this member, with keys up to this epoch.
+
+    Nothing of it is proven here: its advert is signed.
+    """
+
+    now: float
+    device: str
+    descriptor: bytes
+    member: int
+    epoch: int
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _counts(self, "member", "epoch")
+        _check(len(self.descriptor) == HASH_BYTES, self, f"a descriptor's hash of {HASH_BYTES} bytes")
+
+
+@dataclass(frozen=True, slots=True)
+class Advert:
+    """Masked: an institution's public keys for an epoch."""
+
+    now: float
+    device: str
+    round: int
+    letter: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _counts(self, "round")
+        _lettered(self, self.letter)
+
+
+@dataclass(frozen=True, slots=True)
+class Deal:
+    """Masked: an institution's secrets, shared and sealed for each of the others."""
+
+    now: float
+    device: str
+    round: int
+    letter: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _counts(self, "round")
+        _lettered(self, self.letter)
+
+
+@dataclass(frozen=True, slots=True)
 class Signed:
     """Masked: a device signed the set of survivors."""
 
@@ -249,6 +321,7 @@ class Signed:
     def __post_init__(self) -> None:
         _event(self)
         _counts(self, "round")
+        _check(len(self.signature) == SIGNATURE_BYTES, self, f"a signature of {SIGNATURE_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,11 +331,26 @@ class Shares:
     now: float
     device: str
     round: int
-    shares: bytes
+    letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         _event(self)
         _counts(self, "round")
+        _lettered(self, self.letter)
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """Masked: the driver has made this version of the model known; its digest binds the next exchange."""
+
+    now: float
+    version: int
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        _amounts(self, "now")
+        _counts(self, "version")
+        _check(len(self.digest) == HASH_BYTES, self, f"a digest of {HASH_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +374,8 @@ class Stop:
         _amounts(self, "now")
 
 
-Event = Joined | Lost | Failed | Progress | Report | Codeword | Signed | Shares | Tick | Stop
+Masking = Enrolled | Advert | Deal | Signed | Shares
+Event = Joined | Lost | Failed | Progress | Report | Codeword | Masking | Published | Tick | Stop
 
 
 # ---- commands to a device
@@ -373,8 +462,8 @@ class Continue:
 class Reveal:
     """Mix and send one codeword; without a mix (local, masked work) send the update itself.
 
-    `wire` is the format of its numbers on the wire. Before an update its device reports how many steps it
-    holds; one that has none sends none.
+    `wire` is the format of its numbers on the wire, `ring` that of a masked vector. Before an update of
+    local work its device reports how many steps it holds; one that has none sends none.
     """
 
     device: str
@@ -383,10 +472,12 @@ class Reveal:
     kind: Kind
     mix: Mix | None
     wire: Wire = "float32"
+    ring: Ring | None = None
 
     def __post_init__(self) -> None:
         _counts(self, "round", "attempt")
         _check((self.mix is None) == (self.kind != "coded"), self, "a mix exactly for coded work")
+        _check((self.ring is None) == (self.kind != "masked"), self, "a ring exactly for a masked vector")
 
 
 @dataclass(frozen=True, slots=True)
@@ -418,39 +509,68 @@ class Refuse:
 
 
 @dataclass(frozen=True, slots=True)
-class Survivors:
-    """Masked: sign that these devices' vectors are in the sum."""
+class Open:
+    """Masked: make one-time keys for an epoch."""
 
     device: str
     round: int
-    survivors: tuple[str, ...]
+    letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         _counts(self, "round")
+        _lettered(self, self.letter)
+
+
+@dataclass(frozen=True, slots=True)
+class Roster:
+    """Masked: these institutions are in the epoch; share your secrets among them."""
+
+    device: str
+    round: int
+    letter: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+        _lettered(self, self.letter)
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Masked: an exchange of the model that the work of this round starts from; expand its masks."""
+
+    device: str
+    round: int
+    letter: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+        _lettered(self, self.letter)
+
+
+@dataclass(frozen=True, slots=True)
+class Survivors:
+    """Masked: sign that these institutions' vectors are in the sum."""
+
+    device: str
+    round: int
+    letter: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+        _lettered(self, self.letter)
 
 
 @dataclass(frozen=True, slots=True)
 class Unmask:
-    """Masked: here are the signatures; give the shares."""
+    """Masked: so many have signed; give the shares."""
 
     device: str
     round: int
-    signatures: tuple[tuple[str, bytes], ...]
+    letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
         _counts(self, "round")
-
-
-@dataclass(frozen=True, slots=True)
-class Persist:
-    """Masked: write this down durably before anything else is said."""
-
-    device: str
-    round: int
-    record: bytes
-
-    def __post_init__(self) -> None:
-        _counts(self, "round")
+        _lettered(self, self.letter)
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +586,7 @@ class Close:
         _counts(self, "round")
 
 
-# ---- the one command of a round to its driver
+# ---- what a round says to its driver
 
 
 @dataclass(frozen=True, slots=True)
@@ -484,7 +604,33 @@ class Add:
         _finite(self, self.weights, "weights")
 
 
-ToDevice = (
-    Work | Skip | Take | Continue | Reveal | Repair | Refuse | Survivors | Unmask | Persist | Close
-)  # what a link carries
-Command = ToDevice | Add
+@dataclass(frozen=True, slots=True)
+class Uncover:
+    """Masked: take these masks off the sum; each is a key, and whether it was subtracted."""
+
+    round: int
+    masks: tuple[tuple[bytes, bool], ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+        _check(bool(self.masks), self, "at least one mask")
+
+
+# ---- the one word of a masked institution's machine to its own disk
+
+
+@dataclass(frozen=True, slots=True)
+class Persist:
+    """Masked: write this down durably before anything else is said; it never travels."""
+
+    device: str
+    round: int
+    record: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+
+
+ToMember = Open | Roster | Begin | Survivors | Unmask
+ToDevice = Work | Skip | Take | Continue | Reveal | Repair | Refuse | ToMember | Close  # what a link carries
+Command = ToDevice | Add | Uncover

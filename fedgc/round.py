@@ -1,4 +1,4 @@
-"""One round: events in, commands out. Two tables at the end of this file say what reacts to what.
+"""One round: events in, commands out. Three tables at the end of this file say what reacts to what.
 
 A round goes from one common model to the next decision. The data is cut in chunks; every chunk is held by
 several devices, so that what a slow or dead one has not finished, another has.
@@ -15,11 +15,15 @@ several devices, so that what a slow or dead one has not finished, another has.
                    finished chunks into one such *codeword*, so that a weighted sum of codewords is the sum
                    over all chunks. A codeword that is lost is made good by other holders of its chunks.
       local        Each device sends its update, whatever its steps; one that is lost is left out.
+      masked       Either kind of work between institutions: each sends its update under masks.
+    AGREEING     Masked: whose vectors are in the sum is fixed, and they sign that.
+    UNMASKING    Masked: enough have signed; they give their shares of what is left of the masks.
     CLOSED       synced       coded: the sum over all chunks is exact, up to rounding; local: a mean over
                               every chunk
                  approximate  some chunks are missing; which, and how much it matters, is said
                  skipped      not worth an exchange: devices carry on from where they are
                  empty        nothing of what was finished could be had
+                 burnt        masked: too few were left, so there is no sum, and nothing was learned of any
                  stopped      somebody asked for it
 
 Coded work is exact, because with R_j the column of device j in the code, and U_jc what it mixes chunk c in
@@ -46,10 +50,10 @@ Two devices, chunks 0 and 1 on both, blocks = 2, coded:
 
 A round does no I/O, reads no clock and holds no vector: `run` begins it and hands it events, and the driver
 carries out what it says. What is worked on, who is given what, and what a report means, is for the *effort*
-(`chunks` for coded work, `attendance` for local); which vector is owed, taken or lost, for the collection
-(`collect`); when is said here.
+(`chunks` for coded work, `attendance` for local, `institutions` around either); which vector is owed, taken
+or lost, for the collection (`collect`, `masked`); when is said here.
 
-May import: chunks, attendance, collect, effort, tally, plan, gate, messages.
+May import: chunks, attendance, institutions, collect, masked, effort, keying, tally, plan, gate, messages.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -62,7 +66,11 @@ from fedgc.attendance import Attendance
 from fedgc.chunks import ChunkWork
 from fedgc.codes import Solution
 from fedgc.effort import Assignment, Collected, Effort, Roll
+from fedgc.errors import NotRecoverable
 from fedgc.gate import Decision, Reports
+from fedgc.institutions import Institutions
+from fedgc.keying import Drawn
+from fedgc.masked import MaskedSum
 from fedgc.messages import (
     Close,
     Codeword,
@@ -74,13 +82,15 @@ from fedgc.messages import (
     Outcome,
     Progress,
     Report,
+    Shares,
+    Signed,
     Stop,
     Tick,
 )
 from fedgc.plan import Plan
 from fedgc.tally import Tally
 
-__all__ = ["Assignment", "Round", "State", "WORKING", "COLLECTING"]
+__all__ = ["Assignment", "Round", "State", "WORKING", "COLLECTING", "UNMASKING"]
 
 
 class State(Enum):
@@ -88,6 +98,8 @@ class State(Enum):
 
     WORKING = "working"
     COLLECTING = "collecting"
+    AGREEING = "agreeing"
+    UNMASKING = "unmasking"
     CLOSED = "closed"
 
 
@@ -102,7 +114,14 @@ class Exchange:
 class Round:
     """The machine. `start` once, then `handle` every event; `next_tick` says when to send a `Tick`."""
 
-    def __init__(self, plan: Plan, assignment: Assignment, decide: Callable[[Reports], Decision]) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        assignment: Assignment,
+        decide: Callable[[Reports], Decision],
+        drawn: Drawn | None = None,
+    ) -> None:
+        """`drawn` is the exchange of a masked round."""
         self.plan = plan
         self.assignment = assignment
         self.outcome: Outcome | None = None
@@ -116,7 +135,9 @@ class Round:
         self._exchange: Exchange | None = None
         self._roll = Roll(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
         self._deadline = 0.0  # of the working phase
-        self.effort: Effort = ChunkWork(self._roll) if plan.work == "coded" else Attendance(self._roll)
+        self._masked: MaskedSum | None = None  # once all its vectors are in
+        inner: Effort = ChunkWork(self._roll) if plan.work == "coded" else Attendance(self._roll)
+        self.effort: Effort = inner if drawn is None else Institutions(inner, self._roll, drawn)
 
     # ---- in and out
 
@@ -136,7 +157,9 @@ class Round:
         kind = type(event)
         if self._exchange is None and kind in WORKING:
             return tuple(WORKING[kind](self, event))
-        if self._exchange is not None and kind in COLLECTING:
+        if self._masked is not None and kind in UNMASKING:
+            return tuple(UNMASKING[kind](self, self._masked, event))
+        if self._exchange is not None and self._masked is None and kind in COLLECTING:
             return tuple(COLLECTING[kind](self, self._exchange, event))
         return tuple(self._refuse(event, f"{kind.__name__} is not expected while {self.state.value}"))
 
@@ -145,6 +168,8 @@ class Round:
         """Where the round stands."""
         if self.outcome is not None:
             return State.CLOSED
+        if self._masked is not None:
+            return State.UNMASKING if self._masked.asked else State.AGREEING
         return State.WORKING if self._exchange is None else State.COLLECTING
 
     @property
@@ -293,10 +318,81 @@ class Round:
         """Close once nothing is awaited any more."""
         if not exchange.sum.complete:
             return []
+        if isinstance(exchange.sum, MaskedSum):
+            return self._agree(exchange.sum, now)
         if not exchange.sum.counted:
             return self._close("empty", now)
         self.short, self.error = self.effort.missing()
         return self._close("approximate" if self.short else "synced", now)
+
+    # ---- masked: agreeing and unmasking
+
+    def _agree(self, masked: MaskedSum, now: float) -> list[Command]:
+        """Fix whose vectors are in the sum; with too few of them the exchange is burnt."""
+        try:
+            told = masked.agree()
+        except NotRecoverable as error:
+            return self._burn(str(error), now)
+        self._masked = masked
+        self.next_tick = now + self.plan.upload_deadline_s
+        return list(told)
+
+    def _signed(self, masked: MaskedSum, event: Signed) -> list[Command]:
+        """One more signature; with enough of them, ask for the shares."""
+        if masked.asked:
+            return []  # more than were needed
+        why_not = self._roll.here(event) or masked.sign(self._roll.worker[event.device], event.signature)
+        if why_not:
+            return self._refuse(event, why_not)
+        if not masked.signed:
+            return []
+        self.next_tick = event.now + self.plan.upload_deadline_s
+        return list(masked.unlock())
+
+    def _shared(self, masked: MaskedSum, event: Shares) -> list[Command]:
+        """One more institution's shares; with enough of them, the masks are known."""
+        why_not = self._roll.here(event) or masked.open(self._roll.worker[event.device], event.letter)
+        if why_not:
+            return [*self._refuse(event, why_not), *self._can_still(masked, event.now)]
+        if not masked.opened:
+            return []
+        try:
+            masks = masked.uncover()
+        except NotRecoverable as error:
+            return self._burn(str(error), event.now)
+        self.short, self.error = self.effort.missing()
+        return [masks, *self._close("approximate" if self.short else "synced", event.now)]
+
+    def _back(self, _: MaskedSum, event: Joined) -> list[Command]:
+        return self.effort.returned(event)
+
+    def _away(self, masked: MaskedSum, event: Lost) -> list[Command]:
+        """A vector that is in the sum stays in it; but somebody must be left to unmask it."""
+        return self._can_still(masked, event.now) if self._off_the_books(event) else []
+
+    def _failed_last(self, masked: MaskedSum, event: Failed) -> list[Command]:
+        why_not = self._strike(event)
+        return self._refuse(event, why_not) if why_not else self._can_still(masked, event.now)
+
+    def _can_still(self, masked: MaskedSum, now: float) -> list[Command]:
+        if masked.can_still(self.effort.live):
+            return []
+        return self._burn("too few institutions are left to unmask the sum", now)
+
+    def _too_late(self, masked: MaskedSum, event: Tick) -> list[Command]:
+        asked = "shares" if masked.asked else "signatures"
+        return self._burn(f"too few {asked} in {self.plan.upload_deadline_s:g} s", event.now)
+
+    def _passed_over(self, *_: object) -> list[Command]:
+        """Work that goes on while the sum is unmasked is of no use to it, and does no harm."""
+        return []
+
+    def _stopped_last(self, _: MaskedSum, event: Stop) -> list[Command]:
+        return self._stopped(event)
+
+    def _burn(self, reason: str, now: float) -> list[Command]:
+        self.reason = reason
+        return self._close("burnt", now)
 
     # ---- the end
 
@@ -315,7 +411,7 @@ class Round:
             for worker, count in self._exchange.sum.counted.items():
                 self.tally.counted[worker] = count
         self.outcome, self.closed_at = outcome, now
-        frees = outcome not in ("skipped", "empty")
+        frees = outcome not in ("skipped", "empty", "burnt")
         devices, number = self.plan.devices, self.assignment.number
         return [Close(devices[w], number, outcome, frees) for w in self.effort.live]
 
@@ -365,5 +461,18 @@ COLLECTING: Final[Mapping[type, Callable[[Round, Exchange, Any], list[Command]]]
         Report: Round._reported_late,  # local: so many steps does its update have
         Tick: Round._upload_deadline,  # what is owed is repaired or left out, what is open given up
         Stop: Round._stopped_late,
+    }
+)
+UNMASKING: Final[Mapping[type, Callable[[Round, MaskedSum, Any], list[Command]]]] = MappingProxyType(
+    {
+        Signed: Round._signed,  # agreeing: enough of them, and shares are asked for
+        Shares: Round._shared,  # unmasking: enough of them, and the masks are known
+        Joined: Round._back,  # it is asked again for what it has not answered
+        Lost: Round._away,  # its vector is in the sum; are enough left to unmask it?
+        Failed: Round._failed_last,  # the same
+        Progress: Round._passed_over,
+        Report: Round._passed_over,
+        Tick: Round._too_late,  # burnt
+        Stop: Round._stopped_last,
     }
 )

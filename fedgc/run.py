@@ -4,10 +4,13 @@
 the speeds measured so far. Like the round it does no I/O: the driver sends events and carries out what comes
 back, in the order in which it comes. Beside a round's commands these are
 
-    Apply     the running sum is complete: divide by the samples, step the optimiser, that is the new version
+    Apply     the running sum is complete: divide by the weight, step the optimiser, that is the new version
     Append    one round's row, to be kept
     Chose     a new plan, what it was made from, and why
     Finished  nothing more will come
+
+In a masked run keys are set up before a round, and anew when they are used up or somebody came (`keying`);
+a round is bound to the model that its devices are sent, so it waits until the driver has `Published` that.
 
 May import: tuner and below.
 """
@@ -25,7 +28,24 @@ from fedgc.codes import Wire, packed_bytes
 from fedgc.config import AUTO, RunConfig
 from fedgc.gate import Decision, Gate, GateSettings, Reports, make_gate
 from fedgc.history import WINDOW, DeviceRow, RoundRow, Speeds, Told
-from fedgc.messages import Codeword, Command, Event, Held, Joined, Lost, Outcome, Refuse, Stop, Tick
+from fedgc.keying import Keying, Phase
+from fedgc.messages import (
+    Add,
+    Advert,
+    Codeword,
+    Command,
+    Deal,
+    Enrolled,
+    Event,
+    Held,
+    Joined,
+    Lost,
+    Outcome,
+    Published,
+    Refuse,
+    Stop,
+    Tick,
+)
 from fedgc.pace import Pace
 from fedgc.plan import UNKNOWN_UPLINK, Chunk, Fleet, Plan, make_plan
 from fedgc.replay import Line
@@ -36,6 +56,7 @@ REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned fo
 LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; nobody measures it
 THIS_RUN: Final = "this run"  # where it has no name of its own
 CHECK_BYTES: Final = 300  # of a device's report and of the command to carry on, as lines of a session
+OF_KEYS: Final = Enrolled | Advert | Deal | Published  # events that are no round's
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
@@ -95,6 +116,9 @@ class RunState:
 class Run:
     """The machine. `handle` every event; `next_tick` says when to send a `Tick`; `finished` when to stop."""
 
+    _planned_for: Fleet | None
+    _fleet: Fleet | None  # made anew after somebody came or went
+
     def __init__(
         self,
         config: RunConfig,
@@ -103,12 +127,14 @@ class Run:
         size: int,
         speeds: Speeds | None = None,
         resume: RunState | None = None,
+        keying: Keying | None = None,
     ) -> None:
+        """A masked run has `keying`."""
         self.config = config
         self.round: Round | None = None
         self.finished = False
         self.version, self.number = 0, 1  # the number is that of the round that runs, or runs next
-        self._begun = False
+        self._begun = self._opened = False  # a round; a set-up of keys whose end was not looked at
         self._size = size
         self._pace = Pace(speeds or Speeds())
         self._gate = _gate_of(config)
@@ -121,16 +147,15 @@ class Run:
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of devices that carry on where they stopped
         self._told: deque[Told] = deque(speeds.told if speeds else (), maxlen=WINDOW)
         self._since: list[float] = []  # seconds of the rounds since it was made
-        self._planned_for: Fleet | None = None
-        self._fleet: Fleet | None = None  # made anew after somebody came or went
+        self._planned_for = self._fleet = None
         self._target = config.round_steps
         self._carried: frozenset[str] = frozenset()
         self._reached: Mapping[str, int] = {}
         self._first_step, self._common_steps = 0, 0.0
-        self._up_bytes = 0  # of the vectors of the round under way
         self._last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
-        self._fruitless = 0
+        self._fruitless = self._up_bytes = 0  # rounds in a row; bytes of the round under way
         self._gather_until = now + config.start_timeout_s
+        self._keying = keying
         if resume is not None:
             self._resume(resume)
         self._settled = self._state()
@@ -152,16 +177,20 @@ class Run:
         elif isinstance(event, Codeword) and event.device in self._present:
             self._pace.sent(event.device, event.size_bytes, event.seconds)
             self._up_bytes += event.size_bytes
-        if self.round:
+        if self._keying is not None:
+            outputs += self._keying.noted(event)
+        if self.round and not isinstance(event, OF_KEYS):
             outputs += self._in_round(self.round.handle(event), event.now)
-        else:
+        elif not self.round:
             outputs += self._gathering(event)
         return tuple(outputs)
 
     @property
     def next_tick(self) -> float:
         """When the machine next wants to hear the time."""
-        return self.round.next_tick if self.round else self._gather_until
+        if self.round:
+            return self.round.next_tick
+        return min(self._gather_until, self._keying.next_tick if self._keying else math.inf)
 
     def state(self) -> RunState:
         """Return what a checkpoint of the last synced round needs."""
@@ -172,12 +201,12 @@ class Run:
     def _gathering(self, event: Event) -> list[Output]:
         if isinstance(event, Stop):
             return self._finish(event.reason, complete=False)
-        able = [joined for joined in self._present.values() if joined.holds]
-        wanted = 1 if self._begun else self.config.min_devices
-        enough = len(able) >= wanted
+        able = self._able()
+        least = self._keying.federation.quorum if self._keying else 1
+        wanted = max(least, 1 if self._begun else self.config.min_devices)
         late = isinstance(event, Tick) and event.now >= self._gather_until
-        if enough or (late and able):
-            return self._begin(event.now)
+        if len(able) >= wanted or (late and len(able) >= least):
+            return self._begin(event.now) if self._keying is None else self._keyed(self._keying, event.now)
         if late:
             return self._finish(
                 f"waited {self.config.start_timeout_s:g} s for {wanted} devices, saw {len(able)}",
@@ -185,9 +214,30 @@ class Run:
             )
         return []
 
+    def _able(self) -> list[str]:
+        """Return the devices that have something to work on and, in a masked run, an institution's keys."""
+        able = [device for device, joined in self._present.items() if joined.holds]
+        return [device for device in able if self._keying is None or device in self._keying.enrolled]
+
+    def _keyed(self, keying: Keying, now: float) -> list[Output]:
+        """Begin a masked round where keys stand for it, else set them up; a few times, if need be."""
+        if keying.busy or not keying.knows(self.version):
+            return []
+        self._fruitless += self._opened and keying.phase is Phase.IDLE
+        if self._fruitless >= GIVE_UP_AFTER:
+            return self._finish(f"no keys after {GIVE_UP_AFTER} set-ups: {keying.reason}", complete=False)
+        self._opened, self._fleet = False, None
+        if keying.stands_for(self._able()) and (self._carried or not keying.newcomers):
+            return self._begin(now)
+        self._carried, self._opened = frozenset(), True
+        return [*keying.open(now, self.number)]
+
     def _in_round(self, commands: Sequence[Command], now: float) -> list[Output]:
         """Pass on what the round says, and settle it once it is closed."""
         current = self.round
+        for each in commands:
+            if isinstance(each, Add) and self._keying is not None:
+                self._keying.supplied(each.device)
         over = current is not None and current.state is State.CLOSED
         return [*commands, *(self._settle(current, now) if current and over else ())]
 
@@ -218,7 +268,9 @@ class Run:
             reached=self._reached,
         )
         self._up_bytes = 0
-        self.round = Round(self._plan, assignment, self._decide)
+        again = bool(self._carried)
+        drawn = None if self._keying is None else self._keying.draw(plan.devices, again=again)
+        self.round = Round(self._plan, assignment, self._decide, drawn)
         present = list(self._present.values())
         for joined in present:
             if joined.kept:  # counts once
@@ -228,7 +280,7 @@ class Run:
     def _replanned(self, *, anew: bool) -> Plan:
         """Return the plan for the next round: the present one itself where it still fits."""
         steps = self.config.round_steps
-        if self.config.replicas == AUTO and self.config.work == "coded":
+        if self.config.replicas == AUTO and self.config.work == "coded" and self._keying is None:
             return self._tuned(anew=anew)
         if self._plan is None or anew or self._speeds_changed(self._plan):
             return make_plan(self._here(), self._pace.speeds(), self.config, steps=steps)
@@ -264,14 +316,15 @@ class Run:
         self.number += 1
         if outcome in ("synced", "approximate", "skipped"):
             self._gate_state = self._gate_next
-        self._fruitless = self._fruitless + 1 if outcome == "empty" else 0
+        nothing = outcome in ("empty", "burnt")
+        self._fruitless = self._fruitless + 1 if nothing else 0
         if synced and over.collected:
             self.version += 1
             outputs.append(Apply(self.number - 1, self.version, over.collected.weight, outcome))
             self._first_step += self._target
             self._common_steps = over.effort.common_steps if self.config.alpha < 1 else 0.0
             self._last_sync = (self._up_bytes, over.closed_at - over.started_at - over.working_s)
-        if outcome != "empty":
+        if not nothing:
             self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:
             self._settled = self._state()
@@ -289,9 +342,8 @@ class Run:
         if over.outcome == "stopped":
             return self._finish(over.reason, complete=False)
         if self._fruitless == GIVE_UP_AFTER:
-            said = next(
-                (f"{d}: {f}" for d, f in zip(over.plan.devices, over.tally.failure, strict=True) if f), ""
-            )
+            failures = zip(over.plan.devices, over.tally.failure, strict=True)
+            said = next((f"{device}: {failure}" for device, failure in failures if failure), over.reason)
             return self._finish(
                 f"{GIVE_UP_AFTER} rounds in a row gave nothing; {said}".rstrip("; "), complete=False
             )
@@ -343,9 +395,11 @@ class Run:
         alike are offered the chunks that they have finished already.
         """
         deaf = any(not joined.live for joined in self._present.values())
+        there = self._present.keys() if self._keying is None else set(self._keying.members)
         holds = {
             device: frozenset(self._chunks[held.name].number for held in joined.holds)
             for device, joined in sorted(self._present.items())
+            if device in there
         }
         return Fleet(holds, tuple(self._chunks.values()), self._size, deaf)
 

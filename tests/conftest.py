@@ -1,11 +1,86 @@
-"""How properties are searched: the same examples every time, new ones by `make fuzz`.
+"""How properties are searched: the same examples every time, new ones by `make fuzz`; masked institutions.
 
 A test run that finds what another did not is no verdict on a change. What a search finds becomes an
 example of its own, written into the test.
 """
 
+import hashlib
+from collections.abc import Callable
+
+import numpy as np
+import pytest
 from hypothesis import settings
+
+from fedgc import messages
+from fedgc.secagg import Client, Federation, Identity, Quantiser, Reply, letters
+from fedgc.secagg.federation import least_threshold, member_list
 
 settings.register_profile("same", deadline=None, derandomize=True)
 settings.register_profile("search", deadline=None, derandomize=False, print_blob=True)
 settings.load_profile("same")
+
+MODEL = hashlib.sha256(b"model").digest()
+
+
+class Party:
+    """Institutions of one federation, without a link: what a server's command makes them say."""
+
+    def __init__(self, count: int, exchanges: int = 3) -> None:
+        self.identities = [Identity(hashlib.sha256(f"party {at}".encode()).digest()) for at in range(count)]
+        named = [(f"site {at}", each.public) for at, each in enumerate(self.identities)]
+        quantiser = Quantiser(clip=1.0, bits=20, ring=32, w_max=100)
+        self.federation = Federation(member_list(named), least_threshold(count), 3, exchanges, quantiser)
+        self.devices = [f"device {at}" for at in range(count)]
+        self.clients = {
+            device: Client.start(self.federation, each, {})
+            for device, each in zip(self.devices, self.identities, strict=True)
+        }
+        self._entropy = 0
+
+    def enrolled(self, device: str, now: float = 0.0) -> messages.Enrolled:
+        client = self.clients[device]
+        return messages.Enrolled(now, device, self.federation.fid, client.number, client.state.epoch)
+
+    def fresh(self) -> bytes:
+        self._entropy += 1
+        return hashlib.sha256(f"chance {self._entropy}".encode()).digest()
+
+    def take(self, device: str, step: tuple) -> object:
+        self.clients[device], todo = step
+        return next((each.content for each in todo if isinstance(each, Reply)), None)
+
+    def answer(self, command: object, now: float = 0.0, wall: float = 0.0) -> object:
+        """What the device of a command says to it."""
+        device, round_, letter = command.device, command.round, command.letter
+        client = self.clients[device]
+        match command:
+            case messages.Open():
+                step = client.open(letters.Open.unpack(letter), wall, self.fresh())
+                return messages.Advert(now, device, round_, self.take(device, step))
+            case messages.Roster():
+                step = client.join(letters.Roster.unpack(letter), wall, self.fresh())
+                return messages.Deal(now, device, round_, self.take(device, step))
+            case messages.Begin():
+                self.take(device, client.begin(letters.Begin.unpack(letter), MODEL))
+                return None
+            case messages.Survivors():
+                step = client.agree(letters.Agree.unpack(letter))
+                return messages.Signed(now, device, round_, self.take(device, step))
+            case messages.Unmask():
+                step = client.unlock(letters.Unlock.unpack(letter))
+                return messages.Shares(now, device, round_, self.take(device, step))
+        return None
+
+    def vector(self, device: str, update: np.ndarray, weight: int) -> np.ndarray:
+        client = self.clients[device]
+        return self.take(device, client.upload(update, weight, client.pad(), self.fresh()))
+
+
+@pytest.fixture(scope="session")
+def party() -> Callable[..., Party]:
+    return Party
+
+
+@pytest.fixture(scope="session")
+def model_digest() -> bytes:
+    return MODEL

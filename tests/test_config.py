@@ -74,7 +74,8 @@ def test_no_setting_takes_what_is_of_another_type(name):
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_choice_is_taken_and_a_refusal_names_all_of_them(name):
     for choice in choices(name):
-        assert getattr(RunConfig.read({"work": "local", "min-devices": 3, name: choice}), name) == choice
+        others = {"work": "local", "min-devices": 3, "federation": "all.fed"}
+        assert getattr(RunConfig.read(others | {name: choice}), name) == choice
     if not takes(name, str):
         said = refused({name: "no such choice"})
         assert all(repr(choice) in said for choice in choices(name))
@@ -251,6 +252,9 @@ def configs(draw: st.DrawFn) -> RunConfig:
         values[name] = draw(st.one_of(kinds))
     local = {"work": "local", "min_devices": 4096}
     values |= local if values.keys() & {"placement", "delta_bits"} else {}
+    if values.get("secrecy") == "masked":
+        values |= {"clients": "fedgc", "delta_bits": 32, "placement": "private", "federation": "all.fed"}
+        values |= {"gate": "every"}
     values["max_gap"] = max(values.get("max_gap", 32), values.get("min_gap", 1))
     if isinstance(values.get("blocks"), int):
         replicas = values.get("replicas", AUTO)
@@ -286,3 +290,29 @@ def test_auto_is_allowed_exactly_where_its_type_says_so():
     }  # fmt: skip
     for name in automatic:
         assert getattr(DEFAULTS, name) == AUTO
+
+
+@pytest.mark.parametrize(
+    ("table", "sentence"),
+    [
+        ({}, "setting federation: saw none, needed a descriptor's file with secrecy = masked"),
+        ({"clients": "stock"}, "setting clients: saw stock, needed fedgc with secrecy = masked"),
+        ({"work": "local", "delta-bits": 8}, "setting delta_bits: saw 8, needed 32 with secrecy = masked"),
+        (
+            {"work": "local", "placement": "shuffled-once"},
+            "setting placement: saw shuffled-once, needed private with secrecy = masked",
+        ),
+        (
+            {"federation": "all.fed", "gate": "relative-change"},
+            "setting gate: saw relative-change, needed drift, every or qsr with masks",
+        ),
+    ],
+)
+def test_what_does_not_go_with_masks_is_refused(table, sentence):
+    assert refused({"secrecy": "masked", **table}) == sentence
+
+
+def test_settings_that_shape_an_update_are_told_apart():
+    ones = [RunConfig(), RunConfig(local_steps=7), RunConfig(learning_rate=0.5), RunConfig(seed=1)]
+    assert len({each.shape for each in ones}) == len(ones)
+    assert RunConfig(rounds=99, run="another", federation="elsewhere").shape == ones[0].shape

@@ -11,12 +11,17 @@ from hypothesis import strategies as st
 from fedgc import messages
 from fedgc.errors import BadMessage
 from fedgc.messages import (
+    LARGEST_LETTER,
     SKETCH_NUMBERS,
     Add,
+    Advert,
+    Begin,
     Close,
     Codeword,
     Command,
     Continue,
+    Deal,
+    Enrolled,
     Event,
     Failed,
     Held,
@@ -24,12 +29,16 @@ from fedgc.messages import (
     Kept,
     Lost,
     Mix,
+    Open,
     Persist,
     Progress,
+    Published,
     Refuse,
     Repair,
     Report,
     Reveal,
+    Ring,
+    Roster,
     Shares,
     Signed,
     Skip,
@@ -38,6 +47,7 @@ from fedgc.messages import (
     Take,
     Tick,
     ToDevice,
+    Uncover,
     Unmask,
     Work,
 )
@@ -49,14 +59,19 @@ GOOD = (
     Held("left", 1),
     Kept(2, 3, 4, SKETCH),
     MIX,
+    Ring(5, 16),
     Joined(1.0, "a", True, (Held("left", 1), Held("right", 5)), (Kept(0, 0, 1),)),
     Lost(1.0, "a"),
     Failed(1.0, "a", 1, "out of memory", (0, 2)),
     Progress(1.0, "a", 1, 2, 3, 0.5, 10, 2.0, -1.5, SKETCH),
     Report(1.0, "a", 1, 3, 10, 0.5, 2.0, -1.5),
     Codeword(1.0, "a", 1, 0, 0.5, 4),
-    Signed(1.0, "a", 1, b"s"),
-    Shares(1.0, "a", 1, b"s"),
+    Enrolled(1.0, "a", bytes(32), 0, 0),
+    Advert(1.0, "a", 1, b"l"),
+    Deal(1.0, "a", 1, b"l"),
+    Signed(1.0, "a", 1, bytes(64)),
+    Shares(1.0, "a", 1, b"l"),
+    Published(1.0, 2, bytes(32)),
     Tick(1.0),
     Stop(1.0, "enough"),
     Work("a", 1, 0, 4, (2, 0), ((0, "left"), (2, "right")), 7, 60.0),
@@ -66,14 +81,18 @@ GOOD = (
     Reveal("a", 1, 0, "coded", MIX),
     Repair("a", 1, 1, "b", MIX),
     Refuse("a", 1, "late"),
-    Survivors("a", 1, ("a", "b")),
-    Unmask("a", 1, (("a", b"s"),)),
+    Open("a", 1, b"l"),
+    Roster("a", 1, b"l"),
+    Begin("a", 1, b"l"),
+    Survivors("a", 1, b"l"),
+    Unmask("a", 1, b"l"),
     Persist("a", 1, b"r"),
     Close("a", 1, "synced", True),
     Add("a", 1, 0, (1.0, -0.5)),
+    Uncover(1, ((bytes(32), True),)),
 )
 
-COUNTS = ("version", "chunk", "reached", "round", "steps", "attempt", "size_bytes", "seed")
+COUNTS = ("version", "chunk", "reached", "round", "steps", "attempt", "size_bytes", "seed", "member", "epoch")
 AMOUNTS = ("now", "seconds", "squared_norm", "lease_s")
 
 
@@ -91,7 +110,7 @@ def label(value: object) -> str:
 
 
 def test_every_message_stands_among_the_good_ones():
-    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix}
+    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix, Ring, Persist}
     assert {type(message) for message in GOOD} == said
 
 
@@ -108,11 +127,33 @@ def test_every_event_says_when_and_every_command_says_to_whom():
     for event in get_args(Event):
         assert "now" in {field.name for field in dataclasses.fields(event)}
     for command in get_args(Command):
-        assert "device" in {field.name for field in dataclasses.fields(command)}
+        assert command is Uncover or "device" in {field.name for field in dataclasses.fields(command)}
 
 
-def test_add_is_the_one_command_that_no_link_carries():
-    assert set(get_args(Command)) - set(get_args(ToDevice)) == {Add}
+def test_what_is_the_drivers_own_no_link_carries():
+    assert set(get_args(Command)) - set(get_args(ToDevice)) == {Add, Uncover}
+
+
+def test_what_an_institution_keeps_never_travels():
+    assert Persist not in get_args(ToDevice)
+
+
+@pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "letter")], ids=label)
+def test_a_letter_has_a_size_that_fits_a_line_and_is_never_shown(message):
+    assert dataclasses.replace(message, letter=bytes(LARGEST_LETTER)).letter
+    for size in (0, LARGEST_LETTER + 1):
+        with pytest.raises(BadMessage, match=f"saw a letter of {size} bytes"):
+            dataclasses.replace(message, letter=bytes(size))
+    assert "letter" not in repr(message)
+
+
+def test_a_signature_and_a_descriptor_have_their_length():
+    for message, name in (
+        (Signed(0.0, "a", 1, bytes(64)), "signature"),
+        (Enrolled(0.0, "a", bytes(32), 0, 0), "descriptor"),
+    ):
+        with pytest.raises(BadMessage, match=name):
+            dataclasses.replace(message, **{name: bytes(63)})
 
 
 @pytest.mark.parametrize(("message", "name"), fields_named(*COUNTS), ids=label)
@@ -151,7 +192,7 @@ def test_a_sketch_is_whole_and_finite_or_absent(message):
 
 @pytest.mark.parametrize("event", [m for m in GOOD if type(m) in get_args(Event)], ids=label)
 def test_an_event_of_a_device_names_it(event):
-    if isinstance(event, Tick | Stop):
+    if isinstance(event, Tick | Stop | Published):
         assert not hasattr(event, "device")
     else:
         with pytest.raises(BadMessage, match="needed a device"):
@@ -159,7 +200,7 @@ def test_an_event_of_a_device_names_it(event):
 
 
 @pytest.mark.parametrize(
-    ("message", "name"), [*fields_named("order"), (GOOD[5], "chunks"), (GOOD[3], "kept")], ids=label
+    ("message", "name"), [*fields_named("order"), (GOOD[6], "chunks"), (GOOD[4], "kept")], ids=label
 )
 def test_a_list_of_chunks_names_each_once_and_none_below_0(message, name):
     def listed(*chunks: int) -> object:
@@ -230,9 +271,18 @@ def test_work_has_a_target_and_a_name_for_every_chunk_in_its_order():
 @pytest.mark.parametrize("kind", get_args(messages.Kind))
 def test_a_reveal_carries_a_mix_exactly_where_work_is_coded(kind):
     right, wrong = (MIX, None) if kind == "coded" else (None, MIX)
-    assert Reveal("a", 1, 0, kind, right).mix is right
+    ring, none = (Ring(5, 8), None) if kind == "masked" else (None, Ring(5, 8))
+    assert Reveal("a", 1, 0, kind, right, ring=ring).mix is right
     with pytest.raises(BadMessage, match="a mix exactly for coded work"):
-        Reveal("a", 1, 0, kind, wrong)
+        Reveal("a", 1, 0, kind, wrong, ring=ring)
+    with pytest.raises(BadMessage, match="a ring exactly for a masked vector"):
+        Reveal("a", 1, 0, kind, right, ring=none)
+
+
+def test_a_ring_has_words_of_bits_that_there_are():
+    for words, bits in ((0, 8), (5, 24), (5, 0)):
+        with pytest.raises(BadMessage, match="needed"):
+            Ring(words, bits)
 
 
 def test_a_repair_is_an_attempt_after_the_first():

@@ -473,3 +473,22 @@ def bench_tuner(
     from fedgc.cli.bench import show
 
     show(measure(quick=quick, traces=traces), as_json=as_json)
+
+
+@bench.command("secagg")
+def bench_secagg(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    large: Annotated[
+        bool, typer.Option("--large", help="Also vectors of 10^8 numbers; takes longer.")
+    ] = False,
+) -> None:
+    """Seconds and bytes of the masked exchange, beside Flower's SecAgg+, plain sums and the machine's limits.
+
+    Example: fedgc bench secagg --json
+    """
+    from fedgc.bench.secagg import LARGE, QUICK, USUAL
+    from fedgc.bench.secagg import bench_secagg as measure
+    from fedgc.cli.bench import show
+
+    show(measure(QUICK if quick else LARGE if large else USUAL), as_json=as_json)

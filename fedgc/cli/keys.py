@@ -2,6 +2,8 @@
 
     fedgc keys tls      the authority, and the certificate that devices check
     fedgc keys device   a device's key: made, registered with the SuperLink, revoked
+    fedgc keys new, federation, check
+                        an institution's identity, and the descriptor that it agrees on with others
 
 May import: typer, errors; the rooms that do it, once a command is called.
 """
@@ -19,6 +21,13 @@ Folder = Annotated[
     Path, typer.Option("--folder", envvar="FEDGC_KEYRING", help="The folder of the deployment's keys.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+VaultPath = Annotated[
+    Path | None, typer.Option("--vault", help="The institution's vault; by default vault.db by the store.")
+]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help="A file that opens the vault; without one FEDGC_PASSPHRASE does, or it is asked for."),
+]
 
 
 @keys.command("tls")
@@ -63,3 +72,71 @@ def device(
         raise Unusable("keys device: saw --register and --revoke, needed one of them")
     action = "register" if register else "revoke" if revoke else ""
     device_key(folder, name, superlink, action, as_json=as_json)
+
+
+@keys.command("new")
+def new(vault: VaultPath = None, key_file: KeyFile = None) -> None:
+    """Make this institution's identity in its vault and print its public key; later, print it again.
+
+    Example: fedgc keys new --vault /var/lib/fedgc/vault.db --key-file /etc/fedgc/vault.key
+    """
+    from fedgc.cli.institution import Opener, show_public
+
+    show_public(Opener(vault, key_file))
+
+
+@keys.command("federation")
+def federation(  # noqa: PLR0913, PLR0917  each is one word of the command line
+    path: Annotated[Path, typer.Argument(help="The descriptor's file.")],
+    member: Annotated[
+        list[str] | None, typer.Option(help="An institution, as name=public key; repeated for each.")
+    ] = None,
+    threshold: Annotated[
+        int | None, typer.Option(help="Institutions that can unmask together; by default the least allowed.")
+    ] = None,
+    n_min: Annotated[int, typer.Option(help="Fewest institutions in any sum.")] = 3,
+    exchanges: Annotated[int, typer.Option(help="Exchanges for which keys are made at once.")] = 32,
+    clip: Annotated[float, typer.Option(help="Largest value of an update; beyond it, values are cut.")] = 1.0,
+    bits: Annotated[int, typer.Option(help="Bits of a value.")] = 20,
+    ring: Annotated[int, typer.Option(help="Bits of a sum: 32, 16 or 8; as many travel.")] = 32,
+    largest_weight: Annotated[
+        int, typer.Option(help="Samples of the largest institution; more count as so many.")
+    ] = 10_000,
+    record_clip: Annotated[
+        float | None, typer.Option(help="Privacy: the largest norm of one record's gradient.")
+    ] = None,
+    noise: Annotated[
+        float | None, typer.Option(help="Privacy: noise of the sum, as a multiple of that norm.")
+    ] = None,
+    releases: Annotated[int, typer.Option(help="Privacy: most exchanges there will ever be.")] = 100,
+    delta: Annotated[float, typer.Option(help="Privacy: the delta at which epsilon is told.")] = 1e-6,
+    vault: VaultPath = None,
+    key_file: KeyFile = None,
+) -> None:
+    """Write the signed descriptor of a federation; without members, sign the one that another wrote.
+
+    Example: fedgc keys federation consortium.fed --member a=5e1f... --member b=77d0... --member c=09ab...
+    """
+    from fedgc.cli.institution import Numbers, Opener, Pinned, sign, write
+
+    opener = Opener(vault, key_file)
+    if not member:
+        sign(opener, path)
+        return
+    numbers = Numbers(clip, bits, ring, largest_weight)
+    privacy = (record_clip, noise, releases, delta)
+    write(opener, path, Pinned(tuple(member), threshold, n_min, exchanges, numbers, privacy))
+
+
+@keys.command("check")
+def check(
+    path: Annotated[Path, typer.Argument(help="The descriptor's file.")],
+    as_json: AsJson = False,
+) -> None:
+    """Say in words what a descriptor promises, and what it does not.
+
+    Example: fedgc keys check consortium.fed
+    """
+    from fedgc.cli.institution import explain
+
+    explain(path, as_json=as_json)

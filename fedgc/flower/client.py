@@ -9,7 +9,7 @@ import random
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -22,6 +22,7 @@ from fedgc.errors import BadSetting
 from fedgc.flower import identity, letter
 from fedgc.flower.errand import Errand
 from fedgc.flower.identity import Identity
+from fedgc.flower.institution import Institution, institution_of
 from fedgc.flower.invitation import RECORD, invited
 from fedgc.flower.log import LOG, keep_to_the_point
 from fedgc.flower.pulse import ENVIRONMENT, Pulse
@@ -46,6 +47,7 @@ class _Device:
     uplink_bytes_s: float
     shelves: Path
     spill: Path
+    institution: Institution | None
 
     def engine(self, rest: Rest) -> Engine:
         return Engine(
@@ -66,7 +68,7 @@ def client_app(task: Task | None = None) -> ClientApp:
         with _device(context, task) as device:
             invitation = invited(message)
             heart = Pulse(os.environ.get(ENVIRONMENT), time.time)
-            worker = Worker(device.engine, heart.beat)
+            worker = Worker(device.engine, heart.beat, device.institution)
             worker.engine.last_in(device.shelf(invitation.run))
             terms = _terms(device, worker.engine.size)
             opened = Session(invitation, device.who, terms)
@@ -84,7 +86,7 @@ def client_app(task: Task | None = None) -> ClientApp:
             shelf = device.shelf(asked.run)
             with closing(device.engine(time.sleep)) as engine:
                 engine.last_in(shelf)
-                errand = Errand(engine, shelf, device.who.device, time.monotonic)
+                errand = Errand(engine, shelf, device.who.device, time.monotonic, device.institution)
                 errand.run(asked)
                 content = letter.write_answer(asked, device.who, device.name, errand.lines, errand.codewords)
         return Message(content, reply_to=message)
@@ -97,13 +99,18 @@ def _device(context: Context, task: Task | None) -> Iterator[_Device]:
     config, node = RunConfig.read(context.run_config), context.node_config
     chosen = task or named(config.task, config)
     shelves = Path(str(node["shelf"])) if node.get("shelf") else default_root(os.environ)
-    with _identity(context) as who, tempfile.TemporaryDirectory(prefix="fedgc-") as spill:
+    with ExitStack() as open_things:
+        who = open_things.enter_context(_identity(context))
+        spill = open_things.enter_context(tempfile.TemporaryDirectory(prefix="fedgc-"))
+        institution = institution_of(config, node, os.environ, time.time, os.urandom)
+        if institution is not None:
+            open_things.enter_context(closing(institution))
         pace_s = _number(context, "pace-s", 0.0)
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:
             raise BadSetting(f"node config uplink-kb-s: saw {node['uplink-kb-s']!r}, needed more than 0")
         name = str(node.get("name", ""))
-        yield _Device(who, name, config, chosen, pace_s, uplink_bytes_s, shelves, Path(spill))
+        yield _Device(who, name, config, chosen, pace_s, uplink_bytes_s, shelves, Path(spill), institution)
 
 
 def _terms(device: _Device, numbers: int) -> Terms:

@@ -18,7 +18,7 @@ from fedgc.flower import wire
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.admission import Admission
 from fedgc.flower.flow import Flow
-from fedgc.flower.pieces import Incoming, Vector
+from fedgc.flower.pieces import Incoming, Numbers, Vector
 from fedgc.flower.refusals import Audit, Refusals, unheard
 from fedgc.flower.seat import Seat
 from fedgc.flower.slots import Slots
@@ -77,7 +77,7 @@ class Desk:
         self._around = around
         self._timers: dict[str, Timer] = {}
         self._models: dict[int, tuple[Offer, Vector]] = {}
-        self._ready: dict[Stub, Vector] = {}
+        self._ready: dict[Stub, Numbers] = {}
         self._slots: Slots[Stub] = Slots(config.upload_slots)
         self._begun: dict[Stub, float] = {}
         self._uploads: dict[Stub, _Upload] = {}
@@ -108,7 +108,7 @@ class Desk:
             return
         self._give_up_unwanted(seat)
 
-    def take(self, device: str, stream: StreamId) -> Vector:
+    def take(self, device: str, stream: StreamId) -> Numbers:
         """Return a whole codeword, once, from any thread; its slot is held until we may `forget` it."""
         vector = self._ready.pop((device, stream), None)
         if vector is None:

@@ -8,6 +8,7 @@ May import: run and below, train, store, and this room.
 """
 
 import queue
+import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -18,21 +19,26 @@ import numpy as np
 
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
-from fedgc.errors import FedgcError, Refused
+from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower import typed
 from fedgc.flower.links import Link
-from fedgc.flower.pieces import Vector
+from fedgc.flower.pieces import Vector, digest_of, packed
 from fedgc.flower.sink import Live, LiveDevice, Sink
 from fedgc.history import DeviceRow, RoundRow, Speeds
-from fedgc.messages import Add, Codeword, Event, Refuse, Tick
+from fedgc.keying import Keying
+from fedgc.messages import Add, Codeword, Event, Published, Refuse, Tick, Uncover
 from fedgc.round import Round
 from fedgc.run import Append, Apply, Chose, Finished, Output, Run, RunState
+from fedgc.secagg import Federation, RingSum, Terms
+from fedgc.secagg.keys import KEY_BYTES
+from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.task import Task
 from fedgc.train import CommonModel, ServerOptimiser
 
 PRESENT_S: Final = 0.25  # between two summaries for whoever watches
 LONGEST_WAIT_S: Final = 0.25
+KEYS_S: Final = 60.0  # for each half of a set-up of keys: one letter there and back, over whatever link
 
 Save = Callable[[Checkpoint], None]
 
@@ -47,6 +53,7 @@ class Job:
     speeds: Speeds
     save: Save | None = None
     resume: Checkpoint | None = None
+    federation: Federation | None = None  # of a masked run
 
 
 class Driver:
@@ -62,7 +69,12 @@ class Driver:
         self._optimiser = ServerOptimiser(job.config, self.common.parameters)
         self.model: Vector = self.common.first()
         state = self._restored(job.resume) if job.resume else None
-        self._run = Run(job.config, now=clock(), size=self.common.size, speeds=job.speeds, resume=state)
+        keying = self._keying(job.federation) if job.federation else None
+        self._run = Run(
+            job.config, now=clock(), size=self.common.size, speeds=job.speeds, resume=state, keying=keying
+        )
+        self._ring: RingSum | None = None  # of a masked round under way
+        self._mean: Vector | None = None  # of such a round, once its masks are off
         self._due: Checkpoint | None = None  # written once its round is in the history
         self._sum: RunningSum | None = None  # of the round under way, once a codeword is there
         self._beside = ThreadPoolExecutor(1, "fedgc-beside")
@@ -72,6 +84,10 @@ class Driver:
         self.events: Final[queue.SimpleQueue[Event]] = queue.SimpleQueue()
         self.finished: Finished | None = None
         self.metrics: dict[int, Mapping[str, float]] = {}
+
+    def _keying(self, federation: Federation) -> Keying:
+        terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
+        return Keying(federation, terms, KEYS_S, time.time() - self._started)
 
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model
@@ -83,7 +99,7 @@ class Driver:
 
     def drive(self, link: Link) -> Finished:
         """Run until the machine has finished; the link has been started."""
-        link.publish(self._run.version, self.model)
+        self._publish(self._run.version, link)
         while self.finished is None:
             event = self._next_event()
             for output in self._run.handle(event):
@@ -112,6 +128,8 @@ class Driver:
         match output:
             case Add():
                 self._add(output, link)
+            case Uncover():
+                self._uncover(output)
             case Apply():
                 self._apply(output, link)
             case Append():
@@ -126,28 +144,56 @@ class Driver:
             case _:
                 link.send(output)
 
+    def _publish(self, version: int, link: Link) -> None:
+        link.publish(version, self.model)
+        if self._job.federation is not None:
+            self.events.put(Published(self._clock(), version, digest_of(packed(self.model))))
+
     def _add(self, add: Add, link: Link) -> None:
+        vector = link.take(add.device, add.round, add.attempt)
+        if self._job.federation is not None:
+            self._ring = self._ring or RingSum(self._job.federation.quantiser, self.common.size)
+            self._ring.add(vector)
+            return
         if self._sum is None:
             self._sum = RunningSum(self.common.size, len(add.weights), np.float32)
-        self._sum.add(add.weights, link.take(add.device, add.round, add.attempt))
+        self._sum.add(add.weights, vector)
+
+    def _uncover(self, uncover: Uncover) -> None:
+        """Take the masks off: what is left is the mean over the institutions, and nobody's update."""
+        if self._ring is None:
+            return
+        ring, self._ring = self._ring, None
+        ring.remove([Strand(key, minus) for key, minus in uncover.masks])
+        try:
+            self._mean, _ = ring.mean()
+        except NotRecoverable as error:  # somebody's masks were of another exchange: the sum is noise
+            self._log.log(WARNING, "round %d: its update is left out: %s", uncover.round, error)
 
     # ---- a round's end
 
     def _apply(self, apply: Apply, link: Link) -> None:
         try:
-            if self._sum is not None:
-                total, self._sum = self._sum.total(), None
-                total /= np.float32(apply.weight)
-                self.model = self._optimiser.apply(self.model, total)
+            mean = self._taken_mean(apply.weight)
+            if mean is not None:
+                self.model = self._optimiser.apply(self.model, mean)
         except Refused as error:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
-        link.publish(apply.version, self.model)
+        self._publish(apply.version, link)
         if self._job.save:
             self._due = self._checkpoint(apply)
         every = self._job.config.evaluate_every
         if self._job.task.evaluate and every and apply.round % every == 0:
             future = self._beside.submit(self.common.evaluate, self.model)
             self._measuring.append((apply.round, future))
+
+    def _taken_mean(self, weight: float) -> Vector | None:
+        """Return the mean update of the round, if it has one; the sum it is made of is used up."""
+        mean, self._mean = self._mean, None
+        if self._sum is not None:
+            mean, self._sum = self._sum.total(), None
+            mean /= np.float32(weight)
+        return mean
 
     def _checkpoint(self, apply: Apply) -> Checkpoint:
         state = typed.dumps(typed.write(self._run.state())).decode()
@@ -160,7 +206,7 @@ class Driver:
             self._log.log(WARNING, "round %d: %s", checkpoint.round, error)
 
     def _append(self, row: RoundRow, link: Link) -> None:
-        self._sum = None
+        self._sum = self._ring = self._mean = None
         row = replace(row, devices=tuple(_counted(device, link) for device in row.devices))
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)

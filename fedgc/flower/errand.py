@@ -12,17 +12,27 @@ from typing import Final
 
 from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.institution import Institution
 from fedgc.flower.letter import Letter, Said, Shelved
 from fedgc.flower.pieces import Numbers, Packed, offer_of, shortened
 from fedgc.flower.wire import StreamId
-from fedgc.messages import Failed, Joined, Progress, Repair, Reveal, ToDevice, Work
+from fedgc.messages import Failed, Joined, Progress, Repair, Report, Reveal, ToDevice, ToMember, Work
 from fedgc.train import Engine, Lasting
 
 
 class Errand:
     """One letter's work; `lines` and `codewords` are what there is to answer."""
 
-    def __init__(self, engine: Engine, shelf: Lasting, device: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        shelf: Lasting,
+        device: str,
+        clock: Callable[[], float],
+        institution: Institution | None = None,
+    ) -> None:
+        """Masked work has an institution."""
+        self._institution = institution
         self._engine = engine
         self._shelf = shelf
         self._device = device
@@ -36,7 +46,9 @@ class Errand:
         if letter.model is not None:
             self._shelf.put_model(*letter.model)
         if not letter.commands:
-            self.lines.append(Joined(0.0, self._device, False, self._engine.holds(), self._engine.kept()))
+            self._say(Joined(0.0, self._device, False, self._engine.holds(), self._engine.kept()))
+            if self._institution is not None:
+                self.lines.append(self._institution.enrolled(self._device))
         elif all(map(self._obeyed, letter.commands)):
             self._work(until)
             self._send_along(letter.commands)
@@ -54,9 +66,13 @@ class Errand:
                 self._engine.load(command.version - 1, before)
             self._engine.load(command.version, model)
         try:
-            self._obey(command)
+            if self._institution is not None and isinstance(command, ToMember | Reveal | Repair):
+                self._obey_masked(self._institution, command)
+            else:
+                self._obey(command)
         except FedgcError as error:
-            self.lines.append(Failed(0.0, self._device, command.round, str(error)))
+            failed = Failed(0.0, self._device, command.round, str(error))
+            self.lines.append(self._institution.failed(command, error) if self._institution else failed)
         return True
 
     def _obey(self, command: ToDevice) -> None:
@@ -81,14 +97,21 @@ class Errand:
             self._enclose(StreamId("codeword", command.round, command.attempt), vector, Wire(command.wire))
 
     def _enclose(self, stream: StreamId, vector: Numbers, form: Wire) -> None:
-        short = shortened(vector, form, stream, self._device)
-        self.codewords[stream] = short
-        self.lines.append(offer_of(stream, short))
+        self._offer(stream, shortened(vector, form, stream, self._device))
+
+    def _obey_masked(self, institution: Institution, command: ToMember | Reveal | Repair) -> None:
+        if isinstance(command, Reveal | Repair):
+            stream = StreamId("codeword", command.round, command.attempt)
+            self._offer(stream, institution.revealed(command, self._engine))
+            return
+        answer = institution.heard(command, self._engine.common)
+        if answer is not None:
+            self.lines.append(answer)
 
     def _send_along(self, commands: tuple[ToDevice, ...]) -> None:
         """Send the codeword whose coefficients came with the work, where all that they mix is finished."""
         for work in commands:
-            if isinstance(work, Work) and work.coefficients is not None:
+            if isinstance(work, Work) and work.coefficients is not None and self._institution is None:
                 with suppress(FedgcError):  # it is asked for, if it is wanted
                     codeword = self._engine.codeword(work.coefficients)
                     self._enclose(StreamId("codeword", work.round), codeword, Wire(work.wire))
@@ -97,10 +120,18 @@ class Errand:
         while not self._engine.idle and self._clock() < until:
             event = self._engine.step()
             if event is not None:
-                self.lines.append(event)
+                self._say(event)
         standing = self._engine.standing()
-        if standing is not None:
-            self.lines.append(standing)
+        if standing is not None and self._institution is None:  # how far one is by itself, no sum tells
+            self._say(standing)
+
+    def _say(self, event: Joined | Progress | Report | Failed) -> None:
+        masked = self._institution
+        self.lines.append(event if masked is None else masked.discreet(event, self._engine.chunks))
+
+    def _offer(self, stream: StreamId, vector: Packed) -> None:
+        self.codewords[stream] = vector
+        self.lines.append(offer_of(stream, vector))
 
     def _put_away(self) -> None:
         """Write down what there is; what the disk does not take cannot be had later, and is not told."""

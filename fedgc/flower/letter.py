@@ -19,13 +19,12 @@ from typing import Any, Final, get_args
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from fedgc.codes import Wire, unpack
 from fedgc.errors import BadMessage, BadVector
 from fedgc.flower import identity, wire
 from fedgc.flower.identity import Identity
-from fedgc.flower.pieces import NUMBER, Form, Packed, Vector, check_finite, digest_of
+from fedgc.flower.pieces import NUMBER, Form, Numbers, Packed, Vector, digest_of
 from fedgc.flower.wire import Numbered, Offer, StreamId
-from fedgc.messages import WIRE_VERSION, Failed, Joined, Progress, Report, ToDevice
+from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, Progress, Report, ToDevice
 
 ACTION: Final = "letter"
 TYPE: Final = f"train.{ACTION}"
@@ -46,9 +45,9 @@ class Shelved:
 
 _TO_DEVICE: Final = MappingProxyType({kind.__name__: kind for kind in get_args(ToDevice)})
 _FROM_DEVICE: Final = MappingProxyType(
-    {kind.__name__: kind for kind in (Joined, Progress, Report, Failed, Offer, Shelved)}
+    {kind.__name__: kind for kind in (Joined, Progress, Report, Failed, Offer, Shelved, *get_args(Masking))}
 )
-Said = Joined | Progress | Report | Failed | Offer | Shelved
+Said = Joined | Progress | Report | Failed | Offer | Shelved | Masking
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -149,7 +148,7 @@ def read_answer(content: RecordDict, letter: Letter, now: float) -> Answer:
     return Answer(device, key, name, lines, MappingProxyType(codewords), sum(map(len, frames)))
 
 
-def codeword(offer: Offer, array: Array, form: Form) -> Vector:
+def codeword(offer: Offer, array: Array, form: Form) -> Numbers:
     """Return the codeword that was offered, checked, or raise BadVector."""
     if offer.size != form.size or len(array.data) > form.size + _NUMPY_HEADER:
         raise BadVector(f"{offer.stream}: saw {len(array.data)} bytes, needed {form.size}")
@@ -157,12 +156,10 @@ def codeword(offer: Offer, array: Array, form: Form) -> Vector:
         came: Packed = array.numpy()
     except (ValueError, TypeError, EOFError) as error:
         raise BadVector(f"{offer.stream}: needed an array of numpy ({error})") from error
-    kind = NUMBER if form.wire is Wire.FLOAT32 else np.dtype(np.uint8)
-    shape = (form.size // kind.itemsize,)
+    kind, shape = form.kind, (form.size // form.kind.itemsize,)
     if came.dtype != kind or came.shape != shape:
         raise BadVector(f"{offer.stream}: saw {came.dtype} {came.shape}, needed {kind} {shape}")
-    vector = unpack(came.view(np.uint8), form.wire, form.numbers)
-    check_finite(vector, offer.stream)
+    vector = form.unpacked(came.view(np.uint8), offer.stream)
     if digest_of(came) != offer.digest:
         raise BadVector(f"{offer.stream}: the digest of what arrived is not the one announced")
     return vector

@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from fedgc.errors import EdgeFailed
 from fedgc.flower.accounts import Amounts
-from fedgc.flower.pieces import Vector
+from fedgc.flower.pieces import Numbers, Vector
 from fedgc.messages import Codeword, Event, Joined, Lost, ToDevice
 
 Emit = Callable[[Event], None]
@@ -29,7 +29,7 @@ class Link(Protocol):
     def send(self, command: ToDevice) -> None:
         """Tell a device something; one that is not here is told nothing."""
 
-    def take(self, device: str, round_: int, attempt: int) -> Vector:
+    def take(self, device: str, round_: int, attempt: int) -> Numbers:
         """Return a codeword that was announced by a Codeword event, once."""
 
     def forget(self, device: str, round_: int, attempt: int) -> None:
@@ -103,7 +103,7 @@ class Links:
         if (owner := self._owner(command.device)) is not None:
             owner.send(command)
 
-    def take(self, device: str, round_: int, attempt: int) -> Vector:
+    def take(self, device: str, round_: int, attempt: int) -> Numbers:
         """Return a codeword from the link that has it, once."""
         with self._lock:
             link = self._lying.get((device, round_, attempt))

@@ -27,7 +27,7 @@ from fedgc.flower.admission import Admission
 from fedgc.flower.certificate import authority_at, fingerprint, make_certificate
 from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.options import PINGS, SILENCE, advertised, server_options
-from fedgc.flower.pieces import Vector, offer_of, packed
+from fedgc.flower.pieces import Numbers, Vector, offer_of, packed
 from fedgc.flower.seat import Seat
 from fedgc.flower.wire import Challenge, Denied, Invitation, StreamId, Welcome
 from fedgc.messages import WIRE_VERSION, Event, ToDevice
@@ -101,7 +101,7 @@ class Listener:
         """Queue a command for its device; one that is not here is told nothing."""
         self._loop.call_soon_threadsafe(self._desk.send, command)
 
-    def take(self, device: str, round_: int, attempt: int) -> Vector:
+    def take(self, device: str, round_: int, attempt: int) -> Numbers:
         """Return a codeword that was announced by a Codeword event, once."""
         return self._desk.take(device, StreamId("codeword", round_, attempt))
 

@@ -4,7 +4,8 @@ The sender keeps a window of unacknowledged pieces in flight, so that small line
 large vector. The receiver takes bytes in order, ignores what it has, and checks as it goes: the size
 before it allocates, every number when its bytes are whole, and the digest at the end.
 
-Models travel as float32, codewords as the round says (`Form`): float32, bf16 or int8.
+Models travel as float32, codewords as the round says (`Form`): in one of the formats of `Wire`, or as words
+of a ring, of which every value is a good one.
 
 A codeword of 758 MB whose last acknowledgement is lost costs one small line here, not the codeword.
 """
@@ -14,10 +15,12 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedgc.codes import Wire, pack, packed_bytes, rounding, unpack
 from fedgc.errors import BadMessage, BadVector
 from fedgc.flower.wire import Offer, Piece, StreamId
+from fedgc.secagg.keystream import RING_TYPES
 
 WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s over 100 ms
 NUMBER: Final = np.dtype("<f4")
@@ -29,19 +32,35 @@ Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous: what its bytes hold is it
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How many numbers a vector has, and in what format they travel.
+    """How many numbers a vector has, and in what format they travel; `ring` is the bits of a masked word.
 
-    >>> Form(1000, Wire.BF16).size
-    2000
+    >>> Form(1000, Wire.BF16).size, Form(1000, ring=16).size
+    (2000, 2000)
     """
 
     numbers: int
     wire: Wire = Wire.FLOAT32
+    ring: int = 0
 
     @property
     def size(self) -> int:
         """Bytes of the whole vector."""
-        return packed_bytes(self.numbers, self.wire)
+        return self.numbers * self.ring // 8 if self.ring else packed_bytes(self.numbers, self.wire)
+
+    @property
+    def kind(self) -> np.dtype[Any]:
+        """The type in which the packed vector stands in a record of arrays."""
+        if self.ring:
+            return RING_TYPES[self.ring]
+        return NUMBER if self.wire is Wire.FLOAT32 else np.dtype(np.uint8)
+
+    def unpacked(self, data: NDArray[np.uint8], stream: StreamId) -> Numbers:
+        """Return the numbers in these bytes, or raise BadVector where they are not finite."""
+        if self.ring:
+            return data.view(RING_TYPES[self.ring])
+        vector = unpack(data, self.wire, self.numbers)
+        check_finite(vector, stream)
+        return vector
 
 
 def digest_of(vector: Packed) -> bytes:
@@ -134,17 +153,16 @@ class Incoming:
             self.received = end
             self._check_numbers()
 
-    def finish(self) -> Vector:
+    def finish(self) -> Numbers:
         """Return the vector once it is whole and is what was offered."""
         if not self.whole or self._hash.digest() != self.offer.digest:
             raise BadVector(f"{self.offer.stream}: the digest of what arrived is not the one announced")
-        vector = unpack(self._packed, self._form.wire, self._form.numbers)
-        if self._form.wire is not Wire.FLOAT32:  # those were checked as they came
-            check_finite(vector, self.offer.stream)
-        return vector
+        if self._form.kind == NUMBER:  # they were checked as they came
+            return self._packed.view(NUMBER)
+        return self._form.unpacked(self._packed, self.offer.stream)
 
     def _check_numbers(self) -> None:
-        if self._form.wire is Wire.FLOAT32:
+        if self._form.kind == NUMBER:
             end = self.received // NUMBER.itemsize
             check_finite(self._packed.view(NUMBER)[self._checked : end], self.offer.stream)
             self._checked = end

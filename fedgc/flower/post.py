@@ -24,11 +24,12 @@ from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.desk import Surroundings
 from fedgc.flower.letter import Answer, Letter, Shelved, codeword
-from fedgc.flower.pieces import Form, Vector, digest_of, packed
+from fedgc.flower.pieces import Form, Numbers, Vector, digest_of, packed
 from fedgc.flower.refusals import Refusals
 from fedgc.flower.seat import form_asked
 from fedgc.flower.wire import Offer, StreamId
 from fedgc.messages import (
+    Begin,
     Close,
     Codeword,
     Continue,
@@ -36,11 +37,17 @@ from fedgc.messages import (
     Failed,
     Joined,
     Lost,
+    Masking,
+    Open,
     Progress,
     Repair,
     Report,
     Reveal,
+    Roster,
+    Survivors,
     ToDevice,
+    ToMember,
+    Unmask,
     Work,
 )
 
@@ -65,6 +72,8 @@ class _Box:
     work: Work | None = None  # of the last round that it had a part in
     left: tuple[int, ...] = ()  # of its order: not reported yet
     asks: list[Reveal | Repair] = field(default_factory=list)
+    letters: list[ToMember] = field(default_factory=list)  # of a masked exchange
+    keyed: int = 0  # the round for which keys were asked for last
     expected: dict[StreamId, Form] = field(default_factory=dict)
     out: Letter | None = None
     owed: tuple[Reveal | Repair, ...] = ()  # what the letter that is out asks for
@@ -85,7 +94,7 @@ class Post:
         self._around = around
         self._boxes: dict[int, _Box] = {}
         self._model: tuple[int, Vector, str] | None = None
-        self._ready: dict[tuple[str, StreamId], Vector] = {}
+        self._ready: dict[tuple[str, StreamId], Numbers] = {}
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
         self._lock = threading.RLock()  # names are asked for while an event is on its way out
@@ -117,8 +126,11 @@ class Post:
                     _asks_no_more_ahead(box)
                     stream = StreamId("codeword", command.round, command.attempt)
                     box.expected[stream] = form_asked(self._numbers, command)
+                case Open() | Roster() | Begin() | Survivors() | Unmask():
+                    box.letters.append(command)
+                    box.keyed = command.round
                 case Close():
-                    box.left, box.asks, box.expected = (), [], {}
+                    box.left, box.asks, box.expected, box.letters = (), [], {}, []
                     _asks_no_more_ahead(box)
                 case _:
                     return  # a device that hears nothing while it works is told nothing else
@@ -134,7 +146,7 @@ class Post:
         """How much was refused, by kind of error."""
         return self.refusals.counts
 
-    def take(self, device: str, round_: int, attempt: int) -> Vector:
+    def take(self, device: str, round_: int, attempt: int) -> Numbers:
         """Return a whole codeword, once."""
         with self._lock:
             vector = self._ready.pop((device, StreamId("codeword", round_, attempt)), None)
@@ -220,7 +232,7 @@ class Post:
     def waits(self) -> bool:
         """Return whether a letter is out, or is soon to leave."""
         with self._lock:
-            return any(box.out is not None or box.left for box in self._boxes.values())
+            return any(box.out is not None or box.left or box.letters for box in self._boxes.values())
 
     # ---- writing
 
@@ -229,13 +241,20 @@ class Post:
         if not box.device:
             box.owed, box.out = (), Letter(self._run, nonce, 0.0)
             return box.out
-        if box.work is None or not (box.asks or (box.left and now >= box.again)):
+        letters = tuple(box.letters)
+        works = box.work is not None and (box.asks or (box.left and now >= box.again))
+        if not works and not letters:
             return None
-        order, lease_s = ((), 0.0) if box.asks else (box.left, self._lease_s(box, box.work))
+        box.letters = []
+        if box.work is None:  # keys are asked for before there is any work
+            box.out = Letter(self._run, nonce, 0.0, letters)
+            return box.out
+        order, lease_s = ((), 0.0) if box.asks or not works else (box.left, self._lease_s(box, box.work))
         ahead = None if box.asks else box.work.coefficients
         work = replace(box.work, order=order, lease_s=lease_s, coefficients=ahead)
         box.owed, box.asks = tuple(box.asks), []
-        box.out = Letter(self._run, nonce, lease_s, (work, *box.owed), self._lacking(box, work))
+        commands = (work, *letters, *box.owed)
+        box.out = Letter(self._run, nonce, lease_s, commands, self._lacking(box, work))
         down = 0 if box.out.model is None else box.out.model[1].nbytes
         self._account(box.device).add(Amounts(down_bytes=down))
         return box.out
@@ -279,10 +298,12 @@ class Post:
         if not box.device and joined is not None:
             self._around.audit("joined", answer.device, f"over messages, with key {answer.key.hex()}")
             self._admit(box, joined)
-            return
-        self._came_along(box, answer)
+        else:
+            self._came_along(box, answer)
         for line in answer.lines:
-            if isinstance(line, Progress | Report | Failed):
+            if isinstance(line, Masking):
+                self._emit(line)
+            elif isinstance(line, Progress | Report | Failed):
                 self._told(box, line)
         self._collect(box, answer)
 
@@ -292,7 +313,7 @@ class Post:
                 self._lose(other)
                 other.next = self._around.clock() + LONGEST_PAUSE_S  # its node may be gone, or not be
         box.device = joined.device
-        box.work, box.left, box.asks, box.expected = None, (), [], {}
+        box.work, box.left, box.asks, box.expected, box.letters = None, (), [], {}, []
         self._emit(replace(joined, live=False))
 
     def _told(self, box: _Box, line: Progress | Report | Failed) -> None:
@@ -300,6 +321,9 @@ class Post:
         steps = 0 if isinstance(line, Failed) else line.steps if isinstance(line, Report) else line.reached
         if not isinstance(line, Failed) and steps:
             box.pace_s.append(line.seconds / steps)
+        if isinstance(line, Failed) and line.round == box.keyed and not box.left:
+            self._emit(line)
+            return
         if box.work is None or line.round != box.work.round:
             return
         done = _done(box, line)
@@ -364,7 +388,7 @@ class Post:
 
     def _lose(self, box: _Box) -> None:
         device, box.device = box.device, ""
-        box.left, box.asks, box.owed, box.expected = (), [], (), {}
+        box.left, box.asks, box.owed, box.expected, box.letters = (), [], (), {}, []
         if device:
             self._emit(Lost(self._around.clock(), device))
 

@@ -11,7 +11,7 @@ from fedgc.codes import Wire
 from fedgc.errors import BadMessage, BadVector
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.flow import Flow
-from fedgc.flower.pieces import Form, Incoming, Vector
+from fedgc.flower.pieces import Form, Incoming, Numbers, Vector
 from fedgc.flower.wire import Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.messages import Close, Refuse, Repair, Reveal, ToDevice, Work
 
@@ -22,6 +22,8 @@ def form_asked(numbers: int, command: Reveal | Repair) -> Form:
     >>> form_asked(10, Reveal("a", 1, 0, "local", None)).size
     40
     """
+    if isinstance(command, Reveal) and command.ring is not None:
+        return Form(command.ring.words, ring=command.ring.bits)
     asked = numbers if command.mix is None else -(-numbers // command.mix.blocks)
     return Form(asked, Wire(command.wire))
 
@@ -117,7 +119,7 @@ class Seat:
         """Return the codewords that were offered and are not whole."""
         return tuple(self._offers)
 
-    def finished(self, stream: StreamId) -> Vector:
+    def finished(self, stream: StreamId) -> Numbers:
         """Return a whole codeword, checked."""
         incoming = self.flow.incoming[stream]
         vector = incoming.finish()

@@ -24,7 +24,7 @@ from fedgc.flower.certificate import fingerprint
 from fedgc.flower.flow import Flow
 from fedgc.flower.identity import Identity
 from fedgc.flower.options import PINGS, SILENCE, client_options
-from fedgc.flower.pieces import Form, Incoming, Numbers, Vector, offer_of, shortened
+from fedgc.flower.pieces import Form, Incoming, Numbers, Packed, Vector, offer_of, shortened
 from fedgc.flower.wire import (
     Ack,
     Bye,
@@ -153,7 +153,10 @@ class Session:
     def offer(self, round_: int, attempt: int, vector: Numbers, wire: Wire = Wire.FLOAT32) -> None:
         """Send a codeword, in this format, as soon as the listener has a slot for it."""
         stream = StreamId("codeword", round_, attempt)
-        flat = shortened(vector, wire, stream, self._who.device)
+        self.offer_packed(stream, shortened(vector, wire, stream, self._who.device))
+
+    def offer_packed(self, stream: StreamId, flat: Packed) -> None:
+        """Send a vector that is packed already."""
         offer = offer_of(stream, flat)
         with self._changed:
             self._flow.announce(offer, flat, at_once=False)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from logging import INFO
+from pathlib import Path
 from typing import Final, NoReturn
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
@@ -32,7 +33,9 @@ from fedgc.flower.sink import Silence, Sink
 from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.history import Speeds
 from fedgc.messages import Stop
+from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
+from fedgc.store.descriptor import read_descriptor
 from fedgc.task import Task
 from fedgc.train import CommonModel
 
@@ -117,7 +120,15 @@ class FedGC(Strategy):
 
     def _start_coded(self, grid: Grid) -> Result:
         past = self._memory
-        job = Job(self._with_task(), self.config, self._sink, past.speeds, past.save, past.resume)
+        job = Job(
+            self._with_task(),
+            self.config,
+            self._sink,
+            past.speeds,
+            past.save,
+            past.resume,
+            self._federation(),
+        )
         driver = Driver(job, time.monotonic, LOG)
         links, ways = self._links(driver, full_name(past.run, grid.run.run_id))
         doorman = Doorman(grid, ways, time.monotonic, LOG)
@@ -141,6 +152,12 @@ class FedGC(Strategy):
             doorman.stop()
         _end(finished.reason, complete=finished.complete)
         return _result(driver)
+
+    def _federation(self) -> Federation | None:
+        """Return what the institutions of a masked run agreed on."""
+        if self.config.secrecy == "open":
+            return None
+        return read_descriptor(Path(self.config.federation)).federation
 
     def _links(self, driver: Driver, run: str) -> tuple[Links, Ways]:
         """Return the links that the settings allow, as the driver and as the doorman see them."""

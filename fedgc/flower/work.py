@@ -3,7 +3,7 @@
 Between two micro-batches the session is asked for a command, so none waits for longer than one step; an
 engine that rests is woken by the next command. What goes wrong here is told as `Failed`; the device lives.
 
-May import: errors, messages, train, session.
+May import: errors, messages, train, session, institution.
 """
 
 from collections.abc import Callable
@@ -11,8 +11,10 @@ from typing import Final
 
 from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.institution import Institution, Said
 from fedgc.flower.pieces import Numbers
 from fedgc.flower.session import Session
+from fedgc.flower.wire import StreamId
 from fedgc.messages import (
     Close,
     Continue,
@@ -25,6 +27,7 @@ from fedgc.messages import (
     Skip,
     Take,
     ToDevice,
+    ToMember,
     Work,
 )
 from fedgc.train import Engine
@@ -42,8 +45,17 @@ def _unheard(_: int) -> None:
 class Worker:
     """One device's engine, and the session that drives it."""
 
-    def __init__(self, make_engine: Callable[[Rest], Engine], beat: Beat = _unheard) -> None:
-        """`make_engine` takes the function by which the engine rests; `beat` hears every turn."""
+    def __init__(
+        self,
+        make_engine: Callable[[Rest], Engine],
+        beat: Beat = _unheard,
+        institution: Institution | None = None,
+    ) -> None:
+        """`make_engine` takes the function by which the engine rests; `beat` hears every turn.
+
+        Masked work has an institution.
+        """
+        self._institution = institution
         self._session: Session | None = None
         self.engine: Final = make_engine(self._rest)
         self._beat = beat
@@ -53,7 +65,9 @@ class Worker:
     def serve(self, session: Session, device: str) -> str:
         """Work until the session ends; return why it ended."""
         self._session = session
-        session.say(Joined(0.0, device, True, self.engine.holds(), self.engine.kept()))
+        self._say(session, Joined(0.0, device, True, self.engine.holds(), self.engine.kept()))
+        if self._institution is not None:
+            session.say(self._institution.enrolled(device))
         while not session.ended:
             self._beat(self._finished)
             idle = self.engine.idle
@@ -74,13 +88,22 @@ class Worker:
         event = self.engine.step()
         if event is not None:
             self._finished += isinstance(event, Progress)
-            session.say(event)
+            self._say(session, event)
+
+    def _say(self, session: Session, event: Said) -> None:
+        session.say(
+            event if self._institution is None else self._institution.discreet(event, self.engine.chunks)
+        )
 
     def _carry_out(self, session: Session, command: ToDevice) -> None:
         try:
-            self._obey(session, command)
+            if self._institution is not None and isinstance(command, ToMember | Reveal | Repair):
+                self._obey_masked(session, self._institution, command)
+            else:
+                self._obey(session, command)
         except FedgcError as error:
-            session.say(Failed(0.0, command.device, command.round, str(error)))
+            failed = Failed(0.0, command.device, command.round, str(error))
+            session.say(self._institution.failed(command, error) if self._institution else failed)
 
     def _obey(self, session: Session, command: ToDevice) -> None:
         match command:
@@ -112,6 +135,17 @@ class Worker:
             raise BadMessage(f"{type(command).__name__}: this device does no masked work")
         if vector is not None:
             session.offer(command.round, command.attempt, vector, Wire(command.wire))
+
+    def _obey_masked(
+        self, session: Session, institution: Institution, command: ToMember | Reveal | Repair
+    ) -> None:
+        if isinstance(command, Reveal | Repair):
+            stream = StreamId("codeword", command.round, command.attempt)
+            session.offer_packed(stream, institution.revealed(command, self.engine))
+            return
+        answer = institution.heard(command, self.engine.common)
+        if answer is not None:
+            session.say(answer)
 
     def _close(self, session: Session, command: Close) -> None:
         self._open_round = False

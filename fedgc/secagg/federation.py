@@ -10,7 +10,7 @@ both, the honest split), and then a single update can be laid bare. T >= floor(2
 every c < n / 3 (Bonawitz et al. 2017, theorem 6.5). With two survivors each would know the other's update
 from the sum, so there are never fewer than three.
 
-May import: canonical, keys, quantiser, privacy; errors.
+May import: canonical, keys, quantiser, privacy; messages, errors.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
+from fedgc.messages import LARGEST_LETTER
 from fedgc.secagg.canonical import Value, pack, read, rows, typed
 from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
 from fedgc.secagg.privacy import Privacy
@@ -76,6 +77,11 @@ class Federation:
                 raise BadSetting(f"federation: saw two members with one {what}, needed each once")
         self._check_quorum(count)
         self._check_sums(count)
+        if self.largest_letter > LARGEST_LETTER:
+            raise BadSetting(
+                f"exchanges: saw {self.exchanges} an epoch of {count} members, whose letters have up to "
+                f"{self.largest_letter} bytes; needed at most {LARGEST_LETTER}: fewer exchanges"
+            )
 
     def _check_quorum(self, count: int) -> None:
         least = least_threshold(count)
@@ -98,6 +104,12 @@ class Federation:
     def quorum(self) -> int:
         """The fewest institutions in any sum."""
         return max(self.threshold, self.n_min)
+
+    @property
+    def largest_letter(self) -> int:
+        """No letter of this federation has more bytes: a roster names all keys, a deal holds all shares."""
+        keys, parcel = 74 * self.exchanges + 256, 96 * self.exchanges + 64
+        return len(self.members) * max(keys, parcel) + 256
 
     @property
     def colluders(self) -> int:

@@ -54,7 +54,7 @@ def keystream(key: bytes, size: int) -> bytes:
     """Return the first bytes of the stream of a key, for small secrets."""
     known_answer()
     buffer = bytearray(size)
-    _stream(key, 0).update_into(bytes(size), buffer)
+    aes_stream(key, 0).update_into(bytes(size), buffer)
     return bytes(buffer)
 
 
@@ -63,7 +63,7 @@ class RandomBytes:
 
     def __init__(self, key: bytes) -> None:
         known_answer()
-        self._stream = _stream(key, 0)
+        self._stream = aes_stream(key, 0)
         self._zeros = bytes(BLOCK_WORDS * 2)
         self._buffer = np.empty(BLOCK_WORDS * 2, np.uint8)
 
@@ -105,8 +105,8 @@ def _mix(words: Words, first: Strand | None, strands: Sequence[Strand]) -> None:
     buffer = np.empty(BLOCK_WORDS, words.dtype)
     signs = [np.subtract if strand.minus else np.add for strand in strands]
     for run in range(0, words.size, RUN_WORDS):
-        streams = [_stream(strand.key, run // RUN_WORDS) for strand in strands]
-        start = _stream(first.key, run // RUN_WORDS) if first else None
+        streams = [aes_stream(strand.key, run // RUN_WORDS) for strand in strands]
+        start = aes_stream(first.key, run // RUN_WORDS) if first else None
         for part in blocks(words[run : run + RUN_WORDS]):
             mask = buffer[: part.size]
             plain, raw = zeros[: part.nbytes], mask.view(np.uint8).data
@@ -129,11 +129,12 @@ def blocks(words: Words) -> Iterator[Words]:
 def known_answer() -> None:
     """Raise EdgeFailed if this machine's library gives other bytes than every other member's."""
     buffer = bytearray(16)
-    _stream(bytes(range(32)), _KNOWN_RUN).update_into(bytes(16), buffer)
+    aes_stream(bytes(range(32)), _KNOWN_RUN).update_into(bytes(16), buffer)
     if buffer.hex() != _KNOWN_ANSWER:
         raise EdgeFailed(f"cryptography: saw AES-256-GCM give {buffer.hex()}, needed {_KNOWN_ANSWER}")
 
 
-def _stream(key: bytes, run: int) -> AEADEncryptionContext:
+def aes_stream(key: bytes, run: int) -> AEADEncryptionContext:
+    """Return the stream of a key from the beginning of a run, as ciphertext of zeros."""
     nonce = bytes(4) + run.to_bytes(8, "big")
     return Cipher(algorithms.AES(key), modes.GCM(nonce)).encryptor()

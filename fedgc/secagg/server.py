@@ -137,7 +137,7 @@ class Epoch:
         plain = letters.Begin(self.known.roster.epoch, exchange, taking, terms.size, terms.settings)
         bound = rules.context(self.federation, self.known.rho, plain, terms.model)
         out = {member: replace(plain, deliveries=self._deliveries(member)) for member in taking}
-        return Exchange(self.federation, self.known, self.deals, exchange, taking, bound), out
+        return Exchange(self.federation, self.known, self.deals, exchange, taking, bound, terms.size), out
 
     def _deliveries(self, target: int) -> tuple[letters.Delivery, ...]:
         if target in self.supplied:
@@ -157,6 +157,7 @@ class Exchange:
     number: int
     members: tuple[int, ...]
     context: bytes
+    size: int
     survivors: tuple[int, ...] = ()
     signatures: Mapping[int, bytes] = field(default_factory=dict)
     opened: Mapping[int, Mapping[int, bytes]] = field(default_factory=dict)

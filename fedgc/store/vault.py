@@ -17,7 +17,7 @@ May import: cryptography, sqlalchemy; engine; secagg; errors.
 
 import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Self
 
@@ -34,6 +34,7 @@ from fedgc.store.engine import Database, use_wal
 
 Entropy = Callable[[int], bytes]
 
+PASSPHRASE_IN: Final = "FEDGC_PASSPHRASE"  # noqa: S105  the variable that may hold one
 WAIT_S: Final = 5.0
 SHORTEST_SECRET: Final = 8
 _COST: Final = 2**15  # of scrypt: 32 MB and about a tenth of a second for each guess
@@ -154,6 +155,14 @@ def key_file(path: Path) -> bytes:
         return path.read_bytes()
     except OSError as error:
         raise Unusable(f"key file {path}: {error.strerror}, needed one to read") from error
+
+
+def secret_of(key: Path | None, environment: Mapping[str, str]) -> bytes | None:
+    """Return what opens a vault: the key file that is named, else the passphrase of the environment."""
+    if key is not None:
+        return key_file(key)
+    said = environment.get(PASSPHRASE_IN)
+    return None if said is None else said.encode()
 
 
 def _take(path: Path) -> int:

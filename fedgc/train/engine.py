@@ -230,12 +230,41 @@ class Engine:
             way, self._rounded = with_rest(way, wire, stamp, self._rounded)
         return report, way
 
+    def mean_update(self, command: Reveal) -> tuple[Vector, int]:
+        """Return the mean step over all that is done since the common model, and what it weighs.
+
+        The weight is the samples that were worked on; of local work, the share of them that the steps are.
+        """
+        work = self._this_round(command)
+        if work.kind == "local":
+            report, way = self.update(command)
+            if way is None:
+                raise BadMessage("update: saw no step since the common model, needed one at least")
+            return way, max(1, round(report.samples * min(1.0, report.steps / work.target)))
+        done = [chunk for chunk in sorted(self._names) if self._reached(chunk) == work.target]
+        if not done:
+            raise BadMessage("update: saw no finished chunk, needed one at least")
+        update = self.codeword(Mix(tuple(done), ((1.0,),) * len(done)))
+        samples = sum(self._trajectories[chunk].samples for chunk in done)
+        update /= np.float32(samples)
+        return update, samples
+
     # ---- what it tells
+
+    @property
+    def common(self) -> Vector | None:
+        """The common model that the present work starts from, as it came."""
+        return self._models.get(self._work.version) if self._work else None
 
     @property
     def size(self) -> int:
         """How many numbers the model's vector has."""
         return self._trainer.flat.size
+
+    @property
+    def chunks(self) -> int:
+        """How many chunks the present work names."""
+        return len(self._names)
 
     @property
     def versions(self) -> tuple[int, ...]:

@@ -14,7 +14,18 @@ from hypothesis import strategies as st
 from fedgc.errors import BadMessage
 from fedgc.flower import wire
 from fedgc.flower.wire import Hello, Invitation, Numbered, Piece, StreamId, Welcome
-from fedgc.messages import SKETCH_NUMBERS, WIRE_VERSION, Close, Mix, Progress, Reveal, Skip, Work
+from fedgc.messages import (
+    LARGEST_COUNT,
+    LARGEST_LETTER,
+    SKETCH_NUMBERS,
+    WIRE_VERSION,
+    Close,
+    Mix,
+    Progress,
+    Reveal,
+    Skip,
+    Work,
+)
 
 NOW = 12.5
 DEVICE = "0123456789abcdef"
@@ -62,6 +73,8 @@ def of_kind(kind: type) -> st.SearchStrategy:
     special = {
         ("sketch",): st.sampled_from([(), tuple(x / 3 for x in range(SKETCH_NUMBERS))]),
         ("digest",): st.binary(min_size=32, max_size=32),
+        ("descriptor",): st.binary(min_size=32, max_size=32),
+        ("signature",): st.binary(min_size=64, max_size=64),
         ("device",): st.just(DEVICE),
         ("now",): st.just(NOW),
         ("attempt",): st.integers(1, 5),
@@ -93,6 +106,13 @@ def test_every_line_event_and_command_comes_back_equal(
     value = data.draw(st.just(fixed) if fixed else of_kind(kind))
     back = wire.decode(wire.encode(value, sequence), {kind.__name__: kind}, now=NOW, device=DEVICE)
     assert back == Numbered(sequence, value)
+
+
+@pytest.mark.parametrize("kind", [each for each in KINDS if "letter" in typing.get_type_hints(each)])
+def test_the_largest_letter_of_a_masked_exchange_fits_a_line(kind: type) -> None:
+    given = {"now": NOW, "device": "f" * 64, "round": LARGEST_COUNT, "letter": bytes(LARGEST_LETTER)}
+    value = kind(**{each.name: given[each.name] for each in fields(kind)})
+    assert len(wire.encode(value, 2**62)) <= wire.LINE_LIMIT
 
 
 def test_time_and_device_are_the_receivers() -> None:

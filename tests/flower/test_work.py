@@ -134,7 +134,8 @@ def test_what_the_engine_refuses_is_told_and_the_device_lives(link, error: Excep
 @pytest.mark.parametrize("kind", ["reveal", "survivors"])
 def test_masked_work_is_told_as_a_failure(link, kind: str) -> None:
     with serving(link) as (_, device, _):
-        strange = Reveal(device, 1, 0, "masked", None) if kind == "reveal" else Survivors(device, 1, ("a",))
+        masked = Reveal(device, 1, 0, "masked", None)
+        strange = masked if kind == "reveal" else Survivors(device, 1, b"letter")
         link.listener.send(strange)
         assert "masked work" in link.event(Failed).reason
 

@@ -3,9 +3,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
-from fedgc.secagg import Descriptor, Federation, Identity, Member, Privacy, promises, silences
+from fedgc.secagg import (
+    Descriptor,
+    Federation,
+    Identity,
+    Member,
+    Privacy,
+    SetUp,
+    Terms,
+    promises,
+    silences,
+)
 from fedgc.secagg.canonical import pack, unpack
 from fedgc.secagg.federation import least_threshold, member_list
+from fedgc.secagg.letters import Deal
 
 PRIVACY = Privacy(record_clip=1.0, noise=4.0, exchanges=100, delta=1e-6)
 
@@ -116,3 +127,26 @@ def test_the_words_name_what_is_promised_and_what_is_not(kit):
     assert "against 1 colluding institutions 67% of the noise" in " ".join(
         silences(kit.federation(4, privacy=PRIVACY))
     )
+
+
+@pytest.mark.parametrize(("count", "exchanges"), [(3, 1), (7, 16), (12, 64)])
+def test_no_letter_is_larger_than_is_said_when_the_descriptor_is_written(kit, count, exchanges):
+    party = kit.make(count, exchanges=exchanges)
+    adverts = party.adverts()
+    setup = SetUp(party.federation, 1)
+    for advert in adverts:
+        setup = setup.admit(advert, kit.now)
+    setup, roster = setup.roster()
+    sizes = [len(roster.pack()), *(len(advert.pack()) for advert in adverts)]
+    for site in party.sites:
+        deal = site.take(site.client.join(roster, kit.now, next(party.entropy)))
+        sizes.append(len(deal))
+        setup = setup.receive(Deal.unpack(deal))
+    _, begun = setup.close().begin(1, range(count), Terms(10, bytes(32), kit.model))
+    sizes += [len(letter.pack()) for letter in begun.values()]
+    assert max(sizes) <= party.federation.largest_letter <= 1.25 * max(sizes) + 600
+
+
+def test_a_federation_whose_letters_are_too_large_for_a_line_is_refused(kit):
+    with pytest.raises(BadSetting, match="needed at most 700000: fewer exchanges"):
+        kit.federation(200, exchanges=64)

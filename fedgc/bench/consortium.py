@@ -1,0 +1,154 @@
+"""The masked exchange of some institutions in one process, step by step under a stopwatch of CPU seconds.
+
+Nothing of a link is in it: no message, no disk. What a step costs goes to the account of whoever does it;
+each entry is one institution's step, or one of the server's.
+
+May import: secagg.
+"""
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.secagg import (
+    Client,
+    Epoch,
+    Exchange,
+    Federation,
+    Identity,
+    Quantiser,
+    Reply,
+    RingSum,
+    SetUp,
+    Step,
+    Terms,
+    letters,
+)  # fmt: skip
+from fedgc.secagg.federation import least_threshold, member_list
+
+Float = NDArray[np.float32]
+Entropy = Callable[[int], bytes]
+
+EXCHANGES: Final = 32  # of one set-up, over which its cost is spread
+_MODEL: Final = hashlib.sha256(b"model").digest()
+_NOW: Final = 0.0
+
+
+class Watch:
+    """CPU seconds of this process and bytes on their way up, by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.seconds: Final[defaultdict[str, list[float]]] = defaultdict(list)
+        self.size_bytes: Final[defaultdict[str, list[int]]] = defaultdict(list)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Put what happens inside to this account."""
+        began = time.process_time()
+        yield
+        self.seconds[what].append(time.process_time() - began)
+
+
+class Consortium:
+    """Institutions and a server, with the keys of one epoch."""
+
+    def __init__(self, count: int, quantiser: Quantiser, entropy: Entropy, watch: Watch) -> None:
+        """Set up the epoch, under the watch."""
+        identities = [Identity(entropy(32)) for _ in range(count)]
+        members = member_list([(f"site {at:03}", each.public) for at, each in enumerate(identities)])
+        self._pinned = Federation(members, least_threshold(count), 3, EXCHANGES, quantiser)
+        self._entropy = entropy
+        made = [Client.start(self._pinned, each, {}) for each in identities]
+        self._clients = sorted(made, key=lambda client: client.number)
+        self._number = 0
+        self._epoch = self._set_up(watch)
+
+    def round(self, update: Float, weight: int, lost: int, watch: Watch) -> tuple[Float, float]:
+        """Run one exchange of this update; the last `lost` institutions vanish before they upload.
+
+        Return the mean of the others, and the largest error that its numbers may have.
+        """
+        count = len(self._clients)
+        self._number += 1
+        with watch.on("server letters"):
+            exchange, begun = self._epoch.begin(self._number, range(count), Terms(update.size, b"", _MODEL))
+        for member, letter in begun.items():
+            with watch.on("client letters"):
+                step = self._clients[member].begin(letter, _MODEL)
+            self._done(member, step)
+            self._epoch = self._epoch.supply(member)
+        total = RingSum(self._pinned.quantiser, update.size)
+        survivors = range(count - lost)
+        for member in survivors:
+            vector = self._uploaded(member, update, weight, watch)
+            with watch.on("server vector"):
+                total.add(vector)
+        exchange = self._unlocked(exchange, survivors, watch)
+        with watch.on("server letters"):
+            masks = exchange.masks()
+        with watch.on("server vector"):
+            total.remove(masks)
+            mean, weights = total.mean()
+        return mean, self._pinned.quantiser.bound(len(survivors), weights)
+
+    # ---- set-up
+
+    def _set_up(self, watch: Watch) -> Epoch:
+        setup, everybody = SetUp(self._pinned, 1), range(len(self._clients))
+        for member in everybody:
+            with watch.on("client"):
+                step = self._clients[member].open(setup.letter(), _NOW, self._entropy(32))
+            advert = self._said(member, step, watch)
+            with watch.on("server"):
+                setup = setup.admit(letters.Advert.unpack(advert), _NOW)
+        with watch.on("server"):
+            setup, roster = setup.roster()
+        for member in everybody:
+            with watch.on("client"):
+                step = self._clients[member].join(roster, _NOW, self._entropy(32))
+            deal = self._said(member, step, watch)
+            with watch.on("server"):
+                setup = setup.receive(letters.Deal.unpack(deal))
+        return setup.close()
+
+    # ---- an exchange
+
+    def _uploaded(self, member: int, update: Float, weight: int, watch: Watch) -> NDArray[Any]:
+        client = self._clients[member]
+        with watch.on("client vector"):
+            step = client.upload(update, weight, client.pad(), self._entropy(32))
+        vector: NDArray[Any] = self._done(member, step)
+        watch.size_bytes["vector"].append(vector.nbytes)
+        return vector
+
+    def _unlocked(self, exchange: Exchange, survivors: Sequence[int], watch: Watch) -> Exchange:
+        exchange, agree = exchange.agree(survivors)
+        for member in survivors:
+            with watch.on("client letters"):
+                step = self._clients[member].agree(agree)
+            signature = self._said(member, step, watch)
+            with watch.on("server letters"):
+                exchange = exchange.sign(member, signature)
+        unlock = exchange.unlock()
+        for member in survivors:
+            with watch.on("client letters"):
+                step = self._clients[member].unlock(unlock)
+            opened = self._said(member, step, watch)
+            with watch.on("server letters"):
+                exchange = exchange.open(letters.Opened.unpack(opened))
+        return exchange
+
+    def _said(self, member: int, step: Step, watch: Watch) -> bytes:
+        letter: bytes = self._done(member, step)
+        watch.size_bytes["letters"].append(len(letter))
+        return letter
+
+    def _done(self, member: int, step: Step) -> Any:  # noqa: ANN401  a letter, a vector or nothing
+        self._clients[member], todo = step
+        return next((each.content for each in todo if isinstance(each, Reply)), None)

@@ -1,0 +1,242 @@
+"""An institution's end of masked exchanges: its machine, its disk, and masks that grow while it trains.
+
+The machine (`secagg.Client`) says what to write and what to answer; here is the vault that it is written to,
+always before the answer leaves. A write that fails ends the institution's part: its memory and its disk may
+differ then, and only a new start, from the disk, is sure to mask nothing twice.
+
+A node that has a descriptor takes part in masked runs under that descriptor and in no others: what a server
+asks for otherwise is refused here, before anything is trained.
+
+May import: config, errors, messages, secagg, train, store's vault and descriptor, log.
+"""
+
+import hashlib
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted
+from fedgc.flower.log import LOG
+from fedgc.messages import (
+    Advert,
+    Begin,
+    Deal,
+    Enrolled,
+    Failed,
+    Held,
+    Joined,
+    Open,
+    Persist,
+    Progress,
+    Repair,
+    Report,
+    Reveal,
+    Roster,
+    Shares,
+    Signed,
+    Survivors,
+    ToDevice,
+    ToMember,
+    Unmask,
+)
+from fedgc.secagg import Client, Federation, Pad, Step, letters
+from fedgc.secagg.keystream import Words
+from fedgc.store.descriptor import read_descriptor
+from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
+from fedgc.train import Engine
+
+Float = NDArray[np.float32]
+Entropy = Callable[[int], bytes]
+Answer = Advert | Deal | Signed | Shares
+Said = Joined | Progress | Report | Failed
+
+ENTROPY_BYTES: Final = 32
+DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # what a node's config calls them
+SAID_AT_HOME: Final = "it could not do its part; the reason is in its own log"
+
+
+class Institution:
+    """One institution in one federation, from the start of a process to its end."""
+
+    def __init__(
+        self,
+        federation: Federation,
+        vault: Vault,
+        config: RunConfig,
+        wall: Callable[[], float],
+        entropy: Entropy,
+    ) -> None:
+        """`wall` tells seconds since 1970."""
+        self._vault = vault
+        self._config = config
+        self._wall = wall
+        self._entropy = entropy
+        self._beside = ThreadPoolExecutor(1, "fedgc-masks")
+        self._pad: Future[Pad] | None = None
+        records = vault.records(federation.fid)
+        self._client: Client | None = Client.start(federation, vault.identity(), records)
+        self.federation: Final = federation
+
+    def close(self) -> None:
+        """Let go of the vault."""
+        self._beside.shutdown()
+        self._vault.close()
+
+    # ---- letters
+
+    def enrolled(self, device: str) -> Enrolled:
+        """Return what says that this institution is there."""
+        client = self._machine()
+        return Enrolled(0.0, device, self.federation.fid, client.number, client.state.epoch)
+
+    def heard(self, command: ToMember, model: Float | None) -> Answer | None:
+        """Do what a letter asks for and return what to say, if anything; or raise, and nothing has changed.
+
+        `model` is the common model that the present work starts from, as it came.
+        """
+        client, device, round_ = self._machine(), command.device, command.round
+        match command:
+            case Open(letter=letter):
+                step = client.open(letters.Open.unpack(letter), self._wall(), self._entropy(ENTROPY_BYTES))
+                return Advert(0.0, device, round_, self._taken(step))
+            case Roster(letter=letter):
+                step = client.join(letters.Roster.unpack(letter), self._wall(), self._entropy(ENTROPY_BYTES))
+                return Deal(0.0, device, round_, self._taken(step))
+            case Begin(letter=letter):
+                self._begin(client, letters.Begin.unpack(letter), model)
+                return None
+            case Survivors(letter=letter):
+                return Signed(0.0, device, round_, self._taken(client.agree(letters.Agree.unpack(letter))))
+            case Unmask(letter=letter):
+                return Shares(0.0, device, round_, self._taken(client.unlock(letters.Unlock.unpack(letter))))
+
+    def _begin(self, client: Client, letter: letters.Begin, model: Float | None) -> None:
+        """Bind the exchange to the model that came; what would only cost memory is refused before that."""
+        if model is None:
+            raise BadMessage("begin: saw no model, needed the work of its round before it")
+        if letter.size != model.size:
+            raise BadMessage(f"begin: saw {letter.size} numbers, needed the model's {model.size}")
+        if letter.settings != self._config.shape:
+            raise BadMessage("begin: saw other settings of the run than this institution was given")
+        self._taken(client.begin(letter, hashlib.sha256(model.data.cast("B")).digest()))
+        bound = self._machine()
+        if bound is not client or (self._pad is None and not _is_used(bound)):
+            self._pad = self._beside.submit(bound.pad)
+
+    # ---- what else leaves the institution
+
+    def discreet(self, event: Said, chunks: int) -> Any:  # noqa: ANN401  an event of the same kind
+        """Return an event without what only a sum may tell: sizes, losses, norms, sketches, partial steps.
+
+        A chunk counts as one sample; `chunks` are those of the present work. Of a norm the gate is told the
+        power of 4 nearest to its square, and nothing where it does not ask.
+        """
+        match event:
+            case Joined():
+                return replace(event, holds=tuple(Held(held.name, 1) for held in event.holds), kept=())
+            case Progress():
+                norm = self._coarse(event.squared_norm)
+                return replace(event, samples=1, squared_norm=norm, loss=0.0, sketch=())
+            case Report():
+                norm = self._coarse(event.squared_norm)
+                return replace(event, samples=chunks, squared_norm=norm, loss=0.0)
+            case Failed():
+                LOG.warning("round %d: %s", event.round, event.reason)
+                return replace(event, reason=SAID_AT_HOME)
+        return event
+
+    def failed(self, command: ToDevice, error: FedgcError) -> Failed:
+        """Return what to say of something that could not be done; numbers of the work stay in the own log."""
+        LOG.warning("%s of round %d: %s", type(command).__name__, command.round, error)
+        about_letters = isinstance(error, BadMessage | NotAdmitted)
+        return Failed(0.0, command.device, command.round, str(error) if about_letters else SAID_AT_HOME)
+
+    def _coarse(self, squared_norm: float) -> float:
+        if self._config.chosen_gate != "drift" or not squared_norm > 0:
+            return 0.0
+        return float(4.0 ** round(math.log(squared_norm, 4.0)))
+
+    # ---- vectors
+
+    def revealed(self, command: Reveal | Repair, engine: Engine) -> Words:
+        """Return what is asked for, under masks: all that is finished, averaged here and masked once."""
+        if not isinstance(command, Reveal) or command.kind != "masked":
+            raise BadMessage(f"{type(command).__name__}: saw an update asked for in the clear, needed masks")
+        update, weight = engine.mean_update(command)
+        w_max = self.federation.quantiser.w_max
+        return self.masked(update, w_max if self.federation.privacy else min(w_max, weight))
+
+    def masked(self, update: Float, weight: int) -> Words:
+        """Return the update under its masks, once; asked for again in this process, the same bytes."""
+        client = self._machine()
+        turn = client.state.turn
+        if turn is not None and turn.used and turn.vector is not None:
+            return turn.vector
+        pad = self._pad.result() if self._pad is not None else client.pad()
+        self._pad = None
+        words: Words = self._taken(client.upload(update, weight, pad, self._entropy(ENTROPY_BYTES)))
+        return words
+
+    # ---- small print
+
+    def _machine(self) -> Client:
+        if self._client is None:
+            raise EdgeFailed("vault: saw a write fail before, needed a new start of this device")
+        return self._client
+
+    def _taken(self, step: Step) -> Any:  # noqa: ANN401  a letter's bytes, a vector, or nothing
+        """Do what the machine says, in its order."""
+        client, todo = step
+        content = None
+        for each in todo:
+            if isinstance(each, Persist):
+                self._client = None
+                self._vault.write(self.federation.fid, each.record)
+            else:
+                content = each.content
+        self._client = client
+        return content
+
+
+def _is_used(client: Client) -> bool:
+    turn = client.state.turn
+    return turn is not None and turn.used
+
+
+def institution_of(
+    config: RunConfig,
+    node: Mapping[str, object],
+    environment: Mapping[str, str],
+    wall: Callable[[], float],
+    entropy: Entropy,
+) -> Institution | None:
+    """Return what a node's config makes of it, or raise where run and node do not agree on secrecy."""
+    pinned, masked = node.get(DESCRIPTOR), config.secrecy == "masked"
+    if not pinned and not masked:
+        return None
+    if not masked:
+        raise BadSetting(
+            f"node config {DESCRIPTOR}: this institution takes part in masked runs alone, "
+            f"saw secrecy = {config.secrecy}"
+        )
+    if not pinned or not node.get(VAULT):
+        raise BadSetting(f"node config: a masked run needs {DESCRIPTOR} and {VAULT}, saw {sorted(node)}")
+    federation = read_descriptor(Path(str(pinned))).federation
+    if federation.privacy is not None and config.chosen_gate == "drift":
+        raise BadSetting("setting gate: saw drift, needed every or qsr: with privacy no norm may leave")
+    said = secret_of(Path(str(node[KEY])) if node.get(KEY) else None, environment)
+    if said is None:
+        raise BadSetting(f"node config: the vault needs {KEY} here, or {PASSPHRASE_IN} in the environment")
+    vault = Vault.open(Path(str(node[VAULT])), said)
+    try:
+        return Institution(federation, vault, config, wall, entropy)
+    except BaseException:
+        vault.close()
+        raise

@@ -1,0 +1,29 @@
+"""The descriptor of a federation as a file: written whole, refused unless a member signed it.
+
+May import: secagg, errors.
+"""
+
+from pathlib import Path
+
+from fedgc.errors import EdgeFailed, FedgcError, Unusable
+from fedgc.secagg import Descriptor
+
+
+def read_descriptor(path: Path) -> Descriptor:
+    """Return the descriptor in a file; what is none is the caller's error."""
+    try:
+        return Descriptor.unpack(path.read_bytes())
+    except OSError as error:
+        raise Unusable(f"descriptor {path}: {error.strerror}, needed a file to read") from error
+    except FedgcError as error:
+        raise Unusable(f"descriptor {path}: {error}") from error
+
+
+def write_descriptor(path: Path, descriptor: Descriptor) -> None:
+    """Put the descriptor in place of what was there, or raise EdgeFailed and leave that."""
+    part = path.with_name(path.name + ".part")
+    try:
+        part.write_bytes(descriptor.pack())
+        part.replace(path)
+    except OSError as error:
+        raise EdgeFailed(f"descriptor {path}: {error.strerror}, needed a place to write") from error

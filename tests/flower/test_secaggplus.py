@@ -1,0 +1,27 @@
+"""Flower's SecAgg+ as the bench drives it is Flower's SecAgg+: it gives the mean."""
+
+import numpy as np
+import pytest
+
+from fedgc.errors import NotRecoverable
+from fedgc.flower.secaggplus import CLIP, STEPS, PlusInstitutions
+
+
+@pytest.mark.parametrize("lost", [(), (3,), (1, 5)])
+def test_the_mean_of_those_who_stay_comes_out(lost: tuple[int, ...]) -> None:
+    plus = PlusInstitutions(5, 3, 1000.0)
+    for do in (plus.open, plus.share):
+        assert all(do(number) > 0 for number in plus.numbers)
+    rng = np.random.default_rng(1)
+    updates = {number: rng.normal(0, 0.2, 40).astype(np.float32) for number in plus.numbers}
+    uploads = {number: plus.mask(number, updates[number], 100 * number) for number in plus.numbers}
+    stay = [number for number in plus.numbers if number not in lost]
+    opened = [plus.unlock(number, stay) for number in stay]
+    mean = plus.mean(plus.total(uploads[number] for number in stay), opened, stay)
+    true = sum(number * updates[number] for number in stay) / sum(stay)
+    assert np.abs(mean - true).max() < 100 * len(stay) * CLIP / STEPS
+
+
+def test_without_a_vector_there_is_no_sum() -> None:
+    with pytest.raises(NotRecoverable, match="saw no vector"):
+        PlusInstitutions(3, 3, 1.0).total([])

@@ -1,0 +1,357 @@
+"""Masked runs, the real machines of both sides: keys, rounds, losses at every point, and what is refused."""
+
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import Refused
+from fedgc.keying import Keying
+from fedgc.messages import (
+    Add,
+    Advert,
+    Begin,
+    Close,
+    Codeword,
+    Continue,
+    Deal,
+    Enrolled,
+    Failed,
+    Held,
+    Joined,
+    Lost,
+    Open,
+    Progress,
+    Published,
+    Refuse,
+    Report,
+    Reveal,
+    Roster,
+    Shares,
+    Signed,
+    Stop,
+    Survivors,
+    Tick,
+    Uncover,
+    Unmask,
+    Work,
+)
+from fedgc.round import State
+from fedgc.run import Append, Apply, Chose, Finished, Run
+from fedgc.secagg import RingSum, Terms
+from fedgc.secagg.keystream import Strand
+
+SIZE = 9
+MODEL = hashlib.sha256(b"model").digest()
+STEPS = ("work", "reveal", "sign", "open")
+
+
+class Fleet:
+    """Institutions and a driver: carries out what the run says, one device's next word at a time."""
+
+    def __init__(self, party, count, **settings):
+        self.party = party(count)
+        base = {"rounds": 3, "min-devices": count, "secrecy": "masked", "federation": "all.fed"}
+        self.config = RunConfig.read({**base, "deadline-s": 100, "upload-deadline-s": 50, **settings})
+        federation = self.party.federation
+        keying = Keying(federation, Terms(SIZE, self.config.shape, bytes(32)), 20.0, 0.0)
+        self.run = Run(self.config, now=0.0, size=SIZE, keying=keying)
+        self.now = 0.0
+        self.log, self.rows, self.means, self.unsent = [], [], [], []
+        self.away, self.ring, self.finished = set(), None, None
+        self.updates, self.weights, self.vectors = {}, {}, {}
+        self.say(Published(0.0, 0, MODEL))
+
+    def join(self, *devices):
+        for device in devices or self.party.devices:
+            self.away.discard(device)
+            at = self.party.devices.index(device)
+            holds = tuple(Held(f"chunk {at}-{half}", 1) for half in range(2))
+            self.say(Joined(self.now, device, True, holds))
+            self.say(self.party.enrolled(device, self.now))
+
+    def lose(self, device):
+        self.away.add(device)
+        self.unsent = [each for each in self.unsent if each.device != device]
+        self.say(Lost(self.now, device))
+
+    def say(self, event):
+        outputs = self.run.handle(event)
+        for output in outputs:
+            self.log.append(output)
+            self.hear(output)
+        for applied in [each for each in outputs if isinstance(each, Apply)]:
+            self.say(Published(self.now, applied.version, MODEL))
+
+    def hear(self, output):
+        match output:
+            case Add(device=device, round=round_):
+                self.ring = self.ring or RingSum(self.party.federation.quantiser, SIZE)
+                self.ring.add(self.vectors.pop((device, round_)))
+            case Uncover(masks=masks):
+                self.ring.remove([Strand(*mask) for mask in masks])
+                self.means.append(self.ring.mean())
+            case Append(row=row):
+                self.rows.append(row)
+                self.ring = None
+            case Finished():
+                self.finished = output
+            case Refuse() | Close() | Chose() | Apply():
+                pass
+            case _ if output.device not in self.away:
+                self.unsent.append(output)
+
+    def answer(self, command):
+        """What the device says to a command; nothing where it has nothing to say."""
+        match command:
+            case Work(kind="local"):
+                return [Report(self.now, command.device, command.round, command.target, 2, 0.5, 0.0, 0.0)]
+            case Work() | Continue():
+                device, round_, target = command.device, command.round, command.target
+                return [
+                    Progress(self.now, device, round_, c, target, 0.1, 1, 0.0, 0.0) for c in command.order
+                ]
+            case Reveal(kind="masked"):
+                return [self.codeword(command)]
+            case Begin() | Open() | Roster() | Survivors() | Unmask():
+                return [each for each in [self.party.answer(command, self.now, self.now)] if each]
+        return []
+
+    def codeword(self, reveal):
+        device, round_ = reveal.device, reveal.round
+        rng = np.random.default_rng([round_, self.party.devices.index(device)])
+        self.updates[device, round_] = rng.uniform(-0.9, 0.9, SIZE).astype(np.float32)
+        self.weights[device, round_] = 10 + self.party.devices.index(device)
+        update, weight = self.updates[device, round_], self.weights[device, round_]
+        self.vectors[device, round_] = self.party.vector(device, update, weight)
+        return Codeword(self.now, device, round_, 0, 0.5, 4 * reveal.ring.words)
+
+    def step(self):
+        """Let one device speak, or time pass until the machine wants to hear of it."""
+        if self.unsent:
+            self.now += 0.01
+            command = self.unsent.pop(0)
+            try:
+                said = self.answer(command)
+            except Refused as error:
+                said = [Failed(self.now, command.device, command.round, str(error))]
+            for event in said:
+                self.say(event)
+            return
+        self.now = max(self.now, self.run.next_tick)
+        self.say(Tick(self.now))
+
+    def drive(self, until=lambda fleet: False, most=3000):
+        for _ in range(most):
+            if self.finished or until(self):
+                return
+            self.step()
+        raise AssertionError(f"it did not end: {self.run.round and self.run.round.state}")
+
+    def true_mean(self, round_, devices):
+        weights = {device: self.weights[device, round_] for device in devices}
+        total = sum(weights.values())
+        return sum(weights[d] * self.updates[d, round_].astype(np.float64) for d in devices) / total
+
+    def check(self, which, round_, devices):
+        mean, weight = self.means[which]
+        assert weight == sum(self.weights[device, round_] for device in devices)
+        bound = self.party.federation.quantiser.bound(len(devices), weight)
+        assert np.abs(mean - self.true_mean(round_, devices)).max() <= bound
+
+    def outcomes(self):
+        return [row.outcome for row in self.rows]
+
+    def count(self, kind):
+        return sum(isinstance(each, kind) for each in self.log)
+
+
+@pytest.fixture
+def fleet(party):
+    return lambda count=4, **settings: Fleet(party, count, **settings)
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
+    one = fleet(4, work=work, gate="every")
+    one.join()
+    one.drive()
+    assert one.finished.complete, one.finished
+    assert one.outcomes() == ["synced"] * 3
+    for at in range(3):
+        one.check(at, at + 1, one.party.devices)
+    assert all(row.loss is None for row in one.rows)
+    assert [device.counted > 0 for device in one.rows[0].devices] == [True] * 4
+
+
+def test_one_large_exchange_and_two_tiny_ones_a_round_and_keys_for_many(fleet):
+    one = fleet(3, rounds=5)  # the party's descriptor has 3 exchanges an epoch
+    one.join()
+    one.drive()
+    assert one.outcomes() == ["synced"] * 5
+    assert one.count(Open) == one.count(Roster) == 2 * 3
+    for kind in (Work, Begin, Reveal, Survivors, Unmask):
+        assert one.count(kind) == 5 * 3
+
+
+def test_nothing_but_masked_vectors_is_ever_asked_for(fleet):
+    one = fleet(4)
+    one.join()
+    one.drive()
+    reveals = [each for each in one.log if isinstance(each, Reveal)]
+    assert reveals
+    assert {(each.kind, each.mix) for each in reveals} == {("masked", None)}
+    assert {each.ring.words for each in reveals} == {SIZE + 1}
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+@pytest.mark.parametrize("step", STEPS)
+def test_one_of_four_lost_at_any_point_and_the_sum_of_the_others_is_had(fleet, work, step):
+    one = fleet(4, work=work, gate="every", quorum=1.0)
+    one.join()
+    first = one.party.devices[0]
+    kind = {"work": Work, "reveal": Reveal, "sign": Survivors, "open": Unmask}[step]
+    one.drive(lambda f: any(isinstance(each, kind) and each.device == first for each in f.unsent))
+    one.lose(first)
+    one.drive()
+    assert one.finished.complete
+    counted = one.party.devices[1:] if step in ("work", "reveal") else one.party.devices
+    one.check(0, 1, counted)
+    one.check(1, 2, one.party.devices[1:])
+    assert one.outcomes()[0] == ("approximate" if step in ("work", "reveal") else "synced")
+
+
+@pytest.mark.parametrize("step", STEPS[1:])
+def test_too_many_lost_and_the_round_is_burnt_without_a_sum(fleet, step):
+    one = fleet(4)
+    one.join()
+    kind = {"reveal": Reveal, "sign": Survivors, "open": Unmask}[step]
+    one.drive(lambda f: any(isinstance(each, kind) for each in f.unsent))
+    for device in one.party.devices[:2]:
+        one.lose(device)
+    one.drive(lambda f: f.rows)
+    assert one.outcomes() == ["burnt"]
+    assert one.means == []
+    assert one.run.version == 0
+    one.join(*one.party.devices[:2])
+    one.drive()
+    assert one.outcomes()[1:] == ["synced"] * 2
+    numbers = dict.fromkeys(one.updates)
+    assert len(numbers) >= 8, "the updates of the burnt round were masked anew, with other keys"
+
+
+def test_below_the_quorum_nobody_trains(fleet):
+    one = fleet(4)
+    one.join(*one.party.devices[:2])
+    one.drive()
+    assert not one.finished.complete
+    assert "waited 120 s for 4 devices, saw 2" in one.finished.reason
+    assert one.count(Work) == one.count(Open) == 0
+
+
+def test_who_comes_later_is_in_from_the_next_keys(fleet):
+    one = fleet(4, rounds=3)
+    one.join(*one.party.devices[:3])
+    one.drive(lambda f: f.now > 119)
+    one.drive(lambda f: f.rows)
+    one.join(one.party.devices[3])
+    one.drive()
+    assert one.outcomes() == ["synced"] * 3
+    one.check(0, 1, one.party.devices[:3])
+    one.check(2, 3, one.party.devices)
+
+
+def test_who_comes_back_between_upload_and_signature_signs(fleet):
+    one = fleet(3)
+    one.join()
+    first = one.party.devices[0]
+    one.drive(lambda f: any(isinstance(each, Survivors) and each.device == first for each in f.unsent))
+    one.unsent = [each for each in one.unsent if each.device != first]
+    one.say(Joined(one.now, first, True, tuple(Held(f"chunk 0-{half}", 1) for half in range(2))))
+    one.drive()
+    assert one.outcomes() == ["synced"] * 3
+
+
+def test_skipped_rounds_use_no_exchange(fleet):
+    one = fleet(3, **{"gate": "every", "gate-period": 3, "rounds": 6})
+    one.join()
+    one.drive()
+    assert one.outcomes() == ["skipped", "skipped", "synced"] * 2
+    assert len(one.means) == 2
+    assert one.count(Open) == 3, "three exchanges an epoch: two were used"
+
+
+def test_another_descriptor_is_refused_before_training(fleet):
+    one = fleet(3)
+    one.join(*one.party.devices[:2])
+    device = one.party.devices[2]
+    one.say(Joined(one.now, device, True, (Held("chunk 2-0", 1),)))
+    one.say(Enrolled(one.now, device, bytes(32), 2, 0))
+    assert any(isinstance(each, Refuse) and "compare the files" in each.reason for each in one.log)
+    one.drive()
+    assert "waited 120 s for 3 devices, saw 2" in one.finished.reason
+    assert one.count(Work) == 0
+
+
+def test_keys_that_cannot_be_set_up_end_the_run_with_the_reason(fleet, monkeypatch):
+    one = fleet(3)
+    wall = one.party.answer
+    monkeypatch.setattr(one.party, "answer", lambda command, now, _: wall(command, now, now + 5000.0))
+    one.join()
+    one.drive()
+    assert "no keys after 3 set-ups" in one.finished.reason
+    assert "set the clocks" in one.finished.reason
+    assert one.count(Work) == 0
+
+
+def test_a_stop_ends_it_at_any_point(fleet):
+    for kind in (Open, Roster, Work, Reveal, Survivors, Unmask):
+        one = fleet(3)
+        one.join()
+        one.drive(lambda f, kind=kind: any(isinstance(each, kind) for each in f.unsent))
+        one.say(Stop(one.now, "enough"))
+        assert one.finished.reason == "enough"
+
+
+def test_silence_ends_every_phase(fleet):
+    for kind, outcome in ((Reveal, "burnt"), (Survivors, "burnt"), (Unmask, "burnt")):
+        one = fleet(3)
+        one.join()
+        one.drive(lambda f, kind=kind: any(isinstance(each, kind) for each in f.unsent))
+        one.unsent.clear()
+        one.drive(lambda f: f.rows)
+        assert one.outcomes() == [outcome]
+        assert "too few" in one.rows[0].reason or "saw 0 vectors" in one.rows[0].reason
+
+
+def test_what_does_not_belong_is_refused_and_named(fleet):
+    one = fleet(3)
+    one.join()
+    one.drive(lambda f: f.run.round and f.run.round.state is State.AGREEING)
+    before = len(one.log)
+    device = one.party.devices[0]
+    one.say(Signed(one.now, device, 1, bytes(64)))
+    one.say(Shares(one.now, device, 1, b"letter"))
+    one.say(Signed(one.now, device, 7, bytes(64)))
+    one.say(Advert(one.now, device, 1, b"letter"))
+    one.say(Deal(one.now, device, 1, b"letter"))
+    one.say(Codeword(one.now, device, 1, 0))
+    reasons = [each.reason for each in one.log[before:] if isinstance(each, Refuse)]
+    assert len(reasons) == 6
+    assert "not of the pinned key" in reasons[0]
+    one.drive()
+    assert one.outcomes() == ["synced"] * 3
+
+
+@pytest.mark.parametrize("lost", list(itertools.combinations(range(5), 1)))
+def test_any_one_of_five_may_be_lost_while_vectors_come(fleet, lost):
+    one = fleet(5, rounds=1)
+    one.join()
+    one.drive(lambda f: any(isinstance(each, Reveal) for each in f.unsent))
+    gone = [one.party.devices[at] for at in lost]
+    for device in gone:
+        one.lose(device)
+    one.drive()
+    one.check(0, 1, [device for device in one.party.devices if device not in gone])
