@@ -9,7 +9,7 @@ What happens next is the least of four times: the heap of what is under way, the
 directions, and the machine's own tick. The heap holds plain tuples (when, order, what, device, ...), since a
 run is millions of them.
 
-May import: round, plan, messages; conditions, pipe, setting.
+May import: round, plan, codes, messages; conditions, pipe, setting.
 """
 
 import heapq
@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
+from fedgc.codes import Wire, packed_bytes
 from fedgc.messages import (
     Close,
     Codeword,
@@ -49,6 +50,9 @@ _GRACE_ENDS: Final = 4
 _RETURNS: Final = 5
 _ARRIVES: Final = 6
 
+MANY: Final = 1 << 20  # numbers: enough that what goes with each group of them is fairly shared out
+SHARE: Final = {wire.value: packed_bytes(MANY, wire) / packed_bytes(MANY, Wire.FLOAT32) for wire in Wire}
+
 Stretch = tuple[int, int, float, float, bool]  # device, chunk, begin, end, finished
 
 
@@ -64,7 +68,7 @@ class World:
         witness: Witness | None = None,
     ) -> None:
         workers = len(devices)
-        self.now, self.sent = 0.0, 0.0  # sent: whole updates, in parts
+        self.now, self.sent, self.longest = 0.0, 0.0, 0.0  # sent: whole updates, in parts, the longest so
         self.computed, self.uploads = 0, 0  # computed: chunks taken to their target
         self._devices = tuple(devices)
         self._index = {device: w for w, device in enumerate(devices)}
@@ -324,11 +328,12 @@ class World:
             self._start(worker, self.now)
 
     def _send(self, worker: int, command: Reveal | Repair) -> None:
-        size = 1.0 / (command.mix.blocks if command.mix else 1)
+        size = SHARE[command.wire] / (command.mix.blocks if command.mix else 1)
         flow = self.uploads
         self.asked[command.device, command.attempt] = command.mix
         self.uploads += 1
         self.sent += size
+        self.longest = max(self.longest, size)
         self._uploading[flow] = (worker, command, size, self.now)
         self._up.begin(self.now, flow, size, self._nature.up_s(worker))
 
