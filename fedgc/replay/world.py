@@ -167,13 +167,16 @@ class World:
         now, lasted = self.now, self._lasts[worker]
         self._worked[worker] += lasted
         self._current[worker] = None
-        self._reached[worker][chunk] = self._target[worker]
-        self.computed += 1
-        if self._terms.watch:
+        reached, target = self._reached[worker], self._target[worker]
+        # What was set aside at its very end was not told yet: it has its seconds.
+        told_again = reached.get(chunk) == target and chunk not in self._spent[worker]
+        reached[chunk] = target
+        self.computed += not told_again
+        if self._terms.watch and not told_again:
             self._stretches.append((worker, chunk, self._begun[worker], now, True))
         spent = self._spent[worker].pop(chunk, 0.0) + lasted
         self._start(worker, now)
-        return self._say(worker, (self._round[worker], chunk, self._target[worker], spent))
+        return self._say(worker, (self._round[worker], chunk, target, spent))
 
     def _say(self, worker: int, said: tuple[int, int, int, float]) -> Event | None:
         late = self._nature.control_s(worker)
@@ -372,7 +375,7 @@ class World:
         before = self._reached[worker].get(chunk, 0.0)
         if lasts > 0:
             self._reached[worker][chunk] = before + (self._target[worker] - before) * min(1.0, passed / lasts)
-        self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + passed
+            self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + passed
         self._worked[worker] += passed
         self._current[worker] = None
         self._turn[worker] += 1
