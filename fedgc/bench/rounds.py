@@ -3,32 +3,41 @@
 A *cell* is a weather and an upload time, the time of a whole float32 update on a device's own uplink over
 that of a device's median unit of work. Without contention an upload adds just its own time to a round, so
 each policy is played once for each seed and the cells follow: seconds + ratio * unit * size. (A test plays
-some of them in full.) The first rounds are practice: policies that learn have learnt by then.
+some of them in full.) Weathers that bring links of their own are one cell each, played in full. The first
+rounds are practice: policies that learn have learnt by then. All policies meet the same rounds.
+
+Numbers are compared with their like: float32 with float32; and where shorter ones are allowed, what leaves
+the sum no more wrong than 8 bits do. A queue that sends 4 bits (a relative error of a fifth) is coarser than
+that; it stands apart, but a cell in which it is fastest is lost all the same.
 
 Figures, of medians over rounds and seeds:
 
-    code_wins_share                  cells where blocks >= 2 is strictly best, short numbers included
+    code_wins_share                  cells where blocks >= 2 is strictly best of all, 4 bits included
+    code_wins_share_same_error       the same among what is as exact as 8 bits
     code_wins_share_float32          the same where nobody may send short numbers
     over_work_queue                  best fedgc / best work queue, no upload: largest over weathers
     original_over_ours               codes of full workers at their best load / fedgc
     published_over_ours_same_chunks  published partial protocol / fedgc, blocks 1, same chunks
-    published_over_ours              the same, fedgc with chunks of its own size
+    published_over_bound_same_chunks its ceiling: chunks not split, every pace known, no placement
+    published_over_fluid             the same with chunks of no size
+    published_over_ours              published partial protocol / fedgc with chunks of its own size
     worst_over_best_baseline         best fedgc / best exact float32 rival: largest over all cells
-    worst_over_best_quantised        the same with rivals that may send 8 or 4 bits
+    worst_over_best_even_links       the same where every device has the same link
+    worst_over_best_short            the same where both may send what is as exact as 8 bits
+    worst_over_best_quantised        the same with rivals that may send 4 bits
     full_workers_error_over_ours     mean squared errors at 0.9 of our median time, same replicas
     dropping_error_over_ours         the same, against leaving out what is missing
 
 Those that compare with the literature are the least of the shifted-exponential and the bimodal model at 200
 devices.
 
-May import: sim and below.
+May import: sim and below; cells, deadline, grid.
 """
 
 import math
 import os
 import time
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -37,18 +46,20 @@ from typing import Final
 
 import numpy as np
 
+from fedgc.bench.cells import Row, compare, figures, lost_first
 from fedgc.bench.deadline import always, errors_at_deadline, ratios
+from fedgc.bench.grid import Source, link_ratio, sources
 from fedgc.bench.report import Report, Value, machine
 from fedgc.config import RunConfig
 from fedgc.history import Speeds
 from fedgc.plan import Chunk, Fleet, make_plan
 from fedgc.replay import MODELS, UNCONTENDED, Terms, Under, Weather, World
 from fedgc.round import Assignment, Round
-from fedgc.sim.catalogue import PIECES, bounds, original_codes, ours, rivals
+from fedgc.sim.bound import FluidBound, whole_chunks_s
+from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, original_codes, ours, rivals
 from fedgc.sim.coded import PartialStragglers
 from fedgc.sim.ours import PATIENT_S, Fedgc
 from fedgc.sim.policy import Policy, Result
-from fedgc.sim.traces import read_weather
 from fedgc.sim.uncoded import WorkQueue
 
 REPLICAS: Final = 8
@@ -56,8 +67,6 @@ CLAIMS: Final = ("shifted-exponential", "bimodal")
 CLAIM_DEVICES: Final = 200
 PRACTICE: Final = 2
 SCALING_ROUNDS: Final = 3
-UPLOADS: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
-TRACES: Final = ("trace-SE.parquet", "trace-ST.parquet", "trace-AR.parquet")
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,61 +77,33 @@ class Size:
     rounds: int
     seeds: int
     blocks: tuple[int, ...]
+    claim_rounds: int
     scaling: tuple[int, ...] = (100, 1000)
 
 
-USUAL: Final = Size(devices=100, rounds=6, seeds=5, blocks=(1, 2, 4))
-QUICK: Final = Size(devices=24, rounds=3, seeds=1, blocks=(1, 2), scaling=(100,))
-FULL: Final = Size(devices=200, rounds=20, seeds=5, blocks=(1, 2, 4), scaling=(100, 1000, 10_000))
+USUAL: Final = Size(devices=100, rounds=6, seeds=5, blocks=(1, 2, 4), claim_rounds=40)
+QUICK: Final = Size(devices=24, rounds=3, seeds=1, blocks=(1, 2), claim_rounds=3, scaling=(100,))
+FULL: Final = Size(200, 20, 5, blocks=(1, 2, 4), claim_rounds=200, scaling=(100, 1000, 10_000))
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """One weather and seed: what one process does at a time."""
 
-    weather: str
+    source: Source
     seed: int
     size: Size
-    trace: Path | None = None
 
     def make(self) -> Weather:
-        """Return its rounds; a trace begins elsewhere for every seed."""
-        rounds = self.size.rounds + PRACTICE
-        if self.trace is None:
-            return MODELS[self.weather](self.size.devices, rounds, np.random.default_rng(self.seed))
-        whole = read_weather(self.trace)
-        return tuple(whole[(self.seed * rounds + at) % len(whole)] for at in range(rounds))
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One policy under one weather and seed, without upload; times of rounds after practice."""
-
-    weather: str
-    seed: int
-    policy: str
-    family: str  # ours, rival, bound
-    exact: bool
-    blocks: int
-    upload_size: float  # of one codeword, in whole float32 updates
-    unit_s: float
-    median_s: float
-    p95_s: float
-    spread_s: float
-    sent: float
-    computed: float
-    discarded: float
-    undecodable: float  # share of rounds that never end, or not whole
+        """Return its rounds."""
+        return self.source.make(self.size.devices, self.size.rounds + PRACTICE, self.seed)
 
 
 def bench_rounds(
     size: Size = USUAL, traces: Path | None = None, progress: Callable[[int, int], object] = lambda *_: None
 ) -> Report:
     """Measure; `progress` hears how many of how many jobs are done."""
-    jobs = [Job(name, seed, size) for name in MODELS for seed in range(size.seeds)]
-    if traces is not None:
-        found = [traces / name for name in TRACES if (traces / name).exists()]
-        jobs += [Job(path.stem, seed, size, path) for path in found for seed in range(size.seeds)]
+    jobs = [Job(source, seed, size) for source in sources(traces) for seed in range(size.seeds)]
     rows: list[Row] = []
     claims: list[Mapping[str, Value]] = []
     workers = min(2, os.cpu_count() or 1)
@@ -169,13 +150,15 @@ def _row(job: Job, weather: Weather, family: str, policy: Policy) -> Row:
     seconds = np.asarray([_ended_s(policy, result) for result in results])
     ended = seconds[np.isfinite(seconds)]
     return Row(
-        weather=job.weather,
+        weather=job.source.name,
         seed=job.seed,
         policy=policy.name,
         family=family,
         exact=policy.exact,
         blocks=policy.blocks,
-        upload_size=(policy.wire if isinstance(policy, WorkQueue) else 1.0) / policy.blocks,
+        upload=link_ratio(weather) or None,
+        upload_size=max(result.size for result in results),
+        coarse=isinstance(policy, WorkQueue) and policy.wire < INT8_WIRE,
         unit_s=float(np.median([each.mean_pace_w for each in weather])),
         median_s=float(np.median(seconds)),
         p95_s=float(np.percentile(seconds, 95, method="higher")),
@@ -194,9 +177,8 @@ def _ended_s(policy: Policy, result: Result) -> float:
 
 def measure_claim(model: str, seed: int, size: Size) -> Mapping[str, Value]:
     """Measure what the literature's codes and fedgc need under one of the two models of the claims."""
-    rounds = size.rounds + PRACTICE
     devices = min(CLAIM_DEVICES, 2 * size.devices)
-    weather = MODELS[model](devices, rounds, np.random.default_rng(1000 + seed))
+    weather = MODELS[model](devices, size.claim_rounds + PRACTICE, np.random.default_rng(1000 + seed))
     same, own = Fedgc(REPLICAS, 1), Fedgc(REPLICAS, PIECES)
 
     def median(policy: Policy) -> float:
@@ -205,7 +187,8 @@ def measure_claim(model: str, seed: int, size: Size) -> Mapping[str, Value]:
         )
 
     best = min(median(policy) for policy in original_codes(REPLICAS))
-    errors = errors_at_deadline(weather, own, np.random.default_rng(seed))
+    few = weather[: size.rounds + PRACTICE]  # an error is a mean over all numbers of an update already
+    errors = errors_at_deadline(few, own, np.random.default_rng(seed))
     error = dict(ratios(errors, REPLICAS))
     return {
         "claim": model,
@@ -215,6 +198,8 @@ def measure_claim(model: str, seed: int, size: Size) -> Mapping[str, Value]:
         "published_s": median(PartialStragglers(REPLICAS)),
         "same_chunks_s": median(same),
         "own_chunks_s": median(own),
+        "fluid_s": median(FluidBound()),
+        "whole_chunks_s": float(np.median([whole_chunks_s(each, 1) for each in weather[PRACTICE:]])),
         "deadline_s": errors.deadline_s,
         "error": errors.ours,
         "full_workers_error_over_ours": error["full workers"],
@@ -240,128 +225,7 @@ def measure_scaling(devices: int) -> Mapping[str, Value]:
     return {"scaling": devices, "round_s": seconds, "us_for_each_device": seconds / devices * 1e6}
 
 
-# ---- comparing
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One weather and upload ratio: the best of each kind."""
-
-    weather: str
-    upload: float
-    ours: str
-    ours_s: float
-    rival: str
-    rival_s: float
-    quantised: str
-    quantised_s: float
-    queue_s: float  # the best work queue that sends float32
-    best_coded_s: float  # blocks >= 2, whoever's
-    best_plain_s: float  # blocks 1, float32
-    bound_s: float
-
-    @property
-    def lost(self) -> bool:
-        """Whether an exact rival, short numbers included, is faster."""
-        return min(self.rival_s, self.quantised_s) < self.ours_s
-
-
-def compare(rows: Sequence[Row]) -> list[Cell]:
-    """Return every cell, of medians over seeds."""
-    by_weather: defaultdict[str, defaultdict[tuple[str, int], list[Row]]] = defaultdict(
-        lambda: defaultdict(list)
-    )
-    for row in rows:
-        by_weather[row.weather][row.policy, row.blocks].append(row)
-    return [
-        _cell(weather, upload, [_Median.of(each, upload) for each in policies.values()])
-        for weather, policies in by_weather.items()
-        for upload in UPLOADS
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class _Median:
-    """One policy in one cell, over all seeds."""
-
-    row: Row
-    seconds: float
-
-    @classmethod
-    def of(cls, rows: Sequence[Row], upload: float) -> "_Median":
-        times = [row.median_s + upload * row.unit_s * row.upload_size for row in rows]
-        return cls(rows[0], float(np.median(times)))
-
-
-def _cell(weather: str, upload: float, medians: Sequence[_Median]) -> Cell:
-    exact = [each for each in medians if each.row.exact and each.row.family != "bound"]
-    plain = [each for each in exact if each.row.upload_size * each.row.blocks == 1.0]
-    mine = _best(each for each in exact if each.row.family == "ours")
-    rival = _best(each for each in plain if each.row.family == "rival")
-    short = _best(each for each in exact if each not in plain)
-    bound = _best(each for each in medians if each.row.family == "bound")
-    return Cell(
-        weather,
-        upload,
-        mine.row.policy,
-        mine.seconds,
-        rival.row.policy,
-        rival.seconds,
-        short.row.policy,
-        short.seconds,
-        min(each.seconds for each in plain if each.row.policy.startswith("work queue")),
-        min((each.seconds for each in plain if each.row.blocks > 1), default=math.inf),
-        min(each.seconds for each in plain if each.row.blocks == 1),
-        bound.seconds,
-    )
-
-
-def _best(medians: Iterable[_Median]) -> _Median:
-    return min(medians, key=lambda each: each.seconds)
-
-
-def lost_first(cells: Sequence[Cell]) -> list[Mapping[str, Value]]:
-    """Return the cells as rows: those in which fedgc does not win first, the worst of them first."""
-    by_loss = sorted(
-        cells, key=lambda cell: (not cell.lost, -cell.ours_s / min(cell.rival_s, cell.quantised_s))
-    )
-    return [
-        {**asdict(cell), "lost": cell.lost, "ours_over_bound": cell.ours_s / cell.bound_s} for cell in by_loss
-    ]
-
-
-def told(report: Report) -> Iterator[str]:
-    """Yield what a person reads: how much the code decides, then every cell, the lost ones first."""
-    share, plain = (report.figures[f"code_wins_share{which}"] for which in ("", "_float32"))
-    yield f"blocks >= 2 is strictly best in {share:.1%} of the cells, {plain:.1%} where only float32 is sent"
-    yield f"{'weather':20} {'upload':>6} {'ours':>8} {'rival':>8} {'short':>8} {'bound':>8}  best of each"
-    for row in report.rows:
-        if "lost" in row:
-            times = " ".join(f"{row[name]:8.2f}" for name in ("ours_s", "rival_s", "quantised_s", "bound_s"))
-            names = f"{row['ours']} | {row['rival']} | {row['quantised']}"
-            yield f"{row['weather']:20} {row['upload']:6} {times}  {'LOST  ' if row['lost'] else ''}{names}"
-
-
 # ---- figures
-
-
-def figures(cells: Sequence[Cell]) -> dict[str, float | None]:
-    """Return the figures that are taken from cells."""
-    wins = [cell.best_coded_s < min(cell.best_plain_s, cell.quantised_s) for cell in cells]
-    wins_plain = [cell.best_coded_s < cell.best_plain_s for cell in cells]
-    return {
-        "code_wins_share": sum(wins) / len(cells),
-        "code_wins_share_float32": sum(wins_plain) / len(cells),
-        "over_work_queue": _over_work_queue(cells),
-        "worst_over_best_baseline": max(_ratio(cell.ours_s, cell.rival_s) for cell in cells),
-        "worst_over_best_quantised": max(
-            _ratio(cell.ours_s, min(cell.rival_s, cell.quantised_s)) for cell in cells
-        ),
-    }
-
-
-def _over_work_queue(cells: Sequence[Cell]) -> float | None:
-    return max((cell.ours_s / cell.queue_s for cell in cells if cell.upload == 0.0), default=None)
 
 
 def _of_claims(claims: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
@@ -371,6 +235,8 @@ def _of_claims(claims: Sequence[Mapping[str, Value]]) -> dict[str, float | None]
     return {
         "original_over_ours": least("original_s", "own_chunks_s"),
         "published_over_ours_same_chunks": least("published_s", "same_chunks_s"),
+        "published_over_bound_same_chunks": least("published_s", "whole_chunks_s"),
+        "published_over_fluid": least("published_s", "fluid_s"),
         "published_over_ours": least("published_s", "own_chunks_s"),
         "full_workers_error_over_ours": _least_median(
             claims, lambda row: _number(row["full_workers_error_over_ours"])
@@ -394,7 +260,3 @@ def _least_median(
 
 def _number(value: Value) -> float:
     return float(value) if isinstance(value, int | float) else math.nan
-
-
-def _ratio(top: float, bottom: float) -> float:
-    return 1.0 if top == bottom else top / bottom

@@ -433,13 +433,20 @@ def bench_rounds(
     full: Annotated[
         bool, typer.Option("--full", help="Measure more devices and rounds; takes longer.")
     ] = False,
-    traces: Annotated[Path | None, typer.Option(help="A folder with traces of real machines.")] = None,
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with traces of real machines: *.parquet (GPU jobs), *.pkl (AWS Lambda), *.csv, "
+            "flash_speed_distri.json (links), client_device_capacity, client_behave_trace (FedScale)."
+        ),
+    ] = None,
 ) -> None:
     """Every policy under every weather, the cases in which fedgc does not win first.
 
     Example: fedgc bench rounds --traces traces --json
     """
-    from fedgc.bench.rounds import FULL, QUICK, USUAL, told
+    from fedgc.bench.cells import told
+    from fedgc.bench.rounds import FULL, QUICK, USUAL
     from fedgc.bench.rounds import bench_rounds as measure
     from fedgc.cli.bench import show
 

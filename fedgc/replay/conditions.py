@@ -12,7 +12,7 @@ Shape letters: w devices, k slices. May import: errors.
 """
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -21,7 +21,9 @@ from numpy.typing import NDArray
 from fedgc.errors import BadSetting
 
 Float = NDArray[np.float64]
+Int = NDArray[np.int64]
 NEVER: Final = float("inf")
+_OF_A_DEVICE: Final = ("up_s_w", "down_s_w", "control_s_w", "dies_s_w", "returns_s_w")
 HALVINGS: Final = 60  # of the interval in which the fluid bound lies: beyond float64's own grain
 
 
@@ -45,7 +47,7 @@ class Conditions:
         _all(self.pace_wk, "paces", above_zero=True)
         for name in ("up_s_w", "down_s_w", "control_s_w"):
             _all(getattr(self, name), name, above_zero=False)
-        for name in ("up_s_w", "down_s_w", "control_s_w", "dies_s_w", "returns_s_w"):
+        for name in _OF_A_DEVICE:
             if getattr(self, name).shape != shape[:1]:
                 raise BadSetting(
                     f"{name} of shape {getattr(self, name).shape}: one of {shape[0]} devices each"
@@ -66,6 +68,15 @@ class Conditions:
         """Seconds for a unit, averaged over the slices."""
         mean_w: Float = self.pace_wk.mean(axis=1)
         return mean_w
+
+    def only(self, rows_w: Int) -> "Conditions":
+        """Return the conditions of these devices alone, in this order; one may be named twice.
+
+        >>> working([[1.0], [2.0], [3.0]]).only(np.array([2, 0])).pace_wk.tolist()
+        [[3.0], [1.0]]
+        """
+        each = {name: getattr(self, name)[rows_w] for name in ("pace_wk", *_OF_A_DEVICE)}
+        return replace(self, **each)
 
     def after_s(self, units_w: Float) -> Float:
         """Return when each device has done so many units, if nothing happens to it.

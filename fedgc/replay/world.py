@@ -12,7 +12,7 @@ What happens next is the least of four times: the heap of what is under way, the
 directions, and the machine's own tick. The heap holds plain tuples (when, order, what, device, ...), since a
 run is millions of them.
 
-May import: round, plan, messages; conditions, pipe, setting.
+May import: round, plan, codes, messages; conditions, pipe, setting.
 """
 
 import heapq
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
+from fedgc.codes import Wire, packed_bytes
 from fedgc.messages import (
     Close,
     Codeword,
@@ -53,7 +54,8 @@ _RETURNS: Final = 5
 _ARRIVES: Final = 6
 
 WHOLE: Final = -1  # stands for all chunks of a device, where one model is trained on them together
-WIDTH: Final[Mapping[str, float]] = {"float32": 1.0, "bf16": 0.5, "int8": 0.25, "int4": 0.125}
+MANY: Final = 1 << 20  # numbers: enough that what goes with each group of them is fairly shared out
+SHARE: Final = {wire.value: packed_bytes(MANY, wire) / packed_bytes(MANY, Wire.FLOAT32) for wire in Wire}
 
 Stretch = tuple[int, int, float, float, bool]  # device, chunk, begin, end, finished
 
@@ -70,7 +72,7 @@ class World:
         witness: Witness | None = None,
     ) -> None:
         workers = len(devices)
-        self.now, self.sent = 0.0, 0.0  # sent: whole updates, in parts
+        self.now, self.sent, self.longest = 0.0, 0.0, 0.0  # sent: whole updates, in parts, the longest so
         self.computed, self.uploads = 0, 0  # computed: chunks taken to their target
         self._devices = tuple(devices)
         self._index = {device: w for w, device in enumerate(devices)}
@@ -173,13 +175,16 @@ class World:
         now, lasted = self.now, self._lasts[worker]
         self._worked[worker] += lasted
         self._current[worker] = None
-        self._reached[worker][chunk] = self._target[worker]
-        self.computed += chunk != WHOLE
-        if self._terms.watch:
+        reached, target = self._reached[worker], self._target[worker]
+        # What was set aside at its very end was not told yet: it has its seconds.
+        told_again = reached.get(chunk) == target and chunk not in self._spent[worker]
+        reached[chunk] = target
+        self.computed += chunk != WHOLE and not told_again
+        if self._terms.watch and not told_again:
             self._stretches.append((worker, chunk, self._begun[worker], now, True))
         spent = self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + lasted
         self._start(worker, now)
-        return self._say(worker, (self._round[worker], chunk, self._target[worker], spent))
+        return self._say(worker, (self._round[worker], chunk, target, spent))
 
     def _say(self, worker: int, said: tuple[int, int, int, float]) -> Event | None:
         late = self._nature.control_s(worker)
@@ -350,11 +355,12 @@ class World:
     def _send(self, worker: int, command: Reveal | Repair) -> None:
         if isinstance(command, Reveal) and command.mix is None and not self._stopped(worker, command):
             return
-        size = 1.0 / command.mix.blocks if command.mix else WIDTH[getattr(command, "wire", "float32")]
+        size = SHARE[command.wire] / (command.mix.blocks if command.mix else 1)
         flow = self.uploads
         self.asked[command.device, command.attempt] = command
         self.uploads += 1
         self.sent += size
+        self.longest = max(self.longest, size)
         self._uploading[flow] = (worker, command, size, self.now)
         self._up.begin(self.now, flow, size, self._nature.up_s(worker))
 
@@ -405,7 +411,7 @@ class World:
         before = self._reached[worker].get(chunk, 0.0)
         if lasts > 0:
             self._reached[worker][chunk] = before + (self._target[worker] - before) * min(1.0, passed / lasts)
-        self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + passed
+            self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + passed
         self._worked[worker] += passed
         self._current[worker] = None
         self._turn[worker] += 1

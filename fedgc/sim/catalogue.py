@@ -44,12 +44,13 @@ def rivals(replicas: int) -> tuple[Policy, ...]:
 
 
 def ours(replicas: int, blocks: int) -> tuple[Policy, ...]:
-    """Return fedgc's policies: static, skip, steer; smaller chunks; no code where blocks is 1."""
+    """Return fedgc's policies: static, skip, steer; smaller chunks, short numbers; no code at blocks 1."""
     coded: list[Policy] = [Fedgc(replicas, 1, blocks, obeys) for obeys in Obeys]
-    coded.append(Fedgc(replicas, PIECES, blocks))
+    coded += [Fedgc(replicas, PIECES, blocks), Fedgc(replicas, PIECES, blocks, short=True)]
     if blocks > 1:
         return tuple(coded)
-    return (*coded, Fedgc(replicas, FINE), Fedgc(1, 1), Fedgc(1, FINE))
+    fine = [Fedgc(copies, FINE, short=short) for copies in (replicas, 1) for short in (False, True)]
+    return (*coded, *fine, Fedgc(1, 1))
 
 
 def bounds() -> tuple[Policy, ...]:

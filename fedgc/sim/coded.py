@@ -17,16 +17,14 @@ May import: replay, policy.
 
 from dataclasses import dataclass
 from functools import lru_cache
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedgc.errors import BadPlacement
 from fedgc.replay import NEVER, Conditions, Line, Weather, arrivals_s
-from fedgc.replay.conditions import Float
+from fedgc.replay.conditions import Float, Int
 from fedgc.sim.policy import Result, done_s, last
-
-Int = NDArray[np.int64]
 
 
 def _cut(blocks: int) -> str:
@@ -47,6 +45,7 @@ class FullWorkers:
     load: int
     blocks: int = 1
     earliest: bool = True
+    exact: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
@@ -55,25 +54,20 @@ class FullWorkers:
         when = "earliest" if self.earliest else "any m-s"
         return f"{kind}, {when}, load {self.load}" + _cut(self.blocks)
 
-    @property
-    def exact(self) -> bool:
-        """It waits for the whole sum."""
-        return True
-
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Wait until the code can be decoded."""
-        results = []
-        for conditions in weather:
-            devices = conditions.devices
-            _check_load(self.load, self.blocks, devices)
-            ready_w, came_w = _sent(conditions, self.load, 1 / self.blocks, line)
-            if self.earliest:
-                held_nl = (np.arange(devices)[:, None] - np.arange(self.load)) % devices
-                over_s = float(np.sort(came_w[held_nl], axis=1)[:, self.blocks - 1].max())
-            else:
-                over_s = float(np.sort(came_w)[devices - (self.load - self.blocks) - 1])
-            results.append(_ended(conditions, over_s, (ready_w, came_w), self.load, self.blocks))
-        return tuple(results)
+        return tuple(self._round(conditions, line) for conditions in weather)
+
+    def _round(self, conditions: Conditions, line: Line) -> Result:
+        devices = conditions.devices
+        _check_load(self.load, self.blocks, devices)
+        ready_w, came_w = _sent(conditions, self.load, 1 / self.blocks, line)
+        if self.earliest:
+            held_nl = (np.arange(devices)[:, None] - np.arange(self.load)) % devices
+            over_s = float(np.sort(came_w[held_nl], axis=1)[:, self.blocks - 1].max())
+        else:
+            over_s = float(np.sort(came_w)[devices - (self.load - self.blocks) - 1])
+        return _ended(conditions, over_s, (ready_w, came_w), self.load, self.blocks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,29 +76,25 @@ class FractionalRepetition:
 
     load: int
     blocks: int = 1
+    exact: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
         return f"fractional repetition, load {self.load}"
 
-    @property
-    def exact(self) -> bool:
-        """It waits for the whole sum."""
-        return True
-
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Wait for the first of every group; the devices that fill no group make the last one larger."""
-        results = []
-        for conditions in weather:
-            devices = conditions.devices
-            _check_load(self.load, 1, devices)
-            groups = devices // self.load
-            group_w = np.minimum(np.arange(devices) // self.load, groups - 1)
-            ready_w, came_w = _sent(conditions, devices / groups, 1.0, line)
-            over_s = max(float(came_w[group_w == group].min()) for group in range(groups))
-            results.append(_ended(conditions, over_s, (ready_w, came_w), devices / groups, 1))
-        return tuple(results)
+        return tuple(self._round(conditions, line) for conditions in weather)
+
+    def _round(self, conditions: Conditions, line: Line) -> Result:
+        devices = conditions.devices
+        _check_load(self.load, 1, devices)
+        groups = devices // self.load
+        group_w = np.minimum(np.arange(devices) // self.load, groups - 1)
+        ready_w, came_w = _sent(conditions, devices / groups, 1.0, line)
+        over_s = max(float(came_w[group_w == group].min()) for group in range(groups))
+        return _ended(conditions, over_s, (ready_w, came_w), devices / groups, 1)
 
 
 def _sent(conditions: Conditions, units: float, size: float, line: Line) -> tuple[Float, Float]:
@@ -122,7 +112,7 @@ def _ended(
     computed = np.minimum(units, _done_by(conditions, over_s)).sum() if over_s < NEVER else units * full.sum()
     working_s = last(ready_w[full & np.isfinite(ready_w)])
     counted = min(float(conditions.devices * blocks), float(computed))
-    return Result(over_s, min(over_s, working_s), sent, float(computed), counted)
+    return Result(over_s, min(over_s, working_s), sent, float(computed), counted, size=1.0 / blocks)
 
 
 def _done_by(conditions: Conditions, when_s: float) -> Float:
@@ -136,16 +126,12 @@ class BlockCoordinate:
 
     load: int
     blocks: int = 1
+    exact: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
         return f"block-coordinate, load {self.load}"
-
-    @property
-    def exact(self) -> bool:
-        """It waits for the whole sum."""
-        return True
 
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Size the blocks by what was seen, then wait for the slowest block."""
@@ -193,32 +179,28 @@ class PartialStragglers:
 
     load: int
     blocks: int = 1
+    exact: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
         return f"published partial, load {self.load}" + _cut(self.blocks)
 
-    @property
-    def exact(self) -> bool:
-        """It waits for the whole sum."""
-        return True
-
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Wait for `blocks` copies of every chunk, then for one codeword of everybody who finished any."""
-        results = []
-        for conditions in weather:
-            devices = conditions.devices
-            _check_load(self.load, self.blocks, devices)
-            held_wg = matching_orders(devices, self.load)
-            ends_wg = np.stack(
-                [done_s(conditions, np.full(devices, place)) for place in range(1, self.load + 1)], axis=1
-            )
-            by_chunk = np.argsort(held_wg.reshape(-1), kind="stable")
-            copies_nl = np.sort(ends_wg.reshape(-1)[by_chunk].reshape(-1, self.load), axis=1)
-            covered_s = float(copies_nl[:, self.blocks - 1].max())
-            results.append(self._exchanged(conditions, covered_s, ends_wg, line))
-        return tuple(results)
+        return tuple(self._round(conditions, line) for conditions in weather)
+
+    def _round(self, conditions: Conditions, line: Line) -> Result:
+        devices = conditions.devices
+        _check_load(self.load, self.blocks, devices)
+        held_wg = matching_orders(devices, self.load)
+        ends_wg = np.stack(
+            [done_s(conditions, np.full(devices, place)) for place in range(1, self.load + 1)], axis=1
+        )
+        by_chunk = np.argsort(held_wg.reshape(-1), kind="stable")
+        copies_nl = np.sort(ends_wg.reshape(-1)[by_chunk].reshape(-1, self.load), axis=1)
+        covered_s = float(copies_nl[:, self.blocks - 1].max())
+        return self._exchanged(conditions, covered_s, ends_wg, line)
 
     def _exchanged(self, conditions: Conditions, covered_s: float, ends_wg: Float, line: Line) -> Result:
         done_w = (ends_wg <= covered_s).sum(axis=1)
@@ -229,7 +211,8 @@ class PartialStragglers:
         came_w = arrivals_s(ready_w, 1.0 / self.blocks, conditions.up_s_w, line)
         senders = int((done_w > 0).sum())
         over_s = last(came_w[done_w > 0])
-        return Result(over_s, covered_s, senders / self.blocks, computed, computed)
+        size = 1.0 / self.blocks
+        return Result(over_s, covered_s, senders * size, computed, computed, size=size)
 
 
 @lru_cache(maxsize=16)

@@ -1,5 +1,8 @@
 """fedgc itself: the very `Run` that serves real devices, under the virtual clock.
 
+With short numbers a round sends bf16 or int8 where the amplification of its code leaves the sum no more
+wrong than 8 bits make a plain sum (amplification 1): what a work queue that sends 8 bits is allowed.
+
 The run learns the speeds, plans anew where they changed, and chooses commands; only what devices do is
 modelled. `Obeys` makes them deaf to some of its commands, so that what each is worth can be measured:
 nothing (static, as over the messages link), skip, or skip and take (steer).
@@ -10,8 +13,9 @@ May import: run and below, policy.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
+from fedgc.codes import EPSILON, Wire
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import RoundRow
@@ -21,6 +25,7 @@ from fedgc.run import Append, Run
 from fedgc.sim.policy import Result
 
 PATIENT_S: Final = 1e9  # what is measured is how long a round takes, so nothing cuts it off
+SHORT_ERROR: Final = 1.001 * EPSILON[Wire.INT8]  # amplification 1 is reckoned with rounding of its own
 NUMBERS: Final = 1_000_000  # of the model: what matters is its upload time, which the conditions say
 
 
@@ -40,19 +45,15 @@ class Fedgc:
     pieces: int
     blocks: int = 1
     obeys: Obeys = Obeys.ALL
+    short: bool = False
+    exact: ClassVar[bool] = True  # up to the rounding of its wire
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
-        if self.replicas == 1:
-            return f"fedgc uncoded, {self.pieces} chunks each"
+        how = "uncoded" if self.replicas == 1 else f"{self.obeys.value}, {self.replicas} replicas"
         cut = {0: ", blocks chosen", 1: ""}.get(self.blocks, f", blocks {self.blocks}")
-        return f"fedgc {self.obeys.value}, {self.replicas} replicas, {self.pieces} chunks each{cut}"
-
-    @property
-    def exact(self) -> bool:
-        """It waits for the whole sum."""
-        return True
+        return f"fedgc {how}, {self.pieces} chunks each{cut}" + (", short numbers" if self.short else "")
 
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Run all rounds."""
@@ -98,6 +99,8 @@ class Simulation:
             chunks=chunks,
             replicas=policy.replicas,
             blocks=policy.blocks or AUTO,
+            wire="short" if policy.short else "float32",
+            error_limit=SHORT_ERROR if policy.short else RunConfig().error_limit,
             min_devices=devices,
             deadline_s=PATIENT_S,
             upload_deadline_s=PATIENT_S,
@@ -122,10 +125,11 @@ class Simulation:
         world, pieces = self._world, self._policy.pieces
         sent, computed = world.sent - self._before[0], world.computed - self._before[1]
         self._before = (world.sent, world.computed)
+        size, world.longest = world.longest, 0.0
         seconds = row.working_s + row.collecting_s
         missing = len(row.short) / row.chunks
         counted = sum(device.counted for device in row.devices) / pieces
-        result = Result(seconds, row.working_s, sent, computed / pieces, counted, missing)
+        result = Result(seconds, row.working_s, sent, computed / pieces, counted, missing, size)
         self.rounds.append((result, shifted(world.spans(), row.started)))
 
 

@@ -26,7 +26,8 @@ RECENT_ROUNDS: Final = 5  # the window of the run's own history
 class Result:
     """One round: never over (`seconds` infinite), exact, or short of `missing` of the data.
 
-    `sent` whole updates went up; `computed` units were finished, `counted` of them are in the sum.
+    `sent` whole updates went up, in vectors of `size` at most; `computed` units were finished, `counted`
+    of them are in the sum.
     """
 
     seconds: float
@@ -35,6 +36,7 @@ class Result:
     computed: float
     counted: float
     missing: float = 0.0
+    size: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 <= self.working_s <= self.seconds or not 0 <= self.missing <= 1:

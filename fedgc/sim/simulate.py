@@ -101,7 +101,8 @@ class Request:
     def _recorded(self, whole: Weather) -> Weather:
         if whole[0].devices < self.devices:
             raise BadSetting(f"devices: saw {self.devices}, the trace has {whole[0].devices}")
-        return tuple(_first(whole[at % len(whole)], self.devices) for at in range(self.rounds))
+        first_w = np.arange(self.devices)
+        return tuple(whole[at % len(whole)].only(first_w) for at in range(self.rounds))
 
     def _linked(self, conditions: Conditions) -> Conditions:
         up_s, down_s = self.model_mb / self.uplink_mb_s, self.model_mb / self.downlink_mb_s
@@ -109,11 +110,6 @@ class Request:
         return replace(
             conditions, up_s_w=up_s * ones_w, down_s_w=down_s * ones_w, control_s_w=self.latency_s * ones_w
         )
-
-
-def _first(conditions: Conditions, devices: int) -> Conditions:
-    names = ("pace_wk", "up_s_w", "down_s_w", "control_s_w", "dies_s_w", "returns_s_w")
-    return replace(conditions, **{name: getattr(conditions, name)[:devices] for name in names})
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ May import: replay, policy.
 
 import heapq
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,16 +30,12 @@ class Uncoded:
 
     proportional: bool = False
     blocks: int = 1
+    exact: ClassVar[bool] = True
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
         return "uncoded, by speed" if self.proportional else "uncoded"
-
-    @property
-    def exact(self) -> bool:
-        """It waits for the whole sum."""
-        return True
 
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Wait for the slowest, every round."""
@@ -59,6 +56,7 @@ class WorkQueue:
     pieces: int = 10  # for each device
     wire: float = 1.0
     blocks: int = 1
+    exact: ClassVar[bool] = True  # up to the rounding of its wire
 
     def __post_init__(self) -> None:
         if self.pieces < 1 or not 0 < self.wire <= 1:
@@ -70,27 +68,22 @@ class WorkQueue:
         bits = round(32 * self.wire)
         return f"work queue of {self.pieces}" + ("" if bits == 32 else f", {bits} bits")
 
-    @property
-    def exact(self) -> bool:
-        """It waits for the whole sum, up to the rounding of its wire."""
-        return True
-
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Run the queue empty, every round."""
-        results = []
-        for conditions in weather:
-            queue = _Queue(conditions, self.pieces)
-            queue.run()
-            devices, sends = conditions.devices, np.asarray(queue.counts) > 0
-            ready_w = np.where(sends, queue.ended, NEVER)
-            came_w = arrivals_s(ready_w, self.wire, conditions.up_s_w, line)
-            over_s = last(came_w[sends]) if queue.empty else NEVER
-            sent = self.wire * int(sends.sum())
-            units = queue.computed / self.pieces
-            results.append(
-                Result(over_s, min(over_s, last(ready_w[sends])), sent, units, min(units, devices))
-            )
-        return tuple(results)
+        return tuple(self._round(conditions, line) for conditions in weather)
+
+    def _round(self, conditions: Conditions, line: Line) -> Result:
+        queue = _Queue(conditions, self.pieces)
+        queue.run()
+        sends = np.asarray(queue.counts) > 0
+        ready_w = np.where(sends, queue.ended, NEVER)
+        came_w = arrivals_s(ready_w, self.wire, conditions.up_s_w, line)
+        over_s = last(came_w[sends]) if queue.empty else NEVER
+        sent = self.wire * int(sends.sum())
+        units = queue.computed / self.pieces
+        counted = min(units, conditions.devices)
+        working_s = min(over_s, last(ready_w[sends]))
+        return Result(over_s, working_s, sent, units, counted, size=self.wire)
 
 
 class _Queue:
@@ -176,22 +169,16 @@ class DropSlowest:
 
     share: float = 0.1
     blocks: int = 1
+    exact: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
         return f"drop slowest {self.share:.0%}"
 
-    @property
-    def exact(self) -> bool:
-        """What is dropped is missing."""
-        return False
-
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Wait for all but the slowest."""
-        return tuple(
-            _first(each, each.devices - round(self.share * each.devices), 1.0, line) for each in weather
-        )
+        return tuple(_first(each, each.devices - round(self.share * each.devices), line) for each in weather)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,30 +187,26 @@ class OverSelection:
 
     times: float = 1.3
     blocks: int = 1
+    exact: ClassVar[bool] = False
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
         return f"over-selection {self.times:g}x"
 
-    @property
-    def exact(self) -> bool:
-        """What comes late is missing."""
-        return False
-
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Wait for as many as are needed."""
-        return tuple(_first(each, round(each.devices / self.times), 1.0, line) for each in weather)
+        return tuple(_first(each, round(each.devices / self.times), line) for each in weather)
 
 
-def _first(conditions: Conditions, wanted: int, size: float, line: Line) -> Result:
+def _first(conditions: Conditions, wanted: int, line: Line) -> Result:
     """Return the round that ends when `wanted` devices have done their unit and sent it."""
     devices = conditions.devices
     ready_w = done_s(conditions, np.ones(devices))
-    came_w = np.sort(arrivals_s(ready_w, size, conditions.up_s_w, line))
+    came_w = np.sort(arrivals_s(ready_w, 1.0, conditions.up_s_w, line))
     over_s = float(came_w[wanted - 1])
     done = float((ready_w <= over_s).sum())
-    sent = float((came_w <= over_s).sum()) * size
+    sent = float((came_w <= over_s).sum())
     return Result(
         over_s, min(over_s, float(np.sort(ready_w)[wanted - 1])), sent, done, wanted, 1 - wanted / devices
     )
@@ -231,31 +214,27 @@ def _first(conditions: Conditions, wanted: int, size: float, line: Line) -> Resu
 
 @dataclass(frozen=True, slots=True)
 class FedBuff:
-    """Asynchronous: whoever is ready sends and goes on; `rounds_each` is how long it is watched."""
+    """Asynchronous: whoever is ready sends and goes on."""
 
-    rounds_each: int = 20
     blocks: int = 1
+    exact: ClassVar[bool] = False  # its updates are of models of different age
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
         return "FedBuff"
 
-    @property
-    def exact(self) -> bool:
-        """Its updates are of models of different age."""
-        return False
-
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
         """Return the mean time between as many updates as there are devices."""
-        results = []
-        for conditions in weather:
-            cycle_w = conditions.mean_pace_w + conditions.up_s_w + conditions.down_s_w
-            own = float((1.0 / cycle_w[conditions.dies_s_w == NEVER]).sum())
-            rate = min(own, 1.0 / line.update_s) if line.update_s else own
-            if line.slots is not None and conditions.up_s_w.any():
-                rate = min(rate, line.slots / float(conditions.up_s_w.mean()))
-            over_s = conditions.devices / rate
-            devices = float(conditions.devices)
-            results.append(Result(over_s, over_s, devices, devices, devices))
-        return tuple(results)
+        return tuple(_round_of_steps(conditions, line) for conditions in weather)
+
+
+def _round_of_steps(conditions: Conditions, line: Line) -> Result:
+    cycle_w = conditions.mean_pace_w + conditions.up_s_w + conditions.down_s_w
+    own = float((1.0 / cycle_w[conditions.dies_s_w == NEVER]).sum())
+    rate = min(own, 1.0 / line.update_s) if line.update_s else own
+    if line.slots is not None and conditions.up_s_w.any():
+        rate = min(rate, line.slots / float(conditions.up_s_w.mean()))
+    devices = float(conditions.devices)
+    over_s = devices / rate if rate > 0 else NEVER
+    return Result(over_s, over_s, devices, devices, devices)

@@ -7,13 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.replay import Weather, working
-from fedgc.replay.conditions import Float
-
-Int = NDArray[np.int64]
+from fedgc.replay.conditions import Float, Int
 
 
 def read_bytes(path: Path) -> bytes:

@@ -135,7 +135,9 @@ def test_a_device_that_kept_its_work_says_so_when_it_returns():
     )
     assert sum(finished for *_, finished in spans(forgets)["a"]) == 3, "one of two was lost"
     assert spans(keeps)["a"][-1][2:] == (12.0, True), "a third of the second was done"
-    assert discarded(forgets) == 1
+    assert (discarded(forgets), discarded(keeps)) == (1, 0)
+    assert [finished for *_, finished in spans(keeps)["a"]].count(True) == 2, "what it tells again is no work"
+    assert keeps.computed == 3
 
 
 def test_a_codeword_of_two_blocks_takes_half_the_time():
@@ -242,6 +244,8 @@ def test_a_round_ends_and_accounts_for_all_that_was_finished(drawn):
     for device, counted in zip(of.plan.devices, of.tally.counted, strict=True):
         assert counted == sum(each == device for each, _ in heard.copies)
     assert done.computed == len(finished)
+    again = [each for each in finished if models[each[0]].keeps]
+    assert len(set(again)) == len(again), "what is kept is not done twice"
     assert discarded(done) == len(finished) - len(heard.copies)
     if of.outcome == "synced":
         assert {chunk for _, chunk in heard.copies} == {chunk.number for chunk in of.plan.chunks}
