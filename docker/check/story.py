@@ -297,24 +297,24 @@ class Story:
         self._wait(f"{CUT_S:.0f} s pass", CUT_S + 5, lambda: time.monotonic() > end)
         network.mend("ward-2")
         self._so("joined ward-2 again", f"round {rounds(log) + 1}; the others went on")
-        joins = log.read_text().count("ward-2) joins")
+        joins = joined(log, "ward-2")
         self._wait(
             "ward-2 is back",
             180.0,
-            lambda: log.read_text().count("ward-2) joins") > joins or not self._runs(),
+            lambda: joined(log, "ward-2") > joins or not self._runs(),
         )
 
     def _kill(self, log: Path) -> None:
         container = self._fleet.containers["ward-3"]
         container.kill()
         self._so("killed every process of ward-3", f"in round {rounds(log) + 1}")
-        joins = log.read_text().count("ward-3) joins")
+        joins = joined(log, "ward-3")
         began = time.monotonic()
         container.pause_s, container.again = 0.1, time.monotonic() + 0.1
         self._wait(
             "ward-3 is back",
             240.0,
-            lambda: log.read_text().count("ward-3) joins") > joins or not self._runs(),
+            lambda: joined(log, "ward-3") > joins or not self._runs(),
         )
         refused = len(container.ends)
         self._so(
@@ -439,3 +439,8 @@ def rounds(log: Path) -> int:
         r"round (\d+)[: ].*(?:synced|approximate|skipped|empty)", log.read_text(errors="replace")
     )
     return int(found[-1]) if found else 0
+
+
+def joined(log: Path, name: str) -> int:
+    """Return how often a device has joined a run."""
+    return len(re.findall(rf"device {name} \([0-9a-f]+\) joins", log.read_text(errors="replace")))
