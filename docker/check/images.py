@@ -67,7 +67,18 @@ class Images:
 
     def build(self, dockerfile: str, image: str) -> None:
         """Build one of our Dockerfiles."""
-        words = ["bud", "-q", "--isolation", "chroot", "--layers", "--format", "docker", "--from", BASE]
+        words = [
+            "bud",
+            "-q",
+            "--isolation",
+            "chroot",
+            "--layers",
+            "--force-rm",
+            "--format",
+            "docker",
+            "--from",
+            BASE,
+        ]
         self.say(*words, "-f", str(self.repository / dockerfile), "-t", image, str(self.repository))
 
     def container(self, image: str) -> str:
