@@ -74,9 +74,11 @@ class Container:
 
     def ask(self, *command: str, timeout_s: float = 90.0) -> "subprocess.CompletedProcess[str]":
         """Run a program in it, as `docker compose exec` does."""
-        return subprocess.run(
-            self.words(command), capture_output=True, text=True, timeout=timeout_s, check=False
-        )
+        words = self.words(command)
+        try:
+            return subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(words, 124, "", f"no answer within {timeout_s:.0f} s")
 
     def kill(self) -> None:
         """SIGKILL every process of it, as a power cut does; it is not started anew by itself."""
