@@ -8,12 +8,16 @@ export FLWR_DISABLE_UPDATE_CHECK := 1
 export PYTHONUNBUFFERED := 1
 
 .PHONY: help setup demo test test-slow test-gpu fuzz check format clean
+.PHONY: docker-wheels docker-images docker-arm64 docker-check
 
 help:
 	@echo "make demo    train digits on four local devices, one slow, one killed in the middle"
 	@echo "make test    every test that needs no GPU and no minutes"
 	@echo "make fuzz    the properties with examples nobody has tried yet"
-	@echo "make check   format, lint, types, storeys"
+	@echo "make check   format, lint, types, storeys, what lies in docker/"
+	@echo "make docker-wheels, docker-images   packages for building without a network; the images, with Docker"
+	@echo "make docker-check   a fleet from the images on a network of its own; as root, without Docker"
+	@echo "make docker-arm64   every package of the images as a wheel for aarch64"
 
 setup: $(READY)
 
@@ -44,6 +48,34 @@ check: $(READY)
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m pytest -q -m 'not contract' tests/docker
+
+# For the kind of machine that this runs on; pip takes torch from wherever it is told to look.
+docker-wheels: $(READY)
+	rm -f docker/wheels/*.whl
+	$(BIN)/python -m pip wheel --quiet --wheel-dir docker/wheels --constraint constraints.txt \
+		'setuptools>=77' '.[postgresql]'
+	rm -f docker/wheels/fedgc-*.whl
+	@echo "docker/wheels: $$(ls docker/wheels/*.whl | wc -l) packages, $$(du -sh docker/wheels | cut -f1)"
+
+docker-images:
+	for role in server device proxy; do \
+		docker build --file docker/$$role.Dockerfile --tag fedgc-$$role:latest . || exit 1; \
+	done
+
+docker-arm64: $(READY)
+	$(BIN)/python docker/arm64.py
+
+# Images are kept in CHECK_FOLDER between calls: some 6 GB.
+CHECK_FOLDER ?= build/docker-check
+docker-check: $(READY)
+	@test "$$(id -u)" = 0 || { echo "docker-check: needs root, for network namespaces" >&2; exit 2; }
+	@for tool in buildah debootstrap ip; do command -v $$tool >/dev/null && continue; \
+		echo "docker-check: $$tool is missing: installing buildah, debootstrap and iproute2 from Debian"; \
+		apt-get update -qq && apt-get install -qq --yes --no-install-recommends buildah debootstrap iproute2; \
+		break; done
+	@ls docker/wheels/*.whl >/dev/null 2>&1 || $(MAKE) docker-wheels
+	$(BIN)/python docker/check $(CHECK_FOLDER)
 
 format: $(READY)
 	$(BIN)/ruff format .

@@ -122,6 +122,7 @@ class Keyring:
         write(self.folder / "authority" / "ca.pem", authority.public, secret=False)
         self._place("proxy", proxy, authority.public)
         self._place("server", server, authority.public)
+        (self.folder / "devices").mkdir(exist_ok=True)  # it is shared with the server before the first device
 
     def renew(self, names: tuple[str, ...], now: float, days: int) -> None:
         """Sign a new certificate for the proxy; devices notice nothing."""

@@ -57,16 +57,21 @@ def _control(option: int, value: int) -> None:
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
-def _reap() -> set[int]:
-    ended = set()
+def _reap() -> dict[int, int]:
+    """Return the exit codes of what has ended; 128 and more are signals."""
+    ended: dict[int, int] = {}
     with suppress(ChildProcessError):
-        while pid := os.waitpid(-1, os.WNOHANG)[0]:
-            ended.add(pid)
+        while (found := os.waitpid(-1, os.WNOHANG))[0]:
+            code = os.waitstatus_to_exitcode(found[1])
+            ended[found[0]] = code if code >= 0 else 128 - code
     return ended
 
 
 def main(command: list[str]) -> int:
-    """Run `command` until it ends or standard input does; then end all that is left of it."""
+    """Run `command` until it ends or standard input does; then end all that is left of it.
+
+    Returned is its exit code, or 0 where the leash was let go.
+    """
     _control(ADOPT_ORPHANS, 1)
     told, tell = os.pipe()
     os.set_blocking(tell, False)
@@ -79,21 +84,21 @@ def main(command: list[str]) -> int:
         start_new_session=True,
         preexec_fn=lambda: _control(DIE_WITH_PARENT, signal.SIGKILL),
     )
-    while True:
+    code = None
+    while code is None:
         ready = select.select([sys.stdin, told], [], [])[0]
         if told in ready:
             os.read(told, 4096)
-            if program.pid in _reap():
-                break
-        if sys.stdin in ready and not os.read(sys.stdin.fileno(), 4096):
-            break
+            code = _reap().get(program.pid)
+        if code is None and sys.stdin in ready and not os.read(sys.stdin.fileno(), 4096):
+            code = 0
     kill_below(os.getpid())
     with suppress(ProcessLookupError):
         os.killpg(program.pid, signal.SIGKILL)  # where processes cannot be listed
     with suppress(ChildProcessError):
         while os.waitpid(-1, 0):
             pass
-    return 0
+    return code
 
 
 if __name__ == "__main__":

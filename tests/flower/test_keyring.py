@@ -98,6 +98,7 @@ def test_the_superlinks_certificate_lives_as_long_as_the_authority(ring: Keyring
 def test_the_authoritys_key_lies_in_its_own_folder_alone_and_secrets_are_their_owners(ring: Keyring):
     ring.make_device("ward-9")
     assert [each.parent.name for each in ring.folder.rglob("ca.key")] == ["authority"]
+    assert (ring.folder / "devices").is_dir()
     for secret in ring.folder.rglob("*.key"):
         assert secret.stat().st_mode & 0o077 == 0
 

@@ -1,0 +1,154 @@
+"""Containers, each in a namespace of its own, started with what their compose file says.
+
+A container's processes hang on a leash (fedgc.flower.tether): a kill reaches every one of them, and none
+outlives this program. One that ends by itself is started anew as `restart: unless-stopped` does it, after
+pauses that double from a tenth of a second to a minute.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from compose import Mount, Service
+from images import Images
+from network import Network
+
+from fedgc.flower import tether
+
+USER = 10001
+FIRST_PAUSE_S, LONGEST_PAUSE_S, SETTLED_S = 0.1, 60.0, 10.0
+
+
+@dataclass
+class Container:
+    """One container: `start`, `kill`, and its folders on this side."""
+
+    host: str
+    service: Service
+    entry: tuple[str, ...]  # the image's
+    given: Mapping[str, str]  # environment beside the compose file's
+    fleet: "Fleet"
+    identity: str = ""
+    leash: "subprocess.Popen[bytes] | None" = None
+    started: float = 0.0
+    pause_s: float = FIRST_PAUSE_S
+    again: float | None = None
+    ends: list[int] = field(default_factory=list)  # exit codes
+
+    @property
+    def log(self) -> Path:
+        """What it said."""
+        return self.fleet.folder / f"{self.host}.log"
+
+    def place(self, mount: Mount) -> Path:
+        """Return the folder that a mount shows: a named volume is this host's own."""
+        own = mount.source.startswith((".", "/"))
+        return Path(mount.source) if own else self.fleet.folder / "volumes" / self.host / mount.source
+
+    def start(self) -> None:
+        """Start it."""
+        self.again, self.started = None, time.monotonic()
+        with self.log.open("ab") as log:
+            self.leash = subprocess.Popen(
+                [sys.executable, tether.__file__, *self.words((*self.entry, *self.service.command))],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def words(self, command: Sequence[str]) -> list[str]:
+        """Return the command line that runs words in this container."""
+        environment = {**self.service.environment, **self.given}
+        options = [f"--env={name}={value}" for name, value in environment.items()]
+        mounts = [(self.place(each), each.target, each.read_only) for each in self.service.mounts]
+        mounts += [(self.fleet.folder / "tmp" / self.host, target, False) for target in self.service.tmpfs]
+        options += [f"--volume={here}:{there}:{'ro' if fixed else 'rw'}" for here, there, fixed in mounts]
+        run = ["run", "--isolation", "chroot", "--user", f"{USER}:{USER}", "--cap-drop", "all", *options]
+        inside = ["ip", "netns", "exec", self.fleet.network.space(self.host)]
+        return [*inside, *self.fleet.images.buildah(*run, self.identity, "--", *command)]
+
+    def ask(self, *command: str, timeout_s: float = 90.0) -> "subprocess.CompletedProcess[str]":
+        """Run a program in it, as `docker compose exec` does."""
+        words = self.words(command)
+        try:
+            return subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
+        except subprocess.TimeoutExpired:
+            return subprocess.CompletedProcess(words, 124, "", f"no answer within {timeout_s:.0f} s")
+
+    def kill(self) -> None:
+        """SIGKILL every process of it, as a power cut does; it is not started anew by itself."""
+        if self.leash is not None:
+            tether.kill_below(self.leash.pid)
+            self._let_go()
+        self.again = None
+
+    def tend(self, now: float) -> None:
+        """Start it anew if it has ended, after its pause."""
+        if self.leash is not None and self.leash.poll() is not None:
+            self.ends.append(self.leash.returncode)
+            self._let_go()
+            self.pause_s = (
+                FIRST_PAUSE_S if now - self.started > SETTLED_S else min(2 * self.pause_s, LONGEST_PAUSE_S)
+            )
+            self.again = now + self.pause_s
+        if self.leash is None and self.again is not None and now >= self.again:
+            self.start()
+
+    def _let_go(self) -> None:
+        if self.leash is not None:
+            if self.leash.stdin is not None:
+                self.leash.stdin.close()
+            self.leash.wait()
+            self.leash = None
+
+
+@dataclass
+class Fleet:
+    """All containers; use it as a context."""
+
+    folder: Path
+    images: Images
+    network: Network
+    containers: dict[str, Container] = field(default_factory=dict)
+
+    def __enter__(self) -> "Fleet":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def add(self, host: str, service: Service, image: str, given: Mapping[str, str]) -> Container:
+        """Make a container, with its folders owned by its user."""
+        entry = ("/usr/local/bin/start",) if service.name == "proxy" else ("fedgc",)
+        made = Container(host, service, entry, given, self)
+        made.identity = self.images.container(image)
+        self.containers[host] = made
+        folders = [made.place(mount) for mount in service.mounts] + [self.folder / "tmp" / host]
+        for each in folders:
+            each.mkdir(parents=True, exist_ok=True)
+            own(each)
+        return made
+
+    def tend(self) -> None:
+        """Start anew what has ended."""
+        for each in self.containers.values():
+            each.tend(time.monotonic())
+
+    def close(self) -> None:
+        """End every process and remove every container."""
+        for each in self.containers.values():
+            each.kill()
+        self.images.remove(each.identity for each in self.containers.values() if each.identity)
+
+
+def own(folder: Path) -> None:
+    """Give a folder and all in it to the containers' user."""
+    os.chown(folder, USER, USER)
+    for here, folders, files in os.walk(folder):
+        for name in (*folders, *files):
+            os.chown(Path(here) / name, USER, USER)

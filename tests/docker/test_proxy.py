@@ -1,0 +1,130 @@
+"""The shipped nginx configuration before a real listener: a session, large vectors, what is not shown."""
+
+import http.client
+import logging
+import os
+import queue
+import random
+import shutil
+import socket
+import ssl
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgc.config import RunConfig
+from fedgc.flower.desk import Surroundings
+from fedgc.flower.identity import Identity
+from fedgc.flower.keyring import Keyring
+from fedgc.flower.listener import Listener
+from fedgc.flower.session import Session, Terms
+from fedgc.messages import Codeword, Event, Held, Joined, Reveal, Work
+
+NGINX = Path(__file__).parents[2] / "docker" / "proxy" / "nginx.conf"
+NUMBERS = 4_000_000  # 16 MB: many times every buffer on the way
+
+pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx here")
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> Keyring:
+    made = Keyring(tmp_path / "keys")
+    made.begin(("localhost",), time.time(), 30)
+    return made
+
+
+@pytest.fixture
+def proxied(ring: Keyring, tmp_path: Path) -> Iterator[tuple[Listener, "queue.SimpleQueue[Event]", str]]:
+    """A listener behind nginx; its events, and the address that devices dial."""
+    port, inside, superlink = free_port(), free_port(), free_port()
+    table = {"bind": f"127.0.0.1:{inside}", "advertise": f"localhost:{port}", "grace-s": 5.0}
+    config = RunConfig.read({**table, "authority": str(ring.folder / "authority" / "ca.pem")})
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    around = Surroundings(time.monotonic, os.urandom, time.time, logging.getLogger("test"))
+    listener = Listener(config, "run-1", NUMBERS, events.put, around)
+    listener.start()
+    text = NGINX.read_text()
+    changes = {
+        "INSIDE:9092": f"127.0.0.1:{superlink}",
+        "INSIDE:9094": f"127.0.0.1:{inside}",
+        "PORT ssl": f"{port} ssl",
+        "127.0.0.1:8081": f"127.0.0.1:{free_port()}",
+        "/tmp/": f"{tmp_path}/",  # noqa: S108  inside a container
+        "/keys": str(ring.folder / "proxy"),
+        "access_log /dev/stdout line": "access_log off",
+        "worker_processes auto": "worker_processes 1; user root",
+    }
+    for old, new in changes.items():
+        text = text.replace(old, new)
+    (tmp_path / "nginx.conf").write_text(text)
+    with (tmp_path / "log").open("wb") as log:
+        command = ["nginx", "-c", str(tmp_path / "nginx.conf"), "-e", "stderr", "-g", "daemon off;"]
+        nginx = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 10.0
+        while not listens(port):
+            assert nginx.poll() is None, (tmp_path / "log").read_text()
+            assert time.monotonic() < end, "nginx does not listen"
+            time.sleep(0.02)
+        yield listener, events, f"localhost:{port}"
+    finally:
+        nginx.terminate()
+        nginx.wait(10)
+        listener.close("test over")
+
+
+def open_session(listener: Listener) -> Session:
+    terms = Terms(5.0, 1024 * 1024, NUMBERS, time.monotonic, random.random)
+    return Session(listener.invite(), Identity(Ed25519PrivateKey.generate()), terms)
+
+
+def test_a_model_comes_down_and_a_codeword_goes_up_through_the_proxy(proxied: tuple):
+    listener, events, _ = proxied
+    vector = np.random.default_rng(0).standard_normal(NUMBERS).astype(np.float32)
+    with open_session(listener) as session:
+        session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+        device = events.get(timeout=20).device
+        listener.publish(3, vector)
+        listener.send(Work(device, 1, 3, 1, (0,), ((0, "chunk-0"),), 0, 60.0))
+        assert isinstance(session.receive(20), Work)
+        np.testing.assert_array_equal(session.fresh_model(3), vector)
+        listener.send(Reveal(device, 1, 0, "local", None))
+        assert isinstance(session.receive(20), Reveal)
+        session.offer(1, 0, -vector)
+        told = events.get(timeout=30)
+        assert isinstance(told, Codeword)
+        np.testing.assert_array_equal(listener.take(device, 1, 0), -vector)
+
+
+def test_what_devices_do_not_need_is_not_shown(proxied: tuple, ring: Keyring):
+    _, _, address = proxied
+    trusted = ssl.create_default_context(cafile=str(ring.folder / "authority" / "ca.pem"))
+    seen = {}
+    for path in (
+        "/v1/control/start-run",
+        "/v1/fleet/../control/list-nodes",
+        "/docs",
+        "/v1/runtime/x",
+        "/v1/fleet/x",
+    ):
+        line = http.client.HTTPSConnection(address, timeout=10, context=trusted)
+        line.request("POST", path, b"")
+        seen[path] = line.getresponse().status
+        line.close()
+    assert seen.pop("/v1/fleet/x") == 502  # let through to the SuperLink, which is not here
+    assert set(seen.values()) == {404}

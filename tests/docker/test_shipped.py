@@ -1,0 +1,281 @@
+"""What lies in docker/: it parses, its words exist in what is installed, linters and schemas accept it."""
+
+import importlib.util
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from fedgc.cli.commands import app
+from fedgc.flower import wire
+from fedgc.flower.keyring import Keyring
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+DOCKERFILES = sorted(DOCKER.glob("*.Dockerfile"))
+COMPOSE = sorted(DOCKER.glob("compose.*.yaml"))
+GIVEN = {
+    "FEDGC_ADVERTISE": "fl.example.org:443",
+    "FEDGC_SERVER": "fl.example.org:443",
+    "FEDGC_NAME": "ward-3",
+}
+SERVICES = [
+    (path, name)
+    for path in COMPOSE
+    for name in yaml.safe_load(path.read_text())["services"]
+    if "cuda" not in path.name
+]
+KINDS = [each["kind"] for each in yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text())]
+
+
+def load(name: str) -> ModuleType:
+    """Load a module of docker/check, which is a program and no package."""
+    spec = importlib.util.spec_from_file_location(f"docker_check_{name}", DOCKER / "check" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+compose = load("compose")
+
+
+def exists(words: tuple[str, ...]) -> None:
+    """Fail unless these words of `fedgc` lead to a command that has these options."""
+    group = get_command(app)
+    rest = list(words)
+    while rest and hasattr(group, "commands"):
+        assert rest[0] in group.commands, f"fedgc has no {' '.join(words)}"
+        group = group.commands[rest.pop(0)]
+    known = {option for parameter in group.params for option in parameter.opts}
+    for word in rest:
+        assert not word.startswith("-") or word.partition("=")[0] in known, f"no {word} in {words}"
+
+
+def variables_of_fedgc() -> set[str]:
+    """Return every FEDGC_ variable that our code or the proxy takes."""
+    sources = [*(ROOT / "fedgc").rglob("*.py"), *(DOCKER / "proxy").iterdir()]
+    found = set(re.findall(r"FEDGC_[A-Z_]*[A-Z]", "".join(path.read_text() for path in sources)))
+    return found | {"FEDGC_DB"}
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_a_linter_finds_nothing_in_a_dockerfile(path: Path):
+    linter = shutil.which("hadolint", path=str(Path(sys.executable).parent))
+    assert linter is not None
+    said = subprocess.run(
+        [linter, "--config", ROOT / ".hadolint.yaml", path], capture_output=True, text=True, timeout=60
+    )
+    assert (said.returncode, said.stdout) == (0, "")
+
+
+def test_the_linter_would_find_something(tmp_path: Path):
+    bad = tmp_path / "Dockerfile"
+    bad.write_text("FROM debian:latest\nRUN cd /tmp && sudo ls\n")
+    linter = Path(sys.executable).parent / "hadolint"
+    said = subprocess.run([linter, "--config", ROOT / ".hadolint.yaml", bad], capture_output=True, text=True)
+    assert said.returncode == 1
+    assert "DL3007" in said.stdout
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_an_image_runs_as_nobody_and_holds_nothing_of_one_platform(path: Path):
+    text = path.read_text()
+    assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["debian:bookworm-slim"]
+    assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["10001:10001"]
+    assert not re.search(r"x86|amd64|gcc|build-essential", text)
+
+
+@pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
+def test_an_images_own_words_exist(path: Path):
+    text = path.read_text()
+    if 'ENTRYPOINT ["fedgc"]' in text:
+        exists(tuple(yaml.safe_load(re.search(r"^CMD (.*)$", text, re.MULTILINE).group(1))))
+        exists(tuple(yaml.safe_load(re.search(r"^HEALTHCHECK .*CMD (.*)$", text, re.MULTILINE).group(1)))[1:])
+
+
+def test_the_images_of_server_and_device_share_their_large_layers():
+    device, server = ((DOCKER / f"{role}.Dockerfile").read_text() for role in ("device", "server"))
+
+    def until_needs(text: str) -> str:
+        return text[text.index("FROM") : text.index("install.sh needs")]
+
+    assert until_needs(device) == until_needs(server)
+
+
+@pytest.mark.parametrize(("path", "name"), SERVICES, ids=lambda value: getattr(value, "name", value))
+def test_every_service_parses_and_is_shut_tight(path: Path, name: str):
+    service = compose.service(path, name, GIVEN)
+    plain = service.plain
+    assert plain["restart"] == "unless-stopped"
+    assert plain["read_only"] is True
+    assert plain["cap_drop"] == ["ALL"]
+    assert plain["mem_limit"]
+    assert plain["logging"]["options"].keys() == {"max-size", "max-file"}
+    assert service.health
+    assert not plain.get("privileged")
+
+
+@pytest.mark.parametrize(("path", "name"), SERVICES, ids=lambda value: getattr(value, "name", value))
+def test_every_word_of_a_service_exists(path: Path, name: str):
+    service = compose.service(path, name, GIVEN)
+    if service.dockerfile:
+        assert ROOT / service.dockerfile in DOCKERFILES
+        known = variables_of_fedgc()
+        assert set(service.environment) <= known
+    if service.command:
+        exists(service.command)
+    if service.health[0] == "fedgc":
+        exists(service.health[1:])
+
+
+def test_one_port_is_open_and_the_rest_is_inside():
+    server = DOCKER / "compose.server.yaml"
+    plain = compose.read(server, GIVEN)
+    open_ports = {name: about.get("ports") for name, about in plain["services"].items() if about.get("ports")}
+    assert open_ports == {"proxy": ["443:8443"]}
+    assert plain["networks"]["inside"]["internal"] is True
+    for name, about in plain["services"].items():
+        assert about["networks"] == (["inside", "outside"] if name == "proxy" else ["inside"])
+    assert "ports" not in compose.service(DOCKER / "compose.device.yaml", "device", GIVEN).plain
+
+
+@pytest.mark.parametrize("missing", sorted(GIVEN))
+def test_a_variable_that_must_be_given_is_asked_for_in_one_line(missing: str):
+    path = DOCKER / ("compose.server.yaml" if missing == "FEDGC_ADVERTISE" else "compose.device.yaml")
+    given = {name: value for name, value in GIVEN.items() if name != missing}
+    with pytest.raises(compose.NotCompose, match=rf"{missing}: set it in \.env") as refused:
+        compose.read(path, given)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_example_of_an_environment_names_every_variable_with_its_default():
+    told = dict(
+        re.findall(r"^#? ?([A-Z][A-Z0-9_]*)=(.*)$", (DOCKER / ".env.example").read_text(), re.MULTILINE)
+    )
+    taken = {}
+    for path in COMPOSE:
+        taken |= compose.variables(path.read_text())
+    assert set(told) == set(taken)
+    for name, default in taken.items():
+        if default:
+            assert told[name] == default
+        if default is None:
+            assert told[name]
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("services: {a: {image: x}}\nservices: {}\n", "services given twice"),
+        ("versions: 3\n", "unknown versions"),
+        ("services: {a: {image: x, imgae: y}}\n", "unknown imgae"),
+        ("services: {a: {image: x, volumes: ['a:/b:rx']}}\n", "needed ro or none"),
+    ],
+)
+def test_what_is_no_compose_file_is_refused(tmp_path: Path, text: str, sentence: str):
+    path = tmp_path / "compose.yaml"
+    path.write_text(text)
+    with pytest.raises(compose.NotCompose, match=sentence):
+        compose.service(path, "a", {})
+
+
+def test_cuda_is_laid_over_the_device_and_adds_a_gpu_alone():
+    over = compose.read(DOCKER / "compose.cuda.yaml", GIVEN)["services"]["device"]
+    under = compose.read(DOCKER / "compose.device.yaml", GIVEN)["services"]["device"]
+    assert set(over) - set(under) == {"deploy"}
+    assert over["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
+    taken = set(re.findall(r"^ARG ([A-Z_]+)", (DOCKER / "device.Dockerfile").read_text(), re.MULTILINE))
+    assert set(over["build"]["args"]) == taken
+
+
+@pytest.mark.parametrize("number", range(len(KINDS)), ids=KINDS)
+def test_the_kubernetes_manifest_is_of_its_schema(number: int):
+    import kubernetes_validate
+
+    document = list(yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text()))[number]
+    kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    broken = {**document, "metadta": {}}
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
+
+
+def test_the_manifests_pods_run_what_the_compose_files_run():
+    sets = [
+        each
+        for each in yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text())
+        if each["kind"] == "StatefulSet"
+    ]
+    pods = {
+        container["name"]: container
+        for each in sets
+        for container in each["spec"]["template"]["spec"]["containers"]
+    }
+    for path, name in SERVICES:
+        if name in pods:
+            service = compose.service(path, name, GIVEN)
+            assert tuple(pods[name].get("args", ())) == service.command
+            assert (
+                tuple(pods[name]["readinessProbe" if name == "proxy" else "startupProbe"]["exec"]["command"])
+                == service.health
+            )
+            folders = {each["mountPath"] for each in pods[name]["volumeMounts"]}
+            assert {"/keys", "/tmp"} <= folders  # noqa: S108  inside a container
+    for each in sets:
+        spec = each["spec"]["template"]["spec"]
+        assert spec["securityContext"]["runAsNonRoot"] is True
+        for container in spec["containers"]:
+            assert container["securityContext"]["readOnlyRootFilesystem"] is True
+
+
+def test_the_proxy_shows_devices_two_paths_and_health():
+    text = (DOCKER / "proxy" / "nginx.conf").read_text()
+    outer = text[text.index("listen PORT") : text.index("listen 127.0.0.1")]
+    assert re.findall(r"location (.*?) \{", outer) == [f"= {wire.METHOD}", "/v1/fleet/", "= /health", "/"]
+    assert "return 404;" in outer[outer.index("location / {") :]
+
+
+@pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx here")
+def test_nginx_accepts_its_configuration(tmp_path: Path):
+    ring = Keyring(tmp_path)
+    ring.begin(("localhost",), time.time(), 30)
+    text = (DOCKER / "proxy" / "nginx.conf").read_text()
+    for old, new in (
+        ("INSIDE:", "127.0.0.1:"),
+        ("PORT ssl", "18443 ssl"),
+        ("/tmp/", f"{tmp_path}/"),  # noqa: S108  inside a container
+        ("/keys", str(tmp_path / "proxy")),
+    ):
+        text = text.replace(old, new)
+    (tmp_path / "nginx.conf").write_text(text)
+    said = subprocess.run(
+        ["nginx", "-t", "-c", tmp_path / "nginx.conf", "-e", "/dev/null"], capture_output=True, text=True
+    )
+    assert said.returncode == 0, said.stderr
+
+
+def test_shell_files_are_shell():
+    for path in (DOCKER / "install.sh", DOCKER / "proxy" / "start", DOCKER / "proxy" / "healthy"):
+        assert path.stat().st_mode & 0o111
+        shell = "sh" if path.read_text().startswith("#!/bin/sh") else "bash"
+        assert subprocess.run([shell, "-n", path]).returncode == 0
+
+
+def test_what_the_images_copy_is_sent_to_the_builder():
+    copied = set()
+    for each in DOCKERFILES:
+        for line in re.findall(r"^COPY (.*)$", each.read_text(), re.MULTILINE):
+            copied |= set(line.split()[:-1])
+    let_in = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    for name in copied:
+        assert (ROOT / name).exists()
+        assert any(name == each or name.startswith(f"{each}/") for each in let_in), name
