@@ -92,14 +92,14 @@ class World:
         self._alive = [True] * workers
         self._queue: list[dict[int, None]] = [{} for _ in devices]  # the next one last
         self._current: list[int | None] = [None] * workers
-        self._begun = [0.0] * workers
-        self._lasts = [0.0] * workers
+        self._begun, self._lasts = [0.0] * workers, [0.0] * workers
         self._turn = [0] * workers
         self._worked = [0.0] * workers
         self._round, self._version = [-1] * workers, [-1] * workers
         self._target = [0] * workers
         self._reached: list[dict[int, float]] = [{} for _ in devices]  # steps from the common model
         self._spent: list[dict[int, float]] = [{} for _ in devices]  # seconds since the common model
+        self._told: list[dict[int, int]] = [{} for _ in devices]  # steps at which a chunk was told last
         self._whole: list[tuple[int, ...]] = [() for _ in devices]  # local work: what the one model is on
 
     # ---- the clock
@@ -176,9 +176,8 @@ class World:
         self._worked[worker] += lasted
         self._current[worker] = None
         reached, target = self._reached[worker], self._target[worker]
-        # What was set aside at its very end was not told yet: it has its seconds.
-        told_again = reached.get(chunk) == target and chunk not in self._spent[worker]
-        reached[chunk] = target
+        told_again = self._told[worker].get(chunk) == target
+        reached[chunk] = self._told[worker][chunk] = target
         self.computed += chunk != WHOLE and not told_again
         if self._terms.watch and not told_again:
             self._stretches.append((worker, chunk, self._begun[worker], now, True))
@@ -421,6 +420,7 @@ class World:
     def _forget(self, worker: int) -> None:
         self._reached[worker].clear()
         self._spent[worker].clear()
+        self._told[worker].clear()
         self._version[worker] = -1
 
 

@@ -11,6 +11,7 @@ from torch import nn
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.replay import working
+from fedgc.replay.world import SHARE
 from fedgc.sim.training import Job, Trained, train
 from fedgc.task import Task
 from fedgc.train import CommonModel
@@ -151,9 +152,9 @@ def test_a_device_that_lost_its_state_begins_again_with_no_steps():
 
 def test_few_bits_reach_what_many_reach():
     plain = trained(config(rounds=20))
-    for bits, share in ((8, 0.25), (4, 0.125)):
+    for bits, wire in ((8, "int8"), (4, "int4")):
         short = trained(config(rounds=20, delta_bits=bits))
-        assert short.points[-1].sent == pytest.approx(plain.points[-1].sent * share)
+        assert short.points[-1].sent == pytest.approx(plain.points[-1].sent * SHARE[wire])
         assert np.linalg.norm(short.model - plain.model) < 0.02 * np.linalg.norm(plain.model)
         assert (short.model != plain.model).any()
 
