@@ -3,7 +3,7 @@
 Counters are totals over the run, by the store's sums, so that they go on where they were after a restart of
 whoever serves them. Devices are counted by their totals at the task, which outlive folding.
 
-May import: store; prometheus_client.
+May import: picture; store; prometheus_client.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from fedgc.store.database import Store
 from fedgc.store.views import Pace, Round, Run, Stretch
+from fedgc.web.picture import now_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
 _OF_DEVICE: Final = ("device", "name", "site")
@@ -63,10 +64,8 @@ def _of_run(run: Run) -> Iterator[Metric]:
     yield from _gauge("run_heard_timestamp_seconds", "When it last gave a sign of life.", run.run, run.heard)
     wanted = run.settings.get("rounds")
     yield from _gauge("rounds_wanted", "Rounds to run.", run.run, wanted if isinstance(wanted, int) else None)
-    said = run.present.get("devices", ())
-    yield from _gauge(
-        "devices_present", "Devices that are there.", run.run, sum(bool(each["present"]) for each in said)
-    )
+    here = now_of(run, ()).present
+    yield from _gauge("devices_present", "Devices that are there.", run.run, here)
 
 
 def _of_rounds(run: str, total: Stretch) -> Iterator[Metric]:

@@ -22,6 +22,7 @@ from fedgc.web.guard import LOOPBACK, Entry
 
 START_S: Final = 10.0
 STOP_S: Final = 5.0
+MOST_CONNECTIONS: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +59,7 @@ class Served:
                 access_log=False,
                 server_header=False,
                 timeout_graceful_shutdown=round(STOP_S),
+                limit_concurrency=MOST_CONNECTIONS,
                 lifespan="off",
                 ws="none",
             )

@@ -188,14 +188,19 @@ def test_the_line_is_where_the_accuracy_was(done, served: Served):
     assert np.ptp(heights) > 60 * SCALE
 
 
-def test_bytes_lie_under_what_plain_averaging_sends(done, served: Served):
-    shown = picture(done, served)
-    assert shown["totals"]["saved"]["by_code"] > 0
-    at = columns(done, "#bytes svg", ROUNDS)[:-1]
-    plain = painted(done, "#bytes svg", "l-plain")
-    up = painted(done, "#bytes svg", "f-up")
-    assert up[:, at].sum(axis=0).min() > 10
-    assert plain.any(axis=1).argmax() < up.any(axis=1).argmax()
+def test_the_line_of_plain_averaging_stands_to_the_bytes_as_their_figures_do(done, served: Served):
+    series = picture(done, served)["series"]
+    sent = sum(np.array(series[name]) for name in ("up_bytes", "down_bytes", "control_bytes"))
+    at = columns(done, "#bytes svg", len(sent))[:-1]
+    up, control, plain = (
+        painted(done, "#bytes svg", kind)[:, at] for kind in ("f-up", "f-control", "l-plain")
+    )
+    floor = len(up) - up[::-1].argmax(axis=0)
+    seen = plain.any(axis=0)  # the line is dashed
+    assert seen.sum() > len(at) / 3
+    drawn = (floor - plain.argmax(axis=0))[seen] / (floor - control.argmax(axis=0))[seen]
+    expected = (np.array(series["plain_bytes"]) / sent)[:-1][seen]
+    assert np.median(np.abs(drawn - expected)) < 0.04
 
 
 def test_the_slow_and_the_killed_device_are_seen(done):

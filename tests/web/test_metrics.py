@@ -2,7 +2,7 @@
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedgc.store.records import Begun
+from fedgc.store.records import Begun, Present
 from fedgc.web.metrics import exposition
 from tests.web.run_of_four import NAMES, START
 
@@ -37,6 +37,11 @@ def test_every_device_has_its_step_and_its_failures(told):
         assert found["fedgc_device_failures_total", at] == pace.failures
         assert pace.speed is not None
         assert found["fedgc_device_step_seconds", at] == pace.speed.step_s
+
+
+def test_a_state_that_another_version_wrote_does_not_stop_the_metrics(told):
+    told.write(Present(START + 99, "spring", {"devices": ["aa", {"name": "x"}]}))
+    assert samples(exposition(told, "spring"))["fedgc_devices_present", frozenset({("run", "spring")})] == 0
 
 
 def test_a_run_without_rounds_has_metrics_too(empty):
