@@ -60,7 +60,7 @@ def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> Non
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.05)
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session")

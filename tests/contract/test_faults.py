@@ -46,6 +46,7 @@ GRACE_S = 3.0
 PIECE_KB = 256
 MODEL_BYTES = 4 * counting.LARGE  # a codeword has as many: the code is a work queue
 LEASE_S = 12.0
+LOOKED_BACK = 8  # rounds that are read to find the last: a resume goes back by less
 HUGE = 256 * 2**20
 REPORT_BYTES = 400  # a line of progress is longer, acknowledgements and pings are shorter
 SETTINGS = counting.SETTINGS | {
@@ -95,6 +96,7 @@ class Ongoing:
         self.checkpoints = folder / "checkpoints"
         self.flower_run = 0
         self.killed: list[int] = []
+        self._last = 0
 
     # ---- its life
 
@@ -139,7 +141,8 @@ class Ongoing:
         return []
 
     def last(self) -> int:
-        return self.rounds()[-1].row.round
+        self._last = self.rounds(self._last - LOOKED_BACK)[-1].row.round
+        return self._last
 
     def rows(self, name: str, after: int) -> list[DeviceRow]:
         """The rows of one device in the rounds behind this one."""
@@ -148,7 +151,7 @@ class Ongoing:
             return [row for _, row in store.device_history(RUN, device, after)]
 
     def last_rows(self) -> tuple[DeviceRow, ...]:
-        rounds = self.rounds()
+        rounds = self.rounds(self._last - LOOKED_BACK)
         return self.rows_of(rounds[-1].row.round) if rounds else ()
 
     def rows_of(self, number: int) -> tuple[DeviceRow, ...]:
