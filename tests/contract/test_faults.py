@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -301,7 +301,7 @@ def killed_before_report(run: Ongoing) -> str:
 def killed_after_report(run: Ongoing) -> str:
     with run.relay.trap("down", MODEL_BYTES) as trap:
         flow = trap.wait()
-    time.sleep(PACE_S)  # its acknowledgements have passed, its first chunk is not finished
+    flow.rest(PACE_S)  # its acknowledgements have passed
     with run.relay.trap("up", REPORT_BYTES, only=lambda each: each is flow) as trap:
         return run.kill(trap.wait())
 
@@ -548,10 +548,16 @@ def test_fault_work_finished_before_the_server_was_killed_counts_after_the_resum
     ongoing: Ongoing, fault: Fault
 ) -> None:
     before = ongoing.gathered()
-    with ongoing.relay.trap("down", MODEL_BYTES, "up"):  # of this round they have the model
-        ongoing.relay.rest()
-        for flow in ongoing.relay.living:
-            flow.hold("up")  # and what they report of it is not heard any more
+    ongoing.relay.rest()
+    with ExitStack() as traps:  # they have the model, and what they report of it is not heard any more
+        set_up = [
+            traps.enter_context(
+                ongoing.relay.trap("down", MODEL_BYTES, "up", only=lambda each, flow=flow: each is flow)
+            )
+            for flow in ongoing.relay.living
+        ]
+        for trap in set_up:
+            trap.wait()
         eventually(lambda: ongoing.saved() == ongoing.rounds()[-1].row.version + 1)
         ongoing.kill_server()
     resumed = ongoing.saved()
