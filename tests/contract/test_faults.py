@@ -100,7 +100,7 @@ class Ongoing:
 
     # ---- its life
 
-    def begin(self, **changes: float) -> None:
+    def begin(self, **changes: float | str) -> None:
         """Start the run, or go on with it from its last checkpoint."""
         begun = any((self.checkpoints / RUN).glob("model-*"))
         addresses = {"bind": self.listener, "advertise": self.relay.address}
@@ -561,7 +561,7 @@ def test_fault_work_finished_before_the_server_was_killed_counts_after_the_resum
         eventually(lambda: ongoing.saved() == ongoing.rounds()[-1].row.version + 1)
         ongoing.kill_server()
     resumed = ongoing.saved()
-    ongoing.begin(**{"lease-s": LEASE_S, "replicas": 4})
+    ongoing.begin(**{"lease-s": LEASE_S, "replicas": 4, "link": "session"})
     eventually(lambda: ongoing.last() >= before + 3)
     rounds = ongoing.check(before)
     (again,) = [each.row for each in rounds if each.row.version == resumed]
@@ -586,7 +586,7 @@ def test_fault_a_run_goes_on_where_it_was_when_its_server_was_killed_collecting(
     with ongoing.relay.trap("up", MODEL_BYTES // 4, "up") as trap:
         trap.wait()
         ongoing.kill_server()
-    ongoing.begin()
+    ongoing.begin(link="session")
     eventually(lambda: ongoing.last() >= before + 3)
     ongoing.check(before)
 
