@@ -14,7 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from enum import Enum
 from itertools import pairwise
@@ -46,6 +46,7 @@ GRACE_S = 3.0
 PIECE_KB = 256
 MODEL_BYTES = 4 * counting.LARGE  # a codeword has as many: the code is a work queue
 LEASE_S = 12.0
+LOOKED_BACK = 8  # rounds that are read to find the last: a resume goes back by less
 HUGE = 256 * 2**20
 REPORT_BYTES = 400  # a line of progress is longer, acknowledgements and pings are shorter
 SETTINGS = counting.SETTINGS | {
@@ -95,10 +96,11 @@ class Ongoing:
         self.checkpoints = folder / "checkpoints"
         self.flower_run = 0
         self.killed: list[int] = []
+        self._last = 0
 
     # ---- its life
 
-    def begin(self, **changes: float) -> None:
+    def begin(self, **changes: float | str) -> None:
         """Start the run, or go on with it from its last checkpoint."""
         begun = any((self.checkpoints / RUN).glob("model-*"))
         addresses = {"bind": self.listener, "advertise": self.relay.address}
@@ -139,7 +141,8 @@ class Ongoing:
         return []
 
     def last(self) -> int:
-        return self.rounds()[-1].row.round
+        self._last = self.rounds(self._last - LOOKED_BACK)[-1].row.round
+        return self._last
 
     def rows(self, name: str, after: int) -> list[DeviceRow]:
         """The rows of one device in the rounds behind this one."""
@@ -148,7 +151,7 @@ class Ongoing:
             return [row for _, row in store.device_history(RUN, device, after)]
 
     def last_rows(self) -> tuple[DeviceRow, ...]:
-        rounds = self.rounds()
+        rounds = self.rounds(self._last - LOOKED_BACK)
         return self.rows_of(rounds[-1].row.round) if rounds else ()
 
     def rows_of(self, number: int) -> tuple[DeviceRow, ...]:
@@ -298,7 +301,7 @@ def killed_before_report(run: Ongoing) -> str:
 def killed_after_report(run: Ongoing) -> str:
     with run.relay.trap("down", MODEL_BYTES) as trap:
         flow = trap.wait()
-    time.sleep(PACE_S)  # its acknowledgements have passed, its first chunk is not finished
+    flow.rest(PACE_S)  # its acknowledgements have passed
     with run.relay.trap("up", REPORT_BYTES, only=lambda each: each is flow) as trap:
         return run.kill(trap.wait())
 
@@ -545,14 +548,20 @@ def test_fault_work_finished_before_the_server_was_killed_counts_after_the_resum
     ongoing: Ongoing, fault: Fault
 ) -> None:
     before = ongoing.gathered()
-    with ongoing.relay.trap("down", MODEL_BYTES, "up"):  # of this round they have the model
-        ongoing.relay.rest()
-        for flow in ongoing.relay.living:
-            flow.hold("up")  # and what they report of it is not heard any more
+    ongoing.relay.rest()
+    with ExitStack() as traps:  # they have the model, and what they report of it is not heard any more
+        set_up = [
+            traps.enter_context(
+                ongoing.relay.trap("down", MODEL_BYTES, "up", only=lambda each, flow=flow: each is flow)
+            )
+            for flow in ongoing.relay.living
+        ]
+        for trap in set_up:
+            trap.wait()
         eventually(lambda: ongoing.saved() == ongoing.rounds()[-1].row.version + 1)
         ongoing.kill_server()
     resumed = ongoing.saved()
-    ongoing.begin(**{"lease-s": LEASE_S, "replicas": 4})
+    ongoing.begin(**{"lease-s": LEASE_S, "replicas": 4, "link": "session"})
     eventually(lambda: ongoing.last() >= before + 3)
     rounds = ongoing.check(before)
     (again,) = [each.row for each in rounds if each.row.version == resumed]
@@ -577,7 +586,7 @@ def test_fault_a_run_goes_on_where_it_was_when_its_server_was_killed_collecting(
     with ongoing.relay.trap("up", MODEL_BYTES // 4, "up") as trap:
         trap.wait()
         ongoing.kill_server()
-    ongoing.begin()
+    ongoing.begin(link="session")
     eventually(lambda: ongoing.last() >= before + 3)
     ongoing.check(before)
 

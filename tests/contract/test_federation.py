@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import Federation, alive, eventually
+from tests.contract.conftest import WAIT_S, Federation, alive, eventually
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -64,7 +64,7 @@ def rounds_of(log: str) -> list[int]:
 def test_bad_settings_are_one_line_and_a_failed_run(federation) -> None:
     bad = federation.submit(SETTINGS | {"batch-size": 0})
     unknown = federation.submit(SETTINGS | {"round": 3})
-    assert federation.wait(bad, 60) == federation.wait(unknown, 60) == "finished:failed"
+    assert federation.wait(bad, WAIT_S) == federation.wait(unknown, WAIT_S) == "finished:failed"
     assert "BadSetting: setting batch_size: saw 0, needed at least 1" in federation.run_log(bad)
     assert "unknown setting 'round'; did you mean rounds?" in federation.run_log(unknown)
     assert "Traceback" not in federation.run_log(bad) + federation.run_log(unknown)
@@ -95,7 +95,7 @@ def test_no_process_outlives_a_starter_that_was_killed(tmp_path: Path) -> None:
 
 def test_a_run_trains_a_model_over_both_links_and_keeps_its_history(two_links: TwoLinks) -> None:
     federation = two_links.federation
-    assert federation.wait(two_links.flower_run, 150) == "finished:completed", two_links.log()
+    assert federation.wait(two_links.flower_run, WAIT_S) == "finished:completed", two_links.log()
     assert rounds_of(two_links.log()) == [1, 2]
     with federation.store() as store:
         kept = store.run(RUN)
@@ -119,7 +119,7 @@ def test_a_run_trains_a_model_over_both_links_and_keeps_its_history(two_links: T
 
 def test_a_device_whose_session_cannot_connect_does_its_share_over_messages(two_links: TwoLinks) -> None:
     federation = two_links.federation
-    assert federation.wait(two_links.flower_run, 150) == "finished:completed", two_links.log()
+    assert federation.wait(two_links.flower_run, WAIT_S) == "finished:completed", two_links.log()
     assert two_links.relay.turned_away
     with federation.store() as store:
         rows = [row for number in (1, 2) for row in store.device_rows(RUN, number)]

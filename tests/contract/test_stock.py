@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedgc.flower.local import Wiring
+from tests.contract.conftest import WAIT_S
 
 pytestmark = pytest.mark.contract
 
@@ -90,7 +91,7 @@ def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_pat
     settings |= {"checkpoint-dir": str(tmp_path)}
     coming = [federation.submit(settings, Wiring(server, CLIENT)) for server in (FEDGC, FEDAVG)]
     for run in coming:  # a SuperNode takes the messages of both in turn
-        assert federation.wait(run, 120) == "finished:completed", federation.run_log(run)
+        assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
     for ours, theirs in zip(arrays(tmp_path / "fedgc.npz"), arrays(tmp_path / "fedavg.npz"), strict=True):
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
