@@ -6,6 +6,7 @@ elsewhere, as one on a SuperLink of other people does, its log is what there is 
 May import: store, history, cli.view; rich.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from fedgc.store.database import Store
 from fedgc.store.views import Round, Run
 
 POLL_S: Final = 0.2
+COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still join them
 
 
@@ -144,12 +146,12 @@ class Log:
         self._read = 0
 
     def lines(self) -> list[str]:
-        """Return the whole lines that are new."""
+        """Return the whole lines that are new, without their colours."""
         with self._path.open("rb") as file:
             file.seek(self._read)
             whole, end, _ = file.read().rpartition(b"\n")
         self._read += len(whole) + len(end)
-        return whole.decode(errors="replace").splitlines()
+        return COLOURS.sub("", whole.decode(errors="replace")).splitlines()
 
     def text(self) -> str:
         """Return all of it."""

@@ -80,14 +80,16 @@ def run(wanted: Wanted) -> None:
             with show_on(console, config.rounds) as show:
                 stopped = _followed(follower, show, superlink, flower_run, unknown)
             said = log.text()
+            unseen = wanted.elsewhere and follower.look().run is None
+            ended = superlink.status(flower_run) if unseen else ""
         seen = follower.whole()
         print_tables(console, seen, time.monotonic() - began)
     goes_on = f"; `fedgc run --resume {name}` goes on" if seen.last > before else ""
     if stopped:
         console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True)
         raise click.Abort
-    reason = why_incomplete(seen, said)
-    if reason is not None and not (seen.run is None and wanted.elsewhere):
+    reason = why_incomplete(seen, said) if not ended else _unlike_completed(ended)
+    if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}{goes_on}")
 
 
@@ -135,6 +137,11 @@ def _followed(
     if seen.run is None:
         unknown()
     return stopped
+
+
+def _unlike_completed(status: str) -> str | None:
+    """Return what Flower says of a run whose store is elsewhere; None where it is done."""
+    return None if status == "finished:completed" else f"Flower says {status}"
 
 
 def _say(console: Console, log: Log) -> Callable[[], None]:

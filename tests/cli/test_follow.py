@@ -121,7 +121,7 @@ def test_a_log_is_said_line_by_line_and_never_half_a_line(tmp_path: Path):
     log = Log(path)
     assert log.lines() == ["one"]
     with path.open("a") as file:
-        file.write("o\nthree\n")
+        file.write("o\n\x1b[92mthree\x1b[0m\n")
     assert log.lines() == ["two", "three"]
     assert log.lines() == []
     assert log.text().count("\n") == 3
