@@ -110,9 +110,7 @@ def _device(context: Context, task: Task | None) -> Iterator[_Device]:
         if not uplink_bytes_s > 0:
             raise BadSetting(f"node config uplink-kb-s: saw {node['uplink-kb-s']!r}, needed more than 0")
         name = str(node.get("name", ""))
-        yield _Device(
-            who, name, config, chosen, pace_s, uplink_bytes_s, shelves, Path(spill), institution
-        )
+        yield _Device(who, name, config, chosen, pace_s, uplink_bytes_s, shelves, Path(spill), institution)
 
 
 def _terms(device: _Device, numbers: int) -> Terms:
