@@ -47,10 +47,10 @@ class Institutions:
         """Give work, and tell of the exchange that it is for."""
         given: list[Command] = []
         for event in present:
-            given += [*self._inner.give([event], carried), *self._begin(event.device)]
+            given += [*self._inner.give([event], carried), *self._told(event.device)]
         return given
 
-    def _begin(self, device: str) -> tuple[Command, ...]:
+    def _told(self, device: str) -> tuple[Command, ...]:
         return self._drawn.begin(device, self._roll.assignment.number)
 
     def lost(self, worker: int) -> bool:
@@ -133,7 +133,17 @@ class Institutions:
         """The steps that all were asked for: how many each did is not told."""
         return float(self._roll.assignment.target)
 
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """How devices that are alone with a chunk go on in the next round."""
+        return self._inner.next_orders
+
     # ---- collecting
+
+    @property
+    def came(self) -> tuple[int, ...]:
+        """Nothing came unasked."""
+        return ()
 
     @property
     def holds(self) -> Mapping[int, int]:

@@ -132,9 +132,9 @@ class Run:
         """A masked run has `keying`."""
         self.config = config
         self.round: Round | None = None
-        self.finished = False
+        self.finished = self._begun = False
         self.version, self.number = 0, 1  # the number is that of the round that runs, or runs next
-        self._begun = self._opened = False  # a round; a set-up of keys whose end was not looked at
+        self._opened = False  # a set-up of keys whose end was not looked at
         self._size = size
         self._pace = Pace(speeds or Speeds())
         self._gate = _gate_of(config)
@@ -149,8 +149,7 @@ class Run:
         self._since: list[float] = []  # seconds of the rounds since it was made
         self._planned_for = self._fleet = None
         self._target = config.round_steps
-        self._carried: frozenset[str] = frozenset()
-        self._reached: Mapping[str, int] = {}
+        self._carried, self._reached = frozenset[str](), dict[str, int]()
         self._first_step, self._common_steps = 0, 0.0
         self._last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
         self._fruitless = self._up_bytes = 0  # rounds in a row; bytes of the round under way
@@ -329,7 +328,7 @@ class Run:
         if synced:
             self._settled = self._state()
         self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
-        self._reached = over.effort.reached if outcome == "skipped" else {}
+        self._reached = dict(over.effort.reached) if outcome == "skipped" else {}
         row = _row(over)
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
             self._rows.append(row)

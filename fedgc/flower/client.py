@@ -50,9 +50,12 @@ class _Device:
     institution: Institution | None
 
     def engine(self, rest: Rest) -> Engine:
-        return Engine(
+        engine = Engine(
             self.task, self.config, clock=time.monotonic, rest=rest, spill_dir=self.spill, pace_s=self.pace_s
         )
+        if self.institution is not None and self.institution.reach is not None:
+            engine.clip_records(self.institution.reach)
+        return engine
 
     def shelf(self, run: str) -> Lasting:
         return open_shelf(self.shelves, run, self.config, self.who.device, time.time())

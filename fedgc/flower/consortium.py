@@ -2,7 +2,7 @@
 
 For the demo, the benches and the tests: in earnest each institution makes its own, where it will be used.
 
-May import: secagg, store's vault and descriptor, local.
+May import: secagg, store's vault and descriptor, app, local.
 """
 
 import os

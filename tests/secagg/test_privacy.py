@@ -96,3 +96,11 @@ def test_an_institution_stops_when_the_agreed_epsilon_is_spent(kit):
 def test_settings_that_cannot_be_are_refused(pinned):
     with pytest.raises(BadSetting):
         Privacy(*pinned)
+
+
+@pytest.mark.parametrize(("noise", "exchanges"), [(2.0, 100), (4.0, 100), (8.0, 1000), (1.0, 1)])
+def test_an_independent_accountant_says_the_same(noise, exchanges):
+    accounting = pytest.importorskip("dp_accounting")
+    accountant = accounting.pld.PLDAccountant()
+    accountant.compose(accounting.GaussianDpEvent(noise), exchanges)
+    assert accountant.get_epsilon(1e-6) == pytest.approx(epsilon(noise, exchanges, 1e-6), abs=2e-2)
