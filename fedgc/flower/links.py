@@ -15,7 +15,7 @@ from typing import Final, Protocol
 from fedgc.errors import EdgeFailed
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.pieces import Numbers, Vector
-from fedgc.messages import Codeword, Event, Joined, Lost, ToDevice
+from fedgc.messages import Close, Codeword, Event, Joined, Lost, ToDevice
 
 Emit = Callable[[Event], None]
 
@@ -100,6 +100,11 @@ class Links:
 
     def send(self, command: ToDevice) -> None:
         """Tell a device something over the link that it uses."""
+        if isinstance(command, Close):  # what came ahead and was not wanted by now never will be
+            with self._lock:
+                lying = [key for key in self._lying if key[0] == command.device and key[1] <= command.round]
+            for key in lying:
+                self.forget(*key)
         if (owner := self._owner(command.device)) is not None:
             owner.send(command)
 
