@@ -172,6 +172,12 @@ class Attendance:
         return len(self._there()), able, math.ceil(self.roll.plan.quorum * able)
 
     @property
+    def covered(self) -> int:
+        """The chunks on which a device trains that has reported."""
+        told = [worker for worker, entry in self._entries.items() if entry.report is not None]
+        return len({chunk.number for worker in told for chunk in self._held[worker]})
+
+    @property
     def losses(self) -> Sequence[float]:
         """The loss of every device that has reported."""
         return [entry.report.loss for entry in self._entries.values() if entry.report is not None]

@@ -264,6 +264,11 @@ class ChunkWork:
         return covered, len(self.roll.plan.chunks), self._ledger.aim
 
     @property
+    def covered(self) -> int:
+        """The chunks that have a copy which is believed."""
+        return len(self.copies.believed)
+
+    @property
     def losses(self) -> Sequence[float]:
         """The loss of every chunk that has a copy."""
         return [copy.loss for copy in self.copies.believed.values()]

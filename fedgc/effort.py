@@ -177,6 +177,10 @@ class Effort(Protocol):
         """Return (what is done, what there is to do, what is aimed for): what a person watches."""
 
     @property
+    def covered(self) -> int:
+        """The chunks on which somebody has done what was asked."""
+
+    @property
     def losses(self) -> Sequence[float]:
         """The losses of what was reported."""
 

@@ -114,6 +114,11 @@ class Institutions:
         return self._inner.progress
 
     @property
+    def covered(self) -> int:
+        """The chunks that are done."""
+        return self._inner.covered
+
+    @property
     def reached(self) -> Mapping[str, int]:
         """What devices have told of their steps."""
         return self._inner.reached

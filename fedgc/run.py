@@ -526,7 +526,7 @@ def _row(over: Round) -> RoundRow:
         collecting_s=over.closed_at - over.started_at - over.working_s,
         outcome=over.outcome or "stopped",
         chunks=len(plan.chunks),
-        covered=over.progress[0],
+        covered=over.effort.covered,
         short=over.short,
         replicas=plan.placement.replicas,
         blocks=solution.blocks if solution else 0,

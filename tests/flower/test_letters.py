@@ -20,7 +20,7 @@ from fedgc.flower.post import Post
 from fedgc.flower.shelves import default_root, full_name, open_shelf
 from fedgc.flower.wire import StreamId
 from fedgc.history import Speeds
-from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Reveal, Work
+from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Report, Reveal, Work
 from fedgc.task import named
 from fedgc.train import Engine, Lasting
 from tests.flower.test_driver import UNMEASURED, one_machine
@@ -104,6 +104,24 @@ def test_where_it_is_foreseen_who_finishes_what_a_round_is_one_letter_to_each(li
     np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
 
 
+def test_local_work_over_letters_skips_rounds_and_exchanges_in_few_bits(link, tmp_path: Path) -> None:
+    settings = {
+        "work": "local",
+        "gate": "every",
+        "gate-period": 2,
+        "gate-every": 3,
+        "rounds": 4,
+        "quorum": 1.0,
+    }
+    _, sink, _ = carried_out(link, tmp_path, **settings, **{"delta-bits": 8, "placement": "shuffled-once"})
+    assert [row.outcome for row in sink.rows] == ["skipped", "synced"] * 2
+    for skipped, exchanged in (sink.rows[:2], sink.rows[2:]):
+        assert [device.steps for device in skipped.devices] == [3, 3]
+        assert [device.counted for device in exchanged.devices] == [6, 6]
+        assert [device.up_bytes for device in skipped.devices] == [0, 0]
+        assert all(0 < device.up_bytes < 12_000 for device in exchanged.devices)
+
+
 # ---- one errand
 
 
@@ -179,6 +197,28 @@ def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_
         rounds += 1
         assert rounds < 500
     assert sorted(told) == [0, 1, 2, 3]
+
+
+def test_local_work_that_a_lease_cuts_short_is_told_and_counts(tmp_path: Path) -> None:
+    job = job_of(work="local", **{"gate-every": 50})
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    asked = replace(work(job, (0, 1)), kind="local", target=10_000)
+    first = errand(job, tmp_path, letter_of(asked, model=(0, model), lease_s=0.2))
+    (report,) = said(first, Report)
+    assert 0 < report.steps < 10_000
+    reveal = Reveal("me", 1, 0, "local", None)
+    sent = errand(job, tmp_path, letter_of(replace(asked, order=()), reveal, lease_s=0.0))
+    assert [line.steps for line in said(sent, Report)] == [report.steps]
+    assert list(sent.codewords) == [StreamId("codeword", 1)]
+
+
+def test_a_device_without_steps_reports_none_and_sends_nothing(tmp_path: Path) -> None:
+    job = job_of(work="local")
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    asked = replace(work(job, ()), kind="local")
+    made = errand(job, tmp_path, letter_of(asked, Reveal("me", 1, 0, "local", None), model=(0, model)))
+    assert [line.steps for line in said(made, Report)] == [0]
+    assert made.codewords == {}
 
 
 def test_a_shelf_without_the_model_says_so_and_does_nothing(tmp_path: Path) -> None:

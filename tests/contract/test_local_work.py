@@ -1,0 +1,55 @@
+"""Local work on real Flower processes over both links: a skipped round, then an exchange in 8 bits."""
+
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.contract.conftest import Federation
+from tests.contract.relay import Relay, owner
+
+pytestmark = pytest.mark.contract
+
+RUN = "local-work"
+SHUT_OUT = "device-2"
+STEPS = 3
+MODEL_BYTES = 4 * 9_000  # the digits' model has a few more numbers
+LOOK_BYTES = 2_000  # what a device may say and be told in a skipped round, pings and greetings included
+SETTINGS = {
+    "work": "local", "gate": "every", "gate-period": 2, "gate-every": STEPS, "rounds": 2, "quorum": 1.0,
+    "delta-bits": 8, "run": RUN, "min-devices": 4, "threads": 1, "grace-s": 2.0, "chunks": 8,
+    "deadline-s": 150.0, "connect-s": 2.0, "learning-rate": 0.5,
+}  # fmt: skip
+
+
+@pytest.fixture
+def run(federation: Federation) -> Iterator[int]:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listener = f"127.0.0.1:{free.getsockname()[1]}"
+    relay = Relay(listener)
+    relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
+    started = federation.submit(SETTINGS | {"bind": listener, "advertise": relay.address})
+    yield started
+    if federation.running(started):
+        federation.stop(started)
+    relay.close()
+
+
+def test_a_skipped_round_moves_no_vector_and_an_exchange_takes_the_steps_of_both(
+    federation: Federation, run: int, tmp_path: Path
+) -> None:
+    assert federation.wait(run, 270) == "finished:completed", federation.run_log(run)
+    with federation.store() as store:
+        rounds = [each.row for each in store.rounds(RUN)]
+        skipped, exchanged = (store.device_rows(RUN, number) for number in (1, 2))
+        called = {device.device: device.name for device in store.devices()}
+    assert [row.outcome for row in rounds] == ["skipped", "synced"], federation.run_log(run)
+    links = {called[row.device]: row.link for row in exchanged}
+    assert links == dict.fromkeys(federation.nodes, "session") | {SHUT_OUT: "messages"}
+    assert [row.steps for row in skipped] == [STEPS] * 4
+    assert [row.up_bytes for row in skipped] == [0] * 4
+    assert [(row.finished, row.counted) for row in exchanged] == [(2 * STEPS, 2 * STEPS)] * 4
+    assert all(0.25 * MODEL_BYTES < row.up_bytes < 0.5 * MODEL_BYTES for row in exchanged)
+    assert [row.down_bytes for row in exchanged] == [0] * 4
+    assert all(0 < row.control_bytes < LOOK_BYTES for row in exchanged if row.link == "session")
