@@ -41,7 +41,7 @@ SETTINGS: dict[str, str | int | float] = {
     "connect-s": 60.0,
     "threads": 1,
 }
-PACE_S = 0.05  # least time of a local step: so that a round has a middle
+PACE_S = 0.15  # least time of a local step: so that a round has a middle
 SAME = 1e-4  # two models that differ by rounding alone, relative to their size
 READY_S, RUN_S = 300.0, 900.0
 FIRST_CHUNK_S, SIZE_MB = 20.0, 600.0  # what is promised
@@ -168,7 +168,7 @@ class Story:
         network.join("stranger", "10.77.0.99", 20.0)
         stranger = self._device("stranger", "stranger")
         stranger.start()
-        self._wait("an unregistered device ends", 90.0, lambda: self._ended(stranger), tends=False)
+        self._wait("an unregistered device ends", READY_S, lambda: self._ended(stranger), tends=False)
         self._refused("unregistered device", stranger, r"\[code: \d+\] .*")
         self._refused_words(
             "a device without FEDGC_SERVER", stranger, {"FEDGC_SERVER": ""}, "FEDGC_SERVER: is not set"
@@ -240,7 +240,7 @@ class Story:
     def _train(self) -> None:
         self._say(f"{ROUNDS} rounds of digits, nothing amiss; ward-3 is started when the run waits for it")
         with self._run("calm") as log:
-            self._wait("the run waits for devices", 120.0, lambda: "sessions at" in log.read_text())
+            self._wait("the run waits for devices", READY_S, lambda: "sessions at" in log.read_text())
             self._first_chunk("ward-3")
             self._wait("the run ends", RUN_S, lambda: not self._runs())
         self._trained(log)
@@ -276,7 +276,7 @@ class Story:
         container = self._fleet.containers[host]
         began = time.monotonic()
         container.start()
-        self._wait(f"{host} has finished a chunk", 120.0, lambda: self._chunks(container) > 0, pause_s=0.1)
+        self._wait(f"{host} has finished a chunk", 400.0, lambda: self._chunks(container) > 0, pause_s=0.1)
         took = time.monotonic() - began
         busy = os.getloadavg()[0]
         verdict = "as promised" if took < FIRST_CHUNK_S else f"promised within {FIRST_CHUNK_S:.0f} s"
