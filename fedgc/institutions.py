@@ -124,16 +124,6 @@ class Institutions:
         return self._inner.reached
 
     @property
-    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
-        """As without masks."""
-        return self._inner.next_orders
-
-    @property
-    def came(self) -> tuple[int, ...]:
-        """Nobody sends before it is asked."""
-        return ()
-
-    @property
     def common_steps(self) -> float:
         """The steps that all were asked for: how many each did is not told."""
         return float(self._roll.assignment.target)
