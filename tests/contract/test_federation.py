@@ -48,7 +48,7 @@ def two_links(federation: Federation, tmp_path_factory: pytest.TempPathFactory) 
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
     folder = tmp_path_factory.mktemp("two-links")
-    settings = SETTINGS | {"rounds": 2, "run": RUN, "replicas": 1, "deadline-s": 100.0, "connect-s": 2.0}
+    settings = SETTINGS | {"rounds": 2, "run": RUN, "replicas": 1, "deadline-s": 100.0, "connect-s": 5.0}
     settings |= {"bind": listener, "advertise": relay.address, "checkpoint-dir": str(folder)}
     run = federation.submit(settings)
     yield TwoLinks(federation, run, relay, folder)
