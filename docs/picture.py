@@ -216,7 +216,7 @@ def _states(states: Mapping[str, Sequence[Entry]], said: Mapping[str, str]) -> t
     for number, (name, entries) in enumerate(states.items()):
         x = 10 + number * (wide + 45)
         drawn += _titled(x, top, wide, name, [*texts[name], *[""] * (most - len(texts[name]))])
-        drawn += _ways(entries, states, (x, top, wide, high), below)
+        drawn += _ways(name, states, (x, top, wide, high), below)
     drawn += _titled(10, below, 750, "CLOSED", closed)
     return drawn, below + 36 + LINE * len(closed)
 
@@ -228,17 +228,17 @@ def _lines(entries: Sequence[Entry], letters: int) -> list[str]:
 
 
 def _ways(
-    entries: Sequence[Entry],
+    name: str,
     states: Mapping[str, Sequence[Entry]],
     at: tuple[float, float, float, float],
     below: float,
 ) -> Iterator[str]:
     """Draw where a state can lead: to the next state aside, to each outcome below."""
     x, top, wide, high = at
-    if any(entry.leads_to & states.keys() for entry in entries):
+    if list(states)[-1] != name:  # the tables stand in the order in which a round goes through them
         yield f'<path class="way" d="M{x + wide:g} {top + high / 2:g}h43"/>'
     ends: dict[frozenset[str], list[str]] = {}
-    for entry in entries:
+    for entry in states[name]:
         outcome = entry.leads_to.difference(states)
         if outcome:
             ends.setdefault(outcome, []).append(entry.event)
