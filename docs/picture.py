@@ -23,7 +23,7 @@ ROUND: Final = ROOT / "fedgc" / "round.py"
 WIDTH: Final = 1010
 LINE: Final = 17
 LETTER: Final = 6.2  # how wide one is, about
-AT_ONCE: Final = 4  # events in a line beside an arrow
+GAP: Final = 150  # below the states, for what leads to which end
 ENTERS: Final = {"Exchange": "COLLECTING"}  # what is made when a state begins
 STYLE: Final = """
 text { font: 12px system-ui, sans-serif; fill: #1b1f24; }
@@ -212,11 +212,11 @@ def _states(states: Mapping[str, Sequence[Entry]], said: Mapping[str, str]) -> t
     high = 36 + LINE * most
     ends = dict.fromkeys(end for entries in states.values() for entry in entries for end in entry.leads_to)
     closed = [f"{end}: {said[end]}" if end in said else end for end in sorted(ends) if end not in states]
-    below = top + high + 90
-    for number, (name, entries) in enumerate(states.items()):
+    below = top + high + GAP
+    for number, name in enumerate(states):
         x = 10 + number * (wide + 45)
         drawn += _titled(x, top, wide, name, [*texts[name], *[""] * (most - len(texts[name]))])
-        drawn += _ways(entries, states, (x, top, wide, high), below)
+        drawn += _ways(name, states, (x, top, wide, high), below)
     drawn += _titled(10, below, 750, "CLOSED", closed)
     return drawn, below + 36 + LINE * len(closed)
 
@@ -228,28 +228,25 @@ def _lines(entries: Sequence[Entry], letters: int) -> list[str]:
 
 
 def _ways(
-    entries: Sequence[Entry],
+    name: str,
     states: Mapping[str, Sequence[Entry]],
     at: tuple[float, float, float, float],
     below: float,
 ) -> Iterator[str]:
     """Draw where a state can lead: to the next state aside, to each outcome below."""
     x, top, wide, high = at
-    if any(entry.leads_to & states.keys() for entry in entries):
+    if list(states)[-1] != name:  # the tables stand in the order in which a round goes through them
         yield f'<path class="way" d="M{x + wide:g} {top + high / 2:g}h43"/>'
     ends: dict[frozenset[str], list[str]] = {}
-    for entry in entries:
+    for entry in states[name]:
         outcome = entry.leads_to.difference(states)
         if outcome:
             ends.setdefault(outcome, []).append(entry.event)
-    step = (wide - 100) / max(1, len(ends) - 1)
-    for number, (outcome, events) in enumerate(ends.items()):
-        middle = x + 20 + step * number
-        yield f'<path class="way" d="M{middle:g} {top + high:g}V{below - 2:g}"/>'
-        names = sorted(events)
-        rows = [", ".join(names[n : n + AT_ONCE]) for n in range(0, len(names), AT_ONCE)]
-        for row, words in enumerate([*rows, f"→ {', '.join(sorted(outcome))}"]):
-            yield _text(middle + 6, top + high + 24 + LINE * row, words, "said")
+    yield f'<path class="way" d="M{x + 12:g} {top + high:g}V{below - 2:g}"/>'
+    said = [f"{', '.join(sorted(events))} → {', '.join(sorted(end))}" for end, events in ends.items()]
+    lines = [line for each in said for line in textwrap.wrap(each, int((wide - 24) / LETTER))]
+    for row, words in enumerate(lines):
+        yield _text(x + 22, top + high + 22 + LINE * row, words, "said")
 
 
 def _house(floors: Sequence[str]) -> tuple[list[str], float]:
