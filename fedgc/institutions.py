@@ -18,7 +18,7 @@ from fedgc.effort import Effort, Roll
 from fedgc.gate import Reports
 from fedgc.keying import Drawn
 from fedgc.masked import MaskedSum
-from fedgc.messages import Command, Failed, Joined, Progress, Report
+from fedgc.messages import Codeword, Command, Failed, Joined, Progress, Report
 
 
 class Institutions:
@@ -39,14 +39,18 @@ class Institutions:
 
     # ---- who is there
 
+    def begin(self, present: Sequence[Joined]) -> list[Command]:
+        """Give work to everybody who is there at the start; coefficients are of no use to a masked sum."""
+        return self.give(present, self._roll.assignment.carried)
+
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         """Give work, and tell of the exchange that it is for."""
         given: list[Command] = []
         for event in present:
-            given += [*self._inner.give([event], carried), *self._begin(event.device)]
+            given += [*self._inner.give([event], carried), *self._told(event.device)]
         return given
 
-    def _begin(self, device: str) -> tuple[Command, ...]:
+    def _told(self, device: str) -> tuple[Command, ...]:
         return self._drawn.begin(device, self._roll.assignment.number)
 
     def lost(self, worker: int) -> bool:
@@ -71,6 +75,10 @@ class Institutions:
     def stirred(self) -> list[Command]:
         """Hand out anew what is wanted still."""
         return self._inner.stirred()
+
+    def came_ahead(self, event: Codeword) -> str:  # noqa: ARG002  none can
+        """Nothing leaves an institution before it is asked for."""
+        return "Codeword is not expected while working"
 
     @property
     def hopeless(self) -> bool:
@@ -115,7 +123,17 @@ class Institutions:
         """The steps that all were asked for: how many each did is not told."""
         return float(self._roll.assignment.target)
 
+    @property
+    def next_orders(self) -> Mapping[str, tuple[int, ...]]:
+        """How devices that are alone with a chunk go on in the next round."""
+        return self._inner.next_orders
+
     # ---- collecting
+
+    @property
+    def came(self) -> tuple[int, ...]:
+        """Nothing came unasked."""
+        return ()
 
     @property
     def holds(self) -> Mapping[int, int]:

@@ -129,9 +129,9 @@ class Run:
         """A masked run has `keying`."""
         self.config = config
         self.round: Round | None = None
-        self.finished = False
+        self.finished = self._begun = False
         self.version, self.number = 0, 1  # the number is that of the round that runs, or runs next
-        self._begun = self._opened = False  # a round; a set-up of keys whose end was not looked at
+        self._opened = False  # a set-up of keys whose end was not looked at
         self._size = size
         self._pace = Pace(speeds or Speeds())
         self._gate = _gate_of(config)
@@ -147,13 +147,11 @@ class Run:
         self._planned_for: Fleet | None = None
         self._fleet: Fleet | None = None  # made anew after somebody came or went
         self._target = config.round_steps
-        self._carried: frozenset[str] = frozenset()
-        self._reached: Mapping[str, int] = {}
+        self._carried, self._reached = frozenset[str](), dict[str, int]()
         self._first_step, self._common_steps = 0, 0.0
         self._up_bytes = 0  # of the vectors of the round under way
         self._last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
-        self._fruitless = 0
-        self._gather_until = now + config.start_timeout_s
+        self._fruitless, self._gather_until = 0, now + config.start_timeout_s
         self._keying = keying
         if resume is not None:
             self._resume(resume)
@@ -328,7 +326,7 @@ class Run:
         if synced:
             self._settled = self._state()
         self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
-        self._reached = over.effort.reached if outcome == "skipped" else {}
+        self._reached = dict(over.effort.reached) if outcome == "skipped" else {}
         row = _row(over)
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
             self._rows.append(row)

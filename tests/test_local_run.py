@@ -1,4 +1,4 @@
-"""A run of local work: the state of its gate, what that is told, what rounds are given, what a resume needs."""
+"""A run of local work: the state of its gate, what that is told, what rounds are given, what resume needs."""
 
 import json
 import math

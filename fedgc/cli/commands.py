@@ -88,17 +88,19 @@ def demo(
     gate: Annotated[
         str | None, typer.Option(help="every, drift, relative-change or qsr; the same as --set gate=...")
     ] = None,
+    institutions: Annotated[int, typer.Option(help="Devices; under masks, each is an institution.")] = 4,
+    secrecy: Annotated[str, typer.Option(help="open, or masked: only sums are seen.")] = "open",
     settings: Settings = None,
 ) -> None:
-    """Train digits on four devices of this machine: one is four times slower, one is killed and comes back.
+    """Train digits on devices of this machine: one is four times slower, one is killed and comes back.
 
     Example: fedgc demo --work local --gate drift
     """
-    from fedgc.cli.demo import run_demo  # here, as help must not wait for what a federation needs
+    from fedgc.cli.demo import Cast, run_demo  # here, as help must not wait for what a federation needs
     from fedgc.cli.settings import parse
 
     chosen = [f"{name}={value}" for name, value in (("work", work), ("gate", gate)) if value is not None]
-    run_demo(rounds, parse([*chosen, *(settings or [])]))
+    run_demo(rounds, parse([*chosen, *(settings or [])]), Cast(institutions, secrecy))
 
 
 @app.command()

@@ -7,7 +7,10 @@ dead one gets SIGKILL while codewords are collected, so that its own has to be m
 Copies and blocks are left to the tuner: what the first demo has shown decides what the second one chooses.
 All that is shown is read from the store that every run writes.
 
-May import: flower.local, store, cli.
+With masks each device is an institution with a vault of its own; the one that dies takes its update along,
+and the others unmask the sum of theirs.
+
+May import: flower.local, flower.consortium, secagg, store, cli.
 """
 
 import os
@@ -21,9 +24,11 @@ from typing import Final
 from fedgc.cli import view
 from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
 from fedgc.config import RunConfig
-from fedgc.errors import EdgeFailed
+from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.flower.app import Setting
+from fedgc.flower.consortium import make_consortium
 from fedgc.flower.local import LocalFederation, Node
+from fedgc.secagg import Quantiser
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
 from fedgc.store.records import Decided
@@ -31,7 +36,6 @@ from fedgc.store.records import Decided
 SETTINGS: Final[Mapping[str, Setting]] = {
     "task": "digits",
     "chunks": 16,
-    "min-devices": 4,
     "grace-s": 2.0,
     "threads": 1,
 }
@@ -45,6 +49,8 @@ UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
 COLLECTING: Final = "collecting"  # the phase in which a codeword can be lost
 LATEST: Final = 3  # rounds after which the killing waits for that phase no longer
 SLOWER: Final = 4
+LEAST: Final = 3  # devices: a usual one, a slow one and one that dies
+NUMBERS: Final = Quantiser(clip=0.5, bits=20, ring=32, w_max=2000)  # updates of this model are far smaller
 
 
 @dataclass(slots=True)
@@ -71,19 +77,43 @@ class _Story:
             self.notes.append(f"round {last + 1}: {KILLED} is started again")
 
 
-def run_demo(rounds: int, settings: Mapping[str, Setting]) -> None:
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """How many devices, and whether they show each other what they send."""
+
+    institutions: int = 4
+    secrecy: str = "open"
+
+    def __post_init__(self) -> None:
+        if self.secrecy not in ("open", "masked"):
+            raise BadSetting(f"--secrecy: saw {self.secrecy!r}, needed open or masked")
+        if self.institutions < LEAST:
+            raise BadSetting(f"--institutions: saw {self.institutions}, needed at least {LEAST}")
+
+    def nodes(self, keys: Path) -> tuple[Sequence[Node], Mapping[str, Setting]]:
+        """Return the nodes, whose keys outlive the demo: the next one knows them; and their settings."""
+        usual = [f"device-{number}" for number in range(1, self.institutions - 1)]
+        configs = {name: _config(keys, name) for name in (*usual, SLOW, KILLED)}
+        if self.secrecy == "open":
+            nodes = [Node(name, config) for name, config in configs.items()]
+            return nodes, {"min-devices": self.institutions}
+        consortium = make_consortium(keys / f"consortium-{self.institutions}", configs, NUMBERS)
+        return consortium.nodes, consortium.settings()
+
+
+def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
     """Run the demo and print its tables; every process that it started is gone when this returns."""
     console = view.terminal()
     run = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     local = LOCAL if settings.get("work") == "local" else {}
-    config = RunConfig.read({**SETTINGS, **local, **settings, "rounds": rounds, "run": run})
-    keys = default_path(os.environ).parent / "demo"
+    nodes, needed = cast.nodes(default_path(os.environ).parent / "demo")
+    config = RunConfig.read({**SETTINGS, **needed, **local, **settings, "rounds": rounds, "run": run})
     story = _Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
     with Store.open() as store:
         follower = Follower(store, run)
         console.print(f"run {run}, store {store.name}", soft_wrap=True)
         began = time.monotonic()
-        with LocalFederation(_nodes(keys)) as federation, show_on(console, rounds) as show:
+        with LocalFederation(nodes) as federation, show_on(console, rounds) as show:
             flower_run = federation.submit(config.table())
             while federation.running(flower_run):
                 seen = follower.look()
@@ -99,14 +129,10 @@ def run_demo(rounds: int, settings: Mapping[str, Setting]) -> None:
     _judge(seen, story, log)
 
 
-def _nodes(keys: Path) -> list[Node]:
-    """Four devices whose keys outlive the demo, so that the next one knows them again."""
-    names = ("device-1", "device-2", SLOW, KILLED)
-    return [_node(name, keys / f"{name}.key", SLOWER if name == SLOW else 1) for name in names]
-
-
-def _node(name: str, key: Path, slower: int) -> Node:
-    return Node(name, {"identity": str(key), "pace-s": PACE_S * slower, "uplink-kb-s": UPLINK_KB_S / slower})
+def _config(keys: Path, name: str) -> dict[str, Setting]:
+    slower = SLOWER if name == SLOW else 1
+    key = str(keys / f"{name}.key")
+    return {"identity": key, "pace-s": PACE_S * slower, "uplink-kb-s": UPLINK_KB_S / slower}
 
 
 def reasons(decisions: Sequence[Decided], names: Mapping[str, str]) -> Iterator[str]:

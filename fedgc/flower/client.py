@@ -50,9 +50,12 @@ class _Device:
     institution: Institution | None
 
     def engine(self, rest: Rest) -> Engine:
-        return Engine(
+        engine = Engine(
             self.task, self.config, clock=time.monotonic, rest=rest, spill_dir=self.spill, pace_s=self.pace_s
         )
+        if self.institution is not None and self.institution.reach is not None:
+            engine.clip_records(self.institution.reach)
+        return engine
 
     def shelf(self, run: str) -> Lasting:
         return open_shelf(self.shelves, run, self.config, self.who.device, time.time())
@@ -110,9 +113,7 @@ def _device(context: Context, task: Task | None) -> Iterator[_Device]:
         if not uplink_bytes_s > 0:
             raise BadSetting(f"node config uplink-kb-s: saw {node['uplink-kb-s']!r}, needed more than 0")
         name = str(node.get("name", ""))
-        yield _Device(
-            who, name, config, chosen, pace_s, uplink_bytes_s, shelves, Path(spill), institution
-        )
+        yield _Device(who, name, config, chosen, pace_s, uplink_bytes_s, shelves, Path(spill), institution)
 
 
 def _terms(device: _Device, numbers: int) -> Terms:

@@ -2,7 +2,7 @@
 
 For the demo, the benches and the tests: in earnest each institution makes its own, where it will be used.
 
-May import: secagg, store's vault and descriptor, local.
+May import: secagg, store's vault and descriptor, app, local.
 """
 
 import os
@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedgc.flower.app import Setting
 from fedgc.flower.institution import DESCRIPTOR, KEY, VAULT
-from fedgc.flower.local import Node, Setting
+from fedgc.flower.local import Node
 from fedgc.secagg import Descriptor, Federation, Identity, Privacy, Quantiser
 from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.store.descriptor import write_descriptor

@@ -38,6 +38,7 @@ from fedgc.train import CommonModel, ServerOptimiser
 
 PRESENT_S: Final = 0.25  # between two summaries for whoever watches
 LONGEST_WAIT_S: Final = 0.25
+RELEASES: Final = ("synced", "approximate")  # outcomes by which a sum became known
 KEYS_S: Final = 60.0  # for each half of a set-up of keys: one letter there and back, over whatever link
 
 Save = Callable[[Checkpoint], None]
@@ -84,6 +85,7 @@ class Driver:
         self.events: Final[queue.SimpleQueue[Event]] = queue.SimpleQueue()
         self.finished: Finished | None = None
         self.metrics: dict[int, Mapping[str, float]] = {}
+        self._spent: dict[int, Mapping[str, float]] = {}  # epsilon, after rounds whose sum was had
 
     def _keying(self, federation: Federation) -> Keying:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
@@ -210,15 +212,23 @@ class Driver:
         row = replace(row, devices=tuple(_counted(device, link) for device in row.devices))
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
+        self._account(row)
         if self._due is not None and self._job.save:
             self._beside.submit(self._save, self._job.save, self._due)
         self._due = None
+
+    def _account(self, row: RoundRow) -> None:
+        """Say how much privacy the sums up to this one have spent, where that is agreed on."""
+        federation = self._job.federation
+        if federation is not None and federation.privacy is not None and row.outcome in RELEASES:
+            self._spent[row.round] = {"epsilon": federation.privacy.spent(row.version + 1)}
+            self._job.sink.evaluated(row.round, self._spent[row.round])
 
     def _hear_measures(self, *, wait: bool) -> None:
         while self._measuring and (wait or self._measuring[0][1].done()):
             round_, future = self._measuring.pop(0)
             try:
-                self.metrics[round_] = future.result()
+                self.metrics[round_] = {**future.result(), **self._spent.get(round_, {})}
             except FedgcError as error:
                 self._log.log(WARNING, "round %d: %s", round_, error)
                 continue

@@ -89,6 +89,11 @@ class Institution:
         self._beside.shutdown()
         self._vault.close()
 
+    @property
+    def reach(self) -> float | None:
+        """How far one record may move an update, where the descriptor bounds that."""
+        return self.federation.privacy.record_clip if self.federation.privacy else None
+
     # ---- letters
 
     def enrolled(self, device: str) -> Enrolled:

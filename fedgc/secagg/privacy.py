@@ -12,10 +12,11 @@ T releases of the Gaussian mechanism without subsampling are one Gaussian mechan
 
 No credit is taken for subsampling: the batches here are neither Poisson nor secret.
 
-What must hold for that, and cannot be checked here: the update is the sum of clipped gradients of one step
-(later local steps would see a record again), divided by a number fixed in advance; weights are all w_max,
-since a weight that follows the number of records would tell of one. An institution that colludes knows its
-own noise: with c of them, what protects is (n_min - c) / n_min of the variance.
+What must hold for that, and is seen to by whoever trains (fedgc.train.private): the update is one step's sum
+of clipped gradients over a number fixed in advance, later local steps would see a record again; neighbours
+differ in what one record holds, not in their number, on which the choice of batches depends; weights are all
+w_max, since a weight that follows the number of records would tell of one. An institution that colludes knows
+its own noise: with c of them, what protects is (n_min - c) / n_min of the variance.
 
 May import: numpy; keystream, keys; errors.
 """

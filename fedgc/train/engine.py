@@ -136,6 +136,10 @@ class Engine:
                 self._trajectories.pop(lost, None)
             self._way, self._origin = (about.version, about.seed), about.model
 
+    def clip_records(self, reach: float) -> None:
+        """From now on no record moves an update by more than its reach; refuse what that cannot hold for."""
+        self._trainer.clip_records(reach)
+
     def load(self, version: int, vector: Vector) -> None:
         """Keep a new common model; raise BadVector where it is not of this task."""
         check_vector(vector, self._trainer.flat.size)

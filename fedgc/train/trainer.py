@@ -7,7 +7,7 @@ So it does not matter in which order chunks are worked on, how often one is set 
 The learning rate follows the run's schedule; where there is shared momentum, the module's own step is taken
 at alpha times the rate, and the lead added to it (lead.py).
 
-May import: config, errors, task; chance, data, devices, dropout, flat, lead, shelf of this room.
+May import: config, errors, task; chance, data, devices, dropout, flat, lead, private, shelf of this room.
 """
 
 import math
@@ -15,17 +15,19 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadTask, TaskFailed
+from fedgc.errors import BadSetting, BadTask, TaskFailed
 from fedgc.task import Task
 from fedgc.train.chance import key, seeded
-from fedgc.train.data import Samples, batch_rows, samples_of, together
+from fedgc.train.data import Rows, Samples, batch_rows, samples_of, together
 from fedgc.train.devices import autocast, choose, repeatable
 from fedgc.train.dropout import same_dropout
 from fedgc.train.flat import FlatModel, Vector
+from fedgc.train.private import clipped_gradients, limit_of
 from fedgc.train.shelf import Saved
 
 Made = TypeVar("Made")
@@ -52,6 +54,7 @@ class Trainer:
     def __init__(self, task: Task, config: RunConfig) -> None:
         self._task = task
         self._config = config
+        self._reach: float | None = None  # how far one record may move an update, where that is bounded
         self.device = choose(config.device)
         if config.threads:
             torch.set_num_threads(config.threads)
@@ -65,6 +68,16 @@ class Trainer:
         self._rates = [float(group["lr"]) for group in self._optimiser.param_groups]
         self._lead: Sequence[Tensor] | None = None
         self._loaded: dict[tuple[str, ...], Samples] = {}
+
+    def clip_records(self, reach: float) -> None:
+        """Bound how far one record moves an update (private.py); refuse what such a bound cannot hold for."""
+        config = self._config
+        chosen = (config.work, config.round_steps, config.chosen_gate, config.gate_period)
+        if chosen != ("local", 1, "every", 1):
+            raise BadSetting("privacy: needed work = local, gate = every, gate-every = 1 and gate-period = 1")
+        if self._task.optimiser is not None or self.flat.size != self.flat.parameters:
+            raise BadSetting("privacy: saw an optimiser or running statistics, needed plain SGD without them")
+        self._reach = reach
 
     def load(self, names: tuple[str, ...]) -> int:
         """Have the samples of these chunks ready, together; return how many there are."""
@@ -110,17 +123,36 @@ class Trainer:
         module = self.flat.module.train()
         self._optimiser.zero_grad(set_to_none=True)
         with seeded(key(*this.way, this.step)), repeatable(self.device):
-            batch = samples.batch(rows)
             with same_dropout():  # around backward too: activation checkpointing runs forward again there
-                with autocast(self.device, self._config):
-                    loss = self._task.loss(module, batch)
-                _check_loss(loss)
-                loss.backward()  # type: ignore[no-untyped-call]
+                if self._reach is None:
+                    value = self._backward(module, samples.batch(rows))
+                else:
+                    value = self._clipped(module, samples, rows, self._reach)
             self._move(this.share)
-        value = loss.item()  # waits for the step on a device that works ahead, so that time is measured
         if not math.isfinite(value):
             raise TaskFailed(f"the loss is {value}, needed a finite number")
         return value
+
+    def _backward(self, module: nn.Module, batch: Any) -> float:  # noqa: ANN401  the task's own
+        loss = self._loss(module, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        return loss.item()  # waits for the step on a device that works ahead, so that time is measured
+
+    def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401
+        with autocast(self.device, self._config):
+            loss = self._task.loss(module, batch)
+        _check_loss(loss)
+        return loss
+
+    def _clipped(self, module: nn.Module, samples: Samples, rows: Rows, reach: float) -> float:
+        """Go through the records one by one, so that none counts for more than its reach."""
+        size, rate = self._config.batch_size, self._config.learning_rate * self._config.alpha
+
+        def of(row: int) -> Callable[[], Tensor]:
+            return lambda: self._loss(module, samples.batch(np.array([row])))
+
+        losses = [of(row) for row in np.unique(rows).tolist()]
+        return clipped_gradients(self.flat.trainable, losses, limit_of(reach, size, rate), size)
 
     def _move(self, share: float) -> None:
         if self._wants_gradient:

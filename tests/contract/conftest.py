@@ -73,3 +73,8 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
     }
     with Federation(NODES, folder=folder / "processes", environment=environment) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def contract_wait() -> Callable[[Callable[[], object]], float]:
+    return Federation.eventually

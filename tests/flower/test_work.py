@@ -20,6 +20,7 @@ from fedgc.messages import (
     Progress,
     Report,
     Reveal,
+    Ring,
     Skip,
     Survivors,
     Work,
@@ -134,7 +135,7 @@ def test_what_the_engine_refuses_is_told_and_the_device_lives(link, error: Excep
 @pytest.mark.parametrize("kind", ["reveal", "survivors"])
 def test_masked_work_is_told_as_a_failure(link, kind: str) -> None:
     with serving(link) as (_, device, _):
-        masked = Reveal(device, 1, 0, "masked", None)
+        masked = Reveal(device, 1, 0, "masked", None, ring=Ring(3, 32))
         strange = masked if kind == "reveal" else Survivors(device, 1, b"letter")
         link.listener.send(strange)
         assert "masked work" in link.event(Failed).reason

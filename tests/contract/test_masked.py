@@ -1,0 +1,59 @@
+"""Masked runs on real Flower processes: they train, lose an institution in mid-round and go on."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from fedgc.flower.consortium import make_consortium
+from fedgc.flower.local import LocalFederation, Node
+from fedgc.secagg import Quantiser
+from fedgc.store.database import Store
+
+pytestmark = pytest.mark.contract
+
+ROUND = re.compile(r"^.*round (\d+) (synced|approximate) ", re.MULTILINE)
+SETTINGS = {"task": "digits", "chunks": 8, "threads": 1, "grace-s": 2.0, "evaluate-every": 1}
+
+
+@pytest.fixture(scope="module")
+def consortium(tmp_path_factory: pytest.TempPathFactory):
+    folder: Path = tmp_path_factory.mktemp("masked")
+    configs = {f"site-{number}": {"pace-s": 0.05} for number in range(4)}
+    made = make_consortium(folder / "institutions", configs, Quantiser(0.5, 20, 32, 2000), exchanges=4)
+    stranger = Node("stranger", {"pace-s": 0.05})
+    environment = {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state")}
+    nodes = [*made.nodes, stranger]
+    with LocalFederation(nodes, folder=folder / "processes", environment=environment) as federation:
+        yield federation, made, folder
+
+
+def text(federation, run: int) -> str:
+    return federation.log(f"run-{run}").read_text(errors="replace")
+
+
+def test_it_trains_loses_one_in_mid_round_goes_on_and_has_it_back(consortium, contract_wait) -> None:
+    federation, made, folder = consortium
+    run = federation.submit(SETTINGS | made.settings() | {"rounds": 10_000, "run": "masked"})
+    contract_wait(lambda: len(ROUND.findall(text(federation, run))) >= 2)
+    federation.kill("site-1")
+    seen = len(ROUND.findall(text(federation, run)))
+    contract_wait(lambda: len(ROUND.findall(text(federation, run))) > seen + 3)
+    federation.restart("site-1")
+    after = len(text(federation, run))
+    contract_wait(lambda: "devices=4" in text(federation, run)[after:])
+    federation.stop(run)
+    with Store.open(str(folder / "fedgc.db"), reads_only=True) as store:
+        rounds = store.rounds("masked")
+    assert all(each.row.loss is None for each in rounds), "no loss of one institution leaves it"
+    accuracies = [each.row.metrics["accuracy"] for each in rounds if "accuracy" in each.row.metrics]
+    assert max(accuracies) > 0.5
+    assert "masked run needs federation and vault" in federation.log("stranger").read_text(errors="replace")
+
+
+def test_an_institution_refuses_a_run_that_is_not_masked(consortium, contract_wait) -> None:
+    federation, _, _ = consortium
+    run = federation.submit(SETTINGS | {"rounds": 2, "min-devices": 5, "start-timeout-s": 600.0})
+    said = "takes part in masked runs alone, saw secrecy = open"
+    contract_wait(lambda: said in federation.log("site-0").read_text(errors="replace"))
+    federation.stop(run)
