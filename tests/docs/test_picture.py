@@ -51,7 +51,7 @@ def test_every_state_can_end_and_every_end_is_an_outcome():
         assert ends <= set(get_args(Outcome))
     said = picture.outcomes(SOURCE)
     assert set(said) <= set(get_args(Outcome))
-    assert len(said) == 5
+    assert len(said) == 6
 
 
 def test_where_an_entry_leads_follows_what_it_calls():
