@@ -47,7 +47,9 @@ def over(
         return _some(dataset, rows[chunk])
 
     sizes = {chunk: len(piece) for chunk, piece in rows.items()}
-    return Task(model=model, chunks=sizes, load=load, loss=loss, evaluate=evaluate, optimiser=optimiser)
+    return Task(
+        model=model, chunks=sizes, load=load, loss=loss, evaluate=evaluate, optimiser=optimiser, may_move=True
+    )
 
 
 def _length(dataset: Any) -> int:  # noqa: ANN401

@@ -34,7 +34,7 @@ class Task:
     evaluate   module, in evaluation mode and without gradients -> named figures. It runs on the server
                alone; without it nothing is evaluated.
     optimiser  (parameters, learning rate) -> the optimiser of the local steps; without it plain SGD. Its
-               steps must be proportional to that rate.
+               steps must be proportional to the rates of its groups.
     may_move   whether chunks may be loaded on any device of the run that can: without it local work leaves
                data where it is.
 

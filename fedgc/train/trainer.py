@@ -65,7 +65,7 @@ class Trainer:
         self.sizes = task.sizes()
         self.squared_gradient = 0.0  # of the last step, where the gate wants it
         self._wants_gradient = config.work == "local" and config.chosen_gate == "relative-change"
-        self._rates = [float(group["lr"]) for group in self._optimiser.param_groups]
+        self._rates = [config.alpha * float(group["lr"]) for group in self._optimiser.param_groups]
         self._lead: Sequence[Tensor] | None = None
         self._loaded: dict[tuple[str, ...], Samples] = {}
 
@@ -167,7 +167,7 @@ class Trainer:
                     tensor.sub_(part, alpha=share)
 
     def _new_optimiser(self) -> torch.optim.Optimizer:
-        chosen, rate = self._task.optimiser, self._config.learning_rate * self._config.alpha
+        chosen, rate = self._task.optimiser, self._config.learning_rate
         if chosen is None:
             return torch.optim.SGD(self.flat.trainable, lr=rate)
         made = _made("optimiser", lambda: chosen(self.flat.trainable, rate))

@@ -20,12 +20,15 @@ from fedgc.messages import (
     SKETCH_NUMBERS,
     WIRE_VERSION,
     Close,
+    Continue,
     Mix,
     Progress,
+    Report,
     Reveal,
     Skip,
     Work,
 )
+from fedgc.run import CHECK_BYTES
 
 NOW = 12.5
 DEVICE = "0123456789abcdef"
@@ -280,3 +283,13 @@ def test_secrets_are_not_shown_with_what_holds_them() -> None:
 def test_a_hello_that_is_too_long_is_not_read() -> None:
     with pytest.raises(BadMessage, match="needed at most"):
         wire.decode_hello(b"L" + b"[" * wire.HELLO_LIMIT)
+
+
+def test_a_look_at_the_gate_costs_what_the_run_reckons_with() -> None:
+    report = Report(
+        1.0, DEVICE, 1_000, 16_000, 100_000, 123.456789012345, 0.123456789012345, 2.123456789012345
+    )
+    said = [report, Close(DEVICE, 1_000, "skipped", frees=False)]
+    said.append(Continue(DEVICE, 1_001, 16_016, tuple(range(16)), 600.123456789))
+    looks = sum(len(wire.encode(each, sequence=10_000)) for each in said)
+    assert CHECK_BYTES / 2 < looks < CHECK_BYTES
