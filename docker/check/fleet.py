@@ -33,6 +33,7 @@ class Container:
     given: Mapping[str, str]  # environment beside the compose file's
     fleet: "Fleet"
     identity: str = ""
+    beside: str = ""  # another container of its image and folders: what ends in one takes its mounts along
     leash: "subprocess.Popen[bytes] | None" = None
     started: float = 0.0
     pause_s: float = FIRST_PAUSE_S
@@ -54,15 +55,19 @@ class Container:
         self.again, self.started = None, time.monotonic()
         with self.log.open("ab") as log:
             self.leash = subprocess.Popen(
-                [sys.executable, tether.__file__, *self.words((*self.entry, *self.service.command))],
+                [
+                    sys.executable,
+                    tether.__file__,
+                    *self.words((*self.entry, *self.service.command), self.identity),
+                ],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
 
-    def words(self, command: Sequence[str]) -> list[str]:
-        """Return the command line that runs words in this container."""
+    def words(self, command: Sequence[str], identity: str = "") -> list[str]:
+        """Return the command line that runs a program beside it, with its folders and on its network."""
         environment = {**self.service.environment, **self.given}
         options = [f"--env={name}={value}" for name, value in environment.items()]
         mounts = [(self.place(each), each.target, each.read_only) for each in self.service.mounts]
@@ -70,7 +75,7 @@ class Container:
         options += [f"--volume={here}:{there}:{'ro' if fixed else 'rw'}" for here, there, fixed in mounts]
         run = ["run", "--isolation", "chroot", "--user", f"{USER}:{USER}", "--cap-drop", "all", *options]
         inside = ["ip", "netns", "exec", self.fleet.network.space(self.host)]
-        return [*inside, *self.fleet.images.buildah(*run, self.identity, "--", *command)]
+        return [*inside, *self.fleet.images.buildah(*run, identity or self.beside, "--", *command)]
 
     def ask(self, *command: str, timeout_s: float = 90.0) -> "subprocess.CompletedProcess[str]":
         """Run a program in it, as `docker compose exec` does."""
@@ -126,7 +131,7 @@ class Fleet:
         """Make a container, with its folders owned by its user."""
         entry = ("/usr/local/bin/start",) if service.name == "proxy" else ("fedgc",)
         made = Container(host, service, entry, given, self)
-        made.identity = self.images.container(image)
+        made.identity, made.beside = self.images.container(image), self.images.container(image)
         self.containers[host] = made
         folders = [made.place(mount) for mount in service.mounts] + [self.folder / "tmp" / host]
         for each in folders:
@@ -143,7 +148,8 @@ class Fleet:
         """End every process and remove every container."""
         for each in self.containers.values():
             each.kill()
-        self.images.remove(each.identity for each in self.containers.values() if each.identity)
+        every = [each for made in self.containers.values() for each in (made.identity, made.beside)]
+        self.images.remove(each for each in every if each)
 
 
 def own(folder: Path) -> None:
