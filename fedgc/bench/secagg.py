@@ -14,9 +14,9 @@ Seconds are CPU seconds; a cell is the median of its repeats, in which the ways 
     flower_server_over_ours
     mask_over_aes          time of one mask / time of AES-256-GCM alone over as many bytes
     bytes_over_float32     {"32": x, ...} by ring: all that an institution sends, letters included, over 4 d
-    masked_round_over_plain  deployed, 4 institutions, 10 MB (null: not measured here)
+    masked_round_over_plain  overhead of a round on real Flower processes: 4 institutions, 10 MB
 
-May import: flower's SecAgg+, secagg, consortium.
+May import: flower's SecAgg+, secagg, consortium, deployed.
 """
 
 import os
@@ -29,6 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.bench.consortium import EXCHANGES, Consortium, Watch
+from fedgc.bench.deployed import deployed_rows
 from fedgc.bench.report import Figure, Report, Value, machine
 from fedgc.errors import EdgeFailed
 from fedgc.flower.secaggplus import PlusInstitutions
@@ -44,6 +45,7 @@ CLIP: Final = 1.0
 USUAL_NUMBERS: Final = Quantiser(CLIP, 20, 32, W_MAX)
 NARROW: Final = Quantiser(CLIP, 8, 16, W_MAX), Quantiser(CLIP, 4, 8, W_MAX)
 NARROW_CELL: Final = (10, 10**6)
+MOVED: Final = 3 * 10**8  # numbers that all repeats of a cell move, about
 MASKS: Final = 10  # expanded at once for the rate of one
 
 
@@ -56,10 +58,11 @@ class Size:
     least: int  # repeats of a cell
     most: int
     mask_numbers: int
+    deployed_rounds: int = 0
 
 
-USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7)
-LARGE: Final = Size((5, 10, 20, 50), (10**6, 10**7, 10**8), 1, 7, 10**7)
+USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7, deployed_rounds=15)
+LARGE: Final = Size((5, 10, 20, 50), (10**6, 10**7, 10**8), 1, 7, 10**7, deployed_rounds=15)
 QUICK: Final = Size((5, 10), (10**6,), 2, 3, 10**6)
 FLOWERS_LARGEST: Final = 5 * 10**8  # n d beyond which Flower's part takes minutes and gigabytes: left out
 
@@ -82,6 +85,8 @@ def bench_secagg(size: Size) -> Report:
     for institutions in size.institutions:
         rows += _of_institutions(institutions, size)
     rows += _narrow()
+    if size.deployed_rounds:
+        rows += deployed_rows(size.deployed_rounds)
     return Report(figures(rows), rows, machine())
 
 
@@ -103,7 +108,7 @@ class Cell:
 
     def repeats(self, size: Size) -> int:
         """Return how often it is measured: small cells oftener."""
-        return max(size.least, min(size.most, 10**8 // (self.institutions * self.numbers)))
+        return max(size.least, min(size.most, MOVED // (self.institutions * self.numbers)))
 
     def row(self, what: str, **measured: Value) -> dict[str, Value]:
         """Return a row of the report."""

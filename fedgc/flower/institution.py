@@ -191,6 +191,11 @@ class Institution:
 
     # ---- small print
 
+    @property
+    def broken(self) -> bool:
+        """Whether a write failed: only a new start, from the disk, helps."""
+        return self._client is None
+
     def _machine(self) -> Client:
         if self._client is None:
             raise EdgeFailed("vault: saw a write fail before, needed a new start of this device")

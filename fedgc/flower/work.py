@@ -104,6 +104,8 @@ class Worker:
         except FedgcError as error:
             failed = Failed(0.0, command.device, command.round, str(error))
             session.say(self._institution.failed(command, error) if self._institution else failed)
+            if self._institution is not None and self._institution.broken:
+                session.end("the vault could not be written")
 
     def _obey(self, session: Session, command: ToDevice) -> None:
         match command:

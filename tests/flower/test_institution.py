@@ -144,6 +144,8 @@ def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.M
     for attempt in (lambda: one.masked(MODEL, 50), lambda: one.enrolled("device 0")):
         with pytest.raises(EdgeFailed, match="needed a new start"):
             attempt()
+    assert one.broken
+    assert not house.open["device 1"].broken
 
 
 def test_what_a_server_says_of_the_exchange_is_checked_before_any_mask(house: House) -> None:

@@ -19,6 +19,8 @@ from fedgc.flower.pieces import Form, digest_of, offer_of, shortened
 from fedgc.flower.post import AGAIN_S, FIRST_LEASE_S, LEASE_RATIO, Post
 from fedgc.flower.wire import StreamId
 from fedgc.messages import (
+    Advert,
+    Begin,
     Close,
     Codeword,
     Continue,
@@ -28,9 +30,12 @@ from fedgc.messages import (
     Kept,
     Lost,
     Mix,
+    Open,
     Progress,
     Repair,
     Reveal,
+    Ring,
+    Survivors,
     Work,
 )
 
@@ -387,3 +392,62 @@ def test_nobody_can_answer_with_anothers_key(desk) -> None:
     content["letter"]["key"] = node.who.public
     with pytest.raises(NotAdmitted, match="signature"):
         letters.read_answer(content, node.letter, 0.0)
+
+
+# ---- masked exchanges
+
+
+def test_keys_are_asked_for_before_there_is_any_work(desk) -> None:
+    node = desk.node()
+    desk.post.send(Open(node.device, 1, b"open"))
+    letter = node.next()
+    assert letter.commands == (Open(node.device, 1, b"open"),)
+    assert letter.model is None
+    node.says(Advert(0.0, "x", 1, b"advert"))
+    assert node.events(Advert) == [Advert(desk.now, node.device, 1, b"advert")]
+    assert node.next() is None
+
+
+def test_an_exchange_is_told_with_its_work_and_a_vector_of_words_comes_back(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    desk.post.send(Begin(node.device, 5, b"begin"))
+    letter = node.next()
+    assert [type(each) for each in letter.commands] == [Work, Begin]
+    node.says(progress(0), progress(1))
+    desk.post.send(Reveal(node.device, 5, 0, "masked", None, ring=Ring(NUMBERS + 1, 16)))
+    node.next()
+    words = np.arange(NUMBERS + 1, dtype="<u2") + np.uint16(65_000)
+    node.gives(StreamId("codeword", 5, 0), words)
+    assert [each.size_bytes for each in node.events(Codeword)] == [2 * (NUMBERS + 1)]
+    assert np.array_equal(desk.post.take(node.device, 5, 0), words)
+    desk.post.send(Survivors(node.device, 5, b"agree"))
+    assert Survivors(node.device, 5, b"agree") in node.next().commands
+
+
+@pytest.mark.parametrize("words", [np.zeros(NUMBERS + 1, "<u4"), np.zeros(NUMBERS, "<u2")])
+def test_words_of_another_ring_or_number_are_refused(desk, words) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device))
+    desk.post.send(Reveal(node.device, 5, 0, "masked", None, ring=Ring(NUMBERS + 1, 16)))
+    node.next()
+    node.gives(StreamId("codeword", 5, 0), words)
+    (failed,) = node.events(Failed)
+    assert "saw" in failed.reason
+
+
+def test_a_letter_that_an_institution_refuses_is_told(desk) -> None:
+    node = desk.node()
+    desk.post.send(Open(node.device, 4, b"open"))
+    node.next()
+    node.says(Failed(0.0, "x", 4, "compare the files"))
+    (failed,) = node.events(Failed)
+    assert failed.reason == "compare the files"
+
+
+def test_letters_of_a_closed_round_are_not_sent(desk) -> None:
+    node = desk.node()
+    desk.post.send(work(node.device, order=()))
+    desk.post.send(Survivors(node.device, 5, b"agree"))
+    desk.post.send(Close(node.device, 5, "burnt", False))
+    assert node.next() is None
