@@ -45,6 +45,7 @@ CLIP: Final = 1.0
 USUAL_NUMBERS: Final = Quantiser(CLIP, 20, 32, W_MAX)
 NARROW: Final = Quantiser(CLIP, 8, 16, W_MAX), Quantiser(CLIP, 4, 8, W_MAX)
 NARROW_CELL: Final = (10, 10**6)
+MOVED: Final = 3 * 10**8  # numbers that all repeats of a cell move, about
 MASKS: Final = 10  # expanded at once for the rate of one
 
 
@@ -60,7 +61,7 @@ class Size:
     deployed_rounds: int = 0
 
 
-USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 3, 7, 10**7, deployed_rounds=15)
+USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7, deployed_rounds=15)
 LARGE: Final = Size((5, 10, 20, 50), (10**6, 10**7, 10**8), 1, 7, 10**7, deployed_rounds=15)
 QUICK: Final = Size((5, 10), (10**6,), 2, 3, 10**6)
 FLOWERS_LARGEST: Final = 5 * 10**8  # n d beyond which Flower's part takes minutes and gigabytes: left out
@@ -107,7 +108,7 @@ class Cell:
 
     def repeats(self, size: Size) -> int:
         """Return how often it is measured: small cells oftener."""
-        return max(size.least, min(size.most, 10**8 // (self.institutions * self.numbers)))
+        return max(size.least, min(size.most, MOVED // (self.institutions * self.numbers)))
 
     def row(self, what: str, **measured: Value) -> dict[str, Value]:
         """Return a row of the report."""

@@ -76,5 +76,5 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
 
 
 @pytest.fixture(scope="session")
-def contract_wait() -> Callable[[Callable[[], object]], float]:
-    return Federation.eventually
+def contract_wait() -> Callable[[Callable[[], object]], None]:
+    return eventually
