@@ -1,25 +1,29 @@
 """One round: events in, commands out. Three tables at the end of this file say what reacts to what.
 
-A round goes from one common model to the next decision. The data is cut in chunks; every chunk is held by
-several devices, so that what a slow or dead one has not finished, another has.
+A round goes from one common model to the next decision. The data is cut in chunks; where data
+may be shared, every chunk is held by several devices: what a slow or dead one has not finished, another has.
 
     WORKING      Devices train to `target` steps since the last common model, and report. Once enough have,
-                 the gate says whether the round is worth an exchange. If it is, the round may wait for more.
+                 the *gate* says, once, whether what was learned is worth an exchange. If it is, the round may
+                 wait for more.
       coded        A device trains its chunks one by one; a finished chunk is a *copy*. As copies come in,
                    others are told to skip that chunk, or which to take next. Enough is one copy of every
                    chunk that can be had; an exchange waits for `aim` copies of each.
       local        A device trains one model on all of its chunks. Enough is a quorum of devices; an
                    exchange waits for those that are nearly done.
     COLLECTING   What there is is fixed, and asked for.
-      coded        At least b copies of every chunk let each device send 1/b of a model. Each mixes its
-                   finished chunks into one such *codeword*, so that a weighted sum of codewords is the sum
-                   over all chunks. A codeword that is lost is made good by other holders of its chunks.
+      coded        `blocks` copies of every chunk (as many as were aimed for) let each device send 1/blocks of
+                   a model. Each mixes its finished chunks into one such *codeword*, so that a weighted sum of
+                   codewords is the sum over all chunks. A codeword that is lost is made good by other holders
+                   of its chunks, who may have to train on them first.
+                   Where all devices hear nothing between their messages, what they will have finished is
+                   foreseen: a device that did sends its codeword *ahead*, unasked. It counts if all did.
       local        Each device sends its update, whatever its steps; one that is lost is left out.
       masked       Either kind of work between institutions: each sends its update under masks.
     AGREEING     Masked: whose vectors are in the sum is fixed, and they sign that.
     UNMASKING    Masked: enough have signed; they give their shares of what is left of the masks.
-    CLOSED       synced       coded: the sum over all chunks is exact, up to rounding; local: a mean over
-                              every chunk
+    CLOSED       synced       coded: the sum over all chunks is exact, up to the rounding of numbers on their
+                              way; local: a mean over every chunk
                  approximate  some chunks are missing; which, and how much it matters, is said
                  skipped      not worth an exchange: devices carry on from where they are
                  empty        nothing of what was finished could be had
@@ -33,9 +37,11 @@ with,
 
 Device j's codeword is the inner sum over its chunks; each (j, c) is a *term*. A repair is a part of j's
 column that somebody else sends (attempt 1 and up; attempt 0 is a device's own codeword). What must always
-hold: no term enters the sum twice, and in a synced round each has entered once; a copy on a lost device
-counts no more until the device is back and tells it again; a loss after `Add` changes nothing; what does
-not belong here is refused with a reason, and counted where it is a device of this plan; it always ends.
+hold: no term enters the sum twice, and in a synced round each has entered once (once others are asked for
+its repair, a codeword is refused for good); a copy on a lost device counts no more until the device is back
+and tells it again; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed
+when they are opened); what does not belong here is refused with a reason, and counted where it is a device
+of this plan; what was sent ahead in vain is only forgotten; it always ends.
 
 Two devices, chunks 0 and 1 on both, blocks = 2, coded:
 
@@ -85,12 +91,15 @@ from fedgc.messages import (
     Shares,
     Signed,
     Stop,
+    Take,
     Tick,
 )
 from fedgc.plan import Plan
 from fedgc.tally import Tally
 
 __all__ = ["Assignment", "Round", "State", "WORKING", "COLLECTING", "UNMASKING"]
+
+PATIENCE: Final = 3  # times that what is lost while collecting may be asked of others, one after another
 
 
 class State(Enum):
@@ -248,7 +257,7 @@ class Round:
         """Fix what there is, and ask for the vectors that are needed."""
         limit_s = self.plan.upload_deadline_s
         collected = self.effort.collect()
-        self._exchange = Exchange(collected, now + (1 + len(self.plan.devices)) * limit_s)
+        self._exchange = Exchange(collected, now + limit_s + PATIENCE * max(limit_s, self._roll.limit_s))
         self.working_s = now - self.started_at
         self.next_tick = now + limit_s
         added = [collected.accept(worker, 0) for worker in self.effort.came]
@@ -307,12 +316,13 @@ class Round:
         """Have made good what can be, and close once nothing is awaited."""
         asked = self.effort.mend()
         if asked:
-            self._extend(exchange, now)
+            self._extend(exchange, now, trains=any(isinstance(each, Take) for each in asked))
         return [*asked, *self._close_if_complete(exchange, now)]
 
-    def _extend(self, exchange: Exchange, now: float) -> None:
-        """Who is asked late gets as long as the others had, but the round must end."""
-        self.next_tick = max(self.next_tick, min(now + self.plan.upload_deadline_s, exchange.until))
+    def _extend(self, exchange: Exchange, now: float, *, trains: bool = False) -> None:
+        """Who is asked late gets as long as the others had, to train as to send, but the round must end."""
+        limit_s = self.plan.upload_deadline_s + (self._roll.limit_s if trains else 0.0)
+        self.next_tick = max(self.next_tick, min(now + limit_s, exchange.until))
 
     def _close_if_complete(self, exchange: Exchange, now: float) -> list[Command]:
         """Close once nothing is awaited any more."""
@@ -407,11 +417,11 @@ class Round:
         """Let everybody go; what they keep may be forgotten unless the next round goes on from it."""
         if self._exchange is None:
             self.working_s = now - self.started_at
-        else:
+        elif outcome in ("synced", "approximate"):
             for worker, count in self._exchange.sum.counted.items():
                 self.tally.counted[worker] = count
         self.outcome, self.closed_at = outcome, now
-        frees = outcome not in ("skipped", "empty", "burnt")
+        frees = outcome in ("synced", "approximate")
         devices, number = self.plan.devices, self.assignment.number
         return [Close(devices[w], number, outcome, frees) for w in self.effort.live]
 
