@@ -49,7 +49,6 @@ ENV PATH=/opt/fedgc/bin:/usr/bin:/bin \
     FEDGC_KEYRING=/keyring
 USER 10001:10001
 WORKDIR /state
-VOLUME ["/state"]
 HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 CMD ["fedgc", "deploy", "health", "server"]
 ENTRYPOINT ["fedgc"]
 CMD ["deploy", "server"]
