@@ -64,6 +64,7 @@ def test_the_script_trains_by_itself_before_and_after(without: str, tmp_path: Pa
 
 
 @pytest.mark.contract
+@pytest.mark.slow  # starts federations one after the other: minutes
 @pytest.mark.timeout(1800)
 def test_its_commands_run_one_after_the_other(tmp_path: Path):
     """All but the first two, which set up and test this checkout itself."""
