@@ -161,12 +161,40 @@ def _placed(
     if not movable:
         held = [[index[number] for number in fleet.holds[device]] for device in devices]
         return adopt(held, len(chunks)), "placed where the data lies"
+    speeds = [1 / seconds for seconds in step_s]
+    if config.secrecy == "masked":  # a copy would weigh twice in the sum
+        placement = place(len(chunks), _none_without(len(chunks), speeds), 1, seed=config.seed)
+        return placement, "1 copy each, shared out by speed, one chunk to each institution at least"
     asked = UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas)
-    asked = 1 if config.secrecy == "masked" else asked  # a copy would weigh twice in the sum
     replicas = min(asked, len(devices))
     fewer = f" ({asked} asked for)" if replicas < asked else ""
-    placement = place(len(chunks), [1 / seconds for seconds in step_s], replicas, seed=config.seed)
+    placement = place(len(chunks), speeds, replicas, seed=config.seed)
     return placement, f"{replicas} copies each{fewer}, shared out by speed"
+
+
+def _none_without(chunks: int, speeds: Sequence[float]) -> list[float]:
+    """Return each institution's share of the chunks: by speed, but one at least.
+
+    One without a chunk has no vector to send, and with too few vectors a masked sum is burnt.
+
+    >>> _none_without(8, [1.0, 1.0, 0.1])
+    [3.5, 3.5, 1.0]
+    """
+    if chunks < len(speeds):
+        raise BadPlacement(
+            f"plan: saw {chunks} chunks, needed one for each of {len(speeds)} institutions of a masked run"
+        )
+    shares = np.ones(len(speeds))
+    faster = np.arange(len(speeds))  # than to be given one chunk because of that rule alone
+    while faster.size:
+        pull = np.asarray(speeds)[faster]
+        shares[faster] = (chunks - len(speeds) + faster.size) * (pull / pull.sum())
+        slow = shares[faster] < 1.0
+        if not slow.any():
+            break
+        shares[faster[slow]] = 1.0
+        faster = faster[~slow]
+    return [float(share) for share in shares]
 
 
 def _dealt(devices: int, chunks: int, config: RunConfig) -> tuple[Placement, str]:

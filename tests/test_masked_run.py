@@ -62,14 +62,16 @@ class Fleet:
         self.log, self.rows, self.means, self.unsent = [], [], [], []
         self.away, self.ring, self.finished = set(), None, None
         self.updates, self.weights, self.vectors = {}, {}, {}
+        self.shared = ()  # names of chunks that everybody can load; else each has two of its own
+        self.step_s = dict.fromkeys(self.party.devices, 0.1)
         self.say(Published(0.0, 0, MODEL))
 
     def join(self, *devices):
         for device in devices or self.party.devices:
             self.away.discard(device)
             at = self.party.devices.index(device)
-            holds = tuple(Held(f"chunk {at}-{half}", 1) for half in range(2))
-            self.say(Joined(self.now, device, True, holds))
+            names = self.shared or [f"chunk {at}-{half}" for half in range(2)]
+            self.say(Joined(self.now, device, True, tuple(Held(name, 1) for name in names)))
             self.say(self.party.enrolled(device, self.now))
 
     def lose(self, device):
@@ -110,8 +112,9 @@ class Fleet:
                 return [Report(self.now, command.device, command.round, command.target, 2, 0.5, 0.0, 0.0)]
             case Work() | Continue():
                 device, round_, target = command.device, command.round, command.target
+                seconds = target * self.step_s[device]
                 return [
-                    Progress(self.now, device, round_, c, target, 0.1, 1, 0.0, 0.0) for c in command.order
+                    Progress(self.now, device, round_, c, target, seconds, 1, 0.0, 0.0) for c in command.order
                 ]
             case Reveal(kind="masked"):
                 return [self.codeword(command)]
@@ -184,6 +187,18 @@ def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
         one.check(at, at + 1, one.party.devices)
     assert all(row.loss is None for row in one.rows)
     assert [device.counted > 0 for device in one.rows[0].devices] == [True] * 4
+
+
+def test_slow_institutions_are_in_the_sum_where_chunks_are_shared_out_by_speed(fleet):
+    one = fleet(4, rounds=4)
+    one.shared = tuple(f"chunk {number}" for number in range(4))
+    one.step_s = dict(zip(one.party.devices, (0.1, 0.1, 1.0, 1.0), strict=True))
+    one.join()
+    one.drive()
+    assert one.outcomes() == ["synced"] * 4, [row.reason for row in one.rows]
+    assert one.count(Chose) > 1, "it was planned anew once the speeds were known"
+    for at in range(4):
+        one.check(at, at + 1, one.party.devices)
 
 
 def test_one_large_exchange_and_two_tiny_ones_a_round_and_keys_for_many(fleet):

@@ -1,5 +1,6 @@
 """Plans: the placement fits what the devices hold, copies limit the blocks, and every deadline is finite."""
 
+import itertools
 import math
 
 import pytest
@@ -99,6 +100,27 @@ def test_a_fast_device_holds_more_than_a_slow_one():
     even, uneven = plan(of, replicas=1), plan(of, measured(of, 0.1, 0.3), replicas=1)
     assert even.placement.loads == (6, 6)
     assert uneven.placement.loads == (9, 3)
+
+
+@given(devices=st.integers(1, 6), more=st.integers(0, 30), step_s=speeds_of_all, replicas=st.integers(1, 6))
+@example(devices=4, more=0, step_s=[1.0, 1.0, 3.0, 3.0, 1.0, 1.0], replicas=1)
+def test_in_a_masked_run_every_institution_has_work_and_the_rest_follows_speed(
+    devices, more, step_s, replicas
+):
+    of = everyone(devices, devices + more)
+    made = plan(of, measured(of, *step_s), replicas=replicas, secrecy="masked", federation="all.fed")
+    loads = made.placement.loads
+    assert made.placement.holds.sum(axis=0).tolist() == [1] * (devices + more)
+    assert min(loads) >= 1
+    pairs = sorted(zip(step_s, loads, strict=False))
+    for (quick_s, large), (slow_s, small) in itertools.pairwise(pairs):
+        if small > 1:  # those with one chunk alone may have more than speed gives them
+            assert abs(large * quick_s - small * slow_s) <= quick_s + slow_s + 1e-3 * large * quick_s
+
+
+def test_a_masked_run_needs_a_chunk_for_each_institution():
+    with pytest.raises(BadPlacement, match="saw 3 chunks, needed one for each of 4 institutions"):
+        plan(everyone(4, 3), secrecy="masked", federation="all.fed")
 
 
 def test_an_unknown_device_is_taken_for_a_typical_one():
