@@ -152,7 +152,10 @@ class Institutions:
     def collect(self) -> MaskedSum:
         """Ask every institution in the exchange for what it has."""
         plan, number = self._roll.plan, self._roll.assignment.number
-        self.sum = MaskedSum(plan, number, self._drawn.exchange, self._member, self._inner.holds)
+        holds, finished = self._inner.holds, self._roll.tally.finished
+        for worker, amount in holds.items():  # local work says at the end how much there is to be sent
+            finished[worker] = max(finished[worker], amount)
+        self.sum = MaskedSum(plan, number, self._drawn.exchange, self._member, holds)
         self._lacking = {worker: set(self._inner.lacks([worker])) for worker in self.sum.owing}
         return self.sum
 

@@ -418,8 +418,7 @@ class Round:
         if self._exchange is None:
             self.working_s = now - self.started_at
         elif outcome in ("synced", "approximate"):
-            for worker, count in self._exchange.sum.counted.items():
-                self.tally.counted[worker] = count
+            self.tally.count(self._exchange.sum.counted)
         self.outcome, self.closed_at = outcome, now
         frees = outcome in ("synced", "approximate")
         devices, number = self.plan.devices, self.assignment.number

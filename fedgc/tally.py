@@ -3,6 +3,7 @@
 May import: nothing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 
@@ -29,3 +30,9 @@ class Tally:
         return cls(
             zeros[:], zeros[:], zeros[:], zeros[:], [0.0] * workers, [[] for _ in zeros], [""] * workers
         )
+
+    def count(self, counted: Mapping[int, int]) -> None:
+        """Take note of what is in the sum; that was finished, also where nobody was told so."""
+        for worker, count in counted.items():
+            self.counted[worker] = count
+            self.finished[worker] = max(self.finished[worker], count)

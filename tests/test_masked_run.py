@@ -187,6 +187,31 @@ def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
         one.check(at, at + 1, one.party.devices)
     assert all(row.loss is None for row in one.rows)
     assert [device.counted > 0 for device in one.rows[0].devices] == [True] * 4
+    assert [row.discarded for row in one.rows] == [0] * 3
+
+
+def test_local_work_that_was_never_told_counts_as_done_once_its_vector_is_in_the_sum(fleet):
+    one = fleet(4, work="local", gate="every", rounds=1)
+    one.join()
+    slow = one.party.devices[0]
+    one.drive(lambda f: any(isinstance(each, Work) and each.device == slow for each in f.unsent))
+    one.unsent = [each for each in one.unsent if each.device != slow or not isinstance(each, Work)]
+    one.drive()
+    row = one.rows[0]
+    one.check(0, 1, one.party.devices)
+    assert (row.devices[0].finished, row.devices[0].steps) == (1, 0)
+    assert all(device.counted == device.finished for device in row.devices)
+    assert row.discarded == 0
+
+
+def test_local_work_of_one_that_is_lost_while_vectors_come_is_discarded(fleet):
+    one = fleet(4, work="local", gate="every", rounds=1)
+    one.join()
+    first = one.party.devices[0]
+    one.drive(lambda f: any(isinstance(each, Reveal) and each.device == first for each in f.unsent))
+    one.lose(first)
+    one.drive()
+    assert one.rows[0].discarded == one.config.round_steps
 
 
 def test_slow_institutions_are_in_the_sum_where_chunks_are_shared_out_by_speed(fleet):
