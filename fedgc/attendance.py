@@ -255,6 +255,15 @@ class Attendance:
         """Nobody has what another would have sent."""
         return []
 
+    def hurry(self, now: float) -> list[Command]:  # noqa: ARG002
+        """Nobody has what another would have sent."""
+        return []
+
+    @property
+    def hurry_at(self) -> float:
+        """So there is nothing to ask at any time."""
+        return math.inf
+
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return the chunks on which no device in the mean has trained; what that does, nobody can tell."""
         return self.lacks(self.sum.counted if self.sum else ()), None

@@ -34,10 +34,11 @@ from fedgc.codes import (
     shapes,
     worth_waiting,
 )
-from fedgc.collect import CodedSum
+from fedgc.collect import CodedSum, Costs
 from fedgc.copies import Copies, Copy, Verdict
 from fedgc.effort import Roll
 from fedgc.gate import Reports
+from fedgc.lateness import Lateness
 from fedgc.ledger import Ledger
 from fedgc.messages import (
     Codeword,
@@ -89,6 +90,12 @@ class ChunkWork:
         self._alone_c = plan.alone_c
         orders = orders_for_round(plan.placement, roll.assignment.order_seed)
         self._orders = self._with_those_who_carry_on(orders)
+        self._lateness = Lateness()
+        self._late: set[int] = set()  # devices that kept others waiting
+        self._hurry_at = math.inf
+        self._overdue = False  # whether somebody is late still
+        self._asked_anew = True  # whether it is not noted yet when something was asked for
+        self._counted = 0  # vectors that have come, as far as that is noted
         self._told: set[tuple[int, int]] = set()  # copies that the tally knows, also of devices lost since
 
     def _with_those_who_carry_on(self, orders: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
@@ -249,6 +256,11 @@ class ChunkWork:
         """Time alone changes nothing."""
         return math.inf
 
+    @property
+    def hurry_at(self) -> float:
+        """When the next vector will be late."""
+        return self._hurry_at
+
     def _waiting_pays(self) -> bool:
         """Whether one more copy of each chunk saves more upload time than it costs to wait for."""
         ledger, plan = self._ledger, self.roll.plan
@@ -354,6 +366,9 @@ class ChunkWork:
         if worker is None or self.sum is None:
             return []
         given = self.give([event])
+        self._lateness.again(worker)
+        self._late.discard(worker)
+        self._asked_anew = True
         kept_c = np.isin(np.arange(len(self.roll.plan.chunks)), self._kept(event))
         return [*given, *self.sum.ask_again(worker, kept_c)]
 
@@ -371,9 +386,76 @@ class ChunkWork:
         if self.sum is None:
             return []
         ledger = self._ledger
-        repairs, takes = self.sum.mend(ledger.counting_wc, ledger.askable_wc, ledger.coming())
+        fit_wc = self._without_the_late()
+        repairs, takes = self.sum.mend(
+            ledger.counting_wc & fit_wc, ledger.askable_wc & fit_wc, ledger.coming(), self._costs()
+        )
+        self._asked_anew |= bool(repairs)
         self.roll.tally.repairs += len(repairs)
         return [*repairs, *(self._take(*each) for each in takes)]
+
+    def hurry(self, now: float) -> list[Command]:
+        """Have others finish what late vectors are made of, then send it; whoever is first counts."""
+        if self.sum is None:
+            return []
+        lateness = self._lateness
+        lateness.asked(self.sum.owed if self._asked_anew else (), now)
+        usual_known = [lateness.came(worker, now) for worker, _ in self.sum.added[self._counted :]]
+        changed = self._asked_anew or any(usual_known)
+        self._counted, self._asked_anew = len(self.sum.added), False
+        commands: list[Command] = []
+        if self._overdue or changed or now >= self._hurry_at:
+            late = lateness.late(self.sum.owed, now)
+            commands = self._stand_in(late) if late else []
+            lateness.asked(self.sum.owed, now)
+            self._overdue, self._asked_anew = bool(late), False
+            self._hurry_at = lateness.next_s(self.sum.owed, now)
+        return commands
+
+    def _stand_in(self, late: Sequence[tuple[int, int]]) -> list[Command]:
+        """Let others send what is late where all of it is finished elsewhere, else have it finished there."""
+        if self.sum is None:
+            return []
+        commands: list[Command] = []
+        self._late |= {worker for worker, _ in late}
+        on_time_w1 = self._on_time_w1
+        done_c = np.logical_or.reduce(self._ledger.counting_wc & on_time_w1, axis=0)
+        able_wc = self._ledger.askable_wc & on_time_w1
+        for key in late:
+            lacking = [c for c in self.sum.owed[key].terms.chunks if not done_c[c]]
+            if not lacking:
+                self.sum.doubt(key)
+            elif able_wc[:, lacking].any(axis=0).all():
+                takes = self.sum.ask_for(lacking, able_wc, self._costs())
+                commands += [self._take(*each) for each in takes]
+        return [*commands, *self.mend()]
+
+    @property
+    def _possible_wc(self) -> NDArray[np.bool_]:
+        """The copies that are there or can be had by asking."""
+        possible_wc: NDArray[np.bool_] = self._ledger.counting_wc | self._ledger.askable_wc
+        return possible_wc
+
+    @property
+    def _on_time_w1(self) -> NDArray[np.bool_]:
+        """Who has kept nobody waiting, as a column."""
+        on_time_w1: NDArray[np.bool_] = np.ones((len(self.roll.plan.devices), 1), dtype=np.bool_)
+        on_time_w1[list(self._late)] = False
+        return on_time_w1
+
+    def _without_the_late(self) -> NDArray[np.bool_]:
+        """Return whose copies to ask for: not of those who were late, unless nobody else has the chunk."""
+        on_time_w1 = self._on_time_w1
+        others_c = np.logical_or.reduce(self._possible_wc & on_time_w1, axis=0)
+        asked_wc: NDArray[np.bool_] = on_time_w1 | ~others_c
+        return asked_wc
+
+    def _costs(self) -> Costs:
+        """What help costs: a link is as quick as it was just now, else as it is known to be."""
+        plan, seen = self.roll.plan, self._lateness.sent_s
+        usual_s = max(plan.upload_s)
+        upload_s = [seen.get(w, known or usual_s) for w, known in enumerate(plan.upload_s)]
+        return Costs([self.roll.assignment.target * each for each in plan.step_s], upload_s)
 
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return what the sum lacks, and how far off that leaves it."""

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from fedgc import messages
 from fedgc.codes import Coefficients, Solution, Wire, repair
-from fedgc.messages import Add, Mix, Repair, Reveal
+from fedgc.messages import Add, Mix, Refuse, Repair, Reveal
 from fedgc.plan import Plan
 
 Bool = NDArray[np.bool_]
@@ -37,6 +37,19 @@ class Part:
     terms: Coefficients
 
 
+@dataclass(frozen=True, slots=True)
+class Costs:
+    """What it costs each worker to finish one more chunk, and to send a codeword, in seconds."""
+
+    chunk_s: Sequence[float]
+    upload_s: Sequence[float]
+
+    @classmethod
+    def even(cls, workers: int) -> "Costs":
+        """Return the costs where nothing is known: who has least to do is asked."""
+        return cls((1.0,) * workers, (0.0,) * workers)
+
+
 class CodedSum:
     """Every (column, chunk) term of one solution, and where it is; `wire` is how its numbers travel."""
 
@@ -48,6 +61,8 @@ class CodedSum:
         self._attempt = 0
         self._owed = {(w, 0): Part(w, solution.coefficients(w)) for w in sorted(solution.needed)}
         self._open: dict[int, Coefficients] = {}
+        self._doubted: dict[int, Part] = {}  # codewords that are late: they count if they are first
+        self._overtaken: set[tuple[int, int]] = set()  # vectors that nobody waits for any more
         self._asked: set[tuple[int, int]] = set()
         self.added: list[tuple[int, Part]] = []  # (who sent it, what it was)
         self.missing: list[tuple[int, int]] = []  # (column, chunk) terms that nobody can send
@@ -61,6 +76,11 @@ class CodedSum:
     def owing(self) -> tuple[int, ...]:
         """Workers that still owe a vector."""
         return tuple(dict.fromkeys(worker for worker, _ in self._owed))
+
+    @property
+    def owed(self) -> Mapping[tuple[int, int], Part]:
+        """What is awaited, by worker and attempt."""
+        return self._owed
 
     @property
     def counted(self) -> Mapping[int, int]:
@@ -77,17 +97,32 @@ class CodedSum:
         """Return the first request to every worker whose codeword is needed."""
         return tuple(self._reveal(worker, part) for (worker, _), part in self._owed.items())
 
-    def accept(self, worker: int, attempt: int) -> Add | str:
+    def accept(self, worker: int, attempt: int) -> Add | Refuse | str:
         """Take the vector into the sum; a second one, or one that repairs stand in for, is refused."""
         part = self._owed.pop((worker, attempt), None)
+        if part is None and attempt == 0:
+            part = self._after_all(worker)
+        if part is None and (worker, attempt) in self._overtaken:
+            return Refuse(self._plan.devices[worker], self._number, "others were quicker")
         if part is None:
             return f"codeword of attempt {attempt} is not owed: in the sum, repaired, or never asked for"
+        self._overtaken.discard((worker, attempt))
         self.added.append((worker, part))
         weights = tuple(map(float, self._solution.column(part.column)))
         return Add(self._plan.devices[worker], self._number, attempt, weights)
 
+    def doubt(self, key: tuple[int, int]) -> None:
+        """Open what is late. A codeword counts all the same if it comes before any part of what stands in."""
+        part = self._owed[key]
+        self._reopen([key])
+        self._overtaken.add(key)
+        if key == (part.column, 0):
+            self._doubted[part.column] = part
+
     def lost(self, worker: int) -> None:
         """Open every term that this worker owed; from now on its vectors are refused."""
+        self._doubted.pop(worker, None)
+        self._overtaken = {key for key in self._overtaken if key[0] != worker}
         self._asked = {each for each in self._asked if each[0] != worker}
         self._reopen([key for key in self._owed if key[0] == worker])
 
@@ -95,33 +130,48 @@ class CodedSum:
         """Return once more the requests of what a worker can still send, and open what it cannot."""
         self._asked = {each for each in self._asked if each[0] != worker}
         mine = [key for key in self._owed if key[0] == worker]
+        doubted = self._doubted.get(worker)
+        if doubted and not kept_c[list(doubted.terms.chunks)].all():
+            del self._doubted[worker]
         able = [key for key in mine if kept_c[list(self._owed[key].terms.chunks)].all()]
         self._reopen([key for key in mine if key not in able])
         return tuple(self._request(key) for key in able)
 
     def mend(
-        self, done_wc: Bool, able_wc: Bool, coming: Set[int] = frozenset()
+        self,
+        done_wc: Bool,
+        able_wc: Bool,
+        coming: Set[int] = frozenset(),
+        costs: Costs | None = None,
     ) -> tuple[tuple[Repair, ...], tuple[tuple[int, int], ...]]:
         """Return repairs for the open terms, and the (worker, chunk) that must be finished for the rest.
 
         `able_wc` are the copies that can be asked for, `coming` chunks are on their way unasked. A term that
-        can come in neither way goes to `missing`.
+        can come in neither way goes to `missing`. Among those who can help, who costs least is asked.
         """
+        costs = costs or Costs.even(len(done_wc))
         repairs: list[Repair] = []
         takes: list[tuple[int, int]] = []
         for column, terms in list(self._open.items()):
-            shared = repair(column, terms, done_wc)
+            shared = repair(column, terms, done_wc, cost=costs.upload_s)
             repairs += [self._ask(part.helper, Part(column, part.coefficients)) for part in shared.parts]
             waiting = [
                 at
                 for at, c in enumerate(shared.missing.chunks)
-                if (self._can_come(c, able_wc, takes) or c in coming)
+                if (self._can_come(c, able_wc, takes, costs) or c in coming)
             ]
             self.missing += [(column, c) for at, c in enumerate(shared.missing.chunks) if at not in waiting]
             self._open[column] = _choose(shared.missing, waiting)
             if not waiting:
                 del self._open[column]
         return tuple(repairs), tuple(takes)
+
+    def ask_for(self, chunks: Sequence[int], able_wc: Bool, costs: Costs) -> list[tuple[int, int]]:
+        """Return who is to finish which of these chunks, where nobody was asked before."""
+        takes: list[tuple[int, int]] = []
+        for chunk in chunks:
+            self._can_come(chunk, able_wc, takes, costs)
+        return takes
 
     def give_up(self) -> None:
         """Nothing more will come: what is open or owed is missing."""
@@ -140,14 +190,25 @@ class CodedSum:
 
     # ---- small print
 
-    def _can_come(self, chunk: int, able_wc: Bool, takes: list[tuple[int, int]]) -> bool:
+    def _after_all(self, worker: int) -> Part | None:
+        """Return the codeword that was doubted, if nothing of its column is in the sum or missing."""
+        part = self._doubted.pop(worker, None)
+        used = {part.column for _, part in self.added} | {column for column, _ in self.missing}
+        if part is None or worker in used:
+            return None
+        self._overtaken |= {key for key, each in self._owed.items() if each.column == worker}
+        self._owed = {key: each for key, each in self._owed.items() if each.column != worker}
+        self._open.pop(worker, None)
+        return part
+
+    def _can_come(self, chunk: int, able_wc: Bool, takes: list[tuple[int, int]], costs: Costs) -> bool:
         """Whether a worker can still finish this chunk; the first time, choose one and ask it to."""
         able: list[int] = np.flatnonzero(able_wc[:, chunk]).tolist()
         if not able:
             return False
         if not any((worker, chunk) in self._asked for worker in able):
-            burden = [sum(1 for worker, _ in self._asked if worker == candidate) for candidate in able]
-            chosen = able[int(np.argmin(burden))]
+            burden = Counter(worker for worker, _ in self._asked)
+            chosen = min(able, key=lambda w: (1 + burden[w]) * costs.chunk_s[w] + costs.upload_s[w])
             self._asked.add((chosen, chunk))
             takes.append((chosen, chunk))
         return True

@@ -88,8 +88,8 @@ class Collected(Protocol):
     def needed(self) -> Sequence[Command]:
         """Return who is to send what."""
 
-    def accept(self, worker: int, attempt: int) -> Add | str:
-        """Take this vector into the sum, or return why not."""
+    def accept(self, worker: int, attempt: int) -> Add | Refuse | str:
+        """Take this vector into the sum, refuse what is not wanted any more, or return what is wrong."""
 
     def lost(self, worker: int) -> None:
         """What this worker owed will not come."""
@@ -226,6 +226,13 @@ class Effort(Protocol):
 
     def mend(self) -> list[Command]:
         """Ask others for what nobody will send any more; nothing where that cannot be had."""
+
+    def hurry(self, now: float) -> list[Command]:
+        """Ask others for what takes much longer than usual, where they can give it."""
+
+    @property
+    def hurry_at(self) -> float:
+        """When `hurry` may have more to ask although nothing happens."""
 
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return the numbers of the chunks that the sum lacks, and the error that this causes, if known."""

@@ -11,6 +11,7 @@ Who works on what, when there is enough, whether more is worth waiting for: all 
 May import: masked, effort, keying, gate, messages.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
@@ -183,6 +184,15 @@ class Institutions:
     def mend(self) -> list[Command]:
         """Nobody has what another would have sent."""
         return []
+
+    def hurry(self, now: float) -> list[Command]:  # noqa: ARG002
+        """Nobody has what another would have sent."""
+        return []
+
+    @property
+    def hurry_at(self) -> float:
+        """So there is nothing to ask at any time."""
+        return math.inf
 
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return the chunks that are in no vector of the sum; what that does, nobody can tell."""

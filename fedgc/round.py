@@ -15,7 +15,8 @@ may be shared, every chunk is held by several devices: what a slow or dead one h
       coded        `blocks` copies of every chunk (as many as were aimed for) let each device send 1/blocks of
                    a model. Each mixes its finished chunks into one such *codeword*, so that a weighted sum of
                    codewords is the sum over all chunks. A codeword that is lost is made good by other holders
-                   of its chunks, who may have to train on them first.
+                   of its chunks, who may have to train on them first. One that takes much longer than most
+                   did is asked of them too: the first counts.
                    Where all devices hear nothing between their messages, what they will have finished is
                    foreseen: a device that did sends its codeword *ahead*, unasked. It counts if all did.
       local        Each device sends its update, whatever its steps; one that is lost is left out.
@@ -37,8 +38,8 @@ with,
 
 Device j's codeword is the inner sum over its chunks; each (j, c) is a *term*. A repair is a part of j's
 column that somebody else sends (attempt 1 and up; attempt 0 is a device's own codeword). What must always
-hold: no term enters the sum twice, and in a synced round each has entered once (once others are asked for
-its repair, a codeword is refused for good); a copy on a lost device counts no more until the device is back
+hold: no term enters the sum twice, and in a synced round each has entered once (once part of
+its repair is in, a codeword is refused for good); a copy on a lost device counts no more until the device is back
 and tells it again; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed
 when they are opened); what does not belong here is refused with a reason, and counted where it is a device
 of this plan; what was sent ahead in vain is only forgotten; it always ends.
@@ -87,6 +88,7 @@ from fedgc.messages import (
     Lost,
     Outcome,
     Progress,
+    Refuse,
     Report,
     Shares,
     Signed,
@@ -144,6 +146,7 @@ class Round:
         self._exchange: Exchange | None = None
         self._roll = Roll(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
         self._deadline = 0.0  # of the working phase
+        self._upload_until = 0.0  # when whoever owes a vector is waited for no longer
         self._masked: MaskedSum | None = None  # once all its vectors are in
         inner: Effort = ChunkWork(self._roll) if plan.work == "coded" else Attendance(self._roll)
         self.effort: Effort = inner if drawn is None else Institutions(inner, self._roll, drawn)
@@ -259,7 +262,7 @@ class Round:
         collected = self.effort.collect()
         self._exchange = Exchange(collected, now + limit_s + PATIENCE * max(limit_s, self._roll.limit_s))
         self.working_s = now - self.started_at
-        self.next_tick = now + limit_s
+        self._upload_until = now + limit_s
         added = [collected.accept(worker, 0) for worker in self.effort.came]
         asked = [each for each in (*added, *collected.needed()) if not isinstance(each, str)]
         return [*asked, *self._close_if_complete(self._exchange, now)]
@@ -275,6 +278,8 @@ class Round:
         answer = exchange.sum.accept(worker, event.attempt)
         if isinstance(answer, str):
             return self._refuse(event, answer)
+        if isinstance(answer, Refuse):
+            return [answer]  # no fault of the device's
         return [answer, *self._close_if_complete(exchange, event.now)]
 
     def _returned(self, exchange: Exchange, event: Joined) -> list[Command]:
@@ -301,7 +306,9 @@ class Round:
         return [*self.effort.heard_late(event), *self._mend(exchange, event.now)]
 
     def _upload_deadline(self, exchange: Exchange, event: Tick) -> list[Command]:
-        """Whoever still owes a vector is not waited for any longer; at the very end nobody is."""
+        """See who is late. At the deadline whoever owes is waited for no longer, at the very end nobody."""
+        if event.now < self._upload_until:
+            return self._close_if_complete(exchange, event.now)
         late = exchange.sum.owing
         for worker in late:
             self.tally.failure[worker] = "upload too slow"
@@ -309,7 +316,7 @@ class Round:
             exchange.sum.lost(worker)
         if not late or event.now >= exchange.until:  # only open terms are left, or no time is
             exchange.sum.give_up()
-        self.next_tick = min(event.now + self.plan.upload_deadline_s, exchange.until)
+        self._upload_until = min(event.now + self.plan.upload_deadline_s, exchange.until)
         return self._mend(exchange, event.now)
 
     def _mend(self, exchange: Exchange, now: float) -> list[Command]:
@@ -322,12 +329,16 @@ class Round:
     def _extend(self, exchange: Exchange, now: float, *, trains: bool = False) -> None:
         """Who is asked late gets as long as the others had, to train as to send, but the round must end."""
         limit_s = self.plan.upload_deadline_s + (self._roll.limit_s if trains else 0.0)
-        self.next_tick = max(self.next_tick, min(now + limit_s, exchange.until))
+        self._upload_until = max(self._upload_until, min(now + limit_s, exchange.until))
 
     def _close_if_complete(self, exchange: Exchange, now: float) -> list[Command]:
-        """Close once nothing is awaited any more."""
+        """Close once nothing is awaited any more; until then, see who is late."""
         if not exchange.sum.complete:
-            return []
+            hurried = self.effort.hurry(now)
+            if hurried:
+                self._extend(exchange, now, trains=any(isinstance(each, Take) for each in hurried))
+            self.next_tick = min(self._upload_until, self.effort.hurry_at)
+            return hurried
         if isinstance(exchange.sum, MaskedSum):
             return self._agree(exchange.sum, now)
         if not exchange.sum.counted:
@@ -468,7 +479,7 @@ COLLECTING: Final[Mapping[type, Callable[[Round, Exchange, Any], list[Command]]]
         Failed: Round._failed_late,  # the same for what it cannot give
         Progress: Round._reported_late,  # coded: a repair may have waited for it
         Report: Round._reported_late,  # local: so many steps does its update have
-        Tick: Round._upload_deadline,  # what is owed is repaired or left out, what is open given up
+        Tick: Round._upload_deadline,  # others stand in for the late; at the deadline nobody is waited for
         Stop: Round._stopped_late,
     }
 )

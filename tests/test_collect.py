@@ -12,7 +12,7 @@ from fedgc.codes import FrameCode, encode
 from fedgc.collect import CodedSum
 from fedgc.config import RunConfig
 from fedgc.history import Speeds
-from fedgc.messages import Add, Repair, Reveal
+from fedgc.messages import Add, Refuse, Repair, Reveal
 from fedgc.plan import Chunk, Fleet, Plan, make_plan
 
 SIZE = 7  # divisible by no number of blocks but one
@@ -93,6 +93,8 @@ class Places(RuleBasedStateMachine):
         self.missing: set[Term] = set()
         self.told: set[tuple[int, int]] = set()
         self.taken: list[tuple[int, int]] = []
+        self.doubted: dict[int, set[Term]] = {}
+        self.overtaken: set[tuple[int, int]] = set()
         for request in self.sum.needed():
             assert isinstance(request, Reveal)
             assert request.attempt == 0
@@ -118,13 +120,45 @@ class Places(RuleBasedStateMachine):
     @rule(data=st.data(), attempt=st.integers(0, 9))
     def a_codeword_comes_that_nobody_waits_for(self, data: st.DataObject, attempt: int) -> None:
         key = data.draw(st.sampled_from([*self.taken, (self.worker(data), attempt)]))
-        if key not in self.owed:
+        if key not in self.owed and key not in self.overtaken:
             assert f"attempt {key[1]} is not owed" in str(self.sum.accept(*key))
+
+    @precondition(lambda self: self.owed)
+    @rule(data=st.data())
+    def a_codeword_is_late(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.owed)))
+        self.sum.doubt(key)
+        if key[1] == 0:
+            self.doubted[key[0]] = self.owed[key]
+        self.open |= self.owed.pop(key)
+        self.overtaken.add(key)
+
+    @precondition(lambda self: self.overtaken)
+    @rule(data=st.data())
+    def a_late_codeword_comes_after_all(self, data: st.DataObject) -> None:
+        key = data.draw(st.sampled_from(sorted(self.overtaken)))
+        column = key[0]
+        whole = self.doubted.pop(column, None) if key[1] == 0 else None
+        answer = self.sum.accept(*key)
+        if whole is None or any(j == column for j, _ in self.added | self.missing):
+            assert isinstance(answer, Refuse), "something of its column is in the sum, so it is too late"
+            return
+        assert isinstance(answer, Add)
+        self.driver.add(key, answer)
+        self.added |= whole
+        self.open -= whole
+        standing_in = {other for other, terms in self.owed.items() if terms & whole}
+        self.overtaken |= standing_in
+        self.owed = {other: terms for other, terms in self.owed.items() if other not in standing_in}
+        self.overtaken.discard(key)
+        self.taken.append(key)
 
     @rule(data=st.data(), gone=st.booleans())
     def a_worker_is_lost(self, data: st.DataObject, *, gone: bool) -> None:
         worker = self.worker(data)
         self.sum.lost(worker)
+        self.doubted.pop(worker, None)
+        self.overtaken = {key for key in self.overtaken if key[0] != worker}
         for key in [key for key in self.owed if key[0] == worker]:
             self.open |= self.owed.pop(key)
         self.told = {each for each in self.told if each[0] != worker}
@@ -139,6 +173,8 @@ class Places(RuleBasedStateMachine):
         self.done[worker] &= kept
         self.told = {each for each in self.told if each[0] != worker}
         again = [self.driver.asked(request) for request in self.sum.ask_again(worker, kept)]
+        if not all(kept[c] for _, c in self.doubted.get(worker, ())):
+            del self.doubted[worker]
         mine = {key: terms for key, terms in self.owed.items() if key[0] == worker}
         able = {key: terms for key, terms in mine.items() if all(kept[c] for _, c in terms)}
         assert dict(again) == able

@@ -13,6 +13,7 @@ from fedgc.codes import Wire, encode, pack, unpack
 from fedgc.config import RunConfig
 from fedgc.gate import Decision
 from fedgc.history import Speed, Speeds
+from fedgc.lateness import PATIENCE
 from fedgc.messages import (
     Add,
     Close,
@@ -681,6 +682,9 @@ def test_an_upload_that_never_ends_is_made_good_by_others():
     finish_working(machine, devices)
     silent = devices.unsent.pop(0)[0]
     send_all(machine, devices)
+    while machine.next_tick < 50.0:
+        devices.obey(machine.handle(Tick(machine.next_tick)))
+    assert machine.state is State.COLLECTING, "it is late, but nobody finishes what it has"
     devices.obey(machine.handle(Tick(machine.next_tick)))
     for name in plan.devices:
         while devices.queue[name] and name != silent:
@@ -688,6 +692,80 @@ def test_an_upload_that_never_ends_is_made_good_by_others():
     send_all(machine, devices, 60.0)
     assert machine.outcome == "synced"
     assert machine.tally.failure[plan.devices.index(silent)] == "upload too slow"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def one_is_late(blocks: int = 1) -> tuple[Round, Devices, str]:
+    """All but the first have sent theirs at 2 s, one second after they were asked."""
+    machine, devices = begun(planned(4, 8, replicas=4, blocks=blocks))
+    finish_working(machine, devices)
+    slow = devices.unsent[0][0]
+    for name, attempt in devices.unsent[1:]:
+        devices.obey(machine.handle(Codeword(2.0, name, 1, attempt)))
+    devices.unsent = devices.unsent[:1]
+    return machine, devices, slow
+
+
+def stand_in(machine: Round, devices: Devices, slow: str) -> None:
+    """Let time pass until somebody is late, and the others finish what they are told to take."""
+    devices.obey(machine.handle(Tick(machine.next_tick)))
+    for name in machine.plan.devices:
+        while name != slow and devices.queue[name]:
+            work(machine, devices, name, machine.next_tick)
+
+
+@pytest.mark.parametrize("blocks", [1, 2, 3])
+def test_others_stand_in_for_an_upload_that_takes_much_longer_than_most_did(blocks: int):
+    machine, devices, slow = one_is_late(blocks)
+    assert machine.next_tick == pytest.approx(1.0 + PATIENCE), "asked at 1 s, and half needed a second"
+    stand_in(machine, devices, slow)
+    repairs = [devices.requests[key] for key in devices.unsent[1:]]
+    assert repairs
+    assert all(isinstance(each, Repair) and each.column == slow != each.device for each in repairs)
+    devices.unsent = devices.unsent[1:]
+    send_all(machine, devices, 4.0)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+    assert machine.tally.failure == [""] * 4
+    assert machine.tally.refused == [0] * 4
+
+
+def test_a_late_codeword_counts_if_it_is_there_before_what_stands_in_for_it():
+    machine, devices, slow = one_is_late()
+    stand_in(machine, devices, slow)
+    late, *repairs = devices.unsent
+    assert repairs
+    devices.unsent = [late]
+    send_all(machine, devices, 4.0)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_a_late_codeword_is_refused_without_blame_once_a_part_of_what_stands_in_is_added():
+    machine, devices, slow = one_is_late()
+    stand_in(machine, devices, slow)
+    late, one, *others = devices.unsent
+    assert others, "what it has was shared out"
+    devices.obey(machine.handle(Codeword(4.0, one[0], 1, one[1])))
+    devices.obey(machine.handle(Codeword(4.0, late[0], 1, late[1])))
+    assert [each.device for each in devices.refused] == [slow]
+    assert machine.tally.refused == [0] * 4
+    devices.unsent = others
+    send_all(machine, devices, 5.0)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+def test_nobody_stands_in_where_nobody_else_can():
+    plan = planned(2, 2, replicas=1, blocks=1)
+    machine, devices = begun(plan)
+    finish_working(machine, devices)
+    quick = devices.unsent.pop()
+    devices.obey(machine.handle(Codeword(2.0, quick[0], 1, quick[1])))
+    while machine.next_tick < 50.0:
+        assert machine.handle(Tick(machine.next_tick)) == ()
+    send_all(machine, devices, 49.0)
+    assert machine.outcome == "synced"
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
 
 
@@ -898,7 +976,10 @@ def test_who_returns_late_has_as_long_to_send_as_the_others_had():
     work(machine, devices, other)
     devices.obey(machine.handle(Codeword(2.0, other, 1, 0)))
     devices.obey(machine.handle(joined(plan, one, 50.0, (Kept(0, 0, TARGET),))))
-    assert machine.next_tick == 100.0
+    while machine.next_tick < 100.0:
+        assert machine.state is State.COLLECTING
+        devices.obey(machine.handle(Tick(machine.next_tick)))
+    assert machine.tally.failure == ["", ""]
 
 
 def test_a_failure_that_was_told_before_changes_nothing():

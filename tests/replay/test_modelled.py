@@ -116,12 +116,22 @@ def test_a_device_that_returns_begins_again_with_nothing():
 
 def test_a_death_while_it_uploads_is_mended_by_another():
     done = replay(machine({"a": {0}, "b": {0}, "c": {1}}),
-                  {"a": Modelled(1.0, upload_s=10.0, dies_s=5.0), "b": Modelled(4.0, upload_s=1.0),
+                  {"a": Modelled(1.0, upload_s=10.0, dies_s=2.5), "b": Modelled(4.0, upload_s=1.0),
                    "c": Modelled(2.0, upload_s=1.0)})  # fmt: skip
-    assert spans(done)["b"] == [(0, 0.0, 1.0, False), (0, 5.0, 8.0, True)], "it goes on from a quarter"
-    assert (done.round.outcome, done.seconds) == ("synced", 9.0)
+    assert spans(done)["b"] == [(0, 0.0, 1.0, False), (0, 2.5, 5.5, True)], "it goes on from a quarter"
+    assert (done.round.outcome, done.seconds) == ("synced", 6.5)
     assert done.uploads == 3
     assert discarded(done) == 1, "what a finished went down with it"
+
+
+def test_an_upload_that_is_late_is_made_good_by_another_though_nobody_died():
+    """c has sent its own 1 s after both were asked at 2 s, so a is late at 3.5 s; b has 3 s left to do."""
+    done = replay(machine({"a": {0}, "b": {0}, "c": {1}}),
+                  {"a": Modelled(1.0, upload_s=10.0), "b": Modelled(4.0, upload_s=1.0),
+                   "c": Modelled(2.0, upload_s=1.0)})  # fmt: skip
+    assert spans(done)["b"] == [(0, 0.0, 1.0, False), (0, 3.5, 6.5, True)]
+    assert (done.round.outcome, done.seconds) == ("synced", 7.5)
+    assert done.uploads == 3
 
 
 def test_a_device_that_kept_its_work_says_so_when_it_returns():

@@ -1,0 +1,70 @@
+"""Who is late: vectors that take longer than most did, so that others had better be asked for the same.
+
+Links are uneven, and one that was quick a round ago may be slow now. Nobody can tell that beforehand; but
+once half of those that were asked have sent theirs, it is known what is usual. Whoever then takes `PATIENCE`
+times as long is late (cf. the backup tasks of MapReduce, Dean and Ghemawat 2004). Where devices take turns
+on one line the last ones seem late although they are not: what stands in for them queues up behind them, and
+whatever is whole first counts.
+
+What is awaited has a key, (worker, attempt). Times are the caller's. May import: nothing.
+"""
+
+import math
+from collections.abc import Collection, Iterable
+from typing import Final
+
+Key = tuple[int, int]
+
+PATIENCE: Final = 1.5
+LEAST_S: Final = 0.5  # a process that pauses is no slow link
+
+
+class Lateness:
+    """Owns when vectors were asked for, and how long those took that came."""
+
+    def __init__(self) -> None:
+        self.sent_s: dict[int, float] = {}  # how long the last vector of a worker took
+        self.patience_s = math.inf  # how long anybody may take: known once half of the first have come
+        self._asked_s: dict[Key, float] = {}
+        self._since_s: dict[int, float] = {}
+        self._to_come = 0  # until half of those asked first have come
+
+    def asked(self, keys: Iterable[Key], now: float) -> None:
+        """Keep in mind that these are awaited from now on, where they are not already.
+
+        >>> lateness = Lateness()
+        >>> lateness.asked([(0, 0), (1, 0), (2, 0)], 0.0)
+        >>> lateness.came(1, 3.0), lateness.came(0, 4.0), lateness.patience_s
+        (False, True, 6.0)
+        >>> lateness.late([(2, 0)], 5.9), lateness.next_s([(2, 0)], 5.9), lateness.late([(2, 0)], 6.0)
+        ((), 6.0, ((2, 0),))
+        """
+        first = not self._since_s
+        for key in keys:
+            if key not in self._asked_s:
+                self._asked_s[key] = self._since_s[key[0]] = now
+        if first:
+            self._to_come = -(-len(self._asked_s) // 2)
+
+    def again(self, worker: int) -> None:
+        """What this worker owes counts as asked for when it is told next: it was away."""
+        self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if key[0] != worker}
+
+    def came(self, worker: int, now: float) -> bool:
+        """One vector of this worker has come; return whether it is known from now on what is usual."""
+        self.sent_s[worker] = now - self._since_s.get(worker, now)
+        self._to_come -= 1
+        if self._to_come == 0:
+            self.patience_s = max(LEAST_S, PATIENCE * self.sent_s[worker])
+        return self._to_come == 0
+
+    def late(self, owed: Collection[Key], now: float) -> tuple[Key, ...]:
+        """Return what has taken too long of what is owed."""
+        return tuple(key for key in owed if self._due_s(key) <= now)
+
+    def next_s(self, owed: Collection[Key], now: float) -> float:
+        """Return when the next one will be late, of those that are not yet."""
+        return min((due_s for due_s in map(self._due_s, owed) if due_s > now), default=math.inf)
+
+    def _due_s(self, key: Key) -> float:
+        return self._asked_s[key] + self.patience_s

@@ -1,0 +1,62 @@
+"""Half of those asked say what is usual; whoever takes half as long again is late, and nobody before."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.lateness import LEAST_S, PATIENCE, Lateness
+
+seconds = st.floats(0.0, 1e4)
+
+
+@given(took_s=st.lists(seconds, min_size=1, max_size=12), now=seconds)
+def test_it_says_what_the_whole_list_of_times_says(took_s: list[float], now: float):
+    lateness = Lateness()
+    owed = {(worker, 0): None for worker in range(len(took_s))}
+    lateness.asked(owed, 0.0)
+    in_order = sorted(range(len(took_s)), key=took_s.__getitem__)
+    came = [worker for worker in in_order if took_s[worker] <= now]
+    known = [lateness.came(worker, took_s[worker]) for worker in came]
+    for worker in came:
+        del owed[worker, 0]
+
+    half = math.ceil(len(took_s) / 2)
+    usual_s = max(LEAST_S, PATIENCE * sorted(took_s)[half - 1]) if len(came) >= half else math.inf
+    assert lateness.patience_s == usual_s
+    assert [at for at, each in enumerate(known, start=1) if each] == ([half] if len(came) >= half else [])
+    assert lateness.late(owed, now) == tuple(key for key in owed if usual_s <= now)
+    assert lateness.next_s(owed, now) == (usual_s if owed and usual_s > now else math.inf)
+    assert lateness.sent_s == {worker: took_s[worker] for worker in came}
+
+
+@given(st.lists(st.integers(0, 2), min_size=4, max_size=40))
+def test_where_devices_take_turns_only_the_last_quarter_ever_seems_late(waves: list[int]):
+    many = 4 * len(waves)
+    lateness = Lateness()
+    owed = [(worker, 0) for worker in range(many)]
+    lateness.asked(owed, 0.0)
+    while owed:
+        now = float(many - len(owed) + 1)
+        assert not lateness.late(owed, now) or len(owed) <= many / 4 + 1
+        lateness.came(owed.pop(0)[0], now)
+
+
+def test_who_is_asked_later_has_as_long_as_the_others_had():
+    lateness = Lateness()
+    lateness.asked([(0, 0), (1, 0)], 0.0)
+    lateness.came(0, 2.0)
+    lateness.asked([(1, 0), (2, 1)], 10.0)
+    assert lateness.late([(1, 0), (2, 1)], 10.0) == ((1, 0),), "asked before, so its time runs on"
+    assert lateness.next_s([(1, 0), (2, 1)], 10.0) == 10.0 + 2.0 * PATIENCE
+
+
+def test_who_was_away_begins_anew():
+    lateness = Lateness()
+    lateness.asked([(0, 0), (1, 0)], 0.0)
+    lateness.came(0, 2.0)
+    lateness.again(1)
+    lateness.asked([(1, 0)], 10.0)
+    assert lateness.late([(1, 0)], 10.0) == ()
+    assert lateness.patience_s == pytest.approx(2.0 * PATIENCE)
