@@ -8,6 +8,8 @@
     5% shared        a twentieth of everybody's samples with everybody (Zhao et al., arXiv 1806.00582)
     relative change  SelSync as published, on private data (arXiv 2307.07950)
     QSR              periods by the learning rate, under a cosine (arXiv 2310.14423)
+    gradient code    every chunk with three devices, one step a round (Tandon et al., arXiv 1612.03301),
+                     under the placement and code that fedgc has for that at one block
     grace window     a quorum, a window for those who are nearly done, merged by weight of steps, no shared
                      momentum (Decoupled DiLoCo, arXiv 2604.21428)
     ours             partial steps count, shared momentum; fixed periods and drift at several budgets, on
@@ -16,8 +18,8 @@
 Not among them: SSP and FedBuff, since `run` knows no device that trains from a model of its own age while
 others exchange.
 
-`run` counts partial steps; an arm that drops has its devices send nothing (`Terms.partial`). Each is tuned over
-five rates, twice as high each.
+`run` counts partial steps; an arm that drops has its devices send nothing (`Terms.partial`). Each is tuned
+over five rates, twice as high each.
 
 May import: config, scene.
 """
@@ -29,6 +31,7 @@ from typing import Any, Final
 from fedgc.bench.scene import DEVICES
 from fedgc.config import RunConfig
 
+COPIES: Final = 3  # of each chunk, where chunks are copied
 LOOK: Final = 8  # steps from one look at the gate to the next
 QUORUM: Final = 0.75
 RATES: Final = {"sgd": 0.1, "adam": 0.0005}  # the least of the five of plain steps
@@ -53,6 +56,11 @@ class Arm:
     tenth: bool = False  # its budget is a tenth of BSP's bytes
 
     @property
+    def coded(self) -> bool:
+        """Whether chunks are trained by themselves."""
+        return self.settings.get("work") == "coded"
+
+    @property
     def look(self) -> int:
         """Return the steps from look to look."""
         return int(self.settings.get("gate_every", LOOK))
@@ -71,7 +79,7 @@ class Arm:
             "work": "local", "rounds": steps // self.look, "gate_every": LOOK, "quorum": QUORUM,
             "patience": 0.0, "batch_size": 32, "learning_rate": rate, "min_devices": DEVICES, "seed": seed,
             "device": "cpu", "evaluate_every": 16 if self.look == 1 else 1, "gate": "every", "max_gap": 0,
-            "replicas": 3, "threads": 1,
+            "replicas": COPIES, "threads": 1,
         }  # fmt: skip
         values |= self.settings
         if values["gate"] == "qsr":
@@ -110,6 +118,9 @@ RIVALS: Final = (
     Arm("QSR", {**ALONE, "gate": "qsr", "gate_qsr_base": LOOK, "schedule": "cosine", "max_gap": 32}),
     Arm("grace window", _fixed(4, **ALONE, patience=1.0)),
 )
+CODED: Final = Arm(
+    "gradient code", {"work": "coded", "local_steps": 1, "gate_every": 1, **ALONE, "blocks": 1}, moves=True
+)
 SCATTERED: Final = {"placement": "scattered"}
 OURS: Final = (
     *(Arm(f"ours, fixed {LOOK * p}", _fixed(p), ours=True) for p in (4, 8)),
@@ -121,11 +132,10 @@ OURS: Final = (
         for b in (0.25, 0.08)
     ),
 )
-BASELINES: Final = ("FedAvgM", "FedCM, drop", "shuffle once, drop", "grace window")
-ARMS: Final = (BSP, *RIVALS, *OURS)
+ARMS: Final = (BSP, *RIVALS, *OURS)  # of `fedgc bench gate`
 
 
 def named(*names: str) -> tuple[Arm, ...]:
     """Return these arms."""
-    by_name = {arm.name: arm for arm in ARMS}
+    by_name = {arm.name: arm for arm in (*ARMS, CODED)}
     return tuple(by_name[name] for name in names)

@@ -1,8 +1,8 @@
 """`fedgc bench gate`: which rounds are worth a byte, and what partial steps and shared momentum do for that.
 
 Every arm (`arms`) in every scene (`scene`), tuned on a seed of its own (`trial`); accuracy against syncs,
-bytes and simulated seconds. What is compared is compared seed by seed: a difference is a mean of pairs with its 95%
-interval (Student's t), and rows of differences come first, what fedgc loses before what it wins.
+bytes and simulated seconds. What is compared is compared seed by seed: a difference is a mean of pairs with
+its 95% interval (Student's t), and rows of differences come first, what fedgc loses before what it wins.
 
 Figures, in points of accuracy unless named otherwise; None where the scenes that they need were not played:
 

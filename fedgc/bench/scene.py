@@ -12,7 +12,7 @@ straggles takes four or eight times as long, a whole float32 model is on its lin
     transient   the same, but others in every block
     dead        one device goes after a fifth of the run, one after two fifths, and they do not come back
 
-May import: sim and below; sklearn inside functions.
+May import: sim and below; grid; sklearn inside functions.
 """
 
 from dataclasses import dataclass, replace
@@ -23,6 +23,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from fedgc.bench.grid import Source
 from fedgc.errors import EdgeFailed
 from fedgc.replay import Weather, working
 from fedgc.task import Task
@@ -52,6 +53,7 @@ class Scene:
     model: str = "mlp"
     optimiser: str = "sgd"
     data: Path | None = None
+    source: Source | None = None  # of the paces, where they are none of these; `straggler` is then its name
 
     @property
     def name(self) -> str:
@@ -159,12 +161,14 @@ def shared_samples(scene: Scene, shared: float) -> int:
 # ---- who straggles
 
 
-def weather_of(straggler: str, rounds: int, round_steps: int, seed: int) -> Weather:
+def weather_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Weather:
     """Return the conditions of every round; a block of steps is the same whatever a round's length is."""
-    blocks = -(-rounds * round_steps // BLOCK)
+    blocks, straggler = -(-rounds * round_steps // BLOCK), scene.straggler
     rng = np.random.default_rng([seed, 2])
     slow_b = [_paces(rng) for _ in range(blocks)]
-    if straggler in ("none", "dead"):
+    if scene.source is not None:
+        slow_b = _recorded(scene.source, blocks, seed)
+    elif straggler in ("none", "dead"):
         slow_b = [np.ones(DEVICES)] * blocks
     elif straggler == "persistent":
         slow_b = slow_b[:1] * blocks
@@ -179,6 +183,15 @@ def weather_of(straggler: str, rounds: int, round_steps: int, seed: int) -> Weat
             dies_s_w[device] = share / 2
             weather[at] = replace(weather[at], dies_s_w=dies_s_w)
     return tuple(weather)
+
+
+def _recorded(source: Source, blocks: int, seed: int) -> list[NDArray[np.float64]]:
+    """Return the paces of a source; its median device does a block in a second."""
+    weather = source.make(DEVICES, blocks, seed)
+    if weather[0].devices < DEVICES:
+        raise EdgeFailed(f"{source.name}: saw {weather[0].devices} devices, needed {DEVICES}")
+    middle = float(np.median([each.mean_pace_w for each in weather]))
+    return [each.mean_pace_w / middle for each in weather]
 
 
 def _paces(rng: np.random.Generator) -> NDArray[np.float64]:

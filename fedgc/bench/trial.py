@@ -12,12 +12,12 @@ May import: sim and below; arms, scene.
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from itertools import accumulate
 from multiprocessing import get_context
 from typing import Final
 
-from fedgc.bench.arms import PIECES, Arm
+from fedgc.bench.arms import COPIES, PIECES, Arm
 from fedgc.bench.report import Value
 from fedgc.bench.scene import DEVICES, Scene, read, shared_samples, task_of, weather_of
 from fedgc.config import RunConfig
@@ -65,6 +65,7 @@ class Trace:
         return next(((s, m) for s, m, p in there if p >= target), None)
 
 
+WORDS: Final = ("scene", "arm", "trace")  # what a row has in other words
 NOTHING: Final = Trace((), (), ())
 
 
@@ -87,18 +88,15 @@ class Measured:
     seconds: float = 0.0
     budget_error: float | None = None
     trace: Trace = NOTHING
+    tuned: float = 0.0  # points at this rate on the tuning seed
     failed: str = ""
 
     def row(self) -> dict[str, Value]:
         """Return it as a row of the report."""
-        return {
-            "task": read(self.scene.data).name, "column": self.scene.column,
-            "straggler": self.scene.straggler, "model": self.scene.model, "optimiser": self.scene.optimiser, "arm": self.arm.name,
-            "ours": self.arm.ours, "seed": self.seed, "rate": self.rate, "accuracy": self.points,
-            "syncs": self.syncs, "looks": self.looks, "megabytes": self.megabytes, "up_mb": self.up_mb,
-            "down_mb": self.down_mb, "control_mb": self.control_mb, "placement_mb": self.placement_mb,
-            "seconds": self.seconds, "budget_error": self.budget_error, "failed": self.failed,
-        }  # fmt: skip
+        numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in WORDS}
+        scene = {name: getattr(self.scene, name) for name in ("column", "straggler", "model", "optimiser")}
+        names = {"task": read(self.scene.data).name, **scene, "arm": self.arm.name, "ours": self.arm.ours}
+        return {**names, **numbers}
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,10 +111,12 @@ class Trial:
         """Tune, then measure every seed."""
         rates = self.arm.rates(self.scene.optimiser)[: self.length.rates]
         tried = [measure(self.scene, self.arm, self.length.steps, rate, TUNING_SEED) for rate in rates]
-        rate = max(tried, key=lambda each: each.points).rate
-        return [
-            measure(self.scene, self.arm, self.length.steps, rate, seed) for seed in range(self.length.seeds)
+        best = max(tried, key=lambda each: each.points)
+        found = [
+            measure(self.scene, self.arm, self.length.steps, best.rate, seed)
+            for seed in range(self.length.seeds)
         ]
+        return [replace(each, tuned=best.points) for each in found]
 
 
 def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> list[Measured]:
@@ -131,13 +131,13 @@ def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> lis
 
 def measure(scene: Scene, arm: Arm, steps: int, rate: float, seed: int) -> Measured:
     """Train once."""
-    task = task_of(scene, seed, pieces=PIECES if arm.moves else 1, shared=arm.shared)
+    task = task_of(scene, seed, pieces=1 if arm.coded or not arm.moves else PIECES, shared=arm.shared)
     common = CommonModel(task, RunConfig(seed=seed, device="cpu"))
     model_bytes = 4 * common.size
     config = arm.config(steps, rate, seed, model_bytes)
-    weather = weather_of(scene.straggler, config.rounds, config.round_steps, seed)
+    weather = weather_of(scene, config.rounds, config.round_steps, seed)
     placement_mb = _placement_mb(scene, arm)
-    job = Job(task, config, weather, stacked=True, partial=arm.partial)
+    job = Job(task, config, weather, stacked=not arm.coded, partial=arm.partial)
     try:
         trained = train(job)
     except FedgcError as error:
@@ -192,7 +192,7 @@ def _down(points: Sequence[Point]) -> Iterator[int]:
 def _placement_mb(scene: Scene, arm: Arm) -> float:
     table, copies = read(scene.data), 0
     if arm.moves:
-        copies = 3 if arm.settings.get("placement") == "scattered" else 1
+        copies = 1 if arm.settings.get("placement") == "shuffled-once" else COPIES
     samples = copies * len(table.labels) + shared_samples(scene, arm.shared)
     return samples * table.sample_bytes / 1e6
 

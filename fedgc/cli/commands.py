@@ -487,6 +487,28 @@ def bench_gate(
     show(report, as_json=as_json, lines=told(measured))
 
 
+@bench.command("accuracy")
+def bench_accuracy(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    full: Full = False,
+    data: Data = None,
+    traces: Annotated[
+        Path | None, typer.Option(help="A folder with times of real machines: *.parquet, *.pkl, *.csv.")
+    ] = None,
+) -> None:
+    """Simulated seconds and bytes to a target: ours beside FedAvg, FedAvgM, BSP, SelSync, gradient coding.
+
+    Example: fedgc bench accuracy --data femnist.npz --traces traces --json
+    """
+    from fedgc.bench.accuracy import FULL, QUICK, USUAL, told
+    from fedgc.bench.accuracy import bench_accuracy as measure
+    from fedgc.cli.bench import show
+
+    report = measure(QUICK if quick else FULL if full else USUAL, data, traces)
+    show(report, as_json=as_json, lines=told(report))
+
+
 @bench.command("link")
 def bench_link(as_json: AsJson = False, quick: Quick = False) -> None:
     """Overhead of a round over each link, beside Flower's own FedAvg and a bare stream, on real processes.

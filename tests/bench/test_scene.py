@@ -78,7 +78,7 @@ def test_what_is_shared_is_with_everybody_once(letters):
 @pytest.mark.parametrize("round_steps", [1, 8])
 def test_steps_take_the_same_time_however_long_rounds_are(straggler, round_steps):
     steps = 20 * BLOCK
-    fine, coarse = (weather_of(straggler, steps // each, each, 5) for each in (1, round_steps))
+    fine, coarse = (weather_of(Scene("iid", straggler), steps // each, each, 5) for each in (1, round_steps))
     at = round_steps * (len(coarse) // 2)
     np.testing.assert_allclose(fine[at].pace_wk * round_steps, coarse[len(coarse) // 2].pace_wk)
     assert (fine[at].pace_wk.max() > fine[at].pace_wk.min()) == (straggler in ("persistent", "transient"))
@@ -90,8 +90,8 @@ def test_transient_stragglers_are_others_in_time():
     def slow(weather):
         return {tuple(np.flatnonzero(each.pace_wk[:, 0] > each.pace_wk.min())) for each in weather}
 
-    assert len(slow(weather_of("persistent", 20, BLOCK, 0))) == 1
-    assert len(slow(weather_of("transient", 20, BLOCK, 0))) > 5
+    assert len(slow(weather_of(Scene("iid", "persistent"), 20, BLOCK, 0))) == 1
+    assert len(slow(weather_of(Scene("iid", "transient"), 20, BLOCK, 0))) > 5
 
 
 def test_a_file_without_what_is_needed_is_named(tmp_path):
