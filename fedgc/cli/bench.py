@@ -31,10 +31,14 @@ def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
     terminal().print(table)
 
 
+def drawable(path: Path | None) -> None:
+    """Refuse a path at which no picture can be, before anything is measured."""
+    if path is not None and not path.parent.is_dir():
+        raise Unusable(f"{path}: saw no folder {path.parent}, needed one that is there")
+
+
 def draw(measured: Sequence[Measured], path: Path) -> None:
     """Write the frontiers as a picture."""
-    if not path.parent.is_dir():
-        raise Unusable(f"{path}: saw no folder {path.parent}, needed one that is there")
     path.write_bytes(frontier(measured))
 
 

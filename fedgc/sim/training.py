@@ -46,9 +46,9 @@ from fedgc.replay import UNCONTENDED, Finding, Line, Terms, Under, Weather, Worl
 from fedgc.run import Append, Apply, Run
 from fedgc.task import Task
 from fedgc.train import CommonModel, Engine, ServerOptimiser, Stacked, Vector
+from fedgc.train.stacked import MODELS_KEPT
 
 FLEET: Final = "fleet"  # the one engine's name
-MODELS_KEPT: Final = 4  # common models from which a device that hears late may begin
 
 
 @dataclass(frozen=True, slots=True)
