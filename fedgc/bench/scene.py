@@ -10,7 +10,7 @@ straggles takes four or eight times as long, a whole float32 model is on its lin
 
     persistent  one device in eight 8 times slower, one 4 times, the same all the time
     transient   the same, but others in every block
-    dead        one device goes after a fifth of the run, one after two fifths, and they do not come back
+    dead        two devices are 4 times slower, and one of them goes for good after a fifth of the run
 
 May import: sim and below; grid; sklearn inside functions.
 """
@@ -168,8 +168,10 @@ def weather_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Weathe
     slow_b = [_paces(rng) for _ in range(blocks)]
     if scene.source is not None:
         slow_b = _recorded(scene.source, blocks, seed)
-    elif straggler in ("none", "dead"):
+    elif straggler == "none":
         slow_b = [np.ones(DEVICES)] * blocks
+    elif straggler == "dead":
+        slow_b = [np.minimum(slow_b[0], SLOW[1])] * blocks
     elif straggler == "persistent":
         slow_b = slow_b[:1] * blocks
     share = round_steps / BLOCK
@@ -177,11 +179,9 @@ def weather_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Weathe
     made = [working(slow_w[:, None] * share, **links) for slow_w in slow_b]
     weather = [made[number * round_steps // BLOCK] for number in range(rounds)]
     if straggler == "dead":
-        for part, device in zip((0.2, 0.4), rng.choice(DEVICES, 2, replace=False).tolist(), strict=True):
-            at = int(part * rounds)
-            dies_s_w = weather[at].dies_s_w.copy()
-            dies_s_w[device] = share / 2
-            weather[at] = replace(weather[at], dies_s_w=dies_s_w)
+        at, dies_s_w = rounds // 5, weather[0].dies_s_w.copy()
+        dies_s_w[int(np.argmax(slow_b[0] > 1))] = share / 2
+        weather[at] = replace(weather[at], dies_s_w=dies_s_w)
     return tuple(weather)
 
 
