@@ -4,12 +4,16 @@ May import: bench; rich.
 """
 
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 from rich.table import Table
 
+from fedgc.bench.frontier import frontier
 from fedgc.bench.report import Figure, Report
+from fedgc.bench.trial import Measured
 from fedgc.cli.view import terminal
+from fedgc.errors import Unusable
 
 
 def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
@@ -25,6 +29,17 @@ def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
     for name, figure in report.figures.items():
         table.add_row(name, _words(figure))
     terminal().print(table)
+
+
+def drawable(path: Path | None) -> None:
+    """Refuse a path at which no picture can be, before anything is measured."""
+    if path is not None and not path.parent.is_dir():
+        raise Unusable(f"{path}: saw no folder {path.parent}, needed one that is there")
+
+
+def draw(measured: Sequence[Measured], path: Path) -> None:
+    """Write the frontiers as a picture."""
+    path.write_bytes(frontier(measured))
 
 
 def _words(figure: Figure) -> str:

@@ -456,6 +456,60 @@ def bench_rounds(
     show(report, as_json=as_json, lines=told(report))
 
 
+Full = Annotated[bool, typer.Option("--full", help="Measure the whole matrix; takes hours.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="An npz file with x_train (grey values), y_train, writer, x_test, y_test; else digits are used."
+    ),
+]
+
+
+@bench.command("gate")
+def bench_gate(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    full: Full = False,
+    data: Data = None,
+    png: Annotated[Path | None, typer.Option(help="Where to write the frontiers as a picture.")] = None,
+) -> None:
+    """Accuracy against syncs, bytes and seconds: gates and local work beside what others do.
+
+    Example: fedgc bench gate --data femnist.npz --png frontier.png --json
+    """
+    from fedgc.bench.gate import FULL, QUICK, USUAL, told
+    from fedgc.bench.gate import bench_gate as measure
+    from fedgc.cli.bench import draw, drawable, show
+
+    drawable(png)
+    report, measured = measure(QUICK if quick else FULL if full else USUAL, data)
+    if png is not None:
+        draw(measured, png)
+    show(report, as_json=as_json, lines=told(measured))
+
+
+@bench.command("accuracy")
+def bench_accuracy(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    full: Full = False,
+    data: Data = None,
+    traces: Annotated[
+        Path | None, typer.Option(help="A folder with times of real machines: *.parquet, *.pkl, *.csv.")
+    ] = None,
+) -> None:
+    """Simulated seconds and bytes to a target: ours beside FedAvg, FedAvgM, BSP, SelSync, gradient coding.
+
+    Example: fedgc bench accuracy --data femnist.npz --traces traces --json
+    """
+    from fedgc.bench.accuracy import FULL, QUICK, USUAL, told
+    from fedgc.bench.accuracy import bench_accuracy as measure
+    from fedgc.cli.bench import show
+
+    report = measure(QUICK if quick else FULL if full else USUAL, data, traces)
+    show(report, as_json=as_json, lines=told(report))
+
+
 @bench.command("link")
 def bench_link(as_json: AsJson = False, quick: Quick = False) -> None:
     """Overhead of a round over each link, beside Flower's own FedAvg and a bare stream, on real processes.

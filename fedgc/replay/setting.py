@@ -115,6 +115,7 @@ class Terms:
     line: Line = UNCONTENDED
     grace_s: float = 0.0  # until a death is heard of
     steered: bool = True  # else devices put what they are told to take last: for comparison
+    partial: bool = True  # else one that is stopped before its target has no steps to send: for comparison
     watch: bool = False
 
     def __post_init__(self) -> None:

@@ -368,6 +368,8 @@ class World:
         self._leave(worker, self.now)
         self._queue[worker].clear()
         steps = int(self._reached[worker].get(WHOLE, 0.0))
+        if not self._terms.partial and steps < self._target[worker]:
+            steps = 0
         spent = self._spent[worker].get(WHOLE, 0.0)
         self._push(
             self.now + self._nature.control_s(worker), _SAYS, worker, (command.round, WHOLE, steps, spent)

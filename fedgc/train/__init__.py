@@ -5,5 +5,6 @@ from fedgc.train.engine import Engine, Order
 from fedgc.train.flat import FlatModel, Vector
 from fedgc.train.lasting import Lasting
 from fedgc.train.optimiser import ServerOptimiser
+from fedgc.train.stacked import Stacked
 
-__all__ = ["CommonModel", "Engine", "FlatModel", "Lasting", "Order", "ServerOptimiser", "Vector"]
+__all__ = ["CommonModel", "Engine", "FlatModel", "Lasting", "Order", "ServerOptimiser", "Stacked", "Vector"]

@@ -202,3 +202,19 @@ def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_pat
     assert (shown("--run", "r")["rounds"]["value"], shown("--run", "r")["rounds"]["origin"]) == (4, "run r")
     words = CliRunner().invoke(cli.app, ["config"], env={"COLUMNS": "200"}).stdout
     assert all(name in words for name in plain)
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("gate", "--png", "/no/such/x.png"), 2, "saw no folder /no/such, needed one that is there"),
+        (("gate", "--data", "/no/such.npz"), 1, "needed an npz file with x_train, y_train, writer"),
+        (("accuracy", "--quick", "--traces", "/no/such"), 1, "traces /no/such: saw no folder"),
+    ],
+)
+def test_a_bench_that_cannot_begin_says_so_in_one_line(words: tuple[str, ...], code: int, sentence: str):
+    said = fedgc("bench", *words)
+    assert said.returncode == code
+    assert said.stdout == ""
+    assert sentence in said.stderr
+    assert said.stderr.count("\n") == 1

@@ -1,0 +1,171 @@
+"""`fedgc bench accuracy`: simulated seconds and bytes to a target, under the paces of models and traces.
+
+Label skew; ours on private data against FedAvg and FedAvgM that wait for six of eight and drop the rest, BSP,
+SelSync (relative change) and gradient coding with one step a round, each tuned as in `trial`. FedBuff is not
+among them: `run` knows no device that trains from a model of its own age while others exchange.
+
+The target is fixed before the seeds that are reported: `SHARE` of what BSP came to on the tuning seed. Who
+never comes to it took infinitely long. Figures, the least favourable of all weathers:
+
+    best_baseline_time_over_ours  the quickest baseline's seconds over ours: median over seeds, and the least
+    fedavg_time_over_ours         FedAvg's over ours, median
+    bytes_over_fedavg             ours over FedAvg's, median
+    bytes_over_bsp                ours over BSP's, median
+
+May import: arms, gate, grid, report, scene, trial.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from fedgc.bench.arms import BSP, Arm, named
+from fedgc.bench.gate import Results
+from fedgc.bench.grid import Modelled, Recorded, Source, sources
+from fedgc.bench.report import Report, Value, machine
+from fedgc.bench.scene import Scene
+from fedgc.bench.trial import Length, Measured, Trial, play
+
+SHARE: Final = 0.75  # what local work on skewed data can come to in the steps that there are
+OURS: Final = "ours, drift 0.25"
+FEDAVG: Final = "FedAvg 32"
+ARMS: Final = named(
+    OURS, "BSP", FEDAVG, "FedAvgM", "relative change 0.1", "relative change 0.3", "gradient code"
+)
+MODELS: Final = ("bimodal-persistent", "shifted-exponential")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    length: Length
+    models: Sequence[str]
+    arms: Sequence[Arm]
+
+
+QUICK: Final = Size(Length(256, 2, 2), MODELS[:1], named(OURS, "BSP", FEDAVG, "FedAvgM"))
+USUAL: Final = Size(Length(768, 5, 3), MODELS, ARMS)
+FULL: Final = Size(Length(3072, 5, 5), (*MODELS, "bimodal", "nobody"), ARMS)
+
+
+def bench_accuracy(
+    size: Size = USUAL,
+    data: Path | None = None,
+    traces: Path | None = None,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> Report:
+    """Measure; `progress` hears how many of how many trials are done."""
+    found: list[Source] = [Modelled(name) for name in size.models]
+    if traces is not None:
+        found += [source for source in sources(traces) if isinstance(source, Recorded)]
+    scenes = [Scene("skew", source.name, data=data, source=source) for source in found]
+    measured = play([Trial(scene, arm, size.length) for scene in scenes for arm in size.arms], progress)
+    return report(measured)
+
+
+def report(measured: Sequence[Measured]) -> Report:
+    """Return figures and rows, a row for each seed of each arm."""
+    races = [race for scene in Results(measured).all_scenes() for race in _races(measured, scene)]
+    return Report(figures(races), [race.row() for race in races], machine())
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """How long one arm took to the target, on one seed."""
+
+    run: Measured
+    target: float
+    seconds: float
+    megabytes: float
+
+    def row(self) -> Mapping[str, Value]:
+        """Return it as a row of the report."""
+        to_target = {
+            "target": self.target, "seconds_to_target": self.seconds, "megabytes_to_target": self.megabytes,
+        }  # fmt: skip
+        return {**self.run.row(), **to_target}
+
+
+def _races(measured: Sequence[Measured], scene: Scene) -> Iterator[Race]:
+    here = [each for each in measured if each.scene == scene]
+    target = SHARE * max((each.tuned for each in here if each.arm.name == BSP.name), default=math.inf)
+    for each in here:
+        seconds, megabytes = each.trace.reach(target) or (math.inf, math.inf)
+        yield Race(each, target, seconds, megabytes)
+
+
+def figures(races: Sequence[Race]) -> dict[str, float | Mapping[str, float | None] | None]:
+    """Return the figures."""
+    scenes = dict.fromkeys(race.run.scene for race in races)
+    best, fedavg = [], []
+    megabytes: dict[str, list[float]] = {FEDAVG: [], BSP.name: []}
+    for scene in scenes:
+        here = [race for race in races if race.run.scene == scene]
+        best.append(_ratios(here, None, "seconds"))
+        fedavg.append(_ratios(here, FEDAVG, "seconds"))
+        for name, found in megabytes.items():
+            found += [median(each) for each in [_ratios(here, name, "megabytes")] if each]
+    medians = {"median": _least(best, median), "lower": _least(best, min)}
+    return {
+        "best_baseline_time_over_ours": medians,
+        "fedavg_time_over_ours": _least(fedavg, median),
+        "bytes_over_fedavg": _inverse(megabytes[FEDAVG]),
+        "bytes_over_bsp": _inverse(megabytes[BSP.name]),
+    }
+
+
+def _ratios(here: Sequence[Race], other: str | None, cost: str) -> list[float]:
+    """Return the other's cost over ours for every seed, that of the quickest where none is named."""
+    ratios = []
+    for ours in (race for race in here if race.run.arm.ours):
+        seed = ours.run.seed
+        theirs = [
+            getattr(race, cost)
+            for race in here
+            if race.run.seed == seed and not race.run.arm.ours and other in (None, race.run.arm.name)
+        ]
+        if theirs:
+            ratios.append(_ratio(min(theirs), getattr(ours, cost)))
+    return ratios
+
+
+def _ratio(theirs: float, ours: float) -> float:
+    """Return a ratio of times; who never arrives loses, and where nobody does nobody wins.
+
+    >>> _ratio(math.inf, 2.0), _ratio(2.0, math.inf), _ratio(math.inf, math.inf)
+    (inf, 0.0, 1.0)
+    """
+    if math.isinf(ours):
+        return 1.0 if math.isinf(theirs) else 0.0
+    return theirs / ours
+
+
+def _least(ratios: Sequence[Sequence[float]], of: Callable[[Sequence[float]], float]) -> float | None:
+    return min((of(each) for each in ratios if each), default=None)
+
+
+def _inverse(ratios: Sequence[float]) -> float | None:
+    """Return ours over theirs, from the least of theirs over ours."""
+    least = min(ratios, default=None)
+    if least is None:
+        return None
+    return math.inf if least == 0 else 1.0 / least
+
+
+def told(of: Report) -> Iterator[str]:
+    """Yield what a person reads: every arm in every weather, the quickest first."""
+    head = " ".join(f"{name:>9}" for name in ("seconds", "MB", "target", "at end"))
+    yield f"{'weather':22} {'arm':24} {'seed':>4} {head}"
+    order = sorted(of.rows, key=lambda row: (str(row["straggler"]), _number(row["seconds_to_target"])))
+    for row in order:
+        names = ("seconds_to_target", "megabytes_to_target", "target", "points")
+        numbers = " ".join(f"{_number(row[name]):9.4g}" for name in names)
+        yield f"{row['straggler']!s:22} {row['arm']!s:24} {row['seed']!s:>4} {numbers}"
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

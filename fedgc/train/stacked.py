@@ -1,0 +1,293 @@
+"""Local work of a whole fleet in one stack of models: what an engine for each device does, only faster.
+
+A device's way from a common model is a function of the model, the lead, its data and the numbers of its
+steps; when it is stopped is the clock's business. So whenever one device is asked for, all that have work go
+ahead by as many steps, as one batch of models (`torch.func.vmap`), and each step is remembered: one that is
+then stopped in mid-way has its steps there. Only what no device was stopped at is forgotten. A way ends with
+its common model, or with its device.
+
+It serves models whose step draws no chance and which have no running statistics, on tensors; batches must be
+of one size. Everything else is refused. An engine for each device is the slow twin, and the same to rounding.
+
+May import: replay and below; everything of this room.
+"""
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedgc.codes import Wire, pack, rounding, unpack
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.messages import Continue, Repair, Reveal, Work
+from fedgc.replay import Finding
+from fedgc.task import Task
+from fedgc.train.chance import key
+from fedgc.train.data import batch_rows
+from fedgc.train.flat import FlatModel, Vector
+from fedgc.train.lead import lead_of, squared_way
+from fedgc.train.together import Rest, with_rest
+from fedgc.train.trainer import fresh
+from fedgc.train.update import update_of
+
+MODELS_KEPT: Final = 4  # common models from which a device that hears late may begin
+CHANCE: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
+
+
+@dataclass(slots=True)
+class Way:
+    """One device since its common model: the steps that it was stopped at, and those that are known ahead."""
+
+    work: Work
+    target: int
+    samples: int
+    lead: Vector | None
+    front: int = 0  # as far as it is known
+    optimiser: Mapping[str, Any] | None = None  # its state at the front
+    ends: dict[int, Vector] = field(default_factory=dict)
+    losses: dict[int, float] = field(default_factory=lambda: {0: 0.0})  # sums
+    led: dict[int, float] = field(default_factory=lambda: {0: 0.0})
+    gradients: dict[int, float] = field(default_factory=lambda: {0: 0.0})  # squared norms
+
+    def settle(self, steps: int) -> None:
+        """Forget what was before."""
+        for known in (self.ends, self.losses, self.led, self.gradients):
+            for step in [each for each in known if each < steps]:
+                del known[step]
+
+
+class Stacked:
+    """The engines of a fleet of local work."""
+
+    def __init__(self, task: Task, config: RunConfig) -> None:
+        self._task, self._config = task, config
+        if config.threads:
+            torch.set_num_threads(config.threads)
+        made = fresh(task, config)
+        _check(made)
+        self._module, self._shapes = made.module.train(), [each.shape for each in made.trainable]
+        self._names = [name for name, _ in made.module.named_parameters()]
+        self._size = made.size
+        self._models: dict[int, Vector] = {}
+        self._ways: dict[str, Way] = {}
+        self._rests: dict[str, Rest] = {}
+        self._columns: dict[str, tuple[tuple[str, ...], tuple[Tensor, ...]]] = {}
+
+    # ---- what devices are told
+
+    def begin(self, work: Work) -> None:
+        """Begin a way, unless this one is on it already."""
+        known = self._ways.get(work.device)
+        if known is not None and (known.work.version, known.work.names) == (work.version, work.names):
+            known.work, known.target = work, work.target
+            return
+        steps = (work.first_step, work.common_steps)
+        lead = lead_of(self._config, self._models, work.version, self._size, steps)
+        samples = len(self._data(work)[0])
+        if samples < self._config.batch_size:
+            raise BadSetting(
+                f"stack: {work.device} has {samples} samples, needed {self._config.batch_size} for a batch"
+            )
+        self._ways[work.device] = Way(work, work.target, samples, lead, ends={0: self._models[work.version]})
+
+    def carry_on(self, work: Continue) -> None:
+        """Let it go on."""
+        if work.device in self._ways:
+            self._ways[work.device].target = work.target
+
+    def finding(self, chunk: int, target: int) -> Finding:
+        """Refuse: no chunk is trained by itself."""
+        raise EdgeFailed(f"training: chunk {chunk} was taken to {target} steps, needed local work")
+
+    def reached(self, device: str, steps: int) -> Finding:
+        """Return what the device finds there."""
+        way = self._ways[device]
+        if not steps:
+            return Finding(way.samples, 0.0, 0.0)
+        if way.front < steps:
+            more = steps - way.front
+            self._ahead(
+                [each for each in self._ways.values() if each is way or each.front < each.target], more
+            )
+        if steps not in way.ends:
+            raise EdgeFailed(f"stack: {device} was asked for step {steps}, it had been stopped after that")
+        way.settle(steps)
+        squared = way.gradients[steps]
+        if not self._wants_gradient:
+            start = self._models[way.work.version]
+            squared = squared_way(start, way.ends[steps], way.lead, way.led[steps])
+        return Finding(way.samples, squared, way.losses[steps] / steps)
+
+    def lost(self, device: str) -> None:
+        """Forget all that the device did."""
+        self._ways.pop(device, None)
+        self._rests.pop(device, None)
+
+    def load(self, version: int, model: Vector) -> None:
+        """Keep the new common model, and the few before it."""
+        self._models = {old: each for old, each in self._models.items() if old > version - MODELS_KEPT}
+        self._models[version] = model.copy()
+
+    def sent(self, told: Reveal | Repair) -> Vector:
+        """Return the device's update as the server reads it off the wire."""
+        if isinstance(told, Repair):
+            raise EdgeFailed(f"training: {told.device} was asked for a repair, needed local work")
+        way = self._ways[told.device]
+        end = way.ends[min(way.ends)]  # where it was stopped
+        update = update_of(self._models[way.work.version], end, 1)
+        wire = Wire(told.wire)
+        if wire is Wire.FLOAT32:
+            return update
+        stamp = (told.round, told.attempt, told.device)
+        whole, self._rests[told.device] = with_rest(update, wire, stamp, self._rests.get(told.device))
+        return unpack(pack(whole, wire, rounding(*stamp)), wire, whole.size)
+
+    def close(self) -> None:
+        """Forget everything."""
+        self._ways.clear()
+
+    # ---- steps
+
+    @property
+    def _wants_gradient(self) -> bool:
+        return self._config.chosen_gate == "relative-change"
+
+    def _ahead(self, ways: Sequence[Way], steps: int) -> None:
+        """Take these ways so many steps on, and remember each step."""
+        models = torch.from_numpy(np.stack([way.ends[way.front] for way in ways]))
+        tensors, leads = self._cut(models), self._leads(ways)
+        columns = [
+            torch.stack(each) for each in zip(*(self._batches(way, steps) for way in ways), strict=True)
+        ]
+        optimisers = self._optimisers(ways, tensors)
+        for step in range(steps):
+            leaves = [each.detach().requires_grad_() for each in tensors]
+            losses = vmap(self._loss)(leaves, tuple(column[:, step] for column in columns))
+            gradients = torch.autograd.grad(losses.sum(), leaves)
+            shares = [self._config.rate_share(way.work.first_step + way.front) for way in ways]
+            self._step(tensors, gradients, optimisers, shares)
+            for tensor, lead in zip(tensors, leads, strict=False):
+                tensor.sub_(lead * _wide(shares, lead))
+            squares = self._squares(gradients, len(ways))
+            _remember(ways, models.clone().numpy(), losses.tolist(), squares, shares)
+        for way, optimiser in zip(ways, optimisers, strict=False):
+            way.optimiser = _copied(optimiser.state_dict())
+
+    def _batches(self, way: Way, steps: int) -> list[Tensor]:
+        """Return what the steps after the front are on, of each column: steps x samples x what one is."""
+        first, start = way.work.first_step + way.front, key(way.work.seed, way.work.device, "order")
+        size = self._config.batch_size
+        rows = [batch_rows(way.samples, size, at, start) for at in range(first, first + steps)]
+        index = torch.from_numpy(np.concatenate(rows))
+        return [column[index].view(steps, size, *column.shape[1:]) for column in self._data(way.work)]
+
+    def _loss(self, parts: Sequence[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
+        named = dict(zip(self._names, parts, strict=True))
+
+        def module(*given: Tensor) -> object:
+            return functional_call(self._module, named, given)
+
+        loss: Tensor = self._task.loss(module, batch)  # type: ignore[arg-type]  # called, as a module is
+        return loss
+
+    def _step(
+        self,
+        tensors: Sequence[Tensor],
+        gradients: Sequence[Tensor],
+        optimisers: Sequence[torch.optim.Optimizer],
+        shares: Sequence[float],
+    ) -> None:
+        rate = self._config.learning_rate * self._config.alpha
+        if not optimisers:
+            for tensor, gradient in zip(tensors, gradients, strict=True):
+                tensor.sub_(gradient * _wide([rate * share for share in shares], gradient))
+        for at, (optimiser, share) in enumerate(zip(optimisers, shares, strict=False)):
+            group = optimiser.param_groups[0]
+            for own, gradient in zip(group["params"], gradients, strict=True):
+                own.grad = gradient[at]
+            group["lr"] = rate * share
+            optimiser.step()
+
+    def _optimisers(self, ways: Sequence[Way], tensors: Sequence[Tensor]) -> list[torch.optim.Optimizer]:
+        """Return the task's optimiser over each model of the stack, as it was left; plain SGD needs none."""
+        make = self._task.optimiser
+        if make is None:
+            return []
+        made = []
+        for at, way in enumerate(ways):
+            own = [each[at].detach().requires_grad_() for each in tensors]  # shares the stack's memory
+            made.append(make(own, self._config.learning_rate * self._config.alpha))
+            if way.optimiser is not None:
+                made[-1].load_state_dict(_copied(way.optimiser))
+        return made
+
+    def _leads(self, ways: Sequence[Way]) -> Sequence[Tensor]:
+        """Return the lead of every way, or nothing where none has one."""
+        if all(way.lead is None for way in ways):
+            return ()
+        none = np.zeros(self._size, np.float32)
+        return self._cut(torch.from_numpy(np.stack([none if way.lead is None else way.lead for way in ways])))
+
+    def _squares(self, gradients: Sequence[Tensor], count: int) -> list[float]:
+        if not self._wants_gradient:
+            return [0.0] * count
+        squares: list[float] = sum(each.square().flatten(1).sum(1) for each in gradients).tolist()  # type: ignore[union-attr]
+        return squares
+
+    def _cut(self, vectors: Tensor) -> list[Tensor]:
+        """Return views of the parameters, one model after the other along the first dimension."""
+        parts = torch.split(vectors, [shape.numel() for shape in self._shapes], dim=1)
+        return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]
+
+    def _data(self, work: Work) -> tuple[Tensor, ...]:
+        """Return the samples of a device's chunks, as its engine puts them together."""
+        names = tuple(name for _, name in sorted(work.names))
+        if self._columns.get(work.device, ((), ()))[0] != names:
+            parts = zip(*(self._task.load(name) for name in names), strict=True)
+            self._columns[work.device] = (
+                names,
+                tuple(torch.cat([*map(torch.as_tensor, each)]) for each in parts),
+            )
+        return self._columns[work.device][1]
+
+
+def _remember(
+    ways: Sequence[Way],
+    ends: Vector,
+    losses: Sequence[float],
+    squares: Sequence[float],
+    shares: Sequence[float],
+) -> None:
+    """Move the fronts on by a step."""
+    for at, way in enumerate(ways):
+        if not math.isfinite(losses[at]):
+            raise EdgeFailed(f"training: {way.work.device}: the loss is {losses[at]}, needed a finite number")
+        before, way.front = way.front, way.front + 1
+        way.ends[way.front] = ends[at]
+        way.losses[way.front] = way.losses[before] + losses[at]
+        way.led[way.front] = way.led[before] + (0.0 if way.lead is None else shares[at])
+        way.gradients[way.front] = squares[at]
+
+
+def _wide(numbers: Sequence[float], tensor: Tensor) -> Tensor:
+    """Return one number for each model, shaped to be multiplied with the stack."""
+    return torch.tensor(numbers).view(-1, *[1] * (tensor.dim() - 1))
+
+
+def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
+    return copy.deepcopy(dict(state))
+
+
+def _check(made: FlatModel) -> None:
+    """Refuse a model that a stack would train differently."""
+    chance = [type(each).__name__ for each in made.module.modules() if isinstance(each, CHANCE)]
+    if chance or made.size != made.parameters:
+        seen = ", ".join(chance) or "running statistics"
+        raise BadSetting(f"stack: saw {seen} in the model, needed one whose steps depend on weights alone")

@@ -1,0 +1,95 @@
+"""The bench of accuracy: a target fixed in advance, who comes to it when, and who never does."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from fedgc.bench.accuracy import FEDAVG, OURS, QUICK, SHARE, bench_accuracy, report, told
+from fedgc.bench.arms import CODED, named
+from fedgc.bench.grid import Modelled
+from fedgc.bench.scene import DEVICES, Scene, weather_of
+from fedgc.bench.trial import Length, Measured, Trace, Trial, measure
+from fedgc.errors import EdgeFailed
+
+CALM = Scene("skew", "nobody", source=Modelled("nobody"))
+
+
+def made(arm: str, seed: int, reaches: float, megabytes: float = 1.0, tuned: float = 80.0) -> Measured:
+    """An arm that is at half of 80 points after a second, and at 80 after so many."""
+    trace = Trace((1.0, reaches), (megabytes / 2, megabytes), (40.0, 80.0))
+    return Measured(CALM, named(arm)[0], seed, 0.1, 80.0, megabytes=megabytes, trace=trace, tuned=tuned)
+
+
+def test_ratios_are_of_the_quickest_baseline_seed_by_seed():
+    measured = [
+        *(made(OURS, seed, 2.0) for seed in range(3)),
+        *(made("BSP", seed, 8.0, 10.0) for seed in range(3)),
+        *(made(FEDAVG, seed, reaches, 4.0) for seed, reaches in enumerate((3.0, 5.0, 100.0))),
+    ]
+    figures = report(measured).figures
+    assert figures["best_baseline_time_over_ours"] == {"median": 2.5, "lower": 1.5}
+    assert figures["fedavg_time_over_ours"] == 2.5
+    assert figures["bytes_over_fedavg"] == pytest.approx(0.25)
+    assert figures["bytes_over_bsp"] == pytest.approx(0.1)
+
+
+def test_the_target_is_what_bsp_came_to_on_the_tuning_seed():
+    rows = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0, tuned=40.0)]).rows
+    assert {row["target"] for row in rows} == {SHARE * 40.0}
+    assert [row["seconds_to_target"] for row in rows] == [1.0, 1.0]
+
+
+def test_who_never_comes_there_loses():
+    late = replace(made(OURS, 0, 2.0), trace=Trace((1.0,), (1.0,), (10.0,)))
+    assert report([late, made("BSP", 0, 8.0)]).figures["best_baseline_time_over_ours"]["median"] == 0.0
+    assert report([late, made("BSP", 0, 8.0)]).figures["bytes_over_bsp"] == math.inf
+    never = replace(made("BSP", 0, 8.0, tuned=80.0), trace=Trace((), (), ()))
+    found = report([made(OURS, 0, 2.0), never])
+    assert found.figures["best_baseline_time_over_ours"]["median"] == math.inf
+    assert '"inf"' in found.json()
+    assert len(list(told(found))) == 3
+
+
+def test_a_figure_without_its_baseline_is_none():
+    figures = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)]).figures
+    assert figures["fedavg_time_over_ours"] is None
+    assert figures["bytes_over_fedavg"] is None
+
+
+def test_gradient_coding_takes_one_step_a_round_with_every_sample():
+    of = measure(CALM, CODED, 3, 0.1, 0)
+    assert (of.syncs, of.looks) == (3, 3)
+    assert of.placement_mb > 0
+
+
+def test_paces_are_those_of_the_source_by_its_median_device():
+    weather = weather_of(Scene("skew", "x", source=Modelled("bimodal-persistent")), 4, 8, 1)
+    assert len(weather) == 4
+    assert sorted(weather[0].pace_wk[:, 0])[DEVICES // 2] == pytest.approx(0.5)
+    assert weather[0].pace_wk.max() > 1.0
+
+
+class Few:
+    """A source with too few devices."""
+
+    name = "few"
+
+    def make(self, devices, rounds, seed):
+        return Modelled("nobody").make(devices - 1, rounds, seed)
+
+
+def test_a_source_with_too_few_devices_is_refused():
+    with pytest.raises(EdgeFailed, match="few: saw 7 devices, needed 8"):
+        weather_of(Scene("skew", "few", source=Few()), 4, 8, 1)
+
+
+def test_what_was_reached_on_the_tuning_seed_is_kept():
+    (found,) = Trial(CALM, named(OURS)[0], Length(16, 1, 1)).run()
+    assert found.tuned > 0
+
+
+@pytest.mark.slow
+def test_the_quick_bench_gives_every_figure():
+    figures = bench_accuracy(QUICK).figures
+    assert all(value is not None for value in figures.values())
