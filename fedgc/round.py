@@ -38,10 +38,10 @@ with,
 
 Device j's codeword is the inner sum over its chunks; each (j, c) is a *term*. A repair is a part of j's
 column that somebody else sends (attempt 1 and up; attempt 0 is a device's own codeword). What must always
-hold: no term enters the sum twice, and in a synced round each has entered once (once part of
-its repair is in, a codeword is refused for good); a copy on a lost device counts no more until the device is back
-and tells it again; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed
-when they are opened); what does not belong here is refused with a reason, and counted where it is a device
+hold: no term enters the sum twice, and in a synced round each has entered once (once part of its repair is
+in, a codeword is refused for good); a copy on a lost device counts no more until the device is back and tells
+it again; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed when they
+are opened); what does not belong here is refused with a reason, and counted where it is a device
 of this plan; what was sent ahead in vain is only forgotten; it always ends.
 
 Two devices, chunks 0 and 1 on both, blocks = 2, coded:
