@@ -90,7 +90,7 @@ class ChunkWork:
         self._alone_c = plan.alone_c
         orders = orders_for_round(plan.placement, roll.assignment.order_seed)
         self._orders = self._with_those_who_carry_on(orders)
-        self._lateness = Lateness()
+        self._lateness = Lateness(plan.late_s)
         self._late: set[int] = set()  # devices that kept others waiting
         self._hurry_at = math.inf
         self._overdue = False  # whether somebody is late still

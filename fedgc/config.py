@@ -132,6 +132,13 @@ class RunConfig:
         _positive,
         "above 0, or auto",
     )
+    late_s: float | Auto = _setting(
+        AUTO,
+        "least time of a codeword, and half as much again as most took, after which others are asked for the "
+        "same; auto: grace-s, so that a broken session may come back",
+        _positive,
+        "above 0, or auto",
+    )
     quorum: float | Auto = _setting(
         AUTO,
         "local work: share of the devices that must have done their steps before the gate is looked at; "

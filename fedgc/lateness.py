@@ -16,13 +16,14 @@ from typing import Final
 Key = tuple[int, int]
 
 PATIENCE: Final = 1.5
-LEAST_S: Final = 0.5  # a process that pauses is no slow link
 
 
 class Lateness:
     """Owns when vectors were asked for, and how long those took that came."""
 
-    def __init__(self) -> None:
+    def __init__(self, least_s: float) -> None:
+        """`least_s` is how long anybody may take: a process that pauses is no slow link."""
+        self._least_s = least_s
         self.sent_s: dict[int, float] = {}  # how long the last vector of a worker took
         self.patience_s = math.inf  # how long anybody may take: known once half of the first have come
         self._asked_s: dict[Key, float] = {}
@@ -32,7 +33,7 @@ class Lateness:
     def asked(self, keys: Iterable[Key], now: float) -> None:
         """Keep in mind that these are awaited from now on, where they are not already.
 
-        >>> lateness = Lateness()
+        >>> lateness = Lateness(0.5)
         >>> lateness.asked([(0, 0), (1, 0), (2, 0)], 0.0)
         >>> lateness.came(1, 3.0), lateness.came(0, 4.0), lateness.patience_s
         (False, True, 6.0)
@@ -55,7 +56,7 @@ class Lateness:
         self.sent_s[worker] = now - self._since_s.get(worker, now)
         self._to_come -= 1
         if self._to_come == 0:
-            self.patience_s = max(LEAST_S, PATIENCE * self.sent_s[worker])
+            self.patience_s = max(self._least_s, PATIENCE * self.sent_s[worker])
         return self._to_come == 0
 
     def late(self, owed: Collection[Key], now: float) -> tuple[Key, ...]:

@@ -66,6 +66,7 @@ class Plan:
     deadline_s: float
     upload_deadline_s: float
     error_limit: float
+    late_s: float  # how long any codeword may take before others are asked for the same
     short_numbers: bool
     reason: str
     work: Literal["coded", "local"] = "coded"
@@ -139,6 +140,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
         upload_deadline_s=_upload_deadline_s(config, devices, speeds, size_bytes),
         error_limit=config.error_limit,
+        late_s=config.grace_s if config.late_s == AUTO else float(config.late_s),
         short_numbers=short,
         reason=f"{len(chunks)} chunks on {len(devices)} devices, {how}",
         work=config.work,

@@ -286,7 +286,8 @@ def test_every_setting_is_explained_with_its_default():
 def test_auto_is_allowed_exactly_where_its_type_says_so():
     automatic = {name for name in NAMES if AUTO in choices(name)}
     assert automatic == {
-        "blocks", "deadline_s", "gate", "link", "quorum", "replicas", "shared_momentum", "upload_deadline_s",
+        "blocks", "deadline_s", "gate", "late_s", "link", "quorum", "replicas", "shared_momentum",
+            "upload_deadline_s",
     }  # fmt: skip
     for name in automatic:
         assert getattr(DEFAULTS, name) == AUTO

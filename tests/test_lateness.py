@@ -6,14 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.lateness import LEAST_S, PATIENCE, Lateness
+from fedgc.lateness import PATIENCE, Lateness
+
+LEAST_S = 0.5
 
 seconds = st.floats(0.0, 1e4)
 
 
 @given(took_s=st.lists(seconds, min_size=1, max_size=12), now=seconds)
 def test_it_says_what_the_whole_list_of_times_says(took_s: list[float], now: float):
-    lateness = Lateness()
+    lateness = Lateness(LEAST_S)
     owed = {(worker, 0): None for worker in range(len(took_s))}
     lateness.asked(owed, 0.0)
     in_order = sorted(range(len(took_s)), key=took_s.__getitem__)
@@ -34,7 +36,7 @@ def test_it_says_what_the_whole_list_of_times_says(took_s: list[float], now: flo
 @given(st.lists(st.integers(0, 2), min_size=4, max_size=40))
 def test_where_devices_take_turns_only_the_last_quarter_ever_seems_late(waves: list[int]):
     many = 4 * len(waves)
-    lateness = Lateness()
+    lateness = Lateness(LEAST_S)
     owed = [(worker, 0) for worker in range(many)]
     lateness.asked(owed, 0.0)
     while owed:
@@ -44,7 +46,7 @@ def test_where_devices_take_turns_only_the_last_quarter_ever_seems_late(waves: l
 
 
 def test_who_is_asked_later_has_as_long_as_the_others_had():
-    lateness = Lateness()
+    lateness = Lateness(LEAST_S)
     lateness.asked([(0, 0), (1, 0)], 0.0)
     lateness.came(0, 2.0)
     lateness.asked([(1, 0), (2, 1)], 10.0)
@@ -53,7 +55,7 @@ def test_who_is_asked_later_has_as_long_as_the_others_had():
 
 
 def test_who_was_away_begins_anew():
-    lateness = Lateness()
+    lateness = Lateness(LEAST_S)
     lateness.asked([(0, 0), (1, 0)], 0.0)
     lateness.came(0, 2.0)
     lateness.again(1)

@@ -63,7 +63,14 @@ def planned(
     fleet = Fleet({name: frozenset(range(chunks)) for name in names}, table, SIZE)
     known = {name: Speed(name, 0.1, up_bytes_s=uplink) for name in names} if uplink else {}
     config = RunConfig.read(
-        {"replicas": replicas, "blocks": blocks, "deadline-s": 100, "upload-deadline-s": 50, **settings}
+        {
+            "replicas": replicas,
+            "blocks": blocks,
+            "deadline-s": 100,
+            "upload-deadline-s": 50,
+            "late-s": 0.5,
+            **settings,
+        }
     )
     return make_plan(fleet, Speeds(known), config, steps=TARGET)
 

@@ -24,6 +24,7 @@ from fedgc.replay import NEVER, Line, Span, Terms, Under, Weather, World
 from fedgc.run import Append, Run
 from fedgc.sim.policy import Result
 
+LATE_S: Final = 0.5  # no process pauses under a virtual clock
 PATIENT_S: Final = 1e9  # what is measured is how long a round takes, so nothing cuts it off
 SHORT_ERROR: Final = 1.001 * EPSILON[Wire.INT8]  # amplification 1 is reckoned with rounding of its own
 NUMBERS: Final = 1_000_000  # of the model: what matters is its upload time, which the conditions say
@@ -104,6 +105,7 @@ class Simulation:
             min_devices=devices,
             deadline_s=PATIENT_S,
             upload_deadline_s=PATIENT_S,
+            late_s=LATE_S,
         )
         self._run = Run(config, now=0.0, size=NUMBERS)
 

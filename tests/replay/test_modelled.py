@@ -31,7 +31,7 @@ def machine(holds: Mapping[str, set[int]], decide=sync, *, uplink: float | None 
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
     fleet = Fleet({device: frozenset(held) for device, held in holds.items()}, table, 100)
     known = {device: Speed(device, 1.0, up_bytes_s=uplink) for device in holds} if uplink else {}
-    config = RunConfig.read({"deadline-s": 100, "upload-deadline-s": 50, **settings})
+    config = RunConfig.read({"deadline-s": 100, "upload-deadline-s": 50, "late-s": 0.5, **settings})
     plan = make_plan(fleet, Speeds(known), config, steps=TARGET)
     return Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0), decide)
 
