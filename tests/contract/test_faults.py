@@ -103,7 +103,7 @@ class Ongoing:
 
     def begin(self, **changes: float | str) -> None:
         """Start the run, or go on with it from its last checkpoint."""
-        begun = any((self.checkpoints / RUN).glob("model-*"))
+        begun = any((self.checkpoints / RUN).glob("model-*.fedgc"))
         addresses = {"bind": self.listener, "advertise": self.relay.address}
         settings = SETTINGS | addresses | {"checkpoint-dir": str(self.checkpoints)} | changes
         self.flower_run = self.federation.submit(settings | ({"resume": RUN} if begun else {}))
@@ -161,7 +161,7 @@ class Ongoing:
 
     def saved(self) -> int:
         """The version of the model that a resume would go on with."""
-        return max(int(path.stem.split("-")[1]) for path in (self.checkpoints / RUN).glob("model-*"))
+        return max(int(path.stem.split("-")[1]) for path in (self.checkpoints / RUN).glob("model-*.fedgc"))
 
     def goes_on(self) -> None:
         """Wait for two more rounds: one of them begins and ends after this."""
@@ -415,6 +415,7 @@ def shut_out(ongoing: Ongoing) -> ShutOut:
     ongoing.relay.lets_in = lambda each: not owner(each.port, ongoing.federation.pids(out.name))
     flow.cut()
     eventually(lambda: ongoing.is_lost(out.name, before))
+    ongoing.goes_on()  # the round in which it was lost may have had repairs
     return out
 
 
