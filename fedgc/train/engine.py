@@ -102,6 +102,7 @@ class Engine:
         self._trainer = Trainer(task, config)
         self._shelf = Shelf(config.memory_mb * MEGABYTE, spill_dir)
         self._clock, self._rest, self._pace_s = clock, rest, pace_s
+        self._owed_s = 0.0  # rest that a command has cut short
         self._models: dict[int, Vector] = {}
         self._lasting: Lasting | None = None
         self._work: Work | None = None  # with the round and target of the last Continue
@@ -406,6 +407,9 @@ class Engine:
             began = self._clock()
             self._open(chunk, samples, work)
         trajectory = self._trajectories[chunk]
+        if self._owed_s > 0:
+            trajectory.seconds += self._catch_up()
+            return None
         this = self._pass(chunk, trajectory.reached, work)
         trajectory.losses += self._trainer.step(sources, this)
         trajectory.reached += 1
@@ -439,7 +443,17 @@ class Engine:
         if worked >= self._pace_s:
             return worked
         self._rest(self._pace_s - worked)
-        return self._clock() - began
+        passed = self._clock() - began
+        self._owed_s = max(0.0, self._pace_s - passed)
+        return passed
+
+    def _catch_up(self) -> float:
+        """Rest for what is owed of the step before: a command may have cut its rest short."""
+        began = self._clock()
+        self._rest(self._owed_s)
+        passed = self._clock() - began
+        self._owed_s = max(0.0, self._owed_s - passed)
+        return passed
 
     def _finished(self, chunk: int, work: Work) -> Progress | Report:
         if chunk == WHOLE:

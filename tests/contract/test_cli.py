@@ -17,7 +17,7 @@ import pytest
 from fedgc.flower import tether
 from fedgc.store.database import Store
 
-pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
 WAIT_S = 400.0
 COMMAND = [sys.executable, "-m", "fedgc.cli"]
 

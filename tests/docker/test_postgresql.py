@@ -87,6 +87,7 @@ def address() -> Iterator[str]:
 
 
 @pytest.mark.contract
+@pytest.mark.slow
 def test_a_run_keeps_its_rows_in_the_database_that_the_compose_file_offers(address: str):
     settings = {"rounds": 2, "chunks": 4, "replicas": 2, "min-devices": 2, "run": "on-postgresql"}
     with LocalFederation(nodes=2, environment={"FEDGC_DB": address}) as federation:

@@ -502,13 +502,28 @@ def test_time_is_the_steps_of_the_chunk_alone(bench, small, clock):
 
 
 def test_a_step_that_is_quicker_than_the_pace_rests_for_the_difference(bench, small, clock):
-    rested = []
-    clock.rest = rested.append
+    rested, rest = [], clock.rest
+    clock.rest = lambda seconds: (rested.append(seconds), rest(seconds))
     engine = bench.engine(small, clock=clock, pace_s=4.0)
     engine.handle(bench.work([0], target=2))
     [progress] = bench.drain(engine)
     assert rested == [3.0, 3.0]
-    assert progress.seconds == 4.0  # two readings a step: after work, after rest
+    assert progress.seconds == 2 * (4.0 + 1.0)  # the clock moves by 1 at each reading: after work, after rest
+
+
+def test_a_rest_that_a_command_cuts_short_is_made_up_for_before_the_next_step(bench, small, clock):
+    rested = []
+
+    def cut_short(seconds: float) -> None:
+        rested.append(seconds)
+        clock.now += 0.5
+
+    clock.rest = cut_short
+    engine = bench.engine(small, clock=clock, pace_s=8.0)
+    engine.handle(bench.work([0], target=2))
+    [progress] = bench.drain(engine)
+    assert rested == [7.0, 5.5, 4.0, 2.5, 1.0, 7.0], "each rest takes half a second, and its readings one"
+    assert progress.seconds >= 8.0
 
 
 def test_a_step_that_is_slower_than_the_pace_does_not_rest(bench, small, clock):
