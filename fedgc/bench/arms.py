@@ -98,7 +98,7 @@ def _fixed(period: int, **others: Any) -> dict[str, Any]:  # noqa: ANN401  setti
     return {"gate": "every", "gate_period": period, **others}
 
 
-def _drift(budget: float, **others: Any) -> dict[str, Any]:  # noqa: ANN401
+def _drift(budget: float, **others: Any) -> dict[str, Any]:  # noqa: ANN401  the same
     return {"gate": "drift", "gate_budget": budget, "max_gap": 32, **others}
 
 

@@ -273,7 +273,7 @@ def _serve(certificate: Any, address: Any, down: int, devices: int) -> None:  # 
     server.wait_for_termination()
 
 
-def _move(way: _Way, begin: Any, ends: Any) -> None:  # noqa: ANN401
+def _move(way: _Way, begin: Any, ends: Any) -> None:  # noqa: ANN401  the same: queues
     credentials = grpc.ssl_channel_credentials(way.certificate)
     whole = threading.Event()
 

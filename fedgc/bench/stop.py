@@ -88,7 +88,7 @@ def _stops_heard_s(folder: Path, count: int) -> list[float]:
         device.join()
 
 
-def _stop_heard_s(listener: Listener, joined: Joined, round_: int, heard: Any) -> float:  # noqa: ANN401
+def _stop_heard_s(listener: Listener, joined: Joined, round_: int, heard: Any) -> float:  # noqa: ANN401  a queue
     names = tuple(enumerate(held.name for held in joined.holds))
     listener.send(Work(joined.device, round_, 0, STEPS, (0,), names, 0, WAIT_S))
     time.sleep(random.uniform(0.1, 0.3))  # noqa: S311  anywhere in a micro-batch
