@@ -7,6 +7,7 @@ longer than the grace time: then the session ends, so that the SuperNode is free
 May import: grpc, errors, messages, and this room's machines (flow, wire).
 """
 
+import contextlib
 import math
 import threading
 from collections import deque
@@ -44,6 +45,7 @@ from fedgc.flower.wire import (
 )
 from fedgc.messages import WIRE_VERSION, Close, ToDevice, Work
 
+LAST_WORDS_S: Final = 2.0  # for a goodbye to arrive, which the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 
@@ -163,12 +165,10 @@ class Session:
             self._changed.notify_all()
 
     def end(self, reason: str) -> None:
-        """Say goodbye, where anybody listens, and close the stream."""
+        """Say goodbye, where anybody listens; the stream closes once that was heard, or in the end anyway."""
         with self._changed:
             if not self._ended:
                 self._flow.channel.say(Bye(reason))
-                self._changed.notify_all()
-                self._changed.wait_for(lambda: not (self._stream.open and self._flow.channel.waits), 0.5)
             self._finish(reason)
 
     # ---- state, with the lock held
@@ -226,6 +226,7 @@ class Session:
                 BadMessage
             ) as error:  # a server that says what is not of this protocol: no new stream helps
                 self.end(str(error))
+                self._hear_out(stream)
             finally:
                 with self._changed:
                     self._contact = self._terms.clock() if was_open else self._contact
@@ -236,6 +237,13 @@ class Session:
                 watcher.join()
         return was_open
 
+    @staticmethod
+    def _hear_out(stream: _Stream) -> None:
+        """Read what nobody needs, until the listener has closed the stream or the watcher cancels it."""
+        with contextlib.suppress(grpc.RpcError):
+            for _ in stream.call:
+                pass
+
     def _hang_up(self, stream: _Stream) -> None:
         """Ping; close the stream when the session ends, or when nothing was heard for too long."""
         grace_s = self._terms.grace_s
@@ -244,6 +252,8 @@ class Session:
                 self._flow.ping()
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._ended or stream.over, grace_s / PINGS)
+            if self._ended:
+                self._changed.wait_for(lambda: stream.over or not stream.open, LAST_WORDS_S)
         stream.call.cancel()
 
     def _frames(self, stream: _Stream) -> Iterator[bytes]:
@@ -255,8 +265,10 @@ class Session:
                         return
                     if stream.opening:
                         frame = stream.opening.popleft()
-                    elif stream.open:
+                    elif stream.open and (self._flow.channel.waits or not self._ended):
                         frame = self._flow.next_frame()
+                    if frame is None and self._ended:
+                        return
                     if frame is None:
                         self._changed.notify_all()
                         self._changed.wait()
@@ -267,7 +279,7 @@ class Session:
         """Wait as long as so many bytes take on the line that this one stands in for."""
         if math.isfinite(self._terms.uplink_bytes_s):
             with self._changed:
-                self._changed.wait_for(lambda: stream.over, size / self._terms.uplink_bytes_s)
+                self._changed.wait_for(lambda: self._ended or stream.over, size / self._terms.uplink_bytes_s)
 
     def _arrived(self, stream: _Stream, frame: bytes) -> None:
         now = self._terms.clock()

@@ -23,7 +23,7 @@ from fedgc.flower.session import Session, Terms
 from fedgc.messages import Event, Held, Joined
 
 NUMBERS = 1000
-WAIT_S = 10.0  # a loopback step that takes longer hangs
+WAIT_S = 30.0  # a loopback step that takes longer hangs, however busy the machine is
 
 
 class Link:
