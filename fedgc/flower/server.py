@@ -4,6 +4,7 @@ A run has a name of its own, since Flower starts a new run for every attempt: a 
 same name, from its last checkpoint, and the store shows one history.
 """
 
+import gc
 import os
 import sys
 import time
@@ -54,6 +55,7 @@ def server_app(task: Task | None = None) -> ServerApp:
             save = _save(folder / run, keep, keeper) if keep else None
             strategy = FedGC(chosen, config, sink, Memory(run, speeds, save, resumed))
             strategy.summary()
+            gc.freeze()  # what was imported stays: a collection that walks through it stops a round for long
             strategy.start(grid)
 
     return app
