@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from fedgc.codes import Solution
 from fedgc.gate import Reports
-from fedgc.messages import Add, Codeword, Command, Failed, Joined, Lost, Progress, Refuse, Report
+from fedgc.messages import Add, Codeword, Command, Failed, Joined, Loaded, Lost, Progress, Refuse, Report
 from fedgc.plan import Plan
 from fedgc.tally import Tally
 
@@ -41,6 +41,7 @@ class Assignment:
     weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
     ahead: bool = True  # coefficients may be sent before anybody has finished anything
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of who carries on where it stopped
+    model_limit_s: float = 0.0  # how long the model may be on its way, before there is time to work
 
     @property
     def order_seed(self) -> int:
@@ -65,7 +66,7 @@ class Roll:
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  whatever was said
         """Tell the sender, where there is one, and count it against a device of this plan."""
         device = getattr(event, "device", None)
-        if isinstance(event, Lost) or not device or (isinstance(event, Codeword) and event.ahead):
+        if isinstance(event, Lost | Loaded) or not device or (isinstance(event, Codeword) and event.ahead):
             return []
         worker = self.worker.get(device)
         if worker is not None:

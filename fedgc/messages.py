@@ -176,6 +176,25 @@ class Lost:
 
 
 @dataclass(frozen=True, slots=True)
+class Loaded:
+    """The model of this version has come to a device whole, in `seconds`: from here on it can work.
+
+    Only a link that hears of it says so; a report of work tells as much.
+    """
+
+    now: float
+    device: str
+    version: int
+    seconds: float = 0.0
+    size_bytes: int = 0
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _amounts(self, "seconds")
+        _counts(self, "version", "size_bytes")
+
+
+@dataclass(frozen=True, slots=True)
 class Failed:
     """A device could not do what it was told; it lives on. Chunks named cannot be had from it."""
 
@@ -375,7 +394,7 @@ class Stop:
 
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
-Event = Joined | Lost | Failed | Progress | Report | Codeword | Masking | Published | Tick | Stop
+Event = Joined | Lost | Loaded | Failed | Progress | Report | Codeword | Masking | Published | Tick | Stop
 
 
 # ---- commands to a device

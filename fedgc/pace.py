@@ -31,6 +31,7 @@ class Pace:
         self._history = history
         self._logs: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
         self._uplinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
+        self._downlinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
         self._guesses: dict[str, float] | None = None
 
     def worked(self, device: str, step_s: float) -> None:
@@ -43,6 +44,11 @@ class Pace:
         if size_bytes > 0 and seconds > 0:
             self._uplinks[device].append(size_bytes / seconds)
 
+    def received(self, device: str, size_bytes: int, seconds: float) -> None:
+        """One more model has come to this device."""
+        if size_bytes > 0 and seconds > 0:
+            self._downlinks[device].append(size_bytes / seconds)
+
     def step_s(self) -> Mapping[str, float]:
         """Return the guessed seconds of a local step of every device measured in this run."""
         if self._guesses is None:
@@ -54,9 +60,12 @@ class Pace:
         known: dict[str, Speed] = dict(self._history.known)
         for device, step_s in self.step_s().items():
             before = known.get(device) or Speed(device, step_s)
-            uplink = _middle(self._uplinks[device]) if self._uplinks[device] else before.up_bytes_s
             known[device] = replace(
-                before, step_s=step_s, up_bytes_s=uplink, rounds=before.rounds + len(self._logs[device])
+                before,
+                step_s=step_s,
+                up_bytes_s=_middle(self._uplinks[device], before.up_bytes_s),
+                down_bytes_s=_middle(self._downlinks[device], before.down_bytes_s),
+                rounds=before.rounds + len(self._logs[device]),
             )
         return Speeds(known)
 
@@ -95,5 +104,5 @@ def _variance(values: Sequence[float], mean: float) -> float:
     return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
 
 
-def _middle(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
+def _middle(values: Sequence[float], unmeasured: float | None) -> float | None:
+    return sorted(values)[len(values) // 2] if values else unmeasured

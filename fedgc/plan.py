@@ -9,7 +9,8 @@ index in a plan (0 .. chunks-1) counts the chunks that some present device can l
 
 Time limits follow from what was measured. A deadline exists so that a round always ends, not to hurry it:
 without history it is generous, with history it is a multiple of the time that the slowest device would need
-for all it holds.
+for all it holds. It counts from when devices have the model, whose way to them has a limit of its own
+(`model_limit_s`): work is alike from round to round, lines may not be.
 
 May import: codes, messages, history, config, errors.
 """
@@ -37,7 +38,7 @@ LEAST_UPLOAD_S: Final = 60.0
 QUORUM: Final = 0.75  # of the devices, where nobody has chosen: one in four may be slow or gone
 UNKNOWN_REPLICAS: Final = 3  # where nobody has chosen: one device may fail while another is slow
 WIRES: Final = MappingProxyType({32: Wire.FLOAT32, 8: Wire.INT8, 4: Wire.INT4})  # by the bits of a number
-UNKNOWN_UPLINK: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
+UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +249,17 @@ def _upload_deadline_s(config: RunConfig, devices: Sequence[str], speeds: Speeds
     if config.upload_deadline_s != AUTO:
         return float(config.upload_deadline_s)
     uplinks = [speeds.known[device].up_bytes_s if device in speeds.known else None for device in devices]
-    slowest = min(uplink or UNKNOWN_UPLINK for uplink in uplinks)
+    slowest = min(uplink or UNKNOWN_LINE for uplink in uplinks)
     waves = -(-len(devices) // config.upload_slots)
     return LEAST_UPLOAD_S + PATIENCE * waves * size_bytes / slowest
+
+
+def model_limit_s(devices: Sequence[str], speeds: Speeds, size: int) -> float:
+    """Return how long a model of so many numbers may be on its way to all of these devices.
+
+    >>> model_limit_s(["a device of which nothing is known"], Speeds(), 1_000_000)
+    128.0
+    """
+    downlinks = [speeds.known[device].down_bytes_s if device in speeds.known else None for device in devices]
+    slowest = min((downlink or UNKNOWN_LINE for downlink in downlinks), default=UNKNOWN_LINE)
+    return PATIENCE * packed_bytes(size, Wire.FLOAT32) / slowest

@@ -85,6 +85,7 @@ from fedgc.messages import (
     Event,
     Failed,
     Joined,
+    Loaded,
     Lost,
     Outcome,
     Progress,
@@ -95,6 +96,7 @@ from fedgc.messages import (
     Stop,
     Take,
     Tick,
+    Work,
 )
 from fedgc.plan import Plan
 from fedgc.tally import Tally
@@ -145,7 +147,8 @@ class Round:
         self._worth_it = False  # the gate has said so
         self._exchange: Exchange | None = None
         self._roll = Roll(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
-        self._deadline = 0.0  # of the working phase
+        self._loading: set[str] = set()  # devices whose model may be on its way to them
+        self._loaded_at = 0.0  # when the last of them had it
         self._upload_until = 0.0  # when whoever owes a vector is waited for no longer
         self._masked: MaskedSum | None = None  # once all its vectors are in
         inner: Effort = ChunkWork(self._roll) if plan.work == "coded" else Attendance(self._roll)
@@ -155,9 +158,8 @@ class Round:
 
     def start(self, now: float, present: Sequence[Joined]) -> tuple[Command, ...]:
         """Give work to everybody who is there."""
-        self.started_at = now
-        self._deadline = now + self._roll.limit_s
-        given = self.effort.begin(present)
+        self.started_at = self._loaded_at = now
+        given = self._noted(self.effort.begin(present))
         return (*given, *self._enough_yet(now))
 
     def handle(self, event: Event) -> tuple[Command, ...]:
@@ -206,10 +208,35 @@ class Round:
 
     # ---- working
 
+    @property
+    def _deadline(self) -> float:
+        """The end of the working phase: it counts from when all have the model, which has a limit too."""
+        limit_s = self._roll.limit_s
+        at_most = self.started_at + self.assignment.model_limit_s + limit_s
+        return at_most if self._loading else min(at_most, self._loaded_at + limit_s)
+
+    def _noted(self, given: list[Command]) -> list[Command]:
+        """Keep in mind who is sent the model."""
+        self._loading |= {each.device for each in given if isinstance(each, Work)}
+        return given
+
+    def _has_model(self, device: str, now: float) -> None:
+        if device in self._loading:
+            self._loading.discard(device)
+            self._loaded_at = now
+
+    def _loaded(self, event: Loaded) -> list[Command]:
+        if event.version == self.assignment.version:
+            self._has_model(event.device, event.now)
+            self.next_tick = min(self._deadline, self.effort.look_again)
+        return []
+
     def _joined(self, event: Joined) -> list[Command]:
-        return [*self.effort.give([event]), *self.effort.stirred(), *self._enough_yet(event.now)]
+        given = self._noted(self.effort.give([event]))
+        return [*given, *self.effort.stirred(), *self._enough_yet(event.now)]
 
     def _lost(self, event: Lost) -> list[Command]:
+        self._loading.discard(event.device)
         if not self._off_the_books(event):
             return []
         return [*self.effort.stirred(), *self._enough_yet(event.now)]
@@ -221,6 +248,8 @@ class Round:
         return [*self.effort.stirred(), *self._enough_yet(event.now)]
 
     def _reported(self, event: Progress | Report) -> list[Command]:
+        if event.round == self.assignment.number:
+            self._has_model(event.device, event.now)
         return [*self.effort.heard(event), *self._enough_yet(event.now)]
 
     def _ahead_of_time(self, event: Codeword) -> list[Command]:
@@ -260,7 +289,7 @@ class Round:
         """Fix what there is, and ask for the vectors that are needed."""
         limit_s = self.plan.upload_deadline_s
         collected = self.effort.collect()
-        self._exchange = Exchange(collected, now + limit_s + PATIENCE * max(limit_s, self._roll.limit_s))
+        self._exchange = Exchange(collected, now + limit_s + PATIENCE * max(limit_s, self._training_s))
         self.working_s = now - self.started_at
         self._upload_until = now + limit_s
         added = [collected.accept(worker, 0) for worker in self.effort.came]
@@ -326,9 +355,14 @@ class Round:
             self._extend(exchange, now, trains=any(isinstance(each, Take) for each in asked))
         return [*asked, *self._close_if_complete(exchange, now)]
 
+    @property
+    def _training_s(self) -> float:
+        """How long one that has not even got the model may take to train."""
+        return self.assignment.model_limit_s + self._roll.limit_s
+
     def _extend(self, exchange: Exchange, now: float, *, trains: bool = False) -> None:
         """Who is asked late gets as long as the others had, to train as to send, but the round must end."""
-        limit_s = self.plan.upload_deadline_s + (self._roll.limit_s if trains else 0.0)
+        limit_s = self.plan.upload_deadline_s + (self._training_s if trains else 0.0)
         self._upload_until = max(self._upload_until, min(now + limit_s, exchange.until))
 
     def _close_if_complete(self, exchange: Exchange, now: float) -> list[Command]:
@@ -405,7 +439,7 @@ class Round:
         return self._burn(f"too few {asked} in {self.plan.upload_deadline_s:g} s", event.now)
 
     def _passed_over(self, *_: object) -> list[Command]:
-        """Work that goes on while the sum is unmasked is of no use to it, and does no harm."""
+        """What comes too late for this phase is of no use to it, and does no harm."""
         return []
 
     def _stopped_last(self, _: MaskedSum, event: Stop) -> list[Command]:
@@ -462,6 +496,7 @@ class Round:
 WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingProxyType(
     {
         Joined: Round._joined,  # a device is there: it is given what is worth doing
+        Loaded: Round._loaded,  # it has the model: from here on it has time to work
         Lost: Round._lost,  # it is gone: what it has counts no more
         Failed: Round._failed,  # it lives, but cannot give this
         Progress: Round._reported,  # coded, a copy: skip, steer, ask the gate, collect
@@ -475,6 +510,7 @@ COLLECTING: Final[Mapping[type, Callable[[Round, Exchange, Any], list[Command]]]
     {
         Codeword: Round._received,  # into the sum, once
         Joined: Round._returned,  # it may still send what it owes
+        Loaded: Round._passed_over,
         Lost: Round._lost_late,  # coded: what it owes is repaired; local: it is left out
         Failed: Round._failed_late,  # the same for what it cannot give
         Progress: Round._reported_late,  # coded: a repair may have waited for it
@@ -488,6 +524,7 @@ UNMASKING: Final[Mapping[type, Callable[[Round, MaskedSum, Any], list[Command]]]
         Signed: Round._signed,  # agreeing: enough of them, and shares are asked for
         Shares: Round._shared,  # unmasking: enough of them, and the masks are known
         Joined: Round._back,  # it is asked again for what it has not answered
+        Loaded: Round._passed_over,
         Lost: Round._away,  # its vector is in the sum; are enough left to unmask it?
         Failed: Round._failed_last,  # the same
         Progress: Round._passed_over,

@@ -39,6 +39,7 @@ from fedgc.messages import (
     Event,
     Held,
     Joined,
+    Loaded,
     Lost,
     Outcome,
     Published,
@@ -47,7 +48,7 @@ from fedgc.messages import (
     Tick,
 )
 from fedgc.pace import Pace
-from fedgc.plan import UNKNOWN_UPLINK, Chunk, Fleet, Plan, make_plan
+from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, make_plan, model_limit_s
 from fedgc.replay import Line
 from fedgc.round import Assignment, Round, State
 from fedgc.tuner import Choice, Question, choose, chunk_weights, recall, review
@@ -173,9 +174,8 @@ class Run:
             self._present.pop(event.device, None)
             self._fleet = None
             self._carried -= {event.device}
-        elif isinstance(event, Codeword) and event.device in self._present:
-            self._pace.sent(event.device, event.size_bytes, event.seconds)
-            self._up_bytes += event.size_bytes
+        elif isinstance(event, Codeword | Loaded) and event.device in self._present:
+            self._transferred(event)
         if self._keying is not None:
             outputs += self._keying.noted(event)
         if self.round and not isinstance(event, OF_KEYS):
@@ -183,6 +183,13 @@ class Run:
         elif not self.round:
             outputs += self._gathering(event)
         return tuple(outputs)
+
+    def _transferred(self, event: Codeword | Loaded) -> None:
+        if isinstance(event, Loaded):
+            self._pace.received(event.device, event.size_bytes, event.seconds)
+            return
+        self._pace.sent(event.device, event.size_bytes, event.seconds)
+        self._up_bytes += event.size_bytes
 
     @property
     def next_tick(self) -> float:
@@ -265,6 +272,7 @@ class Run:
             first_step=self._first_step,
             common_steps=self._common_steps,
             reached=self._reached,
+            model_limit_s=model_limit_s(plan.devices, self._pace.speeds(), self._size),
         )
         self._up_bytes = 0
         again = bool(self._carried)
@@ -454,7 +462,7 @@ class Run:
         one_bytes = packed_bytes(self._size, Wire(self._plan.wire))
         waves = -(-devices // self.config.upload_slots)
         known_s = max(self._plan.upload_s)
-        return devices * one_bytes, waves * (known_s or one_bytes / UNKNOWN_UPLINK)
+        return devices * one_bytes, waves * (known_s or one_bytes / UNKNOWN_LINE)
 
     def _state(self) -> RunState:
         return RunState(

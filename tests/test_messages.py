@@ -27,6 +27,7 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Loaded,
     Lost,
     Mix,
     Open,
@@ -62,6 +63,7 @@ GOOD = (
     Ring(5, 16),
     Joined(1.0, "a", True, (Held("left", 1), Held("right", 5)), (Kept(0, 0, 1),)),
     Lost(1.0, "a"),
+    Loaded(1.0, "a", 2, 0.5, 4),
     Failed(1.0, "a", 1, "out of memory", (0, 2)),
     Progress(1.0, "a", 1, 2, 3, 0.5, 10, 2.0, -1.5, SKETCH),
     Report(1.0, "a", 1, 3, 10, 0.5, 2.0, -1.5),
@@ -200,7 +202,7 @@ def test_an_event_of_a_device_names_it(event):
 
 
 @pytest.mark.parametrize(
-    ("message", "name"), [*fields_named("order"), (GOOD[6], "chunks"), (GOOD[4], "kept")], ids=label
+    ("message", "name"), [*fields_named("order"), (GOOD[7], "chunks"), (GOOD[4], "kept")], ids=label
 )
 def test_a_list_of_chunks_names_each_once_and_none_below_0(message, name):
     def listed(*chunks: int) -> object:

@@ -58,9 +58,11 @@ def test_what_this_run_measured_lies_over_the_history():
     history = Speeds({"a": Speed("a", 1.0, failures=0.25, up_bytes_s=7.0), "z": Speed("z", 3.0)})
     pace = told({"a": [0.5], "b": [0.2]}, history)
     pace.sent("b", 100, 2.0)
+    pace.received("b", 100, 4.0)
     pace.sent("b", 0, 2.0)
     pace.sent("b", 100, 0.0)
     known = pace.speeds().known
     assert (known["a"].step_s, known["a"].failures, known["a"].up_bytes_s) == (pytest.approx(0.5), 0.25, 7.0)
     assert (known["b"].step_s, known["b"].up_bytes_s) == (pytest.approx(0.2), 50.0)
+    assert [known[device].down_bytes_s for device in "abz"] == [None, 25.0, None]
     assert known["z"].step_s == 3.0

@@ -11,7 +11,7 @@ from fedgc.codes import adopt
 from fedgc.config import RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import Speed, Speeds
-from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, make_plan, model_limit_s
 
 
 def table(chunks: int) -> tuple[Chunk, ...]:
@@ -195,6 +195,19 @@ def test_the_slowest_uplink_sets_the_upload_deadline_and_an_unknown_one_is_slow(
     unknown = Speeds({**quick.known, "device 1": Speed("device 1", 0.1)})
     seconds = [plan(of, speeds).upload_deadline_s for speeds in (quick, mixed, unknown)]
     assert seconds == sorted(set(seconds))
+
+
+@given(
+    devices=st.integers(1, 5), size=st.integers(0, 10**9), downlinks=st.lists(st.floats(1e3, 1e9), max_size=5)
+)
+def test_every_model_is_there_within_its_limit_and_an_unknown_downlink_is_slow(devices, size, downlinks):
+    names = [f"device {w}" for w in range(devices)]
+    known = dict(zip(names, downlinks, strict=False))
+    speeds = Speeds({name: Speed(name, 0.1, down_bytes_s=rate) for name, rate in known.items()})
+    limit_s = model_limit_s(names, speeds, size)
+    assert math.isfinite(limit_s)
+    for name in names:
+        assert limit_s >= 4 * size / known.get(name, UNKNOWN_LINE)
 
 
 def test_an_upload_takes_as_long_as_the_measured_uplink_says():

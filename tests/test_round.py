@@ -25,6 +25,7 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Loaded,
     Lost,
     Progress,
     Refuse,
@@ -611,6 +612,61 @@ def test_the_deadline_takes_what_there_is():
     send_all(machine, devices)
     assert machine.outcome == "approximate"
     assert len(machine.short) >= 6
+
+
+def loading(plan: Plan, limit_s: float) -> tuple[Round, Devices]:
+    """Devices whose model is on its way, for so long at most; there are 100 s to work."""
+    this = Assignment(number=1, version=3, target=TARGET, seed=0, model_limit_s=limit_s)
+    machine, devices = Round(plan, this, sync), Devices(plan)
+    devices.obey(machine.start(0.0, [joined(plan, device) for device in plan.devices]))
+    return machine, devices
+
+
+def test_the_time_to_work_begins_when_all_have_the_model():
+    plan = planned(2, 4, replicas=2, blocks=2)
+    machine, devices = loading(plan, 1000.0)
+    one, other = plan.devices
+    assert machine.next_tick == 1100.0
+    machine.handle(Loaded(20.0, one, 3))
+    machine.handle(Loaded(25.0, other, 2))  # of the round before
+    assert machine.next_tick == 1100.0
+    work(machine, devices, one)
+    devices.obey(
+        machine.handle(Progress(300.0, other, 1, devices.queue[other].pop(0), TARGET, 1.0, 10, 1.0, 0.5))
+    )
+    assert machine.next_tick == 400.0, "who reports has the model"
+    devices.obey(machine.handle(Tick(399.0)))
+    assert machine.state is State.WORKING
+    devices.obey(machine.handle(Tick(400.0)))
+    assert machine.state is State.COLLECTING
+
+
+def test_a_model_that_does_not_come_is_waited_for_no_longer_than_its_limit_allows():
+    plan = planned(2, 2, replicas=2, blocks=2)
+    machine, devices = loading(plan, 50.0)
+    one, other = plan.devices
+    machine.handle(Loaded(40.0, one, 3))
+    work(machine, devices, one)
+    assert machine.next_tick == 150.0
+    machine.handle(Loaded(60.0, other, 3))
+    assert machine.next_tick == 150.0, "its own limit bounds the whole"
+    machine, devices = loading(plan, 50.0)
+    machine.handle(Loaded(40.0, one, 3))
+    devices.obey(machine.handle(Lost(45.0, other)))
+    assert machine.next_tick == 140.0, "nobody waits for the model of one that is gone"
+
+
+def test_a_model_that_comes_when_nobody_needs_it_any_more_is_no_fault():
+    plan = planned(2, 2, replicas=2, blocks=1)
+    machine, devices = loading(plan, 50.0)
+    one, other = plan.devices
+    while machine.state is State.WORKING:
+        work(machine, devices, one)
+    assert machine.handle(Loaded(60.0, other, 3)) == ()
+    send_all(machine, devices)
+    assert machine.outcome == "synced"
+    assert machine.handle(Loaded(70.0, other, 3)) == ()
+    assert machine.tally.refused == [0, 0]
 
 
 def test_nothing_finished_is_an_empty_round():

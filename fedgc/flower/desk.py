@@ -18,12 +18,12 @@ from fedgc.flower import wire
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.admission import Admission
 from fedgc.flower.flow import Flow
-from fedgc.flower.pieces import Incoming, Numbers, Vector
+from fedgc.flower.pieces import NUMBER, Incoming, Numbers, Vector
 from fedgc.flower.refusals import Audit, Refusals, unheard
 from fedgc.flower.seat import Seat
 from fedgc.flower.slots import Slots
 from fedgc.flower.wire import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
-from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Lost, ToDevice, Work
+from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Loaded, Lost, ToDevice, Work
 
 LONGEST_NAME: Final = 64
 SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: who sends at a lower rate lets those who wait go first
@@ -148,7 +148,11 @@ class Desk:
             raise BadMessage("hello: a ticket without a seat")
         seat.stream = None  # the device may have left a stream that we still take for open
         self._give_up_unwanted(seat)
-        seat.flow.reopen(hello.heard, hello.positions, rests=False)
+        try:
+            seat.flow.reopen(hello.heard, hello.positions, rests=False)
+        except BadMessage:  # its lines are out of step: no other stream puts that right
+            self.lose(seat)
+            raise
         seat.stream = object()
         seat.heard_at = self._around.clock()
         self._names[device] = "".join(each for each in hello.name if each.isprintable())[:LONGEST_NAME]
@@ -191,6 +195,7 @@ class Desk:
         if timer := self._timers.pop(seat.device, None):
             timer.cancel()
         self._give_up_unwanted(seat)
+        seat.flow.withdraw(lambda _: True)  # the seat is known by its token for as long as its message is out
         self._emit(Lost(self._around.clock(), seat.device))
 
     # ---- what arrives
@@ -220,7 +225,7 @@ class Desk:
                 seat.flow.channel.confirm(sequence)
             case Ack():
                 if seat.flow.acknowledged(value):
-                    seat.flow.accounts.add(Amounts(download_s=self._around.clock() - seat.model_since))
+                    self._loaded(seat, value)
             case Offer():
                 self._offer(seat, value)
             case Bye():
@@ -229,6 +234,13 @@ class Desk:
                 pass
             case _:
                 self._emit(value)
+
+    def _loaded(self, seat: Seat, ack: Ack) -> None:
+        now = self._around.clock()
+        seconds = now - seat.model_since
+        seat.flow.accounts.add(Amounts(download_s=seconds))
+        size = self._numbers * NUMBER.itemsize  # the device may say anything
+        self._emit(Loaded(now, seat.device, ack.stream.number, seconds, size))
 
     def _offer(self, seat: Seat, offer: Offer) -> None:
         try:
@@ -311,8 +323,11 @@ class Desk:
         self._emit(Failed(self._around.clock(), seat.device, stream.number, str(error)))
 
     def _give_up_unwanted(self, seat: Seat) -> None:
-        """Free the slots of a device that is away, and of codewords that nobody waits for any more."""
-        wanted = seat.waiting() if seat.stream is not None else ()
+        """Free the slots of a device that is away, and of codewords that nobody waits for any more.
+
+        One that is whole keeps its slot until it is in the sum, or its round is over.
+        """
+        wanted = (*seat.waiting(), *seat.whole) if seat.stream is not None else ()
         for stub in self._slots.held():
             if stub[0] == seat.device and stub[1] not in wanted:
                 self._grant(self._slots.free(stub))

@@ -119,6 +119,11 @@ class Seat:
         """Return the codewords that were offered and are not whole."""
         return tuple(self._offers)
 
+    @property
+    def whole(self) -> frozenset[StreamId]:
+        """The codewords that have come, of rounds that are not over."""
+        return frozenset(self._done)
+
     def finished(self, stream: StreamId) -> Numbers:
         """Return a whole codeword, checked."""
         incoming = self.flow.incoming[stream]

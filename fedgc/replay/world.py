@@ -29,6 +29,7 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Loaded,
     Lost,
     Progress,
     Repair,
@@ -85,7 +86,7 @@ class World:
         self._order = count()
         self._up, self._down = Pipe(terms.line), Pipe(terms.line)
         self._uploading: dict[int, tuple[int, Reveal | Repair, float, float]] = {}
-        self._loading: dict[int, Work] = {}
+        self._loading: dict[int, tuple[Work, float]] = {}  # and since when
         self._stretches: list[Stretch] = []
         self._mixed: set[tuple[int, int]] = set()  # device and chunk of what was sent
         self._number = -1
@@ -221,8 +222,13 @@ class World:
     def _transferred(self, now: float) -> Event | None:
         """One transfer a time, so that the machine hears them one by one."""
         if self._down.next_end <= now:
-            for flow in self._down.ended(now):
-                self._work(flow, self._loading.pop(flow))
+            for worker in self._down.ended(now):
+                command, began = self._loading.pop(worker)
+                self._work(worker, command)
+                told = now + self._nature.control_s(worker)
+                device, size_bytes = self._devices[worker], self._terms.update_bytes
+                said = Loaded(told, device, command.version, now - began, size_bytes)
+                self._push(told, _ARRIVES, worker, said)
             return None
         for flow in self._up.ended(now):
             worker, told, size, began = self._uploading.pop(flow)
@@ -235,7 +241,7 @@ class World:
             self._push(heard, _ARRIVES, worker, said)
         return None
 
-    def _arrived(self, worker: int, said: Codeword) -> Event | None:
+    def _arrived(self, worker: int, said: Codeword | Loaded) -> Event | None:
         return said if self._alive[worker] else None
 
     def _die(self, worker: int, fate: Fate) -> Event | None:
@@ -302,7 +308,7 @@ class World:
         else:
             self._leave(worker, self.now)
             self._queue[worker].clear()
-            self._loading[worker] = command
+            self._loading[worker] = command, self.now
             self._down.begin(self.now, worker, 1.0, down_s)
 
     def _work(self, worker: int, command: Work) -> None:
@@ -377,7 +383,7 @@ class World:
         return steps > 0
 
     def _close(self, worker: int, command: Close) -> None:
-        if worker in self._loading and self._loading[worker].round == command.round:
+        if worker in self._loading and self._loading[worker][0].round == command.round:
             self._down.drop(self.now, worker)
             del self._loading[worker]
         if command.round == self._round[worker]:

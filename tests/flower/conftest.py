@@ -20,7 +20,7 @@ from fedgc.flower.desk import Surroundings
 from fedgc.flower.identity import Identity
 from fedgc.flower.listener import Listener
 from fedgc.flower.session import Session, Terms
-from fedgc.messages import Event, Held, Joined
+from fedgc.messages import Event, Held, Joined, Loaded
 
 NUMBERS = 1000
 WAIT_S = 30.0  # a loopback step that takes longer hangs, however busy the machine is
@@ -34,9 +34,13 @@ class Link:
         self.numbers = numbers
         self.events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         around = Surroundings(time.monotonic, os.urandom, time.time, logging.getLogger("test"))
-        self.listener = Listener(config, "run-1", numbers, self.events.put, around)
+        self.loaded: queue.SimpleQueue[Loaded] = queue.SimpleQueue()  # these come when they come
+        self.listener = Listener(config, "run-1", numbers, self._heard, around)
         self.listener.start()
         self._stack = ExitStack()
+
+    def _heard(self, event: Event) -> None:
+        (self.loaded if isinstance(event, Loaded) else self.events).put(event)
 
     def session(self, who: Identity | None = None, *, says_joined: bool = True, **changes: object) -> Session:
         """Open a session; it says Joined as a device does."""

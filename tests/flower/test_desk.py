@@ -11,7 +11,7 @@ from fedgc.flower import wire
 from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.pieces import offer_of, packed
 from fedgc.flower.wire import Grant, Hello, Piece, StreamId
-from fedgc.messages import Reveal
+from fedgc.messages import Close, Reveal, Skip
 
 NUMBERS = 100
 CODEWORD = packed([1.0] * NUMBERS)
@@ -79,7 +79,7 @@ def test_its_slot_is_not_kept_from_others_while_it_is_away(desk) -> None:
     assert grants(second) == [Grant(STREAM, 0)]
 
 
-@pytest.mark.parametrize("taken", ["taken", "unwanted", "lost"])
+@pytest.mark.parametrize("taken", ["taken", "unwanted", "lost", "closed"])
 def test_the_next_codeword_comes_when_the_sum_has_taken_the_one_before(desk, taken) -> None:
     """So no more of them stand in memory than there are slots, however slow the sum is."""
     first, second = comes(desk, "a"), comes(desk, "b")
@@ -87,6 +87,7 @@ def test_the_next_codeword_comes_when_the_sum_has_taken_the_one_before(desk, tak
         desk.send(Reveal(seat.device, 1, 0, "local", None))
         desk.arrived(seat, wire.encode(offer_of(STREAM, CODEWORD), 1))
     desk.arrived(first, wire.encode_piece(Piece(STREAM, 0, 400, CODEWORD.data.cast("B"))))
+    desk.send(Skip("a", 1, 0))
     assert grants(second) == []
     if taken == "taken":
         assert desk.take("a", STREAM).tolist() == CODEWORD.tolist()
@@ -96,6 +97,8 @@ def test_the_next_codeword_comes_when_the_sum_has_taken_the_one_before(desk, tak
         desk.forget("a", STREAM)
         with pytest.raises(EdgeFailed, match="not here"):
             desk.take("a", STREAM)
+    elif taken == "closed":
+        desk.send(Close("a", 1, "synced", True))
     else:
         desk.lose(first)
     assert grants(second) == [Grant(STREAM, 0)]

@@ -9,14 +9,14 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.errors import NotAdmitted
+from fedgc.errors import BadMessage, NotAdmitted
 from fedgc.flower import channel, identity, wire
 from fedgc.flower.admission import Admission
 from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.identity import Identity
 from fedgc.flower.pieces import offer_of, packed
 from fedgc.flower.wire import Bye, Grant, Hello, Numbered, Piece, StreamId
-from fedgc.messages import WIRE_VERSION, Reveal
+from fedgc.messages import WIRE_VERSION, Reveal, Work
 
 NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 
@@ -93,6 +93,31 @@ def test_one_device_that_leaves_everything_unheard_does_not_keep_others_from_a_g
     assert seats[0].device not in visitor.desk.seats, "it was given up"
     visitor.desk.dismiss("over")
     assert any(isinstance(line, Bye) for line in said(seats[1]))
+
+
+def test_who_comes_back_with_lines_that_are_out_of_step_is_lost() -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"one")
+    seat, _ = visitor.desk.admit(visitor.hello(b"one"), NONCE)
+    with pytest.raises(BadMessage, match="only 0 were said"):
+        visitor.desk.admit(visitor.hello(seat.ticket, heard=5), NONCE)
+    assert not visitor.desk.seats
+    assert [type(event).__name__ for event in visitor.events] == ["Lost"]
+
+
+def test_a_device_that_was_lost_holds_no_vector() -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"one")
+    seat, _ = visitor.desk.admit(visitor.hello(b"one"), NONCE)
+    vector = packed(np.ones(NUMBERS, np.float32))
+    visitor.desk.publish(offer_of(StreamId("model", 0), vector), vector)
+    visitor.desk.send(Work(seat.device, 1, 0, 1, (0,), ((0, "a"),), 0, 1.0))
+    visitor.desk.send(Reveal(seat.device, 1, 0, "local", None))
+    visitor.desk.arrived(seat, wire.encode(offer_of(StreamId("codeword", 1, 0), vector), 1))
+    assert seat.flow.incoming
+    visitor.desk.lose(seat)
+    assert not seat.flow.incoming
+    assert not any(isinstance(line, Piece) for line in said(seat))
 
 
 def test_names_are_for_people_and_kept_short() -> None:

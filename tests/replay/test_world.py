@@ -171,6 +171,29 @@ def test_the_conditions_of_a_round_hold_in_that_round():
     assert [row.working_s for row in rows] == pytest.approx([1.0, 3.0])
 
 
+@pytest.mark.parametrize("shared", [False, True], ids=["own lines", "a shared line"])
+def test_with_a_large_model_on_slow_lines_every_round_is_exact_from_the_first(shared):
+    """Work of a second, a model of 400 MB that is on its way for two to twelve minutes."""
+    numbers, down_s = 10**8, np.array([120.0, 400.0, 120.0, 700.0])
+    conditions = working([[1.0]] * 4, down_s=down_s, up_s=60.0)
+    held = tuple(Held(f"chunk {number}", 1) for number in range(8))
+    line = Line(update_s=30.0) if shared else Line()
+    terms = Terms(update_bytes=4 * numbers, line=line)
+    world = World([f"d{at}" for at in range(4)], Under(lambda _: conditions, [0.5] * 8), terms, held)
+    config = RunConfig(rounds=5, local_steps=1, chunks=8, replicas=1, blocks=1, min_devices=4)
+    run, rows, plans = Run(config, now=0.0, size=numbers), [], []
+
+    def heed(output: object) -> None:
+        rows.extend([output.row] if isinstance(output, Append) else [])
+        plans.extend([run.round.plan] if isinstance(output, Append) and run.round else [])
+
+    given = [output for at in range(4) for output in run.handle(world.joined(at, 0.0))]
+    world.run(run, given, lambda: run.finished, heed)
+    assert [row.outcome for row in rows] == ["synced"] * 5
+    assert min(row.working_s for row in rows) > 700.0
+    assert plans[-1].deadline_s < 60.0, "work alone is short"
+
+
 def test_terms_and_fates_that_cannot_be_are_refused():
     with pytest.raises(BadSetting, match="at least one step"):
         Terms(steps=0)
