@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from logging import INFO, WARNING, Logger
 from typing import Final
 
-from flwr.app import Message
+from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedgc.flower.invitation import RECORD, invite
@@ -205,8 +205,9 @@ class Doorman:
         if reply.has_error():
             self._log.log(WARNING, "a session failed: code %d, %s", reply.error.code, reply.error.reason)
             return
-        about = reply.content[RECORD]
-        self._log.log(INFO, "a session ended: %s", about["ended"])
-        if not about["reached"] and self._ways.falls_back and self._ways.post is not None:
-            self._log.log(WARNING, "device %s goes on over Flower messages alone", about["device"])
+        about = reply.content.config_records.get(RECORD, ConfigRecord())
+        ended, device = about.get("ended", "saw a reply of another form"), about.get("device", f"node {node}")
+        self._log.log(INFO, "a session ended: %s", ended)
+        if about.get("reached") is False and self._ways.falls_back and self._ways.post is not None:
+            self._log.log(WARNING, "device %s goes on over Flower messages alone", device)
             self._ways.post.open(node)

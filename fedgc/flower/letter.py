@@ -133,8 +133,8 @@ def read_answer(content: RecordDict, letter: Letter, now: float) -> Answer:
     """Return what a device answered to this letter, or raise a Refused."""
     about: Any = _config(content)
     try:
-        frames = [bytes(frame) for frame in about["lines"]]
-        key, signature, name = bytes(about["key"]), bytes(about["signature"]), str(about["name"])
+        frames = [_bytes(frame) for frame in about["lines"]]
+        key, signature, name = _bytes(about["key"]), _bytes(about["signature"]), str(about["name"])
     except (KeyError, TypeError) as error:
         raise BadMessage(f"answer: needed lines, a key, a signature and a name ({error})") from error
     device = identity.check(key, signature, _signed(letter.run, letter.nonce, frames))
@@ -154,7 +154,7 @@ def codeword(offer: Offer, array: Array, form: Form) -> Numbers:
         raise BadVector(f"{offer.stream}: saw {len(array.data)} bytes, needed {form.size}")
     try:
         came: Packed = array.numpy()
-    except (ValueError, TypeError, EOFError) as error:
+    except (ValueError, TypeError, EOFError, OverflowError, MemoryError) as error:  # any shape may be claimed
         raise BadVector(f"{offer.stream}: needed an array of numpy ({error})") from error
     kind, shape = form.kind, (form.size // form.kind.itemsize,)
     if came.dtype != kind or came.shape != shape:
@@ -173,6 +173,13 @@ def _config(content: RecordDict) -> Any:  # noqa: ANN401  Flower's record of pla
     if about is None or not isinstance(about.get("lines"), list):
         raise BadMessage(f"a message of type {TYPE}: needed a record of lines")
     return about
+
+
+def _bytes(value: object) -> bytes:
+    """Return these bytes; of a number, `bytes` would make so many zeros."""
+    if not isinstance(value, bytes):
+        raise TypeError(f"saw {type(value).__name__} for bytes")
+    return value
 
 
 def _decoded(frame: object, kinds: "MappingProxyType[str, type]", now: float, device: str) -> Any:  # noqa: ANN401

@@ -33,7 +33,7 @@ from fedgc.flower.wire import Challenge, Denied, Invitation, StreamId, Welcome
 from fedgc.messages import WIRE_VERSION, Event, ToDevice
 
 START_S: Final = 30.0
-LAST_WORDS_S: Final = 1.0  # for goodbyes to leave
+LAST_WORDS_S: Final = 2.0  # for goodbyes to arrive, which devices answer by closing their streams
 SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still be there
 SECRET_BYTES: Final = 32
 STRANGERS: Final = 64  # streams that have not said who they are; one more ends the oldest of them
@@ -158,9 +158,7 @@ class Listener:
     async def _stop(self, reason: str) -> None:
         self._desk.dismiss(reason)
         end = self._loop.time() + LAST_WORDS_S
-        while self._loop.time() < end and any(
-            seat.stream and seat.flow.channel.waits for seat in self._desk.seats.values()
-        ):
+        while self._loop.time() < end and any(seat.stream for seat in self._desk.seats.values()):
             await asyncio.sleep(0.01)
         if self._server is not None:
             await self._server.stop(0.2)

@@ -104,10 +104,11 @@ class Outgoing:
         return Piece(self.offer.stream, start, self.offer.size, self._bytes[start : self.sent])
 
     def acknowledge(self, offset: int) -> None:
-        """Every byte before `offset` has arrived."""
-        if not 0 <= offset <= self.sent:
-            raise BadMessage(f"{self.offer.stream}: byte {offset} acknowledged, {self.sent} sent")
+        """Every byte before `offset` has arrived, be it over a stream that went farther before it broke."""
+        if not 0 <= offset <= self.offer.size:
+            raise BadMessage(f"{self.offer.stream}: byte {offset} of {self.offer.size} acknowledged")
         self._acknowledged = max(self._acknowledged, offset)
+        self.sent = max(self.sent, offset)
 
     def resume(self, offset: int) -> None:
         """A new stream, or a grant: go on at `offset`."""

@@ -45,7 +45,7 @@ from fedgc.flower.wire import (
 )
 from fedgc.messages import WIRE_VERSION, Close, ToDevice, Work
 
-LAST_WORDS_S: Final = 2.0  # for a goodbye to arrive, which the listener answers by closing the stream
+LAST_WORDS_S: Final = 2.0  # at least, for a goodbye to arrive; the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 
@@ -87,8 +87,10 @@ class Session:
         self._flow = Flow(terms.piece_bytes, Accounts(), lambda count: Amounts(up_bytes=count))
         self._changed = threading.Condition()
         self._inbox: deque[ToDevice] = deque()
-        self._model: tuple[int, Vector] | None = None
+        self._model: tuple[int, Vector] | None = None  # the last that came
+        self._handed: tuple[int, Vector] | None = None  # with the last command, which is work from it
         self._known: int | None = None
+        self._closed = -1  # the last round whose codewords nobody wants any more
         self._stream = _Stream(terms.clock())
         self._contact = terms.clock()
         self._lease_end: float | None = None
@@ -133,7 +135,10 @@ class Session:
             self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
             if self._ended or not self._next_ready():
                 return None
-            return self._inbox.popleft()
+            command = self._inbox.popleft()
+            if isinstance(command, Work):  # now: the next model may come before this one is asked for
+                self._handed, self._model = self._model, None
+            return command
 
     def rest(self, wait_s: float) -> None:
         """Wait, but no longer than until a command can be received."""
@@ -141,9 +146,8 @@ class Session:
             self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
 
     def fresh_model(self, version: int) -> Vector | None:
-        """Return the model of this version if it came since it was last asked for."""
-        with self._changed:
-            model, self._model = self._model, None
+        """Return the model that came with the last work, once, where one came and is of this version."""
+        model, self._handed = self._handed, None
         return model[1] if model is not None and model[0] == version else None
 
     def say(self, event: object) -> None:
@@ -158,17 +162,19 @@ class Session:
         self.offer_packed(stream, shortened(vector, wire, stream, self._who.device))
 
     def offer_packed(self, stream: StreamId, flat: Packed) -> None:
-        """Send a vector that is packed already."""
+        """Send a vector that is packed already, unless its round was closed while it was made."""
         offer = offer_of(stream, flat)
         with self._changed:
-            self._flow.announce(offer, flat, at_once=False)
-            self._changed.notify_all()
+            if stream.number > self._closed:
+                self._flow.announce(offer, flat, at_once=False)
+                self._changed.notify_all()
 
     def end(self, reason: str) -> None:
         """Say goodbye, where anybody listens; the stream closes once that was heard, or in the end anyway."""
         with self._changed:
             if not self._ended:
-                self._flow.channel.say(Bye(reason))
+                with contextlib.suppress(BadMessage):  # nobody hears what is kept: the stream's end must do
+                    self._flow.channel.say(Bye(reason))
             self._finish(reason)
 
     # ---- state, with the lock held
@@ -253,7 +259,8 @@ class Session:
                 self._changed.notify_all()
                 self._changed.wait_for(lambda: self._ended or stream.over, grace_s / PINGS)
             if self._ended:
-                self._changed.wait_for(lambda: stream.over or not stream.open, LAST_WORDS_S)
+                last_s = max(LAST_WORDS_S, SILENCE * grace_s)
+                self._changed.wait_for(lambda: stream.over or not stream.open, last_s)
         stream.call.cancel()
 
     def _frames(self, stream: _Stream) -> Iterator[bytes]:
@@ -353,7 +360,7 @@ class Session:
         try:
             self._flow.incoming[offer.stream] = Incoming(offer, Form(self._terms.numbers))
         except BadVector as error:  # the server trains another model: no new stream puts that right
-            self._finish(str(error))
+            self.end(str(error))
 
     def _piece(self, piece: Piece, size: int) -> None:
         self._flow.accounts.add(Amounts(down_bytes=size))
@@ -364,10 +371,11 @@ class Session:
                 self._known = piece.stream.number
                 self._flow.close(piece.stream)
         except BadVector as error:
-            self._finish(str(error))
+            self.end(str(error))
 
     def _command(self, command: ToDevice) -> None:
         if isinstance(command, Close):
+            self._closed = max(self._closed, command.round)
             self._flow.withdraw(lambda stream: stream.source == "codeword" and stream.number <= command.round)
         if isinstance(command, Work):  # it overtakes its model, so that the model counts in its round
             self._flow.accounts.round = command.round

@@ -102,6 +102,15 @@ def test_a_node_whose_session_does_not_connect_is_written_to(link) -> None:
     assert house.turn(3600.0) == []
 
 
+@pytest.mark.parametrize("content", [{}, {RECORD: ConfigRecord()}, {"another": ConfigRecord({"a": 1})}])
+def test_a_reply_of_another_form_ends_nothing_but_its_session(link, content: dict[str, ConfigRecord]) -> None:
+    house = House(link, link.listener)
+    (invitation,) = house.turn()
+    house.grid.replies.append(Message(RecordDict(content), reply_to=invitation))
+    house.turn()
+    assert types(house.turn(60.0)) == ["train.session"], "it is invited again, and not written to"
+
+
 @pytest.mark.parametrize("how", ["a session that lived", "sessions alone"])
 def test_other_nodes_are_invited_again(link, how: str) -> None:
     house = House(link, link.listener, post=how != "sessions alone")

@@ -136,9 +136,18 @@ def test_a_gap_and_a_foreign_piece_are_refused() -> None:
         sink.accept(Piece(STREAM, 0, 99, memoryview(b"12345678")))
 
 
-def test_an_acknowledgement_of_what_was_not_sent_is_refused() -> None:
+def test_what_had_arrived_over_a_stream_that_broke_is_not_sent_again() -> None:
     source = Outgoing(offer_of(STREAM, some(4)), some(4), 4)
-    with pytest.raises(BadMessage, match="0 sent"):
-        source.acknowledge(4)
+    source.resume(0)
+    source.acknowledge(8)
+    piece = source.next_piece()
+    assert piece is not None
+    assert piece.offset == 8
+
+
+def test_an_acknowledgement_of_what_there_is_not_is_refused() -> None:
+    source = Outgoing(offer_of(STREAM, some(4)), some(4), 4)
+    with pytest.raises(BadMessage, match="byte 17 of 16 acknowledged"):
+        source.acknowledge(17)
     with pytest.raises(BadMessage, match="go on at 17"):
         source.resume(17)

@@ -344,7 +344,7 @@ def test_a_device_that_moves_to_another_node_leaves_the_first(desk) -> None:
     assert desk.post.devices() == (first.device,)
 
 
-@pytest.mark.parametrize("off", ["signature", "lines", "another device", "no joined", "no record"])
+@pytest.mark.parametrize("off", ["signature", "lines", "another device", "no joined", "no record", "numbers"])
 def test_an_answer_that_is_not_this_devices_to_this_letter_is_refused(desk, off: str) -> None:
     node = desk.node()
     desk.post.send(work(node.device))
@@ -359,6 +359,8 @@ def test_an_answer_that_is_not_this_devices_to_this_letter_is_refused(desk, off:
         node.says(progress(0), spoil=lines_of_another)
     elif off == "no record":
         node.says(spoil=lambda content: content.pop("letter"))
+    elif off == "numbers":
+        node.says(progress(0), spoil=lambda content: content["letter"].update({"lines": [10**15]}))
     else:
         desk.post.failed(1, "code 2")
         desk.now += 1.0

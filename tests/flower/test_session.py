@@ -49,6 +49,37 @@ def test_work_arrives_after_its_model_and_the_model_is_bit_for_bit_the_published
     assert link.command(session) == Skip(device, 1, 0)
 
 
+def test_the_model_that_came_with_work_is_not_lost_to_the_next_one(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    models = [link.vector(seed=version) for version in (0, 1)]
+    for version, model in enumerate(models):  # the second comes before the first is asked for
+        link.listener.publish(version, model)
+        link.listener.send(work(device, version + 1, version))
+        told = link.loaded.get(timeout=30.0)
+        assert (told.device, told.version, told.size_bytes) == (device, version, model.nbytes)
+        if version == 0:
+            assert link.command(session) == work(device)
+    np.testing.assert_array_equal(session.fresh_model(0), models[0])
+    assert link.command(session) == work(device, 2, 1)
+    np.testing.assert_array_equal(session.fresh_model(1), models[1])
+    assert session.fresh_model(1) is None
+
+
+def test_a_codeword_of_a_round_that_was_closed_meanwhile_is_not_offered(link) -> None:
+    session = link.session()
+    device = link.event(Joined).device
+    link.listener.send(Reveal(device, 1, 0, "local", None))
+    link.listener.send(Close(device, 1, "synced", True))
+    link.listener.send(Reveal(device, 2, 0, "local", None))
+    assert [type(link.command(session)) for _ in range(3)] == [Reveal, Close, Reveal]
+    session.offer(1, 0, link.vector())  # it was in the making
+    session.offer(2, 0, link.vector())
+    assert link.event(Codeword).round == 2
+    assert link.listener.amounts(device, 1).refused == 0
+    assert not link.listener.refused
+
+
 def test_a_model_is_sent_once_for_a_version(link) -> None:
     session = link.session()
     device = link.event(Joined).device
@@ -160,6 +191,7 @@ def test_after_a_close_a_late_codeword_is_refused(link) -> None:
     link.listener.send(Close(device, 1, "approximate", True))
     link.command(session)
     link.command(session)
+    session._closed = -1  # one that has not heard of it
     session.offer(1, 0, link.vector())
     assert isinstance(link.command(session), Refuse)
 
