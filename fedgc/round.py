@@ -5,7 +5,7 @@ may be shared, every chunk is held by several devices: what a slow or dead one h
 
     WORKING      Devices train to `target` steps since the last common model, and report. Once enough have,
                  the *gate* says, once, whether what was learned is worth an exchange. If it is, the round may
-                 wait for more.
+                 wait for more. It does not wait beyond a deadline, which counts from when all have the model.
       coded        A device trains its chunks one by one; a finished chunk is a *copy*. As copies come in,
                    others are told to skip that chunk, or which to take next. Enough is one copy of every
                    chunk that can be had; an exchange waits for `aim` copies of each.

@@ -19,12 +19,17 @@ _LIMITS: Final = (
     ("grpc.max_receive_message_length", FRAME_LIMIT),
     ("grpc.max_send_message_length", FRAME_LIMIT),
 )
+AHEAD_BYTES: Final = 2**20
 STREAMS: Final = 4  # on one connection: a device needs one, and a new one before the old is missed
 WILDCARDS: Final = ("0.0.0.0", "[::]", "")  # noqa: S104  recognised here, never bound by default
 
 
 def server_options(grace_s: float) -> Options:
-    """Return the listener's options: a connection over which nobody opens a stream is closed."""
+    """Return the listener's options: a connection over which nobody opens a stream is closed.
+
+    What comes in is read as it is taken, little ahead: what gRPC would keep of a codeword that is on its way
+    comes on top of the codewords themselves. With a piece, that is 20 MB/s from one device over 100 ms.
+    """
     grace_ms = int(grace_s * 1000)
     return (
         *_LIMITS,
@@ -32,6 +37,8 @@ def server_options(grace_s: float) -> Options:
         ("grpc.max_concurrent_streams", STREAMS),
         ("grpc.server_handshake_timeout_ms", grace_ms),
         ("grpc.max_connection_idle_ms", grace_ms),
+        ("grpc.http2.bdp_probe", 0),
+        ("grpc.http2.lookahead_bytes", AHEAD_BYTES),
     )
 
 

@@ -20,7 +20,9 @@ from fedgc.store.records import Begun
 
 def fedgc(*words: str) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
-    return subprocess.run([sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [sys.executable, "-c", program, *words], capture_output=True, text=True, timeout=240
+    )
 
 
 def test_no_command_loads_anything_heavy_for_its_help():
@@ -163,7 +165,7 @@ def completed(words: str, tmp_path) -> set[str]:
     }
     program = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
     said = subprocess.run(
-        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=env
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=240, env=env
     )
     return set(said.stdout.split())
 

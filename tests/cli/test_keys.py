@@ -14,7 +14,7 @@ from fedgc.flower.register import _answer
 def keys(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.argv[0] = 'fedgc'; from fedgc.cli import main; main()"
     command = [sys.executable, "-c", program, "keys", *words, "--folder", str(folder)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return subprocess.run(command, capture_output=True, text=True, timeout=240)
 
 
 def test_certificates_are_made_shown_and_renewed(tmp_path: Path):

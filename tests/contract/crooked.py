@@ -35,7 +35,7 @@ SETTINGS = counting.SETTINGS | {
     "replicas": 2,
     "min-devices": 3,
     "threads": 1,
-    "grace-s": 2.0,
+    "grace-s": 60.0,
     "piece-kb": 1,
 }
 
@@ -132,5 +132,5 @@ def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]
     finally:
         listener.close("the run is over")
         for device in devices:
-            device.join(30.0)
+            device.join(60.0)
     return driver, sink.rows, listener

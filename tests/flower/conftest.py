@@ -23,7 +23,9 @@ from fedgc.flower.session import Session, Terms
 from fedgc.messages import Event, Held, Joined, Loaded
 
 NUMBERS = 1000
-WAIT_S = 30.0  # a loopback step that takes longer hangs, however busy the machine is
+WAIT_S = 60.0  # a loopback step that takes longer hangs, however busy the machine is
+GRACE_S = 60.0  # for tests in which nobody is to be lost: a busy machine is deaf for seconds
+SHORT_GRACE_S = 2.0  # for those that wait for its end: TLS must be shaken hands on within it
 
 
 class Link:
@@ -37,6 +39,7 @@ class Link:
         self.loaded: queue.SimpleQueue[Loaded] = queue.SimpleQueue()  # these come when they come
         self.listener = Listener(config, "run-1", numbers, self._heard, around)
         self.listener.start()
+        self.opened: list[Session] = []
         self._stack = ExitStack()
 
     def _heard(self, event: Event) -> None:
@@ -54,6 +57,7 @@ class Link:
 
     def open(self, session: Session) -> Session:
         """Enter a session, to be left at the end."""
+        self.opened.append(session)
         return self._stack.enter_context(session)
 
     def terms(self) -> Terms:
@@ -105,7 +109,7 @@ def make_link() -> Iterator[Callable[..., Link]]:
     links: list[Link] = []
 
     def make(numbers: int = NUMBERS, **settings: object) -> Link:
-        config = RunConfig.read({"grace-s": 1.0, "piece-kb": 1, **settings})
+        config = RunConfig.read({"grace-s": GRACE_S, "piece-kb": 1, **settings})
         links.append(Link(config, numbers))
         return links[-1]
 

@@ -180,6 +180,6 @@ def test_a_grid_that_can_no_longer_be_called_is_told_once(link) -> None:
 
     house.grid.get_node_ids = stopped
     house.doorman.start(lambda why: (told.append(why), heard.set()))
-    assert heard.wait(10.0)
+    assert heard.wait(60.0)
     house.doorman.stop()
     assert told == ["Flower's grid: RuntimeError: the run was stopped"]

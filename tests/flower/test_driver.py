@@ -23,8 +23,9 @@ from fedgc.messages import Mix, Work
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.task import named
 from fedgc.train import Engine, ServerOptimiser
+from tests.flower.conftest import GRACE_S, WAIT_S
 
-SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-devices": 3, "threads": 1, "grace-s": 2.0}
+SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-devices": 3, "threads": 1, "grace-s": GRACE_S}
 
 
 UNMEASURED = {"evaluate-every": 0}  # evaluation draws from the same generator
@@ -89,7 +90,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     finally:
         listener.close("the run is over")
         for device in devices:
-            device.join(30.0)
+            device.join(WAIT_S)
     return driver, sink, saved
 
 
@@ -98,7 +99,7 @@ def serve(job: Job, invitation, who, folder: Path) -> None:
         return OneAtATime(job.task, job.config, clock=time.monotonic, rest=rest, spill_dir=folder)
 
     worker = Worker(engine)
-    terms = Terms(2.0, 64 * 1024, worker.engine.size, time.monotonic, random.random)
+    terms = Terms(GRACE_S, 64 * 1024, worker.engine.size, time.monotonic, random.random)
     with Session(invitation, who, terms) as session:
         worker.serve(session, who.device)
     worker.engine.close()

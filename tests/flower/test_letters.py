@@ -86,7 +86,7 @@ def carried_out(link, tmp_path: Path, **settings: object) -> tuple[Driver, KeptR
         driver.drive(links)
     finally:
         carrier.over.set()
-        thread.join(30.0)
+        thread.join(60.0)
     return driver, sink, carrier
 
 

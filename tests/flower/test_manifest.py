@@ -23,7 +23,7 @@ def test_the_manifest_lists_every_setting_with_its_default() -> None:
 def test_the_repository_builds_as_an_app_that_carries_the_wiring_alone(tmp_path: Path) -> None:
     program = Path(sys.executable).parent / "flwr"
     built = subprocess.run(
-        [program, "build", "--app", ROOT], cwd=tmp_path, capture_output=True, text=True, timeout=60
+        [program, "build", "--app", ROOT], cwd=tmp_path, capture_output=True, text=True, timeout=240
     )
     assert built.returncode == 0, built.stdout + built.stderr
     (bundle,) = [*tmp_path.glob("*.fab"), *ROOT.glob("*.fab")]

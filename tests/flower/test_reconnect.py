@@ -13,6 +13,7 @@ import pytest
 from fedgc.flower import listener, wire
 from fedgc.flower.session import Session
 from fedgc.messages import Codeword, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
+from tests.flower.conftest import SHORT_GRACE_S, WAIT_S
 
 BIG = 2_000_000  # numbers: 8 MB, many pieces of 64 KiB
 
@@ -26,7 +27,7 @@ def progress(number: int) -> Progress:
 
 
 def test_lines_of_both_directions_survive_cuts_in_order_and_once(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": 10.0})
+    link = make_link()
     relay = make_relay(link)
     session = link.session(address=relay.address)
     device = link.event(Joined).device
@@ -43,7 +44,7 @@ def test_lines_of_both_directions_survive_cuts_in_order_and_once(make_link, make
 
 @pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
 def test_an_upload_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
-    link = make_link(BIG, **{"grace-s": 10.0, "piece-kb": 64})
+    link = make_link(BIG, **{"piece-kb": 64})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     device = link.event(Joined).device
@@ -63,7 +64,7 @@ def test_an_upload_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make
 
 @pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
 def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
-    link = make_link(BIG, **{"grace-s": 10.0, "piece-kb": 64})
+    link = make_link(BIG, **{"piece-kb": 64})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     device = link.event(Joined).device
@@ -79,7 +80,7 @@ def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, mak
 
 
 def test_an_upload_goes_on_while_its_old_connection_still_stands(make_link, make_relay) -> None:
-    link = make_link(BIG, **{"grace-s": 3.0, "piece-kb": 64, "upload-slots": 1})
+    link = make_link(BIG, **{"grace-s": 4.0, "piece-kb": 64, "upload-slots": 1})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     device = link.event(Joined).device
@@ -94,7 +95,7 @@ def test_an_upload_goes_on_while_its_old_connection_still_stands(make_link, make
 
 
 def test_a_welcome_that_is_lost_does_not_shut_the_device_out(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": 10.0})
+    link = make_link()
     relay = make_relay(link)
     relay.cut_after = 2_000  # about where the hello of this device has passed and nothing else
     session = link.session(address=relay.address)
@@ -104,7 +105,7 @@ def test_a_welcome_that_is_lost_does_not_shut_the_device_out(make_link, make_rel
 
 
 def test_a_device_that_stays_away_is_lost_after_the_grace_time_and_not_before(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": 0.5})
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     device = link.event(Joined).device
@@ -112,12 +113,12 @@ def test_a_device_that_stays_away_is_lost_after_the_grace_time_and_not_before(ma
     relay.refuse()
     lost = link.event(Lost)
     assert lost.device == device
-    assert lost.now - away >= 0.5
+    assert lost.now - away >= SHORT_GRACE_S
     link.eventually(lambda: session.receive(0.01) or session.ended)
 
 
 def test_a_device_that_is_gone_without_a_word_is_found_by_keepalive(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": 1.2})
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     device = link.event(Joined).device
@@ -127,12 +128,12 @@ def test_a_device_that_is_gone_without_a_word_is_found_by_keepalive(make_link, m
 
 
 def test_a_ticket_is_void_once_the_device_was_lost(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": 0.5})
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     link.event(Joined)
     link.eventually(lambda: session._credential != session._invitation.token)
-    session._terms = type(session._terms)(**{**_fields(session), "grace_s": 60.0})
+    session._terms = type(session._terms)(**{**_fields(session), "grace_s": 1000.0})
     relay.refuse()
     link.event(Lost)
     relay.accept()
@@ -162,7 +163,7 @@ def test_a_new_process_of_a_device_takes_the_place_of_the_old_one(link) -> None:
 
 
 def test_a_slot_of_a_device_that_went_away_goes_to_the_next(make_link, make_relay) -> None:
-    link = make_link(BIG, **{"grace-s": 30.0, "upload-slots": 1, "piece-kb": 64})
+    link = make_link(BIG, **{"upload-slots": 1, "piece-kb": 64})
     relay = make_relay(link)
     first = link.session(address=relay.address)
     ours = link.event(Joined).device
@@ -210,7 +211,7 @@ def test_frames_that_are_not_of_the_protocol_are_refused_and_hurt_nobody(link) -
 
 
 def test_a_stream_that_sends_nothing_is_ended(make_link) -> None:
-    link = make_link(**{"grace-s": 0.3})
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
     assert any(b"no hello in time" in answer for answer in raw_stream(link, None))
 
 
@@ -247,7 +248,7 @@ def raw_stream(link, frame: bytes | None) -> list[bytes]:
     def frames():
         if frame is not None:
             yield frame
-        over.wait(10.0)
+        over.wait(WAIT_S)
 
     credentials = grpc.ssl_channel_credentials(invitation.certificate)
     try:
@@ -258,7 +259,7 @@ def raw_stream(link, frame: bytes | None) -> list[bytes]:
 
 
 def test_more_strangers_than_there_is_room_for_end_the_oldest_and_no_device(make_link, monkeypatch) -> None:
-    link = make_link(**{"grace-s": 30.0})
+    link = make_link()
     monkeypatch.setattr(listener, "STRANGERS", 3)
     address = link.listener.invite()
     credentials = grpc.ssl_channel_credentials(address.certificate)
@@ -266,7 +267,7 @@ def test_more_strangers_than_there_is_room_for_end_the_oldest_and_no_device(make
     over = threading.Event()
 
     def silent() -> Iterator[bytes]:
-        over.wait(30.0)
+        over.wait(WAIT_S)
         yield b""
 
     with grpc.secure_channel(address.address, credentials, options=options) as channel:
@@ -286,10 +287,10 @@ def test_more_strangers_than_there_is_room_for_end_the_oldest_and_no_device(make
 
 @pytest.mark.parametrize("secure", [False, True], ids=["before TLS", "after TLS"])
 def test_a_connection_over_which_nobody_opens_a_stream_is_closed(make_link, secure: bool) -> None:
-    link = make_link(**{"grace-s": 0.5})
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
     invitation = link.listener.invite()
     host, port = invitation.address.rsplit(":", 1)
-    with socket.create_connection((host, int(port)), timeout=10.0) as plain:
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as plain:
         if not secure:
             while plain.recv(4096):
                 pass

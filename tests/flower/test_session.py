@@ -22,6 +22,7 @@ from fedgc.messages import (
     Skip,
     Work,
 )
+from tests.flower.conftest import SHORT_GRACE_S, WAIT_S
 
 
 def work(device: str, round_: int = 1, version: int = 0) -> Work:
@@ -56,7 +57,7 @@ def test_the_model_that_came_with_work_is_not_lost_to_the_next_one(link) -> None
     for version, model in enumerate(models):  # the second comes before the first is asked for
         link.listener.publish(version, model)
         link.listener.send(work(device, version + 1, version))
-        told = link.loaded.get(timeout=30.0)
+        told = link.loaded.get(timeout=WAIT_S)
         assert (told.device, told.version, told.size_bytes) == (device, version, model.nbytes)
         if version == 0:
             assert link.command(session) == work(device)
@@ -204,7 +205,7 @@ def test_work_whose_round_closes_before_its_model_came_is_left_out(link) -> None
 
 
 def test_a_device_that_says_goodbye_is_lost_at_once(make_link) -> None:
-    link = make_link(**{"grace-s": 60.0})
+    link = make_link(**{"grace-s": 1000.0})
     session = link.session()
     device = link.event(Joined).device
     session.end("lease over")
@@ -219,7 +220,8 @@ def test_the_listeners_goodbye_ends_the_session(link) -> None:
     assert session.ended == "run over"
 
 
-def test_a_session_whose_server_is_gone_without_a_word_ends_after_the_grace_time(link) -> None:
+def test_a_session_whose_server_is_gone_without_a_word_ends_after_the_grace_time(make_link) -> None:
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
     session = link.session()
     link.event(Joined)
     link.listener._loop.call_soon_threadsafe(link.listener._desk.seats.clear)

@@ -92,7 +92,7 @@ def test_a_run_that_starts_is_followed_to_its_end(says, tmp_path: Path):
     )
     run = link.submit(tmp_path)
     assert run == 77
-    assert link.wait(run, 60.0) == "finished:completed"
+    assert link.wait(run, 200.0) == "finished:completed"
     assert not link.running(run)
     assert "last words" in link.log(run).read_text()
 

@@ -25,6 +25,7 @@ from fedgc.messages import (
     Survivors,
     Work,
 )
+from tests.flower.conftest import WAIT_S
 
 
 class PlainEngine:
@@ -81,7 +82,7 @@ def serving(link) -> Iterator[tuple[PlainEngine, str, list[str]]]:
     thread.start()
     yield worker.engine, link.event(Joined).device, ended
     session.end("the test is over")
-    thread.join(10.0)
+    thread.join(WAIT_S)
     assert not thread.is_alive()
 
 
@@ -165,13 +166,14 @@ def test_a_stopped_run_ends_the_session(link) -> None:
         assert ended == ["the run was stopped"]
 
 
-def test_a_lease_ends_between_rounds_and_not_in_one(make_link) -> None:
-    link = make_link(**{"lease-s": 0.3})
+def test_a_lease_ends_between_rounds_and_not_in_one(link) -> None:
     with serving(link) as (_, device, ended):
         link.listener.publish(0, link.vector())
         link.listener.send(work(device))
         link.event(Progress)
-        time.sleep(0.6)  # the lease is over by now
+        link.opened[0]._lease_end = time.monotonic()
+        link.listener.send(Reveal(device, 1, 0, "coded", Mix((0,), ((1.0,),))))
+        link.event(Codeword)
         assert not ended
         link.listener.send(Close(device, 1, "synced", True))
         link.eventually(lambda: ended)
