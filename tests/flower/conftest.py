@@ -67,6 +67,7 @@ class Link:
             numbers=self.numbers,
             clock=time.monotonic,
             chance=random.random,
+            connect_s=WAIT_S,
         )
 
     def event(self, kind: type[Event] | None = None) -> Event:

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,6 +19,7 @@ from fedgc.flower.certificate import authority_at
 from fedgc.flower.keyring import Keyring
 from fedgc.flower.options import client_options
 from fedgc.flower.server import placed
+from fedgc.flower.session import Session
 from fedgc.messages import Joined, Work
 
 
@@ -81,7 +83,8 @@ def test_a_proxy_that_is_not_the_deployments_is_never_spoken_to(
     invited = link.listener.invite()
     host = "localhost" if wrong == "authority" else "127.0.0.1"  # the certificate is for localhost alone
     with proxy(ring, invited.address, invited.certificate) as port:
-        session = link.session(address=f"{host}:{port}", says_joined=False)
+        there = replace(invited, address=f"{host}:{port}")
+        session = link.open(Session(there, link.identity(), replace(link.terms(), connect_s=1.0)))
         link.eventually(lambda: session.ended)
         assert "could not be reached" in session.ended
         assert not session.reached
