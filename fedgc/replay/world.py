@@ -223,12 +223,7 @@ class World:
         """One transfer a time, so that the machine hears them one by one."""
         if self._down.next_end <= now:
             for worker in self._down.ended(now):
-                command, began = self._loading.pop(worker)
-                self._work(worker, command)
-                told = now + self._nature.control_s(worker)
-                device, size_bytes = self._devices[worker], self._terms.update_bytes
-                said = Loaded(told, device, command.version, now - began, size_bytes)
-                self._push(told, _ARRIVES, worker, said)
+                self._loaded(worker, now)
             return None
         for flow in self._up.ended(now):
             worker, told, size, began = self._uploading.pop(flow)
@@ -240,6 +235,14 @@ class World:
             said = Codeword(heard, device, number, attempt, now - began, size_bytes)
             self._push(heard, _ARRIVES, worker, said)
         return None
+
+    def _loaded(self, worker: int, now: float) -> None:
+        command, began = self._loading.pop(worker)
+        self._work(worker, command)
+        told = now + self._nature.control_s(worker)
+        device, size_bytes = self._devices[worker], self._terms.update_bytes
+        said = Loaded(told, device, command.version, now - began, size_bytes)
+        self._push(told, _ARRIVES, worker, said)
 
     def _arrived(self, worker: int, said: Codeword | Loaded) -> Event | None:
         return said if self._alive[worker] else None
