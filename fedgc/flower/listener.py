@@ -26,7 +26,7 @@ from fedgc.flower.accounts import Amounts
 from fedgc.flower.admission import Admission
 from fedgc.flower.certificate import authority_at, fingerprint, make_certificate
 from fedgc.flower.desk import Desk, Surroundings
-from fedgc.flower.options import PINGS, SILENCE, advertised, server_options
+from fedgc.flower.options import SILENCE, advertised, ping_s, server_options
 from fedgc.flower.pieces import Numbers, Vector, offer_of, packed
 from fedgc.flower.seat import Seat
 from fedgc.flower.wire import Challenge, Denied, Invitation, StreamId, Welcome
@@ -235,6 +235,6 @@ class Listener:
             seat.flow.ping()
             seat.wake.set()
             self._desk.free_stalled(grace_s)
-            await asyncio.sleep(grace_s / PINGS)
+            await asyncio.sleep(ping_s(grace_s))
         if reader is not None:
             reader.cancel()

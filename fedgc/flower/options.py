@@ -13,7 +13,8 @@ from fedgc.flower.wire import FRAME_LIMIT
 
 Options = tuple[tuple[str, int | str], ...]
 
-PINGS: Final = 4  # in a grace time
+PINGS: Final = 4  # in a grace time,
+PING_S: Final = 60.0  # and no rarer: boxes on the way forget a connection that is idle for some minutes
 SILENCE: Final = 0.5  # of a grace time: a peer that was not heard for so long is gone
 _LIMITS: Final = (
     ("grpc.max_receive_message_length", FRAME_LIMIT),
@@ -22,6 +23,15 @@ _LIMITS: Final = (
 AHEAD_BYTES: Final = 2**20
 STREAMS: Final = 4  # on one connection: a device needs one, and a new one before the old is missed
 WILDCARDS: Final = ("0.0.0.0", "[::]", "")  # noqa: S104  recognised here, never bound by default
+
+
+def ping_s(grace_s: float) -> float:
+    """Return how long a session that has nothing to say is silent.
+
+    >>> ping_s(10.0), ping_s(3600.0)
+    (2.5, 60.0)
+    """
+    return min(grace_s / PINGS, PING_S)
 
 
 def server_options(grace_s: float) -> Options:

@@ -24,7 +24,7 @@ from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.certificate import fingerprint
 from fedgc.flower.flow import Flow
 from fedgc.flower.identity import Identity
-from fedgc.flower.options import PINGS, SILENCE, client_options
+from fedgc.flower.options import SILENCE, client_options, ping_s
 from fedgc.flower.pieces import Form, Incoming, Numbers, Packed, Vector, offer_of, shortened
 from fedgc.flower.wire import (
     Ack,
@@ -257,7 +257,7 @@ class Session:
             while not (self._ended or stream.over) and self._terms.clock() < stream.heard + SILENCE * grace_s:
                 self._flow.ping()
                 self._changed.notify_all()
-                self._changed.wait_for(lambda: self._ended or stream.over, grace_s / PINGS)
+                self._changed.wait_for(lambda: self._ended or stream.over, ping_s(grace_s))
             if self._ended:
                 last_s = max(LAST_WORDS_S, SILENCE * grace_s)
                 self._changed.wait_for(lambda: stream.over or not stream.open, last_s)

@@ -2,6 +2,7 @@
 
 import contextlib
 import logging
+import math
 import os
 import queue
 import random
@@ -143,6 +144,8 @@ class Relay:
         self.hold_after = (
             0  # bytes from the device (0: never): then its connection stands and carries nothing
         )
+        self.forgets_s = math.inf  # what is silent for longer is carried no more, and nobody is told: a NAT
+        self._moved: dict[frozenset[socket.socket], float] = {}
         self._held: set[frozenset[socket.socket]] = set()
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -198,7 +201,10 @@ class Relay:
             while data := source.recv(16_384):
                 self._flows.wait()
                 passed += len(data)
-                pair = frozenset((source, sink))
+                pair, now = frozenset((source, sink)), time.monotonic()
+                if now - self._moved.get(pair, now) > self.forgets_s:
+                    self._held.add(pair)
+                self._moved[pair] = now
                 if limit == "cut_after" and 0 < self.hold_after <= passed:
                     self.hold_after = 0
                     self._held.add(pair)

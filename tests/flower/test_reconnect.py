@@ -1,5 +1,6 @@
 """Broken connections: nothing is lost, nothing comes twice, and a device that stays away is given up."""
 
+import math
 import socket
 import ssl
 import threading
@@ -125,6 +126,42 @@ def test_a_device_that_is_gone_without_a_word_is_found_by_keepalive(make_link, m
     relay.stall()
     assert link.event(Lost).device == device
     link.eventually(lambda: session.receive(0.01) or session.ended)
+
+
+def say_both_ways(link, session, device: str, number: int) -> None:
+    session.say(progress(number))
+    link.listener.send(Skip(device, 1, number))
+    assert link.event(Progress).chunk == link.command(session).chunk == number
+
+
+def test_a_session_with_nothing_to_say_outlives_a_box_that_forgets_idle_connections(
+    make_link, make_relay
+) -> None:
+    link = make_link(**{"grace-s": 8.0})  # a ping every 2 s; 60 s at most against boxes of 5 minutes and more
+    relay = make_relay(link)
+    relay.forgets_s = 6.0
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    for number in range(2):
+        say_both_ways(link, session, device, number)
+        assert session.receive(1.5 * relay.forgets_s) is None
+    say_both_ways(link, session, device, 2)
+    assert relay.connections == 1
+    assert link.events.empty()
+
+
+def test_a_box_that_forgets_sooner_than_pings_come_costs_a_new_connection_and_no_line(
+    make_link, make_relay
+) -> None:
+    link = make_link(**{"grace-s": 4.0})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    device = link.event(Joined).device
+    relay.forgets_s = 0.3
+    link.eventually(lambda: relay.connections > 1)
+    relay.forgets_s = math.inf
+    say_both_ways(link, session, device, 0)
+    assert link.events.empty()
 
 
 def test_a_ticket_is_void_once_the_device_was_lost(make_link, make_relay) -> None:
