@@ -7,7 +7,8 @@ So it does not matter in which order chunks are worked on, how often one is set 
 The learning rate follows the run's schedule; where there is shared momentum, the module's own step is taken
 at alpha times the rate, and the lead added to it (lead.py).
 
-May import: config, errors, task; chance, data, devices, dropout, flat, lead, private, shelf of this room.
+May import: config, errors, task; of this room chance, data, descent, devices, dropout, flat, lead, private,
+shelf.
 """
 
 import math
@@ -24,6 +25,7 @@ from fedgc.errors import BadSetting, BadTask, TaskFailed
 from fedgc.task import Task
 from fedgc.train.chance import key, seeded
 from fedgc.train.data import Rows, Samples, batch_rows, samples_of, together
+from fedgc.train.descent import Descent
 from fedgc.train.devices import autocast, choose, repeatable
 from fedgc.train.dropout import same_dropout
 from fedgc.train.flat import FlatModel, Vector
@@ -121,7 +123,7 @@ class Trainer:
         samples = self._loaded[names]
         rows = batch_rows(len(samples), self._config.batch_size, this.step, key(*this.way, "order"))
         module = self.flat.module.train()
-        self._optimiser.zero_grad(set_to_none=True)
+        module.zero_grad(set_to_none=True)
         with seeded(key(*this.way, this.step)), repeatable(self.device):
             with same_dropout():  # around backward too: activation checkpointing runs forward again there
                 if self._reach is None:
@@ -166,10 +168,10 @@ class Trainer:
                 for tensor, part in zip(self.flat.trainable, self._lead, strict=True):
                     tensor.sub_(part, alpha=share)
 
-    def _new_optimiser(self) -> torch.optim.Optimizer:
+    def _new_optimiser(self) -> torch.optim.Optimizer | Descent:
         chosen, rate = self._task.optimiser, self._config.learning_rate
         if chosen is None:
-            return torch.optim.SGD(self.flat.trainable, lr=rate)
+            return Descent(self.flat.trainable, rate)
         made = _made("optimiser", lambda: chosen(self.flat.trainable, rate))
         if not isinstance(made, torch.optim.Optimizer):
             raise BadTask(f"task: optimiser() returned a {type(made).__name__}, needed a torch optimiser")
