@@ -5,14 +5,14 @@
     skew     two stretches of the samples by label for each device (McMahan et al., arXiv 1602.05629)
 
 Data is a file with x_train (n x pixels, grey values), y_train, writer, x_test, y_test, as of FEMNIST; without
-one, digits of scikit-learn serve, and there are no writers. A device does `BLOCK` steps in a second, one that
+one, the shipped digits serve, and there are no writers. A device does `BLOCK` steps in a second, one that
 straggles takes four or eight times as long, a whole float32 model is on its line for `LINK_S`.
 
     persistent  one device in eight 8 times slower, one 4 times, the same all the time
     transient   the same, but others in every block
     dead        two devices are 4 times slower, and one of them goes for good after a fifth of the run
 
-May import: sim and below; grid; sklearn inside functions.
+May import: sim and below; grid.
 """
 
 from dataclasses import dataclass, replace
@@ -27,6 +27,7 @@ from fedgc.bench.grid import Source
 from fedgc.errors import EdgeFailed
 from fedgc.replay import Weather, working
 from fedgc.task import Task
+from fedgc.task.digits import read as digits
 from fedgc.task.images import Images, images
 from fedgc.task.shipped import split
 
@@ -91,10 +92,8 @@ def read(data: Path | None) -> Table:
 
 
 def _digits() -> Table:
-    from sklearn.datasets import load_digits
-
-    found = load_digits()
-    grey, labels = (found.images / 16.0).astype(np.float32), found.target.astype(np.int64)
+    found = digits()
+    grey, labels = found.inputs[:, 0], found.labels
     trained, held_out = split(labels)
     return Table("digits", Images(grey[trained], labels[trained], grey[held_out], labels[held_out]), None)
 

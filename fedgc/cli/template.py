@@ -15,7 +15,7 @@ name = "NAME"
 version = "0.1.0"
 description = "Trained with fedgc"
 requires-python = ">=3.11"
-dependencies = ["fedgc", "flwr>=1.41,<1.42", "scikit-learn", "torch"]
+dependencies = ["fedgc", "flwr>=1.41,<1.42", "torch"]
 
 [tool.flwr.app]
 publisher = "me"
@@ -40,19 +40,19 @@ _TASK: Final = '''\
 """What is trained: your model, your data, your loss. Nothing here knows of rounds or of Flower.
 
 Three places to change: `DATASET`, `network`, `loss`. What is written here trains handwritten digits that
-come with scikit-learn, so that everything runs before anything is changed.
+come with fedgc, so that everything runs before anything is changed.
 """
 
 import torch
-from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import TensorDataset, random_split
 
 from fedgc.config import RunConfig
 from fedgc.task import Task, over
+from fedgc.task.digits import read
 
-images, labels = load_digits(return_X_y=True)
-DATASET = TensorDataset(torch.tensor(images / 16).float(), torch.tensor(labels).long())
+digits = read()
+DATASET = TensorDataset(torch.from_numpy(digits.inputs).flatten(1), torch.from_numpy(digits.labels))
 TRAINED, HELD_OUT = random_split(DATASET, [0.8, 0.2], torch.Generator().manual_seed(0))
 
 

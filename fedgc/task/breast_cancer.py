@@ -1,8 +1,8 @@
-"""Breast cancer, Wisconsin: 30 measurements of a cell nucleus, benign or malignant; a small perceptron.
+"""Breast cancer, Wisconsin (data/README.md): 30 measurements of a cell nucleus, and a small perceptron.
 
 Measurements are standardised over the whole table: the task stands for data that may be pooled.
 
-May import: task, config; torch and sklearn inside functions.
+May import: task, config; torch inside functions.
 """
 
 from typing import TYPE_CHECKING
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedgc.config import RunConfig
-from fedgc.task.shipped import Table, classification
+from fedgc.task.shipped import Table, classification, numbers
 from fedgc.task.task import Task
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 def breast_cancer(config: RunConfig) -> Task:
     """Return the task, its samples shuffled and cut in `config.chunks` chunks."""
-    return classification("breast-cancer", config, _read, network)
+    return classification("breast-cancer", config, read, network)
 
 
 def network() -> "nn.Module":
@@ -29,9 +29,9 @@ def network() -> "nn.Module":
     return nn.Sequential(nn.Linear(30, 32), nn.ReLU(), nn.Linear(32, 2))
 
 
-def _read() -> Table:
-    from sklearn.datasets import load_breast_cancer
-
-    found = load_breast_cancer()
-    standard = (found.data - found.data.mean(axis=0)) / found.data.std(axis=0)
-    return Table(standard.astype(np.float32), found.target.astype(np.int64))
+def read() -> Table:
+    """Return all nuclei; label 0 is malignant, 1 benign."""
+    rows = numbers("breast_cancer", heads=1)
+    data = rows[:, :-1]
+    standard = (data - data.mean(axis=0)) / data.std(axis=0)
+    return Table(standard.astype(np.float32), rows[:, -1].astype(np.int64))

@@ -63,5 +63,5 @@ def test_a_name_of_no_task_is_refused_with_what_there_is(name):
 
 
 def test_naming_what_there_is_imports_no_torch():
-    code = "import sys, fedgc.task; sys.exit('torch' in sys.modules or 'sklearn' in sys.modules)"
+    code = "import sys, fedgc.task; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,11 +1,35 @@
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_breast_cancer, load_digits
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask
-from fedgc.task import SHIPPED, named
-from fedgc.task.shipped import split
+from fedgc.task import SHIPPED, breast_cancer, digits, named
+from fedgc.task.shipped import numbers, split
+
+
+def test_the_shipped_tables_are_those_that_scikit_learn_ships():
+    theirs = load_digits()
+    np.testing.assert_array_equal(digits.read().inputs[:, 0], np.float32(theirs.images / 16))
+    np.testing.assert_array_equal(digits.read().labels, theirs.target)
+    theirs = load_breast_cancer()
+    np.testing.assert_array_equal(numbers("breast_cancer", heads=1)[:, :-1], theirs.data)
+    np.testing.assert_array_equal(breast_cancer.read().labels, theirs.target)
+    assert breast_cancer.read().inputs.std(axis=0) == pytest.approx(np.ones(30), rel=1e-5)
+
+
+def test_a_shipped_task_needs_nothing_beyond_torch_and_numpy():
+    code = (
+        "import sys\nfrom fedgc.config import RunConfig\nfrom fedgc.task import SHIPPED, named\n"
+        "for name in SHIPPED:\n    task = named(name, RunConfig())\n    task.load(next(iter(task.sizes())))\n"
+        "print(sorted(set(sys.modules) & {'sklearn', 'scipy', 'pandas', 'torch'}))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert said.stdout.strip() == "['torch']", said.stderr
 
 
 @pytest.mark.parametrize("name", SHIPPED)
