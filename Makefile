@@ -50,18 +50,20 @@ check: $(READY)
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m pytest -q -m 'not contract' tests/docker
 
+# What tasks import besides, as pip names it: make docker-wheels PACKAGES='pandas pydicom'
+PACKAGES ?=
 # For the kind of machine that this runs on; pip takes torch from wherever it is told to look.
 docker-wheels: $(READY)
 	rm -f docker/wheels/*.whl
 	$(BIN)/python -m pip wheel --quiet --wheel-dir docker/wheels --constraint constraints.txt \
-		'setuptools>=77' '.[postgresql]'
+		'setuptools>=77' '.[postgresql]' $(PACKAGES)
 	rm -f docker/wheels/fedgc-*.whl
 	@echo "docker/wheels: $$(ls docker/wheels/*.whl | wc -l) packages, $$(du -sh docker/wheels | cut -f1)"
 
 docker-images:
-	for role in server device proxy; do \
-		docker build --file docker/$$role.Dockerfile --tag fedgc-$$role:latest . || exit 1; \
-	done
+	docker build --file docker/server.Dockerfile --tag fedgc-server:latest --build-arg PACKAGES='$(PACKAGES)' .
+	docker build --file docker/device.Dockerfile --tag fedgc-device:latest --build-arg PACKAGES='$(PACKAGES)' .
+	docker build --file docker/proxy.Dockerfile --tag fedgc-proxy:latest .
 
 docker-arm64: $(READY)
 	$(BIN)/python docker/arm64.py

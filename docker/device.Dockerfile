@@ -22,6 +22,9 @@ RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels \
     PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" docker/install.sh torch "${TORCH}"
 COPY pyproject.toml ./
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh needs
+# What your tasks import besides, as pip names it: "pandas pydicom==3.0.1".
+ARG PACKAGES=
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh packages "${PACKAGES}"
 COPY README.md LICENSE ./
 COPY fedgc fedgc
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh fedgc

@@ -4,11 +4,12 @@
 #   install.sh torch [requirement]   torch and what it needs
 #   install.sh needs                 what fedgc needs besides
 #   install.sh postgresql            the driver of that database
+#   install.sh packages [names]      what tasks need besides
 #   install.sh fedgc                 fedgc itself
 set -eu
 part=$1
 python=/opt/fedgc/bin/python
-packages=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+site=$("$python" -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
 
 install() {
     if ls docker/wheels/*.whl >/dev/null 2>&1; then
@@ -34,7 +35,7 @@ print("\n".join(project["optional-dependencies"][extra] if extra else project["d
 
 slim() { # a fifth of these packages is their own tests
     for package in "$@"; do
-        find "$packages/$package" -type d -name tests -prune -exec rm -r {} +
+        find "$site/$package" -type d -name tests -prune -exec rm -r {} +
     done
 }
 
@@ -45,18 +46,22 @@ torch)
     ;;
 needs)
     requirements ""
-    slim numpy scipy sklearn
+    slim numpy
     rm -f /opt/fedgc/bin/uv /opt/fedgc/bin/uvx # by which Flower would install an app's needs as it runs: that is off
     ;;
 postgresql)
     requirements postgresql
+    ;;
+packages)
+    # shellcheck disable=SC2086  several names are several words
+    [ -z "${2:-}" ] || install $2
     ;;
 fedgc)
     install --no-deps .
     rm -rf build ./*.egg-info fedgc
     ;;
 *)
-    echo "install.sh: saw '$part', needed torch, needs, postgresql or fedgc" >&2
+    echo "install.sh: saw '$part', needed torch, needs, postgresql, packages or fedgc" >&2
     exit 2
     ;;
 esac

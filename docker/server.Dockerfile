@@ -23,6 +23,9 @@ RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels \
 COPY pyproject.toml ./
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh needs
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh postgresql
+# What your tasks import besides, as pip names it: "pandas pydicom==3.0.1".
+ARG PACKAGES=
+RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh packages "${PACKAGES}"
 COPY README.md LICENSE ./
 COPY fedgc fedgc
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh fedgc
