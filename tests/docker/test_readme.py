@@ -1,0 +1,147 @@
+"""What docker/README.md tells its two operators is there: commands, flags, files, targets, sentences."""
+
+import re
+import shlex
+import warnings
+from functools import cache
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.main import get_command
+
+from fedgc.cli.commands import app
+from fedgc.config import RunConfig
+
+ROOT = Path(__file__).parents[2]
+DOCKER = ROOT / "docker"
+README = (DOCKER / "README.md").read_text()
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+PLAIN = {"cp", "mkdir", "chown"}  # that any machine has
+THEIRS = {  # what is not ours to say: Flower's and OpenSSL's own sentences
+    "Failed to initialize the connection to the SuperLink",
+    "unable to get local issuer certificate",
+    "mismatch",
+    "certificate has expired",
+    "not yet valid",
+    "the same, for less than a minute after a crash",
+}
+
+
+@cache
+def flower() -> object:
+    """Flower's own program, which uses what its typer says will go."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from flwr.cli.app import app
+    return get_command(app)
+
+
+def typed() -> list[str]:
+    """Every command of its blocks, on one line, without what it says of itself."""
+    blocks = "".join(re.findall(r"```console\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
+    lines = [line[2:] for line in blocks.splitlines() if line.startswith("$ ")]
+    return [part.strip() for line in lines for part in re.sub(r"\s#.*", "", line).split("&&")]
+
+
+def inline() -> list[str]:
+    """Every command of its text."""
+    quoted = re.findall(r"`([^`\n]+)`", README)
+    return [each for each in quoted if re.match(r"(fedgc|make|docker compose -f|flwr) ", each)]
+
+
+def takes(root: object, words: list[str]) -> None:
+    """Fail unless these words lead to a command, and their options are its own."""
+    rest, group = list(words), root
+    while rest and hasattr(group, "commands"):
+        assert rest[0] in group.commands, words
+        group = group.commands[rest.pop(0)]
+    known = {option for parameter in group.params for option in parameter.opts}
+    for word in rest:
+        assert not word.startswith("-") or word.partition("=")[0] in known, f"no {word} in {words}"
+
+
+def compose(words: list[str]) -> None:
+    """Fail unless these words of `docker compose` name files, services and programs that are there."""
+    services: dict[str, dict] = {}
+    while words[0] in {"-f", "--profile"}:
+        option, value, *words = words
+        if option == "-f":
+            services |= yaml.safe_load((DOCKER / value).read_text())["services"]
+        else:
+            assert any(value in about.get("profiles", ()) for about in services.values())
+    action, *rest = words
+    if action == "exec":
+        service, *inside = rest
+        assert service in services
+        understood(" ".join(map(shlex.quote, inside)))
+    elif action in {"kill", "cp"}:
+        assert any(name in " ".join(rest) for name in services)
+    else:
+        assert action in {"up", "logs", "build"}
+
+
+def understood(line: str) -> None:
+    """Fail unless this command could be typed as it stands."""
+    words = [word for word in shlex.split(line) if word != "…"]
+    program, *rest = words[1:] if words[0] == "sudo" else words
+    match program:
+        case "fedgc":
+            takes(get_command(app), rest)
+        case "flwr":
+            takes(flower(), rest)
+            settings = rest[rest.index("--run-config") + 1]
+            names = set(re.findall(r"([a-z-]+)=", settings))
+            assert names <= RunConfig().table().keys()
+        case "make":
+            assert {word for word in rest if "=" not in word} <= TARGETS
+        case "docker":
+            assert rest[0] == "compose"
+            compose(rest[1:])
+        case _:
+            assert program in PLAIN, line
+
+
+@pytest.mark.parametrize("line", typed() + inline())
+def test_what_is_to_be_typed_can_be_typed(line: str):
+    understood(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "fedgc keys tsl fl.example.org",
+        "fedgc keys tls --renwe",
+        "make docker-chekc",
+        "docker compose -f compose.server.yaml exec sever fedgc status",
+        "docker compose -f compose.server.yaml exec server flwr run /opt/app local --run-config 'ruonds=3'",
+        "podman up",
+    ],
+)
+def test_what_cannot_be_typed_would_be_found(line: str):
+    with pytest.raises(AssertionError):
+        understood(line)
+
+
+def test_every_sentence_of_its_table_is_said_somewhere():
+    table = README[README.index("| you see | it is | do |") :].split("\n\n")[0]
+    sources = "".join(path.read_text() for path in (ROOT / "fedgc").rglob("*.py"))
+    said = re.sub(r'"\s*f?"', "", sources)  # sentences that are written over two lines
+    told = [part for line in table.splitlines()[2:] for part in re.findall(r"`([^`]+)`", line.split("|")[1])]
+    assert len(told) > 10
+    for sentence in told:
+        for part in filter(
+            None, (each.strip(" :") for each in re.split(r"…|, |FEDGC_|\d+|\bdevice ", sentence))
+        ):
+            assert part in said or any(each in part for each in THEIRS), part
+
+
+def test_what_it_lists_as_here_is_here():
+    table = README[README.index("| here | what it is |") :].split("\n\n")[0]
+    for name in re.findall(r"`([^`]+)`", "".join(line.split("|")[1] for line in table.splitlines()[2:])):
+        assert (DOCKER / name).exists(), name
+
+
+def test_every_variable_that_it_names_is_in_the_example():
+    named = set(re.findall(r"FEDGC_[A-Z_]*[A-Z]", README))
+    assert named <= set(re.findall(r"FEDGC_[A-Z_]*[A-Z]", (DOCKER / ".env.example").read_text()))
