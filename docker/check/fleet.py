@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +51,10 @@ class Container:
         own = mount.source.startswith((".", "/"))
         return Path(mount.source) if own else self.fleet.folder / "volumes" / self.host / mount.source
 
+    def seen(self, target: str) -> Path:
+        """Return the folder that it sees there."""
+        return self.place(next(each for each in self.service.mounts if each.target == target))
+
     def start(self) -> None:
         """Start it."""
         self.again, self.started = None, time.monotonic()
@@ -78,12 +83,20 @@ class Container:
         return [*inside, *self.fleet.images.buildah(*run, identity or self.beside, "--", *command)]
 
     def ask(self, *command: str, timeout_s: float = 90.0) -> "subprocess.CompletedProcess[str]":
-        """Run a program in it, as `docker compose exec` does."""
-        words = self.words(command)
-        try:
-            return subprocess.run(words, capture_output=True, text=True, timeout=timeout_s, check=False)
-        except subprocess.TimeoutExpired:
-            return subprocess.CompletedProcess(words, 124, "", f"no answer within {timeout_s:.0f} s")
+        """Run a program in it, as `docker compose exec` does; it ends in time, with all below it."""
+        words = [sys.executable, tether.__file__, *self.words(command)]
+        near, far = os.pipe()
+        with open(near) as held, open(far, "w") as leash:  # noqa: PTH123  ends of a pipe
+            program = subprocess.Popen(
+                words, stdin=held, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            try:
+                said = program.communicate(timeout=timeout_s)
+            except subprocess.TimeoutExpired:
+                leash.close()
+                program.wait()
+                return subprocess.CompletedProcess(words, 124, "", f"no answer within {timeout_s:.0f} s")
+        return subprocess.CompletedProcess(words, program.returncode, *said)
 
     def kill(self) -> None:
         """SIGKILL every process of it, as a power cut does; it is not started anew by itself."""
@@ -91,6 +104,17 @@ class Container:
             tether.kill_below(self.leash.pid)
             self._let_go()
         self.again = None
+
+    def cpu_s(self) -> float:
+        """Return the time that its processes have had a core, those that have ended included."""
+        if self.leash is None:
+            return 0.0
+        ticks = 0
+        for process in tether.descendants(self.leash.pid):
+            with suppress(OSError):
+                stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+                ticks += sum(map(int, stat[11:15]))  # its own, and those of children that it has waited for
+        return ticks / os.sysconf("SC_CLK_TCK")
 
     def tend(self, now: float) -> None:
         """Start it anew if it has ended, after its pause."""
@@ -120,6 +144,7 @@ class Fleet:
     images: Images
     network: Network
     containers: dict[str, Container] = field(default_factory=dict)
+    limited: list[Path] = field(default_factory=list)  # folders that are small file systems
 
     def __enter__(self) -> "Fleet":
         return self
@@ -139,6 +164,12 @@ class Fleet:
             own(each)
         return made
 
+    def limit(self, folder: Path, size_mb: int) -> None:
+        """Give an empty folder so much room and no more."""
+        options = f"size={size_mb}m,mode=0755,uid={USER},gid={USER}"
+        subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
+        self.limited.append(folder)
+
     def tend(self) -> None:
         """Start anew what has ended."""
         for each in self.containers.values():
@@ -150,6 +181,8 @@ class Fleet:
             each.kill()
         every = [each for made in self.containers.values() for each in (made.identity, made.beside)]
         self.images.remove(each for each in every if each)
+        while self.limited:
+            subprocess.run(["umount", "--lazy", str(self.limited.pop())], check=False)
 
 
 def own(folder: Path) -> None:

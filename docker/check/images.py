@@ -6,6 +6,7 @@ folder that is given, so that a second call builds what has changed.
 
 import os
 import shutil
+import struct
 import subprocess
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -89,6 +90,10 @@ class Images:
         """Return where a container's root lies."""
         return Path(self.say("mount", container))
 
+    def clear(self) -> None:
+        """Remove every container, also those of a build that was broken off."""
+        subprocess.run(self.buildah("rm", "--all"), capture_output=True, check=False)
+
     def remove(self, containers: Iterable[str]) -> None:
         """Remove containers, whatever they hold."""
         for each in containers:
@@ -107,3 +112,29 @@ def megabytes(folders: Iterable[Path]) -> float:
                     seen.add((about.st_dev, about.st_ino))
                     total += about.st_blocks * 512
     return total / 1e6
+
+
+def uncompiled(root: Path) -> list[str]:
+    """Return the modules of an image that are compiled at every start, as nothing can be written there."""
+    tops = [*root.glob("usr/lib/python3*"), *root.glob("opt/fedgc/lib/python3*/site-packages")]
+    sources = [each for top in tops for each in top.rglob("*.py") if not each.is_symlink()]
+    return [str(each.relative_to(root)) for each in sources if not _has_bytecode(each) and _is_for_us(each)]
+
+
+def _has_bytecode(source: Path) -> bool:
+    """Return whether a file's bytecode lies beside it and is of this version of it."""
+    written = source.stat()
+    for compiled in (source.parent / "__pycache__").glob(f"{source.stem}.cpython-*.pyc"):
+        with compiled.open("rb") as file:
+            if file.read(16)[8:] == struct.pack("<II", int(written.st_mtime), written.st_size):
+                return True
+    return False
+
+
+def _is_for_us(source: Path) -> bool:
+    """Return whether a file is of a Python that is not newer: some packages carry what they never import."""
+    try:
+        compile(source.read_bytes(), str(source), "exec", dont_inherit=True)
+    except SyntaxError:
+        return False
+    return True

@@ -1,0 +1,136 @@
+"""What the acts of `make docker-check` share: the hosts, the words that tell, the waiting.
+
+An act shows what was seen (`so`), and ends everything with `must` where that is not what was needed.
+"""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from compose import service
+from fleet import Container, Fleet
+from images import Images
+from network import PROXY, Network
+
+from fedgc.flower.keyring import Keyring
+
+PORT = 8443
+ADDRESS = f"{PROXY}:{PORT}"
+DEVICES = {"ward-1": 100.0, "ward-2": 50.0, "ward-3": 20.0}  # megabits a second, both ways
+READY_S = 300.0
+PACE_S = 0.1  # least time of a local step: so that a round has a middle
+
+
+class Failed(Exception):
+    """Something was not so."""
+
+
+class Stage:
+    """Hosts and words."""
+
+    def __init__(
+        self, folder: Path, images: Images, network: Network, fleet: Fleet, repository: Path
+    ) -> None:
+        self.folder = folder
+        self.images = images
+        self.network = network
+        self.fleet = fleet
+        self.ring = Keyring(folder / "keys")
+        self._repository = repository
+
+    # ---- hosts
+
+    @property
+    def server(self) -> Container:
+        """The server that devices know."""
+        return self.fleet.containers["server"]
+
+    @property
+    def proxy(self) -> Container:
+        """The one before it."""
+        return self.fleet.containers["proxy"]
+
+    def serve(self, host: str, name: str, keys: Path, **environment: str) -> Container:
+        """Add one of the services of the server's file to a host."""
+        return self._add(
+            host, name, {"FEDGC_ADVERTISE": ADDRESS, "FEDGC_KEYS_FOLDER": str(keys)}, environment
+        )
+
+    def device(self, host: str, address: str = ADDRESS, **environment: str) -> Container:
+        """Add a device to the host of its name."""
+        given = {
+            "FEDGC_SERVER": address,
+            "FEDGC_NAME": host,
+            "FEDGC_NODE_CONFIG": f"pace-s={PACE_S}",
+            "FEDGC_KEYS_FOLDER": str(self.ring.folder / "devices" / host),
+            "FEDGC_DATA_FOLDER": str(self.folder / "data"),
+        }
+        return self._add(host, "device", given, environment)
+
+    def _add(self, host: str, name: str, given: Mapping[str, str], more: Mapping[str, str]) -> Container:
+        file = self._repository / "docker" / f"compose.{'device' if name == 'device' else 'server'}.yaml"
+        given = {**given, "FEDGC_TASKS_FOLDER": str(self.folder / "tasks" / host)}
+        return self.fleet.add(host, service(file, name, given), f"localhost/fedgc-{name}", more)
+
+    def of(self, *hosts: str) -> list[Container]:
+        """Return the containers of these hosts."""
+        return [self.fleet.containers[host] for host in hosts]
+
+    def fedgc(self, *words: str) -> None:
+        """Run a command here, where the keys are made."""
+        program = Path(sys.executable).with_name("fedgc")
+        environment = {**os.environ, "PYTHONPATH": str(self._repository)}
+        done = subprocess.run([program, *words], env=environment, capture_output=True, text=True, check=False)
+        self.must(done.returncode == 0, f"fedgc {' '.join(words)}: {done.stderr.strip()}")
+
+    def register(self, name: str) -> None:
+        """Let a device in."""
+        done = self.server.ask("fedgc", "keys", "device", name, "--register")
+        self.must(done.returncode == 0, f"{name} was not registered: {done.stderr.strip()}")
+        self.so(f"{name} registered", done.stdout.strip().partition(", ")[2])
+
+    @staticmethod
+    def healthy(*containers: Container) -> bool:
+        """Return whether all of them say so themselves."""
+        return all(each.ask(*each.service.health).returncode == 0 for each in containers)
+
+    # ---- words
+
+    def wait(
+        self,
+        what: str,
+        limit_s: float,
+        condition: Callable[[], bool],
+        *,
+        tends: bool = True,
+        pause_s: float = 0.5,
+    ) -> None:
+        """Wait until it is so, while containers that have ended are started anew."""
+        began = time.monotonic()
+        while not condition():
+            if time.monotonic() - began > limit_s:
+                raise Failed(f"waited {limit_s:.0f} s: {what}")
+            if tends:
+                self.fleet.tend()
+            time.sleep(pause_s)
+        self.so(what, f"after {time.monotonic() - began:.0f} s")
+
+    @staticmethod
+    def must(so: bool, what: str) -> None:
+        """End everything unless it is so."""
+        if not so:
+            raise Failed(what)
+
+    @staticmethod
+    def so(what: str, how: str) -> None:
+        """Show what was seen."""
+        print(f"    {what}: {how}", flush=True)
+
+    def show_logs(self) -> None:
+        """Show the ends of all logs."""
+        for log in sorted(self.folder.glob("*.log")):
+            print(f"\n---- the end of {log.name}", flush=True)
+            print("\n".join(log.read_text(errors="replace").splitlines()[-25:]), flush=True)
