@@ -28,6 +28,7 @@ from fedgc.secagg.federation import least_threshold
 from fedgc.secagg.letters import Advert, Agree, Begin, Deal, Opened, Unlock
 
 NOW = 1_800_000_000.0
+SIZE = 40  # numbers of an update
 MODEL = hashlib.sha256(b"model").digest()
 PLAIN = Quantiser(clip=1.0, bits=20, ring=32, w_max=1000)
 
@@ -196,6 +197,27 @@ def true_mean(
     return sum(weights[m] * np.clip(updates[m].astype(np.float64), -clip, clip) for m in who) / total
 
 
+def started(
+    count: int = 5, number: int = 1, seed: int = 0, **pinned: object
+) -> tuple[Consortium, Epoch, Exchange, dict[int, Begin], dict[int, np.ndarray], dict[int, int]]:
+    """A consortium whose set-up is done and whose exchange has begun, and its updates."""
+    group = make(count, seed=seed, **pinned)
+    epoch = group.set_up()
+    updates, weights = vectors(count, SIZE, seed)
+    exchange, out = group.begin(epoch, number, range(count), SIZE)
+    return group, epoch, exchange, out, updates, weights
+
+
+def uploaded(
+    count: int = 5, survivors: Collection[int] | None = None, **pinned: object
+) -> tuple[Consortium, Exchange, Agree, dict[int, np.ndarray], dict[int, np.ndarray]]:
+    """The same, after the vectors of the survivors came and were agreed on."""
+    group, _epoch, exchange, _, updates, weights = started(count, **pinned)
+    sent = {m: group.sites[m].upload(updates[m], weights[m]) for m in range(count)}
+    exchange, letter = group.collect(exchange, range(count) if survivors is None else survivors)
+    return group, exchange, letter, sent, updates
+
+
 @dataclass(frozen=True)
 class Kit:
     """The functions above, for tests that cannot import this file."""
@@ -205,8 +227,11 @@ class Kit:
     identities: Callable[[int], list[Identity]] = identities
     vectors: Callable[..., tuple[dict[int, np.ndarray], dict[int, int]]] = vectors
     true_mean: Callable[..., np.ndarray] = true_mean
+    started: Callable[..., tuple] = started
+    uploaded: Callable[..., tuple] = uploaded
     replace: Callable[..., object] = replace
     now: float = NOW
+    size: int = SIZE
     model: bytes = MODEL
     quantiser: Quantiser = PLAIN
 

@@ -1,0 +1,158 @@
+"""What masks the update: once, with keys of its own, on numbers that fit; what is left looks uniform."""
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgc.errors import BadMessage, BadSetting, BadVector
+from fedgc.secagg import Quantiser, RingSum, rules
+from fedgc.secagg.keys import loaded
+from fedgc.secagg.keystream import RUN_WORDS, Strand, add_strands
+from fedgc.secagg.letters import Agree
+from fedgc.secagg.shamir import combine
+
+
+def looks_uniform(words):
+    """Each of the 32 bits is set half of the time, within five deviations."""
+    bits = (words[:, None] >> np.arange(32, dtype=np.uint32)) & 1
+    return bool((abs(bits.mean(axis=0) - 0.5) < 5 * 0.5 / np.sqrt(len(words))).all())
+
+
+def test_06_an_exchange_is_masked_once(kit):
+    group, _, _, out, updates, weights = kit.started()
+    site = group.sites[0]
+    spare = site.client.pad()
+    sent = site.upload(updates[0], weights[0])
+    with pytest.raises(BadMessage, match="no exchange that waits"):
+        site.client.upload(updates[1], 1, spare, bytes(32))
+    with pytest.raises(BadMessage, match="no exchange that waits"):
+        site.client.pad()
+    assert site.take(site.client.begin(out[0], kit.model)) is sent
+    site.restart()
+    with pytest.raises(BadMessage, match="no exchange that waits"):
+        site.client.upload(updates[1], 1, spare, bytes(32))
+
+
+def test_06_masks_of_another_exchange_are_not_taken(kit):
+    group, epoch, _, _, updates, _weights = kit.started()
+    site, stale = group.sites[0], group.sites[0].client.pad()
+    group.begin(epoch, 2, range(5), kit.size)
+    with pytest.raises(BadVector, match="of another exchange"):
+        site.client.upload(updates[0], 1, stale, bytes(32))
+
+
+@pytest.mark.parametrize(("bits", "ring", "count"), [(22, 32, 5), (20, 32, 8), (8, 16, 8), (4, 8, 18)])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_07_all_at_the_top_of_the_ring_is_exact(kit, bits, ring, count, sign):
+    group = kit.make(count, quantiser=Quantiser(clip=2.0, bits=bits, ring=ring, w_max=7))
+    epoch = group.set_up()
+    updates = {m: np.full(kit.size, sign * 9.0, np.float32) for m in range(count)}
+    mean, weight, _ = group.run(epoch, 1, updates, dict.fromkeys(range(count), 7))
+    assert weight == 7 * count
+    assert np.array_equal(mean, np.full(kit.size, sign * 2.0, np.float32))
+
+
+@pytest.mark.parametrize(("bits", "ring", "count"), [(8, 8, 3), (4, 8, 19), (16, 16, 3), (9, 16, 129)])
+def test_07_sums_that_would_not_fit_are_refused_when_written_down(kit, bits, ring, count):
+    with pytest.raises(BadSetting, match="ring: saw"):
+        kit.federation(count, quantiser=Quantiser(clip=1.0, bits=bits, ring=ring, w_max=7))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_08_what_is_not_finite_is_refused_and_nothing_is_used_up(kit, value):
+    group, _, _, _, updates, weights = kit.started()
+    site, before = group.sites[0], dict(group.sites[0].disk)
+    bad = updates[0].copy()
+    bad[kit.size // 2] = value
+    with pytest.raises(BadVector, match="needed finite"):
+        site.upload(bad, 1)
+    assert site.disk == before
+    assert site.upload(updates[0], weights[0]).size == kit.size + 1
+
+
+def test_08_a_pad_that_met_bad_values_cannot_be_used_again(kit):
+    group, _, _, _, updates, _ = kit.started()
+    client = group.sites[0].client
+    pad = client.pad()
+    with pytest.raises(BadVector, match="needed finite"):
+        client.upload(np.full(kit.size, np.nan, np.float32), 1, pad, bytes(32))
+    with pytest.raises(BadVector, match="used before"):
+        client.upload(updates[0], 1, pad, bytes(32))
+
+
+def test_08_huge_values_are_clipped(kit):
+    group = kit.make(3)
+    updates = {m: np.array([3e38, -3e38, 0.0], np.float32) for m in range(3)}
+    mean, _, _ = group.run(group.set_up(), 1, updates, dict.fromkeys(range(3), 1000))
+    assert mean.tolist() == [1.0, -1.0, 0.0]
+
+
+@pytest.mark.parametrize(("shape", "kind"), [((41,), np.float32), ((40, 1), np.float32), ((40,), np.float64)])
+def test_08_a_vector_of_another_shape_or_type_is_refused(kit, shape, kind):
+    group, *_ = kit.started()
+    client, update = group.sites[0].client, np.zeros(shape, kind)
+    with pytest.raises(BadVector, match="update: saw"):
+        client.upload(update, 1, client.pad(), bytes(32))
+
+
+@pytest.mark.parametrize("weight", [-1, 1001])
+def test_08_a_weight_beyond_the_pinned_one_is_refused(kit, weight):
+    group, _, _, _, updates, _ = kit.started()
+    with pytest.raises(BadVector, match="weight: saw"):
+        group.sites[0].upload(updates[0], weight)
+
+
+@pytest.mark.parametrize(("size", "kind"), [(40, np.uint32), (42, np.uint32), (41, np.uint64)])
+def test_08_the_server_refuses_an_oversized_or_ill_typed_vector(kit, size, kind):
+    RingSum(kit.quantiser, 40).add(np.zeros(41, np.uint32))
+    with pytest.raises(BadVector, match="masked vector"):
+        RingSum(kit.quantiser, 40).add(np.zeros(size, kind))
+
+
+@given(key=st.binary(min_size=32, max_size=32), run=st.integers(0, 3), size=st.integers(1, 300))
+@settings(max_examples=20)
+def test_11_the_mask_is_aes_256_in_counter_mode(key, run, size):
+    words = np.zeros(run * RUN_WORDS + size, np.uint32)
+    add_strands(words, [Strand(key, minus=False)])
+    counter = bytes(4) + run.to_bytes(8, "big") + (2).to_bytes(4, "big")
+    plain = Cipher(algorithms.AES(key), modes.CTR(counter)).encryptor().update(bytes(4 * size))
+    assert words[run * RUN_WORDS :].tobytes() == plain
+
+
+def test_03_a_late_vector_of_one_declared_dropped_stays_uniform(kit):
+    group = kit.make(5)
+    epoch = group.set_up()
+    size = 20_000
+    updates, weights = {m: np.zeros(size, np.float32) for m in range(5)}, dict.fromkeys(range(5), 1)
+    exchange, _ = group.begin(epoch, 1, range(5), size)
+    vectors = {m: group.sites[m].upload(updates[m], weights[m]) for m in range(5)}
+    exchange, letter = group.collect(exchange, (0, 1, 2, 3))
+    exchange = group.open(group.sign(exchange, letter, (0, 1, 2, 3)), (0, 1, 2, 3))
+    ring = RingSum(group.federation.quantiser, size)
+    for member in (0, 1, 2, 3):
+        ring.add(vectors[member])
+    ring.remove(exchange.masks())
+    assert np.array_equal(ring.mean()[0], np.zeros(size))
+    # The server holds the mask key of 4 now, takes off every pair mask, and still sees noise.
+    shares = {m + 1: dict(exchange.opened[m])[4] for m in range(4)}
+    secret = loaded(combine(shares, 4))
+    late = vectors[4].copy()
+    publics = [epoch.known.advert(m).masks[0] for m in range(4)]
+    pairs = [rules.pair_mask(secret, publics[m], exchange.context, 4, m) for m in range(4)]
+    add_strands(late, [pair.opposite() for pair in pairs])
+    assert looks_uniform(late[:size])
+    # What is left is the self mask, whose shares nobody gives any more.
+    with pytest.raises(BadMessage, match="one set an exchange"):
+        group.sites[0].client.agree(Agree(1, 1, (0, 1, 2, 3, 4)))
+    assert not any(name == "held/1" for site in group.sites[:4] for name in site.disk)
+
+
+def test_one_masked_vector_alone_is_uniform(kit):
+    group = kit.make(3)
+    size = 20_000
+    _exchange, _ = group.begin(group.set_up(), 1, range(3), size)
+    vector = group.sites[0].upload(np.zeros(size, np.float32), 0)
+    assert looks_uniform(vector[:size])
+    assert not looks_uniform(np.zeros(size, np.uint32))
