@@ -341,6 +341,8 @@ class RunConfig:
     def shape(self) -> bytes:
         """The hash of all that shapes an update: the members of a masked exchange must have it in common."""
         shaping = {name: getattr(self, name) for name in SHAPING}
+        if self.schedule != "constant":  # its end is that of the run
+            shaping["rounds"] = self.rounds
         return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).digest()
 
     def rate_share(self, step: int) -> float:

@@ -38,7 +38,7 @@ from fedgc.messages import (
     Roster,
     Tick,
 )
-from fedgc.secagg import Epoch, Exchange, Federation, SetUp, Terms, letters
+from fedgc.secagg import Epoch, Exchange, Federation, SetUp, Terms, letters, rules
 from fedgc.secagg.client import LONGEST_LEAP
 
 
@@ -68,7 +68,7 @@ class Keying:
     """The institutions of one federation, as the server sees them."""
 
     def __init__(self, federation: Federation, terms: Terms, patience_s: float, wall_s: float) -> None:
-        """`terms` are those of every exchange, but for the model.
+        """`terms` are those of every exchange, but for the model and where its steps stand.
 
         `patience_s` is how long each half of a set-up may take. `wall_s` added to an event's time gives
         seconds since 1970: institutions' clocks are held against it.
@@ -79,6 +79,7 @@ class Keying:
         self.reason = ""  # why the last set-up left no epoch
         self._terms = terms
         self._model: Published | None = None
+        self._before: Published | None = None  # the version before it, if that was published here
         self._drawn: Drawn | None = None
         self._patience_s = patience_s
         self._wall_s = wall_s
@@ -97,7 +98,7 @@ class Keying:
         """Take in whatever concerns the keys."""
         match event:
             case Published():
-                self._model = event
+                self._published(event)
             case Enrolled():
                 return self.enrol(event)
             case Advert() | Deal():
@@ -255,21 +256,38 @@ class Keying:
 
     # ---- exchanges
 
+    def _published(self, event: Published) -> None:
+        if self._model is None or self._model.version != event.version:
+            follows = self._model is not None and self._model.version == event.version - 1
+            self._before = self._model if follows else None
+        self._model = event
+
     def knows(self, version: int) -> bool:
         """Whether this version of the model is known, to which the next exchange is bound."""
         return self._model is not None and self._model.version == version
 
-    def draw(self, devices: Collection[str], *, again: bool = False) -> Drawn:
+    @property
+    def knows_before(self) -> bool:
+        """Whether the version before it is known as well, by which shared momentum leads."""
+        return self._before is not None
+
+    def draw(
+        self, devices: Collection[str], steps: tuple[int, float] = (0, 0.0), *, again: bool = False
+    ) -> Drawn:
         """Begin the next exchange, among these devices as far as they are in the epoch.
 
-        `again` goes on with the one before, which a skipped round has left unused.
+        `steps` are the two of `Work` that all must have in common: the first, and those that lead. `again`
+        goes on with the exchange before, which a skipped round has left unused.
         """
         if again and self._drawn is not None:
             return self._drawn
         if self._epoch is None or self._model is None:
             raise NotRecoverable("exchange: saw no keys or no model, needed a set-up")
         member = {device: at for at, device in self._device.items() if device in devices}
-        terms = replace(self._terms, model=self._model.digest)
+        first_step, common_steps = steps
+        before = self._before.digest if common_steps and self._before is not None else b""
+        settings = rules.footing(self._terms.settings, first_step, common_steps, before)
+        terms = replace(self._terms, model=self._model.digest, settings=settings)
         exchange, told = self._epoch.begin(self._exchange + 1, list(member.values()), terms)
         self._exchange += 1
         letter = {device: told[at].pack() for device, at in member.items()}

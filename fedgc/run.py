@@ -18,7 +18,7 @@ May import: tuner and below.
 import json
 import math
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from fedgc.codes import Wire, packed_bytes
 from fedgc.config import AUTO, RunConfig
 from fedgc.gate import Decision, Gate, GateSettings, Reports, make_gate
 from fedgc.history import WINDOW, DeviceRow, RoundRow, Speeds, Told
-from fedgc.keying import Keying, Phase
+from fedgc.keying import Drawn, Keying, Phase
 from fedgc.messages import (
     Add,
     Advert,
@@ -46,6 +46,7 @@ from fedgc.messages import (
     Refuse,
     Stop,
     Tick,
+    Work,
 )
 from fedgc.pace import Pace
 from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, make_plan, model_limit_s
@@ -153,6 +154,7 @@ class Run:
         self._carried, self._reached = frozenset[str](), dict[str, int]()
         self._first_step, self._common_steps = 0, 0.0
         self._last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
+        self._given: dict[str, Collection[int]] = {}  # masked: models that each device was sent of late
         self._fruitless = self._up_bytes = 0  # rounds in a row; bytes of the round under way
         self._gather_until = now + config.start_timeout_s
         self._keying = keying
@@ -172,6 +174,7 @@ class Run:
             outputs += refused
         elif isinstance(event, Lost):
             self._present.pop(event.device, None)
+            self._given.pop(event.device, None)
             self._fleet = None
             self._carried -= {event.device}
         elif isinstance(event, Codeword | Loaded) and event.device in self._present:
@@ -244,6 +247,12 @@ class Run:
         for each in commands:
             if isinstance(each, Add) and self._keying is not None:
                 self._keying.supplied(each.device)
+            if isinstance(each, Work) and self._keying is not None:
+                older = self._given.get(each.device, ())
+                self._given[each.device] = {
+                    each.version,
+                    *(version for version in older if version >= each.version - 1),
+                }
         over = current is not None and current.state is State.CLOSED
         return [*commands, *(self._settle(current, now) if current and over else ())]
 
@@ -259,6 +268,7 @@ class Run:
         self._planned_for = self._here()
         self._begun = True
         left = self.config.rounds - self.number
+        drawn = None if self._keying is None else self._drawn(self._keying, plan.devices)
         assignment = Assignment(
             self.number,
             self.version,
@@ -275,14 +285,27 @@ class Run:
             model_limit_s=model_limit_s(plan.devices, self._pace.speeds(), self._size),
         )
         self._up_bytes = 0
-        again = bool(self._carried)
-        drawn = None if self._keying is None else self._keying.draw(plan.devices, again=again)
         self.round = Round(self._plan, assignment, self._decide, drawn)
         present = list(self._present.values())
         for joined in present:
             if joined.kept:  # counts once
                 self._present[joined.device] = replace(joined, kept=())
         return [*outputs, *self._in_round(self.round.start(now, present), now)]
+
+    def _drawn(self, keying: Keying, devices: Sequence[str]) -> Drawn:
+        """Begin an exchange, or go on with that of a skipped round.
+
+        Shared momentum must lead all in it alike: who has not seen the model before is left out of this
+        exchange. Where too few have, it leads nobody.
+        """
+        if not self._carried and self._common_steps:
+            led = [device for device in devices if self.version - 1 in self._given.get(device, ())]
+            if keying.knows_before and keying.stands_for(led):
+                devices = led
+            else:
+                self._common_steps = 0.0
+        steps = (self._first_step, self._common_steps)
+        return keying.draw(devices, steps, again=bool(self._carried))
 
     def _replanned(self, *, anew: bool) -> Plan:
         """Return the plan for the next round: the present one itself where it still fits."""

@@ -73,7 +73,9 @@ class Party:
 
     def vector(self, device: str, update: np.ndarray, weight: int) -> np.ndarray:
         client = self.clients[device]
-        return self.take(device, client.upload(update, weight, client.pad(), self.fresh()))
+        return self.take(
+            device, client.upload(update, weight, client.state.start, client.pad(), self.fresh())
+        )
 
 
 @pytest.fixture(scope="session")

@@ -315,5 +315,9 @@ def test_what_does_not_go_with_masks_is_refused(table, sentence):
 
 def test_settings_that_shape_an_update_are_told_apart():
     ones = [RunConfig(), RunConfig(local_steps=7), RunConfig(learning_rate=0.5), RunConfig(seed=1)]
+    ones += [
+        RunConfig(schedule="cosine"),
+        RunConfig(schedule="cosine", rounds=7),
+    ]  # its rates end with the run
     assert len({each.shape for each in ones}) == len(ones)
     assert RunConfig(rounds=99, run="another", federation="elsewhere").shape == ones[0].shape

@@ -271,10 +271,29 @@ def test_an_exchange_is_bound_to_the_model_that_was_published_last(party):
     assert keying.knows(1)
     drawn = keying.draw(three.devices)
     begin = letters.Begin.unpack(drawn.letter["device 0"])
-    assert begin.settings == b"settings"
+    assert begin.settings == rules.footing(b"settings", 0, 0.0, b"")
     assert drawn.exchange.context == rules.context(
         three.federation, drawn.exchange.known.rho, begin, bytes(32)
     )
+
+
+def test_an_exchange_is_bound_to_what_leads_its_steps(party):
+    three = party(3)
+    keying = keying_of(three)
+    set_up(keying, three)
+    before, now = hashlib.sha256(b"before").digest(), hashlib.sha256(b"now").digest()
+
+    def settings_of(version, digest, steps):
+        keying.noted(Published(1.0, version, digest))
+        return letters.Begin.unpack(keying.draw(three.devices, steps).letter["device 0"]).settings
+
+    keying.noted(Published(1.0, 4, before))
+    assert not keying.knows_before, "version 3 was never published here"
+    assert settings_of(5, now, (20, 4.0)) == rules.footing(b"settings", 20, 4.0, before)
+    assert keying.knows_before
+    assert settings_of(5, now, (20, 0.0)) == rules.footing(b"settings", 20, 0.0, b""), "nothing leads"
+    assert settings_of(7, now, (20, 0.0)) == rules.footing(b"settings", 20, 0.0, b"")
+    assert not keying.knows_before
 
 
 def test_events_find_their_way(party):

@@ -40,7 +40,8 @@ from fedgc.messages import (
 )
 from fedgc.round import State
 from fedgc.run import Append, Apply, Chose, Finished, Run
-from fedgc.secagg import RingSum, Terms
+from fedgc.secagg import RingSum, Terms, letters
+from fedgc.secagg.canonical import unpack
 from fedgc.secagg.keystream import Strand
 
 SIZE = 9
@@ -224,6 +225,53 @@ def test_slow_institutions_are_in_the_sum_where_chunks_are_shared_out_by_speed(f
     assert one.count(Chose) > 1, "it was planned anew once the speeds were known"
     for at in range(4):
         one.check(at, at + 1, one.party.devices)
+
+
+def footings(fleet):
+    """Who was told of an exchange, and whether by a lead, round by round."""
+    told = {}
+    for each in fleet.log:
+        if isinstance(each, Begin):
+            _, _, first, common, before = unpack(letters.Begin.unpack(each.letter).settings)
+            told.setdefault(each.round, set()).add((each.device, first, common, bool(before)))
+    return told
+
+
+def test_shared_momentum_leads_all_in_an_exchange_or_nobody(fleet):
+    one = fleet(4, work="local", gate="every", rounds=4)
+    one.join()
+    one.drive(lambda f: any(isinstance(each, Unmask) for each in f.unsent))
+    one.lose(one.party.devices[0])
+    one.join(one.party.devices[0])  # a new process: it has not seen the model before
+    one.drive()
+    steps = float(one.config.round_steps)
+    told, everybody = footings(one), one.party.devices
+    assert told[1] == {(device, 0, 0.0, False) for device in everybody}
+    assert told[2] == {(device, steps, steps, True) for device in everybody[1:]}
+    assert told[4] == {(device, 3 * steps, steps, True) for device in everybody}
+    works = [each for each in one.log if isinstance(each, Work) and each.round == 2]
+    assert {each.common_steps for each in works} == {steps}
+
+
+def test_where_too_few_have_seen_the_model_before_it_leads_nobody(fleet):
+    before, one = fleet(4, work="local", gate="every"), fleet(4, work="local", gate="every")
+    before.join()
+    before.drive(lambda f: len(f.rows) == 1)
+    state = before.run.state()
+    assert state.common_steps > 0
+    keying = Keying(one.party.federation, Terms(SIZE, one.config.shape, bytes(32)), 20.0, 0.0)
+    one.run = Run(one.config, now=0.0, size=SIZE, keying=keying, resume=state)
+    one.say(Published(0.0, 1, MODEL))
+    one.join()
+    one.drive()
+    steps = one.config.round_steps
+    assert footings(one) == {
+        2: {(device, steps, 0.0, False) for device in one.party.devices},
+        3: {(device, 2 * steps, float(steps), True) for device in one.party.devices},
+    }
+    works = {(each.round, each.common_steps) for each in one.log if isinstance(each, Work)}
+    assert works == {(2, 0.0), (3, float(steps))}
+    assert one.outcomes() == ["synced"] * 2
 
 
 def test_one_large_exchange_and_two_tiny_ones_a_round_and_keys_for_many(fleet):

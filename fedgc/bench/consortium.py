@@ -122,7 +122,7 @@ class Consortium:
     def _uploaded(self, member: int, update: Float, weight: int, watch: Watch) -> NDArray[Any]:
         client = self._clients[member]
         with watch.on("client vector"):
-            step = client.upload(update, weight, client.pad(), self._entropy(32))
+            step = client.upload(update, weight, client.state.start, client.pad(), self._entropy(32))
         vector: NDArray[Any] = self._done(member, step)
         watch.size_bytes["vector"].append(vector.nbytes)
         return vector

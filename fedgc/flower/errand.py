@@ -8,7 +8,7 @@ May import: messages, errors, train, and this room's letter, pieces.
 
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final
+from typing import Any, Final
 
 from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
@@ -104,7 +104,7 @@ class Errand:
             stream = StreamId("codeword", command.round, command.attempt)
             self._offer(stream, institution.revealed(command, self._engine))
             return
-        answer = institution.heard(command, self._engine.common)
+        answer = institution.heard(command, self._engine.start)
         if answer is not None:
             self.lines.append(answer)
 
@@ -126,8 +126,12 @@ class Errand:
             self._say(standing)
 
     def _say(self, event: Joined | Progress | Report | Failed) -> None:
+        self.lines.append(self._told(event))
+
+    def _told(self, event: Joined | Progress | Report | Failed) -> Any:  # noqa: ANN401  of the same kind
+        """Return an event as it may leave this device."""
         masked = self._institution
-        self.lines.append(event if masked is None else masked.discreet(event, self._engine.chunks))
+        return event if masked is None else masked.discreet(event, self._engine.chunks)
 
     def _offer(self, stream: StreamId, vector: Packed) -> None:
         self.codewords[stream] = vector
@@ -135,7 +139,7 @@ class Errand:
 
     def _put_away(self) -> None:
         """Write down what there is; what the disk does not take cannot be had later, and is not told."""
-        lost = self._engine.keep()
+        lost = [self._told(each) for each in self._engine.keep()]
         gone = {chunk for each in lost for chunk in each.chunks}
         told = [each for each in self.lines if not (isinstance(each, Progress) and each.chunk in gone)]
         self.lines[:] = [*told, *lost]

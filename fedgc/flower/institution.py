@@ -12,6 +12,7 @@ May import: config, errors, messages, secagg, train, store's vault and descripto
 
 import hashlib
 import math
+from collections import deque
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
@@ -46,11 +47,11 @@ from fedgc.messages import (
     ToMember,
     Unmask,
 )
-from fedgc.secagg import Client, Federation, Pad, Step, letters
+from fedgc.secagg import Client, Federation, Pad, Step, letters, rules
 from fedgc.secagg.keystream import Words
 from fedgc.store.descriptor import read_descriptor
 from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
-from fedgc.train import Engine
+from fedgc.train import Engine, Start
 
 Float = NDArray[np.float32]
 Entropy = Callable[[int], bytes]
@@ -80,6 +81,7 @@ class Institution:
         self._entropy = entropy
         self._beside = ThreadPoolExecutor(1, "fedgc-masks")
         self._pad: Future[Pad] | None = None
+        self._digests: deque[tuple[Float, bytes]] = deque(maxlen=2)
         records = vault.records(federation.fid)
         self._client: Client | None = Client.start(federation, vault.identity(), records)
         self.federation: Final = federation
@@ -101,10 +103,10 @@ class Institution:
         client = self._machine()
         return Enrolled(0.0, device, self.federation.fid, client.number, client.state.epoch)
 
-    def heard(self, command: ToMember, model: Float | None) -> Answer | None:
+    def heard(self, command: ToMember, start: Start | None) -> Answer | None:
         """Do what a letter asks for and return what to say, if anything; or raise, and nothing has changed.
 
-        `model` is the common model that the present work starts from, as it came.
+        `start` is what the present work starts from, as it came.
         """
         client, device, round_ = self._machine(), command.device, command.round
         match command:
@@ -115,22 +117,24 @@ class Institution:
                 step = client.join(letters.Roster.unpack(letter), self._wall(), self._entropy(ENTROPY_BYTES))
                 return Deal(0.0, device, round_, self._taken(step))
             case Begin(letter=letter):
-                self._begin(client, letters.Begin.unpack(letter), model)
+                self._begin(client, letters.Begin.unpack(letter), start)
                 return None
             case Survivors(letter=letter):
                 return Signed(0.0, device, round_, self._taken(client.agree(letters.Agree.unpack(letter))))
             case Unmask(letter=letter):
                 return Shares(0.0, device, round_, self._taken(client.unlock(letters.Unlock.unpack(letter))))
 
-    def _begin(self, client: Client, letter: letters.Begin, model: Float | None) -> None:
-        """Bind the exchange to the model that came; what would only cost memory is refused before that."""
-        if model is None:
+    def _begin(self, client: Client, letter: letters.Begin, start: Start | None) -> None:
+        """Bind the exchange to the start that came; what would only cost memory is refused before that."""
+        if start is None:
             raise BadMessage("begin: saw no model, needed the work of its round before it")
-        if letter.size != model.size:
-            raise BadMessage(f"begin: saw {letter.size} numbers, needed the model's {model.size}")
-        if letter.settings != self._config.shape:
-            raise BadMessage("begin: saw other settings of the run than this institution was given")
-        self._taken(client.begin(letter, hashlib.sha256(model.data.cast("B")).digest()))
+        if letter.size != start.model.size:
+            raise BadMessage(f"begin: saw {letter.size} numbers, needed the model's {start.model.size}")
+        if letter.settings != self._footing(start):
+            raise BadMessage(
+                "begin: saw other settings of the run, or another lead, than this institution was given"
+            )
+        self._taken(client.begin(letter, self._digest(start.model)))
         bound = self._machine()
         if bound is not client or (self._pad is None and not _is_used(bound)):
             self._pad = self._beside.submit(bound.pad)
@@ -176,20 +180,40 @@ class Institution:
             raise BadMessage(f"{type(command).__name__}: saw an update asked for in the clear, needed masks")
         update, weight = engine.mean_update(command)
         w_max = self.federation.quantiser.w_max
-        return self.masked(update, w_max if self.federation.privacy else min(w_max, weight))
+        if engine.start is None:
+            raise BadMessage("reveal: saw no work, needed that of its round before it")
+        return self.masked(update, w_max if self.federation.privacy else min(w_max, weight), engine.start)
 
-    def masked(self, update: Float, weight: int) -> Words:
-        """Return the update under its masks, once; asked for again in this process, the same bytes."""
+    def masked(self, update: Float, weight: int, start: Start) -> Words:
+        """Return the update under its masks, once; asked for again in this process, the same bytes.
+
+        `start` is what the update was made from.
+        """
         client = self._machine()
         turn = client.state.turn
         if turn is not None and turn.used and turn.vector is not None:
             return turn.vector
         pad = self._pad.result() if self._pad is not None else client.pad()
         self._pad = None
-        words: Words = self._taken(client.upload(update, weight, pad, self._entropy(ENTROPY_BYTES)))
+        made_from = rules.start(self._digest(start.model), self._footing(start))
+        words: Words = self._taken(
+            client.upload(update, weight, made_from, pad, self._entropy(ENTROPY_BYTES))
+        )
         return words
 
     # ---- small print
+
+    def _footing(self, start: Start) -> bytes:
+        before = b"" if start.before is None else self._digest(start.before)
+        return rules.footing(self._config.shape, start.first_step, start.common_steps, before)
+
+    def _digest(self, model: Float) -> bytes:
+        """Return a model's SHA-256; of the two last ones it is known, as nobody writes to a model."""
+        for known, found in self._digests:
+            if known is model:
+                return found
+        self._digests.append((model, hashlib.sha256(model.data.cast("B")).digest()))
+        return self._digests[-1][1]
 
     @property
     def broken(self) -> bool:

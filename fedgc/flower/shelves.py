@@ -20,7 +20,6 @@ from fedgc.config import RunConfig
 from fedgc.train import Lasting
 
 STALE_S: Final = 7 * 24 * 3600.0
-SHAPING: Final = ("task", "seed", "batch_size", "learning_rate", "precision")
 SEPARATOR: Final = "@"  # between fedgc's name of a run and Flower's number of it
 
 
@@ -46,8 +45,7 @@ def full_name(run: str, flower_run: int) -> str:
 def open_shelf(root: Path, full: str, config: RunConfig, device: str, now: float) -> Lasting:
     """Return the shelf of a device in the run of this full name; `now` is in seconds since 1970."""
     run = full.rpartition(SEPARATOR)[0]
-    settings = [getattr(config, name) for name in SHAPING]
-    home = root / hashlib.sha256(json.dumps([run, *settings]).encode()).hexdigest()[:16]
+    home = root / hashlib.sha256(json.dumps([run, config.shape.hex()]).encode()).hexdigest()[:16]
     _remove_stale(root, home, now)
     return Lasting(home / device)
 

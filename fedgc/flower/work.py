@@ -145,7 +145,7 @@ class Worker:
             stream = StreamId("codeword", command.round, command.attempt)
             session.offer_packed(stream, institution.revealed(command, self.engine))
             return
-        answer = institution.heard(command, self.engine.common)
+        answer = institution.heard(command, self.engine.start)
         if answer is not None:
             session.say(answer)
 

@@ -162,6 +162,7 @@ class Client:
             own={at: pair for at, pair in state.own.items() if at >= letter.exchange},
             sources=sources,
             held={at: shares for at, shares in held.items() if at >= letter.exchange},
+            start=rules.start(model, letter.settings),
             turn=Turn(letter.exchange, bound, letter.members, letter.size),
         )
         return self._keep(after)
@@ -173,10 +174,19 @@ class Client:
         words = expand(quantiser.words(turn.size), quantiser.ring, self._strands(turn))
         return Pad(turn.context, words)
 
-    def upload(self, update: Float, weight: int, pad: Pad, entropy: bytes) -> "Step":
-        """Quantise, mask, and forget the secrets that made the masks."""
+    def upload(self, update: Float, weight: int, start: bytes, pad: Pad, entropy: bytes) -> "Step":
+        """Quantise, mask, and forget the secrets that made the masks.
+
+        `start` is that of `rules.start`, of what the update was made from: a server may have sent another
+        model since the exchange was bound to one.
+        """
         _check_entropy(entropy)
         turn = self._turn_unused()
+        if not same(start, self.state.start):
+            raise BadMessage(
+                f"exchange {turn.exchange}: saw an update made from another model or other settings, needed "
+                "those that the exchange is bound to"
+            )
         if pad.context != turn.context:
             raise BadVector("pad: saw the masks of another exchange, needed those of this one")
         if update.shape != (turn.size,) or update.dtype != np.float32:

@@ -30,6 +30,14 @@ KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 TAG_BYTES: Final = 16  # of the digest of one share
 _ONCE: Final = bytes(12)  # the nonce of a key that seals one message
+_FIELD: Final = 2**255 - 19  # of Curve25519
+_SMALL: Final = frozenset({  # where a secret that is a multiple of 8 leads nowhere (Bernstein 2006)
+    0,
+    1,
+    _FIELD - 1,
+    325606250916557431795983626356110631294008115727848805560023387167927233504,
+    39382357235489614581723060781553021112529911719440698176882885853963445705823,
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +91,13 @@ def public_of(secret: bytes) -> bytes:
 def loaded(secret: bytes) -> X25519PrivateKey:
     """Return an X25519 key for `agree`: loading costs as much as agreeing, so it is done once for many."""
     return X25519PrivateKey.from_private_bytes(secret)
+
+
+def check_public(public: bytes, who: str) -> None:
+    """Raise unless this is the one spelling of an X25519 key that others can share a secret with."""
+    value = int.from_bytes(public, "little")
+    if value >= _FIELD or value in _SMALL:
+        raise BadMessage(f"{who}: saw a key of small order or with a second spelling, needed X25519 keys")
 
 
 def agree(secret: X25519PrivateKey, public: bytes, who: str) -> bytes:

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from fedgc.errors import BadMessage, NotAdmitted
 from fedgc.secagg.canonical import pack
 from fedgc.secagg.federation import Federation
-from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, derive, digest, verify
+from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, check_public, derive, digest, verify
 from fedgc.secagg.keystream import Strand
 from fedgc.secagg.letters import SHARE_BYTES, Advert, Begin, Roster
 
@@ -50,7 +50,7 @@ class Known:
 
 
 def check_advert(federation: Federation, advert: Advert, epoch: int, now: float) -> None:
-    """Raise unless the advert is this member's, for this descriptor and epoch, and fresh."""
+    """Raise unless the advert is this member's, for this descriptor and epoch, fresh, with usable keys."""
     who = federation.name(advert.member)
     if advert.member >= len(federation.members):
         raise NotAdmitted(f"advert: saw member {who}, needed one of {len(federation.members)}")
@@ -65,6 +65,8 @@ def check_advert(federation: Federation, advert: Advert, epoch: int, now: float)
             f"{who}: saw keys for epoch {advert.epoch}, {len(advert.masks)} exchanges; "
             f"needed epoch {epoch}, {federation.exchanges}"
         )
+    for key in (advert.channel, *advert.masks):
+        check_public(key, who)
     if abs(advert.made - now) > CLOCK_S:
         raise NotAdmitted(
             f"{who}: saw keys made at {advert.made}, the clock here says {now:.0f}; needed at most "
@@ -127,6 +129,23 @@ def context(federation: Federation, rho: bytes, begin: Begin, model: bytes) -> b
         "exchange", federation.fid, rho, begin.epoch, begin.exchange, begin.members, model, begin.size,
         begin.settings,
     )  # fmt: skip
+
+
+def footing(shape: bytes, first_step: int, common_steps: float, before: bytes) -> bytes:
+    """Return the settings of an exchange: what shapes every update in it, beside the model.
+
+    `shape` is the hash of the run's settings. The rest moves a device's steps as well: where they stand in
+    the schedule of rates, and by which way between two models they are led (`before` is the digest of the
+    former, nothing where none leads). A server that could choose these for each would make the updates of all
+    but one vanish, and the sum would be that one's (Pasquini, Francati, Ateniese, "Eluding secure aggregation
+    in federated learning via model inconsistency", 2022).
+    """
+    return pack("footing", shape, first_step, float(common_steps), before)
+
+
+def start(model: bytes, settings: bytes) -> bytes:
+    """Return the hash of all that an update may start from; `model` is SHA-256 of the model."""
+    return digest("start", model, settings)
 
 
 def agreement(fid: bytes, bound: bytes, survivors: tuple[int, ...]) -> bytes:

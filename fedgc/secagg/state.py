@@ -58,7 +58,8 @@ class State:
     """All that an institution knows of a federation.
 
     `own` holds mask key and self seed of each exchange that is still to come; `held` the shares, one after
-    the other in the order of `sources`. `released` counts masked vectors over all epochs.
+    the other in the order of `sources`. `released` counts masked vectors over all epochs. `start`
+    is what the update of the present exchange must be made from.
     """
 
     epoch: int = 0
@@ -70,6 +71,7 @@ class State:
     deal: bytes = field(default=b"", repr=False)
     sources: tuple[int, ...] = ()
     held: Mapping[int, bytes] = field(default_factory=dict, repr=False)
+    start: bytes = b""
     turn: Turn | None = None
 
     def records(self) -> dict[str, bytes]:
@@ -80,6 +82,7 @@ class State:
             "channel": self.channel,
             "roster": self.known.packed if self.known else b"",
             "deal": self.deal,
+            "start": self.start,
             "turn": self.turn.pack() if self.turn else b"",
         }
         found |= {f"{_OWN}{exchange}": pair for exchange, pair in self.own.items()}
@@ -105,6 +108,7 @@ def restore(records: Mapping[str, bytes]) -> State:
         records.get("deal", b""),
         sources,
         _numbered(records, _HELD),
+        records.get("start", b""),
         Turn.unpack(turn) if turn else None,
     )
 

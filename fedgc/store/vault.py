@@ -170,7 +170,7 @@ def _take(path: Path) -> int:
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
-        others = path.stat().st_mode & 0o077
+        others, names = path.stat().st_mode & 0o077, path.stat().st_nlink
         lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
     except OSError as error:
         raise Unusable(f"vault {path}: {error.strerror}, needed a file to read and write") from error
@@ -179,6 +179,9 @@ def _take(path: Path) -> int:
     except BlockingIOError as error:
         os.close(lock)
         raise EdgeFailed(f"vault {path}: another process has it; needed it alone") from error
+    if names > 1 or path.is_symlink():
+        os.close(lock)
+        raise Unusable(f"vault {path}: saw a link, needed the file by its only name: the lock goes by that")
     if others:
         os.close(lock)
         raise Unusable(f"vault {path}: others can read it; needed mode 600")

@@ -6,8 +6,8 @@ steps it may be told anything. It sleeps through the injected `rest` alone.
 The queue is `Work.order`; after a chunk the next begins without waiting, unless `lockstep`. `Skip` takes a
 chunk out of the queue and sets its trajectory aside, nothing of it is lost; `Take` puts one next in the
 queue, and one that is finished is reported again; `Continue` carries the trajectories on to a higher
-target; `Close` that frees forgets them. A trajectory belongs to (model version, seed, chunk): work on
-another version or with another seed forgets the earlier ones. Commands of another round are refused, save
+target; `Close` that frees forgets them. A trajectory belongs to (model, seed, rates, lead, chunk): work from
+another `Start` or with another seed forgets the earlier ones. Commands of another round are refused, save
 `Close`, of which a late one changes nothing.
 
 In local work (`Work.kind`) there is one trajectory, number WHOLE, over all chunks that the work names. It
@@ -64,6 +64,7 @@ from fedgc.train.update import Measure, measure, mixed, update_of
 MEGABYTE: Final = 1_000_000
 LONGEST_REASON: Final = 400  # characters of a task's exception that travel
 WORTH_S: Final = 0.5  # work that is written down at once: what took less is sooner done again
+Way = tuple[int, int, int, float]  # version, seed, first step, common steps
 Order = Work | Skip | Take | Continue | Close  # the commands that are the engine's; the rest is the link's
 
 
@@ -78,6 +79,19 @@ class Trajectory:
     losses: float = 0.0
     led: float = 0.0
     measured: Measure | None = None  # at the target it last reached
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Start:
+    """What work starts from. Under masks all whose updates are summed must have it in common.
+
+    `before` is the model before, where shared momentum leads by it. The numbers are those of `Work`.
+    """
+
+    model: Vector
+    before: Vector | None
+    first_step: int
+    common_steps: float
 
 
 class Engine:
@@ -106,8 +120,9 @@ class Engine:
         self._models: dict[int, Vector] = {}
         self._lasting: Lasting | None = None
         self._work: Work | None = None  # with the round and target of the last Continue
-        self._way: tuple[int, int] | None = None  # version and seed of the trajectories
+        self._way: Way | None = None  # of the trajectories
         self._origin = ""  # digest of their model, where they were taken up from an earlier process
+        self._before: Vector | str | None = None  # the model that led them; its digest, where taken up
         self._lead: Vector | None = None  # the common part of every step
         self._rounded: Rest | None = None  # what rounding has cost
         self._names: dict[int, str] = {}
@@ -135,7 +150,8 @@ class Engine:
             )
             for lost in self._shelf.put(chunk, saved):
                 self._trajectories.pop(lost, None)
-            self._way, self._origin = (about.version, about.seed), about.model
+            self._way = (about.version, about.seed, about.first_step, about.common_steps)
+            self._origin, self._before = about.model, about.before
 
     def clip_records(self, reach: float) -> None:
         """From now on no record moves an update by more than its reach; refuse what that cannot hold for."""
@@ -257,9 +273,13 @@ class Engine:
     # ---- what it tells
 
     @property
-    def common(self) -> Vector | None:
-        """The common model that the present work starts from, as it came."""
-        return self._models.get(self._work.version) if self._work else None
+    def start(self) -> Start | None:
+        """What the present work starts from, as it came."""
+        work = self._work
+        if work is None or work.version not in self._models:
+            return None
+        before = None if isinstance(self._before, str) else self._before
+        return Start(self._models[work.version], before, work.first_step, work.common_steps)
 
     @property
     def size(self) -> int:
@@ -320,11 +340,13 @@ class Engine:
             here = f"only {sorted(self._models)}" if self._models else "none"
             raise BadMessage(f"work of round {work.round}: needed model version {work.version}, saw {here}")
         self._set_aside()
-        if self._way is not None and self._way != (work.version, work.seed):
-            self._forget()
-        self._way = (work.version, work.seed)
         self._lead = self._led(work)
         self._trainer.follow(self._lead)
+        before = self._models.get(work.version - 1) if self._lead is not None else None
+        way = (work.version, work.seed, work.first_step, work.common_steps)
+        if self._way is not None and not (self._way == way and self._is_before(before)):
+            self._forget()
+        self._way, self._before = way, before
         oldest = work.version - (self._config.alpha < 1)
         self._models = {version: model for version, model in self._models.items() if version >= oldest}
         named = {WHOLE: title(dict(work.names))} if work.kind == "local" else dict(work.names)
@@ -357,6 +379,13 @@ class Engine:
                 "shared momentum leads"
             )
         return lead
+
+    def _is_before(self, before: Vector | None) -> bool:
+        """Whether this is what has led the trajectories."""
+        known = self._before
+        if isinstance(known, str):
+            return known == _digest_or_nothing(before)
+        return before is known or (before is not None and known is not None and np.array_equal(before, known))
 
     def _start_round(self, work: Work, order: tuple[int, ...]) -> None:
         self._work = work
@@ -541,9 +570,10 @@ class Engine:
         if self._lasting is None or self._way is None:
             return
         each = self._trajectories[chunk]
-        (version, seed), origin = self._way, self._origin
+        (version, seed, first_step, common_steps), origin = self._way, self._origin
         if not origin:
             origin = self._origin = digest_of(self._models[version])
+        before = self._before if isinstance(self._before, str) else _digest_or_nothing(self._before)
         about = About(
             version,
             origin,
@@ -555,6 +585,9 @@ class Engine:
             each.seconds,
             each.losses,
             each.led,
+            first_step,
+            common_steps,
+            before,
         )
         self._lasting.put(about, self._shelf.saved(chunk))
 
@@ -570,9 +603,13 @@ class Engine:
         self._again.clear()
         self._trajectories.clear()
         self._shelf.clear()
-        self._way, self._origin = None, ""
+        self._way, self._origin, self._before = None, "", None
         if self._lasting is not None:
             self._lasting.clear()
+
+
+def _digest_or_nothing(model: Vector | None) -> str:
+    return "" if model is None else digest_of(model)
 
 
 def _named(chunk: int) -> tuple[int, ...]:

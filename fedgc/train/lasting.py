@@ -44,6 +44,9 @@ class About:
     seconds: float
     losses: float
     led: float  # steps that shared momentum led, each by its share of the learning rate
+    first_step: int  # these two as in `Work`
+    common_steps: float
+    before: str  # digest of the model before, where that led; else nothing
 
 
 def digest_of(vector: Vector) -> str:

@@ -30,10 +30,12 @@ from fedgc.messages import (
 from fedgc.secagg import Descriptor, Federation, Privacy, Quantiser, RingSum, Terms, letters
 from fedgc.secagg.federation import member_list
 from fedgc.store.vault import Vault
+from fedgc.train import Start
 
 MODEL = np.linspace(-1, 1, 11, dtype=np.float32)
 CONFIG = RunConfig()
 SETTINGS = CONFIG.shape
+FROM = Start(MODEL, None, 0, 0.0)
 SECRET = b"a long secret"
 
 
@@ -62,8 +64,8 @@ class House:
         self.open[device].close()
         self.open[device] = self.start(device)
 
-    def hear(self, command, model=MODEL):
-        return self.open[command.device].heard(command, model)
+    def hear(self, command, start=FROM):
+        return self.open[command.device].heard(command, start)
 
     def set_up(self) -> None:
         for device in self.devices:
@@ -102,7 +104,7 @@ def test_three_institutions_give_their_mean_over_their_vaults(house: House) -> N
     updates = {device: np.full(MODEL.size, at / 4, np.float32) for at, device in enumerate(house.devices)}
     for device in house.devices:
         assert house.hear(begins[device]) is None
-        ring.add(house.open[device].masked(updates[device], 50))
+        ring.add(house.open[device].masked(updates[device], 50, FROM))
     exchange, told = agree_on(house, drawn.exchange)
     for device in house.devices:
         exchange = exchange.sign(drawn.member[device], house.hear(told[device]).signature)
@@ -123,13 +125,15 @@ def test_a_restarted_institution_masks_nothing_twice(house: House) -> None:
     house.hear(begin)
     house.restart("device 1")
     house.hear(begin)
-    first = house.open["device 1"].masked(MODEL / 2, 50)
-    assert np.array_equal(house.open["device 1"].masked(MODEL / 3, 50), first), "asked again: the same bytes"
+    first = house.open["device 1"].masked(MODEL / 2, 50, FROM)
+    assert np.array_equal(house.open["device 1"].masked(MODEL / 3, 50, FROM), first), (
+        "asked again: the same bytes"
+    )
     house.restart("device 1")
     with pytest.raises(BadMessage, match="its vector is gone; needed the next"):
         house.hear(begin)
     with pytest.raises(BadMessage, match="saw no exchange that waits"):
-        house.open["device 1"].masked(MODEL / 3, 50)
+        house.open["device 1"].masked(MODEL / 3, 50, FROM)
 
 
 def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,8 +144,8 @@ def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.M
     one = house.open["device 0"]
     monkeypatch.setattr(one._vault, "write", lambda *_: (_ for _ in ()).throw(EdgeFailed("the disk is full")))
     with pytest.raises(EdgeFailed, match="the disk is full"):
-        one.masked(MODEL, 50)
-    for attempt in (lambda: one.masked(MODEL, 50), lambda: one.enrolled("device 0")):
+        one.masked(MODEL, 50, FROM)
+    for attempt in (lambda: one.masked(MODEL, 50, FROM), lambda: one.enrolled("device 0")):
         with pytest.raises(EdgeFailed, match="needed a new start"):
             attempt()
     assert one.broken
@@ -159,9 +163,50 @@ def test_what_a_server_says_of_the_exchange_is_checked_before_any_mask(house: Ho
     with pytest.raises(BadMessage, match="saw other settings"):
         house.hear(dataclasses.replace(begin, letter=dataclasses.replace(letter, settings=bytes(32)).pack()))
     with pytest.raises(BadMessage, match="saw no model"):
-        house.hear(begin, model=None)
+        house.hear(begin, start=None)
     with pytest.raises(BadMessage, match="saw no exchange that waits"):
-        house.open["device 0"].masked(MODEL, 50)
+        house.open["device 0"].masked(MODEL, 50, FROM)
+
+
+def test_work_from_another_model_after_the_beginning_is_not_masked(house: House) -> None:
+    """Of a model made for it alone, one update would show in the sum: the others' would be nothing."""
+    house.set_up()
+    _, begins = house.draw()
+    for device in house.devices:
+        house.hear(begins[device])
+    one = house.open["device 0"]
+    others = [
+        dataclasses.replace(FROM, model=MODEL + 1),
+        dataclasses.replace(FROM, before=MODEL),
+        dataclasses.replace(FROM, first_step=10**6),
+        dataclasses.replace(FROM, common_steps=1e-9),
+    ]
+    for other in others:
+        with pytest.raises(BadMessage, match="made from another model or other settings"):
+            one.masked(MODEL, 50, other)
+    house.restart("device 0")
+    with pytest.raises(BadMessage, match="made from another model or other settings"):
+        house.open["device 0"].masked(MODEL, 50, others[0])
+    assert house.open["device 0"].masked(MODEL, 50, dataclasses.replace(FROM, model=MODEL.copy())).size
+
+
+def test_an_exchange_with_another_lead_than_the_work_came_with_is_refused(house: House) -> None:
+    house.set_up()
+    before = MODEL / 2
+    house.keying.noted(Published(0.0, 0, hashlib.sha256(before.tobytes()).digest()))
+    house.keying.noted(Published(0.0, 1, hashlib.sha256(MODEL.tobytes()).digest()))
+    drawn = house.keying.draw(house.devices, (8, 4.0))
+    (begin,) = drawn.begin("device 0", 1)
+    led = Start(MODEL, before, 8, 4.0)
+    for other in (
+        dataclasses.replace(led, before=None),
+        dataclasses.replace(led, before=MODEL / 3),
+        dataclasses.replace(led, first_step=9),
+        dataclasses.replace(led, common_steps=0.5),
+    ):
+        with pytest.raises(BadMessage, match="or another lead"):
+            house.hear(begin, start=other)
+    assert house.hear(begin, start=led) is None
 
 
 def test_the_same_exchange_begun_again_keeps_its_masks(house: House) -> None:
@@ -172,7 +217,7 @@ def test_the_same_exchange_begun_again_keeps_its_masks(house: House) -> None:
     house.hear(begins["device 0"])
     assert house.open["device 0"]._pad is pad
     with pytest.raises(BadMessage, match="with another model, members or settings"):
-        house.hear(begins["device 0"], model=MODEL + 1)
+        house.hear(begins["device 0"], start=dataclasses.replace(FROM, model=MODEL + 1))
 
 
 def test_an_identity_that_is_not_pinned_opens_nothing(house: House, tmp_path: Path) -> None:

@@ -278,6 +278,7 @@ def test_shelves_of_other_runs_settings_and_devices_are_others_and_stale_ones_go
     assert touch("spring@2", config, "a") == set(), "a resume is the same run"
     assert touch("autumn@1", config, "a")
     assert touch("spring@1", RunConfig(learning_rate=0.2), "a")
+    assert touch("spring@1", RunConfig(warmup_steps=10**9), "a"), "its steps went nowhere"
     assert touch("spring@1", config, "b")
     for path in tmp_path.rglob("*"):
         os.utime(path, (1.0, 1.0))

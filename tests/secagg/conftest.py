@@ -63,7 +63,8 @@ class Site:
         return sent
 
     def upload(self, update: np.ndarray, weight: int) -> np.ndarray:
-        sent = self.take(self.client.upload(update, weight, self.client.pad(), next(self.entropy)))
+        start, pad = self.client.state.start, self.client.pad()
+        sent = self.take(self.client.upload(update, weight, start, pad, next(self.entropy)))
         assert isinstance(sent, np.ndarray)
         return sent
 

@@ -1,5 +1,7 @@
 """What masks the update: once, with keys of its own, on numbers that fit; what is left looks uniform."""
 
+import hashlib
+
 import numpy as np
 import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -26,13 +28,13 @@ def test_06_an_exchange_is_masked_once(kit):
     spare = site.client.pad()
     sent = site.upload(updates[0], weights[0])
     with pytest.raises(BadMessage, match="no exchange that waits"):
-        site.client.upload(updates[1], 1, spare, bytes(32))
+        site.client.upload(updates[1], 1, site.client.state.start, spare, bytes(32))
     with pytest.raises(BadMessage, match="no exchange that waits"):
         site.client.pad()
     assert site.take(site.client.begin(out[0], kit.model)) is sent
     site.restart()
     with pytest.raises(BadMessage, match="no exchange that waits"):
-        site.client.upload(updates[1], 1, spare, bytes(32))
+        site.client.upload(updates[1], 1, site.client.state.start, spare, bytes(32))
 
 
 def test_06_masks_of_another_exchange_are_not_taken(kit):
@@ -40,7 +42,28 @@ def test_06_masks_of_another_exchange_are_not_taken(kit):
     site, stale = group.sites[0], group.sites[0].client.pad()
     group.begin(epoch, 2, range(5), kit.size)
     with pytest.raises(BadVector, match="of another exchange"):
-        site.client.upload(updates[0], 1, stale, bytes(32))
+        site.client.upload(updates[0], 1, site.client.state.start, stale, bytes(32))
+
+
+@pytest.mark.parametrize(("model", "settings"), [(b"another", b"settings"), (b"model", b"other settings")])
+@pytest.mark.parametrize("restart", [False, True])
+def test_05_an_update_from_another_model_than_the_exchange_is_bound_to_is_not_masked(
+    kit, model, settings, restart
+):
+    """The server sends one institution another model after the exchange has begun."""
+    group, _, _, _, updates, weights = kit.started()
+    site = group.sites[0]
+    if restart:
+        site.restart()
+    wrong = rules.start(hashlib.sha256(model).digest(), settings)
+    before = dict(site.disk)
+    with pytest.raises(BadMessage, match="made from another model or other settings"):
+        site.client.upload(updates[0], weights[0], wrong, site.client.pad(), bytes(32))
+    assert site.disk == before
+    right = rules.start(kit.model, b"settings")
+    assert (
+        site.take(site.client.upload(updates[0], weights[0], right, site.client.pad(), bytes(32))).size == 41
+    )
 
 
 @pytest.mark.parametrize(("bits", "ring", "count"), [(22, 32, 5), (20, 32, 8), (8, 16, 8), (4, 8, 18)])
@@ -77,9 +100,9 @@ def test_08_a_pad_that_met_bad_values_cannot_be_used_again(kit):
     client = group.sites[0].client
     pad = client.pad()
     with pytest.raises(BadVector, match="needed finite"):
-        client.upload(np.full(kit.size, np.nan, np.float32), 1, pad, bytes(32))
+        client.upload(np.full(kit.size, np.nan, np.float32), 1, client.state.start, pad, bytes(32))
     with pytest.raises(BadVector, match="used before"):
-        client.upload(updates[0], 1, pad, bytes(32))
+        client.upload(updates[0], 1, client.state.start, pad, bytes(32))
 
 
 def test_08_huge_values_are_clipped(kit):
@@ -94,7 +117,7 @@ def test_08_a_vector_of_another_shape_or_type_is_refused(kit, shape, kind):
     group, *_ = kit.started()
     client, update = group.sites[0].client, np.zeros(shape, kind)
     with pytest.raises(BadVector, match="update: saw"):
-        client.upload(update, 1, client.pad(), bytes(32))
+        client.upload(update, 1, client.state.start, client.pad(), bytes(32))
 
 
 @pytest.mark.parametrize("weight", [-1, 1001])

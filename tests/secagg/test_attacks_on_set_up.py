@@ -136,12 +136,25 @@ def test_10_an_identity_that_is_not_pinned_cannot_start(kit):
         Client.start(kit.federation(3), Identity(bytes(32)), {})
 
 
-def test_10_a_mask_key_of_small_order_is_refused(kit):
+@pytest.mark.parametrize("which", ["channel", "mask"])
+def test_10_a_key_of_small_order_is_refused_before_anything_is_shared(kit, which):
     def weak(group, adverts):
-        return [*adverts[:4], signed(group, 4, replace(adverts[4], channel=bytes(32)))]
+        masks = (*adverts[4].masks[:2], bytes(32))
+        bad = replace(adverts[4], **({"channel": bytes(32)} if which == "channel" else {"masks": masks}))
+        return [*adverts[:4], signed(group, 4, bad)]
 
-    with pytest.raises(BadMessage, match="small order"):
+    with pytest.raises(BadMessage, match="site 004: saw a key of small order"):
         rostered(kit, weak)
+
+
+def test_10_the_key_of_another_in_a_second_spelling_is_refused(kit):
+    def disguised(group, adverts):
+        key = adverts[3].masks[0]
+        bad = replace(adverts[4], masks=(key[:31] + bytes([key[31] | 128]), *adverts[4].masks[1:]))
+        return [*adverts[:4], signed(group, 4, bad)]
+
+    with pytest.raises(BadMessage, match="second spelling"):
+        rostered(kit, disguised)
 
 
 def test_the_federation_of_every_machine_is_the_pinned_one(kit):

@@ -52,7 +52,9 @@ def test_12_after_a_crash_between_record_and_reply_each_letter_gets_its_first_an
 def test_12_a_crash_before_the_record_leaves_the_exchange_unused(kit):
     group, _epoch, _exchange, out, updates, weights = kit.started(3)
     site = group.sites[0]
-    site.client.upload(updates[1], 1, site.client.pad(), bytes(32))  # never written, never sent
+    site.client.upload(
+        updates[1], 1, site.client.state.start, site.client.pad(), bytes(32)
+    )  # never written, never sent
     site.restart()
     site.take(site.client.begin(out[0], kit.model))
     assert site.upload(updates[0], weights[0]).size == kit.size + 1
@@ -102,7 +104,7 @@ def test_too_little_chance_is_refused(kit, entropy):
     for ask in (
         lambda: client.open(letter, kit.now, entropy),
         lambda: client.join(roster, kit.now, entropy),
-        lambda: client.upload(np.zeros(kit.size, np.float32), 1, client.pad(), entropy),
+        lambda: client.upload(np.zeros(kit.size, np.float32), 1, client.state.start, client.pad(), entropy),
     ):
         with pytest.raises(BadMessage, match="entropy: saw"):
             ask()

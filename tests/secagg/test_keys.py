@@ -1,8 +1,10 @@
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
-from fedgc.secagg import Identity, rules
-from fedgc.secagg.keys import agree, derive, loaded, public_of, seal, unseal, verify
+from fedgc.secagg import Identity, keys, rules
+from fedgc.secagg.keys import agree, check_public, derive, loaded, public_of, seal, unseal, verify
 from fedgc.secagg.letters import Begin, Deal
 
 KEYS = [bytes([at] * 32) for at in range(1, 4)]
@@ -13,14 +15,14 @@ def test_a_signature_is_of_one_key_over_one_statement():
     signature = identity.sign(b"statement")
     verify(identity.public, signature, b"statement", "it")
     broken = bytes([signature[0] ^ 1]) + signature[1:]
-    for public, given, statement in [
+    for public, signed, statement in [
         (Identity(KEYS[1]).public, signature, b"statement"),
         (identity.public, signature, b"another"),
         (identity.public, broken, b"statement"),
         (identity.public, b"", b"statement"),
     ]:
         with pytest.raises(NotAdmitted, match="ward: saw a signature"):
-            verify(public, given, statement, "ward")
+            verify(public, signed, statement, "ward")
 
 
 def test_an_identity_of_another_length_is_refused():
@@ -36,6 +38,35 @@ def test_two_owners_share_the_same_and_others_something_else():
     for public in (bytes(32), b"\1" + bytes(31), bytes(31)):
         with pytest.raises(BadMessage, match="small order"):
             agree(loaded(KEYS[0]), public, "it")
+
+
+FIELD = 2**255 - 19
+SPELLINGS = [
+    value + again * FIELD + top * 2**255
+    for value in sorted(keys._SMALL)
+    for again in (0, 1)
+    for top in (0, 1)
+    if value + again * FIELD < 2**255
+]
+
+
+@pytest.mark.parametrize("value", SPELLINGS)
+def test_what_the_library_cannot_agree_with_is_refused_at_sight(value):
+    public = value.to_bytes(32, "little")
+    with pytest.raises(BadMessage, match="it: saw a key of small order"):
+        agree(loaded(KEYS[0]), public, "it")
+    with pytest.raises(BadMessage, match="it: saw a key of small order or with a second spelling"):
+        check_public(public, "it")
+
+
+@given(secret=st.binary(min_size=32, max_size=32))
+def test_every_key_that_is_made_is_a_good_one_and_its_second_spelling_is_not(secret):
+    public = public_of(secret)
+    check_public(public, "it")
+    other = public[:31] + bytes([public[31] | 128])
+    assert agree(loaded(KEYS[0]), other, "it") == agree(loaded(KEYS[0]), public, "it")
+    with pytest.raises(BadMessage, match="second spelling"):
+        check_public(other, "it")
 
 
 def test_what_is_derived_hangs_on_everything_it_is_derived_from():

@@ -53,7 +53,11 @@ def test_any_quorum_of_survivors_gives_the_exact_ring_sum_and_fewer_give_an_erro
         site = group.sites[member]
         chance = next(site.entropy)
         pad = site.client.pad()
-        ring_sum.add(site.take(site.client.upload(updates[member], weights[member], pad, chance)))
+        ring_sum.add(
+            site.take(
+                site.client.upload(updates[member], weights[member], site.client.state.start, pad, chance)
+            )
+        )
         rounding = rules.derive(chance, exchange.context, "rounding")
         group.federation.quantiser.add(updates[member], weights[member], plain, rounding)
     quorum, threshold = group.federation.quorum, group.federation.threshold

@@ -145,6 +145,17 @@ def test_two_processes_cannot_have_it_at_once(path):
     Vault.open(path, SECRET).close()
 
 
+def test_a_vault_has_one_name_or_two_processes_could_have_it(path):
+    Vault.open(path, SECRET).close()
+    alias = path.with_name("alias")
+    for make in (alias.symlink_to, alias.hardlink_to):
+        make(path)
+        with pytest.raises(Unusable, match="saw a link"):
+            Vault.open(alias, SECRET)
+        alias.unlink()
+    Vault.open(path, SECRET).close()
+
+
 def test_a_record_that_was_moved_or_changed_from_outside_is_noticed(path):
     with Vault.open(path, SECRET) as vault:
         vault.write(FID, put(a=b"one", b=b"two"))
@@ -222,7 +233,7 @@ for line in sys.stdin:
             print("begun", flush=True)
         elif kind == "upload":
             update = np.full(int(rest[0]), float(rest[1]), np.float32)
-            do(client.upload(update, 1, client.pad(), os.urandom(32)), kind)
+            do(client.upload(update, 1, client.state.start, client.pad(), os.urandom(32)), kind)
         elif kind in ("agree", "unlock"):
             letter = getattr(letters, kind.title()).unpack(bytes.fromhex(rest[0]))
             do(getattr(client, kind)(letter), kind)

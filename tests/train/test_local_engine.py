@@ -202,6 +202,56 @@ def test_coded_work_is_led_too_and_the_same_on_every_holder(bench, small):
     assert norms != {frozenset((event.chunk, event.squared_norm) for event in bench.drain(plain))}
 
 
+OTHER_FOOTING = [{"first_step": 9}, {"common_steps": 1e-6}, {"before": 0.5}]
+
+
+@pytest.mark.parametrize("other", OTHER_FOOTING)
+@pytest.mark.parametrize("next_process", [False, True])
+def test_steps_that_were_led_in_another_way_are_forgotten(
+    bench, small, tmp_path_factory, other, next_process
+):
+    config, shelf = replace(PLAIN, shared_momentum=0.5), tmp_path_factory.mktemp("shelf")
+    changed, share = dict(other), other.get("before", 0.8)
+    changed.pop("before", None)
+
+    def begun(share, **changes):
+        engine = bench.engine(small, config)
+        engine.last_in(Lasting(shelf))
+        engine.load(0, bench.vector(engine.size) * np.float32(share))
+        engine.load(1, bench.vector(engine.size) * np.float32(0.9))
+        return again(engine, **changes)
+
+    def again(engine, **changes):
+        engine.handle(local(bench, version=1, **{"first_step": 4, "common_steps": 4.0, **changes}))
+        return engine
+
+    engine = begun(share, **changed)
+    bench.drain(engine)
+    if next_process:
+        engine.keep()
+        engine = begun(0.8)
+    else:
+        engine.load(0, bench.vector(engine.size) * np.float32(0.8))
+        again(engine)
+    assert engine.kept() == ()
+    bench.drain(engine)
+    engine.keep()
+    assert begun(0.8).kept(), "what was led in the same way is gone on with"
+
+
+def test_a_start_tells_all_that_work_starts_from(bench, small):
+    engine = bench.engine(small, replace(PLAIN, shared_momentum=0.5))
+    assert engine.start is None
+    engine.handle(local(bench, first_step=2))
+    assert (engine.start.before, engine.start.first_step, engine.start.common_steps) == (None, 2, 0.0)
+    engine.load(1, bench.vector(engine.size, 1))
+    engine.handle(local(bench, version=1, first_step=6, common_steps=4.0))
+    start = engine.start
+    np.testing.assert_array_equal(start.model, bench.vector(engine.size, 1))
+    np.testing.assert_array_equal(start.before, bench.vector(engine.size))
+    assert (start.first_step, start.common_steps) == (6, 4.0)
+
+
 # ---- few bits, and the next process
 
 
