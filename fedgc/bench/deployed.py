@@ -1,9 +1,10 @@
 """What masks add to a round on real Flower processes: four institutions, a model of 10 MB, over sessions.
 
 The overhead of a round is taken as the bench of links takes it: from its beginning to the next one's, less
-what the slowest institution spent in local steps.
+what the slowest institution spent in local steps. Flower's own SecAgg+ has the same SuperLink, SuperNodes,
+model and step as the rounds without masks; what it cannot do leaves a row that says why.
 
-May import: flower.local, flower.consortium, secagg, store, stock's models.
+May import: flower.local, flower.consortium, secagg, store, stock and plus.
 """
 
 import os
@@ -12,8 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+from fedgc.bench.plus import SECAGG_PLUS
 from fedgc.bench.report import Value
-from fedgc.bench.stock import MODELS
+from fedgc.bench.stock import MODELS, Quickstart, overheads_s
 from fedgc.errors import EdgeFailed
 from fedgc.flower.app import Setting
 from fedgc.flower.consortium import make_consortium
@@ -23,7 +25,9 @@ from fedgc.store.database import Store
 
 INSTITUTIONS: Final = 4
 WAIT_S: Final = 240.0
+PLUS_WAIT_S: Final = 150.0
 PRACTICE: Final = 1  # rounds in which chunks are loaded and keys are made
+PLUS_ROUNDS: Final = 2  # beyond practice: each takes many seconds
 NUMBERS: Final = Quantiser(clip=1.0, bits=20, ring=32, w_max=8)
 SETTINGS: Final[Mapping[str, Setting]] = {
     "task": "bench_models:mb10",
@@ -40,7 +44,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 
 
 def deployed_rows(rounds: int) -> Iterator[dict[str, Value]]:
-    """Run plain rounds and masked ones, and yield the overhead of each."""
+    """Run plain rounds, masked ones and Flower's, and yield the overhead of each."""
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as name:
         folder = Path(name)
         (folder / "bench_models.py").write_text(MODELS)
@@ -59,6 +63,8 @@ def deployed_rows(rounds: int) -> Iterator[dict[str, Value]]:
             }
             with LocalFederation(nodes, folder=folder / f"run-{way}", environment=environment) as federation:
                 _trained(federation, {**SETTINGS, **settings, "rounds": rounds + PRACTICE + 1, "run": way})
+                if way == "plain":
+                    yield from _plus_rows(federation, folder / "plus")
             yield from _rows(folder / f"{way}.db", way)
 
 
@@ -70,6 +76,17 @@ def _trained(federation: LocalFederation, settings: Mapping[str, Setting]) -> No
         raise EdgeFailed(
             f"bench run {settings['run']}: saw {status}, needed finished:completed; it said: {said}"
         )
+
+
+def _plus_rows(federation: LocalFederation, folder: Path) -> Iterator[dict[str, Value]]:
+    run = Quickstart("mb10", PRACTICE + PLUS_ROUNDS, INSTITUTIONS)
+    try:
+        found = overheads_s(federation, folder, SECAGG_PLUS, run, PLUS_WAIT_S)
+    except EdgeFailed as error:
+        yield {"what": "failed", "part": "flower deployed", "reason": str(error).splitlines()[0]}
+        return
+    for overhead_s in found[PRACTICE:]:
+        yield {"what": "deployed", "way": "flower", "round_s": overhead_s}
 
 
 def _rows(database: Path, way: str) -> Iterator[dict[str, Value]]:

@@ -15,6 +15,7 @@ Seconds are CPU seconds; a cell is the median of its repeats, in which the ways 
     mask_over_aes          time of one mask / time of AES-256-GCM alone over as many bytes
     bytes_over_float32     {"32": x, ...} by ring: all that an institution sends, letters included, over 4 d
     masked_round_over_plain  overhead of a round on real Flower processes: 4 institutions, 10 MB
+    flower_round_over_ours   overhead of a round of Flower's own SecAgg+ there / of ours
 
 May import: flower's SecAgg+, secagg, consortium, deployed.
 """
@@ -302,6 +303,10 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
         "masked_round_over_plain": _ratio(
             _median(rows, "round_s", what="deployed", way="masked"),
             _median(rows, "round_s", what="deployed", way="plain"),
+        ),
+        "flower_round_over_ours": _ratio(
+            _median(rows, "round_s", what="deployed", way="flower"),
+            _median(rows, "round_s", what="deployed", way="masked"),
         ),
     }
 

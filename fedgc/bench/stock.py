@@ -164,14 +164,33 @@ class Quickstart:
     devices: int
 
 
+@dataclass(frozen=True, slots=True)
+class FlowerApp:
+    """An app of Flower's alone: the code of its two sides. It writes when rounds ended, and their work."""
+
+    what: str
+    client: str
+    server: str
+
+
+FEDAVG: Final = FlowerApp("FedAvg", CLIENT, SERVER)
+
+
 def fedavg_overheads_s(
     federation: LocalFederation, folder: Path, run: Quickstart, timeout_s: float
 ) -> list[float]:
     """Run Flower's FedAvg in a federation; return each round's time beyond its slowest client's work."""
+    return overheads_s(federation, folder, FEDAVG, run, timeout_s)
+
+
+def overheads_s(
+    federation: LocalFederation, folder: Path, flowers: FlowerApp, run: Quickstart, timeout_s: float
+) -> list[float]:
+    """Run such an app in a federation; return each round's time beyond its slowest client's work."""
     out, app, home = folder / "times.json", folder / "app", folder / "home"
     (app / "quickstart").mkdir(parents=True)
-    (app / "quickstart" / "client_app.py").write_text(CLIENT)
-    (app / "quickstart" / "server_app.py").write_text(SERVER)
+    (app / "quickstart" / "client_app.py").write_text(flowers.client)
+    (app / "quickstart" / "server_app.py").write_text(flowers.server)
     (app / "quickstart" / "__init__.py").write_text("")
     values = {"size": run.size, "rounds": run.rounds, "devices": run.devices, "out": out}
     (app / "pyproject.toml").write_text(PROJECT.format(**values))
@@ -182,17 +201,19 @@ def fedavg_overheads_s(
     )
     log = folder / "log"
     with log.open("wb") as said:
-        _flwr(["run", str(app), "bench", "--stream"], home, said, timeout_s)
-    if not out.exists() and (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
+        ended = _flwr(["run", str(app), "bench", "--stream"], home, said, timeout_s)
+    if not ended and (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
         federation.stop(int(found.group(1)))  # others are to find the devices free
     if not out.exists():
-        raise EdgeFailed(f"Flower's FedAvg did not end; its last words: {log.read_text()[-400:]}")
+        last = " ".join(log.read_text(errors="replace")[-400:].split())
+        raise EdgeFailed(f"Flower's {flowers.what} has ended no round; its last words: {last}")
     told = json.loads(out.read_text())
     ends = told["times"]
     return [end - began - work for began, end, work in zip(ends, ends[1:], told["work_s"], strict=False)]
 
 
-def _flwr(arguments: list[str], home: Path, said: Any, timeout_s: float) -> None:  # noqa: ANN401  a file
+def _flwr(arguments: list[str], home: Path, said: Any, timeout_s: float) -> bool:  # noqa: ANN401  a file
+    """Run it; return whether it ended in time."""
     environment = os.environ | {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -210,6 +231,8 @@ def _flwr(arguments: list[str], home: Path, said: Any, timeout_s: float) -> None
         )
     except subprocess.TimeoutExpired:
         said.write(f"it was not over after {timeout_s:.0f} s".encode())
+        return False
+    return True
 
 
 # ---- a bare stream

@@ -117,11 +117,13 @@ class Client:
         """Check who is in the epoch, and share this institution's secrets among them."""
         _check_entropy(entropy)
         state = self.state
-        if roster.epoch != state.epoch or not state.advert:
+        if roster.epoch != state.epoch:
             raise BadMessage(f"roster: saw epoch {roster.epoch}, needed the one opened, {state.epoch}")
         if state.known is not None:
-            if roster != state.known.roster or not state.deal:
+            if roster != state.known.roster:
                 raise BadMessage(f"roster: saw another one for epoch {roster.epoch}, needed the first")
+            if not state.deal:
+                raise BadMessage(f"roster: saw it for epoch {roster.epoch} after the exchanges began")
             return self, (Reply(state.deal),)
         self._check_roster(roster, now)
         known = Known.of(roster)

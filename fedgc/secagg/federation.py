@@ -241,6 +241,7 @@ def silences(federation: Federation) -> tuple[str, ...]:
         f"It does not hold against {colluders + 1} or more institutions that work with the server.",
         "It does not stop an institution from sending a wrong update: nobody sees it, the sum takes it in.",
         "It does not make the server finish: it can always let an exchange fail.",
+        _shares_of_a_sum(federation),
         "It does not hide who takes part, when, and how long each takes.",
         "It does not protect an institution's own machine: whoever reads its memory reads its update.",
     ]
@@ -251,6 +252,16 @@ def silences(federation: Federation) -> tuple[str, ...]:
             f"{max(1, colluders)} colluding institutions {share:.0%} of the noise variance is left."
         )
     return tuple(said)
+
+
+def _shares_of_a_sum(federation: Federation) -> str:
+    largest = 1 if federation.privacy else federation.quantiser.w_max
+    if largest == 1:
+        return "It does not keep the server from giving one more to do than others; all weigh the same."
+    return (
+        "It does not keep the server from giving one much to do and the others little: weights follow that, "
+        f"and one may count up to {largest} times as much in a sum as another."
+    )
 
 
 def _drops(federation: Federation) -> str:

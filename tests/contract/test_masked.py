@@ -12,6 +12,7 @@ from fedgc.store.database import Store
 
 pytestmark = pytest.mark.contract
 
+CONTRACT_S = 200.0  # a busy machine takes ten times as long as a quiet one
 ROUND = re.compile(r"^.*round (\d+) (synced|approximate) ", re.MULTILINE)
 SETTINGS = {"task": "digits", "chunks": 8, "threads": 1, "grace-s": 2.0, "evaluate-every": 1}
 
@@ -49,6 +50,19 @@ def test_it_trains_loses_one_in_mid_round_goes_on_and_has_it_back(consortium, co
     accuracies = [each.row.metrics["accuracy"] for each in rounds if "accuracy" in each.row.metrics]
     assert max(accuracies) > 0.5
     assert "masked run needs federation and vault" in federation.log("stranger").read_text(errors="replace")
+
+
+def test_masked_rounds_pass_over_flower_messages_alone(consortium) -> None:
+    federation, made, folder = consortium
+    settings = SETTINGS | made.settings() | {"rounds": 2, "run": "letters", "link": "messages"}
+    run = federation.submit(settings)
+    assert federation.wait(run, CONTRACT_S) == "finished:completed", text(federation, run)[-2000:]
+    with Store.open(str(folder / "fedgc.db"), reads_only=True) as store:
+        rounds = store.rounds("letters")
+        devices = [row for each in rounds for row in store.device_rows("letters", each.row.round)]
+    assert [each.row.outcome for each in rounds] == ["synced"] * 2
+    assert {row.link for row in devices} == {"messages"}
+    assert sum(row.counted > 0 for row in devices) == 2 * len(made.nodes)
 
 
 def test_an_institution_refuses_a_run_that_is_not_masked(consortium, contract_wait) -> None:

@@ -62,6 +62,12 @@ def test_06_an_exchange_cannot_begin_again_with_another_model_or_go_back(kit):
             site.client.begin(replace(out[0], exchange=1), kit.model)
 
 
+def test_06_an_exchange_beyond_the_epoch_is_refused(kit):
+    group, _epoch, _, out, _updates, _weights = kit.started()
+    with pytest.raises(BadMessage, match="saw 4 after 1, needed a later one, at most 3"):
+        group.sites[0].client.begin(replace(out[0], exchange=4), kit.model)
+
+
 def test_06_an_old_epochs_letters_are_refused_in_the_next(kit):
     group, _, _, out, _updates, _weights = kit.started()
     roster = group.sites[0].client.state.known.roster

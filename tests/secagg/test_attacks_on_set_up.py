@@ -25,6 +25,8 @@ def test_06_a_roster_of_an_epoch_that_is_not_the_opened_one_is_refused(kit):
     old = Roster(1, tuple(group.adverts(1)))
     with pytest.raises(BadMessage, match="needed the one opened, 0"):
         kit.make(3).sites[0].client.join(old, kit.now, bytes(32))
+    with pytest.raises(BadMessage, match="another advert of this institution or none"):
+        kit.make(3).sites[0].client.join(Roster(0, ()), kit.now, bytes(32))
     group.adverts(2)
     with pytest.raises(BadMessage, match="saw epoch 1, needed the one opened, 2"):
         group.sites[0].client.join(old, kit.now, bytes(32))

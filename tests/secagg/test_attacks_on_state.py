@@ -49,6 +49,16 @@ def test_12_after_a_crash_between_record_and_reply_each_letter_gets_its_first_an
     assert ring.mean()[1] == sum(weights.values())
 
 
+def test_12_a_roster_that_comes_again_after_the_shares_were_read_is_refused(kit):
+    group, *_ = kit.started(3)
+    for restart in (False, True):
+        site = group.sites[0]
+        if restart:
+            site.restart()
+        with pytest.raises(BadMessage, match="roster: saw it for epoch 1 after the exchanges began"):
+            site.client.join(site.client.state.known.roster, kit.now, next(site.entropy))
+
+
 def test_12_a_crash_before_the_record_leaves_the_exchange_unused(kit):
     group, _epoch, _exchange, out, updates, weights = kit.started(3)
     site = group.sites[0]

@@ -124,6 +124,10 @@ def test_the_words_name_what_is_promised_and_what_is_not(kit):
     unsaid = " ".join(silences(kit.federation(10)))
     for part in ("does not hide the sum", "against 4 or more", "wrong update"):
         assert part in unsaid
+    assert "up to 1000 times as much" in unsaid
+    alike = kit.federation(10, quantiser=kit.replace(kit.quantiser, w_max=1))
+    assert "all weigh the same" in " ".join(silences(alike))
+    assert "all weigh the same" in " ".join(silences(kit.federation(4, privacy=PRIVACY)))
     assert "against 1 colluding institutions 67% of the noise" in " ".join(
         silences(kit.federation(4, privacy=PRIVACY))
     )
