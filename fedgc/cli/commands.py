@@ -550,8 +550,9 @@ def bench_secagg(
 
     Example: fedgc bench secagg --json
     """
-    from fedgc.bench.secagg import LARGE, QUICK, USUAL
+    from fedgc.bench.secagg import LARGE, QUICK, USUAL, lines
     from fedgc.bench.secagg import bench_secagg as measure
     from fedgc.cli.bench import show
 
-    show(measure(QUICK if quick else LARGE if large else USUAL), as_json=as_json)
+    report = measure(QUICK if quick else LARGE if large else USUAL)
+    show(report, as_json=as_json, lines=lines(report))

@@ -8,6 +8,7 @@ import pytest
 
 from fedgc.bench import secagg
 from fedgc.bench.consortium import Consortium, Watch
+from fedgc.bench.report import Report
 from fedgc.errors import EdgeFailed
 
 TINY = secagg.Size((5,), (10**3, 10**4), 1, 2, 1000)
@@ -22,7 +23,8 @@ def test_every_cell_has_a_row_of_each_way(report):
     cells = {
         (row["what"], row["numbers"], row["lost"]) for row in report.rows if row.get("institutions") == 5
     }
-    assert cells == set(itertools.product(("ours", "flower", "plain"), (10**3, 10**4), (0, 1)))
+    assert cells == set(itertools.product(("ours", "flower", "plain", "compared"), (10**3, 10**4), (0, 1)))
+    assert report.rows[0]["what"] == "compared"
 
 
 def test_figures_are_ratios_of_medians():
@@ -40,6 +42,31 @@ def test_what_flower_was_not_measured_at_is_missing_and_not_made_up():
     assert found["flower_client_over_ours"] == {"50,1e8,0": None}
     assert found["mask_over_aes"] is None
     assert found["masked_round_over_plain"] is None
+
+
+def test_cells_are_compared_where_least_is_gained_first():
+    rows = []
+    for institutions, flower_s in ((5, 30.0), (10, 20.0), (50, None)):
+        cell = secagg.Cell(institutions, 10**6, 1)
+        rows.append(cell.row("ours", client_s=1.0, server_s=2.0))
+        rows.append(cell.row("plain", client_s=0.5, server_s=0.5))
+        if flower_s is not None:
+            rows.append(cell.row("flower", client_s=flower_s, server_s=100.0))
+    found = secagg.compared(rows)
+    assert [row["institutions"] for row in found] == [10, 5, 50]
+    assert found[0] == secagg.Cell(10, 10**6, 1).row(
+        "compared",
+        flower_client_over_ours=20.0,
+        flower_server_over_ours=50.0,
+        client_over_plain=2.0,
+        server_over_plain=4.0,
+    )
+    first, _, last = secagg.lines(Report({}, [*found, *rows], {}))
+    assert first == (
+        "10,1e6,1: Flower's SecAgg+ takes 20.0 x as long at an institution, 50.0 x at the server; "
+        "ours takes 2.0 x and 4.0 x as long as plain float32"
+    )
+    assert last.startswith("50,1e6,1: Flower's SecAgg+ takes ? x as long")
 
 
 def test_a_narrower_ring_sends_as_many_fewer_bytes(report):

@@ -95,6 +95,16 @@ def test_10_keys_of_another_epoch_are_refused(kit):
         rostered(kit, stale)
 
 
+@pytest.mark.parametrize("count", [2, 4])
+def test_10_keys_for_fewer_or_more_exchanges_are_refused(kit, count):
+    def other(group, adverts):
+        keys, promised = (tuple(bytes([9 * at + 1] * 31 + [kind]) for at in range(count)) for kind in (1, 2))
+        return [*adverts[:4], signed(group, 4, replace(adverts[4], masks=keys, commitments=promised))]
+
+    with pytest.raises(BadMessage, match=f"keys for epoch 1, {count} exchanges; needed epoch 1, 3"):
+        rostered(kit, other)
+
+
 @pytest.mark.parametrize("shift", [-601, 601])
 def test_10_a_clock_that_differs_is_named(kit, shift):
     def late(group, adverts):
