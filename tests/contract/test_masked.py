@@ -1,6 +1,7 @@
 """Masked runs on real Flower processes: they train, lose an institution in mid-round and go on."""
 
 import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -9,10 +10,12 @@ from fedgc.flower.consortium import make_consortium
 from fedgc.flower.local import LocalFederation, Node
 from fedgc.secagg import Quantiser
 from fedgc.store.database import Store
+from tests.contract.conftest import WAIT_S
+from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
 
-CONTRACT_S = 200.0  # a busy machine takes ten times as long as a quiet one
+SHUT_OUT = "site-2"  # from the port of sessions
 ROUND = re.compile(r"^.*round (\d+) (synced|approximate) ", re.MULTILINE)
 SETTINGS = {"task": "digits", "chunks": 8, "threads": 1, "grace-s": 2.0, "evaluate-every": 1}
 
@@ -52,17 +55,27 @@ def test_it_trains_loses_one_in_mid_round_goes_on_and_has_it_back(consortium, co
     assert "masked run needs federation and vault" in federation.log("stranger").read_text(errors="replace")
 
 
-def test_masked_rounds_pass_over_flower_messages_alone(consortium) -> None:
+def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessions(consortium) -> None:
     federation, made, folder = consortium
-    settings = SETTINGS | made.settings() | {"rounds": 2, "run": "letters", "link": "messages"}
-    run = federation.submit(settings)
-    assert federation.wait(run, CONTRACT_S) == "finished:completed", text(federation, run)[-2000:]
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        listener = f"127.0.0.1:{free.getsockname()[1]}"
+    relay = Relay(listener)
+    relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
+    settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline-s": 100.0}
+    settings |= {"connect-s": 2.0, "bind": listener, "advertise": relay.address}
+    try:
+        run = federation.submit(settings)
+        assert federation.wait(run, WAIT_S) == "finished:completed", text(federation, run)[-2000:]
+    finally:
+        relay.close()
     with Store.open(str(folder / "fedgc.db"), reads_only=True) as store:
-        rounds = store.rounds("letters")
-        devices = [row for each in rounds for row in store.device_rows("letters", each.row.round)]
-    assert [each.row.outcome for each in rounds] == ["synced"] * 2
-    assert {row.link for row in devices} == {"messages"}
-    assert sum(row.counted > 0 for row in devices) == 2 * len(made.nodes)
+        (only,) = store.rounds("two-links")
+        names = {device.device: device.name for device in store.devices()}
+        rows = store.device_rows("two-links", only.row.round)
+    assert only.row.outcome == "synced"
+    links = {node.name: "session" for node in made.nodes} | {SHUT_OUT: "messages"}
+    assert {names[row.device]: row.link for row in rows} == links
+    assert all(row.counted > 0 for row in rows)
 
 
 def test_an_institution_refuses_a_run_that_is_not_masked(consortium, contract_wait) -> None:

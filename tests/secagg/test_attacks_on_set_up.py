@@ -79,9 +79,12 @@ def test_10_an_unknown_member_or_another_descriptor_is_refused(kit):
         rostered(kit, other)
 
 
-def test_10_one_key_twice_is_refused(kit):
+@pytest.mark.parametrize("which", ["channel", "masks", "commitments"])
+def test_10_one_key_twice_is_refused(kit, which):
     def twice(group, adverts):
-        return [*adverts[:4], signed(group, 4, replace(adverts[4], channel=adverts[3].channel))]
+        theirs, own = getattr(adverts[3], which), getattr(adverts[4], which)
+        taken = theirs if which == "channel" else (*own[:2], theirs[0])
+        return [*adverts[:4], signed(group, 4, replace(adverts[4], **{which: taken}))]
 
     with pytest.raises(BadMessage, match="one key of members 3 and 4"):
         rostered(kit, twice)

@@ -1,10 +1,12 @@
 import itertools
+from dataclasses import replace
 
 import pytest
 
 from fedgc.errors import BadMessage
 from fedgc.secagg import rules
 from fedgc.secagg.keys import loaded, public_of, seal, unseal
+from fedgc.secagg.letters import Begin
 
 SECRETS = [bytes([at] * 32) for at in (1, 2, 3)]
 PUBLICS = [public_of(secret) for secret in SECRETS]
@@ -47,6 +49,33 @@ def test_a_commitment_is_of_one_seed_in_one_place():
     base = (FID, 1, 2, 3, bytes(32))
     others = [(*base[:at], other, *base[at + 1 :]) for at, other in enumerate([RHO, 9, 9, 9, RHO])]
     assert len({rules.commitment(*each) for each in (base, *others)}) == 6
+
+
+def test_a_context_hangs_on_all_that_members_must_agree_on(kit):
+    begin, model = Begin(1, 2, (0, 1, 2), 5, b"settings"), bytes(32)
+    changes = [{"epoch": 2}, {"exchange": 1}, {"members": (0, 1, 2, 3)}, {"size": 6}, {"settings": b""}]
+    one, other = kit.federation(5), kit.federation(5, exchanges=4)
+    contexts = [
+        rules.context(one, RHO, begin, model),
+        rules.context(other, RHO, begin, model),
+        rules.context(one, FID, begin, model),
+        rules.context(one, RHO, begin, RHO),
+        *(rules.context(one, RHO, replace(begin, **change), model) for change in changes),
+    ]
+    assert len(set(contexts)) == len(contexts)
+
+
+def test_settings_and_start_hang_on_all_that_an_update_is_made_from():
+    base = (FID, 4, 8.0, RHO)
+    others = [(*base[:at], other, *base[at + 1 :]) for at, other in enumerate([RHO, 5, 8.5, b""])]
+    settings = [rules.footing(*each) for each in (base, *others)]
+    assert len({rules.start(model, each) for each in settings for model in (FID, RHO)}) == 10
+
+
+def test_what_survivors_sign_is_one_set_in_one_exchange_of_one_federation():
+    base = (FID, RHO, (0, 1, 2))
+    others = [(*base[:at], other, *base[at + 1 :]) for at, other in enumerate([RHO, FID, (0, 1)])]
+    assert len({rules.agreement(*each) for each in (base, *others)}) == 4
 
 
 def test_what_two_members_add_cancels_and_no_two_pairs_or_exchanges_share_a_mask():
