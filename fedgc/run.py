@@ -360,7 +360,7 @@ class Run:
             self._settled = self._state()
         self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
         self._reached = dict(over.effort.reached) if outcome == "skipped" else {}
-        row = _row(over)
+        row = _row(over, coded=self.config.work == "coded")
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
             self._rows.append(row)
             self._told.append(Told(self.config.resume or self.config.run or THIS_RUN, row))
@@ -546,8 +546,9 @@ def _basis(plan: Plan, choice: Choice | None, size: int) -> dict[str, object]:
     }
 
 
-def _row(over: Round) -> RoundRow:
+def _row(over: Round, *, coded: bool) -> RoundRow:
     plan, tally, solution = over.plan, over.tally, over.solution
+    whole = 1 if coded and over.collected else 0  # under masks everybody sends one vector for all it did
     losses = over.effort.losses
     return RoundRow(
         round=over.assignment.number,
@@ -560,7 +561,7 @@ def _row(over: Round) -> RoundRow:
         covered=over.effort.covered,
         short=over.short,
         replicas=plan.placement.replicas,
-        blocks=solution.blocks if solution else 0,
+        blocks=solution.blocks if solution else whole,
         needed=len(solution.needed) if solution else len(over.collected.counted) if over.collected else 0,
         amplification=solution.amplification if solution else None,
         error=over.error,

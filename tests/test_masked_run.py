@@ -189,6 +189,7 @@ def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
     assert all(row.loss is None for row in one.rows)
     assert [device.counted > 0 for device in one.rows[0].devices] == [True] * 4
     assert [row.discarded for row in one.rows] == [0] * 3
+    assert [row.blocks for row in one.rows] == [int(work == "coded")] * 3
 
 
 def test_local_work_that_was_never_told_counts_as_done_once_its_vector_is_in_the_sum(fleet):

@@ -15,6 +15,7 @@ May import: flower.local, flower.consortium, secagg, store, cli.
 
 import os
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -49,6 +50,7 @@ UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
 COLLECTING: Final = "collecting"  # the phase in which a codeword can be lost
 LATEST: Final = 3  # rounds after which the killing waits for that phase no longer
 SLOWER: Final = 4
+SUMMED: Final = ("synced", "approximate")  # how a round ends that has a sum
 LEAST: Final = 3  # devices: a usual one, a slow one and one that dies
 NUMBERS: Final = Quantiser(clip=0.5, bits=20, ring=32, w_max=2000)  # updates of this model are far smaller
 
@@ -134,7 +136,8 @@ def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
             show.update(seen, story.notes)
             log = federation.log(f"run-{flower_run}").read_text(errors="replace")
         print_tables(console, seen, time.monotonic() - began)
-        for line in reasons(store.decisions(run) if seen.run else (), seen.names):
+        said = [*fate(seen, story), *(sums(seen) if cast.secrecy == "masked" else ())]
+        for line in [*said, *reasons(store.decisions(run) if seen.run else (), seen.names)]:
             console.print(line, highlight=False)
     _judge(seen, story, log)
 
@@ -157,11 +160,37 @@ def reasons(decisions: Sequence[Decided], names: Mapping[str, str]) -> Iterator[
         yield f"({len(plans)} plans in all; `fedgc plan` says what the next run would begin with, and why)"
 
 
+def fate(seen: Seen, story: Story) -> Iterator[str]:
+    """Say what became of the device that was killed."""
+    if story.killed_in is None:
+        return
+    back = _counted_again(seen, story.killed_in)
+    again = f"it was counted again from round {back} on" if back else "it was not counted again"
+    yield f"{KILLED} was killed in round {story.killed_in}; {again}"
+
+
+def sums(seen: Seen) -> Iterator[str]:
+    """Say how many institutions were in each of the sums, which are all that the server saw."""
+    among = Counter[int]()
+    counted = Counter(number for own in seen.rows.values() for number, row in own if row.counted)
+    for each in seen.rounds:
+        if each.row.outcome in SUMMED:
+            among[counted[each.row.round]] += 1
+    said = ", ".join(
+        f"{times} of {count} institutions" for count, times in sorted(among.items(), reverse=True)
+    )
+    yield f"under masks: the server saw {sum(among.values())} sums ({said}), and no update of one"
+
+
+def _counted_again(seen: Seen, killed_in: int) -> int | None:
+    rows = [row for device, own in seen.rows.items() if seen.names.get(device) == KILLED for row in own]
+    return min((number for number, row in rows if number > killed_in and row.counted), default=None)
+
+
 def _judge(seen: Seen, story: Story, log: str) -> None:
     """Say in one line what did not happen that had to."""
     reason = why_incomplete(seen, log)
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}")
-    rows = [row for device, own in seen.rows.items() if seen.names.get(device) == KILLED for row in own]
-    if not any(row.counted for number, row in rows if number > (story.killed_in or seen.last)):
+    if _counted_again(seen, story.killed_in or seen.last) is None:
         raise EdgeFailed(f"{KILLED} did not come back in time; it needs more rounds than {seen.last}")

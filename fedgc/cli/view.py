@@ -176,7 +176,8 @@ def summary(rounds: Sequence[Round], seconds: float) -> Table:
         "blocks": ", ".join(f"{b} in {n} rounds" for b, n in sorted(blocks.items()) if b),
     }
     for name, value in facts.items():
-        table.add_row(name, value)
+        if value:
+            table.add_row(name, value)
     return table
 
 

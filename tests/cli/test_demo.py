@@ -1,6 +1,10 @@
 """What the demo says of its plans, and when it kills; the demo itself is a contract test."""
 
-from fedgc.cli.demo import COLLECTING, KILLED, LATEST, Story, reasons
+from types import SimpleNamespace
+
+from fedgc.cli.demo import COLLECTING, KILLED, LATEST, Story, fate, reasons, sums
+from fedgc.cli.follow import Seen
+from fedgc.history import DeviceRow
 from fedgc.store.records import Decided
 
 
@@ -26,6 +30,36 @@ def test_the_first_and_the_last_plan_are_told_by_the_names_of_the_devices() -> N
     assert "3 plans" in count
     assert len(list(reasons(decisions[:1], {}))) == 2
     assert not list(reasons([], {}))
+
+
+def seen_of(killed_counts: dict[int, int]) -> Seen:
+    """Five rounds of two institutions, the third without a sum; how much of the killed one counted."""
+    outcomes = ("synced", "approximate", "burnt", "synced", "synced")
+    rounds = [
+        SimpleNamespace(row=SimpleNamespace(round=number, outcome=each))
+        for number, each in enumerate(outcomes, start=1)
+    ]
+    others = [(number, DeviceRow("a", 8, 0 if number == 3 else 8)) for number in range(1, 6)]
+    killed = [(number, DeviceRow("k", 8, count)) for number, count in killed_counts.items()]
+    return Seen(None, tuple(rounds), {"a": others, "k": killed}, {"a": "device-1", "k": KILLED})
+
+
+def test_what_became_of_the_killed_one_is_told() -> None:
+    story = Story(kill_after=1, return_after_s=1.0)
+    assert not list(fate(seen_of({1: 8}), story)), "it was not killed yet"
+    story.killed_in = 2
+    assert list(fate(seen_of({1: 8, 2: 0}), story)) == [
+        f"{KILLED} was killed in round 2; it was not counted again"
+    ]
+    assert list(fate(seen_of({1: 8, 2: 8, 3: 0, 4: 8, 5: 8}), story)) == [
+        f"{KILLED} was killed in round 2; it was counted again from round 4 on"
+    ]
+
+
+def test_under_masks_it_is_told_how_many_were_in_each_sum() -> None:
+    assert list(sums(seen_of({1: 8, 2: 0, 4: 8, 5: 8}))) == [
+        "under masks: the server saw 4 sums (3 of 2 institutions, 1 of 1 institutions), and no update of one"
+    ]
 
 
 def test_the_device_is_killed_while_codewords_are_collected() -> None:
