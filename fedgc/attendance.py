@@ -1,8 +1,9 @@
 """Local work: each device trains one model on all that it holds, and any number of steps counts.
 
 A round adds `round_steps` local steps to what was done since the last exchange. A device reports when it
-has reached the target. As soon as a quorum has, the gate is asked; if it says skip, everybody carries on
-from where it stands, whether it had reached the target or not. If it says exchange, those that are nearly
+has reached the target, and goes on meanwhile unless it is kept in lockstep or would not hear that it is to
+stop. As soon as a quorum has, the gate is asked; if it says skip, everybody carries on from where it stands,
+whether it had reached the target or not. If it says exchange, those that are nearly
 done are waited for a little, then all send what they have: a device in mid-way its partial steps (as STSyn
 counts them, arXiv 2210.07597), one that has lost its state nothing, for it holds no steps.
 
@@ -69,7 +70,7 @@ class Attendance:
             entry = self._entries[worker] = _Entry(steps, steps)
             entry.able = self._loads(worker, event)
             if entry.able:
-                given.append(self._work(worker, carry=carry))
+                given.append(self._carry_on(worker) if carry else self._work(worker, live=event.live))
         return given
 
     def lost(self, worker: int) -> bool:
@@ -309,14 +310,18 @@ class Attendance:
         names = {held.name for held in event.holds}
         return bool(self._held[worker]) and all(chunk.name in names for chunk in self._held[worker])
 
-    def _work(self, worker: int, *, carry: bool) -> Work | Continue:
-        plan, this, limit_s = self.roll.plan, self.roll.assignment, self.roll.limit_s
-        device = plan.devices[worker]
-        numbers = tuple(chunk.number for chunk in self._held[worker])
-        if carry:
-            return Continue(device, this.number, this.target, numbers, limit_s)
+    def _carry_on(self, worker: int) -> Continue:
+        this, numbers = self.roll.assignment, self._numbers(worker)
+        return Continue(self.roll.plan.devices[worker], this.number, this.target, numbers, self.roll.limit_s)
+
+    def _work(self, worker: int, *, live: bool) -> Work:
+        this, device, limit_s = self.roll.assignment, self.roll.plan.devices[worker], self.roll.limit_s
         names = tuple((chunk.number, chunk.name) for chunk in self._held[worker])
         return Work(
-            device, this.number, this.version, this.target, numbers, names, this.seed, limit_s,
+            device, this.number, this.version, this.target, self._numbers(worker), names, this.seed, limit_s,
             kind="local", first_step=this.first_step, common_steps=this.common_steps,
+            most_steps=this.most_steps if live else 0,
         )  # fmt: skip
+
+    def _numbers(self, worker: int) -> tuple[int, ...]:
+        return tuple(chunk.number for chunk in self._held[worker])

@@ -190,6 +190,12 @@ class RunConfig:
     gate_qsr_growth: float = _setting(
         0.2, "qsr: local steps between exchanges are (growth / learning rate) squared", _positive, "above 0"
     )
+    lockstep: Literal["auto", "on", "off"] = _setting(
+        AUTO,
+        "local work: on: a device rests at each look until the verdict comes; off: it goes on with local "
+        "steps meanwhile, up to max-gap looks from the last exchange; auto: on with relative-change and with "
+        "masks, else off",
+    )
     max_gap: int = _setting(
         32,
         "rounds after which an exchange is due, whatever the gate says (0: none)",
@@ -293,6 +299,8 @@ class RunConfig:
             raise BadSetting("setting federation: saw none, needed a descriptor's file with secrecy = masked")
         if self.chosen_gate == "relative-change":
             raise BadSetting("setting gate: saw relative-change, needed drift, every or qsr with masks")
+        if self.lockstep == "off":
+            raise BadSetting("setting lockstep: saw off, needed on or auto with secrecy = masked")
 
     def _check_code(self) -> None:
         both = isinstance(self.blocks, int) and isinstance(self.replicas, int)
@@ -329,6 +337,20 @@ class RunConfig:
         if self.shared_momentum == AUTO:
             return SHARED if self.work == "local" else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
+
+    @property
+    def most_steps(self) -> int:
+        """Local steps from a common model up to which a device goes on without a verdict (0: it rests).
+
+        A masked update has as many steps as was agreed, or fewer: its reach is bounded by them.
+
+        >>> RunConfig(work="local", gate_every=8, max_gap=4).most_steps
+        32
+        """
+        rests = self.chosen_gate == "relative-change" or self.secrecy == "masked"
+        if self.work != "local" or self.lockstep == "on" or (self.lockstep == AUTO and rests):
+            return 0
+        return self.round_steps * (self.max_gap or self.rounds)
 
     @property
     def chosen_gate(self) -> str:

@@ -26,7 +26,7 @@ from fedgc.tally import Tally
 class Assignment:
     """What makes this round this round; `target` counts all steps since the last sync.
 
-    `first_step` and `common_steps` are those of `Work`.
+    `first_step`, `common_steps` and `most_steps` are those of `Work`.
     """
 
     number: int
@@ -37,6 +37,7 @@ class Assignment:
     rounds_left: int | None = None
     first_step: int = 0
     common_steps: float = 0.0
+    most_steps: int = 0
     reached: Mapping[str, int] = field(default_factory=dict)  # steps told by those that go on
     weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
     ahead: bool = True  # coefficients may be sent before anybody has finished anything

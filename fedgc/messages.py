@@ -410,7 +410,8 @@ class Work:
     along with what it reports, its numbers in the format `wire`.
     In local work all named chunks are trained on together, by one model. `first_step` local steps of the
     run lie before the common model; the last `common_steps` of them, by the mean over all devices, led to
-    it from the model before (0: nobody knows).
+    it from the model before (0: nobody knows). Where `most_steps` is beyond the target, the device reports
+    at the target and goes on, up to so many steps from the common model, until it hears what comes next.
     """
 
     device: str
@@ -427,9 +428,10 @@ class Work:
     kind: Kind = "coded"
     first_step: int = 0
     common_steps: float = 0.0
+    most_steps: int = 0
 
     def __post_init__(self) -> None:
-        _counts(self, "round", "version", "seed", "first_step")
+        _counts(self, "round", "version", "seed", "first_step", "most_steps")
         _amounts(self, "lease_s", "common_steps")
         _check(self.target >= 1, self, "a target of at least one step")
         _distinct(self, self.order, "order")

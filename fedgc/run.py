@@ -281,6 +281,7 @@ class Run:
             ahead=self.config.chosen_gate == "every" and self.config.gate_period == 1,
             first_step=self._first_step,
             common_steps=self._common_steps,
+            most_steps=self.config.most_steps,
             reached=self._reached,
             model_limit_s=model_limit_s(plan.devices, self._pace.speeds(), self._size),
         )

@@ -286,7 +286,7 @@ def test_every_setting_is_explained_with_its_default():
 def test_auto_is_allowed_exactly_where_its_type_says_so():
     automatic = {name for name in NAMES if AUTO in choices(name)}
     assert automatic == {
-        "blocks", "deadline_s", "gate", "late_s", "link", "quorum", "replicas", "shared_momentum",
+        "blocks", "deadline_s", "gate", "late_s", "link", "lockstep", "quorum", "replicas", "shared_momentum",
             "upload_deadline_s",
     }  # fmt: skip
     for name in automatic:
@@ -298,6 +298,10 @@ def test_auto_is_allowed_exactly_where_its_type_says_so():
     [
         ({}, "setting federation: saw none, needed a descriptor's file with secrecy = masked"),
         ({"clients": "stock"}, "setting clients: saw stock, needed fedgc with secrecy = masked"),
+        (
+            {"federation": "x", "work": "local", "lockstep": "off"},
+            "setting lockstep: saw off, needed on or auto with secrecy = masked",
+        ),
         ({"work": "local", "delta-bits": 8}, "setting delta_bits: saw 8, needed 32 with secrecy = masked"),
         (
             {"work": "local", "placement": "shuffled-once"},
@@ -321,3 +325,20 @@ def test_settings_that_shape_an_update_are_told_apart():
     ]  # its rates end with the run
     assert len({each.shape for each in ones}) == len(ones)
     assert RunConfig(rounds=99, run="another", federation="elsewhere").shape == ones[0].shape
+
+
+@pytest.mark.parametrize(
+    ("table", "steps"),
+    [
+        ({}, 12),
+        ({"max-gap": 0, "rounds": 7}, 28),
+        ({"lockstep": "on"}, 0),
+        ({"gate": "relative-change"}, 0),
+        ({"gate": "relative-change", "lockstep": "off"}, 12),
+        ({"secrecy": "masked", "federation": "x"}, 0),
+        ({"work": "coded"}, 0),
+    ],
+)
+def test_devices_run_ahead_of_the_verdict_unless_they_are_kept_in_lockstep(table, steps):
+    local = {"work": "local", "gate-every": 4, "max-gap": 3}
+    assert RunConfig.read({**local, **table}).most_steps == steps

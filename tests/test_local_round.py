@@ -391,3 +391,21 @@ def test_stop_ends_it_while_working_and_while_collecting():
         fleet.obey(machine, machine.handle(Stop(5.0, "somebody asked")), 5.0)
         assert machine.outcome == "stopped"
         assert len(fleet.closed) == 2
+
+
+def test_who_would_not_hear_that_it_is_to_stop_does_not_run_ahead():
+    plan = planned(2)
+    machine = Round(plan, Assignment(1, 0, TARGET, 0, most_steps=3 * TARGET), sync)
+    given = machine.start(0.0, [joined(plan, device, live=device == "device 0") for device in plan.devices])
+    assert {each.device: each.most_steps for each in given} == {"device 0": 3 * TARGET, "device 1": 0}
+
+
+def test_steps_beyond_the_target_count_as_they_are():
+    plan = planned(2)
+    machine, fleet = begun(plan)
+    reach(machine, fleet, "device 0")
+    reach(machine, fleet, "device 0", 2 * TARGET)
+    reach(machine, fleet, "device 1")
+    for device in plan.devices:
+        fleet.send(machine, device, 2.0)
+    assert machine.tally.counted == [2 * TARGET, TARGET]

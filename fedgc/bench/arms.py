@@ -12,8 +12,9 @@
                      under the placement and code that fedgc has for that at one block
     grace window     a quorum, a window for those who are nearly done, merged by weight of steps, no shared
                      momentum (Decoupled DiLoCo, arXiv 2604.21428)
-    ours             partial steps count, shared momentum; fixed periods and drift at several budgets, on
-                     private or scattered data, in 32, 8 or 4 bits
+    ours             partial steps count, and those that are done while a verdict is awaited, shared momentum;
+                     fixed periods and drift at several budgets, on private or scattered data, in 32, 8 or
+                     4 bits
 
 Not among them: SSP and FedBuff, since `run` knows no device that trains from a model of its own age while
 others exchange.
@@ -79,7 +80,7 @@ class Arm:
             "work": "local", "rounds": steps // self.look, "gate_every": LOOK, "quorum": QUORUM,
             "patience": 0.0, "batch_size": 32, "learning_rate": rate, "min_devices": DEVICES, "seed": seed,
             "device": "cpu", "evaluate_every": 16 if self.look == 1 else 1, "gate": "every", "max_gap": 0,
-            "replicas": COPIES, "threads": 1,
+            "replicas": COPIES, "threads": 1, "lockstep": "auto" if self.ours else "on",
         }  # fmt: skip
         values |= self.settings
         if values["gate"] == "qsr":

@@ -5,8 +5,9 @@ chunk aside with what was done of it, *take* puts one next, *close* ends its wor
 send goes over its own line and the server's. Commands and progress reach the other side `control_s` later.
 Only time is modelled, no vector exists, and no chance: the same arguments give the same events.
 
-In local work a device has one model to train instead of a queue. It stops where it is when it is asked for
-what it has, tells how many whole steps that are, and sends them, if any.
+In local work a device has one model to train instead of a queue. It tells that it has come to its target
+and, where it may, goes on without an answer. It stops where it is when it is asked for what it has, tells how
+many whole steps that are, and sends them, if any.
 
 What happens next is the least of four times: the heap of what is under way, the server's line in both
 directions, and the machine's own tick. The heap holds plain tuples (when, order, what, device, ...), since a
@@ -97,7 +98,8 @@ class World:
         self._turn = [0] * workers
         self._worked = [0.0] * workers
         self._round, self._version = [-1] * workers, [-1] * workers
-        self._target = [0] * workers
+        # Steps that were asked for, that it is on its way to, and up to which it goes on by itself
+        self._target, self._goal, self._most = [0] * workers, [0] * workers, [0] * workers
         self._reached: list[dict[int, float]] = [{} for _ in devices]  # steps from the common model
         self._spent: list[dict[int, float]] = [{} for _ in devices]  # seconds since the common model
         self._told: list[dict[int, int]] = [{} for _ in devices]  # steps at which a chunk was told last
@@ -176,15 +178,19 @@ class World:
         now, lasted = self.now, self._lasts[worker]
         self._worked[worker] += lasted
         self._current[worker] = None
-        reached, target = self._reached[worker], self._target[worker]
-        told_again = self._told[worker].get(chunk) == target
-        reached[chunk] = self._told[worker][chunk] = target
+        reached, goal = self._reached[worker], self._goal[worker]
+        told_again = self._told[worker].get(chunk) == goal
+        reached[chunk] = max(goal, reached.get(chunk, 0.0))
+        steps = self._told[worker][chunk] = int(reached[chunk])
         self.computed += chunk != WHOLE and not told_again
         if self._terms.watch and not told_again:
             self._stretches.append((worker, chunk, self._begun[worker], now, True))
         spent = self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + lasted
+        if chunk == WHOLE and steps < self._most[worker]:
+            self._goal[worker] = self._most[worker]
+            self._queue[worker][chunk] = None
         self._start(worker, now)
-        return self._say(worker, (self._round[worker], chunk, target, spent))
+        return self._say(worker, (self._round[worker], chunk, steps, spent))
 
     def _say(self, worker: int, said: tuple[int, int, int, float]) -> Event | None:
         late = self._nature.control_s(worker)
@@ -320,6 +326,7 @@ class World:
             self._forget(worker)
             self._version[worker] = command.version
         self._whole[worker] = tuple(number for number, _ in command.names) if command.kind == "local" else ()
+        self._most[worker] = command.most_steps
         if self._witness:
             self._witness.begin(command)
         self._begin_round(worker, command)
@@ -334,6 +341,7 @@ class World:
         if command.round != self._round[worker]:
             self._worked[worker] = 0.0
         self._round[worker], self._target[worker] = command.round, command.target
+        self._goal[worker] = command.target
         order = (WHOLE,) if self._whole[worker] else command.order[::-1]
         self._queue[worker] = dict.fromkeys(order)
         self._start(worker, self.now)
@@ -405,7 +413,7 @@ class World:
         self._current[worker] = chunk
         self._begun[worker] = now
         self._turn[worker] = turn = self._turn[worker] + 1
-        left = self._target[worker] - self._reached[worker].get(chunk, 0.0)
+        left = max(0.0, self._goal[worker] - self._reached[worker].get(chunk, 0.0))
         share = left / self._terms.steps
         lasts = self._nature.seconds(worker, max(chunk, 0), share, self._worked[worker])
         self._lasts[worker] = lasts
@@ -420,7 +428,7 @@ class World:
         passed = now - begun
         before = self._reached[worker].get(chunk, 0.0)
         if lasts > 0:
-            self._reached[worker][chunk] = before + (self._target[worker] - before) * min(1.0, passed / lasts)
+            self._reached[worker][chunk] = before + (self._goal[worker] - before) * min(1.0, passed / lasts)
             self._spent[worker][chunk] = self._spent[worker].get(chunk, 0.0) + passed
         self._worked[worker] += passed
         self._current[worker] = None

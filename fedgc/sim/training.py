@@ -215,7 +215,7 @@ class OneForEach:
         at, found = self._found.get(device, (0, Finding()))
         if at < steps:
             engine = self._engine(device)
-            report = _stepped(engine, steps - at)
+            report = _stepped(engine, steps)
             found = Finding(report.samples, report.squared_norm, report.loss)
             self._found[device] = (steps, found)
         return found
@@ -255,15 +255,15 @@ class OneForEach:
 
 
 def _stepped(engine: Engine, steps: int) -> Report:
-    """Take so many steps of local work; return what its device would report then."""
+    """Go on with local work up to so many steps; return what its device would report then."""
     said = None
-    for _ in range(steps):
+    while max((each.reached for each in engine.kept()), default=0) < steps and not engine.idle:
         said = engine.step()
         if isinstance(said, Failed):
             raise EdgeFailed(f"training: {said.reason}")
     report = said if isinstance(said, Report) else engine.standing()
-    if report is None:
-        raise EdgeFailed(f"training: saw no local work after {steps} steps, needed some")
+    if report is None or report.steps != steps:
+        raise EdgeFailed(f"training: saw no local work of {steps} steps, needed some")
     return report
 
 

@@ -11,8 +11,9 @@ another `Start` or with another seed forgets the earlier ones. Commands of anoth
 `Close`, of which a late one changes nothing.
 
 In local work (`Work.kind`) there is one trajectory, number WHOLE, over all chunks that the work names. It
-stops at the target, reports, and waits; `update` stops it wherever it is. Its steps are numbered through the
-whole run, so that its batches go on from one common model to the next.
+reports at the target, and goes on to `Work.most_steps` while no command comes; there it reports again, and
+waits. `update` stops it wherever it is. Its steps are numbered through the whole run, so that its batches go
+on from one common model to the next.
 
 Where it is given a folder (`last_in`), what it has finished outlives its process: a chunk that took long is
 written as soon as it is finished, all of them by `keep`; a later engine takes up what lies there. It counts
@@ -130,6 +131,7 @@ class Engine:
         self._queue: deque[int] = deque()
         self._current: int | None = None
         self._waits = False  # lockstep: for a verdict
+        self._free = False  # local work has reported in this round, and goes on
         self._again: deque[int] = deque()  # finished chunks to report once more
         self._failures: deque[Failed] = deque()
 
@@ -240,7 +242,7 @@ class Engine:
             raise BadMessage(f"{command!r}: needed a mix, this is coded work")
         self._set_aside()
         self._queue.clear()
-        self._waits = False
+        self._waits = self._free = False
         report = self._report(work)
         if not report.steps:
             return report, None
@@ -391,7 +393,7 @@ class Engine:
         self._work = work
         self._queue = deque((WHOLE,) if order and work.kind == "local" else order)
         self._again.clear()
-        self._waits = False
+        self._waits = self._free = False
 
     def _skip(self, chunk: int) -> None:
         if chunk == self._current:
@@ -429,7 +431,7 @@ class Engine:
         sources = names(self._names[chunk]) if chunk == WHOLE else (self._names[chunk],)
         if chunk == self._current:
             began = self._clock()
-        elif self._reached(chunk) >= work.target:
+        elif self._reached(chunk) >= self._goal(work):
             return self._finished(chunk, work)
         else:
             samples = self._trainer.load(sources)  # once; no part of the chunk's time
@@ -445,10 +447,13 @@ class Engine:
         trajectory.led += this.share if self._lead is not None else 0.0
         trajectory.measured = None
         trajectory.seconds += self._pause(began)
-        if trajectory.reached < work.target:
+        if trajectory.reached < self._goal(work):
             return None
         self._set_aside()
         return self._finished(chunk, work) if chunk in self._trajectories else None
+
+    def _goal(self, work: Work) -> int:
+        return work.most_steps if self._free else work.target
 
     def _pass(self, chunk: int, reached: int, work: Work) -> Pass:
         at = work.first_step + reached
@@ -486,6 +491,9 @@ class Engine:
 
     def _finished(self, chunk: int, work: Work) -> Progress | Report:
         if chunk == WHOLE:
+            self._free = self._reached(chunk) < work.most_steps
+            if self._free:
+                self._queue.append(WHOLE)
             return self._report(work)
         trajectory, start = self._trajectories[chunk], self._models[work.version]
         if trajectory.measured is None:

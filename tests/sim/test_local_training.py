@@ -137,6 +137,36 @@ def test_a_straggler_goes_on_through_skipped_rounds():
     assert sum(device.steps for point in done.points for device in point.row.devices) == 2 * (24 + 24 + 6)
 
 
+@pytest.mark.parametrize(
+    ("changes", "counted"),
+    [
+        ({"lockstep": "on"}, [8, 8, 8]),
+        ({"max_gap": 2}, [16, 16, 8]),
+        ({"max_gap": 4}, [32, 32, 8]),
+        ({"max_gap": 0}, [32, 32, 8]),
+    ],
+)
+@pytest.mark.parametrize("stacked", [False, True])
+def test_devices_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted, stacked):
+    settings = config(quorum=1.0, gate_every=8, rounds=4, **changes)
+    weather = (working([[1.0], [1.0], [4.0]]),) * 4
+    done = train(Job(TASK, settings, weather, stacked=stacked))
+    assert [[device.counted for device in point.row.devices] for point in done.points] == [counted] * 4
+    assert done.points[-1].seconds == pytest.approx(16.0), "and nobody waits for it"
+    assert done.points[0].row.devices[2].busy_s == pytest.approx(4.0)
+
+
+def test_who_ran_ahead_through_a_skipped_round_has_reached_the_next_target_already():
+    settings = config(quorum=1.0, gate_every=8, rounds=4, gate_period=2)
+    weather = (working([[1.0], [1.0], [1.5]]),) * 4
+    done = train(Job(TASK, settings, weather))
+    assert outcomes(done) == ["skipped", "synced"] * 2
+    assert [point.seconds for point in done.points] == pytest.approx([1.5, 3.0, 4.5, 6.0])
+    assert [[device.counted for device in point.row.devices] for point in done.points[1::2]] == [
+        [24, 24, 16]
+    ] * 2
+
+
 def test_a_device_that_lost_its_state_begins_again_with_no_steps():
     settings = config(quorum=0.6, patience=0.0, gate_every=8, gate_period=2, rounds=4)
     calm = working([[1.0], [1.0], [1.0]])

@@ -115,6 +115,32 @@ def test_work_that_goes_on_beyond_its_target_is_kept(bench, small):
     assert (report.round, report.steps) == (2, 6)
 
 
+def test_it_runs_ahead_of_the_verdict_and_rests_at_the_most_that_it_may_do(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench, target=3, most_steps=6))
+    assert [event.steps for event in bench.drain(engine)] == [3, 6]
+    assert engine.idle
+    engine.handle(Continue("me", 2, 9, CHUNKS, 60.0))
+    assert [event.steps for event in bench.drain(engine)] == [9]
+    report, way = engine.update(reveal(2))
+    assert report.steps == 9
+    np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 9))
+
+
+def test_who_ran_ahead_is_stopped_where_it_is_and_is_at_the_next_target_already(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench, target=2, most_steps=100))
+    steps(engine, 5)
+    engine.handle(Close("me", 1, "skipped", frees=False))
+    assert engine.idle
+    engine.handle(Continue("me", 2, 4, CHUNKS, 60.0))
+    assert engine.step().steps == 5
+    assert engine.step() is None, "it goes on"
+    report, way = engine.update(reveal(2))
+    assert (report.steps, engine.idle) == (6, True)
+    np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 6))
+
+
 def test_a_failure_is_of_the_device_and_names_no_chunk(bench, small):
     def broken(name):
         if name == "c1":

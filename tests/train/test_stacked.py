@@ -67,6 +67,7 @@ def storm(rounds: int):
         {"delta_bits": 8},
         {"placement": "scattered", "replicas": 2},
         {"quorum": 1.0, "patience": 0.5},
+        {"lockstep": "on"},
     ],
 )
 @pytest.mark.parametrize("optimiser", [None, adam])
