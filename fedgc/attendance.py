@@ -320,7 +320,7 @@ class Attendance:
         return Work(
             device, this.number, this.version, this.target, self._numbers(worker), names, this.seed, limit_s,
             kind="local", first_step=this.first_step, common_steps=this.common_steps,
-            most_steps=this.most_steps if live else 0,
+            most_steps=this.most_steps if live else 0, pool=self.roll.plan.pool,
         )  # fmt: skip
 
     def _numbers(self, worker: int) -> tuple[int, ...]:

@@ -104,6 +104,16 @@ class RunConfig:
         "local work: private: data stays where it is; where the task lets it move, scattered: every chunk at "
         "random on replicas devices, shuffled-once: on one, cyclic: replicas neighbouring shares each",
     )
+    inject_devices: float = _setting(
+        0.0,
+        "local work, where the task lets data move: share of the devices that at each step give samples to "
+        "all (0: none; SelSync's alpha)",
+        lambda v: 0 <= v <= 1,
+        "0 to 1",
+    )
+    inject_share: float = _setting(
+        0.5, "how much of its batch each of them gives (SelSync's beta)", _share, "above 0 and at most 1"
+    )
     replicas: int | Auto = _setting(
         AUTO,
         "devices that hold each chunk (fewer devices: all of them); auto: from what the devices did before",
@@ -317,6 +327,11 @@ class RunConfig:
         if self.work == "coded" and (self.placement != "private" or self.delta_bits != 32):
             name = "placement" if self.placement != "private" else "delta_bits"
             raise BadSetting(f"setting {name}: saw {getattr(self, name)}, needed work = local with it")
+        if self.inject_devices and self.placement == "private":
+            raise BadSetting(
+                f"setting inject_devices: saw {self.inject_devices} with placement private, needed 0 where "
+                "data stays where it is (cyclic with replicas = 1 lets it lie so, and be shared)"
+            )
         overlaps = self.placement in ("scattered", "cyclic") and isinstance(self.replicas, int)
         if overlaps and int(self.replicas) > self.min_devices:
             raise BadSetting(

@@ -139,6 +139,25 @@ class Ring:
         _check(1 <= self.words <= LARGEST_COUNT, self, f"at least one word, at most {LARGEST_COUNT:g}")
 
 
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """What devices of one site share at each local step: `givers` of them give `given` samples to all.
+
+    `holders` are the devices, each with the names of its chunks, in the order of their numbers.
+    """
+
+    givers: int
+    given: int
+    holders: tuple[tuple[str, tuple[str, ...]], ...]
+
+    def __post_init__(self) -> None:
+        devices = [device for device, _ in self.holders]
+        _check(len(set(devices)) == len(devices), self, "each device once")
+        _check(all(names for _, names in self.holders), self, "a chunk for every device")
+        _check(1 <= self.givers <= len(devices), self, "one device that gives at least, and no more than all")
+        _check(1 <= self.given <= LARGEST_COUNT, self, f"at least one sample, at most {LARGEST_COUNT:g}")
+
+
 # ---- events
 
 
@@ -412,6 +431,7 @@ class Work:
     run lie before the common model; the last `common_steps` of them, by the mean over all devices, led to
     it from the model before (0: nobody knows). Where `most_steps` is beyond the target, the device reports
     at the target and goes on, up to so many steps from the common model, until it hears what comes next.
+    With a `pool`, its batches hold samples of others.
     """
 
     device: str
@@ -429,6 +449,7 @@ class Work:
     first_step: int = 0
     common_steps: float = 0.0
     most_steps: int = 0
+    pool: Pool | None = None
 
     def __post_init__(self) -> None:
         _counts(self, "round", "version", "seed", "first_step", "most_steps")
@@ -436,6 +457,7 @@ class Work:
         _check(self.target >= 1, self, "a target of at least one step")
         _distinct(self, self.order, "order")
         _check({chunk for chunk, _ in self.names}.issuperset(self.order), self, "a name for every chunk")
+        _check(self.pool is None or self.device in dict(self.pool.holders), self, "the device in its pool")
 
 
 @dataclass(frozen=True, slots=True)

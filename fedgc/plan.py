@@ -71,9 +71,10 @@ class Plan:
     short_numbers: bool
     reason: str
     work: Literal["coded", "local"] = "coded"
-    quorum: float = 1.0  # of local work, as are patience and wire
+    quorum: float = 1.0  # of local work, as are patience, wire and pool
     patience: float = 0.0
     wire: messages.Wire = "float32"
+    pool: messages.Pool | None = None
 
     def __post_init__(self) -> None:
         shape = (len(self.devices), len(self.chunks))
@@ -148,7 +149,37 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         quorum=QUORUM if config.quorum == AUTO else float(config.quorum),
         patience=config.patience,
         wire=wire.value,
+        pool=_pool(config, devices, chunks, placement),
     )
+
+
+def injected(config: RunConfig, devices: int) -> tuple[int, int]:
+    """Return how many devices give samples at each step, and how many each; none without injection.
+
+    >>> injected(RunConfig(work="local", placement="cyclic", inject_devices=0.5, batch_size=32), 8)
+    (4, 5)
+    """
+    if not config.inject_devices:
+        return 0, 0
+    givers, batch = max(1, round(config.inject_devices * devices)), config.batch_size
+    given = max(1, int(config.inject_share * batch / (1.0 + config.inject_share * givers)))
+    if givers * given >= batch:
+        raise BadPlacement(
+            f"setting batch_size: saw {batch} with {givers} devices that give samples at each step, "
+            f"needed at least {givers * given + 1}"
+        )
+    return givers, given
+
+
+def _pool(
+    config: RunConfig, devices: Sequence[str], chunks: Sequence[Chunk], placement: Placement
+) -> messages.Pool | None:
+    givers, given = injected(config, len(devices))
+    if not givers:
+        return None
+    held = [np.flatnonzero(held_c).tolist() for held_c in placement.holds]
+    names = [tuple(chunks[c].name for c in each) for each in held]
+    return messages.Pool(givers, given, tuple(zip(devices, names, strict=True)))
 
 
 def _placed(

@@ -36,10 +36,10 @@ INTEGERS = [name for name in NAMES if takes(name, int)]
 FLOATS = [name for name in NAMES if takes(name, float)]
 FREE_TEXTS = [name for name in NAMES if takes(name, str)]
 CHOICES = [name for name in NAMES if choices(name)]
-FLOAT_MAY_BE_0 = ["server_momentum", "patience", "gate_delta"]
+FLOAT_MAY_BE_0 = ["server_momentum", "patience", "gate_delta", "inject_devices"]
 OVER_0 = [name for name in FLOATS if name not in (*FLOAT_MAY_BE_0, "error_limit")]
 MAY_BE_0 = ["seed", "threads", "evaluate_every", "keep_checkpoints", "warmup_steps", "max_gap"]
-UP_TO_1 = ["shared_momentum", "quorum", "gate_budget"]
+UP_TO_1 = ["shared_momentum", "quorum", "gate_budget", "inject_share"]
 
 
 def refused(table: dict[str, object]) -> str:
@@ -149,6 +149,18 @@ def test_shares_overlap_on_no_more_devices_than_there_are():
     assert said == "setting replicas: saw 9 with placement cyclic, needed at most min_devices (8)"
 
 
+def test_samples_are_given_where_data_may_move_alone():
+    table = {"inject-devices": 0.5, "inject-share": 0.5}
+    for private in (table, {"work": "local", **table}):
+        assert refused(private).startswith(
+            "setting inject_devices: saw 0.5 with placement private, needed 0 where data stays where it is"
+        )
+    moving = {"work": "local", "placement": "cyclic", "replicas": 1}
+    assert RunConfig.read({**moving, **table}).inject_devices == 0.5
+    assert refused({**moving, "inject-devices": 1.5}) == "setting inject_devices: saw 1.5, needed 0 to 1"
+    assert refused({**moving, "inject-share": 0.0}).startswith("setting inject_share: saw 0.0, needed above")
+
+
 def test_a_round_adds_the_steps_of_its_kind_of_work():
     assert RunConfig(local_steps=3, gate_every=5).round_steps == 3
     assert RunConfig(local_steps=3, gate_every=5, work="local").round_steps == 5
@@ -197,7 +209,7 @@ def test_a_whole_number_beyond_all_floats_is_out_of_range(name):
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_a_whole_number_is_taken_for_a_float(name):
-    value = 0 if name == "server_momentum" else 1
+    value = 0 if name in ("server_momentum", "inject_devices") else 1
     read = getattr(RunConfig.read({name: value}), name)
     assert type(read) is float
     assert read == value
@@ -234,7 +246,7 @@ def test_a_setting_that_is_there_twice_is_refused():
 
 counts, amounts = st.integers(1, 4096), st.floats(1e-3, 1e6)
 NARROW = {
-    "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1),
+    "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1), "inject_devices": st.just(0.0),
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
 

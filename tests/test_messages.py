@@ -32,6 +32,7 @@ from fedgc.messages import (
     Mix,
     Open,
     Persist,
+    Pool,
     Progress,
     Published,
     Refuse,
@@ -76,6 +77,7 @@ GOOD = (
     Published(1.0, 2, bytes(32)),
     Tick(1.0),
     Stop(1.0, "enough"),
+    Pool(1, 2, (("a", ("left",)), ("b", ("right",)))),
     Work("a", 1, 0, 4, (2, 0), ((0, "left"), (2, "right")), 7, 60.0),
     Skip("a", 1, 0),
     Take("a", 1, 0),
@@ -112,7 +114,7 @@ def label(value: object) -> str:
 
 
 def test_every_message_stands_among_the_good_ones():
-    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix, Ring, Persist}
+    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix, Pool, Ring, Persist}
     assert {type(message) for message in GOOD} == said
 
 
@@ -326,3 +328,24 @@ def test_a_refusal_shows_the_message_and_what_was_needed():
 def test_no_device_may_claim_numbers_that_overflow_what_is_made_of_them(make, said: str):
     with pytest.raises(BadMessage, match=said):
         make()
+
+
+@pytest.mark.parametrize(
+    ("values", "needed"),
+    [
+        ((0, 1, (("a", ("left",)),)), "one device that gives at least, and no more than all"),
+        ((2, 1, (("a", ("left",)),)), "one device that gives at least, and no more than all"),
+        ((1, 0, (("a", ("left",)),)), "at least one sample"),
+        ((1, 1, (("a", ("left",)), ("a", ("right",)))), "each device once"),
+        ((1, 1, (("a", ()),)), "a chunk for every device"),
+    ],
+)
+def test_a_pool_has_givers_and_chunks(values, needed):
+    with pytest.raises(BadMessage, match=needed):
+        Pool(*values)
+
+
+def test_who_works_with_a_pool_is_in_it():
+    pool = Pool(1, 1, (("b", ("left",)),))
+    with pytest.raises(BadMessage, match="the device in its pool"):
+        Work("a", 1, 0, 1, (0,), ((0, "left"),), 0, 1.0, kind="local", pool=pool)

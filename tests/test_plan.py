@@ -11,7 +11,8 @@ from fedgc.codes import adopt
 from fedgc.config import RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import Speed, Speeds
-from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, make_plan, model_limit_s
+from fedgc.messages import Pool
+from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, injected, make_plan, model_limit_s
 
 
 def table(chunks: int) -> tuple[Chunk, ...]:
@@ -226,3 +227,42 @@ def test_a_placement_of_another_shape_is_refused():
     made = plan(everyone(2, 4))
     with pytest.raises(BadPlacement, match="plan: saw a placement of"):
         Plan(**{name: getattr(made, name) for name in Plan.__slots__} | {"devices": made.devices[:1]})
+
+
+def test_devices_that_share_samples_are_told_what_all_hold():
+    settings = {"work": "local", "placement": "cyclic", "replicas": 1, "batch-size": 8}
+    assert plan(everyone(2, 4), **settings).pool is None
+    made = plan(everyone(2, 4), **settings, **{"inject-devices": 0.5})
+    names = [chunk.name for chunk in made.chunks]
+    holders = (("device 0", tuple(names[:2])), ("device 1", tuple(names[2:])))
+    assert made.pool == Pool(1, 2, holders)
+
+
+def injecting(alpha: float, beta: float, batch: int) -> RunConfig:
+    return RunConfig(
+        work="local",
+        placement="cyclic",
+        replicas=1,
+        inject_devices=alpha,
+        inject_share=beta,
+        batch_size=batch,
+    )
+
+
+@given(st.floats(0.01, 1), st.floats(0.01, 1), st.integers(1, 64), st.integers(65, 512))
+def test_own_samples_are_as_many_as_selsync_has_it(alpha, beta, devices, batch):
+    givers, given_ = injected(injecting(alpha, beta, batch), devices)
+    own, exact = batch - givers * given_, batch / (1 + beta * givers)
+    assert givers == max(1, round(alpha * devices))
+    assert own >= 1
+    if given_ > 1:
+        assert exact - 1e-9 <= own < exact + givers
+        assert given_ <= own
+
+
+def test_a_batch_too_small_for_the_gifts_is_refused():
+    with pytest.raises(BadPlacement) as caught:
+        injected(injecting(1.0, 0.5, 8), 8)
+    assert str(caught.value) == (
+        "setting batch_size: saw 8 with 8 devices that give samples at each step, needed at least 9"
+    )

@@ -7,6 +7,7 @@
     shuffle once     FedCM after the data was dealt anew, each sample on one device
     5% shared        a twentieth of everybody's samples with everybody (Zhao et al., arXiv 1806.00582)
     relative change  SelSync as published, on private data (arXiv 2307.07950)
+    injected         the same, half of the devices giving half of their batch to all at each step
     QSR              periods by the learning rate, under a cosine (arXiv 2310.14423)
     gradient code    every chunk with three devices, one step a round (Tandon et al., arXiv 1612.03301),
                      under the placement and code that fedgc has for that at one block
@@ -41,6 +42,9 @@ LED: Final = 4.0  # what shared momentum makes of them
 PUSHED: Final = 0.5  # the server's
 PIECES: Final = 32  # of a device's samples, where they may move
 ALONE: Final[Mapping[str, Any]] = {"shared_momentum": "off"}
+INJECTED: Final[Mapping[str, Any]] = {
+    "placement": "cyclic", "replicas": 1, "inject_devices": 0.5, "inject_share": 0.5
+}  # fmt: skip
 QSR_GROWTH: Final = 6.0  # (6 / 1)^2 = 36 steps at the full rate
 
 
@@ -103,9 +107,9 @@ def _drift(budget: float, **others: Any) -> dict[str, Any]:  # noqa: ANN401  the
     return {"gate": "drift", "gate_budget": budget, "max_gap": 32, **others}
 
 
-def _relative(delta: float) -> Arm:
+def _relative(delta: float, name: str = "", **others: Any) -> Arm:  # noqa: ANN401  the same
     settings = {**ALONE, "gate": "relative-change", "gate_delta": delta, "gate_every": 1, "quorum": 1.0}
-    return Arm(f"relative change {delta:g}", settings)
+    return Arm(f"relative change {delta:g}{name}", {**settings, **others})
 
 
 BSP: Final = _bsp()
@@ -116,6 +120,7 @@ RIVALS: Final = (
     Arm("shuffle once, drop", _fixed(4, placement="shuffled-once"), partial=False, moves=True),
     Arm("5% shared", _fixed(4, **ALONE), shared=0.05),
     *(_relative(delta) for delta in (0.1, 0.3, 1.0)),
+    _relative(0.1, ", injected", **INJECTED),
     Arm("QSR", {**ALONE, "gate": "qsr", "gate_qsr_base": LOOK, "schedule": "cosine", "max_gap": 32}),
     Arm("grace window", _fixed(4, **ALONE, patience=1.0)),
 )

@@ -4,7 +4,8 @@ Every arm gets the same budget: it is trained once at each of its rates on the t
 the best accuracy at the end is taken. A run that leaves the finite numbers counts as nothing learnt.
 
 Bytes are all that moves: models down, updates up as they are packed, a report and a command for each device
-and look, and what a placement sends before the run (every copy that it deals, whoever had it before).
+and look, samples that a step takes from other devices (but not those that it takes twice), and what a
+placement sends before the run (every copy that it deals, whoever had it before).
 
 May import: sim and below; arms, scene.
 """
@@ -22,6 +23,7 @@ from fedgc.bench.report import Value
 from fedgc.bench.scene import DEVICES, Scene, read, shared_samples, task_of, weather_of
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
+from fedgc.plan import injected
 from fedgc.run import CHECK_BYTES
 from fedgc.sim.training import Job, Point, Trained, train
 from fedgc.train import CommonModel
@@ -84,6 +86,7 @@ class Measured:
     up_mb: float = 0.0
     down_mb: float = 0.0
     control_mb: float = 0.0
+    injected_mb: float = 0.0
     placement_mb: float = 0.0
     seconds: float = 0.0
     budget_error: float | None = None
@@ -154,7 +157,9 @@ def _judged(bare: Measured, job: Job, trained: Trained, model_bytes: int) -> Mea
     up_mb = [point.sent * model_bytes / 1e6 for point in points]
     down_mb = [each * model_bytes / 1e6 for each in accumulate(_down(points))]
     control_mb = list(accumulate(CHECK_BYTES * len(point.row.devices) / 1e6 for point in points))
-    spent = [sum(each) + bare.placement_mb for each in zip(up_mb, down_mb, control_mb, strict=True)]
+    injected_mb = list(accumulate(_injected_mb(bare.scene, job.config, point) for point in points))
+    moved = zip(up_mb, down_mb, control_mb, injected_mb, strict=True)
+    spent = [sum(each) + bare.placement_mb for each in moved]
     seconds, syncs = [point.seconds for point in points], sum(map(_synced, points))
     known = [at for at, point in enumerate(points[:-1]) if point.metrics and _synced(point)]
     at_end = len(points) - 1
@@ -166,6 +171,7 @@ def _judged(bare: Measured, job: Job, trained: Trained, model_bytes: int) -> Mea
         up_mb=up_mb[-1],
         down_mb=down_mb[-1],
         control_mb=control_mb[-1],
+        injected_mb=injected_mb[-1],
         seconds=seconds[-1],
         budget_error=_budget_error(bare, syncs / len(points), spent[-1], job.config.gate_budget),
         trace=Trace(
@@ -187,6 +193,13 @@ def _down(points: Sequence[Point]) -> Iterator[int]:
         yield asked if fresh else 0
         fresh = _synced(point)
         asked = len(point.row.devices)
+
+
+def _injected_mb(scene: Scene, config: RunConfig, point: Point) -> float:
+    """Return what the gifts of a round's steps take: of each, all but the giver's own."""
+    givers, given = injected(config, DEVICES)
+    samples = givers * given * (DEVICES - 1) / DEVICES * sum(each.steps for each in point.row.devices)
+    return samples * read(scene.data).sample_bytes / 1e6
 
 
 def _placement_mb(scene: Scene, arm: Arm) -> float:

@@ -55,6 +55,7 @@ from fedgc.messages import (
 from fedgc.task import Task
 from fedgc.train.chance import key
 from fedgc.train.flat import Vector, check_vector
+from fedgc.train.inject import everything
 from fedgc.train.lasting import About, Lasting, digest_of
 from fedgc.train.lead import lead_of, squared_way
 from fedgc.train.shelf import Shelf
@@ -434,7 +435,7 @@ class Engine:
         elif self._reached(chunk) >= self._goal(work):
             return self._finished(chunk, work)
         else:
-            samples = self._trainer.load(sources)  # once; no part of the chunk's time
+            samples = self._loaded(sources, work)  # once; no part of the chunk's time
             began = self._clock()
             self._open(chunk, samples, work)
         trajectory = self._trajectories[chunk]
@@ -452,6 +453,12 @@ class Engine:
         self._set_aside()
         return self._finished(chunk, work) if chunk in self._trajectories else None
 
+    def _loaded(self, sources: tuple[str, ...], work: Work) -> int:
+        if work.pool is None:
+            return self._trainer.load(sources)
+        self._trainer.load(everything(work.pool))
+        return sum(self._trainer.sizes[name] for name in sources)
+
     def _goal(self, work: Work) -> int:
         return work.most_steps if self._free else work.target
 
@@ -459,7 +466,7 @@ class Engine:
         at = work.first_step + reached
         share = self._config.rate_share(at)
         if chunk == WHOLE:
-            return Pass((work.seed, work.device), at, share)
+            return Pass((work.seed, work.device), at, share, work.pool)
         return Pass((work.seed, work.version, chunk), reached, share)
 
     def _open(self, chunk: int, samples: int, work: Work) -> None:

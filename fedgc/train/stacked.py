@@ -32,6 +32,7 @@ from fedgc.task import Task
 from fedgc.train.chance import key
 from fedgc.train.data import batch_rows
 from fedgc.train.flat import FlatModel, Vector
+from fedgc.train.inject import everything, injected_rows
 from fedgc.train.lead import lead_of, squared_way
 from fedgc.train.together import Rest, with_rest
 from fedgc.train.trainer import fresh
@@ -74,7 +75,7 @@ class Stacked:
         _check(made)
         self._module, self._shapes = made.module.train(), [each.shape for each in made.trainable]
         self._names = [name for name, _ in made.module.named_parameters()]
-        self._size = made.size
+        self._size, self._sizes = made.size, task.sizes()
         self._models: dict[int, Vector] = {}
         self._ways: dict[str, Way] = {}
         self._rests: dict[str, Rest] = {}
@@ -90,11 +91,7 @@ class Stacked:
             return
         steps = (work.first_step, work.common_steps)
         lead = lead_of(self._config, self._models, work.version, self._size, steps)
-        samples = len(self._data(work)[0])
-        if samples < self._config.batch_size:
-            raise BadSetting(
-                f"stack: {work.device} has {samples} samples, needed {self._config.batch_size} for a batch"
-            )
+        samples = self._samples(work)
         self._ways[work.device] = Way(work, work.target, samples, lead, ends={0: self._models[work.version]})
 
     def carry_on(self, work: Continue) -> None:
@@ -183,8 +180,13 @@ class Stacked:
     def _batches(self, way: Way, steps: int) -> list[Tensor]:
         """Return what the steps after the front are on, of each column: steps x samples x what one is."""
         first, start = way.work.first_step + way.front, key(way.work.seed, way.work.device, "order")
-        size = self._config.batch_size
-        rows = [batch_rows(way.samples, size, at, start) for at in range(first, first + steps)]
+        size, pool = self._config.batch_size, way.work.pool
+        at_steps = range(first, first + steps)
+        if pool is None:
+            rows = [batch_rows(way.samples, size, at, start) for at in at_steps]
+        else:
+            who = (way.work.seed, way.work.device)
+            rows = [injected_rows(pool, self._sizes, who, at, size) for at in at_steps]
         index = torch.from_numpy(np.concatenate(rows))
         return [column[index].view(steps, size, *column.shape[1:]) for column in self._data(way.work)]
 
@@ -248,14 +250,28 @@ class Stacked:
 
     def _data(self, work: Work) -> tuple[Tensor, ...]:
         """Return the samples of a device's chunks, as its engine puts them together."""
-        names = tuple(name for _, name in sorted(work.names))
-        if self._columns.get(work.device, ((), ()))[0] != names:
+        names, whose = tuple(name for _, name in sorted(work.names)), work.device
+        if work.pool is not None:
+            names, whose = everything(work.pool), ""  # all use the same
+        if self._columns.get(whose, ((), ()))[0] != names:
             parts = zip(*(self._task.load(name) for name in names), strict=True)
-            self._columns[work.device] = (
+            self._columns[whose] = (
                 names,
                 tuple(torch.cat([*map(torch.as_tensor, each)]) for each in parts),
             )
-        return self._columns[work.device][1]
+        return self._columns[whose][1]
+
+    def _samples(self, work: Work) -> int:
+        """Return how many samples a device has; raise where they are too few for batches of one size."""
+        holders = ((work.device, tuple(name for _, name in work.names)),)
+        everybody = dict(holders if work.pool is None else work.pool.holders)
+        counts = {device: sum(self._sizes[name] for name in names) for device, names in everybody.items()}
+        for device, samples in counts.items():
+            if samples < self._config.batch_size:
+                raise BadSetting(
+                    f"stack: {device} has {samples} samples, needed {self._config.batch_size} for a batch"
+                )
+        return counts[work.device]
 
 
 def _remember(

@@ -7,8 +7,8 @@ So it does not matter in which order chunks are worked on, how often one is set 
 The learning rate follows the run's schedule; where there is shared momentum, the module's own step is taken
 at alpha times the rate, and the lead added to it (lead.py).
 
-May import: config, errors, task; of this room chance, data, descent, devices, dropout, flat, lead, private,
-shelf.
+May import: config, errors, messages, task; of this room chance, data, descent, devices, dropout, flat, inject,
+lead, private, shelf.
 """
 
 import math
@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadTask, TaskFailed
+from fedgc.messages import Pool
 from fedgc.task import Task
 from fedgc.train.chance import key, seeded
 from fedgc.train.data import Rows, Samples, batch_rows, samples_of, together
@@ -29,6 +30,7 @@ from fedgc.train.descent import Descent
 from fedgc.train.devices import autocast, choose, repeatable
 from fedgc.train.dropout import same_dropout
 from fedgc.train.flat import FlatModel, Vector
+from fedgc.train.inject import everything, injected_rows
 from fedgc.train.private import clipped_gradients, limit_of
 from fedgc.train.shelf import Saved
 
@@ -42,6 +44,7 @@ class Pass:
     way: tuple[int | str, ...]
     step: int
     share: float = 1.0
+    pool: Pool | None = None  # the way is then (seed, device)
 
 
 def fresh(task: Task, config: RunConfig) -> FlatModel:
@@ -120,8 +123,7 @@ class Trainer:
 
     def step(self, names: tuple[str, ...], this: Pass) -> float:
         """Do one step on these chunks together; return its loss."""
-        samples = self._loaded[names]
-        rows = batch_rows(len(samples), self._config.batch_size, this.step, key(*this.way, "order"))
+        samples, rows = self._drawn(names, this)
         module = self.flat.module.train()
         module.zero_grad(set_to_none=True)
         with seeded(key(*this.way, this.step)), repeatable(self.device):
@@ -134,6 +136,15 @@ class Trainer:
         if not math.isfinite(value):
             raise TaskFailed(f"the loss is {value}, needed a finite number")
         return value
+
+    def _drawn(self, names: tuple[str, ...], this: Pass) -> tuple[Samples, Rows]:
+        size = self._config.batch_size
+        if this.pool is None:
+            samples = self._loaded[names]
+            return samples, batch_rows(len(samples), size, this.step, key(*this.way, "order"))
+        seed, device = this.way
+        rows = injected_rows(this.pool, self.sizes, (int(seed), str(device)), this.step, size)
+        return self._loaded[everything(this.pool)], rows
 
     def _backward(self, module: nn.Module, batch: Any) -> float:  # noqa: ANN401  the task's own
         loss = self._loss(module, batch)

@@ -100,6 +100,15 @@ def test_a_placement_is_paid_for():
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.placement_mb)
 
 
+def test_what_devices_give_each_other_is_paid_for_at_each_step():
+    (arm,) = named("relative change 0.1, injected")
+    of = measure(IID, arm, 4, 0.1, 0)
+    givers, given, steps = 4, 5, 4 * DEVICES
+    assert of.injected_mb == pytest.approx(steps * givers * given * 7 / 8 * 65 / 1e6)
+    assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.injected_mb)
+    assert measure(IID, BSP, 4, 0.1, 0).injected_mb == 0
+
+
 def test_a_run_that_leaves_the_finite_numbers_has_learnt_nothing():
     of = measure(IID, BSP, 16, 1e30, 0)
     assert (of.points, of.syncs) == (0.0, 0)

@@ -225,3 +225,19 @@ def test_data_that_may_not_move_is_not_moved():
         BadSetting, match="placement: saw scattered, needed private: the task's data may not move"
     ):
         trained(config(placement="scattered", replicas=2), task=replace(TASK, may_move=False))
+
+
+def test_injected_samples_change_what_is_learnt_and_not_what_is_counted():
+    values = {"placement": "cyclic", "replicas": 1, "batch_size": 8}
+    plain, given = (trained(config(**values, inject_devices=share)) for share in (0.0, 0.5))
+    again = trained(config(**values, inject_devices=0.5))
+    np.testing.assert_array_equal(given.model, again.model)
+    assert (given.model != plain.model).any()
+    assert [point.row.samples for point in given.points] == [point.row.samples for point in plain.points]
+
+
+def test_samples_are_not_given_where_data_may_not_move():
+    with pytest.raises(BadSetting, match="needed private: the task's data may not move"):
+        trained(
+            config(placement="cyclic", replicas=1, inject_devices=0.5), task=replace(TASK, may_move=False)
+        )

@@ -68,6 +68,8 @@ def storm(rounds: int):
         {"placement": "scattered", "replicas": 2},
         {"quorum": 1.0, "patience": 0.5},
         {"lockstep": "on"},
+        {"placement": "cyclic", "replicas": 1, "inject_devices": 0.7, "inject_share": 0.3, "batch_size": 6},
+        {"placement": "scattered", "replicas": 2, "inject_devices": 0.3, "inject_share": 1.0},
     ],
 )
 @pytest.mark.parametrize("optimiser", [None, adam])
