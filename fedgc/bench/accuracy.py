@@ -1,8 +1,7 @@
 """`fedgc bench accuracy`: simulated seconds and bytes to a target, under the paces of models and traces.
 
 Label skew; ours on private data against FedAvg and FedAvgM that wait for six of eight and drop the rest, BSP,
-SelSync (relative change) and gradient coding with one step a round, each tuned as in `trial`. FedBuff is not
-among them: `run` knows no device that trains from a model of its own age while others exchange.
+FedBuff, SelSync (relative change) and gradient coding with one step a round, each tuned as in `trial`.
 
 The target is fixed before the seeds that are reported: `SHARE` of what BSP came to on the tuning seed. Who
 never comes to it took infinitely long. Figures, the least favourable of all weathers:
@@ -33,7 +32,7 @@ SHARE: Final = 0.75  # what local work on skewed data can come to in the steps t
 OURS: Final = "ours, drift 0.25"
 FEDAVG: Final = "FedAvg 32"
 ARMS: Final = named(
-    OURS, "BSP", FEDAVG, "FedAvgM", "relative change 0.1", "relative change 0.3", "gradient code"
+    OURS, "BSP", FEDAVG, "FedAvgM", "FedBuff", "relative change 0.1", "relative change 0.3", "gradient code"
 )
 MODELS: Final = ("bimodal-persistent", "shifted-exponential")
 

@@ -17,13 +17,16 @@
                      fixed periods and drift at several budgets, on private or scattered data, in 32, 8 or
                      4 bits
 
-Not among them: SSP and FedBuff, since `run` knows no device that trains from a model of its own age while
-others exchange.
+    SSP              every step is sent, and a device is at most so many steps ahead of the slowest (Ho et
+                     al., NIPS 2013)
+    FedBuff          every device goes at its own pace; four updates make a model (arXiv 2106.06639)
+
+The last two are trained by `sim.asynchronous`, all others by `run`.
 
 `run` counts partial steps; an arm that drops has its devices send nothing (`Terms.partial`). Each is tuned
 over five rates, twice as high each.
 
-May import: config, scene.
+May import: sim and below; scene.
 """
 
 from collections.abc import Mapping
@@ -32,6 +35,7 @@ from typing import Any, Final
 
 from fedgc.bench.scene import DEVICES
 from fedgc.config import RunConfig
+from fedgc.sim.asynchronous import Bounded, Buffered, Rule
 
 COPIES: Final = 3  # of each chunk, where chunks are copied
 LOOK: Final = 8  # steps from one look at the gate to the next
@@ -59,6 +63,7 @@ class Arm:
     moves: bool = False
     shared: float = 0.0
     tenth: bool = False  # its budget is a tenth of BSP's bytes
+    rule: Rule | None = None  # of a server that has no rounds
 
     @property
     def coded(self) -> bool:
@@ -123,6 +128,8 @@ RIVALS: Final = (
     _relative(0.1, ", injected", **INJECTED),
     Arm("QSR", {**ALONE, "gate": "qsr", "gate_qsr_base": LOOK, "schedule": "cosine", "max_gap": 32}),
     Arm("grace window", _fixed(4, **ALONE, patience=1.0)),
+    Arm("SSP 16", {**ALONE, "gate_every": 1}, rule=Bounded(16)),
+    Arm("FedBuff", {**ALONE, "gate_every": 4 * LOOK}, rule=Buffered(4)),
 )
 CODED: Final = Arm(
     "gradient code", {"work": "coded", "local_steps": 1, "gate_every": 1, **ALONE, "blocks": 1}, moves=True

@@ -1,11 +1,12 @@
-"""One arm in one scene: tuned on seeds of its own, then measured, by `run` under the clock of `replay`.
+"""One arm in one scene: tuned on seeds of its own, then measured by `run`, or by a server without rounds.
 
 Every arm gets the same budget: it is trained once at each of its rates on the tuning seed, and the rate with
 the best accuracy at the end is taken. A run that leaves the finite numbers counts as nothing learnt.
 
 Bytes are all that moves: models down, updates up as they are packed, a report and a command for each device
-and look, samples that a step takes from other devices (but not those that it takes twice), and what a
-placement sends before the run (every copy that it deals, whoever had it before).
+and look (without rounds: for each update), samples that a step takes from other devices (but not those that
+it takes twice), and what a placement sends before the run (every copy that it deals, whoever had it before).
+Everything runs under the clock of `replay`, or that of `sim.asynchronous`.
 
 May import: sim and below; arms, scene.
 """
@@ -25,8 +26,9 @@ from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
 from fedgc.plan import injected
 from fedgc.run import CHECK_BYTES
-from fedgc.sim.training import Job, Point, Trained, train
-from fedgc.train import CommonModel
+from fedgc.sim.asynchronous import Moment, train_freely
+from fedgc.sim.training import Job, Point, train
+from fedgc.train import CommonModel, Vector
 
 TUNING_SEED: Final = 1000
 
@@ -142,48 +144,93 @@ def measure(scene: Scene, arm: Arm, steps: int, rate: float, seed: int) -> Measu
     placement_mb = _placement_mb(scene, arm)
     job = Job(task, config, weather, stacked=not arm.coded, partial=arm.partial)
     try:
-        trained = train(job)
+        way, model = _way(job, arm, model_bytes / 1e6)
     except FedgcError as error:
         return Measured(scene, arm, seed, rate, failed=str(error), placement_mb=placement_mb)
-    last = 100.0 * common.evaluate(trained.model)["accuracy"]
-    return _judged(
-        Measured(scene, arm, seed, rate, last, placement_mb=placement_mb), job, trained, model_bytes
-    )
+    last = 100.0 * common.evaluate(model)["accuracy"]
+    return _judged(Measured(scene, arm, seed, rate, last, placement_mb=placement_mb), job, way)
 
 
-def _judged(bare: Measured, job: Job, trained: Trained, model_bytes: int) -> Measured:
-    """Return it with what the run cost."""
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """Where a run stands at the end of a round: all sums since its beginning, but for what moved before."""
+
+    seconds: float
+    syncs: int  # or what as many updates come to
+    up_mb: float
+    down_mb: float
+    messages: int
+    steps: int  # of all devices together
+    accuracy: float | None  # where it was evaluated
+
+
+def _way(job: Job, arm: Arm, model_mb: float) -> tuple[Sequence[Mark], Vector]:
+    """Train; return the marks on the way, and the model."""
+    if arm.rule is not None:
+        went = train_freely(job, arm.rule)
+        return [_mark(moment, model_mb) for moment in went.moments], went.model
+    trained = train(job)
     points = trained.points
-    up_mb = [point.sent * model_bytes / 1e6 for point in points]
-    down_mb = [each * model_bytes / 1e6 for each in accumulate(_down(points))]
-    control_mb = list(accumulate(CHECK_BYTES * len(point.row.devices) / 1e6 for point in points))
-    injected_mb = list(accumulate(_injected_mb(bare.scene, job.config, point) for point in points))
-    moved = zip(up_mb, down_mb, control_mb, injected_mb, strict=True)
-    spent = [sum(each) + bare.placement_mb for each in moved]
-    seconds, syncs = [point.seconds for point in points], sum(map(_synced, points))
-    known = [at for at, point in enumerate(points[:-1]) if point.metrics and _synced(point)]
-    at_end = len(points) - 1
+    sums = zip(
+        accumulate(map(_synced, points)),
+        accumulate(_down(points)),
+        accumulate(len(point.row.devices) for point in points),
+        accumulate(sum(each.steps for each in point.row.devices) for point in points),
+        strict=True,
+    )
+    marks = [
+        Mark(point.seconds, syncs, point.sent * model_mb, down * model_mb, looks, steps, _known(point))
+        for point, (syncs, down, looks, steps) in zip(points, sums, strict=True)
+    ]
+    return marks, trained.model
+
+
+def _mark(of: Moment, model_mb: float) -> Mark:
+    up_mb, down_mb = of.pushed * model_mb, of.pulled * model_mb
+    accuracy = of.metrics.get("accuracy")
+    return Mark(of.seconds, of.pushed // DEVICES, up_mb, down_mb, of.pushed, of.steps, accuracy)
+
+
+def _judged(bare: Measured, job: Job, way: Sequence[Mark]) -> Measured:
+    """Return it with what the run cost."""
+    each_mb = _injected_mb(bare.scene, job.config)
+    spent = [
+        bare.placement_mb
+        + mark.up_mb
+        + mark.down_mb
+        + CHECK_BYTES * mark.messages / 1e6
+        + each_mb * mark.steps
+        for mark in way
+    ]
+    last, end = way[-1], len(way) - 1
+    known = [(at, 100.0 * mark.accuracy) for at, mark in enumerate(way[:-1]) if mark.accuracy is not None]
+    known.append((end, bare.points))
     return replace(
         bare,
-        syncs=syncs,
-        looks=len(points),
+        syncs=last.syncs,
+        looks=len(way),
         megabytes=spent[-1],
-        up_mb=up_mb[-1],
-        down_mb=down_mb[-1],
-        control_mb=control_mb[-1],
-        injected_mb=injected_mb[-1],
-        seconds=seconds[-1],
-        budget_error=_budget_error(bare, syncs / len(points), spent[-1], job.config.gate_budget),
+        up_mb=last.up_mb,
+        down_mb=last.down_mb,
+        control_mb=CHECK_BYTES * last.messages / 1e6,
+        injected_mb=each_mb * last.steps,
+        seconds=last.seconds,
+        budget_error=_budget_error(bare, last.syncs / len(way), spent[-1], job.config.gate_budget),
         trace=Trace(
-            tuple(seconds[at] for at in (*known, at_end)),
-            tuple(spent[at] for at in (*known, at_end)),
-            (*(100.0 * points[at].metrics["accuracy"] for at in known), bare.points),
+            tuple(way[at].seconds for at, _ in known),
+            tuple(spent[at] for at, _ in known),
+            tuple(points for _, points in known),
         ),
     )
 
 
 def _synced(point: Point) -> bool:
     return point.row.outcome in ("synced", "approximate")
+
+
+def _known(point: Point) -> float | None:
+    """Return the accuracy of the model that this round made, where that is known."""
+    return point.metrics.get("accuracy") if _synced(point) else None
 
 
 def _down(points: Sequence[Point]) -> Iterator[int]:
@@ -195,11 +242,10 @@ def _down(points: Sequence[Point]) -> Iterator[int]:
         asked = len(point.row.devices)
 
 
-def _injected_mb(scene: Scene, config: RunConfig, point: Point) -> float:
-    """Return what the gifts of a round's steps take: of each, all but the giver's own."""
+def _injected_mb(scene: Scene, config: RunConfig) -> float:
+    """Return what the gifts take that come with one step of one device: of each, all but the giver's own."""
     givers, given = injected(config, DEVICES)
-    samples = givers * given * (DEVICES - 1) / DEVICES * sum(each.steps for each in point.row.devices)
-    return samples * read(scene.data).sample_bytes / 1e6
+    return givers * given * (DEVICES - 1) / DEVICES * read(scene.data).sample_bytes / 1e6
 
 
 def _placement_mb(scene: Scene, arm: Arm) -> float:

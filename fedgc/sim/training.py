@@ -275,7 +275,8 @@ def _over(update: Vector, wire: Wire, told: Reveal) -> Vector:
     return unpack(sent, wire, update.size)
 
 
-def _engines(job: Job, folder: Path) -> Engines:
+def engines_of(job: Job, folder: Path) -> Engines:
+    """Return whoever trains for this job."""
     if job.config.work == "coded":
         return OneForAll(job.task, job.config, folder)
     return Stacked(job.task, job.config) if job.stacked else OneForEach(job, folder)
@@ -291,7 +292,7 @@ class _Training:
         self.model = self._common.first()
         self._sum = np.zeros(self._common.size)
         job.task.allow(job.config.placement)
-        self._fleet = _engines(job, folder)
+        self._fleet = engines_of(job, folder)
         self._fleet.load(0, self.model)
         self._metrics: Mapping[str, float] = {}
         self.points: list[Point] = []

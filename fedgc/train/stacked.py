@@ -49,6 +49,7 @@ class Way:
     work: Work
     target: int
     samples: int
+    start: Vector
     lead: Vector | None
     front: int = 0  # as far as it is known
     optimiser: Mapping[str, Any] | None = None  # its state at the front
@@ -92,7 +93,8 @@ class Stacked:
         steps = (work.first_step, work.common_steps)
         lead = lead_of(self._config, self._models, work.version, self._size, steps)
         samples = self._samples(work)
-        self._ways[work.device] = Way(work, work.target, samples, lead, ends={0: self._models[work.version]})
+        start = self._models[work.version]
+        self._ways[work.device] = Way(work, work.target, samples, start, lead, ends={0: start})
 
     def carry_on(self, work: Continue) -> None:
         """Let it go on."""
@@ -118,8 +120,7 @@ class Stacked:
         way.settle(steps)
         squared = way.gradients[steps]
         if not self._wants_gradient:
-            start = self._models[way.work.version]
-            squared = squared_way(start, way.ends[steps], way.lead, way.led[steps])
+            squared = squared_way(way.start, way.ends[steps], way.lead, way.led[steps])
         return Finding(way.samples, squared, way.losses[steps] / steps)
 
     def lost(self, device: str) -> None:
@@ -138,7 +139,7 @@ class Stacked:
             raise EdgeFailed(f"training: {told.device} was asked for a repair, needed local work")
         way = self._ways[told.device]
         end = way.ends[min(way.ends)]  # where it was stopped
-        update = update_of(self._models[way.work.version], end, 1)
+        update = update_of(way.start, end, 1)
         wire = Wire(told.wire)
         if wire is Wire.FLOAT32:
             return update

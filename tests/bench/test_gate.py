@@ -109,6 +109,17 @@ def test_what_devices_give_each_other_is_paid_for_at_each_step():
     assert measure(IID, BSP, 4, 0.1, 0).injected_mb == 0
 
 
+@pytest.mark.parametrize(("name", "steps"), [("SSP 16", 4), ("FedBuff", 4 * 32)])
+def test_without_rounds_every_update_moves_up_and_a_model_down(name, steps):
+    (arm,) = named(name)
+    of = measure(IID, arm, steps, 0.1, 0)
+    assert of.syncs == 4
+    assert of.up_mb == pytest.approx(4 * DEVICES * MODEL_BYTES / 1e6)
+    assert of.up_mb <= of.down_mb <= of.up_mb + DEVICES * MODEL_BYTES / 1e6
+    assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb)
+    assert of.trace.points[-1] == of.points
+
+
 def test_a_run_that_leaves_the_finite_numbers_has_learnt_nothing():
     of = measure(IID, BSP, 16, 1e30, 0)
     assert (of.points, of.syncs) == (0.0, 0)

@@ -1,0 +1,289 @@
+"""Asynchronous training under simulated time: each device trains from a model of its own age.
+
+    FedBuff  a device takes the newest model, does its steps, sends the difference, begins anew. The server
+             adds K differences, each by 1 / sqrt(1 + age), age in models since the one that it was made from;
+             their mean is the next step (Nguyen et al., arXiv 2106.06639).
+    SSP      the server adds whatever comes, by its device's share of the samples, and answers with what it
+             has; a device waits only while it is more than `bound` pieces of work ahead of the slowest (stale
+             synchronous parallel, Ho et al., NIPS 2013). With a bound of 0 that is bulk synchronous.
+
+    went = train_freely(Job(task, config, weather), Buffered(4))
+    [(moment.seconds, moment.metrics["accuracy"]) for moment in went.moments]
+
+A piece of work is a round's local steps. A round stands here for as many pieces as there are devices: then
+the next conditions of the weather hold, and as many rounds are done as the settings say. The same steps as in
+`training` are taken, by an engine for each device or by the stack; a piece begins with a fresh optimiser, as
+everything does that begins from a common model.
+
+Rivals are helped: the server's line is never full, and a device that dies is known to be gone at once, so
+that SSP waits for no dead device.
+
+May import: train, replay and below; training of this room.
+"""
+
+import heapq
+import math
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from typing import ClassVar, Final, Protocol
+
+import numpy as np
+
+from fedgc.errors import BadSetting
+from fedgc.history import Speeds
+from fedgc.messages import Reveal, Work
+from fedgc.plan import Chunk, Fleet, make_plan
+from fedgc.replay import NEVER, Conditions
+from fedgc.sim.training import Job, engines_of
+from fedgc.train import CommonModel, ServerOptimiser, Vector
+
+LEASE_S: Final = 1.0  # no lease ends in a simulation
+_ARRIVES: Final = 0
+_DIES: Final = 1
+_RETURNS: Final = 2
+
+
+class Rule(Protocol):
+    """What the server does with a piece of work, and how far a device may run ahead."""
+
+    @property
+    def buffer(self) -> int:
+        """Pieces that make a new model."""
+
+    @property
+    def bound(self) -> float:
+        """Pieces that a device may be ahead of the slowest when it begins one."""
+
+    def weight(self, age: int, share: float) -> float:
+        """What a piece counts that is from a model of this age, by a device of this share of the samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Buffered:
+    """FedBuff: a buffer of so many pieces."""
+
+    buffer: int
+    bound: ClassVar[float] = math.inf
+
+    def __post_init__(self) -> None:
+        if self.buffer < 1:
+            raise BadSetting(f"FedBuff: saw a buffer of {self.buffer}, needed one piece at least")
+
+    def weight(self, age: int, share: float) -> float:  # noqa: ARG002  all devices count alike
+        """Return what a piece counts.
+
+        >>> Buffered(2).weight(0, 0.1), Buffered(2).weight(3, 0.1)
+        (0.5, 0.25)
+        """
+        return 1.0 / (self.buffer * math.sqrt(1 + age))
+
+
+@dataclass(frozen=True, slots=True)
+class Bounded:
+    """SSP: at most so many pieces ahead of the slowest."""
+
+    bound: float
+    buffer: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if not self.bound >= 0:
+            raise BadSetting(f"SSP: saw a bound of {self.bound}, needed 0 or more")
+
+    def weight(self, age: int, share: float) -> float:  # noqa: ARG002  how stale it is, the bound says
+        """Return what a piece counts."""
+        return share
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """Where training stood at the end of a round; sums since the beginning."""
+
+    seconds: float
+    pushed: int  # updates that came up
+    pulled: int  # models that went down
+    steps: int
+    version: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class Went:
+    """What came out: the way, and the model."""
+
+    moments: tuple[Moment, ...]
+    model: Vector = field(repr=False)
+
+
+@dataclass(slots=True)
+class _Device:
+    """One device, as the server knows it."""
+
+    name: str
+    share: float
+    names: tuple[tuple[int, str], ...]
+    version: int = 0  # of the model that it works from
+    pieces: int = 0  # that came from it
+    turn: int = 0  # of its life: what an earlier one had under way is void
+    alive: bool = True
+    waits: bool = False
+
+
+class _Freely:
+    """One run: the clock, the devices, the server's sum."""
+
+    def __init__(self, job: Job, rule: Rule, folder: Path) -> None:
+        _check(job)
+        self._job, self._rule = job, rule
+        self._common = CommonModel(job.task, job.config)
+        self._optimiser = ServerOptimiser(job.config, self._common.parameters)
+        self.model = self._common.first()
+        self._sum = np.zeros(self._common.size)
+        self._fleet = engines_of(job, folder)
+        self._fleet.load(0, self.model)
+        self._devices = _devices(job)
+        self._heap: list[tuple[float, int, int, int, int]] = []
+        self._order = count()
+        self._version = self._summed = self._pushed = self._pulled = 0
+        self._now = 0.0
+        self.moments: list[Moment] = []
+
+    def run(self) -> None:
+        """Go to the end of the last round, or until nobody is left."""
+        self._open(self._job.weather[0])
+        for at in range(len(self._devices)):
+            self._begin(at)
+        try:
+            while self._heap and len(self.moments) < self._job.config.rounds:
+                self._now, _, what, at, turn = heapq.heappop(self._heap)
+                self._happens(what, at, turn)
+        finally:
+            self._fleet.close()
+
+    def _happens(self, what: int, at: int, turn: int) -> None:
+        device = self._devices[at]
+        if what == _ARRIVES and turn == device.turn:
+            self._arrived(at)
+        elif what == _DIES:
+            device.alive, device.waits = False, False
+            device.turn += 1
+            self._fleet.lost(device.name)
+            self._release()  # nobody waits for it
+        elif what == _RETURNS:
+            device.pieces = max(device.pieces, self._slowest)  # what it missed, it need not make up
+            device.alive = True
+            self._begin(at)
+
+    # ---- devices
+
+    def _begin(self, at: int) -> None:
+        """Give a device the newest model, and say when its piece of work will be there."""
+        device, config, conditions = self._devices[at], self._job.config, self._conditions
+        device.waits, device.version = False, self._version
+        self._pulled += 1
+        self._fleet.lost(device.name)  # a piece from the same model is another piece
+        numbers, first_step = tuple(number for number, _ in device.names), device.pieces * config.round_steps
+        work = Work(
+            device.name, device.pieces + 1, self._version, config.round_steps, numbers, device.names,
+            config.seed, LEASE_S, kind="local", first_step=first_step,
+        )  # fmt: skip
+        self._fleet.begin(work)
+        lines_s = conditions.down_s_w[at] + conditions.up_s_w[at] + 2 * conditions.control_s_w[at]
+        self._push(self._now + float(lines_s + self._work_s[at]), _ARRIVES, at)
+
+    def _push(self, when: float, what: int, at: int) -> None:
+        heapq.heappush(self._heap, (when, next(self._order), what, at, self._devices[at].turn))
+
+    def _arrived(self, at: int) -> None:
+        device = self._devices[at]
+        self._fleet.reached(device.name, self._job.config.round_steps)
+        update = self._fleet.sent(Reveal(device.name, device.pieces + 1, 0, "local", None))
+        device.pieces += 1
+        device.waits = True
+        self._pushed += 1
+        self._add(update, self._rule.weight(self._version - device.version, device.share))
+        if self._pushed % len(self._devices) == 0:
+            self._close()
+        self._release()
+
+    def _release(self) -> None:
+        """Let all begin that are not too far ahead."""
+        for at, device in enumerate(self._devices):
+            if device.waits and device.pieces - self._slowest <= self._rule.bound:
+                self._begin(at)
+
+    @property
+    def _slowest(self) -> int:
+        return min((device.pieces for device in self._devices if device.alive), default=0)
+
+    # ---- the server
+
+    def _add(self, update: Vector, weight: float) -> None:
+        self._sum += weight * update.astype(np.float64)
+        self._summed += 1
+        if self._summed == self._rule.buffer:
+            self.model = self._optimiser.apply(self.model, self._sum.astype(np.float32))
+            self._sum[:] = 0.0
+            self._summed = 0
+            self._version += 1
+            self._fleet.load(self._version, self.model)
+
+    def _close(self) -> None:
+        """End a round: note where training stands, and let the next conditions hold."""
+        config, number = self._job.config, len(self.moments) + 1
+        every = config.evaluate_every
+        metrics = self._common.evaluate(self.model) if every and number % every == 0 else {}
+        steps = self._pushed * config.round_steps
+        moment = Moment(self._now, self._pushed, self._pulled, steps, self._version, metrics)
+        self.moments.append(moment)
+        if number < config.rounds:
+            self._open(self._job.weather[number])
+
+    def _open(self, conditions: Conditions) -> None:
+        self._conditions = conditions
+        self._work_s = conditions.after_s(np.ones(conditions.devices))
+        for at in np.flatnonzero(conditions.dies_s_w < NEVER).tolist():
+            self._push(self._now + float(conditions.dies_s_w[at]), _DIES, at)
+            if conditions.returns_s_w[at] < NEVER:
+                self._push(self._now + float(conditions.returns_s_w[at]), _RETURNS, at)
+
+
+def train_freely(job: Job, rule: Rule) -> Went:
+    """Train to the end; an engine's failure ends it, since it would be every device's."""
+    with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
+        training = _Freely(job, rule, Path(folder))
+        training.run()
+    return Went(tuple(training.moments), training.model)
+
+
+def _check(job: Job) -> None:
+    """Refuse what only devices can do that have a model in common."""
+    config = job.config
+    if config.work != "local":
+        raise BadSetting(f"setting work: saw {config.work}, needed local without a common model")
+    if config.alpha < 1:
+        raise BadSetting(
+            f"setting shared_momentum: saw {config.shared_momentum}, needed off without a common model"
+        )
+    if config.delta_bits != 32:
+        raise BadSetting(f"setting delta_bits: saw {config.delta_bits}, needed 32 without a common model")
+    job.task.allow(config.placement)
+
+
+def _devices(job: Job) -> Sequence[_Device]:
+    """Return the devices with what their placement gives them."""
+    sizes = job.task.sizes()
+    chunks = tuple(Chunk(number, name, samples) for number, (name, samples) in enumerate(sizes.items()))
+    everything = frozenset(range(len(chunks)))
+    fleet = Fleet({f"device {at}": everything for at in range(job.weather[0].devices)}, chunks)
+    plan = make_plan(fleet, Speeds(), job.config, steps=job.config.round_steps)
+    if plan.pool is not None:
+        raise BadSetting("setting inject_devices: saw some, needed 0 without a common model")
+    loads = plan.placement.holds @ np.array([chunk.samples for chunk in chunks])
+    held = [np.flatnonzero(row).tolist() for row in plan.placement.holds]
+    return [
+        _Device(name, load / loads.sum(), tuple((chunks[c].number, chunks[c].name) for c in mine))
+        for name, load, mine in zip(plan.devices, loads.tolist(), held, strict=True)
+    ]

@@ -1,0 +1,203 @@
+"""Training without a common model, against hand-worked runs and plain loops: who sends what made of which."""
+
+import math
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.replay import working
+from fedgc.sim.asynchronous import Bounded, Buffered, train_freely
+from fedgc.sim.training import Job, train
+from fedgc.task import Task
+from fedgc.train import CommonModel
+from fedgc.train.chance import key
+from fedgc.train.data import batch_rows
+
+SIZES = {f"c{at}": 8 + 4 * at for at in range(3)}
+BATCH, STEPS, RATE = 4, 3, 0.3
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def load(name):
+    generator = torch.Generator().manual_seed(int(name[1:]))
+    inputs = torch.randn(SIZES[name], 5, generator=generator)
+    return inputs, (inputs[:, 0] > 0).long()
+
+
+def loss(module, batch):
+    return nn.functional.cross_entropy(module(batch[0]), batch[1])
+
+
+def accuracy(module):
+    inputs, labels = load("c2")
+    return {"accuracy": float((module(inputs).argmax(1) == labels).float().mean())}
+
+
+def task(devices: int) -> Task:
+    """One chunk for each device."""
+    chunks = dict(list(SIZES.items())[:devices])
+    return Task(
+        model=partial(nn.Linear, 5, 2), chunks=chunks, load=load, loss=loss, evaluate=accuracy, may_move=True
+    )
+
+
+def config(**changes) -> RunConfig:
+    values = {
+        "work": "local", "rounds": 4, "gate_every": STEPS, "batch_size": BATCH, "learning_rate": RATE,
+        "shared_momentum": "off", "device": "cpu", "gate": "every", "quorum": 1.0,
+        "lockstep": "on",
+    }  # fmt: skip
+    return RunConfig(**{**values, **changes})
+
+
+def job(paces, *, stacked=True, links=None, **changes) -> Job:
+    settings = config(min_devices=len(paces), **changes)
+    weather = (working([[pace] for pace in paces], **(links or {})),) * settings.rounds
+    return Job(task(len(paces)), settings, weather, stacked=stacked)
+
+
+def piece(model: np.ndarray, device: int, first: int, seed: int = 0) -> np.ndarray:
+    """The obvious twin of one piece of work: the way from this model, by plain gradient steps."""
+    inputs, labels = load(f"c{device}")
+    now = model.copy()
+    for step in range(first, first + STEPS):
+        rows = batch_rows(len(labels), BATCH, step, key(seed, f"device {device}", "order"))
+        weight = torch.tensor(now[:10].reshape(2, 5), requires_grad=True)
+        bias = torch.tensor(now[10:], requires_grad=True)
+        value = nn.functional.cross_entropy(inputs[rows] @ weight.T + bias, labels[rows])
+        parts = torch.autograd.grad(value, (weight, bias))
+        now -= RATE * np.concatenate([part.numpy().reshape(-1) for part in parts])
+    return model - now
+
+
+def first_model(of: Job) -> np.ndarray:
+    return CommonModel(of.task, of.config).first()
+
+
+@pytest.mark.parametrize("rule", [Buffered(1), Bounded(0), Bounded(7)])
+@pytest.mark.parametrize("stacked", [False, True])
+def test_one_device_alone_trains_as_if_there_was_no_server(rule, stacked):
+    of = job([1.0], stacked=stacked)
+    model = first_model(of)
+    for number in range(of.config.rounds):
+        model = model - piece(model, 0, number * STEPS)
+    went = train_freely(of, rule)
+    assert went.model == pytest.approx(model, abs=1e-6)
+    assert [moment.seconds for moment in went.moments] == [1.0, 2.0, 3.0, 4.0]
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_with_a_bound_of_0_it_is_bulk_synchronous_training(stacked):
+    of = job([1.0, 2.5, 1.5], stacked=stacked)
+    went, common = train_freely(of, Bounded(0)), train(of)
+    assert went.model == pytest.approx(common.model, abs=1e-6)
+    seconds = [point.seconds for point in common.points]
+    assert [moment.seconds for moment in went.moments] == pytest.approx(seconds)
+    assert [moment.pushed for moment in went.moments] == [3, 6, 9, 12]
+
+
+@pytest.mark.parametrize("stacked", [False, True])
+def test_a_buffer_of_two_by_hand(stacked):
+    """Device 0 takes 2 s, device 1 takes 3 s.
+
+    2 s  0 sends its piece of model 0, and takes that again
+    3 s  1 sends its own of model 0: model 1
+    4 s  0 sends one of model 0, age 1
+    6 s  1 sends one of model 1, age 0: model 2; then 0 one of model 1, age 1
+    8 s  0 sends one of model 2, age 0: model 3
+    """
+    of = job([2.0, 3.0], stacked=stacked, rounds=3)
+    zero = first_model(of)
+    one = zero - (piece(zero, 0, 0) + piece(zero, 1, 0)) / 2
+    two = one - (piece(zero, 0, STEPS) / math.sqrt(2) + piece(one, 1, STEPS)) / 2
+    three = two - (piece(one, 0, 2 * STEPS) / math.sqrt(2) + piece(two, 0, 3 * STEPS)) / 2
+    went = train_freely(of, Buffered(2))
+    assert went.model == pytest.approx(three, abs=1e-6)
+    assert [(moment.seconds, moment.version) for moment in went.moments] == [(3.0, 1), (6.0, 2), (8.0, 3)]
+    assert [moment.pulled for moment in went.moments] == [3, 5, 7], "who sends takes a model with it"
+
+
+def test_a_device_waits_only_while_it_is_too_far_ahead():
+    """A device of 1 s beside one of 4 s, with a bound of 1: it has two and waits for the other's first."""
+    went = train_freely(job([1.0, 4.0], rounds=3), Bounded(1))
+    assert [moment.seconds for moment in went.moments] == [2.0, 5.0, 9.0]
+    free = train_freely(job([1.0, 4.0], rounds=3), Bounded(100))
+    assert [moment.seconds for moment in free.moments] == [2.0, 4.0, 5.0]
+
+
+def test_lines_and_commands_take_their_time_once_each_way():
+    links = {"up_s": 0.5, "down_s": 0.25, "control_s": 0.125}
+    went = train_freely(job([1.0], links=links, rounds=2), Buffered(1))
+    assert [moment.seconds for moment in went.moments] == [2.0, 4.0]
+
+
+def test_a_dead_device_is_not_waited_for_and_one_that_returns_begins_anew():
+    of = job([1.0, 1.0], rounds=4)
+    calm = of.weather[0]
+    storm = replace(calm, dies_s_w=np.array([np.inf, 0.5]), returns_s_w=np.array([np.inf, 3.5]))
+    went = train_freely(replace(of, weather=(storm, calm, calm, calm)), Bounded(0))
+    assert [moment.seconds for moment in went.moments] == [2.0, 4.0, 5.5, 6.5]
+    gone = replace(calm, dies_s_w=np.array([0.5, 0.5]), returns_s_w=np.array([np.inf, np.inf]))
+    assert train_freely(replace(of, weather=(gone,) * 4), Buffered(2)).moments == ()
+
+
+@given(
+    st.lists(st.floats(0.5, 4.0), min_size=3, max_size=3),
+    st.sampled_from([Buffered(1), Buffered(3), Bounded(0), Bounded(2)]),
+    st.integers(0, 3),
+)
+def test_the_same_arguments_give_the_same_run_and_the_stack_is_the_engines(paces, rule, seed):
+    of = job(paces, rounds=2, seed=seed)
+    first, again, slow = (train_freely(each, rule) for each in (of, of, replace(of, stacked=False)))
+    np.testing.assert_array_equal(first.model, again.model)
+    assert first.moments == again.moments
+    assert slow.model == pytest.approx(first.model, abs=1e-6)
+    assert [moment.seconds for moment in slow.moments] == [moment.seconds for moment in first.moments]
+    assert first.moments[-1].pushed == 6
+
+
+def test_another_seed_gives_another_run():
+    one, other = (train_freely(job([1.0, 2.0], seed=seed), Buffered(2)).model for seed in (0, 1))
+    assert (one != other).any()
+
+
+def test_it_learns():
+    went = train_freely(job([1.0, 1.7, 3.1], rounds=25), Buffered(2))
+    assert went.moments[-1].metrics["accuracy"] > 0.85
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"work": "coded"}, "setting work: saw coded, needed local"),
+        ({"shared_momentum": 0.1}, "setting shared_momentum: saw 0.1, needed off"),
+        ({"delta_bits": 8}, "setting delta_bits: saw 8, needed 32"),
+        (
+            {"placement": "cyclic", "replicas": 1, "inject_devices": 0.5},
+            "setting inject_devices: saw some, needed 0",
+        ),
+    ],
+)
+def test_what_needs_a_common_model_is_refused(changes, says):
+    with pytest.raises(BadSetting, match=says):
+        train_freely(job([1.0, 1.0], stacked=False, **changes), Buffered(2))
+
+
+@pytest.mark.parametrize(
+    ("make", "says"), [(partial(Buffered, 0), "buffer of 0"), (partial(Bounded, -1), "-1")]
+)
+def test_rules_that_cannot_be_are_refused(make, says):
+    with pytest.raises(BadSetting, match=says):
+        make()
