@@ -99,7 +99,7 @@ class Devices:
                 case Add():
                     steps = self.asked[command.device]
                     assert steps, "an update of no steps is in the sum"
-                    assert command.weights == (steps * self.samples[command.device],)
+                    assert command.weights == (self.samples[command.device],)
                     self.sum += command.weights[0] * steps * self.vector[command.device]
                     self.weight += command.weights[0]
                     self.added.append(command.device)
@@ -119,7 +119,7 @@ class Devices:
     @property
     def plain(self) -> np.ndarray:
         """The mean over what came in, from scratch."""
-        weights = {device: (self.asked[device] or 0) * self.samples[device] for device in self.added}
+        weights = {device: self.samples[device] for device in self.added}
         parts = [weights[d] * (self.asked[d] or 0) * self.vector[d] for d in self.added]
         return np.sum(parts, axis=0) / sum(weights.values())
 
@@ -277,11 +277,11 @@ def test_partial_steps_count_by_what_they_are_and_are_not_scaled_up():
     for device in (slow, quick):
         fleet.send(machine, device, 2.0)
     assert machine.outcome == "synced"
-    expected = (3 * 10 * 3 * fleet.vector[slow] + 16 * 20 * 16 * fleet.vector[quick]) / (3 * 10 + 16 * 20)
+    expected = (10 * 3 * fleet.vector[slow] + 20 * 16 * fleet.vector[quick]) / (10 + 20)
     assert machine.collected
     np.testing.assert_allclose(fleet.sum / machine.collected.weight, expected)
     assert (machine.tally.counted, machine.tally.finished) == ([3, 16], [3, 16])
-    assert machine.effort.common_steps == pytest.approx((3 * 30 + 16 * 320) / 350)
+    assert machine.effort.common_steps == pytest.approx((3 * 10 + 16 * 20) / 30)
 
 
 def test_the_gate_is_asked_at_the_quorum_and_a_skipped_round_asks_for_nothing():

@@ -73,7 +73,7 @@ def test_a_round_adds_its_steps_to_those_since_the_last_exchange():
     assert [work.target for work in fleet.of(Work)] == [5] * 16
     assert {carry.target for carry in fleet.of(Continue)} == {10, 15}
     assert [work.first_step for work in fleet.of(Work)[::4]] == [0, 15, 30, 45]
-    assert [apply.weight for apply in fleet.of(Apply)] == [4 * 15 * SAMPLES] * 4
+    assert [apply.weight for apply in fleet.of(Apply)] == [4 * SAMPLES] * 4
 
 
 def test_the_steps_between_two_models_are_told_where_momentum_is_shared():

@@ -11,8 +11,8 @@
     QSR              periods by the learning rate, under a cosine (arXiv 2310.14423)
     gradient code    every chunk with three devices, one step a round (Tandon et al., arXiv 1612.03301),
                      under the placement and code that fedgc has for that at one block
-    grace window     a quorum, a window for those who are nearly done, merged by weight of steps, no shared
-                     momentum (Decoupled DiLoCo, arXiv 2604.21428)
+    grace window     a quorum, a window for those who are nearly done, no shared momentum (Decoupled DiLoCo,
+                     arXiv 2604.21428, which merges by tokens; here by samples, which is better under skew)
     ours             partial steps count, and those that are done while a verdict is awaited, shared momentum;
                      fixed periods and drift at several budgets, on private or scattered data, in 32, 8 or
                      4 bits

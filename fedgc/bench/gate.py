@@ -60,7 +60,7 @@ class Size:
 
 
 QUICK: Final = Size(Length(128, 2, 2), Length(64, 2, 2), "quick")
-USUAL: Final = Size(Length(1024, 5, 3), Length(512, 5, 3), "usual")
+USUAL: Final = Size(Length(768, 5, 3), Length(512, 5, 3), "usual")
 FULL: Final = Size(Length(3072, 5, 5), Length(3072, 5, 5), "full")
 
 

@@ -55,7 +55,7 @@ def draws(start: int, first: int, count: int) -> NDArray[np.uint64]:
     return value
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=16)  # a step of injected samples looks into those of several devices
 def permutation(start: int, count: int) -> NDArray[np.int64]:
     """Return 0 to count - 1 in random order (read-only: steps of one epoch share it)."""
     order = np.argsort(draws(start, 0, count), kind="stable")

@@ -257,14 +257,14 @@ class Engine:
     def mean_update(self, command: Reveal) -> tuple[Vector, int]:
         """Return the mean step over all that is done since the common model, and what it weighs.
 
-        The weight is the samples that were worked on; of local work, the share of them that the steps are.
+        The weight is the samples that were worked on; in local work they are all of the device's.
         """
         work = self._this_round(command)
         if work.kind == "local":
             report, way = self.update(command)
             if way is None:
                 raise BadMessage("update: saw no step since the common model, needed one at least")
-            return way, max(1, round(report.samples * min(1.0, report.steps / work.target)))
+            return way, report.samples
         done = [chunk for chunk in sorted(self._names) if self._reached(chunk) == work.target]
         if not done:
             raise BadMessage("update: saw no finished chunk, needed one at least")
