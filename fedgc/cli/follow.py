@@ -3,7 +3,7 @@
 On a terminal a view that is drawn over itself, elsewhere one line a round. Where the run keeps its store
 elsewhere, as one on a SuperLink of other people does, its log is what there is to show.
 
-May import: store, history, cli.view; rich.
+May import: store, history, config, cli.view; rich.
 """
 
 import re
@@ -17,6 +17,7 @@ from rich.console import Console
 from rich.live import Live
 
 from fedgc.cli import view
+from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.history import DeviceRow
 from fedgc.store.database import Store
@@ -179,8 +180,9 @@ def print_tables(console: Console, seen: Seen, seconds: float) -> None:
         console.print(view.summary(seen.rounds, seconds))
         rows = {device: [row for _, row in own] for device, own in seen.rows.items()}
         console.print(view.devices_table(rows, seen.names))
-        if view.unit_of(seen.rounds) == "local steps":
-            console.print(view.gate_table(seen.rounds, seen.rows))
+        if seen.run is not None and view.unit_of(seen.rounds) == "local steps":
+            steps = int(seen.run.settings.get("gate-every", RunConfig().gate_every))
+            console.print(view.gate_table(seen.rounds, seen.rows, steps))
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:

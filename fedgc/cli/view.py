@@ -132,19 +132,26 @@ def unit_of(rounds: Sequence[Round]) -> str:
     return "local steps" if local else "chunks"
 
 
-def gate_table(rounds: Sequence[Round], rows: Mapping[str, Sequence[tuple[int, DeviceRow]]]) -> Table:
+def gate_table(
+    rounds: Sequence[Round], rows: Mapping[str, Sequence[tuple[int, DeviceRow]]], round_steps: int
+) -> Table:
     """Return what was saved in local work: exchanges that were not worth it, steps that were not thrown away.
 
     A skipped round saves what an exchange of this run cost in the mean. A server that drops whoever has not
-    done all its steps would have lost those of devices that did fewer than the most.
+    done all its steps, `round_steps` in each round since the last exchange, would have lost what that did.
     """
     exchanged = [each for each in rounds if each.row.outcome in ("synced", "approximate")]
     skipped = sum(each.row.outcome == "skipped" for each in rounds)
     cost = sum(each.up_bytes + each.down_bytes for each in exchanged) / max(1, len(exchanged))
-    partial = 0
-    for each in exchanged:
-        counted = [row.counted for own in rows.values() for number, row in own if number == each.row.round]
-        partial += sum(steps for steps in counted if steps < max(counted))
+    partial = target = 0
+    for each in rounds:
+        target += 0 if each.row.outcome in ("empty", "burnt") else round_steps
+        if each in exchanged:
+            counted = [
+                row.counted for own in rows.values() for number, row in own if number == each.row.round
+            ]
+            partial += sum(steps for steps in counted if steps < target)
+            target = 0
     table = Table(title="Local work", show_header=False)
     table.add_row("rounds skipped", f"{skipped} of {len(rounds)}")
     table.add_row("bytes saved by that", megabytes(skipped * cost))

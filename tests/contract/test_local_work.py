@@ -20,6 +20,7 @@ SETTINGS = {
     "work": "local", "gate": "every", "gate-period": 2, "gate-every": STEPS, "rounds": 2, "quorum": 1.0,
     "delta-bits": 8, "run": RUN, "min-devices": 4, "threads": 1, "grace-s": 2.0, "chunks": 8,
     "deadline-s": 150.0, "connect-s": 2.0, "learning-rate": 0.5,
+    "max-gap": 4,
 }  # fmt: skip
 
 
@@ -47,9 +48,14 @@ def test_a_skipped_round_moves_no_vector_and_an_exchange_takes_the_steps_of_both
     assert [row.outcome for row in rounds] == ["skipped", "synced"], federation.run_log(run)
     links = {called[row.device]: row.link for row in exchanged}
     assert links == dict.fromkeys(federation.nodes, "session") | {SHUT_OUT: "messages"}
-    assert [row.steps for row in skipped] == [STEPS] * 4
+    done = {called[row.device]: row.steps for row in skipped}
+    assert done.pop(SHUT_OUT) == STEPS
+    assert all(STEPS <= steps <= 4 * STEPS for steps in done.values()), "they run ahead, within the gap"
     assert [row.up_bytes for row in skipped] == [0] * 4
-    assert [(row.finished, row.counted) for row in exchanged] == [(2 * STEPS, 2 * STEPS)] * 4
+    counted = {called[row.device]: row.counted for row in exchanged}
+    assert counted == {called[row.device]: row.finished for row in exchanged}
+    assert counted.pop(SHUT_OUT) == 2 * STEPS
+    assert all(2 * STEPS <= steps <= 4 * STEPS for steps in counted.values())
     assert all(0.25 * MODEL_BYTES < row.up_bytes < 0.5 * MODEL_BYTES for row in exchanged)
     assert [row.down_bytes for row in exchanged] == [0] * 4
     letters = [row.control_bytes for row in (*skipped, *exchanged) if row.link == "messages"]
