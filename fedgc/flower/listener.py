@@ -26,7 +26,7 @@ from fedgc.flower.accounts import Amounts
 from fedgc.flower.admission import Admission
 from fedgc.flower.certificate import authority_at, fingerprint, make_certificate
 from fedgc.flower.desk import Desk, Surroundings
-from fedgc.flower.options import SILENCE, advertised, ping_s, server_options
+from fedgc.flower.options import QUIET, advertised, ping_s, server_options
 from fedgc.flower.pieces import Numbers, Vector, offer_of, packed
 from fedgc.flower.seat import Seat
 from fedgc.flower.wire import Challenge, Denied, Invitation, StreamId, Welcome
@@ -230,11 +230,13 @@ class Listener:
 
     async def _watch(self, seat: Seat, stream: object, reader: "asyncio.Task[None] | None") -> None:
         """Ping, and end a stream over which nothing was heard for too long."""
-        grace_s = self._config.grace_s
-        while seat.stream is stream and self._around.clock() - seat.heard_at < SILENCE * grace_s:
+        grace_s, quiet = self._config.grace_s, 0
+        while seat.stream is stream and quiet < QUIET:
             seat.flow.ping()
             seat.wake.set()
             self._desk.free_stalled(grace_s)
+            before = seat.heard_at
             await asyncio.sleep(ping_s(grace_s))
+            quiet = quiet + 1 if seat.heard_at == before else 0
         if reader is not None:
             reader.cancel()

@@ -16,6 +16,7 @@ Options = tuple[tuple[str, int | str], ...]
 PINGS: Final = 4  # in a grace time,
 PING_S: Final = 60.0  # and no rarer: boxes on the way forget a connection that is idle for some minutes
 SILENCE: Final = 0.5  # of a grace time: a peer that was not heard for so long is gone
+QUIET: Final = int(PINGS * SILENCE)  # looks in a row: a machine that stood still itself has missed nothing
 _LIMITS: Final = (
     ("grpc.max_receive_message_length", FRAME_LIMIT),
     ("grpc.max_send_message_length", FRAME_LIMIT),

@@ -24,7 +24,7 @@ from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.certificate import fingerprint
 from fedgc.flower.flow import Flow
 from fedgc.flower.identity import Identity
-from fedgc.flower.options import SILENCE, client_options, ping_s
+from fedgc.flower.options import QUIET, SILENCE, client_options, ping_s
 from fedgc.flower.pieces import Form, Incoming, Numbers, Packed, Vector, offer_of, shortened
 from fedgc.flower.wire import (
     Ack,
@@ -254,10 +254,13 @@ class Session:
         """Ping; close the stream when the session ends, or when nothing was heard for too long."""
         grace_s = self._terms.grace_s
         with self._changed:
-            while not (self._ended or stream.over) and self._terms.clock() < stream.heard + SILENCE * grace_s:
+            quiet = 0
+            while not (self._ended or stream.over) and quiet < QUIET:
                 self._flow.ping()
                 self._changed.notify_all()
+                before = stream.heard
                 self._changed.wait_for(lambda: self._ended or stream.over, ping_s(grace_s))
+                quiet = quiet + 1 if stream.heard == before else 0
             if self._ended:
                 last_s = max(LAST_WORDS_S, SILENCE * grace_s)
                 self._changed.wait_for(lambda: stream.over or not stream.open, last_s)

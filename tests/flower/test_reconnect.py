@@ -6,6 +6,7 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 
 import grpc
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 
 from fedgc.flower import listener, wire
 from fedgc.flower.session import Session
-from fedgc.messages import Codeword, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
+from fedgc.messages import Codeword, Held, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
 from tests.flower.conftest import SHORT_GRACE_S, WAIT_S
 
 BIG = 2_000_000  # numbers: 8 MB, many pieces of 64 KiB
@@ -162,6 +163,25 @@ def test_a_box_that_forgets_sooner_than_pings_come_costs_a_new_connection_and_no
     relay.forgets_s = math.inf
     say_both_ways(link, session, device, 0)
     assert link.events.empty()
+
+
+def test_a_machine_that_stands_still_does_not_take_its_own_pauses_for_silence(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    relay, slow = make_relay(link), [1.0]  # how many seconds pass for others while one does here
+    began = time.monotonic()
+    terms = replace(link.terms(), clock=lambda: began + slow[0] * (time.monotonic() - began))
+    session = link.open(
+        Session(replace(link.listener.invite(), address=relay.address), link.identity(), terms)
+    )
+    session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+    device = link.event(Joined).device
+    slow[0] = 1000.0
+    for _ in range(4):
+        heard = session._stream.heard
+        link.eventually(lambda heard=heard: session._stream.heard > heard)
+    link.listener.send(Skip(device, 1, 0))
+    assert link.command(session) == Skip(device, 1, 0)
+    assert relay.connections == 1
 
 
 def test_a_ticket_is_void_once_the_device_was_lost(make_link, make_relay) -> None:
