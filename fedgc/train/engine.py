@@ -292,7 +292,7 @@ class Engine:
     @property
     def chunks(self) -> int:
         """How many chunks the present work names."""
-        return len(self._names)
+        return len(self._work.names) if self._work else 0
 
     @property
     def versions(self) -> tuple[int, ...]:

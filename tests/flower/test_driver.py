@@ -38,6 +38,7 @@ class Kept:
         self.rows: list[RoundRow] = []
         self.metrics: dict[int, dict[str, float]] = {}
         self.phases: list[str] = []
+        self.audit: list[tuple[str, str, str]] = []
 
     def append(self, row: RoundRow) -> None:
         self.rows.append(row)
@@ -53,6 +54,9 @@ class Kept:
 
     def chose(self, round_: int, basis, reason: str) -> None:
         self.phases.append("planned")
+
+    def audited(self, kind: str, who: str, what: str) -> None:
+        self.audit.append((kind, who, what))
 
 
 class OneAtATime(Engine):

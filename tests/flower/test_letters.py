@@ -36,8 +36,10 @@ RUN = full_name("spring", 7)
 class Carrier:
     """Takes letters to devices and answers back, one at a time, until the run is over."""
 
-    def __init__(self, post: Post, job: Job, root: Path, make_identity) -> None:
+    def __init__(self, post: Post, job: Job, root: Path, make_identity, institution=None) -> None:
+        """`institution` makes that of a node, as each of its processes does."""
         self.post, self.job, self.root = post, job, root
+        self.institution = institution or (lambda _: None)
         self.devices = {node: make_identity() for node in range(job.config.min_devices)}
         self.over = threading.Event()
         self.carried = 0
@@ -61,9 +63,12 @@ class Carrier:
         shelf = open_shelf(self.root, asked.run, self.job.config, who.device, time.time())
         engine = new_engine(self.job, self.root / "spill")
         engine.last_in(shelf)
-        errand = Errand(engine, shelf, who.device, time.monotonic)
+        institution = self.institution(node)
+        errand = Errand(engine, shelf, who.device, time.monotonic, institution)
         errand.run(asked)
         engine.close()
+        if institution is not None:
+            institution.close()
         return letters.write_answer(asked, who, f"node-{node}", errand.lines, errand.codewords)
 
 
@@ -71,18 +76,20 @@ def new_engine(job: Job, folder: Path) -> Engine:
     return Engine(job.task, job.config, clock=time.monotonic, rest=time.sleep, spill_dir=folder)
 
 
-def carried_out(link, tmp_path: Path, **settings: object) -> tuple[Driver, KeptRows, Carrier]:
+def carried_out(
+    link, tmp_path: Path, pinned=None, institution=None, **settings: object
+) -> tuple[Driver, KeptRows, Carrier]:
     """A whole run over letters."""
     torch.set_num_threads(1)
     config, sink = RunConfig.read({**SETTINGS, **UNMEASURED, **settings}), KeptRows()
-    job = Job(named("digits", config), config, sink, Speeds())
+    job = Job(named("digits", config), config, sink, Speeds(), federation=pinned)
     log = logging.getLogger("test")
     driver = Driver(job, time.monotonic, log)
     links = Links(driver.events.put, log)
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     post = Post(RUN, driver.common.size, links.heard("messages"), around)
     links.add({"messages": post})
-    carrier = Carrier(post, job, tmp_path / "shelf", link.identity)
+    carrier = Carrier(post, job, tmp_path / "shelf", link.identity, institution)
     thread = threading.Thread(target=carrier.run)
     thread.start()
     try:

@@ -265,6 +265,16 @@ def test_steps_that_were_led_in_another_way_are_forgotten(
     assert begun(0.8).kept(), "what was led in the same way is gone on with"
 
 
+@pytest.mark.parametrize("kind", ["local", "coded"])
+def test_it_knows_how_many_chunks_its_work_is_on(bench, small, kind):
+    engine = bench.engine(small, PLAIN)
+    assert engine.chunks == 0
+    engine.handle(replace(local(bench), kind=kind))
+    assert engine.chunks == len(CHUNKS)
+    engine.handle(Continue("me", 2, 9, CHUNKS, 60.0))
+    assert engine.chunks == len(CHUNKS)
+
+
 def test_a_start_tells_all_that_work_starts_from(bench, small):
     engine = bench.engine(small, replace(PLAIN, shared_momentum=0.5))
     assert engine.start is None
