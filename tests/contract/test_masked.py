@@ -61,11 +61,12 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
         listener = f"127.0.0.1:{free.getsockname()[1]}"
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
-    settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline-s": 100.0}
+    settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline-s": 300.0}
     settings |= {"connect-s": 2.0, "bind": listener, "advertise": relay.address}
     try:
         run = federation.submit(settings)
-        assert federation.wait(run, WAIT_S) == "finished:completed", text(federation, run)[-2000:]
+        status = federation.wait(run, 2 * WAIT_S)  # seven letters, a process each
+        assert status == "finished:completed", text(federation, run)[-2000:]
     finally:
         relay.close()
     with Store.open(str(folder / "fedgc.db"), reads_only=True) as store:

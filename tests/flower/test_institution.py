@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, EdgeFailed, NotAdmitted, Unusable
+from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, NotAdmitted, Unusable
 from fedgc.flower.institution import SAID_AT_HOME, Institution, institution_of
 from fedgc.keying import Keying
 from fedgc.messages import (
@@ -21,9 +21,13 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Mix,
+    Open,
     Progress,
     Published,
+    Repair,
     Report,
+    Reveal,
     Survivors,
     Unmask,
 )
@@ -302,6 +306,24 @@ def test_what_leaves_an_institution_tells_nothing_that_only_a_sum_may(house: Hou
     assert told == Report(0.0, "d", 1, 16, 3, 0.5, 0.0, 0.0)
     failed = Failed(0.0, "d", 1, "update: saw values from -0.25 to inf", (2,))
     assert one.discreet(failed, 0) == dataclasses.replace(failed, reason=SAID_AT_HOME)
+
+
+def test_what_goes_wrong_with_its_own_numbers_is_told_without_the_reason(house: House) -> None:
+    one, begin = house.open["device 0"], Open("device 0", 1, b"letter")
+    for error in (BadVector("update: saw values from -0.25 to inf"), EdgeFailed("/home/ward/vault is full")):
+        assert one.failed(begin, error) == Failed(0.0, "device 0", 1, SAID_AT_HOME)
+    assert one.failed(begin, BadMessage("of the letter")).reason == "of the letter"
+
+
+def test_nothing_is_given_in_the_clear(house: House) -> None:
+    one, mix = house.open["device 0"], Mix((0,), ((1.0,),))
+    for command in (
+        Reveal("device 0", 1, 0, "coded", mix),
+        Reveal("device 0", 1, 0, "local", None),
+        Repair("device 0", 1, 1, "device 1", mix),
+    ):
+        with pytest.raises(BadMessage, match="asked for in the clear, needed masks"):
+            one.revealed(command, None)
 
 
 @given(squared=st.floats(1e-12, 1e12))
