@@ -134,6 +134,12 @@ def test_every_arm_is_tuned_over_as_many_rates_and_settings_hold():
             assert config.rounds * config.gate_every == 64 * LOOK
 
 
+def test_devices_of_rivals_rest_at_a_look_as_theirs_do():
+    for arm in ARMS:
+        config = arm.config(64 * LOOK, 0.1, 0, MODEL_BYTES)
+        assert (config.most_steps > 0) == arm.ours
+
+
 def test_a_trial_reports_other_seeds_than_it_was_tuned_on():
     found = Trial(SKEW, named("ours, drift 0.25")[0], Length(4 * LOOK, 2, 2)).run()
     assert [each.seed for each in found] == [0, 1]
