@@ -65,7 +65,7 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
     settings |= {"connect-s": 2.0, "bind": listener, "advertise": relay.address}
     try:
         run = federation.submit(settings)
-        status = federation.wait(run, 2 * WAIT_S)  # seven letters, a process each
+        status = federation.wait(run, WAIT_S)  # every letter starts a process
         assert status == "finished:completed", text(federation, run)[-2000:]
     finally:
         relay.close()
