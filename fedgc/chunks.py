@@ -199,14 +199,10 @@ class ChunkWork:
 
     def heard(self, event: Progress | Report) -> list[Command]:
         """One more copy: others may leave that chunk, and its finisher may be steered."""
-        if isinstance(event, Report):
-            return self.roll.refuse(event, "a report of local work, this is coded")
-        why_not = self._why_not(event)
-        if why_not:
-            return self.roll.refuse(event, why_not)
-        worker, chunk = self.roll.worker[event.device], self._chunk[event.chunk]
-        if self._ledger.done_wc[worker, chunk]:
-            return []  # a finished chunk is told again when asked for, and that may have crossed the report
+        found = self._found(event)
+        if isinstance(found, list):
+            return found
+        worker, chunk, event = found
         verdict = self.copies.hear(event.chunk, worker, _copy(event))
         if not verdict.agrees:
             return [*self._leave_out(event, verdict), *self.stirred()]
@@ -344,14 +340,10 @@ class ChunkWork:
 
     def heard_late(self, event: Progress | Report) -> list[Command]:
         """What is fixed stays fixed, but a repair may have waited for this copy."""
-        if isinstance(event, Report):
-            return self.roll.refuse(event, "a report of local work, this is coded")
-        why_not = self._why_not(event)
-        if why_not:
-            return self.roll.refuse(event, why_not)
-        worker, chunk = self.roll.worker[event.device], self._chunk[event.chunk]
-        if self._ledger.done_wc[worker, chunk]:
-            return []
+        found = self._found(event)
+        if isinstance(found, list):
+            return found
+        worker, chunk, event = found
         verdict = self.copies.judge(event.chunk, _copy(event))
         if not verdict.agrees:
             refused = self._leave_out(event, verdict)
@@ -468,6 +460,18 @@ class ChunkWork:
         return short, math.hypot(self.solution.error or 0.0, self.sum.missing_error())
 
     # ---- small print
+
+    def _found(self, event: Progress | Report) -> tuple[int, int, Progress] | list[Command]:
+        """Return the device and the chunk of a new copy, and what was said of it; or else the answer."""
+        if isinstance(event, Report):
+            return self.roll.refuse(event, "a report of local work, this is coded")
+        why_not = self._why_not(event)
+        if why_not:
+            return self.roll.refuse(event, why_not)
+        worker, chunk = self.roll.worker[event.device], self._chunk[event.chunk]
+        if self._ledger.done_wc[worker, chunk]:
+            return []  # a finished chunk is told again when asked for, and that may have crossed the report
+        return worker, chunk, event
 
     def _why_not(self, event: Progress) -> str:
         """Return why this copy does not count, or nothing."""

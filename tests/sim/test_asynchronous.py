@@ -20,24 +20,14 @@ from fedgc.task import Task
 from fedgc.train import CommonModel
 from fedgc.train.chance import key
 from fedgc.train.data import batch_rows
+from tests.six_chunks import SIZES, TASK, load
 
-SIZES = {f"c{at}": 8 + 4 * at for at in range(3)}
 BATCH, STEPS, RATE = 4, 3, 0.3
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     torch.set_num_threads(1)
-
-
-def load(name):
-    generator = torch.Generator().manual_seed(int(name[1:]))
-    inputs = torch.randn(SIZES[name], 5, generator=generator)
-    return inputs, (inputs[:, 0] > 0).long()
-
-
-def loss(module, batch):
-    return nn.functional.cross_entropy(module(batch[0]), batch[1])
 
 
 def accuracy(module):
@@ -47,10 +37,7 @@ def accuracy(module):
 
 def task(devices: int) -> Task:
     """One chunk for each device."""
-    chunks = dict(list(SIZES.items())[:devices])
-    return Task(
-        model=partial(nn.Linear, 5, 2), chunks=chunks, load=load, loss=loss, evaluate=accuracy, may_move=True
-    )
+    return replace(TASK, chunks=dict(list(SIZES.items())[:devices]), evaluate=accuracy)
 
 
 def config(**changes) -> RunConfig:

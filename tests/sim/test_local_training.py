@@ -1,7 +1,6 @@
 """Local work under simulated time, against plain loops: what is averaged, what a step is, what is lost."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -17,8 +16,8 @@ from fedgc.task import Task
 from fedgc.train import CommonModel
 from fedgc.train.chance import key
 from fedgc.train.data import batch_rows
+from tests.six_chunks import SIZES, TASK, load
 
-SIZES = {f"c{at}": 8 + 4 * at for at in range(6)}
 SHARES = {"device 0": ("c0", "c1"), "device 1": ("c2", "c3"), "device 2": ("c4", "c5")}
 BATCH = 4
 
@@ -26,26 +25,6 @@ BATCH = 4
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     torch.set_num_threads(1)
-
-
-def load(name):
-    generator = torch.Generator().manual_seed(int(name[1:]))
-    inputs = torch.randn(SIZES[name], 5, generator=generator)
-    return inputs, (inputs[:, 0] > 0).long()
-
-
-def loss(module, batch):
-    return nn.functional.cross_entropy(module(batch[0]), batch[1])
-
-
-def accuracy(module):
-    inputs, labels = (torch.cat(parts) for parts in zip(*map(load, SIZES), strict=True))
-    return {"accuracy": float((module(inputs).argmax(1) == labels).float().mean())}
-
-
-TASK = Task(
-    model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss, evaluate=accuracy, may_move=True
-)
 
 
 def config(**changes) -> RunConfig:

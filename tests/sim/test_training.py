@@ -1,11 +1,8 @@
 """Training under simulated time: the sum is the sum, whoever straggles, and the clock is the simulation's."""
 
-from functools import partial
-
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
@@ -14,31 +11,12 @@ from fedgc.replay import MODELS, working
 from fedgc.sim.training import Job, train
 from fedgc.task import Task
 from fedgc.train import CommonModel, Engine
-
-SIZES = {f"c{at}": 8 + 4 * at for at in range(6)}
+from tests.six_chunks import SIZES, TASK, load
 
 
 @pytest.fixture(autouse=True, scope="module")
 def one_thread():
     torch.set_num_threads(1)
-
-
-def load(name):
-    generator = torch.Generator().manual_seed(int(name[1:]))
-    inputs = torch.randn(SIZES[name], 5, generator=generator)
-    return inputs, (inputs[:, 0] > 0).long()
-
-
-def loss(module, batch):
-    return nn.functional.cross_entropy(module(batch[0]), batch[1])
-
-
-def accuracy(module):
-    inputs, labels = (torch.cat(parts) for parts in zip(*map(load, SIZES), strict=True))
-    return {"accuracy": float((module(inputs).argmax(1) == labels).float().mean())}
-
-
-TASK = Task(model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss, evaluate=accuracy)
 
 
 def config(**changes) -> RunConfig:

@@ -1,7 +1,6 @@
 """A stack of models against an engine for each device: the same steps, whoever is stopped when."""
 
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
@@ -12,9 +11,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.replay import working
 from fedgc.sim.training import Job, train
-from fedgc.task import Task
-
-SIZES = {f"c{at}": 8 + 4 * at for at in range(6)}
+from tests.six_chunks import TASK
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -22,21 +19,8 @@ def one_thread():
     torch.set_num_threads(1)
 
 
-def load(name):
-    generator = torch.Generator().manual_seed(int(name[1:]))
-    inputs = torch.randn(SIZES[name], 5, generator=generator)
-    return inputs, (inputs[:, 0] > 0).long()
-
-
-def loss(module, batch):
-    return nn.functional.cross_entropy(module(batch[0]), batch[1])
-
-
 def adam(parameters, rate):
     return torch.optim.Adam(parameters, lr=rate)
-
-
-TASK = Task(model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss, may_move=True)
 
 
 def config(**changes) -> RunConfig:
