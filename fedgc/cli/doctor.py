@@ -9,15 +9,12 @@ import json
 import os
 import shutil
 import socket
-import ssl
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final, Literal
@@ -33,7 +30,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.flower.app import MANIFEST, Setting, app_in
 from fedgc.flower.local import NAME as LOCAL
-from fedgc.flower.superlink import Connection, connection
+from fedgc.flower.superlink import Connection, connection, told_time
 from fedgc.messages import WIRE_VERSION
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
@@ -101,12 +98,19 @@ def there(name: str) -> list[Finding]:
         with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
             asked = named(name, Path(folder))
             where = connection(LOCAL if name == UP else name, asked.environment)
-            findings = [certificates(where), reached(where)]
-            if all(each.grade != "wrong" for each in findings):
-                findings.append(both_versions(name, lambda: asked.ask("list")))
+            findings: list[Finding] = []
+            checks: tuple[Check, ...] = (
+                lambda: certificates(where),
+                lambda: reached(where),
+                lambda: both_versions(name, lambda: asked.ask("list")),
+            )
+            for check in checks:
+                findings.append(check())
+                if findings[-1].grade == "wrong":
+                    break
             return findings
     except Unusable as error:
-        return [Finding("SuperLink", "wrong", str(error), "name it in Flower's configuration")]
+        return [Finding("SuperLink", "wrong", str(error), "put it right in Flower's configuration")]
 
 
 # ---- this machine
@@ -251,8 +255,12 @@ def certificates(where: Connection) -> Finding:
         return Finding("certificates", "ok", "those of the system")
     try:
         found = x509.load_pem_x509_certificates(where.certificates.read_bytes())
-    except (OSError, ValueError) as error:
-        return Finding("certificates", "wrong", f"{where.certificates}: {error}", "get it from the server")
+    except OSError as error:
+        saw = f"{where.certificates}: {error.strerror}"
+        return Finding("certificates", "wrong", saw, "get it from the server")
+    except ValueError:
+        saw = f"{where.certificates}: no certificate in PEM"
+        return Finding("certificates", "wrong", saw, "get it from the server")
     left_s = min(each.not_valid_after_utc.timestamp() for each in found) - time.time()
     saw = f"{where.certificates}: {left_s / 86_400:.0f} days left"
     if left_s <= 0:
@@ -265,13 +273,11 @@ def certificates(where: Connection) -> Finding:
 def reached(where: Connection) -> Finding:
     """The SuperLink answers, over TLS where it should, and both clocks agree."""
     try:
-        date = _date(where)
-    except ssl.SSLError as error:
+        date = told_time(where)
+    except EdgeFailed as error:
         return Finding(
-            "SuperLink", "wrong", f"{where.address}: {error}", "see the certificates of both sides"
+            "SuperLink", "wrong", str(error), "start it, open the way to it, or mend its connection"
         )
-    except (OSError, HTTPException) as error:
-        return Finding("SuperLink", "wrong", f"{where.address}: {error}", "start it, or open the way to it")
     if date is None:
         return Finding("SuperLink", "warning", f"{where.address} answers, and tells no time", "")
     apart_s = abs(date - time.time())
@@ -279,22 +285,6 @@ def reached(where: Connection) -> Finding:
     if apart_s > CLOCK_S:
         return Finding("SuperLink", "wrong", saw, "set the clock of one of the two")
     return Finding("SuperLink", "ok", saw)
-
-
-def _date(where: Connection) -> float | None:
-    """Return the time that the SuperLink's web server tells."""
-    if where.insecure:
-        asked = HTTPConnection(where.address, timeout=WAIT_S)
-    else:
-        trusted = str(where.certificates) if where.certificates else None
-        context = ssl.create_default_context(cafile=trusted)
-        asked = HTTPSConnection(where.address, timeout=WAIT_S, context=context)
-    try:
-        asked.request("HEAD", "/")
-        told = asked.getresponse().getheader("Date")
-    finally:
-        asked.close()
-    return parsedate_to_datetime(told).timestamp() if told else None
 
 
 def both_versions(name: str, ask: Callable[[], object]) -> Finding:

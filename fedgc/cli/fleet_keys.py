@@ -1,16 +1,18 @@
 """`fedgc keys tls` and `device`: what a deployment's keys are, and who is let in.
 
-May import: flower.keyring, flower.register, errors.
+May import: flower.keyring, flower.register, flower.superlink, errors.
 """
 
 import json
+import os
 import sys
 import time
 from pathlib import Path
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower.keyring import Keyring
+from fedgc.flower.keyring import DeviceKey, Keyring
 from fedgc.flower.register import register, revoke
+from fedgc.flower.superlink import connection, told_time
 
 
 def certificates(folder: Path, names: tuple[str, ...], days: int, *, renew: bool, as_json: bool) -> None:
@@ -24,14 +26,20 @@ def device_key(folder: Path, name: str, superlink: str, action: str, *, as_json:
     """Make or show a device's key; `action` may be to register or to revoke it."""
     ring = Keyring(folder)
     key = ring.device(name) if action == "revoke" else ring.make_device(name)
-    if action == "register":
-        register(key, superlink)
-    if action == "revoke":
-        revoke(key, superlink)
+    if action:
+        _tell(superlink, key, action)
     about = {"name": name, "folder": str(key.folder), "key": key.print(), "node": key.node}
     stands = "not registered" if key.node is None else f"registered as {key.node}"
     line = f"device {name}: {about['key']}, {stands}, in {key.folder}"
     sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else line}\n")
+
+
+def _tell(superlink: str, key: DeviceKey, action: str) -> None:
+    try:
+        (register if action == "register" else revoke)(key, superlink)
+    except EdgeFailed:
+        told_time(connection(superlink, os.environ))  # what Flower calls a network that is down
+        raise
 
 
 def _make_or_renew(ring: Keyring, names: tuple[str, ...], days: int, *, renew: bool) -> None:

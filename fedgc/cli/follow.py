@@ -25,6 +25,7 @@ from fedgc.store.views import Round, Run
 
 POLL_S: Final = 0.2
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
+FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # as Flower's log tells one
 UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still join them
 
 
@@ -191,5 +192,6 @@ def why_incomplete(seen: Seen, log: str) -> str | None:
         return None
     if seen.run is not None and seen.run.reason:
         return seen.run.reason
-    words = [line for line in log.splitlines() if line.strip()]
-    return words[-1].strip() if words else "its log is empty"
+    faults = FAULT.findall(COLOURS.sub("", log))
+    words = faults or [line.strip() for line in log.splitlines() if line.strip()]
+    return words[-1] if words else "its log is empty"

@@ -2,7 +2,7 @@
 
 What is run is the app in the present folder, where there is one, else fedgc's own with the task named.
 
-May import: flower.local, flower.superlink, flower.app, store, cli.
+May import: flower.local, flower.superlink, flower.app, store, task.find, cli.
 """
 
 import os
@@ -26,9 +26,10 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import local
 from fedgc.flower.app import MANIFEST, App, Setting, app_in
-from fedgc.flower.superlink import Superlink, connection
+from fedgc.flower.superlink import Superlink, connection, told_time
 from fedgc.store.database import Store
 from fedgc.store.views import Run
+from fedgc.task.find import check_name
 
 DEVICES: Final = 4  # that are started where nothing else is said
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
@@ -75,7 +76,7 @@ def run(wanted: Wanted) -> None:
         began = time.monotonic()
         with _where(wanted) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
             written = _written(app, Path(folder) / "app", config)
-            log = Log(superlink.log(flower_run := superlink.submit(written)))
+            log = Log(superlink.log(flower_run := _submitted(superlink, written, wanted)))
             unknown = _say(console, log) if wanted.elsewhere else _nothing
             with show_on(console, config.rounds) as show:
                 stopped = _followed(follower, show, superlink, flower_run, unknown)
@@ -182,6 +183,15 @@ def named(name: str, folder: Path) -> Superlink:
     return Superlink(local.NAME, folder, {"FLWR_HOME": there.home})
 
 
+def _submitted(superlink: Superlink, app: Path, wanted: Wanted) -> int:
+    try:
+        return superlink.submit(app)
+    except EdgeFailed:
+        if wanted.elsewhere:  # a certificate that is refused, Flower calls a network that is down
+            told_time(connection(superlink.name, superlink.environment))
+        raise
+
+
 def _written(app: App | None, folder: Path, config: RunConfig) -> Path:
     return app.write(folder, config.table()) if app else local.write_app(folder, config.table())
 
@@ -200,6 +210,8 @@ def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
         settings = store.run(wanted.resume).settings
         had = {key: value for key, value in settings.items() if key in known} | {"resume": wanted.resume}
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
+    if "task" in wanted.settings:
+        check_name(config.task)  # before anything is started
     if wanted.here and config.min_devices > wanted.here:
         raise Unusable(f"--devices: saw {wanted.here}, needed min-devices, {config.min_devices}")
     return config

@@ -2,6 +2,8 @@
 
 Flower keeps the connections that a user has (address, certificate) in `config.toml` of its home, and its
 program `flwr` reads them: so who has logged in there needs nothing more here, and nothing of it is copied.
+What Flower does not say (of a certificate that is refused it says that the network is down) is asked of the
+SuperLink itself, by `told_time`.
 
 May import: the standard library, fedgc.errors. It talks to Flower through its programs.
 """
@@ -9,6 +11,7 @@ May import: the standard library, fedgc.errors. It talks to Flower through its p
 import json
 import os
 import re
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -16,6 +19,8 @@ import time
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
 from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Final
@@ -25,7 +30,10 @@ from fedgc.errors import EdgeFailed, Unusable, nearest
 SUBMIT_S: Final = 60.0  # a run that has not started by then never will
 POLL_S: Final = 0.05
 CONFIG: Final = "config.toml"
+ANSWER_S: Final = 10.0
 LAST_WORDS: Final = 5  # lines of a log that an error quotes
+COLUMNS: Final = 1000  # of the terminal that Flower's program may think it has: it breaks paths at its edge
+_BOX: Final = re.compile(r"╭─+ Error ─+╮\n(.*?)╰", re.DOTALL)  # how it frames what went wrong
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +70,14 @@ def connection(name: str, environment: Mapping[str, str]) -> Connection:
         raise Unusable(f"SuperLink {name!r} in {path}: saw address {address!r}, needed host:port")
     certificates = found.get("root-certificates")
     insecure = found.get("insecure") is True
+    if certificates is not None and not (isinstance(certificates, str) and Path(certificates).is_absolute()):
+        raise Unusable(
+            f"SuperLink {name!r} in {path}: saw root-certificates {certificates!r}, needed an absolute path"
+        )
+    if insecure and certificates is not None:
+        raise Unusable(
+            f"SuperLink {name!r} in {path}: saw root-certificates and insecure = true, needed one of them"
+        )
     return Connection(name, address, insecure, Path(certificates) if certificates else None)
 
 
@@ -75,10 +91,48 @@ def _connections(path: Path) -> dict[str, Any]:
     return {name: each for name, each in table.get("superlink", {}).items() if isinstance(each, dict)}
 
 
+def told_time(where: Connection) -> float | None:
+    """Return the time that a SuperLink's web server tells, or raise why it does not answer."""
+    if where.insecure:
+        asked = HTTPConnection(where.address, timeout=ANSWER_S)
+    else:
+        asked = HTTPSConnection(where.address, timeout=ANSWER_S, context=_trusting(where.certificates))
+    try:
+        asked.request("HEAD", "/")
+        told = asked.getresponse().getheader("Date")
+    except ssl.SSLError as error:
+        raise EdgeFailed(f"{where.address}: {_mistrust(where, error)}") from error
+    except ConnectionResetError as error:  # http's RemoteDisconnected is one
+        over = "; one with TLS does so where the connection says insecure = true" if where.insecure else ""
+        raise EdgeFailed(f"{where.address}: saw a line closed without an answer{over}") from error
+    except (OSError, HTTPException) as error:
+        raise EdgeFailed(f"{where.address} does not answer: {error}") from error
+    finally:
+        asked.close()
+    return parsedate_to_datetime(told).timestamp() if told else None
+
+
+def _trusting(certificates: Path | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(certificates) if certificates else None)
+    except OSError as error:  # an SSLError is one
+        raise EdgeFailed(f"root-certificates {certificates}: cannot be read ({error})") from error
+
+
+def _mistrust(where: Connection, error: ssl.SSLError) -> str:
+    if not isinstance(error, ssl.SSLCertVerificationError):
+        return f"saw no TLS as it should be ({error.reason or error}), needed a SuperLink with TLS"
+    trusted = f"root-certificates {where.certificates}" if where.certificates else "those of the system"
+    return f"its certificate is refused by {trusted}: {error.verify_message}"
+
+
 def tail(log: Path, lines: int = LAST_WORDS) -> str:
-    """Return the last lines of a log as one."""
-    every = log.read_text(errors="replace").splitlines()
-    return " | ".join(line.strip() for line in every[-lines:] if line.strip())
+    """Return what went wrong as a log says it, in one line: what Flower framed, else its last lines."""
+    text = log.read_text(errors="replace")
+    framed = _BOX.findall(text)
+    if framed:
+        return " ".join(framed[-1].replace("│", " ").split())
+    return " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
 
 
 class Superlink:
@@ -176,7 +230,7 @@ class Superlink:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
-            env=self.environment,
+            env={**self.environment, "COLUMNS": str(COLUMNS)},
             cwd=self.folder,
             start_new_session=True,
         )

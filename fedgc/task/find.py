@@ -31,18 +31,24 @@ def named(name: str, config: RunConfig) -> Task:
     fedgc.errors.BadSetting: setting task: saw 'digit', needed digits, breast-cancer or module:attribute; \
 did you mean digits?
     """
+    check_name(name)
     if name in SHIPPED:
         return SHIPPED[name](config)
-    module, colon, attribute = name.partition(":")
-    if not (module and colon and attribute):
-        needed = f"{', '.join(SHIPPED)} or module:attribute"
-        raise BadSetting(f"setting task: saw {name!r}, needed {needed}{nearest(name, SHIPPED)}")
+    module, _, attribute = name.partition(":")
     found = _attribute(_module(module, name), attribute, name)
     made = found(config) if callable(found) and not isinstance(found, Task) else found
     if not isinstance(made, Task):
         what = f"a {type(made).__name__}"
         raise BadTask(f"task {name}: saw {what}, needed a Task or a function of RunConfig that returns one")
     return made
+
+
+def check_name(name: str) -> None:
+    """Raise BadSetting where no task can have this name; nothing of a user's is imported for it."""
+    module, _, attribute = name.partition(":")
+    if name not in SHIPPED and not (module and attribute):
+        needed = f"{', '.join(SHIPPED)} or module:attribute"
+        raise BadSetting(f"setting task: saw {name!r}, needed {needed}{nearest(name, SHIPPED)}")
 
 
 def _module(module: str, name: str) -> ModuleType:

@@ -155,7 +155,7 @@ def test_a_superlink_that_answers_tells_its_clock(answering, apart_s: float, gra
 def test_a_superlink_that_speaks_no_tls_where_it_should_is_wrong(answering):
     found = doctor.reached(Connection("x", answering[0], insecure=False, certificates=None))
     assert found.grade == "wrong"
-    assert "certificates" in found.do
+    assert "saw no TLS as it should be" in found.saw
 
 
 def test_a_superlink_that_is_not_there_or_not_known_is_wrong(apart: Path):
@@ -171,6 +171,17 @@ def test_a_superlink_that_is_not_there_or_not_known_is_wrong(apart: Path):
     assert "did you mean gone" in findings["SuperLink"]["saw"]
     findings, _ = ask("--superlink", "up")
     assert "fedgc up" in findings["SuperLink"]["saw"]
+
+
+def test_nobody_is_asked_with_certificates_that_are_wrong(apart: Path):
+    (apart / "flwr").mkdir()
+    (apart / "flwr" / "config.toml").write_text(
+        f'[superlink.tls]\naddress = "127.0.0.1:1"\nroot-certificates = "{apart / "none.pem"}"\n'
+    )
+    findings, error = ask("--superlink", "tls")
+    assert findings["certificates"]["saw"] == f"{apart / 'none.pem'}: No such file or directory"
+    assert "SuperLink" not in findings
+    assert "certificates" in str(error)
 
 
 def test_versions_are_judged_by_whether_the_superlink_answers():

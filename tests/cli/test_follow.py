@@ -148,6 +148,14 @@ def test_why_a_run_did_not_complete_is_its_own_word_else_its_logs_last(store: St
     store.write(Begun(100.0, "r", RunConfig().table()))
     assert why_incomplete(Follower(store, "r").look(), "a\nb\n\n") == "b"
     assert why_incomplete(Follower(store, "r").look(), " \n") == "its log is empty"
+    flowers = (
+        "\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process\n"
+        "\x1b[91mERROR \x1b[0m:     BadTask: task no.such:thing: importing no.such raised an error\n"
+        "\x1b[91mERROR \x1b[0m:     Exit Code: 201\n\nAn unhandled exception occurred in the ServerApp.\n\n"
+        "For more information, visit: <https://flower.ai/docs>\n"
+    )
+    found = why_incomplete(Follower(store, "r").look(), flowers)
+    assert found == "BadTask: task no.such:thing: importing no.such raised an error"
     store.write(Ended(101.0, "r", "failed", "no device came"))
     assert why_incomplete(Follower(store, "r").look(), "b") == "no device came"
     store.write(Ended(101.0, "r", "completed", ""))

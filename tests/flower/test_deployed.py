@@ -1,14 +1,10 @@
 """What a deployed server or device says before it starts, what it starts, and what its health check hears."""
 
-import http.server
 import os
-import ssl
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -20,6 +16,7 @@ from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import deployed, pulse
 from fedgc.flower.deployed import DevicePlace, ServerPlace, device_health, remember
 from fedgc.flower.keyring import Keyring
+from tests.flower.web_server import server
 
 DAY_S = 86_400.0
 EVERYWHERE = "0.0.0.0"  # noqa: S104  a word here, bound by nobody
@@ -31,39 +28,6 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
     made.begin(("localhost",), time.time(), 30)
     made.make_device("ward-3")
     return made
-
-
-@contextmanager
-def server(ring: Keyring, part: str = "proxy", ahead_s: float = 0.0, status: int = 200) -> Iterator[str]:
-    """Something with the deployment's certificate that answers /health."""
-
-    class Answer(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            self.send_response(status)
-            self.end_headers()
-
-        def date_time_string(self, timestamp: float | None = None) -> str:
-            return super().date_time_string(time.time() + ahead_s)
-
-        def log_message(self, *_: object) -> None:
-            pass
-
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    context.load_cert_chain(ring.folder / part / "server.pem", ring.folder / part / "server.key")
-
-    class Quiet(http.server.HTTPServer):
-        def handle_error(self, *_: object) -> None:
-            pass
-
-    with Quiet(("127.0.0.1", 0), Answer) as listening:
-        listening.socket = context.wrap_socket(listening.socket, server_side=True)
-        thread = threading.Thread(target=listening.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"localhost:{listening.server_port}"
-        finally:
-            listening.shutdown()
-            thread.join()
 
 
 @pytest.fixture

@@ -2,13 +2,16 @@
 
 import stat
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import superlink
-from fedgc.flower.superlink import Superlink, connection
+from fedgc.flower.keyring import Keyring
+from fedgc.flower.superlink import Connection, Superlink, connection, told_time
+from tests.flower.web_server import server
 
 CONFIG = """
 [superlink]
@@ -24,6 +27,19 @@ insecure = true
 
 [superlink.local]
 address = ":local-superlink:"
+
+[superlink.number]
+address = "127.0.0.1:1"
+root-certificates = 7
+
+[superlink.relative]
+address = "127.0.0.1:1"
+root-certificates = "keys/ca.pem"
+
+[superlink.both]
+address = "127.0.0.1:1"
+insecure = true
+root-certificates = "/etc/ca.crt"
 """
 
 
@@ -48,7 +64,10 @@ def test_a_connection_is_what_flower_was_told(home: dict[str, str]):
     [
         ("hospitl", "did you mean hospital"),
         ("local", "needed host:port"),
-        ("default", "saw hospital, play, local in"),
+        ("default", "saw hospital, play, local, number, relative, both in"),
+        ("number", "saw root-certificates 7, needed an absolute path"),
+        ("relative", "saw root-certificates 'keys/ca.pem', needed an absolute path"),
+        ("both", "saw root-certificates and insecure = true, needed one of them"),
     ],
 )
 def test_a_name_that_leads_nowhere_is_refused(home: dict[str, str], name: str, sentence: str):
@@ -62,6 +81,43 @@ def test_no_configuration_is_no_name_and_a_broken_one_is_said_to_be_so(tmp_path:
     (tmp_path / "config.toml").write_text("[superlink")
     with pytest.raises(Unusable, match="cannot be read"):
         connection("hospital", {"FLWR_HOME": str(tmp_path)})
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
+    made = Keyring(tmp_path_factory.mktemp("keys"))
+    made.begin(("localhost",), time.time(), 30)
+    return made
+
+
+def test_a_superlink_with_the_certificate_that_was_signed_tells_the_time(ring: Keyring):
+    with server(ring, part="server") as address:
+        where = Connection("x", address, insecure=False, certificates=ring.folder / "authority" / "ca.pem")
+        told = told_time(where)
+    assert told is not None
+    assert abs(told - time.time()) < 60.0
+
+
+def test_why_a_superlink_does_not_answer_is_said_in_a_line(ring: Keyring, tmp_path: Path):
+    def why(address: str, certificates: Path | None, *, insecure: bool = False) -> str:
+        with pytest.raises(EdgeFailed) as said:
+            told_time(Connection("x", address, insecure, certificates))
+        assert "\n" not in str(said.value)
+        return str(said.value)
+
+    ours, text = ring.folder / "authority" / "ca.pem", tmp_path / "text.pem"
+    text.write_text("no certificate")
+    other = Keyring(tmp_path / "other")
+    other.begin(("localhost",), time.time(), 30)
+    with server(other) as address:
+        assert f"its certificate is refused by root-certificates {ours}: unable to get" in why(address, ours)
+        assert "its certificate is refused by those of the system" in why(address, None)
+        assert why(address, tmp_path / "none.pem").startswith(
+            f"root-certificates {tmp_path / 'none.pem'}: ca"
+        )
+        assert why(address, text).startswith(f"root-certificates {text}: cannot be read")
+        assert "one with TLS does so where the connection says insecure" in why(address, None, insecure=True)
+    assert why(address, ours).startswith(f"{address} does not answer: ")
 
 
 @pytest.fixture
@@ -100,6 +156,18 @@ def test_a_run_that_starts_is_followed_to_its_end(says, tmp_path: Path):
 def test_a_run_that_does_not_start_is_said_with_its_last_words(says, tmp_path: Path):
     with pytest.raises(EdgeFailed, match=r"did not start a run; it said: no such federation"):
         says("print('no such federation')").submit(tmp_path)
+
+
+def test_what_flower_frames_is_said_in_a_line_and_a_long_path_whole(says, tmp_path: Path):
+    """Its program draws a box around an error, and breaks lines at the edge of its terminal."""
+    path = "/" + "/".join(["folder"] * 40)
+    framed = (
+        "from rich.console import Console\nfrom rich.panel import Panel\n"
+        f"print('Using SuperLink: play')\nConsole().print(Panel('cannot read {path}', title='Error', "
+        "title_align='left'))"
+    )
+    with pytest.raises(EdgeFailed, match=rf"it said: cannot read {path}$"):
+        says(framed).submit(tmp_path)
 
 
 def test_a_run_that_does_not_end_is_not_waited_for(says, tmp_path: Path):

@@ -1,0 +1,162 @@
+"""A SuperLink with TLS and known devices alone, as a hospital has it: keys, doctor, a run, and a certificate
+that is not the right one. Every command is typed as a person types it, and sees no store but its own."""
+
+import json
+import os
+import re
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from fedgc.errors import EdgeFailed
+from fedgc.flower import tether
+from fedgc.flower.superlink import Connection, told_time
+from tests.contract.conftest import WAIT_S, eventually
+
+pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
+DEVICES = ("ward-1", "ward-2")
+PROGRAMS = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    with closing(socket.create_server(("127.0.0.1", 0))) as free:
+        return int(free.getsockname()[1])
+
+
+@dataclass(frozen=True)
+class Hospital:
+    """Its folder and its SuperLink's port, and what a person types beside it."""
+
+    folder: Path
+    port: int
+
+    @property
+    def environment(self) -> dict[str, str]:
+        apart = {"FLWR_HOME": str(self.folder / "flwr"), "XDG_STATE_HOME": str(self.folder / "state")}
+        quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+        return {**os.environ, **apart, **quiet, "FEDGC_DB": str(self.folder / "mine.db")}
+
+    def types(self, *words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "fedgc.cli", *words],
+            cwd=self.folder,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=WAIT_S,
+        )
+
+    def knows(self, **certificates: Path) -> None:
+        """Write Flower's configuration: connections to one SuperLink with these root certificates."""
+        named = (
+            f'[superlink.{name}]\naddress = "127.0.0.1:{self.port}"\nroot-certificates = "{path}"\n'
+            for name, path in certificates.items()
+        )
+        (self.folder / "flwr").mkdir(exist_ok=True)
+        (self.folder / "flwr" / "config.toml").write_text("\n".join(named))
+
+    def starts(self, name: str, *words: str) -> "subprocess.Popen[bytes]":
+        """Start a program of Flower's with a home and a store of its own."""
+        own = {"FLWR_HOME": str(self.folder / name), "FEDGC_DB": str(self.folder / "theirs.db")}
+        with (self.folder / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [sys.executable, tether.__file__, str(PROGRAMS / words[0]), *words[1:]],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env={
+                    **self.environment,
+                    **own,
+                    "PATH": os.pathsep.join([str(PROGRAMS), os.environ["PATH"]]),
+                },
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    def answers(self) -> bool:
+        ours = self.folder / "keys" / "authority" / "ca.pem"
+        try:
+            return told_time(Connection("hospital", f"127.0.0.1:{self.port}", False, ours)) is not None
+        except EdgeFailed:
+            return False
+
+
+def ended(leash: "subprocess.Popen[bytes]") -> None:
+    assert leash.stdin is not None
+    leash.stdin.close()
+    leash.wait(60.0)
+
+
+@pytest.fixture(scope="module")
+def hospital(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospital]:
+    made = Hospital(tmp_path_factory.mktemp("hospital"), free_port())
+    assert made.types("keys", "tls", "127.0.0.1", "--folder", "keys").returncode == 0
+    keys = made.folder / "keys"
+    made.knows(hospital=keys / "authority" / "ca.pem")
+    with ExitStack() as stack:
+        superlink = made.starts(
+            "superlink",
+            "flower-superlink",
+            *("--ssl-ca-certfile", str(keys / "server" / "ca.pem")),
+            *("--ssl-certfile", str(keys / "server" / "server.pem")),
+            *("--ssl-keyfile", str(keys / "server" / "server.key")),
+            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *("--host", "127.0.0.1", "--port", str(made.port)),
+        )
+        stack.callback(ended, superlink)
+        eventually(made.answers)
+        for name in DEVICES:
+            said = made.types("keys", "device", name, "--register", "--superlink", "hospital")
+            assert said.returncode == 0, said.stderr
+            node = made.starts(
+                name,
+                "flower-supernode",
+                *("--superlink", f"127.0.0.1:{made.port}", "--port", str(free_port())),
+                *("--root-certificates", str(keys / "devices" / name / "ca.pem")),
+                *("--auth-supernode-private-key", str(keys / "devices" / name / "device.key")),
+                *("--node-config", f'name="{name}" identity="{made.folder / name}.key"'),
+            )
+            stack.callback(ended, node)
+        yield made
+
+
+def test_doctor_finds_nothing_wrong_and_a_run_goes_to_its_end(hospital: Hospital):
+    said = hospital.types("doctor", "--superlink", "hospital", "--json")
+    found = {each["what"]: each["grade"] for each in json.loads(said.stdout)["findings"]}
+    assert {found[what] for what in ("certificates", "SuperLink", "versions")} == {"ok"}, said.stdout
+    run = ["run", "--superlink", "hospital", "--set", "rounds=2", "--set", "chunks=4", "--set", "threads=1"]
+    said = hospital.types(*run)
+    assert said.returncode == 0, said.stdout + said.stderr
+    assert [number for number, _ in re.findall(r"round (\d) (synced) ", said.stdout)] == ["1", "2"]
+    assert all(f"device {name} " in said.stdout for name in DEVICES)
+    assert said.stderr == ""
+
+
+def test_a_certificate_that_is_not_the_right_one_is_said_in_one_line(hospital: Hospital):
+    assert hospital.types("keys", "tls", "127.0.0.1", "--folder", "other").returncode == 0
+    (hospital.folder / "text.pem").write_text("no certificate\n")
+    wrong = {
+        "another": (
+            hospital.folder / "other" / "authority" / "ca.pem",
+            "its certificate is refused by root-",
+        ),
+        "text": (hospital.folder / "text.pem", "cannot be read"),
+        "gone": (hospital.folder / "gone.pem", "cannot be read"),
+    }
+    hospital.knows(**{name: path for name, (path, _) in wrong.items()})
+    for name, (path, sentence) in wrong.items():
+        for words in (["run"], ["keys", "device", "ward-9", "--register"]):
+            said = hospital.types(*words, "--superlink", name)
+            assert said.returncode == 1, said.stdout + said.stderr
+            assert said.stderr.count("\n") == 1
+            assert said.stderr.startswith("fedgc: ")
+            assert sentence in said.stderr
+            assert f"root-certificates {path}" in said.stderr
+        said = hospital.types("doctor", "--superlink", name)
+        assert (said.returncode, said.stderr.count("\n")) == (1, 1)
