@@ -12,8 +12,8 @@ from rich.table import Table
 from fedgc.bench.frontier import frontier
 from fedgc.bench.report import Figure, Report
 from fedgc.bench.trial import Measured
+from fedgc.cli.pictures import keep
 from fedgc.cli.view import terminal
-from fedgc.errors import Unusable
 
 
 def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
@@ -31,15 +31,9 @@ def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
     terminal().print(table)
 
 
-def drawable(path: Path | None) -> None:
-    """Refuse a path at which no picture can be, before anything is measured."""
-    if path is not None and not path.parent.is_dir():
-        raise Unusable(f"{path}: saw no folder {path.parent}, needed one that is there")
-
-
 def draw(measured: Sequence[Measured], path: Path) -> None:
     """Write the frontiers as a picture."""
-    path.write_bytes(frontier(measured))
+    keep(path, frontier(measured))
 
 
 def _words(figure: Figure) -> str:

@@ -479,7 +479,8 @@ def bench_gate(
     """
     from fedgc.bench.gate import FULL, QUICK, USUAL, told
     from fedgc.bench.gate import bench_gate as measure
-    from fedgc.cli.bench import draw, drawable, show
+    from fedgc.cli.bench import draw, show
+    from fedgc.cli.pictures import drawable
 
     drawable(png)
     report, measured = measure(QUICK if quick else FULL if full else USUAL, data)

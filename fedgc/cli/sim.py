@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from fedgc.cli.pictures import drawable, keep
 from fedgc.cli.view import terminal
-from fedgc.errors import Unusable
 from fedgc.sim import Prediction, Request, page, png, simulate
 
 
@@ -28,20 +28,19 @@ class Wanted:
 
 def run_sim(request: Request, wanted: Wanted) -> None:
     """Simulate, show the prediction, and write the pictures that are asked for."""
-    for path in (wanted.html, wanted.png):
-        if path is not None and not path.parent.is_dir():
-            raise Unusable(f"{path}: saw no folder {path.parent}, needed one that is there")
+    drawable(wanted.html, wanted.png)
     watch = wanted.html is not None or wanted.png is not None
-    with Progress(console=Console(stderr=True), transient=True) as bar:
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("rounds", total=None)
         predictions = simulate(
             request, lambda done, total: bar.update(task, completed=done, total=total), watch=watch
         )
     if wanted.html is not None:
-        wanted.html.write_text(page(predictions))
+        keep(wanted.html, page(predictions).encode())
     if wanted.png is not None:
         first = next((each for each in predictions if each.spans), predictions[0])
-        wanted.png.write_bytes(png(first.spans, first.working_s))
+        keep(wanted.png, png(first.spans, first.working_s))
     if wanted.as_json:
         sys.stdout.write(json.dumps({"predictions": [_figures(each) for each in predictions]}) + "\n")
     else:

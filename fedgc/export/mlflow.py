@@ -17,6 +17,7 @@ from fedgc.store.views import Round, Run
 EXPERIMENT: Final = "fedgc"
 TAG: Final = "fedgc.run"
 BATCH: Final = 1000  # measures that a tracking server takes at once
+RETRIES: Final = "2"  # seven are usual, which is minutes where nobody answers
 _STATES: Final = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}
 
 
@@ -24,16 +25,18 @@ def log_run(run: Run, rounds: Iterable[Round], tracking: str) -> str:
     """Log a run to a tracking address (a path is an SQLite file), and return MLflow's id of it."""
     tracking = tracking if "://" in tracking else f"sqlite:///{Path(tracking).absolute()}"
     os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", RETRIES)
     try:
         from mlflow import MlflowClient
-        from mlflow.exceptions import MlflowException
     except ImportError as error:
         raise Unusable(
             f"export mlflow: saw no mlflow ({error}), needed it: pip install 'fedgc[mlflow]'"
         ) from error
     try:
         return _logged(MlflowClient(tracking_uri=tracking), run, rounds)
-    except (MlflowException, OSError) as error:
+    except Unusable:
+        raise
+    except Exception as error:  # its own, a database's, a disk's: whatever MLflow says
         raise EdgeFailed(f"mlflow at {tracking}: {str(error).splitlines()[0]}") from error
 
 

@@ -92,6 +92,10 @@ def test_help_lists_the_exit_codes_and_names_debug():
         (["run", "--attach", "r", "--resume", "r"], "--attach: saw other words with it"),
         (["run", "--attach", "r"], "saw nothing there, needed the store of an earlier run"),
         (["run", "--set", "min-devices=5"], "--devices: saw 4, needed min-devices, 5"),
+        (
+            ["run", "--task", "digit"],
+            "saw 'digit', needed digits, breast-cancer or module:attribute; did you",
+        ),
         (["run", "--superlink", "nowhere"], "SuperLink 'nowhere': saw none"),
         (["run", "--superlink", "up"], "saw no federation up, needed one"),
         (["down"], "saw no federation up, needed one"),
@@ -211,6 +215,7 @@ def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_pat
     [
         (("gate", "--png", "/no/such/x.png"), 2, "saw no folder /no/such, needed one that is there"),
         (("gate", "--data", "/no/such.npz"), 1, "needed an npz file with x_train, y_train, writer"),
+        (("gate", "--png", "."), 2, ".: saw a folder, needed the name of a file"),
         (("accuracy", "--quick", "--traces", "/no/such"), 1, "traces /no/such: saw no folder"),
     ],
 )
@@ -218,5 +223,23 @@ def test_a_bench_that_cannot_begin_says_so_in_one_line(words: tuple[str, ...], c
     said = fedgc("bench", *words)
     assert said.returncode == code
     assert said.stdout == ""
+    assert sentence in said.stderr
+    assert said.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "sentence"),
+    [
+        (("--html", "."), 2, ".: saw a folder, needed the name of a file"),
+        (("--png", "/no/such/x.png"), 2, "saw no folder /no/such, needed one that is there"),
+        (("--policy", "nope"), 2, "policy 'nope': unknown"),
+        (("--links", "/no/such"), 1, "trace /no/such: No such file or directory"),
+        (("--trace", "/no/such.csv"), 1, "trace /no/such.csv: No such file or directory"),
+    ],
+)
+def test_a_simulation_that_cannot_begin_says_so_in_one_line(words, code: int, sentence: str):
+    """Its bar is for a terminal: elsewhere not even an empty line is left of it."""
+    said = fedgc("sim", "--devices", "4", "--rounds", "1", *words)
+    assert (said.returncode, said.stdout) == (code, "")
     assert sentence in said.stderr
     assert said.stderr.count("\n") == 1

@@ -85,6 +85,15 @@ def test_mlflow_reads_back_settings_and_measures(told, tmp_path: Path):
     client._tracking_client.store.engine.dispose()
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_a_place_that_mlflow_cannot_use_is_said_in_a_line(told, tmp_path: Path):
+    pytest.importorskip("mlflow", reason="mlflow is not installed")
+    (tmp_path / "text").write_text("no database\n" * 100)
+    with pytest.raises(EdgeFailed, match="file is not a database") as said:
+        log_run(told.run(), told.rounds(), str(tmp_path / "text"))
+    assert "\n" not in str(said.value)
+
+
 @pytest.mark.parametrize("name", ["pyarrow", "tensorboard", "mlflow"])
 def test_what_is_not_installed_is_named_with_what_brings_it(told, tmp_path: Path, monkeypatch, name: str):
     for loaded in [each for each in sys.modules if each.split(".")[0] == name]:
