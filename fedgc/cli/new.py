@@ -5,6 +5,7 @@ May import: cli.template; errors.
 
 import keyword
 import re
+import shlex
 import sys
 from importlib.util import find_spec
 from pathlib import Path
@@ -27,7 +28,8 @@ def write_new(folder: Path) -> None:
     except OSError as error:
         raise EdgeFailed(f"{folder}: cannot be written: {error.strerror or error}") from error
     sys.stdout.write(
-        f"{folder} is written: `cd {folder} && make test` runs it, {package}/task.py is yours to change\n"
+        f"{folder} is written: `cd {shlex.quote(str(folder))} && make test` runs it, "
+        f"{package}/task.py is yours to change\n"
     )
 
 

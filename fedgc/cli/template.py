@@ -168,10 +168,10 @@ export FLWR_TELEMETRY_ENABLED := 0
 .PHONY: test run
 
 test:
-\t$(PYTHON) -m unittest discover --start-directory tests --top-level-directory . --verbose
+\t"$(PYTHON)" -m unittest discover --start-directory tests --top-level-directory . --verbose
 
 run:
-\t$(PYTHON) -m fedgc.cli run
+\t"$(PYTHON)" -m fedgc.cli run
 """
 
 _README: Final = """\

@@ -45,10 +45,18 @@ def would_make(app: Path) -> str:
 
 
 def test_its_makefile_takes_the_interpreter_that_wrote_it_which_git_does_not_see(app: Path):
-    assert would_make(app).startswith(f"{sys.executable} -m unittest")
+    assert would_make(app).startswith(f'"{sys.executable}" -m unittest')
     (app / ".python").unlink()
-    assert would_make(app).startswith("python3 -m unittest")
+    assert would_make(app).startswith('"python3" -m unittest')
     assert ".python" in (app / ".gitignore").read_text().split()
+
+
+def test_what_it_says_to_type_can_be_typed_whatever_the_folder_is_called(tmp_path: Path, capsys):
+    folder = tmp_path / "two words, it's" / "ward"
+    write_new(folder)
+    typed = capsys.readouterr().out.split("`")[1].removesuffix(" && make test")
+    said = subprocess.run(["sh", "-c", f"{typed} && pwd"], capture_output=True, text=True, timeout=60)
+    assert said.stdout.strip() == str(folder)
 
 
 def test_an_empty_folder_will_do_and_a_full_one_is_left_alone(tmp_path: Path):

@@ -1,9 +1,11 @@
+from typing import ClassVar
+
 import pytest
 import torch
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.train.devices import autocast, choose
+from fedgc.train.devices import autocast, choose, onto
 
 
 def test_auto_is_the_best_there_is(monkeypatch):
@@ -36,3 +38,32 @@ def test_autocast_follows_the_settings_and_not_the_caller():
         with torch.autocast("cpu"), autocast(torch.device("cpu"), RunConfig(precision=precision)):
             product[precision] = torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype
     assert product == {"float32": torch.float32, "bf16": torch.bfloat16}
+
+
+def test_a_copy_to_cuda_comes_from_pinned_memory_and_waits_for_nothing():
+    """Asked of tensors that pretend: pinned first, and the copy of what is pinned does not block."""
+
+    class Pretended:
+        device = torch.device("cpu")
+        told: ClassVar[list] = []
+
+        def pin_memory(self):
+            self.told.append("pinned")
+            return self
+
+        def to(self, device, **how):
+            self.told.append((device.type, how))
+            return self
+
+    onto(Pretended(), torch.device("cuda"))
+    onto(Pretended(), torch.device("cpu"))
+    assert Pretended.told == ["pinned", ("cuda", {"non_blocking": True}), ("cpu", {})]
+
+
+@pytest.mark.gpu
+def test_copies_to_cuda_are_whole_though_nobody_waits_for_them():
+    """The source of each is dropped at once and its memory used again: a copy that came too late shows it."""
+    sources = [torch.full((1 << 20,), float(number)) for number in range(32)]
+    copies = [onto(source * 2, torch.device("cuda")) for source in sources]
+    assert all(copy.is_cuda for copy in copies)
+    assert all(torch.equal(copy.cpu(), source * 2) for copy, source in zip(copies, sources, strict=True))

@@ -541,10 +541,11 @@ def test_a_pace_that_is_none_is_refused(bench, small, pace_s):
         bench.engine(small, pace_s=pace_s)
 
 
-def test_bf16_trains_close_to_float32(bench, small):
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_bf16_trains_close_to_float32(bench, small, device):
     found = []
     for precision in ("float32", "bf16"):
-        engine = bench.engine(small, RunConfig(batch_size=10, precision=precision))
+        engine = bench.engine(small, RunConfig(batch_size=10, precision=precision, device=device))
         engine.handle(bench.work([4]))
         bench.drain(engine)
         found.append(updates(engine, [4])[4])
