@@ -212,6 +212,7 @@ def test_the_slow_and_the_killed_device_are_seen(done):
     ink = {name: painted(done, selector, "f-counted").sum() for name, selector in rows.items()}
     assert ink["slow-device"] < 0.7 * min(ink["device-1"], ink["device-2"])
     assert painted(done, rows["killed-device"], "f-fault").sum() > 20
+    assert done.inner_text("#fleet-count").endswith(" to its end")  # nobody is here once a run is over
     assert "lost" in done.inner_text("#faults")
 
 
@@ -242,6 +243,9 @@ def test_light_and_dark_and_narrow_are_for_people_to_look_at(done):
     assert light["dark"] < 60 < 200 < light["light"]
     done.set_viewport_size({"width": 400, "height": 800})
     until(done, "document.documentElement.scrollWidth <= 400")
+    until(done, "document.querySelector('#bars svg').getBoundingClientRect().width < 400")
+    edges = "[...document.querySelectorAll('#bars text')].map(each => each.getBoundingClientRect().right)"
+    assert max(done.evaluate(edges)) <= 400  # what each device did is read without scrolling
     done.screenshot(full_page=True, path=SHOTS / "demo-narrow.png")
 
 

@@ -21,7 +21,7 @@ export function bytes(count) {
 export function seconds(value) {
   if (value === null || value === undefined) return "–";
   if (value >= 5400) return `${digits(value / 3600)} h`;
-  if (value >= 100) return `${Math.floor(value / 60)} min ${Math.floor(value % 60)} s`;
+  if (value >= 100) return `${Math.floor(value / 60)} min` + (value % 60 < 1 ? "" : ` ${Math.floor(value % 60)} s`);
   return value >= 1 || value === 0 ? `${digits(value)} s` : `${digits(value * 1000)} ms`;
 }
 
@@ -194,9 +194,10 @@ export class Chart {
   }
 }
 
-/** The timeline of one round: what each device computed, what counted, what it sent. */
+/** The timeline of one round: what each device computed, what counted, what it sent; a narrow one has its words above. */
 export function timeline(shown, width) {
-  const row = shown.round.row, high = 17, name = 132, facts = 170, head = 18;
+  const row = shown.round.row, head = 18, narrow = width < 560, thick = 11;
+  const [high, name, facts, below] = narrow ? [32, 0, 16, 16] : [17, 132, 170, 3];
   const end = Math.max(row.working_s + row.collecting_s,
     ...shown.bars.map(({ row: own }) => Math.max(own.download_s + own.busy_s, row.working_s + own.upload_s))) || 1;
   const room = Math.max(80, width - name - facts), x = (at) => name + (at / end) * room;
@@ -209,7 +210,7 @@ export function timeline(shown, width) {
   shown.bars.forEach(({ name: called, device, row: own }, at) => {
     const y = head + at * high, said = called || device.slice(0, 12);
     const bar = (from, long, kind) => {
-      if (long > 0) parts.push(draw("rect", { class: `f-${kind}`, x: x(from), y: y + 3, width: Math.max(0.75, (long / end) * room), height: high - 6, rx: 1 }));
+      if (long > 0) parts.push(draw("rect", { class: `f-${kind}`, x: x(from), y: y + below, width: Math.max(0.75, (long / end) * room), height: thick, rx: 1 }));
     };
     parts.push(draw("text", { class: "label", x: 0, y: y + 12.5 }, said.length > 20 ? `${said.slice(0, 19)}…` : said));
     bar(0, own.download_s, "down");
@@ -218,11 +219,12 @@ export function timeline(shown, width) {
     bar(own.download_s + good, own.busy_s - good, "discarded");
     bar(Math.max(row.working_s, own.download_s + own.busy_s), own.upload_s, "up");
     if (own.failure) {
-      const cross = x(own.download_s + own.busy_s) + 8, middle = y + high / 2;
+      const cross = x(own.download_s + own.busy_s) + 8, middle = y + below + thick / 2;
       parts.push(draw("path", { class: "l-fault", d: `M${cross - 3.5} ${middle - 3.5}l7 7m0 -7l-7 7` }));
     }
     const words = `${own.counted} of ${own.finished} counted` + (own.failure ? `, ${own.failure}` : `, ${bytes(own.up_bytes)} up`);
-    parts.push(draw("text", { x: name + room + 12, y: y + 12.5 }, words.length > 32 ? `${words.slice(0, 31)}…` : words));
+    const place = narrow ? { x: width, "text-anchor": "end" } : { x: name + room + 12 };
+    parts.push(draw("text", { ...place, y: y + 12.5 }, words.length > 32 ? `${words.slice(0, 31)}…` : words));
   });
   parts.push(draw("path", { class: "cursor", d: `M${x(row.working_s)} ${head - 4}V${height}` }));
   const label = shown.bars.map(({ name: called, device, row: own }) =>

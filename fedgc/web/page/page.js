@@ -247,7 +247,7 @@ function showFleet() {
   document.documentElement.style.setProperty("--strip", `${Math.max(60, fleet.columns.length * 6)}px`);
   const [first, last] = [fleet.columns[0], fleet.columns.at(-1)];
   text("strip-title", fleet.columns.length ? `Rounds ${first} to ${last}` : "Newest rounds");
-  text("fleet-count", `${fleet.devices} known, ${fleet.present} here` + (fleet.found < fleet.devices ? `, ${fleet.found} found` : ""));
+  text("fleet-count", `${fleet.devices} known, ${fleet.present} ${running ? "here" : "to its end"}` + (fleet.found < fleet.devices ? `, ${fleet.found} found` : ""));
   const pages = Math.max(1, Math.ceil(fleet.found / fleet.screen));
   text("page", `${fleet.page + 1} of ${pages}`);
   at("fewer").disabled = fleet.page === 0;
@@ -261,8 +261,8 @@ function deviceRow(line, most, running) {
   name.append(line.name || line.device.slice(0, 12));
   if (line.name) name.append(" ", Object.assign(document.createElement("small"), { textContent: line.device.slice(0, 8) }));
   if (line.site) name.append(" ", Object.assign(document.createElement("small"), { textContent: line.site }));
-  const here = line.present === true ? "here" : line.present === false ? "gone" : "–";
-  const state = span(line.link ? `${here}, ${line.link}` : here, line.present === false ? "dot gone bad" : line.present ? "dot good" : "muted");
+  const here = line.present === true ? (running ? "here" : "to its end") : line.present === false ? "gone" : "–";
+  const state = span(line.link ? `${here}, ${line.link}` : here, line.present === false ? "dot gone bad" : line.present && running ? "dot good" : "muted");
   const faults = line.failures + line.refused;
   const made = row([
     name, state, strip(line.strip, most), running ? (shown.now.finished[line.device] ?? 0) : "–", seconds(line.step_s), line.load ?? "–",
