@@ -64,7 +64,7 @@ May import: chunks, attendance, institutions, collect, masked, effort, keying, t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
@@ -159,7 +159,8 @@ class Round:
     def start(self, now: float, present: Sequence[Joined]) -> tuple[Command, ...]:
         """Give work to everybody who is there."""
         self.started_at = self._loaded_at = now
-        given = self._noted(self.effort.begin(present))
+        there = [replace(each, now=now) for each in present]  # some have been for long: nobody works before
+        given = self._noted(self.effort.begin(there))
         return (*given, *self._enough_yet(now))
 
     def handle(self, event: Event) -> tuple[Command, ...]:

@@ -334,6 +334,19 @@ def test_of_devices_that_nothing_is_known_of_the_whole_window_is_given():
     assert len(fleet.unsent) == 2
 
 
+@pytest.mark.parametrize("step_s", [(), (0.1, 0.12)], ids=["unknown", "measured"])
+def test_the_window_counts_from_the_start_of_the_round_however_long_ago_devices_have_joined(step_s):
+    ends = []
+    for since in (0.0, 399.0, 400.0):
+        plan = planned(2, quorum=0.5, patience=0.25, step_s=step_s)
+        machine, fleet = Round(plan, Assignment(1, 0, TARGET, 0), sync), Devices(plan)
+        there = [joined(plan, "device 0", since), joined(plan, "device 1", 400.0)]
+        fleet.obey(machine, machine.start(400.0, there), 400.0)
+        reach(machine, fleet, "device 0", now=401.6)
+        ends.append(machine.next_tick)
+    assert ends == [pytest.approx(401.92 if step_s else 402.0)] * 3
+
+
 def test_a_lost_update_is_left_out_and_its_chunk_named():
     plan = planned(3)
     machine, fleet = begun(plan)

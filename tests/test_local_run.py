@@ -173,3 +173,14 @@ def test_rows_tell_the_steps_of_a_round_and_at_an_exchange_all_that_it_took():
     assert [(row.finished, row.counted) for row in synced.devices] == [(10, 10)] * 4
     assert (skipped.discarded, synced.discarded) == (0, 0)
     assert all(row.step_s == pytest.approx(0.1) for row in synced.devices)
+
+
+def test_those_nearly_done_are_waited_for_in_every_round_alike():
+    fleet = Fleet(gate="every", quorum=0.5, patience=0.25, rounds=4)
+    while not fleet.run.finished:
+        fleet.now += 0.48
+        for device in DEVICES[:2]:
+            fleet.report(device)
+        assert not fleet.asked, "the others need 5 steps of 0.1 s: they are due in a moment"
+        fleet.do_a_round()
+    assert fleet.outcomes == ["synced"] * 4
