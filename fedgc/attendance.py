@@ -8,10 +8,10 @@ done are waited for a little, then all send what they have: a device in mid-way 
 counts them, arXiv 2210.07597), one that has lost its state nothing, for it holds no steps.
 
 How long is a little? Waiting costs everybody's time and brings the steps of the late alone, so it pays only
-for devices that are about to be done. Of each the time that it needs is known from its past steps: the
-window reaches to the last one that is due within `patience` times the time the quorum took, and ends at
-once where none is due; of devices that nothing is known of, it is all of that time. (The window as such is
-that of Decoupled DiLoCo, arXiv 2604.21428.)
+for devices that are about to be done. Of each the time that it needs is known from its past steps, and
+counts from when it has the model: the window reaches to the last one that is due within `patience` times the
+time the quorum took, and ends at once where none is due; of devices that nothing is known of, it is all of
+that time. (The window as such is that of Decoupled DiLoCo, arXiv 2604.21428.)
 
 Index w is a device, as in the plan. May import: collect, effort, plan, gate, messages.
 """
@@ -33,6 +33,7 @@ class _Entry:
 
     steps: int  # that it has told, since the last common model
     before: int = 0  # of these, done before this round
+    since: float = 0.0  # when it was given work
     report: Report | None = None
     able: bool = True
 
@@ -67,7 +68,7 @@ class Attendance:
                 continue
             carry = event.device in carried
             steps = self.roll.assignment.reached.get(event.device, 0) if carry else self._kept(worker, event)
-            entry = self._entries[worker] = _Entry(steps, steps)
+            entry = self._entries[worker] = _Entry(steps, steps, event.now)
             entry.able = self._loads(worker, event)
             if entry.able:
                 given.append(self._carry_on(worker) if carry else self._work(worker, live=event.live))
@@ -157,14 +158,19 @@ class Attendance:
 
     def _window_s(self, now: float) -> float:
         """Return how long those that are due soon still need."""
-        plan, passed_s = self.roll.plan, now - self._begun
-        longest_s = plan.patience * passed_s
+        plan = self.roll.plan
+        longest_s = plan.patience * (now - self._begun)
         if not plan.measured:
             return longest_s
         late = set(self._able()) - set(self._there())
-        to_do = {worker: self.roll.assignment.target - self._entries[worker].before for worker in late}
-        due_s = [steps * plan.step_s[worker] - passed_s for worker, steps in to_do.items()]
+        due_s = [self._due(worker) - now for worker in late]
         return max((each for each in due_s if 0 < each <= longest_s), default=0.0)
+
+    def _due(self, worker: int) -> float:
+        """Return when a device will be done: it has worked since it had both its work and the model."""
+        entry = self._entries[worker]
+        since = max(entry.since, self.roll.model_at.get(worker, entry.since))
+        return since + (self.roll.assignment.target - entry.before) * self.roll.plan.step_s[worker]
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -237,7 +243,7 @@ class Attendance:
         if worker is None or self.sum is None:
             return []
         steps = self._kept(worker, event)
-        entry = self._entries[worker] = _Entry(steps, steps)
+        entry = self._entries[worker] = _Entry(steps, steps, event.now)
         if entry.steps:
             return list(self.sum.ask_again(worker))
         self.sum.lost(worker)

@@ -59,6 +59,7 @@ class Roll:
     limit_s: float  # of the working phase
     tally: Tally = field(init=False)
     worker: dict[str, int] = field(init=False)
+    model_at: dict[int, float] = field(init=False, default_factory=dict)  # when it came, where that is heard
 
     def __post_init__(self) -> None:
         self.tally = Tally.empty(len(self.plan.devices))

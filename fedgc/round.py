@@ -228,6 +228,8 @@ class Round:
 
     def _loaded(self, event: Loaded) -> list[Command]:
         if event.version == self.assignment.version:
+            if event.device in self._loading:
+                self._roll.model_at[self._roll.worker[event.device]] = event.now
             self._has_model(event.device, event.now)
             self.next_tick = min(self._deadline, self.effort.look_again)
         return []

@@ -22,6 +22,7 @@ from fedgc.messages import (
     Held,
     Joined,
     Kept,
+    Loaded,
     Lost,
     Progress,
     Refuse,
@@ -345,6 +346,31 @@ def test_the_window_counts_from_the_start_of_the_round_however_long_ago_devices_
         reach(machine, fleet, "device 0", now=401.6)
         ends.append(machine.next_tick)
     assert ends == [pytest.approx(401.92 if step_s else 402.0)] * 3
+
+
+def test_a_device_is_due_when_it_has_had_time_to_work_since_its_model_came():
+    machine, fleet = begun(planned(2, quorum=0.5, patience=0.25, step_s=(0.1, 0.12)))
+    for device, at in (("device 0", 2.0), ("device 1", 2.5)):
+        machine.handle(Loaded(at, device, 0))
+    machine.handle(Loaded(2.9, "device 1", 0))  # it has had it before
+    reach(machine, fleet, "device 0", now=3.6)
+    assert machine.next_tick == pytest.approx(2.5 + 16 * 0.12)
+
+
+def test_a_device_that_came_later_is_due_when_it_has_had_time_to_work_since():
+    plan = planned(2, quorum=0.5, patience=1.0, step_s=(0.1, 0.12))
+    ends = []
+    for came_by in (
+        [joined(plan, "device 1", 0.3)],
+        [joined(plan, "device 1", 0.1), Loaded(0.5, "device 1", 0)],
+    ):
+        machine, fleet = Round(plan, Assignment(1, 0, TARGET, 0), sync), Devices(plan)
+        fleet.obey(machine, machine.start(0.0, [joined(plan, "device 0")]), 0.0)
+        for event in came_by:
+            fleet.obey(machine, machine.handle(event), event.now)
+        reach(machine, fleet, "device 0", now=1.6)
+        ends.append(machine.next_tick)
+    assert ends == [pytest.approx(since + 16 * 0.12) for since in (0.3, 0.5)]
 
 
 def test_a_lost_update_is_left_out_and_its_chunk_named():
