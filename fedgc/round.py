@@ -248,6 +248,9 @@ class Round:
         why_not = self._strike(event)
         if why_not:
             return self._refuse(event, why_not)
+        if event.chunks:  # that it has tried
+            self._has_model(event.device, event.now)
+        self._loading.discard(event.device)
         return [*self.effort.stirred(), *self._enough_yet(event.now)]
 
     def _reported(self, event: Progress | Report) -> list[Command]:

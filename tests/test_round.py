@@ -656,6 +656,27 @@ def test_a_model_that_does_not_come_is_waited_for_no_longer_than_its_limit_allow
     assert machine.next_tick == 140.0, "nobody waits for the model of one that is gone"
 
 
+def test_nobody_waits_for_the_model_of_a_device_that_can_give_nothing():
+    plan = planned(2, 4, replicas=2, blocks=2)
+    machine, devices = loading(plan, 1000.0)
+    one, other = plan.devices
+    machine.handle(Loaded(20.0, one, 3))
+    work(machine, devices, one)
+    devices.obey(machine.handle(Failed(25.0, other, 0, "it could not get the model of the round before")))
+    assert machine.next_tick == 1100.0
+    devices.obey(machine.handle(Failed(25.0, other, 1, "it could not get the model")))
+    assert machine.next_tick == 120.0
+
+
+def test_a_device_that_could_not_train_on_a_chunk_has_the_model():
+    plan = planned(2, 4, replicas=2, blocks=2)
+    machine, devices = loading(plan, 1000.0)
+    one, other = plan.devices
+    machine.handle(Loaded(20.0, one, 3))
+    devices.obey(machine.handle(Failed(25.0, other, 1, "the loss is nan", (0,))))
+    assert machine.next_tick == 125.0
+
+
 def test_a_model_that_comes_when_nobody_needs_it_any_more_is_no_fault():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, devices = loading(plan, 50.0)
