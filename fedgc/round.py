@@ -5,7 +5,8 @@ may be shared, every chunk is held by several devices: what a slow or dead one h
 
     WORKING      Devices train to `target` steps since the last common model, and report. Once enough have,
                  the *gate* says, once, whether what was learned is worth an exchange. If it is, the round may
-                 wait for more. It does not wait beyond a deadline, which counts from when all have the model.
+                 wait for more. It does not wait beyond a deadline, which counts from when all that were there
+                 at the start have the model; nobody who joins moves it.
       coded        A device trains its chunks one by one; a finished chunk is a *copy*. As copies come in,
                    others are told to skip that chunk, or which to take next. Enough is one copy of every
                    chunk that can be had; an exchange waits for `aim` copies of each.
@@ -148,6 +149,7 @@ class Round:
         self._exchange: Exchange | None = None
         self._roll = Roll(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
         self._loading: set[str] = set()  # devices whose model may be on its way to them
+        self._awaited: set[str] = set()  # of these, those for whom the deadline waits
         self._loaded_at = 0.0  # when the last of them had it
         self._upload_until = 0.0  # when whoever owes a vector is waited for no longer
         self._masked: MaskedSum | None = None  # once all its vectors are in
@@ -161,6 +163,7 @@ class Round:
         self.started_at = self._loaded_at = now
         there = [replace(each, now=now) for each in present]  # some have been for long: nobody works before
         given = self._noted(self.effort.begin(there))
+        self._awaited = set(self._loading)
         return (*given, *self._enough_yet(now))
 
     def handle(self, event: Event) -> tuple[Command, ...]:
@@ -211,10 +214,10 @@ class Round:
 
     @property
     def _deadline(self) -> float:
-        """The end of the working phase: it counts from when all have the model, which has a limit too."""
+        """The end of the working phase: it counts from when whoever began has the model; that has a limit."""
         limit_s = self._roll.limit_s
         at_most = self.started_at + self.assignment.model_limit_s + limit_s
-        return at_most if self._loading else min(at_most, self._loaded_at + limit_s)
+        return at_most if self._awaited else min(at_most, self._loaded_at + limit_s)
 
     def _noted(self, given: list[Command]) -> list[Command]:
         """Keep in mind who is sent the model."""
@@ -222,9 +225,14 @@ class Round:
         return given
 
     def _has_model(self, device: str, now: float) -> None:
-        if device in self._loading:
-            self._loading.discard(device)
+        if device in self._awaited:
             self._loaded_at = now
+        self._gets_no_model(device)
+
+    def _gets_no_model(self, device: str) -> None:
+        """No model is on its way to this device any more."""
+        self._loading.discard(device)
+        self._awaited.discard(device)
 
     def _loaded(self, event: Loaded) -> list[Command]:
         if event.version == self.assignment.version:
@@ -239,7 +247,7 @@ class Round:
         return [*given, *self.effort.stirred(), *self._enough_yet(event.now)]
 
     def _lost(self, event: Lost) -> list[Command]:
-        self._loading.discard(event.device)
+        self._gets_no_model(event.device)
         if not self._off_the_books(event):
             return []
         return [*self.effort.stirred(), *self._enough_yet(event.now)]
@@ -250,7 +258,7 @@ class Round:
             return self._refuse(event, why_not)
         if event.chunks:  # that it has tried
             self._has_model(event.device, event.now)
-        self._loading.discard(event.device)
+        self._gets_no_model(event.device)
         return [*self.effort.stirred(), *self._enough_yet(event.now)]
 
     def _reported(self, event: Progress | Report) -> list[Command]:

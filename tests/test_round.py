@@ -677,6 +677,27 @@ def test_a_device_that_could_not_train_on_a_chunk_has_the_model():
     assert machine.next_tick == 125.0
 
 
+@pytest.mark.parametrize("lost", [False, True])
+def test_whoever_joins_in_mid_round_does_not_move_the_deadline(lost: bool):
+    plan = planned(3, 4, replicas=2, blocks=2)
+    this = Assignment(number=1, version=3, target=TARGET, seed=0, model_limit_s=1000.0)
+    machine, devices = Round(plan, this, sync), Devices(plan)
+    one, other, late = plan.devices
+    devices.obey(machine.start(0.0, [joined(plan, one), joined(plan, other)]))
+    machine.handle(Loaded(10.0, one, 3))
+    devices.obey(machine.handle(joined(plan, late, 11.0)))
+    assert machine.next_tick == 1100.0, "one that has been there has no model yet"
+    machine.handle(Loaded(20.0, other, 3))
+    assert machine.next_tick == 120.0, "though the late one has none"
+    if lost:
+        devices.obey(machine.handle(Lost(30.0, other)))
+    for event in (joined(plan, other, 60.0), Loaded(70.0, late, 3)):
+        devices.obey(machine.handle(event))
+        assert machine.next_tick == 120.0, f"after {event}"
+    work(machine, devices, other)
+    assert machine.next_tick == 120.0
+
+
 def test_a_model_that_comes_when_nobody_needs_it_any_more_is_no_fault():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, devices = loading(plan, 50.0)
