@@ -38,6 +38,7 @@ class Assignment:
     first_step: int = 0
     common_steps: float = 0.0
     most_steps: int = 0
+    loading: frozenset[str] = frozenset()  # of these, those whose model may be on its way still
     reached: Mapping[str, int] = field(default_factory=dict)  # steps told by those that go on
     weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
     ahead: bool = True  # coefficients may be sent before anybody has finished anything

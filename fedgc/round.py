@@ -148,7 +148,7 @@ class Round:
         self._worth_it = False  # the gate has said so
         self._exchange: Exchange | None = None
         self._roll = Roll(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
-        self._loading: set[str] = set()  # devices whose model may be on its way to them
+        self._loading = set(assignment.loading)  # devices whose model may be on its way to them
         self._awaited: set[str] = set()  # of these, those for whom the deadline waits
         self._loaded_at = 0.0  # when the last of them had it
         self._upload_until = 0.0  # when whoever owes a vector is waited for no longer
@@ -204,6 +204,11 @@ class Round:
     def collected(self) -> Collected | None:
         """What is collected, once that has begun."""
         return self._exchange.sum if self._exchange else None
+
+    @property
+    def loading(self) -> frozenset[str]:
+        """The devices whose model may be on its way to them."""
+        return frozenset(self._loading)
 
     @property
     def progress(self) -> tuple[int, int, int]:

@@ -19,7 +19,7 @@ import json
 import math
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
@@ -115,6 +115,22 @@ class RunState:
     common_steps: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Left:
+    """What a skipped round leaves to the next: devices that go on from where they are."""
+
+    carried: frozenset[str] = frozenset()
+    loading: frozenset[str] = frozenset()  # of these, those whose model may be on its way still
+    reached: Mapping[str, int] = field(default_factory=dict)  # local work: the steps that they have told
+
+    def without(self, device: str) -> "_Left":
+        """Forget a device."""
+        if device not in self.carried:
+            return self
+        reached = {other: steps for other, steps in self.reached.items() if other != device}
+        return _Left(self.carried - {device}, self.loading - {device}, reached)
+
+
 class Run:
     """The machine. `handle` every event; `next_tick` says when to send a `Tick`; `finished` when to stop."""
 
@@ -151,7 +167,7 @@ class Run:
         self._since: list[float] = []  # seconds of the rounds since it was made
         self._planned_for = self._fleet = None
         self._target = config.round_steps
-        self._carried, self._reached = frozenset[str](), dict[str, int]()
+        self._left = _Left()
         self._first_step, self._common_steps = 0, 0.0
         self._last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
         self._given: dict[str, Collection[int]] = {}  # masked: models that each device was sent of late
@@ -176,7 +192,7 @@ class Run:
             self._present.pop(event.device, None)
             self._given.pop(event.device, None)
             self._fleet = None
-            self._carried -= {event.device}
+            self._left = self._left.without(event.device)
         elif isinstance(event, Codeword | Loaded) and event.device in self._present:
             self._transferred(event)
         if self._keying is not None:
@@ -236,9 +252,9 @@ class Run:
         if self._fruitless >= GIVE_UP_AFTER:
             return self._finish(f"no keys after {GIVE_UP_AFTER} set-ups: {keying.reason}", complete=False)
         self._opened, self._fleet = False, None
-        if keying.stands_for(self._able()) and (self._carried or not keying.newcomers):
+        if keying.stands_for(self._able()) and (self._left.carried or not keying.newcomers):
             return self._begin(now)
-        self._carried, self._opened = frozenset(), True
+        self._left, self._opened = _Left(), True
         return [*keying.open(now, self.number)]
 
     def _in_round(self, commands: Sequence[Command], now: float) -> list[Output]:
@@ -260,9 +276,9 @@ class Run:
         """Plan where the plan no longer fits, then give work to everybody."""
         outputs: list[Output] = []
         anew = self._plan is None or self._others_are_there(self._plan)
-        plan = self._plan if self._plan and self._carried and not anew else self._replanned(anew=anew)
+        plan = self._plan if self._plan and self._left.carried and not anew else self._replanned(anew=anew)
         if plan is not self._plan:
-            self._carried = frozenset()
+            self._left = _Left()
             outputs.append(Chose(self.number, _basis(plan, self._choice, self._size), plan.reason))
         self._plan = plan
         self._planned_for = self._here()
@@ -274,7 +290,7 @@ class Run:
             self.version,
             self._target,
             self.config.seed,
-            self._carried,
+            self._left.carried,
             rounds_left=left,
             weights=chunk_weights(self._rows, self._plan) if self.config.work == "coded" else (),
             orders=self._orders,
@@ -282,7 +298,8 @@ class Run:
             first_step=self._first_step,
             common_steps=self._common_steps,
             most_steps=self.config.most_steps,
-            reached=self._reached,
+            loading=self._left.loading,
+            reached=self._left.reached,
             model_limit_s=model_limit_s(plan.devices, self._pace.speeds(), self._size),
         )
         self._up_bytes = 0
@@ -299,14 +316,14 @@ class Run:
         Shared momentum must lead all in it alike: who has not seen the model before is left out of this
         exchange. Where too few have, it leads nobody.
         """
-        if not self._carried and self._common_steps:
+        if not self._left.carried and self._common_steps:
             led = [device for device in devices if self.version - 1 in self._given.get(device, ())]
             if keying.knows_before and keying.stands_for(led):
                 devices = led
             else:
                 self._common_steps = 0.0
         steps = (self._first_step, self._common_steps)
-        return keying.draw(devices, steps, again=bool(self._carried))
+        return keying.draw(devices, steps, again=bool(self._left.carried))
 
     def _replanned(self, *, anew: bool) -> Plan:
         """Return the plan for the next round: the present one itself where it still fits."""
@@ -359,8 +376,8 @@ class Run:
             self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:
             self._settled = self._state()
-        self._carried = frozenset(self._present) if outcome == "skipped" else frozenset()
-        self._reached = dict(over.effort.reached) if outcome == "skipped" else {}
+        there = frozenset(self._present)
+        self._left = _Left(there, over.loading, over.effort.reached) if outcome == "skipped" else _Left()
         row = _row(over, coded=self.config.work == "coded")
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
             self._rows.append(row)
@@ -404,7 +421,7 @@ class Run:
         admitted = replace(event, holds=tuple(fits)) if refused else event
         self._present[event.device] = admitted
         self._fleet = None
-        self._carried -= {event.device}
+        self._left = self._left.without(event.device)
         return admitted, [
             Refuse(
                 event.device,
@@ -447,7 +464,7 @@ class Run:
 
     def _speeds_changed(self, plan: Plan) -> bool:
         """Whether another placement would serve; never between syncs, where moved chunks start afresh."""
-        if self._carried:
+        if self._left.carried:
             return False
         guesses = self._pace.step_s()
         for device, planned in zip(plan.devices, plan.step_s, strict=True):

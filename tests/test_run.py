@@ -13,6 +13,7 @@ from fedgc.messages import (
     Failed,
     Held,
     Joined,
+    Loaded,
     Lost,
     Progress,
     Refuse,
@@ -266,3 +267,24 @@ def test_whoever_joins_first_everybody_is_given_the_same_chunks(joined: tuple[st
     twin.join("a", "b", "c")
     assert given == {each.device: each.order for each in twin.log if isinstance(each, Work)}
     assert len(set(given.values())) == 3
+
+
+@pytest.mark.parametrize("shown_by", [Loaded, Progress])
+def test_a_skipped_round_leaves_word_of_whose_model_is_on_its_way(shown_by: type):
+    driver = Driver(
+        rounds=6, min_devices=3, replicas=3, gate="every", gate_period=2, gate_every=4, deadline_s=100
+    )
+    driver.run = Run(driver.config, now=0.0, size=10_000_000)
+    driver.join("a", "b", "c")
+    for device in "ab":
+        driver.say(Loaded(5.0, device, 0))
+    driver.now = 6.0
+    while driver.run.number == 1:
+        for device in "ab":
+            driver.work(device)
+    assert [carry.device for carry in driver.of(Continue)] == ["a", "b", "c"]
+    limit_s = driver.run.round.assignment.model_limit_s
+    assert driver.run.next_tick == pytest.approx(6.0 + limit_s + 100.0 * 2), "c has none yet"
+    driver.now = 8.0
+    driver.say(Loaded(8.0, "c", 0)) if shown_by is Loaded else driver.work("c")
+    assert driver.run.next_tick == pytest.approx(8.0 + 100.0 * 2)
