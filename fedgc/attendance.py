@@ -48,6 +48,7 @@ class Attendance:
         self.sum: WeightedMean | None = None
         self._begun = math.inf
         self._entries: dict[int, _Entry] = {}
+        self._reached = dict(roll.assignment.reached)  # until they are given work
         self._until: float | None = None  # when an exchange waits for nobody any more
         holds, chunks = roll.plan.placement.holds, roll.plan.chunks
         self._held = [[chunk for c, chunk in enumerate(chunks) if holds[w, c]] for w in range(len(holds))]
@@ -67,7 +68,7 @@ class Attendance:
             if worker is None:
                 continue
             carry = event.device in carried
-            steps = self.roll.assignment.reached.get(event.device, 0) if carry else self._kept(worker, event)
+            steps = self._reached.pop(event.device, self._kept(worker, event))
             entry = self._entries[worker] = _Entry(steps, steps, event.now)
             entry.able = self._loads(worker, event)
             if entry.able:
@@ -304,9 +305,9 @@ class Attendance:
             tally.step_s[worker], tally.busy_s[worker] = [step_s], step_s * tally.steps[worker]
 
     def _kept(self, worker: int, event: Joined) -> int:
-        """Return the steps that a device still has: as far as all of its chunks have come."""
+        """Return the steps that a device still has; those on other chunks than its own are of no use."""
         reached = {each.chunk: each.reached for each in event.kept if each.version == self._version}
-        return min((reached.get(chunk.number, 0) for chunk in self._held[worker]), default=0)
+        return min(reached.values(), default=0) if reached.keys() == set(self._numbers(worker)) else 0
 
     @property
     def _version(self) -> int:

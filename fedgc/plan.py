@@ -89,6 +89,13 @@ class Plan:
         return alone_c
 
     @property
+    def shares(self) -> Mapping[str, tuple[int, ...]]:
+        """The numbers of the chunks that each device works on."""
+        numbers = np.array([chunk.number for chunk in self.chunks])
+        held_w = (tuple(numbers[held_c].tolist()) for held_c in self.placement.holds)
+        return dict(zip(self.devices, held_w, strict=True))
+
+    @property
     def samples(self) -> int:
         """Samples of all chunks together."""
         return sum(chunk.samples for chunk in self.chunks)

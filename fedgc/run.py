@@ -117,18 +117,29 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What a skipped round leaves to the next: devices that go on from where they are."""
+    """What a skipped round leaves to the next: devices that go on from where they are.
 
-    carried: frozenset[str] = frozenset()
+    A device keeps its steps for as long as it works on the same chunks from the same model, whether it is
+    told to carry on or given that work anew.
+    """
+
+    carried: frozenset[str] = frozenset()  # those that are told to carry on
     loading: frozenset[str] = frozenset()  # of these, those whose model may be on its way still
     reached: Mapping[str, int] = field(default_factory=dict)  # local work: the steps that they have told
 
     def without(self, device: str) -> "_Left":
         """Forget a device."""
-        if device not in self.carried:
-            return self
         reached = {other: steps for other, steps in self.reached.items() if other != device}
         return _Left(self.carried - {device}, self.loading - {device}, reached)
+
+    def among(self, devices: Collection[str]) -> "_Left":
+        """Forget all others."""
+        reached = {device: steps for device, steps in self.reached.items() if device in devices}
+        return _Left(self.carried.intersection(devices), self.loading.intersection(devices), reached)
+
+    def anew(self) -> "_Left":
+        """Give all of them work anew; they keep the steps that they have done."""
+        return _Left(reached=self.reached)
 
 
 class Run:
@@ -254,7 +265,7 @@ class Run:
         self._opened, self._fleet = False, None
         if keying.stands_for(self._able()) and (self._left.carried or not keying.newcomers):
             return self._begin(now)
-        self._left, self._opened = _Left(), True
+        self._left, self._opened = self._left.anew(), True
         return [*keying.open(now, self.number)]
 
     def _in_round(self, commands: Sequence[Command], now: float) -> list[Output]:
@@ -278,7 +289,7 @@ class Run:
         anew = self._plan is None or self._others_are_there(self._plan)
         plan = self._plan if self._plan and self._left.carried and not anew else self._replanned(anew=anew)
         if plan is not self._plan:
-            self._left = _Left()
+            self._left = self._left_in(plan)
             outputs.append(Chose(self.number, _basis(plan, self._choice, self._size), plan.reason))
         self._plan = plan
         self._planned_for = self._here()
@@ -322,8 +333,18 @@ class Run:
                 devices = led
             else:
                 self._common_steps = 0.0
+                self._left = _Left()  # steps that were led by it are not what is asked for now
         steps = (self._first_step, self._common_steps)
         return keying.draw(devices, steps, again=bool(self._left.carried))
+
+    def _left_in(self, plan: Plan) -> _Left:
+        """Return what is left of a skipped round: whoever is given other chunks in this plan begins anew."""
+        if self._plan is None:
+            return _Left()
+        before, now = self._plan.shares, plan.shares
+        left = self._left.among({device for device in now if now[device] == before.get(device)})
+        same = self._keying is None and plan.pool == self._plan.pool  # what only work tells
+        return left if same else left.anew()
 
     def _replanned(self, *, anew: bool) -> Plan:
         """Return the plan for the next round: the present one itself where it still fits."""

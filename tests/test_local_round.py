@@ -1,6 +1,7 @@
 """The round of local work in every order of events that hypothesis can think of, against the plain mean."""
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -395,6 +396,16 @@ def test_a_device_that_returns_with_what_it_owes_is_asked_again_and_one_without_
         fleet.steps[plan.devices[0]] = steps
         fleet.obey(machine, machine.handle(joined(plan, plan.devices[0], 2.0, steps)), 2.0)
         assert fleet.unsent == ([plan.devices[0]] if steps else [])
+
+
+def test_steps_on_other_chunks_than_its_own_are_of_no_use():
+    plan = planned(2)
+    machine, _ = begun(plan)
+    back = joined(plan, "device 0", 2.0, 9)
+    machine.handle(back)
+    assert machine.effort.reached["device 0"] == 9
+    machine.handle(replace(back, kept=(*back.kept, Kept(0, 1, 9))))
+    assert machine.effort.reached["device 0"] == 0, "it was one model for both chunks"
 
 
 def test_at_the_deadline_everybody_is_asked_even_who_has_said_nothing():

@@ -7,7 +7,7 @@ import pytest
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.messages import Codeword, Continue, Held, Joined, Report, Reveal, Work
+from fedgc.messages import Codeword, Continue, Held, Joined, Lost, Report, Reveal, Work
 from fedgc.run import CHECK_BYTES, Append, Apply, Output, Run, RunState
 
 DEVICES = ("a", "b", "c", "d")
@@ -17,7 +17,7 @@ SAMPLES = 10
 class Fleet:
     """Devices that do their steps at once, each with a chunk of its own, and send what they are asked for."""
 
-    def __init__(self, resume: RunState | None = None, **settings: object) -> None:
+    def __init__(self, resume: RunState | None = None, *, shared: bool = False, **settings: object) -> None:
         values = {"work": "local", "rounds": 12, "quorum": 1.0, "min-devices": 4, "gate-every": 5}
         self.config = RunConfig.read({**values, **settings})
         self.run = Run(self.config, now=0.0, size=100, resume=resume)
@@ -26,8 +26,12 @@ class Fleet:
         self.at: dict[str, tuple[int, int]] = {}
         self.asked: list[str] = []
         self.norms = dict.fromkeys(DEVICES, 1.0)
+        self.names: dict[str, tuple[tuple[int, str], ...]] = {}
+        self.kept = dict.fromkeys(DEVICES, 0)  # steps since the common model, on these chunks
+        self.done = dict.fromkeys(DEVICES, 0)  # in all
         for device in DEVICES:
-            self.say(Joined(0.0, device, True, (Held(f"chunk {device}", SAMPLES),)))
+            held = DEVICES * shared or (device,)
+            self.say(Joined(0.0, device, True, tuple(Held(f"chunk {each}", SAMPLES) for each in held)))
 
     def say(self, event: object) -> None:
         outputs = self.run.handle(event)  # type: ignore[arg-type]
@@ -35,19 +39,30 @@ class Fleet:
         for output in outputs:
             if isinstance(output, Work | Continue):
                 self.at[output.device] = (output.round, output.target)
+                self.begin(output)
             elif isinstance(output, Reveal):
                 self.asked.append(output.device)
+
+    def begin(self, given: Work | Continue) -> None:
+        """Keep the steps of a model that goes on with the same chunks, as a device does."""
+        if isinstance(given, Work):
+            if given.names != self.names.get(given.device) or given.target == self.config.round_steps:
+                self.kept[given.device] = 0
+            self.names[given.device] = given.names
 
     def report(self, device: str, steps: int | None = None) -> None:
         number, target = self.at[device]
         done = target if steps is None else steps
-        self.say(Report(self.now, device, number, done, SAMPLES, 0.1 * done, done * self.norms[device], 0.5))
+        self.done[device] += done - self.kept[device]
+        self.kept[device] = done
+        samples = SAMPLES * len(self.names[device])
+        self.say(Report(self.now, device, number, done, samples, 0.1 * done, done * self.norms[device], 0.5))
 
     def do_a_round(self) -> None:
         number = self.run.number
         self.now += 1.0
         for device in DEVICES:
-            if self.run.number == number:
+            if self.run.number == number and self.at[device][0] == number:
                 self.report(device)
         while self.asked:
             device = self.asked.pop(0)
@@ -184,3 +199,43 @@ def test_those_nearly_done_are_waited_for_in_every_round_alike():
         assert not fleet.asked, "the others need 5 steps of 0.1 s: they are due in a moment"
         fleet.do_a_round()
     assert fleet.outcomes == ["synced"] * 4
+
+
+INJECTED = {"placement": "cyclic", "replicas": 2, "inject-devices": 0.5, "batch-size": 32}
+
+
+@pytest.mark.parametrize(
+    ("settings", "same", "carried"),
+    [({}, "abc", "abc"), ({"shared": True}, "ab", "ab"), ({"shared": True, **INJECTED}, "a", "")],
+    ids=["own data", "shared data", "injected data"],
+)
+def test_who_works_on_the_same_chunks_after_a_death_in_a_skipped_round_keeps_its_steps(
+    settings, same, carried
+):
+    fleet = Fleet(gate="every", **{"gate-period": 3, "rounds": 3, "quorum": 0.75, **settings})
+    before = dict(fleet.names)
+    for device in "abc":
+        fleet.report(device)
+        if device == "b":
+            fleet.log.clear()
+            fleet.say(Lost(fleet.now, "d"))
+    again = [output for output in fleet.log if isinstance(output, Work | Continue) and output.round == 2]
+    assert "".join(sorted(each.device for each in again if isinstance(each, Continue))) == carried
+    assert "".join(each for each in "abc" if fleet.names[each] == before[each]) == same
+    assert fleet.run.round.effort.reached == {each: fleet.kept[each] for each in "abc"}
+    while not fleet.run.finished:
+        fleet.do_a_round()
+    booked = dict.fromkeys(DEVICES, 0)
+    for row in fleet.of(Append):
+        for each in row.row.devices:
+            booked[each.device] += each.steps
+    assert booked == fleet.done
+
+
+def test_one_that_comes_back_after_a_skipped_round_has_what_it_says_that_it_kept():
+    fleet = Fleet(gate="every", **{"gate-period": 3, "quorum": 0.75})
+    for device in "abc":
+        fleet.report(device)
+    fleet.say(Lost(fleet.now, "a"))
+    fleet.say(Joined(fleet.now, "a", True, (Held("chunk a", SAMPLES),)))
+    assert fleet.run.round.effort.reached == {"a": 0, "b": 5, "c": 5, "d": 0}

@@ -275,6 +275,34 @@ def test_where_too_few_have_seen_the_model_before_it_leads_nobody(fleet):
     assert one.outcomes() == ["synced"] * 2
 
 
+def test_steps_of_a_skipped_round_are_not_booked_again_where_an_institution_was_lost_in_it(fleet):
+    one = fleet(4, work="local", gate="every", rounds=2, quorum=1.0, **{"gate-period": 2})
+    one.join()
+    one.drive(lambda f: any(isinstance(each, Work) for each in f.unsent))
+    one.lose(one.party.devices[0])
+    one.drive()
+    assert one.outcomes() == ["skipped", "synced"]
+    steps = one.config.round_steps
+    assert [[device.steps for device in row.devices] for row in one.rows] == [[0] + [steps] * 3, [steps] * 3]
+    assert [each.target for each in one.log if isinstance(each, Work) and each.round == 2] == [2 * steps] * 3
+
+
+def test_steps_that_were_led_are_forgotten_where_the_same_model_is_to_lead_nobody(fleet):
+    one = fleet(4, work="local", gate="every", rounds=9, quorum=1.0, **{"gate-period": 2})
+    one.join()
+    one.drive(lambda f: f.outcomes() == ["skipped", "synced"])
+    *others, last = one.party.devices
+    one.drive(lambda f: any(isinstance(each, Work) and each.round == 3 for each in f.unsent))
+    for device in others:
+        one.lose(device)
+    one.drive(lambda f: len(f.rows) == 3)
+    assert one.outcomes()[2] == "skipped"
+    one.join(*others)  # new processes: they have not seen the model before
+    one.drive(lambda f: f.run.round is not None)
+    assert one.run.round.assignment.common_steps == 0.0
+    assert one.run.round.effort.reached[last] == 0
+
+
 def test_one_large_exchange_and_two_tiny_ones_a_round_and_keys_for_many(fleet):
     one = fleet(3, rounds=5)  # the party's descriptor has 3 exchanges an epoch
     one.join()

@@ -50,6 +50,11 @@ def test_where_everybody_holds_everything_each_chunk_gets_its_replicas(devices, 
     assert (f"({replicas} asked for)" in made.reason) == (devices < replicas)
 
 
+def test_what_each_device_works_on_is_told_by_the_numbers_of_its_chunks():
+    made = plan(fleet({1, 4}, {4}, {6}, chunks=8))
+    assert made.shares == {"device 0": (1, 4), "device 1": (4,), "device 2": (6,)}
+
+
 @st.composite
 def partial_fleets(draw: st.DrawFn) -> Fleet:
     """Draw a fleet in which somebody lacks a chunk that somebody else holds."""

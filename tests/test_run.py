@@ -288,3 +288,15 @@ def test_a_skipped_round_leaves_word_of_whose_model_is_on_its_way(shown_by: type
     driver.now = 8.0
     driver.say(Loaded(8.0, "c", 0)) if shown_by is Loaded else driver.work("c")
     assert driver.run.next_tick == pytest.approx(8.0 + 100.0 * 2)
+
+
+def test_who_holds_the_same_chunks_after_a_death_in_a_skipped_round_carries_on():
+    driver = Driver(min_devices=3, gate="every", gate_period=3)
+    for device in "abc":
+        driver.join(device, holds=[Held(f"chunk {device}", 10)])
+    driver.say(Lost(0.5, "c"))
+    driver.queue.pop("c")
+    driver.do_a_round()
+    assert driver.of(Append)[0].row.outcome == "skipped"
+    assert [(carry.device, carry.order) for carry in driver.of(Continue)] == [("a", (0,)), ("b", (1,))]
+    assert {work.round for work in driver.of(Work)} == {1}

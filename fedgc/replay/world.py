@@ -325,7 +325,11 @@ class World:
         if command.version != self._version[worker]:
             self._forget(worker)
             self._version[worker] = command.version
-        self._whole[worker] = tuple(number for number, _ in command.names) if command.kind == "local" else ()
+        whole = tuple(number for number, _ in command.names) if command.kind == "local" else ()
+        if whole != self._whole[worker]:  # another model
+            for known in (self._reached, self._spent, self._told):
+                known[worker].pop(WHOLE, None)
+        self._whole[worker] = whole
         self._most[worker] = command.most_steps
         if self._witness:
             self._witness.begin(command)

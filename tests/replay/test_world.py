@@ -9,7 +9,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.gate import Decision
 from fedgc.history import Speeds
-from fedgc.messages import Held
+from fedgc.messages import Held, Work
 from fedgc.plan import Chunk, Fleet, make_plan
 from fedgc.replay import MODELS, Fate, Line, Modelled, Terms, Under, World, replay, working
 from fedgc.round import Assignment, Round, State
@@ -106,6 +106,31 @@ def test_a_device_that_returns_goes_on_or_begins_anew(keeps, ends_s):
     done = replay(machine({"a": {0, 1}, "b": {0, 1}}), models, grace_s=0.5)
     assert done.round.outcome == "synced"
     assert done.seconds == ends_s
+
+
+class Listener:
+    """Takes note of what it hears, and says nothing."""
+
+    next_tick = 100.0
+
+    def __init__(self) -> None:
+        self.heard = []
+
+    def handle(self, event):
+        self.heard.append(event)
+        return ()
+
+
+@pytest.mark.parametrize(("then", "ends_s"), [((0,), 2.0), ((0, 1), 3.0)])
+def test_local_work_goes_on_with_the_same_chunks_and_begins_anew_with_others(then, ends_s):
+    held = tuple(Held(f"chunk {number}", 1) for number in range(2))
+    world = World(["a"], Under(lambda _: working([[1.0]]), [1.0] * 2), Terms(steps=4), held)
+    listener = Listener()
+    for number, chunks in ((1, (0,)), (2, then)):
+        names = tuple((chunk, held[chunk].name) for chunk in chunks)
+        given = Work("a", number, 0, 4 * number, chunks, names, 0, 9.0, kind="local")
+        world.run(listener, [given], lambda at=number: len(listener.heard) == at)
+    assert [(said.now, said.steps) for said in listener.heard] == [(1.0, 4), (ends_s, 8)]
 
 
 # ---- of all rounds
