@@ -67,14 +67,18 @@ class Roll:
         self.worker = {device: w for w, device in enumerate(self.plan.devices)}
 
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  whatever was said
-        """Tell the sender, where there is one, and count it against a device of this plan."""
+        """Tell the sender, where there is one, and count it against a device of this plan.
+
+        What it says of a round before has crossed a command on its way, which is nobody's fault.
+        """
         device = getattr(event, "device", None)
         if isinstance(event, Lost | Loaded) or not device or (isinstance(event, Codeword) and event.ahead):
             return []
         worker = self.worker.get(device)
-        if worker is not None:
+        number = self.assignment.number
+        if worker is not None and getattr(event, "round", number) >= number:
             self.tally.refused[worker] += 1
-        return [Refuse(device, self.assignment.number, reason)]
+        return [Refuse(device, number, reason)]
 
     def here(self, event: Any) -> str:  # noqa: ANN401  an event of a device
         """Return why this event is not of this round, or nothing."""

@@ -42,8 +42,9 @@ column that somebody else sends (attempt 1 and up; attempt 0 is a device's own c
 hold: no term enters the sum twice, and in a synced round each has entered once (once part of its repair is
 in, a codeword is refused for good); a copy on a lost device counts no more until the device is back and tells
 it again; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed when they
-are opened); what does not belong here is refused with a reason, and counted where it is a device
-of this plan; what was sent ahead in vain is only forgotten; it always ends.
+opened); what does not belong here is refused with a reason, and counted where it is a device of this plan,
+except what is of a round before and merely crossed a command on its way; what was sent ahead in vain is only
+forgotten; it always ends.
 
 Two devices, chunks 0 and 1 on both, blocks = 2, coded:
 

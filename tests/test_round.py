@@ -1087,6 +1087,18 @@ def test_who_returns_late_has_as_long_to_send_as_the_others_had():
     assert machine.tally.failure == ["", ""]
 
 
+def test_what_crossed_the_close_of_the_round_before_is_refused_and_held_against_nobody():
+    plan = planned(2, 2, replicas=2, blocks=1)
+    machine = Round(plan, Assignment(2, 1, TARGET, 0), sync)
+    machine.start(0.0, [joined(plan, device) for device in plan.devices])
+    one, other = plan.devices
+    for event in (progress(one, 0), Codeword(1.0, one, 1, 0), Failed(1.0, one, 1, "broken")):
+        assert [type(command) for command in machine.handle(event)] == [Refuse]
+    assert machine.tally.refused == [0, 0]
+    assert [type(command) for command in machine.handle(progress(other, 0, round=3))] == [Refuse]
+    assert machine.tally.refused == [0, 1]
+
+
 def test_a_failure_that_was_told_before_changes_nothing():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, devices = begun(plan)
