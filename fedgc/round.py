@@ -335,7 +335,7 @@ class Round:
         """A returning device may still send what it owes, or finish what is missing."""
         again = self.effort.returned(event)
         if again:
-            self._extend(exchange, event.now)
+            self._extend(exchange, event.now, trains=_trains(again))
         return [*again, *self._mend(exchange, event.now)]
 
     def _lost_late(self, exchange: Exchange, event: Lost) -> list[Command]:
@@ -372,7 +372,7 @@ class Round:
         """Have made good what can be, and close once nothing is awaited."""
         asked = self.effort.mend()
         if asked:
-            self._extend(exchange, now, trains=any(isinstance(each, Take) for each in asked))
+            self._extend(exchange, now, trains=_trains(asked))
         return [*asked, *self._close_if_complete(exchange, now)]
 
     @property
@@ -390,7 +390,7 @@ class Round:
         if not exchange.sum.complete:
             hurried = self.effort.hurry(now)
             if hurried:
-                self._extend(exchange, now, trains=any(isinstance(each, Take) for each in hurried))
+                self._extend(exchange, now, trains=_trains(hurried))
             self.next_tick = min(self._upload_until, self.effort.hurry_at)
             return hurried
         if isinstance(exchange.sum, MaskedSum):
@@ -511,6 +511,11 @@ class Round:
 
     def _refuse(self, event: Event, reason: str) -> list[Command]:
         return self._roll.refuse(event, reason)
+
+
+def _trains(given: Sequence[Command]) -> bool:
+    """Whether somebody has to train before it can send."""
+    return any(isinstance(each, Take) or (isinstance(each, Work) and each.order) for each in given)
 
 
 WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingProxyType(

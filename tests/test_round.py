@@ -1099,6 +1099,24 @@ def test_what_crossed_the_close_of_the_round_before_is_refused_and_held_against_
     assert machine.tally.refused == [0, 1]
 
 
+@pytest.mark.parametrize("live", [True, False])
+def test_who_returns_late_with_nothing_kept_has_time_to_train_as_well(*, live: bool):
+    plan = planned(1, 2, replicas=1, blocks=1)
+    machine, devices = begun(plan, live=live)
+    name = plan.devices[0]
+    finish_working(machine, devices)
+    devices.unsent.clear()
+    devices.done[name] = set()
+    devices.obey(machine.handle(joined(plan, name, 2.0, live=live)))
+    while machine.next_tick < 152.0:
+        devices.obey(machine.handle(Tick(machine.next_tick)))
+        assert machine.state is State.COLLECTING, "50 s to send, and before that 100 s to train"
+    while devices.queue[name]:
+        work(machine, devices, name, 151.0)
+    send_all(machine, devices, 151.0)
+    assert machine.outcome == "synced"
+
+
 def test_a_failure_that_was_told_before_changes_nothing():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, devices = begun(plan)
