@@ -2,9 +2,9 @@
 
 Links are uneven, and one that was quick a round ago may be slow now. Nobody can tell that beforehand; but
 once half of those that were asked have sent theirs, it is known what is usual. Whoever then takes `PATIENCE`
-times as long is late (cf. the backup tasks of MapReduce, Dean and Ghemawat 2004). Where devices take turns
-on one line the last ones seem late although they are not: what stands in for them queues up behind them, and
-whatever is whole first counts.
+times as long is late (cf. the backup tasks of MapReduce, Dean and Ghemawat 2004). What came unasked says
+nothing of how long it took. Where devices take turns on one line the last ones seem late although they are
+not: what stands in for them queues up behind them, and whatever is whole first counts.
 
 What is awaited has a key, (worker, attempt). Times are the caller's. May import: nothing.
 """
@@ -53,7 +53,9 @@ class Lateness:
 
     def came(self, worker: int, now: float) -> bool:
         """One vector of this worker has come; return whether it is known from now on what is usual."""
-        self.sent_s[worker] = now - self._since_s.get(worker, now)
+        if worker not in self._since_s:
+            return False  # it was sent ahead
+        self.sent_s[worker] = now - self._since_s[worker]
         self._to_come -= 1
         if self._to_come == 0:
             self.patience_s = max(self._least_s, PATIENCE * self.sent_s[worker])

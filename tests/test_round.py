@@ -421,6 +421,25 @@ def test_a_round_that_is_foreseen_asks_nobody(replicas: int, blocks: int):
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
 
 
+def test_nobody_is_late_because_others_sent_theirs_ahead():
+    plan = planned(4, 4, replicas=2, blocks=2)
+    machine, devices = begun(plan, live=False)
+    quiet = sorted(devices.foreseen)[-1]
+    while machine.state is State.WORKING:
+        for name in plan.devices:
+            if machine.state is State.WORKING and devices.queue[name]:
+                devices.done[name].add(devices.queue[name][0])
+                if name in devices.can_send_along() and name != quiet:
+                    devices.obey(machine.handle(devices.sends_along(name)))
+                work(machine, devices, name)
+    assert {name for name, _ in devices.requests} == {quiet}, "the others' lie there"
+    assert machine.next_tick == 51.0, "nothing is known of how long it takes"
+    send_all(machine, devices, 40.0)
+    assert machine.outcome == "synced"
+    assert machine.tally.repairs == 0
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
 def test_what_comes_otherwise_than_foreseen_is_asked_for_and_what_was_sent_along_forgotten():
     plan = planned(3, 7, replicas=3, blocks=2)
     machine, devices = begun(plan, live=False)
