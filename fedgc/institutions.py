@@ -5,7 +5,8 @@ Who works on what, when there is enough, whether more is worth waiting for: all 
 
 *   Each device is told of the exchange together with its work, so that its masks grow while it trains.
 *   An institution decodes, averages and weighs by itself; nobody else has what it would have sent, so
-    nothing is repaired, and one that is lost is left out.
+    nothing is repaired, and one that is lost is left out. One that is back when its vector is in the sum gets
+    no work, but it may sign and give its shares.
 *   Of losses nothing is known here, and of norms only what the gate needs.
 
 May import: masked, effort, keying, gate, messages.
@@ -35,6 +36,7 @@ class Institutions:
         self._member: Final = {
             worker: drawn.member[device] for device, worker in roll.worker.items() if device in drawn.member
         }
+        self._back: set[int] = set()  # devices that are back and owe no vector: they are on no other books
         self._lacking: dict[int, set[int]] = {}  # chunks that are not in the vector of each who was asked
         self.sum: MaskedSum | None = None
 
@@ -56,7 +58,9 @@ class Institutions:
 
     def lost(self, worker: int) -> bool:
         """Take a device off the books."""
-        return self._inner.lost(worker)
+        was_back = worker in self._back
+        self._back.discard(worker)
+        return self._inner.lost(worker) or was_back
 
     def struck(self, worker: int, event: Failed) -> str:
         """Take off the books what a device cannot give."""
@@ -65,7 +69,7 @@ class Institutions:
     @property
     def live(self) -> Sequence[int]:
         """The devices on the books."""
-        return self._inner.live
+        return sorted(self._back.union(self._inner.live))
 
     # ---- working
 
@@ -169,8 +173,10 @@ class Institutions:
         worker = self._roll.worker.get(event.device)
         if worker is None or self.sum is None:
             return []
-        given = self.give([event]) if worker in self.sum.owing else []
-        return [*given, *self.sum.ask_again(worker)]
+        if worker not in self.sum.owing:
+            self._back.add(worker)
+            return list(self.sum.ask_again(worker))
+        return [*self.give([event]), *self.sum.ask_again(worker)]
 
     def without(self, worker: int) -> None:
         """Leave the institution out."""

@@ -391,6 +391,55 @@ def test_who_comes_back_between_upload_and_signature_signs(fleet):
     assert one.outcomes() == ["synced"] * 3
 
 
+def return_at_once(one, device):
+    """A device is lost and back before anything else happens; its keys are still there."""
+    at = one.party.devices.index(device)
+    one.lose(device)
+    one.away.discard(device)
+    one.say(Joined(one.now, device, True, tuple(Held(f"chunk {at}-{half}", 1) for half in range(2))))
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+@pytest.mark.parametrize("kind", [Survivors, Unmask])
+def test_who_is_back_may_answer_for_one_that_is_lost_after_it(fleet, work, kind):
+    one = fleet(4, work=work, gate="every", rounds=1)
+    one.join()
+    first, second = one.party.devices[:2]
+    one.drive(lambda f: any(isinstance(each, kind) and each.device == first for each in f.unsent))
+    return_at_once(one, first)
+    one.lose(second)
+    one.drive()
+    assert one.outcomes() == ["synced"]
+    one.check(0, 1, one.party.devices)
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_who_is_back_and_lost_again_is_not_counted_on(fleet, work):
+    one = fleet(4, work=work, gate="every", rounds=1)
+    one.join()
+    first, second = one.party.devices[:2]
+    one.drive(lambda f: any(isinstance(each, Survivors) for each in f.unsent))
+    return_at_once(one, first)
+    one.lose(first)
+    one.lose(second)
+    assert one.outcomes() == ["burnt"]
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_who_is_back_after_its_vector_came_is_let_go_with_the_others(fleet, work):
+    one = fleet(4, work=work, gate="every", rounds=1)
+    one.join()
+    first = one.party.devices[0]
+    one.drive(lambda f: any(isinstance(each, Add) and each.device == first for each in f.log))
+    assert one.run.round.state is State.COLLECTING
+    before = one.count(Work)
+    return_at_once(one, first)
+    one.drive()
+    assert one.count(Work) == before, "it owes nothing"
+    assert one.outcomes() == ["synced"]
+    assert [each.device for each in one.log if isinstance(each, Close)] == one.party.devices
+
+
 def test_skipped_rounds_use_no_exchange(fleet):
     one = fleet(3, **{"gate": "every", "gate-period": 3, "rounds": 6})
     one.join()
