@@ -16,7 +16,7 @@ May import: collect, effort, copies, ledger, plan, codes, gate, messages.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -157,6 +157,9 @@ class ChunkWork:
         planned = {self.roll.worker[event.device]: event for event in present if self._planned(event)}
         self._ledger.joined({worker: event.live for worker, event in planned.items()})
         self._came_ahead -= planned.keys()
+        for worker, event in planned.items():
+            kept = self._numbers(self._kept(event))
+            self._count_after_all(self.copies.stands(worker, kept, self._summed))
         given: list[Command] = []
         for worker, event in planned.items():
             order = self._ledger.queue(worker, self._orders[worker], self._kept(event))
@@ -178,6 +181,7 @@ class ChunkWork:
             return False
         self._came_ahead.discard(worker)
         self._ledger.lost(worker)
+        self._count_after_all(self.copies.stands(worker, (), self._summed))
         return True
 
     def struck(self, worker: int, event: Failed) -> str:
@@ -185,9 +189,13 @@ class ChunkWork:
         chunks = [self._chunk[number] for number in event.chunks if number in self._chunk]
         if event.chunks and not chunks:
             return f"chunks {event.chunks[:NAMED]} are not in round {self.roll.assignment.number}"
-        if not self._ledger.failed(worker, chunks or range(len(self.roll.plan.chunks))):
-            return "it was said before"
-        return ""
+        is_news = self._cannot(worker, chunks or range(len(self.roll.plan.chunks)))
+        return "" if is_news else "it was said before"
+
+    def _cannot(self, worker: int, chunks: Sequence[int]) -> bool:
+        """Count on a worker no more for these chunks; return whether that is news."""
+        self._count_after_all(self.copies.cannot(worker, self._numbers(chunks), self._summed))
+        return self._ledger.failed(worker, chunks)
 
     @property
     def live(self) -> Sequence[int]:
@@ -344,13 +352,20 @@ class ChunkWork:
         if isinstance(found, list):
             return found
         worker, chunk, event = found
-        verdict = self.copies.judge(event.chunk, _copy(event))
+        verdict = self.copies.judge(event.chunk, worker, _copy(event), self._summed)
         if not verdict.agrees:
             refused = self._leave_out(event, verdict)
             self.without(worker)
             return refused
+        commands = self._turn(verdict, event.chunk)
         self._book(worker, chunk, event)
-        return []
+        return commands
+
+    @property
+    def _summed(self) -> Collection[int]:
+        """The chunks of which something is in the sum."""
+        added = self.sum.added if self.sum else ()
+        return set(self._numbers(c for _, part in added for c in part.terms.chunks))
 
     def returned(self, event: Joined) -> list[Command]:
         """Give work that may be missing, and ask again for what the device can still send."""
@@ -371,7 +386,7 @@ class ChunkWork:
 
     def too_slow(self, worker: int) -> None:
         """Wait for nothing of this device any more."""
-        self._ledger.failed(worker, range(len(self.roll.plan.chunks)))
+        self._cannot(worker, range(len(self.roll.plan.chunks)))
 
     def mend(self) -> list[Command]:
         """Ask for repairs of what is open: from who has finished it, else from who can still finish it."""
@@ -504,9 +519,14 @@ class ChunkWork:
             self.roll.tally.refused[worker] += 1
             reason = f"chunk {number} differs from two later copies, which agree"
             commands.append(Refuse(self.roll.plan.devices[worker], self.roll.assignment.number, reason))
-        for worker in verdict.right:
-            self._ledger.restored(worker, self._chunk[number])
+        self._count_after_all({number: verdict.right})
         return commands
+
+    def _count_after_all(self, right: Mapping[int, Sequence[int]]) -> None:
+        """Count the copies of these workers, which were left out."""
+        for number, workers in right.items():
+            for worker in workers:
+                self._ledger.restored(worker, self._chunk[number])
 
     def _book(self, worker: int, chunk: int, event: Progress) -> None:
         self._ledger.finished(worker, chunk)
@@ -524,6 +544,9 @@ class ChunkWork:
         here = (self.roll.assignment.version, self.roll.assignment.target)
         known = (each for each in event.kept if each.chunk in self._chunk)
         return [self._chunk[each.chunk] for each in known if (each.version, each.reached) == here]
+
+    def _numbers(self, chunks: Iterable[int]) -> list[int]:
+        return [self.roll.plan.chunks[c].number for c in chunks]
 
     def _held(self, worker: int) -> list[tuple[int, Any]]:
         return [(c, self.roll.plan.chunks[c]) for c in sorted(self._orders[worker])]

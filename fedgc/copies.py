@@ -6,12 +6,16 @@ first one's is not counted, and named: hardware breaks, and memory flips. If a t
 that was refused, the first was wrong, and the verdict turns. One copy alone cannot be judged; nor can the
 vector itself be checked against its sketch, for which devices of one site are trusted.
 
+Only those speak who are here with their copy: it was told, or kept, since the device came. A copy that nobody
+stands by any more gives way to one that somebody does. Once vectors are collected nothing else turns, and not
+even that where something of the chunk is in the sum.
+
 May import: codes, gate.
 """
 
 import math
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from fedgc.codes import estimate_correlation
@@ -48,7 +52,12 @@ class Verdict:
 @dataclass(slots=True)
 class _Side:
     copy: Copy
-    workers: list[int]
+    said: dict[int, bool] = field(default_factory=dict)  # by whom, and whether that one has its copy still
+
+    @property
+    def here(self) -> tuple[int, ...]:
+        """Who stands by this copy."""
+        return tuple(worker for worker, has in self.said.items() if has)
 
 
 class Copies:
@@ -63,27 +72,70 @@ class Copies:
         return {chunk: sides[0].copy for chunk, sides in self._sides.items()}
 
     def hear(self, chunk: int, worker: int, copy: Copy) -> Verdict:
-        """Take a copy in, and say whether it counts."""
-        sides = self._sides.setdefault(chunk, [_Side(copy, [])])
-        mine = next((side for side in sides if _distance(side.copy, copy) is None), None)
-        if mine is None:
-            mine = _Side(copy, [])
-            sides.append(mine)
-        if worker not in mine.workers:
-            mine.workers.append(worker)
-        before = sides[0]
+        """Take a copy in, and say whether it counts: where more say the same, it is believed."""
+        mine = self._told(chunk, worker, copy)
+        before = self._sides[chunk][0]
         if mine is before:
             return Verdict()
-        if len(mine.workers) <= len(before.workers):
+        if len(mine.here) <= len(before.here):
             return Verdict(_distance(before.copy, copy))
-        sides.remove(mine)
-        sides.insert(0, mine)
-        return Verdict(wrong=tuple(before.workers), right=tuple(w for w in mine.workers if w != worker))
+        return self._believe(chunk, mine, worker)
 
-    def judge(self, chunk: int, copy: Copy) -> Verdict:
-        """Say whether a copy counts without taking it in: nothing turns any more."""
-        sides = self._sides.get(chunk)
-        return Verdict(_distance(sides[0].copy, copy)) if sides else Verdict()
+    def judge(self, chunk: int, worker: int, copy: Copy, summed: Collection[int] = ()) -> Verdict:
+        """Take in a copy while vectors are collected; something of the `summed` chunks is in the sum."""
+        mine = self._told(chunk, worker, copy)
+        before = self._sides[chunk][0]
+        if mine is before:
+            return Verdict()
+        if before.here or chunk in summed:
+            return Verdict(_distance(before.copy, copy))
+        return self._believe(chunk, mine, worker)
+
+    def stands(
+        self, worker: int, kept: Collection[int] = (), summed: Collection[int] = ()
+    ) -> Mapping[int, tuple[int, ...]]:
+        """A worker is gone, or back with its copies of these chunks; return who counts now after all."""
+        return self._note(worker, {chunk: chunk in kept for chunk in self._sides}, summed)
+
+    def cannot(
+        self, worker: int, chunks: Collection[int], summed: Collection[int] = ()
+    ) -> Mapping[int, tuple[int, ...]]:
+        """A worker cannot give these chunks; return who counts now after all, by chunk."""
+        return self._note(worker, dict.fromkeys(self._sides.keys() & chunks, False), summed)
+
+    def _told(self, chunk: int, worker: int, copy: Copy) -> _Side:
+        """Put a worker on the side of its copy, and off any other."""
+        sides = self._sides.setdefault(chunk, [_Side(copy)])
+        mine = next((side for side in sides if _distance(side.copy, copy) is None), None)
+        if mine is None:
+            mine = _Side(copy)
+            sides.append(mine)
+        for side in sides:
+            side.said.pop(worker, None)
+        mine.said[worker] = True
+        return mine
+
+    def _note(
+        self, worker: int, has: Mapping[int, bool], summed: Collection[int]
+    ) -> Mapping[int, tuple[int, ...]]:
+        right: dict[int, tuple[int, ...]] = {}
+        for chunk, has_it in has.items():
+            sides = self._sides[chunk]
+            for side in sides:
+                if worker in side.said:
+                    side.said[worker] = has_it
+            most = max(sides, key=lambda side: len(side.here))  # the first of them
+            if most.here and not sides[0].here and chunk not in summed:
+                right[chunk] = self._believe(chunk, most).right
+        return right
+
+    def _believe(self, chunk: int, side: _Side, but: int | None = None) -> Verdict:
+        """Turn the verdict; `but` has just told its copy."""
+        sides = self._sides[chunk]
+        wrong, right = sides[0].here, tuple(worker for worker in side.here if worker != but)
+        sides.remove(side)
+        sides.insert(0, side)
+        return Verdict(wrong=wrong, right=right)
 
     # ---- what the believed copies say together
 

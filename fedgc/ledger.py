@@ -147,7 +147,7 @@ class Ledger:
         return True
 
     def restored(self, worker: int, chunk: int) -> None:
-        """A copy that was left out counts after all."""
+        """A copy that was left out counts after all: a live worker has it."""
         self.able_wc[worker, chunk] = True
         self.done_wc[worker, chunk] = True
         self._recount()

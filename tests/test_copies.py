@@ -54,26 +54,92 @@ def test_without_a_sketch_there_is_nothing_to_judge_by():
     assert copies.hear(1, 1, copy((1e-13,) * 16)).agrees
 
 
-def test_judging_takes_nothing_in():
+def test_while_vectors_are_collected_nobody_is_outvoted():
     copies = Copies()
     copies.hear(0, 0, copy(ONE))
-    assert not copies.judge(0, copy(OTHER)).agrees
-    assert not copies.judge(0, copy(OTHER)).agrees
-    assert copies.judge(0, copy(ONE)).agrees
-    assert copies.judge(9, copy(OTHER)).agrees
-    assert set(copies.believed) == {0}
+    assert not copies.judge(0, 1, copy(OTHER)).agrees
+    assert not copies.judge(0, 2, copy(OTHER)).agrees
+    assert copies.judge(0, 3, copy(ONE)).agrees
+    assert copies.judge(9, 1, copy(OTHER)).agrees
+    assert copies.believed[0].sketch == ONE
+
+
+def test_a_copy_that_nobody_stands_by_refuses_nobody():
+    for late in (False, True):
+        copies = Copies()
+        copies.hear(0, 0, copy(ONE))
+        assert copies.stands(0, ()) == {}, "there is no other"
+        assert (copies.judge if late else copies.hear)(0, 1, copy(OTHER)).agrees
+        assert copies.believed[0].sketch == OTHER
+        assert copies.stands(0, {0}) == {}, "the other is here, and was believed first"
+        assert copies.hear(0, 2, copy(ONE)).agrees, "two are more than one"
+
+
+def test_who_was_refused_counts_once_nobody_is_left_who_says_otherwise():
+    for leave in (lambda c, w: c.stands(w, ()), lambda c, w: c.stands(w, {1}), lambda c, w: c.cannot(w, [0])):
+        copies = Copies()
+        for worker, sketch in ((0, ONE), (1, ONE), (2, OTHER), (3, OTHER)):
+            copies.hear(0, worker, copy(sketch))
+        assert leave(copies, 1) == {}, "one still says so"
+        assert leave(copies, 0) == {0: (2, 3)}
+        assert copies.believed[0].sketch == OTHER
+
+
+def test_what_is_in_the_sum_stays_believed_when_its_holder_is_gone():
+    copies = Copies()
+    copies.hear(0, 0, copy(ONE))
+    copies.hear(0, 1, copy(OTHER))
+    assert copies.stands(0, (), summed={0}) == {}
+    assert not copies.judge(0, 2, copy(OTHER), summed={0}).agrees
+    assert copies.judge(0, 3, copy(ONE), summed={0}).agrees
+
+
+def test_a_copy_that_its_device_has_no_more_turns_nothing_until_it_is_told_or_kept():
+    for kept, right in (((), None), ((0,), (1,))):
+        copies = Copies()
+        copies.hear(0, 0, copy(ONE))
+        copies.hear(0, 1, copy(OTHER))
+        copies.stands(1, ())
+        copies.stands(1, kept)
+        verdict = copies.hear(0, 2, copy(OTHER))
+        assert verdict.agrees is (right is not None)
+        assert verdict.right == (right or ())
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=12))
 def test_believed_is_the_side_that_was_first_to_have_most_workers(said: list[tuple[int, int]]):
-    copies, sides = Copies(), {}
+    copies, last = Copies(), {}
     believed = None
     for worker, kind in said:
         copies.hear(0, worker, copy((float(10**kind),) * 16))
-        sides.setdefault(kind, set()).add(worker)
-        if believed is None or len(sides[kind]) > len(sides[believed]):
+        last[worker] = kind
+        sides = list(last.values())
+        if believed is None or sides.count(kind) > sides.count(believed):
             believed = kind
         assert copies.believed[0].sketch[0] == 10**believed
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, "gone", "back"])), max_size=20))
+def test_whoever_comes_and_goes_somebody_stands_by_what_is_believed_and_only_they_count(
+    steps: list[tuple[int, object]],
+):
+    copies, last, here, counting = Copies(), {}, set(), set()
+    for worker, step in steps:
+        if isinstance(step, int):
+            verdict = copies.hear(0, worker, copy((float(10**step),) * 16))
+            last[worker] = step
+            here.add(worker)
+            counting = counting - {worker, *verdict.wrong} | set(verdict.right)
+            counting |= {worker} if verdict.agrees else set()
+        else:
+            here = here - {worker} | ({worker} & last.keys() if step == "back" else set())
+            counting.discard(worker)
+            right = copies.stands(worker, {0} if step == "back" else ())
+            counting |= set(right.get(0, ()))
+        believed = copies.believed.get(0)
+        stand_by = {w for w in here if believed and 10 ** last[w] == believed.sketch[0]}
+        assert bool(stand_by) == bool(here)
+        assert counting <= stand_by, "nobody counts who is gone, or says something else"
 
 
 def test_reports_and_likeness_speak_of_what_is_believed():

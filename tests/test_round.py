@@ -1077,6 +1077,75 @@ def test_a_broken_device_that_is_first_is_outvoted():
     assert any(refuse.device == broken and "two later copies" in refuse.reason for refuse in devices.refused)
 
 
+ONE, OTHER = (1.0,) * 16, (2.0,) * 16
+
+
+def tells(machine: Round, devices: Devices, name: str, chunk: int, sketch: tuple[float, ...]) -> None:
+    devices.done[name].add(chunk)
+    devices.obey(machine.handle(progress(name, chunk, sketch=sketch)))
+
+
+@pytest.mark.parametrize("keeps", [True, False])
+@pytest.mark.parametrize("fails", [True, False])
+def test_when_the_verdict_turns_only_copies_count_that_somebody_has(*, keeps: bool, fails: bool):
+    plan = planned(4, 2, replicas=4, blocks=4)
+    machine, devices = begun(plan)
+    first, refused, third, _ = plan.devices
+    tells(machine, devices, first, 0, ONE)
+    tells(machine, devices, refused, 0, OTHER)
+    devices.obey(machine.handle(Lost(2.0, refused)))
+    kept = (Kept(0, 0, TARGET),) if keeps else ()
+    devices.obey(machine.handle(joined(plan, refused, 3.0, kept)))
+    if fails:
+        devices.obey(machine.handle(Failed(3.0, refused, 1, "it is gone", (0,))))
+    tells(machine, devices, third, 0, OTHER)
+    assert machine.effort.holds == ({1: 1, 2: 1} if keeps and not fails else {0: 1})
+
+
+def test_a_copy_whose_holder_is_gone_refuses_nobody_while_working():
+    plan = planned(2, 2, replicas=2, blocks=1)
+    for early in (True, False):
+        machine, devices = begun(plan)
+        one, other = plan.devices
+        tells(machine, devices, one, 0, ONE)
+        if early:
+            tells(machine, devices, other, 0, OTHER)
+            assert [each.device for each in devices.refused] == [other]
+        devices.obey(machine.handle(Lost(2.0, one)))
+        tells(machine, devices, other, 1, ONE)
+        if not early:
+            tells(machine, devices, other, 0, OTHER)
+        send_all(machine, devices)
+        assert machine.outcome == "synced"
+        np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_a_copy_whose_holder_is_gone_refuses_nobody_while_collecting_unless_it_is_in_the_sum(*, early: bool):
+    plan = planned(2, 2, replicas=2, blocks=1)
+    for summed in (True, False):
+        machine, devices = begun(plan)
+        one, other = plan.devices
+        tells(machine, devices, one, 0, ONE)
+        if early:
+            tells(machine, devices, other, 0, OTHER)
+        tells(machine, devices, other, 1, ONE)
+        assert {(device, *each.mix.chunks) for (device, _), each in devices.requests.items()} == {
+            (one, 0),
+            (other, 1),
+        }
+        devices.unsent.remove((one, 0))
+        if summed:
+            devices.obey(machine.handle(Codeword(2.0, one, 1, 0)))
+        devices.obey(machine.handle(Lost(2.0, one)))
+        if not early:
+            tells(machine, devices, other, 0, OTHER)
+            assert bool(devices.refused) is summed
+        send_all(machine, devices)
+        assert machine.outcome == "synced"
+        np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
 def test_a_copy_that_is_refused_while_collecting_does_not_enter_the_sum():
     plan = planned(2, 2, replicas=2, blocks=2)
     machine, devices = begun(plan)
