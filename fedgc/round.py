@@ -1,17 +1,20 @@
 """One round: events in, commands out. Three tables at the end of this file say what reacts to what.
 
+AGREEING and UNMASKING share the third; CLOSED refuses all.
+
 A round goes from one common model to the next decision. The data is cut in chunks; where data
 may be shared, every chunk is held by several devices: what a slow or dead one has not finished, another has.
 
     WORKING      Devices train to `target` steps since the last common model, and report. Once enough have,
                  the *gate* says, once, whether what was learned is worth an exchange. If it is, the round may
                  wait for more. It does not wait beyond a deadline, which counts from when all that were there
-                 at the start have the model; nobody who joins moves it.
+                 at the start have the model; nobody who joins moves it. A gate that was not asked by then is
+                 asked with whatever there is.
       coded        A device trains its chunks one by one; a finished chunk is a *copy*. As copies come in,
                    others are told to skip that chunk, or which to take next. Enough is one copy of every
                    chunk that can be had; an exchange waits for `aim` copies of each.
-      local        A device trains one model on all of its chunks. Enough is a quorum of devices; an
-                   exchange waits for those that are nearly done.
+      local        A device trains one model on all of its chunks. Enough is a quorum of the devices
+                   that are left; an exchange waits for those that are nearly done.
     COLLECTING   What there is is fixed, and asked for.
       coded        `blocks` copies of every chunk (as many as were aimed for) let each device send 1/blocks of
                    a model. Each mixes its finished chunks into one such *codeword*, so that a weighted sum of
@@ -25,9 +28,10 @@ may be shared, every chunk is held by several devices: what a slow or dead one h
     AGREEING     Masked: whose vectors are in the sum is fixed, and they sign that.
     UNMASKING    Masked: enough have signed; they give their shares of what is left of the masks.
     CLOSED       synced       coded: the sum over all chunks is exact, up to the rounding of numbers on their
-                              way; local: a mean over every chunk
+                              way; local: every chunk was trained on by somebody in the mean
                  approximate  some chunks are missing; which, and how much it matters, is said
-                 skipped      not worth an exchange: devices carry on from where they are
+                 skipped      not worth an exchange: devices carry on from where they are, as far as the next
+                              plan leaves them their chunks
                  empty        nothing of what was finished could be had
                  burnt        masked: too few were left, so there is no sum, and nothing was learned of any
                  stopped      somebody asked for it
@@ -40,11 +44,12 @@ with,
 Device j's codeword is the inner sum over its chunks; each (j, c) is a *term*. A repair is a part of j's
 column that somebody else sends (attempt 1 and up; attempt 0 is a device's own codeword). What must always
 hold: no term enters the sum twice, and in a synced round each has entered once (once part of its repair is
-in, a codeword is refused for good); a copy on a lost device counts no more until the device is back and tells
-it again; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed when they
-opened); what does not belong here is refused with a reason, and counted where it is a device of this plan,
-except what is of a round before and merely crossed a command on its way; what was sent ahead in vain is only
-forgotten; it always ends.
+in, a codeword is refused for good); a copy on a lost device counts no more until the device is back and says
+that it has it; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed when
+they are opened); what does not belong here is refused with a reason, and counted where it is a device of this
+plan, except what is of a round before and merely crossed a command on its way; what was sent ahead in vain is
+only forgotten. It always ends: at the latest one upload deadline + 3 x the longer of sending and training
+after collecting began, and one upload deadline each for signatures and shares.
 
 Two devices, chunks 0 and 1 on both, blocks = 2, coded:
 
