@@ -1,9 +1,8 @@
 """One round: events in, commands out. Three tables at the end of this file say what reacts to what.
 
-AGREEING and UNMASKING share the third; CLOSED refuses all.
-
-A round goes from one common model to the next decision. The data is cut in chunks; where data
-may be shared, every chunk is held by several devices: what a slow or dead one has not finished, another has.
+A round goes from one common model to the next decision. The data is cut in chunks; where data may be shared,
+every chunk is held by several devices: what a slow or dead one has not finished, another has. AGREEING and
+UNMASKING share a table; a closed round refuses all.
 
     WORKING      Devices train to `target` steps since the last common model, and report. Once enough have,
                  the *gate* says, once, whether what was learned is worth an exchange. If it is, the round may
@@ -48,8 +47,8 @@ in, a codeword is refused for good); a copy on a lost device counts no more unti
 that it has it; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed when
 they are opened); what does not belong here is refused with a reason, and counted where it is a device of this
 plan, except what is of a round before and merely crossed a command on its way; what was sent ahead in vain is
-only forgotten. It always ends: at the latest one upload deadline + 3 x the longer of sending and training
-after collecting began, and one upload deadline each for signatures and shares.
+only forgotten. It always ends: at the latest one upload deadline and three times the longer of sending and
+training after collecting began, and one upload deadline each for signatures and shares.
 
 Two devices, chunks 0 and 1 on both, blocks = 2, coded:
 
