@@ -115,6 +115,20 @@ def test_work_that_goes_on_beyond_its_target_is_kept(bench, small):
     assert (report.round, report.steps) == (2, 6)
 
 
+@pytest.mark.parametrize(("left_out", "kept"), [(0, {4}), (1, set())])
+def test_work_from_the_same_model_goes_on_with_the_same_chunks_and_begins_anew_with_others(
+    bench, small, left_out, kept
+):
+    engine = bench.engine(small, PLAIN)
+    work = local(bench, target=4)
+    engine.handle(work)
+    bench.drain(engine)
+    there = len(CHUNKS) - left_out
+    engine.handle(replace(work, round=2, target=6, order=work.order[:there], names=work.names[:there]))
+    assert {each.reached for each in engine.kept()} == kept
+    assert [event.steps for event in bench.drain(engine)] == [6]
+
+
 def test_it_runs_ahead_of_the_verdict_and_rests_at_the_most_that_it_may_do(bench, small):
     engine = bench.engine(small, PLAIN)
     engine.handle(local(bench, target=3, most_steps=6))
