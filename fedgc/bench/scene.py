@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Final
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
@@ -101,10 +102,11 @@ def _digits() -> Table:
 def _file(data: Path) -> Table:
     needed = ("x_train", "y_train", "writer", "x_test", "y_test")
     try:
-        with np.load(data, allow_pickle=False) as found:
+        with data.open("rb") as file, np.load(file, allow_pickle=False) as found:
             raw = {name: found[name] for name in needed}
-    except (OSError, ValueError, KeyError) as error:
-        raise EdgeFailed(f"data {data}: saw {error}, needed an npz file with {', '.join(needed)}") from error
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        saw = str(error.strerror or error) if isinstance(error, OSError) else "something else"
+        raise EdgeFailed(f"data {data}: saw {saw}, needed an npz file with {', '.join(needed)}") from error
     side = round(raw["x_train"].shape[1] ** 0.5)
 
     grey = [(raw[name].reshape(-1, side, side) / 255.0).astype(np.float32) for name in ("x_train", "x_test")]

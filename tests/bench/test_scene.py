@@ -98,5 +98,12 @@ def test_a_file_without_what_is_needed_is_named(tmp_path):
     np.savez(tmp_path / "odd.npz", x_train=np.zeros((2, 4)))
     with pytest.raises(EdgeFailed, match=r"odd\.npz.*needed an npz file with x_train, y_train"):
         read(tmp_path / "odd.npz")
-    with pytest.raises(EdgeFailed, match=r"none\.npz"):
+    with pytest.raises(EdgeFailed, match=r"none\.npz: saw No such file or directory, needed"):
         read(tmp_path / "none.npz")
+
+
+@pytest.mark.parametrize("content", [b"", b"some text", b"PK\x03\x04 cut off"])
+def test_a_file_of_another_kind_is_refused_in_our_words(tmp_path, content):
+    (tmp_path / "odd.npz").write_bytes(content)
+    with pytest.raises(EdgeFailed, match=r"odd\.npz: saw something else, needed an npz file"):
+        read(tmp_path / "odd.npz")
