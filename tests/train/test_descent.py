@@ -1,3 +1,5 @@
+"""Plain descent: torch's own step bit for bit, without what torch's own step imports."""
+
 import copy
 import subprocess
 import sys
