@@ -5,6 +5,9 @@ one word is the folder in which images are kept between calls. What is shown: im
 devices let in; bad input of every kind refused in one line (refused.py); a run trained; the same run again
 with a device cut off in the midst of a round and another's power lost, which must give the same model; a run
 whose session port is closed. Ends 0 if all of it was so.
+
+Rooms, each of which may import those before it and fedgc.flower: compose, network, images; fleet; stage;
+refused; story.
 """
 
 import fcntl
