@@ -37,6 +37,7 @@ class MaskedSum:
         self._holds = {worker: amount for worker, amount in holds.items() if worker in member}
         self._owing = set(self._holds)
         self._added: set[int] = set()
+        self._unable: set[int] = set()  # who said that it cannot answer, and has not come back since
         self._agree = b""
         self._unlock = b""
 
@@ -61,6 +62,7 @@ class MaskedSum:
     def ask_again(self, worker: int) -> tuple[Reveal | Survivors | Unmask, ...]:
         """Return once more what a worker that is back has not answered."""
         device = self._plan.devices[worker]
+        self._unable.discard(worker)
         if worker in self._owing:
             return (self._reveal(worker),)
         if worker not in self._added or self.opened or not self._agree:
@@ -145,10 +147,14 @@ class MaskedSum:
         """Return the masks left in the sum; raise NotRecoverable where a secret is not as promised."""
         return Uncover(self._number, tuple((mask.key, mask.minus) for mask in self._exchange.masks()))
 
+    def cannot(self, worker: int) -> None:
+        """A survivor will not answer what it was asked; its vector stays in the sum."""
+        self._unable.add(worker)
+
     def can_still(self, there: Sequence[int]) -> bool:
         """Whether enough survivors can still answer, with those who have."""
         done = self._exchange.opened if self._unlock else self._exchange.signatures
-        able = {self._member[worker] for worker in self._added if worker in there}
+        able = {self._member[worker] for worker in self._added - self._unable if worker in there}
         return len(able | set(done)) >= self._exchange.federation.threshold
 
     # ---- small print

@@ -450,8 +450,12 @@ class Round:
         return self._can_still(masked, event.now) if self._off_the_books(event) else []
 
     def _failed_last(self, masked: MaskedSum, event: Failed) -> list[Command]:
+        """It lives, but will not answer; one that names chunks speaks of its work, and may answer."""
+        if not event.chunks and not self._roll.here(event):
+            masked.cannot(self._roll.worker[event.device])
         why_not = self._strike(event)
-        return self._refuse(event, why_not) if why_not else self._can_still(masked, event.now)
+        refused = self._refuse(event, why_not) if why_not else []
+        return [*refused, *self._can_still(masked, event.now)]
 
     def _can_still(self, masked: MaskedSum, now: float) -> list[Command]:
         if masked.can_still(self.effort.live):

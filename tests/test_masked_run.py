@@ -426,6 +426,35 @@ def test_who_is_back_and_lost_again_is_not_counted_on(fleet, work):
 
 
 @pytest.mark.parametrize("work", ["coded", "local"])
+@pytest.mark.parametrize("kind", [Survivors, Unmask])
+def test_those_who_will_not_answer_are_not_waited_for(fleet, work, kind):
+    one = fleet(4, work=work, gate="every", rounds=1)
+    one.join()
+    first, second = one.party.devices[:2]
+    one.drive(lambda f: sum(isinstance(each, kind) for each in f.unsent) == 4)
+    for device in (first, second):
+        assert not one.rows, "three of four are enough"
+        one.unsent = [each for each in one.unsent if each.device != device]
+        one.say(Failed(one.now, device, 1, "the letter is not signed as agreed"))
+    assert one.outcomes() == ["burnt"]
+    assert "too few institutions are left" in one.rows[0].reason
+
+
+@pytest.mark.parametrize("kind", [Survivors, Unmask])
+def test_who_would_not_answer_is_counted_on_once_it_is_back(fleet, kind):
+    one = fleet(4, gate="every", rounds=1)
+    one.join()
+    first, second = one.party.devices[:2]
+    one.drive(lambda f: sum(isinstance(each, kind) for each in f.unsent) == 4)
+    one.unsent = [each for each in one.unsent if each.device != first]
+    one.say(Failed(one.now, first, 1, "the disk is full"))
+    return_at_once(one, first)
+    one.lose(second)
+    one.drive()
+    assert one.outcomes() == ["synced"]
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
 def test_who_is_back_after_its_vector_came_is_let_go_with_the_others(fleet, work):
     one = fleet(4, work=work, gate="every", rounds=1)
     one.join()
