@@ -84,7 +84,7 @@ class Attendance:
         entry = self._entries.get(worker)
         if entry is None or not entry.able:
             return "it was said before"
-        entry.able = False
+        entry.able, entry.steps = False, 0  # it forgets what it could not go on with
         return ""
 
     @property

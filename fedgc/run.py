@@ -117,10 +117,10 @@ class RunState:
 
 @dataclass(frozen=True, slots=True)
 class _Left:
-    """What a skipped round leaves to the next: devices that go on from where they are.
+    """What a round without an exchange leaves to the next: devices that go on from where they are.
 
     A device keeps its steps for as long as it works on the same chunks from the same model, whether it is
-    told to carry on or given that work anew.
+    told to carry on (after a skipped round) or given that work anew (where nothing of it could be had).
     """
 
     carried: frozenset[str] = frozenset()  # those that are told to carry on
@@ -397,8 +397,7 @@ class Run:
             self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:
             self._settled = self._state()
-        there = frozenset(self._present)
-        self._left = _Left(there, over.loading, over.effort.reached) if outcome == "skipped" else _Left()
+        self._left = _Left() if synced else self._left_by(over)
         row = _row(over, coded=self.config.work == "coded")
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
             self._rows.append(row)
@@ -406,6 +405,11 @@ class Run:
             self._since.append(row.working_s + row.collecting_s)
         outputs.append(Append(row))
         return outputs + self._next(over, now)
+
+    def _left_by(self, over: Round) -> _Left:
+        """Return what a round leaves that had no exchange: after a skipped one all are told to carry on."""
+        left = _Left(frozenset(self._present), over.loading, over.effort.reached)
+        return left if over.outcome == "skipped" else left.anew()
 
     def _next(self, over: Round, now: float) -> list[Output]:
         if over.outcome == "stopped":

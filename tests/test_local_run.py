@@ -7,7 +7,7 @@ import pytest
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.messages import Codeword, Continue, Held, Joined, Lost, Report, Reveal, Work
+from fedgc.messages import Codeword, Continue, Held, Joined, Lost, Report, Reveal, Tick, Work
 from fedgc.run import CHECK_BYTES, Append, Apply, Output, Run, RunState
 
 DEVICES = ("a", "b", "c", "d")
@@ -27,6 +27,7 @@ class Fleet:
         self.asked: list[str] = []
         self.norms = dict.fromkeys(DEVICES, 1.0)
         self.names: dict[str, tuple[tuple[int, str], ...]] = {}
+        self.same: dict[str, object] = {}  # the model and the chunks that a device works from
         self.kept = dict.fromkeys(DEVICES, 0)  # steps since the common model, on these chunks
         self.done = dict.fromkeys(DEVICES, 0)  # in all
         for device in DEVICES:
@@ -46,9 +47,10 @@ class Fleet:
     def begin(self, given: Work | Continue) -> None:
         """Keep the steps of a model that goes on with the same chunks, as a device does."""
         if isinstance(given, Work):
-            if given.names != self.names.get(given.device) or given.target == self.config.round_steps:
+            same = (given.version, given.names)
+            if same != self.same.get(given.device):
                 self.kept[given.device] = 0
-            self.names[given.device] = given.names
+            self.same[given.device], self.names[given.device] = same, given.names
 
     def report(self, device: str, steps: int | None = None) -> None:
         number, target = self.at[device]
@@ -77,6 +79,15 @@ class Fleet:
     @property
     def outcomes(self) -> list[str]:
         return [each.row.outcome for each in self.log if isinstance(each, Append)]
+
+    @property
+    def booked(self) -> dict[str, int]:
+        """The steps of each device that the rows tell."""
+        booked = dict.fromkeys(DEVICES, 0)
+        for append in self.of(Append):
+            for each in append.row.devices:
+                booked[each.device] += each.steps
+        return booked
 
     def of(self, kind: type) -> list:
         return [output for output in self.log if isinstance(output, kind)]
@@ -225,11 +236,20 @@ def test_who_works_on_the_same_chunks_after_a_death_in_a_skipped_round_keeps_its
     assert fleet.run.round.effort.reached == {each: fleet.kept[each] for each in "abc"}
     while not fleet.run.finished:
         fleet.do_a_round()
-    booked = dict.fromkeys(DEVICES, 0)
-    for row in fleet.of(Append):
-        for each in row.row.devices:
-            booked[each.device] += each.steps
-    assert booked == fleet.done
+    assert fleet.booked == fleet.done
+
+
+def test_steps_of_a_round_of_which_no_update_came_are_not_booked_again():
+    fleet = Fleet(gate="every", rounds=3)
+    for device in DEVICES:
+        fleet.report(device)
+    fleet.asked.clear()
+    while not fleet.outcomes:
+        fleet.now = max(fleet.now, fleet.run.next_tick)
+        fleet.say(Tick(fleet.now))
+    assert fleet.to_the_end() == ["empty", "synced", "synced"]
+    assert fleet.done == dict.fromkeys(DEVICES, 2 * fleet.config.round_steps)
+    assert fleet.booked == fleet.done
 
 
 def test_one_that_comes_back_after_a_skipped_round_has_what_it_says_that_it_kept():
