@@ -10,8 +10,9 @@ May import: run and below, train, store, and this room.
 import queue
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from dataclasses import dataclass, replace
+from functools import partial
 from logging import INFO, WARNING, Logger
 from typing import Final
 
@@ -21,6 +22,7 @@ from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower import typed
+from fedgc.flower.beside import Beside
 from fedgc.flower.links import Link
 from fedgc.flower.pieces import Vector, digest_of, packed
 from fedgc.flower.sink import Live, LiveDevice, Sink
@@ -78,7 +80,7 @@ class Driver:
         self._mean: Vector | None = None  # of such a round, once its masks are off
         self._due: Checkpoint | None = None  # written once its round is in the history
         self._sum: RunningSum | None = None  # of the round under way, once a codeword is there
-        self._beside = ThreadPoolExecutor(1, "fedgc-beside")
+        self._beside = Beside(partial(log.log, WARNING, "%s"))
         self._measuring: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown = 0.0
         self._names: dict[str, str] = {}
@@ -111,7 +113,7 @@ class Driver:
             self._hear_measures(wait=False)
             self._show(link)
         self._hear_measures(wait=True)
-        self._beside.shutdown()
+        self._beside.close()
         self._shown = 0.0
         self._show(link)
         return self.finished
@@ -186,7 +188,8 @@ class Driver:
             self._due = self._checkpoint(apply)
         every = self._job.config.evaluate_every
         if self._job.task.evaluate and every and apply.round % every == 0:
-            future = self._beside.submit(self.common.evaluate, self.model)
+            measure = partial(self.common.evaluate, self.model)
+            future = self._beside.submit(f"the evaluation of round {apply.round}", measure)
             self._measuring.append((apply.round, future))
 
     def _taken_mean(self, weight: float) -> Vector | None:
@@ -214,7 +217,8 @@ class Driver:
         self._job.sink.append(row)
         self._account(row)
         if self._due is not None and self._job.save:
-            self._beside.submit(self._save, self._job.save, self._due)
+            what = f"the checkpoint of round {self._due.round}"
+            self._beside.submit(what, partial(self._save, self._job.save, self._due))
         self._due = None
 
     def _account(self, row: RoundRow) -> None:
@@ -229,6 +233,8 @@ class Driver:
             round_, future = self._measuring.pop(0)
             try:
                 self.metrics[round_] = {**future.result(), **self._spent.get(round_, {})}
+            except CancelledError:  # it was left out, and that was said
+                continue
             except FedgcError as error:
                 self._log.log(WARNING, "round %d: %s", round_, error)
                 continue
