@@ -141,11 +141,15 @@ def cover_s(plan: Plan, futures: Futures) -> Float:
 
 
 def uncoded_s(question: Question, speeds: Speeds, futures: Futures) -> Float:
-    """Return the time of shares by speed, each on one device, all waited for; a death costs a second go."""
+    """Return the time of shares by speed, each on one device, all waited for.
+
+    A death is noticed after the grace, as it is with copies; then what was lost is done once more.
+    """
     pace_w = np.asarray([speeds.step_s(device, 1.0) for device in question.devices])
     share_w = len(question.fleet.chunks) / pace_w / (1.0 / pace_w).sum()
     work_bw = futures.step_bw * share_w * question.steps
-    lost_bw = np.where(np.isfinite(futures.dies_bw), futures.dies_bw * work_bw, 0.0)
+    again_bw = futures.dies_bw * work_bw + question.config.grace_s
+    lost_bw = np.where(np.isfinite(futures.dies_bw), again_bw, 0.0)
     slowest: Float = (work_bw + lost_bw + upload_s(question, speeds)).max(axis=1)
     return slowest
 

@@ -26,7 +26,7 @@ from fedgc.tuner import (
 )
 from fedgc.tuner.advice import cut_finer
 from fedgc.tuner.choose import settings
-from fedgc.tuner.trial import Futures, cover_s, fluid_s, replayed_s, thinned
+from fedgc.tuner.trial import Futures, cover_s, fluid_s, replayed_s, thinned, uncoded_s
 
 STEADY = Futures(np.array([[1.0, 1.0, 2.0, 4.0]]), np.full((1, 4), np.inf))
 
@@ -271,3 +271,12 @@ def test_advice_without_history_is_given_all_the_same() -> None:
     advice = advise(question(2, 2), Speeds(), rng())
     assert "no history" in advice.choice.reason
     assert advice.uncoded_s > 0
+
+
+def test_an_uncoded_round_with_a_death_waits_for_the_grace_and_does_the_work_again() -> None:
+    asked = question(2, 2, grace_s=7.0)
+    speeds = Speeds({"device 0": Speed("device 0", 1.0), "device 1": Speed("device 1", 3.0)})
+    lives, dies = np.full(2, np.inf), np.array([np.inf, 0.5])
+    futures = Futures(np.array([[1.0, 3.0]] * 2), np.stack([lives, dies]))
+    whole_s = 4 * asked.steps / (1.0 + 1.0 / 3.0)  # four chunks at the speed of both
+    assert uncoded_s(asked, speeds, futures).tolist() == pytest.approx([whole_s, 1.5 * whole_s + 7.0])
