@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedgc.bench.deadline import errors_at_deadline, ratios
+from fedgc.bench.events import measure_events
 from fedgc.bench.grid import Modelled
 from fedgc.bench.rounds import (
     PRACTICE,
@@ -66,6 +67,15 @@ def test_a_claim_compares_with_the_literature():
 def test_the_cost_of_a_round_is_given_for_each_device():
     cost = measure_scaling(20)
     assert cost["round_s"] == pytest.approx(cost["us_for_each_device"] * 20 / 1e6)
+
+
+def test_events_are_those_of_whole_steered_rounds():
+    """Each of 20 devices reports 8 chunks and sends a codeword, in as many rounds as the events need."""
+    cost = measure_events(events=181, devices=20)
+    assert (cost["events"], cost["rounds"], cost["synced"]) == (2 * 20 * (8 + 1), 2, 2)
+    assert cost["skips"] > 0
+    assert cost["takes"] > 0
+    assert cost["seconds"] == pytest.approx(cost["us_for_each_event"] * cost["events"] / 1e6)
 
 
 def test_the_deadline_cuts_all_off_at_the_same_time():

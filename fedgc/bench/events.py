@@ -1,0 +1,139 @@
+"""What an event costs the machine of a round: steered devices on a clock of their own, nothing else.
+
+`replay.World` models lines, deaths and latency as well, and its time would count in. Here a device walks its
+queue at its own pace, tells each chunk that it has finished (with a sketch, the same from every holder),
+leaves what it is told to skip, begins next what it is told to take, and answers a `Reveal` at once.
+
+May import: sim and below; deadline, report.
+"""
+
+import gc
+import heapq
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
+
+import numpy as np
+
+from fedgc.bench.deadline import always
+from fedgc.bench.report import Value
+from fedgc.config import RunConfig
+from fedgc.history import Speeds
+from fedgc.messages import SKETCH_NUMBERS, Codeword, Held, Joined, Progress, Reveal, Skip, Take, Work
+from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.replay import MODELS
+from fedgc.round import Assignment, Round
+from fedgc.sim.ours import PATIENT_S
+
+MILLION: Final = 1_000_000
+REPLICAS: Final = 8
+
+
+class Crowd:
+    """Owns the clock and what each device is at in one round."""
+
+    def __init__(self, plan: Plan, pace_w: Sequence[float], sketches: Sequence[tuple[float, ...]]) -> None:
+        self.handled = 0
+        self._devices = plan.devices
+        self._index = {device: w for w, device in enumerate(plan.devices)}
+        self._pace = pace_w
+        self._sketches = sketches
+        self._queue: list[dict[int, None]] = [{} for _ in pace_w]  # the next one last
+        self._current: list[int | None] = [None for _ in pace_w]
+        self._turn = [0 for _ in pace_w]
+        self._ends: list[tuple[float, int, int]] = []  # when, which device, at which turn
+        self._asked: list[Reveal] = []
+
+    def play(self, machine: Round, present: Sequence[Joined]) -> None:
+        """Drive one round from its start to its end."""
+        number, target, now = machine.assignment.number, machine.assignment.target, 0.0
+        self._obey(machine.start(now, present), now)
+        while self._ends and machine.collected is None:
+            now, worker, turn = heapq.heappop(self._ends)
+            chunk = self._current[worker]
+            if turn != self._turn[worker] or chunk is None:
+                continue  # it has left this chunk
+            self._begin(worker, now)
+            device, seconds, sketch = self._devices[worker], self._pace[worker], self._sketches[chunk]
+            said = Progress(now, device, number, chunk, target, seconds, 1, 1.0, 0.5, sketch)
+            self.handled += 1
+            self._obey(machine.handle(said), now)
+        for asked in self._asked:
+            self.handled += 1
+            machine.handle(Codeword(now, asked.device, number, asked.attempt))
+
+    def _obey(self, given: Iterable[object], now: float) -> None:
+        for command in given:
+            if isinstance(command, Reveal):
+                self._asked.append(command)
+            elif isinstance(command, Work):
+                worker = self._index[command.device]
+                self._queue[worker] = dict.fromkeys(reversed(command.order))
+                self._begin(worker, now)
+            elif isinstance(command, Skip | Take):
+                self._steered(self._index[command.device], command, now)
+
+    def _steered(self, worker: int, command: Skip | Take, now: float) -> None:
+        current = self._current[worker]
+        if current != command.chunk:
+            self._queue[worker].pop(command.chunk, None)
+            if isinstance(command, Take):
+                self._queue[worker][command.chunk] = None
+        if (isinstance(command, Skip) and current == command.chunk) or current is None:
+            self._begin(worker, now)
+
+    def _begin(self, worker: int, now: float) -> None:
+        queue = self._queue[worker]
+        self._turn[worker] += 1
+        self._current[worker] = queue.popitem()[0] if queue else None
+        if self._current[worker] is not None:
+            heapq.heappush(self._ends, (now + self._pace[worker], worker, self._turn[worker]))
+
+
+def measure_events(events: int = MILLION, devices: int = 1000) -> Mapping[str, Value]:
+    """Measure how long whole rounds take that together handle so many events.
+
+    As many chunks as devices, eight copies of each, eight blocks: each round hears eight reports for each
+    device, steers as they come in, asks the gate, solves for the codewords and takes them in. Counted in are
+    what a server does at each round (its start, the solution) and the making of events and commands; setting
+    up the plan is not. As in a server, what was there before is out of the garbage collector's sight.
+    """
+    plan = _plan(devices)
+    rng = np.random.default_rng(0)
+    sketches = [tuple(each) for each in rng.normal(size=(devices, SKETCH_NUMBERS)).tolist()]
+    holds = tuple(Held(chunk.name, chunk.samples) for chunk in plan.chunks)
+    present = [Joined(0.0, device, live=True, holds=holds) for device in plan.devices]
+    handled = number = skips = takes = synced = 0
+    gc.collect()
+    gc.freeze()
+    began = time.process_time()
+    while handled < events:
+        number += 1
+        pace_w = MODELS["shifted-exponential"](devices, 1, rng)[0].mean_pace_w.tolist()
+        over, crowd = Round(plan, Assignment(number, number - 1, 1, 0), always), Crowd(plan, pace_w, sketches)
+        crowd.play(over, present)
+        handled, synced = handled + crowd.handled, synced + (over.outcome == "synced")
+        skips, takes = skips + over.tally.skips, takes + over.tally.takes
+    seconds = time.process_time() - began
+    gc.unfreeze()
+    return {
+        "events": handled,
+        "devices": devices,
+        "rounds": number,
+        "synced": synced,
+        "skips": skips,
+        "takes": takes,
+        "seconds": seconds,
+        "us_for_each_event": seconds / handled * 1e6,
+    }
+
+
+def _plan(devices: int) -> Plan:
+    chunks = tuple(Chunk(number, f"chunk {number}", 1) for number in range(devices))
+    every = frozenset(range(devices))
+    fleet = Fleet({f"device {worker}": every for worker in range(devices)}, chunks)
+    replicas = min(REPLICAS, devices)
+    config = RunConfig(
+        chunks=devices, replicas=replicas, blocks=replicas, local_steps=1, deadline_s=PATIENT_S
+    )
+    return make_plan(fleet, Speeds(), config, steps=1)
