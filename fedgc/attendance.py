@@ -63,13 +63,14 @@ class Attendance:
         """Give these devices the round's steps to do, on top of what they kept."""
         given: list[Command] = []
         for event in present:
-            self._begun = min(self._begun, event.now)
+            since = max(event.now, self.roll.started_at)
+            self._begun = min(self._begun, since)
             worker = self.roll.worker.get(event.device)
             if worker is None:
                 continue
             carry = event.device in carried
             steps = self._reached.pop(event.device, self._kept(worker, event))
-            entry = self._entries[worker] = _Entry(steps, steps, event.now)
+            entry = self._entries[worker] = _Entry(steps, steps, since)
             entry.able = self._loads(worker, event)
             if entry.able:
                 given.append(self._carry_on(worker) if carry else self._work(worker, live=event.live))

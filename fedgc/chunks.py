@@ -18,7 +18,7 @@ May import: collect, effort, copies, ledger, plan, codes, gate, messages.
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,7 +35,7 @@ from fedgc.codes import (
     worth_waiting,
 )
 from fedgc.collect import CodedSum, Costs
-from fedgc.copies import Copies, Copy, Verdict
+from fedgc.copies import AGREES, Copies, Copy, Verdict
 from fedgc.effort import Roll
 from fedgc.gate import Reports
 from fedgc.lateness import Lateness
@@ -45,6 +45,7 @@ from fedgc.messages import (
     Command,
     Continue,
     Failed,
+    Held,
     Joined,
     Progress,
     Refuse,
@@ -53,7 +54,9 @@ from fedgc.messages import (
     Take,
     Work,
 )
+from fedgc.plan import Chunk
 
+NOBODY: Final = -1  # stands for a device or a chunk that is not of this plan
 NAMED: Final = 8  # chunks that a refusal names, however many were sent
 
 
@@ -96,7 +99,7 @@ class ChunkWork:
         self._overdue = False  # whether somebody is late still
         self._asked_anew = True  # whether it is not noted yet when something was asked for
         self._counted = 0  # vectors that have come, as far as that is noted
-        self._told: set[tuple[int, int]] = set()  # copies that the tally knows, also of devices lost since
+        self._told_wc = np.zeros_like(plan.placement.holds)  # copies that the tally knows, also of the lost
 
     def _with_those_who_carry_on(self, orders: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         plan, found = self.roll.plan, []
@@ -171,8 +174,9 @@ class ChunkWork:
         worker = self.roll.worker.get(event.device)
         if worker is None:
             return False
-        names = {held.name for held in event.holds}
-        self._ledger.failed(worker, [c for c, chunk in self._held(worker) if chunk.name not in names])
+        unsure = [(c, chunk) for c, chunk in self._held(worker) if not _listed(chunk, event.holds)]
+        names = {held.name for held in event.holds} if unsure else set()
+        self._ledger.failed(worker, [c for c, chunk in unsure if chunk.name not in names])
         return True
 
     def lost(self, worker: int) -> bool:
@@ -214,7 +218,7 @@ class ChunkWork:
         verdict = self.copies.hear(event.chunk, worker, _copy(event))
         if not verdict.agrees:
             return [*self._leave_out(event, verdict), *self.stirred()]
-        commands = self._turn(verdict, event.chunk)
+        commands = [] if verdict is AGREES else self._turn(verdict, event.chunk)
         self._book(worker, chunk, event)
         for other, instead in self._ledger.skips(chunk):  # first what to take, then what to leave for it
             commands += self._steer(other, instead)
@@ -480,24 +484,23 @@ class ChunkWork:
         """Return the device and the chunk of a new copy, and what was said of it; or else the answer."""
         if isinstance(event, Report):
             return self.roll.refuse(event, "a report of local work, this is coded")
-        why_not = self._why_not(event)
+        worker, chunk = self.roll.worker.get(event.device, NOBODY), self._chunk.get(event.chunk, NOBODY)
+        why_not = self._why_not(event, worker, chunk)
         if why_not:
             return self.roll.refuse(event, why_not)
-        worker, chunk = self.roll.worker[event.device], self._chunk[event.chunk]
         if self._ledger.done_wc[worker, chunk]:
             return []  # a finished chunk is told again when asked for, and that may have crossed the report
         return worker, chunk, event
 
-    def _why_not(self, event: Progress) -> str:
+    def _why_not(self, event: Progress, worker: int, chunk: int) -> str:
         """Return why this copy does not count, or nothing."""
         away = self.roll.here(event)
         if away:
             return away
-        worker, chunk = self.roll.worker[event.device], self._chunk.get(event.chunk)
         target = self.roll.assignment.target
         if not self._ledger.live_w[worker]:
             return f"device {event.device} is not in round {self.roll.assignment.number}"
-        if chunk is None or not self._ledger.able_wc[worker, chunk]:
+        if chunk == NOBODY or not self._ledger.able_wc[worker, chunk]:
             return f"chunk {event.chunk} is not this device's"
         if event.reached != target:
             return f"chunk {event.chunk} reached {event.reached} steps, needed {target}"
@@ -530,9 +533,9 @@ class ChunkWork:
 
     def _book(self, worker: int, chunk: int, event: Progress) -> None:
         self._ledger.finished(worker, chunk)
-        if (worker, chunk) in self._told:
+        if self._told_wc[worker, chunk]:
             return  # told again after a return: no new work
-        self._told.add((worker, chunk))
+        self._told_wc[worker, chunk] = True
         tally = self.roll.tally
         tally.finished[worker] += 1
         tally.steps[worker] += event.reached
@@ -548,7 +551,7 @@ class ChunkWork:
     def _numbers(self, chunks: Iterable[int]) -> list[int]:
         return [self.roll.plan.chunks[c].number for c in chunks]
 
-    def _held(self, worker: int) -> list[tuple[int, Any]]:
+    def _held(self, worker: int) -> list[tuple[int, Chunk]]:
         return [(c, self.roll.plan.chunks[c]) for c in sorted(self._orders[worker])]
 
     def _work(self, worker: int, order: Sequence[int], *, carry: bool) -> Work | Continue:
@@ -577,14 +580,21 @@ class ChunkWork:
         It hears one command after the other, and may have begun the next chunk before it hears the last:
         so the better one is in front when it leaves the other, and again when it gets that back.
         """
-        switched = self._ledger.switch(worker)
-        if switched is None:
-            return self._steer(worker, self._ledger.steer(worker))
-        begun, instead = switched
+        redirected = self._ledger.redirect(worker)
+        if redirected is None:
+            return []
+        begun, instead = redirected
         first = self._take(worker, instead)
+        if begun is None:
+            return [first]
         self.roll.tally.skips += 1
         skip = Skip(first.device, first.round, self.roll.plan.chunks[begun].number)
         return [first, skip, self._take(worker, begun), self._take(worker, instead)]
+
+
+def _listed(chunk: Chunk, holds: Sequence[Held]) -> bool:
+    """Whether a chunk stands at its number, where who can load all of them lists it: no need to look on."""
+    return chunk.number < len(holds) and holds[chunk.number].name == chunk.name
 
 
 def _copy(event: Progress) -> Copy:

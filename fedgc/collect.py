@@ -85,8 +85,10 @@ class CodedSum:
     @property
     def counted(self) -> Mapping[int, int]:
         """How many chunks of each worker are in the sum."""
-        terms = {(worker, chunk) for worker, part in self.added for chunk in part.terms.chunks}
-        return Counter(worker for worker, _ in terms)
+        chunks: dict[int, set[int]] = {}
+        for worker, part in self.added:
+            chunks.setdefault(worker, set()).update(part.terms.chunks)
+        return {worker: len(each) for worker, each in chunks.items()}
 
     @property
     def weight(self) -> float:

@@ -60,6 +60,9 @@ class _Side:
         return tuple(worker for worker, has in self.said.items() if has)
 
 
+AGREES: Final = Verdict()
+
+
 class Copies:
     """Hears the reports of a round, chunk by chunk (by number in the run's table)."""
 
@@ -76,7 +79,7 @@ class Copies:
         mine = self._told(chunk, worker, copy)
         before = self._sides[chunk][0]
         if mine is before:
-            return Verdict()
+            return AGREES
         if len(mine.here) <= len(before.here):
             return Verdict(_distance(before.copy, copy))
         return self._believe(chunk, mine, worker)
@@ -86,7 +89,7 @@ class Copies:
         mine = self._told(chunk, worker, copy)
         before = self._sides[chunk][0]
         if mine is before:
-            return Verdict()
+            return AGREES
         if before.here or chunk in summed:
             return Verdict(_distance(before.copy, copy))
         return self._believe(chunk, mine, worker)
@@ -105,9 +108,13 @@ class Copies:
 
     def _told(self, chunk: int, worker: int, copy: Copy) -> _Side:
         """Put a worker on the side of its copy, and off any other."""
-        sides = self._sides.setdefault(chunk, [_Side(copy)])
-        mine = next((side for side in sides if _distance(side.copy, copy) is None), None)
-        if mine is None:
+        sides = self._sides.get(chunk)
+        if sides is None:
+            sides = self._sides[chunk] = [_Side(copy)]
+        for mine in sides:
+            if _distance(mine.copy, copy) is None:
+                break
+        else:
             mine = _Side(copy)
             sides.append(mine)
         for side in sides:
@@ -159,7 +166,7 @@ class Copies:
 
 def _distance(first: Copy, second: Copy) -> float | None:
     """Return how far apart two copies are, relative to the longer; None where they are the same."""
-    if not first.sketch or not second.sketch:
+    if first.sketch == second.sketch or not first.sketch or not second.sketch:
         return None
     size = max(math.hypot(*first.sketch), math.hypot(*second.sketch))
     if size <= NOTHING:

@@ -59,6 +59,7 @@ class Roll:
     assignment: Assignment
     limit_s: float  # of the working phase
     tally: Tally = field(init=False)
+    started_at: float = 0.0  # some have been there for longer: nobody has worked since before that
     worker: dict[str, int] = field(init=False)
     model_at: dict[int, float] = field(init=False, default_factory=dict)  # when it came, where that is heard
 

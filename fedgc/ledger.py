@@ -36,7 +36,7 @@ class Ledger:
         self.aim = aim
         self._wanted_aim = aim
         self._holders = [np.flatnonzero(holds_wc[:, c]).tolist() for c in range(chunks)]
-        self._queue: list[dict[int, None]] = [{} for _ in range(workers)]
+        self._queue: list[dict[int, None]] = [{} for _ in range(workers)]  # the next one last
         self._current: list[int | None] = [None] * workers
         self._working = [0] * chunks
         self._reach = np.zeros(chunks, dtype=np.int64)
@@ -49,12 +49,12 @@ class Ledger:
     @property
     def covered(self) -> bool:
         """Whether every chunk that can be had has as many copies as are aimed for."""
-        return self._lacking == 0 and self.reachable
+        return self._lacking == 0 and self._reachable
 
     @property
     def covered_once(self) -> bool:
         """Whether every chunk that can be had has a copy."""
-        return self._uncovered == 0 and self.reachable
+        return self._uncovered == 0 and self._reachable
 
     @property
     def reachable(self) -> bool:
@@ -74,7 +74,7 @@ class Ledger:
     def remaining(self, worker: int) -> tuple[int, ...]:
         """Return what the worker has still to do, what it works on now first."""
         now = self._current[worker]
-        return (() if now is None else (now,)) + tuple(self._queue[worker])
+        return (() if now is None else (now,)) + tuple(reversed(self._queue[worker]))
 
     @property
     def askable_wc(self) -> Bool:
@@ -122,7 +122,7 @@ class Ledger:
         best = next_chunk(self.copies, self._working, rest, self.aim)
         first = [] if best is None else [best]
         todo = (*free, *first, *(c for c in rest if c != best))
-        self._queue[worker] = dict.fromkeys(todo)
+        self._queue[worker] = dict.fromkeys(reversed(todo))
         self._advance(worker)
         if not self.hears_w[worker]:
             self._recount()
@@ -189,29 +189,35 @@ class Ledger:
         queue = self._queue[worker]
         if len(queue) < 2 or not self.hears_w[worker]:
             return None
-        head = next(iter(queue))
-        best = next_chunk(self.copies, self._working, queue, self.aim)
-        if best is None or self._coverage(best) >= self._coverage(head):
-            return None
-        self._to_front(worker, best)
-        return best
+        best = next_chunk(self.copies, self._working, reversed(queue), self.aim)
+        return best if self._better(worker, best) else None
 
-    def switch(self, worker: int) -> tuple[int, int] | None:
+    def redirect(self, worker: int) -> tuple[int | None, int] | None:
         """Let a worker that has just begun a chunk do a less covered one first; return (chunk, instead).
 
         Its queue was ordered when it began the chunk before: by now another may be at this one, and nobody
-        at that.
+        at that. Where it may stay at this one, return (None, what it is to take after it), as `steer` does.
         """
         begun, queue = self._current[worker], self._queue[worker]
-        if begun is None or not queue or not self.hears_w[worker]:
+        if not queue or not self.hears_w[worker]:
             return None
-        best = next_chunk(self.copies, self._working, queue, self.aim)
-        if best is None or self._coverage(best) >= self._coverage(begun) - 1:  # which counts this worker
+        best = next_chunk(self.copies, self._working, reversed(queue), self.aim)
+        if best is None:
             return None
+        if begun is None or self._coverage(best) >= self._coverage(begun) - 1:  # which counts this worker
+            return (None, best) if self._better(worker, best) else None
         self._to_front(worker, best)
         self._drop(worker, begun)
         self._to_front(worker, begun)
         return begun, best
+
+    def _better(self, worker: int, best: int | None) -> bool:
+        """Put the best of a queue in front, if it is less covered than what stands there."""
+        head = next(reversed(self._queue[worker]))
+        if best is None or self._coverage(best) >= self._coverage(head):
+            return False
+        self._to_front(worker, best)
+        return True
 
     def hand_out(self) -> list[tuple[int, int]]:
         """Return (worker, chunk) for every open chunk that a holder can be asked for, and queue it.
@@ -265,15 +271,14 @@ class Ledger:
         return self._current[worker] == chunk or chunk in self._queue[worker]
 
     def _to_front(self, worker: int, chunk: int) -> None:
-        rest = self._queue[worker]
-        rest.pop(chunk, None)
-        self._queue[worker] = {chunk: None, **rest}
+        queue = self._queue[worker]
+        queue.pop(chunk, None)
+        queue[chunk] = None
 
     def _advance(self, worker: int) -> None:
         queue = self._queue[worker]
-        self._current[worker] = current = next(iter(queue), None)
+        self._current[worker] = current = queue.popitem()[0] if queue else None
         if current is not None:
-            del queue[current]
             self._working[current] += 1
 
     def _drop(self, worker: int, chunk: int) -> None:

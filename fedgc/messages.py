@@ -14,7 +14,7 @@ May import: errors.
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from fedgc.errors import BadMessage
 
@@ -39,9 +39,10 @@ def _check(condition: bool, message: object, needed: str) -> None:
         raise BadMessage(f"{message!r}: needed {needed}")
 
 
-def _event(event: object) -> None:
+def _event(event: Any) -> None:  # noqa: ANN401  one of a device
     _amounts(event, "now")
-    _check(bool(getattr(event, "device", None)), event, "a device")
+    if not event.device:
+        raise BadMessage(f"{event!r}: needed a device")
 
 
 def _distinct(message: object, chunks: Collection[int], what: str) -> None:
@@ -61,9 +62,17 @@ def _amounts(message: object, *names: str) -> None:
             raise BadMessage(f"{message!r}: needed a finite {name} of 0 or more, at most {LARGEST_AMOUNT:g}")
 
 
+def _loss(message: object, loss: float) -> None:
+    if not abs(loss) <= LARGEST_AMOUNT:
+        raise BadMessage(f"{message!r}: needed a loss up to {LARGEST_AMOUNT:g}")
+
+
 def _sketched(message: object, sketch: tuple[float, ...]) -> None:
-    _check(len(sketch) in (0, SKETCH_NUMBERS), message, f"{SKETCH_NUMBERS} sketch numbers, or none")
-    _check(all(abs(each) <= LARGEST_SKETCH for each in sketch), message, f"a sketch up to {LARGEST_SKETCH:g}")
+    if len(sketch) not in (0, SKETCH_NUMBERS):
+        raise BadMessage(f"{message!r}: needed {SKETCH_NUMBERS} sketch numbers, or none")
+    within = math.hypot(*sketch) <= LARGEST_SKETCH  # and so is each of them; quick, as every report has one
+    if not (within or all(abs(each) <= LARGEST_SKETCH for each in sketch)):
+        raise BadMessage(f"{message!r}: needed a sketch up to {LARGEST_SKETCH:g}")
 
 
 def _lettered(message: object, letter: bytes) -> None:
@@ -249,7 +258,7 @@ class Progress:
         _event(self)
         _amounts(self, "seconds", "squared_norm")
         _counts(self, "round", "chunk", "reached", "samples")
-        _check(abs(self.loss) <= LARGEST_AMOUNT, self, f"a loss up to {LARGEST_AMOUNT:g}")
+        _loss(self, self.loss)
         _sketched(self, self.sketch)
 
 
@@ -274,7 +283,7 @@ class Report:
         _event(self)
         _amounts(self, "seconds")
         _counts(self, "round", "steps", "samples")
-        _check(abs(self.loss) <= LARGEST_AMOUNT, self, f"a loss up to {LARGEST_AMOUNT:g}")
+        _loss(self, self.loss)
 
 
 @dataclass(frozen=True, slots=True)

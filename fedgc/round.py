@@ -70,7 +70,7 @@ May import: chunks, attendance, institutions, collect, masked, effort, keying, t
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any, Final
@@ -165,9 +165,8 @@ class Round:
 
     def start(self, now: float, present: Sequence[Joined]) -> tuple[Command, ...]:
         """Give work to everybody who is there."""
-        self.started_at = self._loaded_at = now
-        there = [replace(each, now=now) for each in present]  # some have been for long: nobody works before
-        given = self._noted(self.effort.begin(there))
+        self.started_at = self._loaded_at = self._roll.started_at = now
+        given = self._noted(self.effort.begin(present))
         self._awaited = set(self._loading)
         return (*given, *self._enough_yet(now))
 
@@ -175,9 +174,9 @@ class Round:
         """Return what follows from this event; what does not belong here is refused."""
         if self.outcome is not None:
             return tuple(self._refuse(event, f"round {self.assignment.number} is closed"))
-        if isinstance(event, Tick) and event.now < self.next_tick:
-            return ()
         kind = type(event)
+        if kind is Tick and event.now < self.next_tick:
+            return ()
         if self._exchange is None and kind in WORKING:
             return tuple(WORKING[kind](self, event))
         if self._masked is not None and kind in UNMASKING:
@@ -272,7 +271,7 @@ class Round:
         return [*self.effort.stirred(), *self._enough_yet(event.now)]
 
     def _reported(self, event: Progress | Report) -> list[Command]:
-        if event.round == self.assignment.number:
+        if event.device in self._loading and event.round == self.assignment.number:
             self._has_model(event.device, event.now)
         return [*self.effort.heard(event), *self._enough_yet(event.now)]
 

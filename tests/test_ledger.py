@@ -181,7 +181,7 @@ class Books(RuleBasedStateMachine):
         self.twin.done[worker].add(chunk)
         self.twin.leave(worker, chunk)
         self.skip(chunk)
-        self.switch(worker)
+        self.redirect(worker)
         self.steer(worker)
 
     @precondition(lambda self: any(self.twin.lines[w] for w in self.twin.workers))
@@ -219,9 +219,12 @@ class Books(RuleBasedStateMachine):
             twin.leave(worker, chunk)
         assert self.ledger.skips(chunk) == []
 
-    def switch(self, worker: int) -> None:
-        wanted = self.twin.exchange(worker)
-        assert self.ledger.switch(worker) == wanted
+    def redirect(self, worker: int) -> None:
+        wanted, best = self.twin.exchange(worker), self.twin.better(worker)
+        instead = None if best is None else (None, best)
+        assert self.ledger.redirect(worker) == (instead if wanted is None else wanted)
+        if wanted is None and best is not None:
+            self.twin.to_front(worker, best)
         if wanted is not None:
             begun, best = wanted
             rest = [c for c in self.twin.lines[worker] if c not in wanted]
@@ -350,15 +353,17 @@ def test_those_who_begin_together_begin_with_different_chunks():
 
 
 def test_who_begins_what_another_is_at_does_first_what_nobody_does():
-    ledger = Ledger(np.ones((2, 4), dtype=bool), 1)
-    ledger.joined(dict.fromkeys([0, 1], True))
-    ledger.queue(0, (0, 1, 2))
-    ledger.queue(1, (1, 2, 3))
-    assert ledger.switch(0) is None, "nobody else is at chunk 0"
-    ledger.finished(0, 0)
-    assert ledger.switch(0) == (1, 2)
-    assert ledger.remaining(0) == (2, 1)
-    assert ledger.switch(0) is None
+    for asked_before in (False, True):
+        ledger = Ledger(np.ones((2, 4), dtype=bool), 1)
+        ledger.joined(dict.fromkeys([0, 1], True))
+        ledger.queue(0, (0, 1, 2))
+        ledger.queue(1, (1, 2, 3))
+        if asked_before:
+            assert ledger.redirect(0) == (None, 2), "nobody else is at chunk 0, but somebody at chunk 1"
+        ledger.finished(0, 0)
+        assert ledger.redirect(0) == (None if asked_before else (1, 2))
+        assert ledger.remaining(0) == (2, 1)
+        assert ledger.redirect(0) is None
 
 
 def test_a_copy_comes_back_only_when_the_device_says_so_again():

@@ -65,5 +65,9 @@ def next_chunk(
     >>> next_chunk([2, 0], [0, 0], (0,), 2) is None
     True
     """
-    wanted = [chunk for chunk in remaining if copies_n[chunk] < aim]
-    return min(wanted, key=lambda chunk: copies_n[chunk] + started_n[chunk], default=None)
+    best, least = None, 0
+    for chunk in remaining:  # a plain loop: this is asked after every copy
+        covered = copies_n[chunk] + started_n[chunk]
+        if copies_n[chunk] < aim and (best is None or covered < least):
+            best, least = chunk, covered
+    return best
