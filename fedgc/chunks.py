@@ -35,7 +35,7 @@ from fedgc.codes import (
     worth_waiting,
 )
 from fedgc.collect import CodedSum, Costs
-from fedgc.copies import AGREES, Copies, Copy, Verdict
+from fedgc.copies import AGREES, Copies, Verdict
 from fedgc.effort import Roll
 from fedgc.gate import Reports
 from fedgc.lateness import Lateness
@@ -93,13 +93,14 @@ class ChunkWork:
         self._alone_c = plan.alone_c
         orders = orders_for_round(plan.placement, roll.assignment.order_seed)
         self._orders = self._with_those_who_carry_on(orders)
+        self._held = [[(c, plan.chunks[c]) for c in sorted(order)] for order in self._orders]
         self._lateness = Lateness(plan.late_s)
         self._late: set[int] = set()  # devices that kept others waiting
         self._hurry_at = math.inf
         self._overdue = False  # whether somebody is late still
         self._asked_anew = True  # whether it is not noted yet when something was asked for
         self._counted = 0  # vectors that have come, as far as that is noted
-        self._told_wc = np.zeros_like(plan.placement.holds)  # copies that the tally knows, also of the lost
+        self._told: list[set[int]] = [set() for _ in orders]  # copies that the tally knows, also of the lost
 
     def _with_those_who_carry_on(self, orders: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
         plan, found = self.roll.plan, []
@@ -174,7 +175,7 @@ class ChunkWork:
         worker = self.roll.worker.get(event.device)
         if worker is None:
             return False
-        unsure = [(c, chunk) for c, chunk in self._held(worker) if not _listed(chunk, event.holds)]
+        unsure = [(c, chunk) for c, chunk in self._held[worker] if not _listed(chunk, event.holds)]
         names = {held.name for held in event.holds} if unsure else set()
         self._ledger.failed(worker, [c for c, chunk in unsure if chunk.name not in names])
         return True
@@ -215,7 +216,7 @@ class ChunkWork:
         if isinstance(found, list):
             return found
         worker, chunk, event = found
-        verdict = self.copies.hear(event.chunk, worker, _copy(event))
+        verdict = self.copies.hear(event.chunk, worker, event)
         if not verdict.agrees:
             return [*self._leave_out(event, verdict), *self.stirred()]
         commands = [] if verdict is AGREES else self._turn(verdict, event.chunk)
@@ -356,7 +357,7 @@ class ChunkWork:
         if isinstance(found, list):
             return found
         worker, chunk, event = found
-        verdict = self.copies.judge(event.chunk, worker, _copy(event), self._summed)
+        verdict = self.copies.judge(event.chunk, worker, event, self._summed)
         if not verdict.agrees:
             refused = self._leave_out(event, verdict)
             self.without(worker)
@@ -494,16 +495,15 @@ class ChunkWork:
 
     def _why_not(self, event: Progress, worker: int, chunk: int) -> str:
         """Return why this copy does not count, or nothing."""
-        away = self.roll.here(event)
-        if away:
-            return away
-        target = self.roll.assignment.target
+        this = self.roll.assignment
+        if worker == NOBODY or event.round != this.number:
+            return self.roll.here(event)
         if not self._ledger.live_w[worker]:
-            return f"device {event.device} is not in round {self.roll.assignment.number}"
+            return f"device {event.device} is not in round {this.number}"
         if chunk == NOBODY or not self._ledger.able_wc[worker, chunk]:
             return f"chunk {event.chunk} is not this device's"
-        if event.reached != target:
-            return f"chunk {event.chunk} reached {event.reached} steps, needed {target}"
+        if event.reached != this.target:
+            return f"chunk {event.chunk} reached {event.reached} steps, needed {this.target}"
         if event.samples != self._samples[event.chunk]:
             return f"chunk {event.chunk} has {event.samples} samples, needed {self._samples[event.chunk]}"
         return ""
@@ -533,9 +533,9 @@ class ChunkWork:
 
     def _book(self, worker: int, chunk: int, event: Progress) -> None:
         self._ledger.finished(worker, chunk)
-        if self._told_wc[worker, chunk]:
+        if chunk in self._told[worker]:
             return  # told again after a return: no new work
-        self._told_wc[worker, chunk] = True
+        self._told[worker].add(chunk)
         tally = self.roll.tally
         tally.finished[worker] += 1
         tally.steps[worker] += event.reached
@@ -551,16 +551,13 @@ class ChunkWork:
     def _numbers(self, chunks: Iterable[int]) -> list[int]:
         return [self.roll.plan.chunks[c].number for c in chunks]
 
-    def _held(self, worker: int) -> list[tuple[int, Chunk]]:
-        return [(c, self.roll.plan.chunks[c]) for c in sorted(self._orders[worker])]
-
     def _work(self, worker: int, order: Sequence[int], *, carry: bool) -> Work | Continue:
         plan, this, limit_s = self.roll.plan, self.roll.assignment, self.roll.limit_s
         device = plan.devices[worker]
         numbers = tuple(plan.chunks[c].number for c in order)
         if carry:
             return Continue(device, this.number, this.target, numbers, limit_s)
-        names = tuple((chunk.number, chunk.name) for _, chunk in self._held(worker))
+        names = tuple((chunk.number, chunk.name) for _, chunk in self._held[worker])
         return Work(
             device, this.number, this.version, this.target, numbers, names, this.seed, limit_s,
             first_step=this.first_step, common_steps=this.common_steps,
@@ -588,14 +585,11 @@ class ChunkWork:
         if begun is None:
             return [first]
         self.roll.tally.skips += 1
+        self.roll.tally.takes += 1  # the first is said twice
         skip = Skip(first.device, first.round, self.roll.plan.chunks[begun].number)
-        return [first, skip, self._take(worker, begun), self._take(worker, instead)]
+        return [first, skip, self._take(worker, begun), first]
 
 
 def _listed(chunk: Chunk, holds: Sequence[Held]) -> bool:
     """Whether a chunk stands at its number, where who can load all of them lists it: no need to look on."""
     return chunk.number < len(holds) and holds[chunk.number].name == chunk.name
-
-
-def _copy(event: Progress) -> Copy:
-    return Copy(event.reached, event.squared_norm, event.loss, event.sketch)

@@ -10,7 +10,7 @@ Only those speak who are here with their copy: it was told, or kept, since the d
 stands by any more gives way to one that somebody does. Once vectors are collected nothing else turns, and not
 even that where something of the chunk is in the sum.
 
-May import: codes, gate.
+A copy is known by the report of it. May import: codes, gate, messages.
 """
 
 import math
@@ -20,19 +20,10 @@ from typing import Final
 
 from fedgc.codes import estimate_correlation
 from fedgc.gate import Report, Reports
+from fedgc.messages import Progress
 
 COPIES_AGREE: Final = 1e-2  # largest distance of two sketches of one vector, relative to the longer
 NOTHING: Final = 1e-12  # sketches this short are of no update at all
-
-
-@dataclass(frozen=True, slots=True)
-class Copy:
-    """What a report says of a copy of a chunk."""
-
-    steps: int
-    squared_norm: float
-    loss: float
-    sketch: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +42,7 @@ class Verdict:
 
 @dataclass(slots=True)
 class _Side:
-    copy: Copy
+    copy: Progress
     said: dict[int, bool] = field(default_factory=dict)  # by whom, and whether that one has its copy still
 
     @property
@@ -70,11 +61,11 @@ class Copies:
         self._sides: dict[int, list[_Side]] = {}  # the side that is believed stands first
 
     @property
-    def believed(self) -> Mapping[int, Copy]:
+    def believed(self) -> Mapping[int, Progress]:
         """The copy of each chunk that later ones are held against."""
         return {chunk: sides[0].copy for chunk, sides in self._sides.items()}
 
-    def hear(self, chunk: int, worker: int, copy: Copy) -> Verdict:
+    def hear(self, chunk: int, worker: int, copy: Progress) -> Verdict:
         """Take a copy in, and say whether it counts: where more say the same, it is believed."""
         mine = self._told(chunk, worker, copy)
         before = self._sides[chunk][0]
@@ -84,7 +75,7 @@ class Copies:
             return Verdict(_distance(before.copy, copy))
         return self._believe(chunk, mine, worker)
 
-    def judge(self, chunk: int, worker: int, copy: Copy, summed: Collection[int] = ()) -> Verdict:
+    def judge(self, chunk: int, worker: int, copy: Progress, summed: Collection[int] = ()) -> Verdict:
         """Take in a copy while vectors are collected; something of the `summed` chunks is in the sum."""
         mine = self._told(chunk, worker, copy)
         before = self._sides[chunk][0]
@@ -106,7 +97,7 @@ class Copies:
         """A worker cannot give these chunks; return who counts now after all, by chunk."""
         return self._note(worker, dict.fromkeys(self._sides.keys() & chunks, False), summed)
 
-    def _told(self, chunk: int, worker: int, copy: Copy) -> _Side:
+    def _told(self, chunk: int, worker: int, copy: Progress) -> _Side:
         """Put a worker on the side of its copy, and off any other."""
         sides = self._sides.get(chunk)
         if sides is None:
@@ -152,7 +143,7 @@ class Copies:
 
     def _reports(self, samples: Mapping[int, int]) -> Iterator[Report]:
         for chunk, copy in sorted(self.believed.items()):
-            yield Report(chunk, copy.steps, samples[chunk], copy.squared_norm, copy.loss)
+            yield Report(chunk, copy.reached, samples[chunk], copy.squared_norm, copy.loss)
 
     def likeness(self, samples: Mapping[int, int]) -> float | None:
         """Estimate how alike chunk updates are: how far full chunks may stand in for short ones."""
@@ -164,7 +155,7 @@ class Copies:
         )
 
 
-def _distance(first: Copy, second: Copy) -> float | None:
+def _distance(first: Progress, second: Progress) -> float | None:
     """Return how far apart two copies are, relative to the longer; None where they are the same."""
     if first.sketch == second.sketch or not first.sketch or not second.sketch:
         return None

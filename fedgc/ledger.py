@@ -35,12 +35,14 @@ class Ledger:
         self.copies = [0] * chunks
         self.aim = aim
         self._wanted_aim = aim
-        self._holders = [np.flatnonzero(holds_wc[:, c]).tolist() for c in range(chunks)]
+        self._holders: list[list[int]] = [[] for _ in range(chunks)]
+        for worker, chunk in zip(*(each.tolist() for each in np.nonzero(holds_wc)), strict=True):
+            self._holders[chunk].append(worker)
         self._queue: list[dict[int, None]] = [{} for _ in range(workers)]  # the next one last
         self._current: list[int | None] = [None] * workers
         self._working = [0] * chunks
         self._reach = np.zeros(chunks, dtype=np.int64)
-        self._reachable = False
+        self.reachable = False  # whether any live worker has finished anything or can finish anything
         self._lacking = 0
         self._uncovered = 0
 
@@ -49,17 +51,12 @@ class Ledger:
     @property
     def covered(self) -> bool:
         """Whether every chunk that can be had has as many copies as are aimed for."""
-        return self._lacking == 0 and self._reachable
+        return self._lacking == 0 and self.reachable
 
     @property
     def covered_once(self) -> bool:
         """Whether every chunk that can be had has a copy."""
-        return self._uncovered == 0 and self._reachable
-
-    @property
-    def reachable(self) -> bool:
-        """Whether any live worker has finished anything or can finish anything."""
-        return self._reachable
+        return self._uncovered == 0 and self.reachable
 
     @property
     def counting_wc(self) -> Bool:
@@ -303,6 +300,6 @@ class Ledger:
         self._reach = (self.able_wc & self.live_w[:, None] & willing_wc).sum(axis=0)
         self.aim = max(1, min(self._wanted_aim, self.most_copies()))
         reachable = self._reach > 0
-        self._reachable = bool(reachable.any())
+        self.reachable = bool(reachable.any())
         self._uncovered = int(np.count_nonzero(reachable & (copies_c == 0)))
         self._lacking = int(np.count_nonzero(reachable & (copies_c < self.aim)))

@@ -14,6 +14,7 @@ May import: errors.
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any, Final, Literal
 
 from fedgc.errors import BadMessage
@@ -127,8 +128,7 @@ class Mix:
         _check(len(set(self.chunks)) == len(self.chunks), self, "each chunk once")
         _check(min(self.chunks) >= 0, self, "chunks of 0 or more")
         _check(len({len(row) for row in self.matrix}) == 1 <= self.blocks, self, "rows of one length")
-        for row in self.matrix:
-            _finite(self, row, "factors")
+        _finite(self, chain.from_iterable(self.matrix), "factors")
 
     @property
     def blocks(self) -> int:

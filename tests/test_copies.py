@@ -4,13 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.copies import COPIES_AGREE, Copies, Copy
+from fedgc.copies import COPIES_AGREE, Copies
+from fedgc.messages import Progress
 
 ONE, OTHER = (1.0,) * 16, (2.0,) * 16
 
 
-def copy(sketch: tuple[float, ...] = (), loss: float = 0.5) -> Copy:
-    return Copy(4, 1.0, loss, sketch)
+def copy(sketch: tuple[float, ...] = (), loss: float = 0.5) -> Progress:
+    return Progress(0.0, "whoever", 1, 0, 4, 1.0, 1, 1.0, loss, sketch)
 
 
 def test_copies_that_are_the_same_up_to_rounding_agree():

@@ -64,14 +64,14 @@ class Crowd:
 
     def _obey(self, given: Iterable[object], now: float) -> None:
         for command in given:
-            if isinstance(command, Reveal):
+            if isinstance(command, Take | Skip):
+                self._steered(self._index[command.device], command, now)
+            elif isinstance(command, Reveal):
                 self._asked.append(command)
             elif isinstance(command, Work):
                 worker = self._index[command.device]
                 self._queue[worker] = dict.fromkeys(reversed(command.order))
                 self._begin(worker, now)
-            elif isinstance(command, Skip | Take):
-                self._steered(self._index[command.device], command, now)
 
     def _steered(self, worker: int, command: Skip | Take, now: float) -> None:
         current = self._current[worker]
@@ -84,10 +84,10 @@ class Crowd:
 
     def _begin(self, worker: int, now: float) -> None:
         queue = self._queue[worker]
-        self._turn[worker] += 1
+        self._turn[worker] = turn = self._turn[worker] + 1
         self._current[worker] = queue.popitem()[0] if queue else None
         if self._current[worker] is not None:
-            heapq.heappush(self._ends, (now + self._pace[worker], worker, self._turn[worker]))
+            heapq.heappush(self._ends, (now + self._pace[worker], worker, turn))
 
 
 def measure_events(events: int = MILLION, devices: int = 1000) -> Mapping[str, Value]:
