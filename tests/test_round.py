@@ -553,6 +553,20 @@ def test_a_lost_device_costs_only_its_unfinished_chunks():
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
 
 
+@pytest.mark.parametrize("left_out", [False, True])
+def test_a_device_is_given_what_it_lists_in_whatever_order(*, left_out: bool):
+    plan = planned(3, 6, replicas=3, blocks=1)
+    machine, _ = begun(plan)
+    device = plan.devices[0]
+    (first, *rest) = plan.shares[device]
+    lists = [chunk for chunk in reversed(plan.chunks) if not (left_out and chunk.number == first)]
+    holds = tuple(Held(chunk.name, chunk.samples) for chunk in lists)
+    machine.handle(Lost(1.0, device))
+    again = machine.handle(Joined(2.0, device, live=True, holds=holds))
+    given = next(each for each in again if isinstance(each, Work))
+    assert set(given.order) == set(rest if left_out else (first, *rest))
+
+
 def test_a_returning_device_is_asked_first_for_what_it_kept_of_this_version_and_target():
     plan = planned(2, 4, replicas=2, blocks=1)
     for kept, first in (
