@@ -369,8 +369,7 @@ class ChunkWork:
     @property
     def _summed(self) -> Collection[int]:
         """The chunks of which something is in the sum."""
-        added = self.sum.added if self.sum else ()
-        return set(self._numbers(c for _, part in added for c in part.terms.chunks))
+        return self.sum.summed if self.sum else ()
 
     def returned(self, event: Joined) -> list[Command]:
         """Give work that may be missing, and ask again for what the device can still send."""
@@ -395,7 +394,7 @@ class ChunkWork:
 
     def mend(self) -> list[Command]:
         """Ask for repairs of what is open: from who has finished it, else from who can still finish it."""
-        if self.sum is None:
+        if self.sum is None or not self.sum.open:
             return []
         ledger = self._ledger
         fit_wc = self._without_the_late()
@@ -431,14 +430,15 @@ class ChunkWork:
         commands: list[Command] = []
         self._late |= {worker for worker, _ in late}
         on_time_w1 = self._on_time_w1
-        done_c = np.logical_or.reduce(self._ledger.counting_wc & on_time_w1, axis=0)
-        able_wc = self._ledger.askable_wc & on_time_w1
+        done_c = np.logical_or.reduce(self._ledger.counting_wc & on_time_w1, axis=0).tolist()
+        able_wc, costs = self._ledger.askable_wc & on_time_w1, self._costs()
+        able_c = np.logical_or.reduce(able_wc, axis=0).tolist()
         for key in late:
             lacking = [c for c in self.sum.owed[key].terms.chunks if not done_c[c]]
             if not lacking:
                 self.sum.doubt(key)
-            elif able_wc[:, lacking].any(axis=0).all():
-                takes = self.sum.ask_for(lacking, able_wc, self._costs())
+            elif all(able_c[c] for c in lacking):
+                takes = self.sum.ask_for(lacking, able_wc, costs)
                 commands += [self._take(*each) for each in takes]
         return [*commands, *self.mend()]
 

@@ -17,6 +17,7 @@ import math
 from collections import Counter
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -63,8 +64,9 @@ class CodedSum:
         self._open: dict[int, Coefficients] = {}
         self._doubted: dict[int, Part] = {}  # codewords that are late: they count if they are first
         self._overtaken: set[tuple[int, int]] = set()  # vectors that nobody waits for any more
-        self._asked: set[tuple[int, int]] = set()
+        self._asked: dict[int, set[int]] = {}  # who was asked to finish a chunk
         self.added: list[tuple[int, Part]] = []  # (who sent it, what it was)
+        self.summed: set[int] = set()  # numbers of the chunks of which something is in the sum
         self.missing: list[tuple[int, int]] = []  # (column, chunk) terms that nobody can send
 
     @property
@@ -81,6 +83,11 @@ class CodedSum:
     def owed(self) -> Mapping[tuple[int, int], Part]:
         """What is awaited, by worker and attempt."""
         return self._owed
+
+    @property
+    def open(self) -> bool:
+        """Whether somebody has yet to be asked for something."""
+        return bool(self._open)
 
     @property
     def counted(self) -> Mapping[int, int]:
@@ -110,6 +117,7 @@ class CodedSum:
             return f"codeword of attempt {attempt} is not owed: in the sum, repaired, or never asked for"
         self._overtaken.discard((worker, attempt))
         self.added.append((worker, part))
+        self.summed.update(self._plan.chunks[c].number for c in part.terms.chunks)
         weights = tuple(map(float, self._solution.column(part.column)))
         return Add(self._plan.devices[worker], self._number, attempt, weights)
 
@@ -125,12 +133,12 @@ class CodedSum:
         """Open every term that this worker owed; from now on its vectors are refused."""
         self._doubted.pop(worker, None)
         self._overtaken = {key for key in self._overtaken if key[0] != worker}
-        self._asked = {each for each in self._asked if each[0] != worker}
+        self._forget_asked(worker)
         self._reopen([key for key in self._owed if key[0] == worker])
 
     def ask_again(self, worker: int, kept_c: Bool) -> tuple[Reveal | Repair, ...]:
         """Return once more the requests of what a worker can still send, and open what it cannot."""
-        self._asked = {each for each in self._asked if each[0] != worker}
+        self._forget_asked(worker)
         mine = [key for key in self._owed if key[0] == worker]
         doubted = self._doubted.get(worker)
         if doubted and not kept_c[list(doubted.terms.chunks)].all():
@@ -205,15 +213,20 @@ class CodedSum:
 
     def _can_come(self, chunk: int, able_wc: Bool, takes: list[tuple[int, int]], costs: Costs) -> bool:
         """Whether a worker can still finish this chunk; the first time, choose one and ask it to."""
+        if any(able_wc[worker, chunk] for worker in self._asked.get(chunk, ())):
+            return True  # the usual answer: the question comes again with every copy
         able: list[int] = np.flatnonzero(able_wc[:, chunk]).tolist()
         if not able:
             return False
-        if not any((worker, chunk) in self._asked for worker in able):
-            burden = Counter(worker for worker, _ in self._asked)
-            chosen = min(able, key=lambda w: (1 + burden[w]) * costs.chunk_s[w] + costs.upload_s[w])
-            self._asked.add((chosen, chunk))
-            takes.append((chosen, chunk))
+        burden = Counter(chain.from_iterable(self._asked.values()))
+        chosen = min(able, key=lambda w: (1 + burden[w]) * costs.chunk_s[w] + costs.upload_s[w])
+        self._asked.setdefault(chunk, set()).add(chosen)
+        takes.append((chosen, chunk))
         return True
+
+    def _forget_asked(self, worker: int) -> None:
+        for asked in self._asked.values():
+            asked.discard(worker)
 
     def _reopen(self, keys: Sequence[tuple[int, int]]) -> None:
         for key in keys:

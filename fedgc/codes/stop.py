@@ -6,6 +6,7 @@ for the next copies. While work runs, a chunk with enough copies is skipped, and
 the least covered chunk that it holds.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -65,9 +66,12 @@ def next_chunk(
     >>> next_chunk([2, 0], [0, 0], (0,), 2) is None
     True
     """
-    best, least = None, 0
+    best, least = None, math.inf
     for chunk in remaining:  # a plain loop: this is asked after every copy
-        covered = copies_n[chunk] + started_n[chunk]
-        if copies_n[chunk] < aim and (best is None or covered < least):
-            best, least = chunk, covered
+        copies = copies_n[chunk]
+        coverage = copies + started_n[chunk]
+        if copies < aim and coverage < least:
+            best, least = chunk, coverage
+            if not coverage:
+                break  # most often the first one, and nothing is covered less
     return best
