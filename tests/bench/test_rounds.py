@@ -57,6 +57,18 @@ def test_a_job_measures_every_family_and_leaves_practice_out():
     assert uncoded.median_s == np.median([each.mean_pace_w.max() for each in weather[PRACTICE:]])
 
 
+@pytest.mark.parametrize("model", ["bimodal", "fail-stop"])
+def test_short_numbers_count_as_if_they_had_been_played(model):
+    """Without links a policy's short numbers are reckoned from its whole ones."""
+    job = Job(Modelled(model), 3, TINY)
+    policy = Fedgc(8, 10, short=True)
+    played = policy.play(job.make(), UNCONTENDED)[PRACTICE:]
+    row = next(each for each in measure(job) if each.policy == policy.name)
+    assert row.median_s == np.median([each.seconds for each in played])
+    assert row.upload_size == max(each.size for each in played) < 1.0
+    assert row.sent == pytest.approx(np.mean([each.sent for each in played]))
+
+
 def test_a_claim_compares_with_the_literature():
     claim = measure_claim("shifted-exponential", 0, TINY)
     assert claim["published_s"] > claim["own_chunks_s"] > claim["fluid_s"] > 0
