@@ -4,7 +4,10 @@ Any of five rules of `torch.optim` takes the mean update as the gradient of the 
 et al., "Adaptive federated optimization", 2021); SGD with rate 1 is plain averaging. The buffers behind
 them are no optimiser's business: the mean update is subtracted.
 
-Every one of these rules works number by number, so the step is taken in parts, each a parameter of its own,
+SGD without momentum is a subtraction that remembers nothing, and is done without torch: the first optimiser
+that a process makes has torch's compiler imported, which is a second before any device is asked to join.
+
+Every other rule works number by number, so the step is taken in parts, each a parameter of its own,
 and the new model is made where the mean update stood: a model stands in memory twice, beside the rule's own
 state, and no temporary of torch's is larger than a part.
 
@@ -55,13 +58,13 @@ class ServerOptimiser:
             options["momentum"] = config.server_momentum
         self._rule = rule
         self._rate = config.server_learning_rate
-        self._plain = options.keys() == {"lr"} and rule == "sgd"
         self._parameters = parameters
+        plain = rule == "sgd" and not config.server_momentum
         self._parts = [
             (slice(first, first + PART), torch.zeros(min(PART, parameters - first), requires_grad=True))
-            for first in range(0, parameters, PART)
+            for first in range(0, 0 if plain else parameters, PART)
         ]
-        self._optimiser = RULES[rule]([part for _, part in self._parts], **options)
+        self._optimiser = None if plain else RULES[rule]([part for _, part in self._parts], **options)
         self._empty()
 
     def apply(self, vector: Vector, mean_update: Vector) -> Vector:
@@ -71,10 +74,10 @@ class ServerOptimiser:
         """
         check_vector(vector, max(vector.size, self._parameters))
         check_vector(mean_update, vector.size)
-        if self._plain:
+        if self._optimiser is None:
             self._average(vector, mean_update)
         else:
-            self._step(vector, mean_update)
+            self._step(self._optimiser, vector, mean_update)
         check_vector(mean_update, vector.size)
         return mean_update
 
@@ -84,12 +87,12 @@ class ServerOptimiser:
             np.multiply(trained, np.float32(self._rate), out=trained)
             np.subtract(vector, mean_update, out=mean_update)
 
-    def _step(self, vector: Vector, mean_update: Vector) -> None:
+    def _step(self, optimiser: torch.optim.Optimizer, vector: Vector, mean_update: Vector) -> None:
         trained, buffers = np.split(mean_update, [self._parameters])
         for numbers, part in self._parts:  # those without a gradient are left alone by torch
             part.data = torch.tensor(vector[: self._parameters][numbers])
             part.grad = torch.from_numpy(trained[numbers])
-            self._optimiser.step()
+            optimiser.step()
             trained[numbers] = part.detach().numpy()
             self._empty()
         with np.errstate(over="ignore"):
@@ -102,7 +105,8 @@ class ServerOptimiser:
     def state(self) -> bytes:
         """Return what `restore` takes to go on as if nothing had happened."""
         written = BytesIO()
-        kept = {"rule": self._rule, "parameters": self._parameters, "state": self._optimiser.state_dict()}
+        own = {"state": {}} if self._optimiser is None else self._optimiser.state_dict()
+        kept = {"rule": self._rule, "parameters": self._parameters, "state": own}
         torch.save(kept, written)
         return written.getvalue()
 
@@ -113,8 +117,11 @@ class ServerOptimiser:
         needed = f"{self._rule} over {self._parameters} parameters"
         if seen != needed:
             raise BadSetting(f"server optimiser: the checkpoint is of {seen}, needed {needed}")
-        settings = self._optimiser.state_dict()["param_groups"]  # the run's settings, not the checkpoint's
-        self._optimiser.load_state_dict({**kept["state"], "param_groups": settings})
+        if self._optimiser is not None:
+            settings = self._optimiser.state_dict()[
+                "param_groups"
+            ]  # the run's settings, not the checkpoint's
+            self._optimiser.load_state_dict({**kept["state"], "param_groups": settings})
 
 
 def _read(state: bytes) -> dict[str, Any]:

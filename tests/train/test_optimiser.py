@@ -1,3 +1,5 @@
+import subprocess
+import sys
 import tracemalloc
 
 import numpy as np
@@ -96,6 +98,32 @@ def test_a_resumed_run_takes_its_rate_from_its_own_settings():
     old.apply(vector, mean.copy())
     new.restore(old.state())
     assert np.allclose(new.apply(vector, mean.copy())[:5], (vector - 0.5 * mean)[:5])
+
+
+def test_a_server_that_averages_does_without_torchs_compiler():
+    code = """
+import sys
+import numpy as np
+from fedgc.config import RunConfig
+from fedgc.train import ServerOptimiser
+
+one, other = ServerOptimiser(RunConfig(), 1), ServerOptimiser(RunConfig(), 1)
+other.restore(one.state())
+print(other.apply(np.float32([3, 5]), np.float32([1, 2])).tolist(), "torch._dynamo" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert said.stdout.strip() == "[2.0, 3.0] False", said.stderr
+
+
+def test_a_run_goes_on_with_momentum_from_a_checkpoint_without_and_the_other_way_round():
+    plain, heavy = ServerOptimiser(RunConfig(), 5), ServerOptimiser(RunConfig(server_momentum=0.9), 5)
+    vector, mean = vectors(2)
+    heavy.apply(vector, mean.copy())
+    fresh = ServerOptimiser(RunConfig(server_momentum=0.9), 5)
+    fresh.restore(plain.state())
+    plain.restore(heavy.state())
+    assert np.allclose(fresh.apply(vector, mean.copy()), vector - mean)
+    assert np.array_equal(plain.apply(vector, mean.copy()), vector - mean)
 
 
 def test_a_state_of_another_rule_or_model_is_refused():
