@@ -33,9 +33,9 @@ class Admission:
         """Let one device in that shows this token."""
         self._tokens[token] = None
 
-    def cancel(self, token: bytes) -> None:
-        """Let nobody in with this token any more."""
-        self._tokens.pop(token, None)
+    def cancel(self, token: bytes) -> bool:
+        """Let nobody in with this token any more; return whether somebody was."""
+        return self._tokens.pop(token, None) is not None
 
     def used(self, token: bytes, seat: Seat) -> None:
         """This token has given this seat."""

@@ -5,9 +5,9 @@ who is there, which is also how a stopped run is noticed, and looks for the ends
 letter is out does it look for answers more often. Flower's own `send_and_receive` would sleep for seconds.
 
 A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited anew,
-after a pause that grows while its sessions end without having lived. Where the settings allow it, a node
-whose session could not connect is written letters from then on. Errors come from the SuperLink itself, so a
-reply is told by what it replies to.
+after a pause that grows while its sessions never begin, or end without having lived. Where the settings
+allow it, a node whose session could not connect is written letters from then on. Errors come from the
+SuperLink itself, so a reply is told by what it replies to.
 """
 
 import threading
@@ -181,10 +181,13 @@ class Doorman:
                 if self._ways.post is not None:
                     self._ways.post.failed(node, "no answer within its time to live")
 
-    def _forget(self, guest: _Guest) -> None:
+    def _forget(self, guest: _Guest) -> bool:
+        """Make its invitation void; return whether it had opened a session."""
+        opened = False
         if guest.invitation is not None and self._ways.listener is not None:
-            self._ways.listener.cancel(guest.invitation)
+            opened = self._ways.listener.cancel(guest.invitation)
             guest.invitation = None
+        return opened
 
     def _replied(self, node: int, reply: Message) -> None:
         guest, post = self._guests[node], self._ways.post
@@ -198,8 +201,10 @@ class Doorman:
 
     def _session_over(self, node: int, guest: _Guest, reply: Message) -> None:
         now = self._clock()
-        self._forget(guest)
-        lived = now - guest.invited >= SHORT_S
+        opened = self._forget(
+            guest
+        )  # a ClientApp that refuses may have taken long to start, on a busy device
+        lived = opened and now - guest.invited >= SHORT_S
         guest.pause_s = FIRST_PAUSE_S if lived else min(2 * guest.pause_s, LONGEST_PAUSE_S)
         guest.next = now + guest.pause_s
         if reply.has_error():

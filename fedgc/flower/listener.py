@@ -87,9 +87,9 @@ class Listener:
         public, run = self._certificate.public, self._admission.run
         return Invitation(self._address, public, token, run, self._authority)
 
-    def cancel(self, invitation: Invitation) -> None:
-        """Make an invitation void."""
-        self._admission.cancel(invitation.token)
+    def cancel(self, invitation: Invitation) -> bool:
+        """Make an invitation void; return whether it had opened a session."""
+        return self._admission.cancel(invitation.token)
 
     def publish(self, version: int, vector: Vector) -> None:
         """Make a model known; it is packed once and shared by all devices that are sent it."""

@@ -10,9 +10,10 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedgc.flower import letter as letters
 from fedgc.flower.desk import Surroundings
-from fedgc.flower.doorman import POLL_S, SLACK_S, Doorman, Ways
-from fedgc.flower.invitation import RECORD
+from fedgc.flower.doorman import POLL_S, SHORT_S, SLACK_S, Doorman, Ways
+from fedgc.flower.invitation import RECORD, invited
 from fedgc.flower.post import WAY_S, Post
+from fedgc.flower.session import Session
 from fedgc.messages import Held, Joined, Lost
 
 
@@ -118,6 +119,25 @@ def test_other_nodes_are_invited_again(link, how: str) -> None:
     house.session_ends(invitation, reached=how == "a session that lived")
     assert house.turn(1.0) == []
     assert types(house.turn(5.0)) == ["train.session"]
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_node_whose_session_never_begins_is_invited_less_and_less_often(link, opens: bool) -> None:
+    house, pauses = House(link, link.listener), []
+    for _ in range(3):
+        before = house.now
+        while not (sent := house.turn()):
+            pass
+        pauses.append(house.now - before)
+        if opens:
+            session = link.open(Session(invited(sent[0]), link.identity(), link.terms()))
+            session.say(Joined(0.0, "me", True, (Held("a", 1),)))
+            link.event(Joined)
+        house.now += SHORT_S  # its process may take as long to start as a session must last to have lived
+        house.fails(sent[0], 2)
+        house.turn()
+    assert len(set(pauses[1:])) == (1 if opens else 2), pauses
+    assert pauses == sorted(pauses)
 
 
 def test_without_sessions_every_node_is_written_to_at_once(link) -> None:
