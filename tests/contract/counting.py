@@ -14,7 +14,7 @@ from fedgc.task import Task
 CHUNKS = 8
 SAMPLES = 4
 STEPS = 2
-SMALL, LARGE = CHUNKS * 256, CHUNKS * 2**18  # numbers: 8 KiB, 8 MiB
+SMALL, LARGE = CHUNKS * 256, CHUNKS * 2**16  # numbers: 8 KiB, 2 MiB
 SETTINGS = {"chunks": CHUNKS, "local-steps": STEPS, "learning-rate": CHUNKS / STEPS, "blocks": 1}
 
 
