@@ -14,6 +14,7 @@ from fedgc.flower.local import LocalFederation, Node
 from fedgc.store.database import Store
 
 WAIT_S = 200.0  # a busy machine takes ten times as long as a quiet one
+GATHER_S = 600.0  # a run that is to have all its devices begins without those that are not there by then
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
 EXEC_POLL_S = 0.4  # five SuperExecs ask for work as often as that, all the time

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import WAIT_S, Federation, alive, eventually
+from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -50,6 +50,7 @@ def two_links(federation: Federation, tmp_path_factory: pytest.TempPathFactory) 
     folder = tmp_path_factory.mktemp("two-links")
     settings = SETTINGS | {"rounds": 2, "run": RUN, "replicas": 1, "deadline-s": 100.0, "connect-s": 5.0}
     settings |= {"bind": listener, "advertise": relay.address, "checkpoint-dir": str(folder)}
+    settings |= {"start-timeout-s": GATHER_S}
     run = federation.submit(settings)
     yield TwoLinks(federation, run, relay, folder)
     if federation.running(run):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.contract.conftest import Federation
+from tests.contract.conftest import GATHER_S, Federation
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -20,7 +20,7 @@ SETTINGS = {
     "work": "local", "gate": "every", "gate-period": 2, "gate-every": STEPS, "rounds": 2, "quorum": 1.0,
     "delta-bits": 8, "run": RUN, "min-devices": 4, "threads": 1, "grace-s": 2.0, "chunks": 8,
     "deadline-s": 150.0, "connect-s": 2.0, "learning-rate": 0.5,
-    "max-gap": 4,
+    "max-gap": 4, "start-timeout-s": GATHER_S,
 }  # fmt: skip
 
 

@@ -10,7 +10,7 @@ from fedgc.flower.consortium import make_consortium
 from fedgc.flower.local import LocalFederation, Node
 from fedgc.secagg import Quantiser
 from fedgc.store.database import Store
-from tests.contract.conftest import WAIT_S
+from tests.contract.conftest import GATHER_S, WAIT_S
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -63,7 +63,7 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
     settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline-s": 300.0}
-    settings |= {"connect-s": 2.0, "bind": listener, "advertise": relay.address}
+    settings |= {"connect-s": 2.0, "bind": listener, "advertise": relay.address, "start-timeout-s": GATHER_S}
     try:
         run = federation.submit(settings)
         status = federation.wait(run, WAIT_S)  # every letter starts a process
@@ -82,7 +82,7 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
 
 def test_an_institution_refuses_a_run_that_is_not_masked(consortium, contract_wait) -> None:
     federation, _, _ = consortium
-    run = federation.submit(SETTINGS | {"rounds": 2, "min-devices": 5, "start-timeout-s": 600.0})
+    run = federation.submit(SETTINGS | {"rounds": 2, "min-devices": 5, "start-timeout-s": GATHER_S})
     said = "takes part in masked runs alone, saw secrecy = open"
     contract_wait(lambda: said in federation.log("site-0").read_text(errors="replace"))
     federation.stop(run)
