@@ -1,0 +1,15 @@
+"""What `make test` names holds all that it is to run."""
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+LINE = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "-m 'contract" in line)
+QUICK = re.compile(r"mark\.contract\b(?!\W+pytest\.mark\.slow)")
+
+
+def test_every_quick_contract_test_lies_in_the_folder_that_make_test_names():
+    folder = ROOT / LINE.split()[-1]
+    quick = {path for path in (ROOT / "tests").rglob("test_*.py") if QUICK.search(path.read_text())}
+    assert quick, "there are some"
+    assert {path for path in quick if folder not in path.parents} == set()
