@@ -21,9 +21,9 @@ def chances(rows: Sequence[RoundRow], plan: Plan) -> tuple[float, ...]:
     A round in which a device was absent says nothing of it. One without any history is taken at its word.
     """
     cut = [(row, {seen.device for seen in row.devices}) for row in rows if row.short]
-    found = []
+    found, alone_c = [], plan.alone_c
     for device, held_c in zip(plan.devices, plan.placement.holds, strict=True):
-        mine = {plan.chunks[c].number for c in (held_c & plan.alone_c).nonzero()[0].tolist()}
+        mine = {plan.chunks[c].number for c in (held_c & alone_c).nonzero()[0].tolist()}
         came = [len(mine - set(row.short)) for row, there in cut if device in there]
         found.append(completion_probability(came, len(mine)) if mine else 1.0)
     return tuple(found)
