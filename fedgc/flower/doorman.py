@@ -201,9 +201,8 @@ class Doorman:
 
     def _session_over(self, node: int, guest: _Guest, reply: Message) -> None:
         now = self._clock()
-        opened = self._forget(
-            guest
-        )  # a ClientApp that refuses may have taken long to start, on a busy device
+        opened = self._forget(guest)
+        # A ClientApp that refuses may have taken long to start, on a busy device.
         lived = opened and now - guest.invited >= SHORT_S
         guest.pause_s = FIRST_PAUSE_S if lived else min(2 * guest.pause_s, LONGEST_PAUSE_S)
         guest.next = now + guest.pause_s

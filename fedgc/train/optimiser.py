@@ -118,10 +118,8 @@ class ServerOptimiser:
         if seen != needed:
             raise BadSetting(f"server optimiser: the checkpoint is of {seen}, needed {needed}")
         if self._optimiser is not None:
-            settings = self._optimiser.state_dict()[
-                "param_groups"
-            ]  # the run's settings, not the checkpoint's
-            self._optimiser.load_state_dict({**kept["state"], "param_groups": settings})
+            groups = self._optimiser.state_dict()["param_groups"]  # the run's settings, not the checkpoint's
+            self._optimiser.load_state_dict({**kept["state"], "param_groups": groups})
 
 
 def _read(state: bytes) -> dict[str, Any]:
