@@ -10,9 +10,12 @@ the coefficients go out with the work: a device that has finished all that they 
 its report. If the finished sets come out as foreseen it is added, and nobody need be asked; else it is
 forgotten, and all goes as ever.
 
+A device that has no room left for what it has finished is told to fold it into its codeword, and frees it;
+from then on the round aims for no more copies than it did (`early`).
+
 Which worker leaves or takes which chunk is kept by `ledger`, which copies are the same by `copies`.
 
-May import: collect, effort, copies, ledger, plan, codes, gate, messages.
+May import: collect, effort, copies, early, ledger, plan, codes, gate, messages.
 """
 
 import math
@@ -36,6 +39,7 @@ from fedgc.codes import (
 )
 from fedgc.collect import CodedSum, Costs
 from fedgc.copies import AGREES, Copies, Verdict
+from fedgc.early import Early, Room
 from fedgc.effort import Roll
 from fedgc.gate import Reports
 from fedgc.lateness import Lateness
@@ -45,8 +49,11 @@ from fedgc.messages import (
     Command,
     Continue,
     Failed,
+    Fold,
     Held,
     Joined,
+    Mix,
+    Pressed,
     Progress,
     Refuse,
     Report,
@@ -85,6 +92,7 @@ class ChunkWork:
         self.sum: CodedSum | None = None
         self.solution: Solution | None = None
         self._ledger = Ledger(plan.placement.holds, plan.most_blocks if plan.blocks_fixed else 1)
+        self._early = Early(plan.placement)
         self._chunk = {chunk.number: c for c, chunk in enumerate(plan.chunks)}
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
         self._foreseen: Foreseen | None = None
@@ -130,7 +138,7 @@ class ChunkWork:
     def _with_coefficients(self, given: list[Command]) -> list[Command]:
         """Foresee who will have finished what; where nobody can be steered, that is often so."""
         ledger, this = self._ledger, self.roll.assignment
-        if not this.ahead or not ledger.live_w.any() or (ledger.live_w & ledger.hears_w).any():
+        if not this.certain or not ledger.live_w.any() or (ledger.live_w & ledger.hears_w).any():
             return given
         ends_s = [seconds * len(ledger.remaining(w)) for w, seconds in enumerate(self.roll.plan.step_s)]
         done_wc = ledger.foreseen(ends_s)
@@ -162,6 +170,7 @@ class ChunkWork:
         self._ledger.joined({worker: event.live for worker, event in planned.items()})
         self._came_ahead -= planned.keys()
         for worker, event in planned.items():
+            self._early.forget(worker)
             kept = self._numbers(self._kept(event))
             self._count_after_all(self.copies.stands(worker, kept, self._summed))
         given: list[Command] = []
@@ -185,6 +194,7 @@ class ChunkWork:
         if not self._ledger.live_w[worker]:
             return False
         self._came_ahead.discard(worker)
+        self._early.forget(worker)
         self._ledger.lost(worker)
         self._count_after_all(self.copies.stands(worker, (), self._summed))
         return True
@@ -198,7 +208,13 @@ class ChunkWork:
         return "" if is_news else "it was said before"
 
     def _cannot(self, worker: int, chunks: Sequence[int]) -> bool:
-        """Count on a worker no more for these chunks; return whether that is news."""
+        """Count on a worker no more for these chunks; return whether that is news.
+
+        One that it has folded cannot be taken out of its codeword: then it can give nothing at all.
+        """
+        if self._early.folds(worker, chunks):
+            self._early.forget(worker)
+            chunks = range(len(self.roll.plan.chunks))
         self._count_after_all(self.copies.cannot(worker, self._numbers(chunks), self._summed))
         return self._ledger.failed(worker, chunks)
 
@@ -226,6 +242,36 @@ class ChunkWork:
             commands.append(Skip(self.roll.plan.devices[other], self.roll.assignment.number, event.chunk))
             self.roll.tally.skips += 1
         return [*commands, *self._redirect(worker)]
+
+    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:
+        """Have a device fold and free what it can; of what it was asked to send the codewords are mixed."""
+        worker = self.roll.worker[event.device]
+        if not self._ledger.live_w[worker]:
+            return self.roll.refuse(
+                event, f"device {event.device} is not in round {self.roll.assignment.number}"
+            )
+        refused_c = self.roll.plan.placement.holds[worker] & ~self._ledger.able_wc[worker]
+        spare: list[int] = np.flatnonzero(refused_c).tolist()
+        mix = None
+        if self.sum is not None:
+            spare += np.flatnonzero(self._has_wc[worker]).tolist()
+            self._early.let_go(worker, spare)
+        elif certain and self._ledger.done_wc[worker].any():
+            room = self._fixed_for(worker)
+            spare += room.spare
+            mix = Mix(tuple(self._numbers(room.fold.chunks)), room.fold.matrix) if room.fold.chunks else None
+        if self.sum is None:
+            self._count_after_all(self.copies.cannot(worker, self._numbers(spare)))
+        return [Fold(event.device, self.roll.assignment.number, mix, tuple(self._numbers(spare)))]
+
+    def _fixed_for(self, worker: int) -> Room:
+        """Fix what a worker has finished, for as many copies as are aimed for now."""
+        ledger, self._foreseen = self._ledger, None
+        room = self._early.room(worker, ledger.counting_wc, self._possible_wc, ledger.aim)
+        ledger.fix_aim()
+        ledger.freed(worker, room.spare)
+        self.roll.tally.folds += len(room.fold.chunks)
+        return room
 
     def stirred(self) -> list[Command]:
         """Give every open chunk to whoever can be asked for it."""
@@ -273,7 +319,11 @@ class ChunkWork:
     def _waiting_pays(self) -> bool:
         """Whether one more copy of each chunk saves more upload time than it costs to wait for."""
         ledger, plan = self._ledger, self.roll.plan
-        if plan.blocks_fixed or ledger.aim >= min(plan.most_blocks, ledger.most_copies()):
+        if (
+            plan.blocks_fixed
+            or self._early.blocks
+            or ledger.aim >= min(plan.most_blocks, ledger.most_copies())
+        ):
             return False
         chunk_s = [self.roll.assignment.target * seconds for seconds in plan.step_s]
         return worth_waiting(ledger.aim, ledger.wait_s(ledger.aim + 1, chunk_s), max(plan.upload_s))
@@ -319,28 +369,47 @@ class ChunkWork:
 
     def collect(self) -> CodedSum:
         """Fix what is finished, and solve for whose codewords are needed."""
-        done_wc = self._ledger.counting_wc
-        blocks, foreseen = self._ledger.blocks, self._foreseen
+        (done_wc, blocks), foreseen = self._to_be_mixed(), self._foreseen
         if foreseen and foreseen.holds(done_wc, blocks):
             self.solution, self.sum = foreseen.solution, foreseen.sum
             self.came = tuple(self._came_ahead & foreseen.solution.needed)
         else:
             self.solution, wire = self._solved(done_wc, blocks)
             self.sum = CodedSum(self.roll.plan, self.solution, self.roll.assignment.number, wire)
+            if self._early.stands:
+                self._open_what_is_wanting(self.sum)
         self.roll.tally.pruned = int(done_wc.any(axis=1).sum()) - len(self.solution.needed)
         return self.sum
 
+    def _to_be_mixed(self) -> tuple[NDArray[np.bool_], int]:
+        """Return the copies to mix, and the most blocks at which they are exact."""
+        if self._early.blocks:
+            mixed_wc = self._early.mixed(self._ledger.counting_wc)
+            if self._early.stands:
+                return mixed_wc, self._early.blocks
+        return self._ledger.counting_wc, self._ledger.blocks
+
+    def _open_what_is_wanting(self, collected: CodedSum) -> None:
+        """Have made good what early commit counts on, and nobody has."""
+        done_wc = self._ledger.counting_wc
+        for (worker, _), part in list(collected.owed.items()):
+            wanting = {c for c in part.terms.chunks if not done_wc[worker, c]}
+            if wanting:
+                collected.lacks(worker, wanting)
+
     def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
         """Solve for the shortest codewords that the copies allow and the error limit bears, few of them."""
-        plan = self.roll.plan
-        likeness = self.copies.likeness(self._samples)
+        plan, early = self.roll.plan, self._early.stands
+        likeness = 0.0 if early else self.copies.likeness(self._samples)
         for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
+            if early and blocks != most_blocks:
+                continue
             code = FrameCode(plan.placement, blocks)
             limit = amplification_limit(plan.error_limit, EPSILON[wire])
             solution = code.solve(
                 code.prune(done_wc, cost=plan.upload_s, limit=limit),
                 correlation=likeness,
-                weights=self._weights(done_wc),
+                weights=None if early else self._weights(done_wc),
             )
             if solution.amplification <= limit:
                 break
@@ -399,7 +468,7 @@ class ChunkWork:
         ledger = self._ledger
         fit_wc = self._without_the_late()
         repairs, takes = self.sum.mend(
-            ledger.counting_wc & fit_wc, ledger.askable_wc & fit_wc, ledger.coming(), self._costs()
+            self._has_wc & fit_wc, ledger.askable_wc & fit_wc, ledger.coming(), self._costs()
         )
         self._asked_anew |= bool(repairs)
         self.roll.tally.repairs += len(repairs)
@@ -430,7 +499,7 @@ class ChunkWork:
         commands: list[Command] = []
         self._late |= {worker for worker, _ in late}
         on_time_w1 = self._on_time_w1
-        done_c = np.logical_or.reduce(self._ledger.counting_wc & on_time_w1, axis=0).tolist()
+        done_c = np.logical_or.reduce(self._has_wc & on_time_w1, axis=0).tolist()
         able_wc, costs = self._ledger.askable_wc & on_time_w1, self._costs()
         able_c = np.logical_or.reduce(able_wc, axis=0).tolist()
         for key in late:
@@ -443,9 +512,15 @@ class ChunkWork:
         return [*commands, *self.mend()]
 
     @property
+    def _has_wc(self) -> NDArray[np.bool_]:
+        """The copies whose devices have their updates."""
+        has_wc: NDArray[np.bool_] = self._ledger.counting_wc & ~self._early.gone_wc
+        return has_wc
+
+    @property
     def _possible_wc(self) -> NDArray[np.bool_]:
         """The copies that are there or can be had by asking."""
-        possible_wc: NDArray[np.bool_] = self._ledger.counting_wc | self._ledger.askable_wc
+        possible_wc: NDArray[np.bool_] = self._has_wc | self._ledger.askable_wc
         return possible_wc
 
     @property
@@ -490,6 +565,8 @@ class ChunkWork:
         if why_not:
             return self.roll.refuse(event, why_not)
         if self._ledger.done_wc[worker, chunk]:
+            if self.sum is not None:
+                self._early.has_again(worker, chunk)
             return []  # a finished chunk is told again when asked for, and that may have crossed the report
         return worker, chunk, event
 
@@ -518,6 +595,9 @@ class ChunkWork:
         """Strike the copies that the majority speaks against, and count those that it speaks for."""
         commands: list[Command] = []
         for worker in verdict.wrong:
+            if self._early.folds(worker, [self._chunk[number]]):
+                self._cannot(worker, [self._chunk[number]])
+                commands += self.stirred()
             self._ledger.failed(worker, [self._chunk[number]])
             self.roll.tally.refused[worker] += 1
             reason = f"chunk {number} differs from two later copies, which agree"

@@ -102,6 +102,15 @@ class CodedSum:
         """The samples of all chunks: what is missing is completed, not left out of the mean."""
         return float(self._plan.samples)
 
+    def lacks(self, worker: int, chunks: Set[int]) -> None:
+        """Open, before anything is asked for, the terms of these chunks: their worker does not have them."""
+        part = self._owed.pop((worker, 0))
+        has = [at for at, c in enumerate(part.terms.chunks) if c not in chunks]
+        lacks = [at for at, c in enumerate(part.terms.chunks) if c in chunks]
+        if has:
+            self._owed[worker, 0] = Part(worker, _choose(part.terms, has))
+        self._open[worker] = _choose(part.terms, lacks)
+
     def needed(self) -> tuple[Reveal, ...]:
         """Return the first request to every worker whose codeword is needed."""
         return tuple(self._reveal(worker, part) for (worker, _), part in self._owed.items())
@@ -126,7 +135,7 @@ class CodedSum:
         part = self._owed[key]
         self._reopen([key])
         self._overtaken.add(key)
-        if key == (part.column, 0):
+        if key == (part.column, 0) and part.terms == self._solution.coefficients(part.column):
             self._doubted[part.column] = part
 
     def lost(self, worker: int) -> None:

@@ -17,7 +17,19 @@ from typing import Any, Protocol
 
 from fedgc.codes import Solution
 from fedgc.gate import Reports
-from fedgc.messages import Add, Codeword, Command, Failed, Joined, Loaded, Lost, Progress, Refuse, Report
+from fedgc.messages import (
+    Add,
+    Codeword,
+    Command,
+    Failed,
+    Joined,
+    Loaded,
+    Lost,
+    Pressed,
+    Progress,
+    Refuse,
+    Report,
+)
 from fedgc.plan import Plan
 from fedgc.tally import Tally
 
@@ -41,7 +53,7 @@ class Assignment:
     loading: frozenset[str] = frozenset()  # of these, those whose model may be on its way still
     reached: Mapping[str, int] = field(default_factory=dict)  # steps told by those that go on
     weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
-    ahead: bool = True  # coefficients may be sent before anybody has finished anything
+    certain: bool = True  # an exchange comes, whatever is learned: what it takes may be done before
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of who carries on where it stopped
     model_limit_s: float = 0.0  # how long the model may be on its way, before there is time to work
 
@@ -152,6 +164,9 @@ class Effort(Protocol):
 
     def heard(self, event: Progress | Report) -> list[Command]:
         """Take a report of work in."""
+
+    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:
+        """A device has no room left; where an exchange is certain, it may fold what it has finished."""
 
     def stirred(self) -> list[Command]:
         """Somebody has left: hand out anew what is wanted still."""

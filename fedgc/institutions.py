@@ -20,7 +20,7 @@ from fedgc.effort import Effort, Roll
 from fedgc.gate import Reports
 from fedgc.keying import Drawn
 from fedgc.masked import MaskedSum
-from fedgc.messages import Codeword, Command, Failed, Joined, Progress, Report
+from fedgc.messages import Codeword, Command, Failed, Joined, Pressed, Progress, Report
 
 
 class Institutions:
@@ -76,6 +76,10 @@ class Institutions:
     def heard(self, event: Progress | Report) -> list[Command]:
         """Take a report of work in."""
         return self._inner.heard(event)
+
+    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:  # noqa: ARG002
+        """Nothing of masked work is folded: a device that is short of room must do with what it has."""
+        return self._roll.refuse(event, "nothing of masked work is folded")
 
     def stirred(self) -> list[Command]:
         """Hand out anew what is wanted still."""

@@ -8,7 +8,7 @@ may be a moment behind a device; nothing but the choice of commands hangs on it.
     copies[c]   live workers that have finished chunk c
     reach[c]    live workers that have finished it or still will: those that hear commands can be asked,
                 a deaf one (it hears nothing between its messages) does what stands on its queue
-    aim         copies wanted of every chunk; capped by what the reachable chunks allow
+    aim         copies wanted of every chunk; capped by what the reachable chunks allow, unless it is fixed
 
 Index w is a worker, c a chunk, as in the plan. May import: codes.
 """
@@ -35,6 +35,7 @@ class Ledger:
         self.copies = [0] * chunks
         self.aim = aim
         self._wanted_aim = aim
+        self._aim_is_fixed = False
         self._holders: list[list[int]] = [[] for _ in range(chunks)]
         for worker, chunk in zip(*(each.tolist() for each in np.nonzero(holds_wc)), strict=True):
             self._holders[chunk].append(worker)
@@ -158,12 +159,21 @@ class Ledger:
             return
         self.copies[chunk] += 1
         self._uncovered -= self.copies[chunk] == 1
-        self._lacking -= self.copies[chunk] == self.aim
+        self._lacking -= self.copies[chunk] == min(self.aim, int(self._reach[chunk]))
         self._drop(worker, chunk)
 
     def raise_aim(self, aim: int) -> None:
         """Aim for more copies from now on."""
         self._wanted_aim = aim
+        self._recount()
+
+    def fix_aim(self) -> None:
+        """Aim for as many copies as now from now on, also where fewer can be had."""
+        self._wanted_aim, self._aim_is_fixed = self.aim, True
+
+    def freed(self, worker: int, chunks: Sequence[int]) -> None:
+        """A worker has let these copies go; it could make them again."""
+        self.done_wc[worker, list(chunks)] = False
         self._recount()
 
     # ---- what follows from it
@@ -298,8 +308,9 @@ class Ledger:
         for worker in np.flatnonzero(self.live_w & ~self.hears_w).tolist():
             willing_wc[worker, list(self.remaining(worker))] = True
         self._reach = (self.able_wc & self.live_w[:, None] & willing_wc).sum(axis=0)
-        self.aim = max(1, min(self._wanted_aim, self.most_copies()))
+        most = self._wanted_aim if self._aim_is_fixed else self.most_copies()
+        self.aim = max(1, min(self._wanted_aim, most))
         reachable = self._reach > 0
         self.reachable = bool(reachable.any())
         self._uncovered = int(np.count_nonzero(reachable & (copies_c == 0)))
-        self._lacking = int(np.count_nonzero(reachable & (copies_c < self.aim)))
+        self._lacking = int(np.count_nonzero(copies_c < np.minimum(self.aim, self._reach)))

@@ -240,6 +240,19 @@ class Failed:
 
 
 @dataclass(frozen=True, slots=True)
+class Pressed:
+    """A device has finished more than it has room for, and its disk takes no more: it waits for a `Fold`."""
+
+    now: float
+    device: str
+    round: int
+
+    def __post_init__(self) -> None:
+        _event(self)
+        _counts(self, "round")
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """A device has taken a chunk to `reached` steps since the last common model, in `seconds` all told."""
 
@@ -422,7 +435,20 @@ class Stop:
 
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
-Event = Joined | Lost | Loaded | Failed | Progress | Report | Codeword | Masking | Published | Tick | Stop
+Event = (
+    Joined
+    | Lost
+    | Loaded
+    | Failed
+    | Pressed
+    | Progress
+    | Report
+    | Codeword
+    | Masking
+    | Published
+    | Tick
+    | Stop
+)
 
 
 # ---- commands to a device
@@ -491,6 +517,24 @@ class Take:
 
     def __post_init__(self) -> None:
         _counts(self, "round", "chunk")
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """Add these finished chunks to your codeword now, with these factors, and free them; then work on.
+
+    `spare` are chunks that nobody needs of this device any more: free them as well. Where nothing is freed,
+    the device gives something up.
+    """
+
+    device: str
+    round: int
+    mix: Mix | None
+    spare: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        _counts(self, "round")
+        _distinct(self, [*(self.mix.chunks if self.mix else ()), *self.spare], "mix and spare together")
 
 
 @dataclass(frozen=True, slots=True)
@@ -684,5 +728,5 @@ class Persist:
 
 
 ToMember = Open | Roster | Begin | Survivors | Unmask
-ToDevice = Work | Skip | Take | Continue | Reveal | Repair | Refuse | ToMember | Close  # what a link carries
+ToDevice = Work | Skip | Take | Fold | Continue | Reveal | Repair | Refuse | ToMember | Close  # of a link
 Command = ToDevice | Add | Uncover

@@ -11,7 +11,9 @@ UNMASKING share a table; a closed round refuses all.
                  asked with whatever there is.
       coded        A device trains its chunks one by one; a finished chunk is a *copy*. As copies come in,
                    others are told to skip that chunk, or which to take next. Enough is one copy of every
-                   chunk that can be had; an exchange waits for `aim` copies of each.
+                   chunk that can be had; an exchange waits for `aim` copies of each. A device that has
+                   no room for what it finishes folds it into its codeword (`early`): a last resort, after
+                   which `aim` stays as it is, and only where an exchange is certain.
       local        A device trains one model on all of its chunks. Enough is a quorum of the devices
                    that are left; an exchange waits for those that are nearly done.
     COLLECTING   What there is is fixed, and asked for.
@@ -94,6 +96,7 @@ from fedgc.messages import (
     Loaded,
     Lost,
     Outcome,
+    Pressed,
     Progress,
     Refuse,
     Report,
@@ -275,6 +278,14 @@ class Round:
             self._has_model(event.device, event.now)
         return [*self.effort.heard(event), *self._enough_yet(event.now)]
 
+    def _pressed(self, event: Pressed) -> list[Command]:
+        """Early commit: what cannot be undone is done only where an exchange is certain."""
+        why_not = self._roll.here(event)
+        if why_not:
+            return self._refuse(event, why_not)
+        certain = self._worth_it or self.assignment.certain
+        return [*self.effort.pressed(event, certain=certain), *self._enough_yet(event.now)]
+
     def _ahead_of_time(self, event: Codeword) -> list[Command]:
         """Keep in mind who has sent what was foreseen, and nobody has asked for yet."""
         why_not = self.effort.came_ahead(event)
@@ -317,7 +328,7 @@ class Round:
         self._upload_until = now + limit_s
         added = [collected.accept(worker, 0) for worker in self.effort.came]
         asked = [each for each in (*added, *collected.needed()) if not isinstance(each, str)]
-        return [*asked, *self._close_if_complete(self._exchange, now)]
+        return [*asked, *self._mend(self._exchange, now)]
 
     # ---- collecting
 
@@ -353,6 +364,10 @@ class Round:
             return self._refuse(event, why_not)
         self.effort.without(self._roll.worker[event.device])
         return self._mend(exchange, event.now)
+
+    def _pressed_late(self, _: Exchange, event: Pressed) -> list[Command]:
+        why_not = self._roll.here(event)
+        return self._refuse(event, why_not) if why_not else self.effort.pressed(event, certain=True)
 
     def _reported_late(self, exchange: Exchange, event: Progress | Report) -> list[Command]:
         return [*self.effort.heard_late(event), *self._mend(exchange, event.now)]
@@ -531,6 +546,7 @@ WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingPr
         Loaded: Round._loaded,  # it has the model: from here on it has time to work
         Lost: Round._lost,  # it is gone: what it has counts no more
         Failed: Round._failed,  # it lives, but cannot give this
+        Pressed: Round._pressed,  # its memory and disk are full: coded, it folds what is fixed, and frees it
         Progress: Round._reported,  # coded, a copy: skip, steer, ask the gate, collect
         Report: Round._reported,  # local, its steps are done: ask the gate, collect
         Codeword: Round._ahead_of_time,  # foreseen: it is added if what was foreseen comes true
@@ -545,6 +561,7 @@ COLLECTING: Final[Mapping[type, Callable[[Round, Exchange, Any], list[Command]]]
         Loaded: Round._passed_over,
         Lost: Round._lost_late,  # coded: what it owes is repaired; local: it is left out
         Failed: Round._failed_late,  # the same for what it cannot give
+        Pressed: Round._pressed_late,  # it frees what it was asked for: that is mixed by now
         Progress: Round._reported_late,  # coded: a repair may have waited for it
         Report: Round._reported_late,  # local: so many steps does its update have
         Tick: Round._upload_deadline,  # others stand in for the late; at the deadline nobody is waited for
@@ -559,6 +576,7 @@ UNMASKING: Final[Mapping[type, Callable[[Round, MaskedSum, Any], list[Command]]]
         Loaded: Round._passed_over,
         Lost: Round._away,  # its vector is in the sum; are enough left to unmask it?
         Failed: Round._failed_last,  # the same
+        Pressed: Round._passed_over,
         Progress: Round._passed_over,
         Report: Round._passed_over,
         Tick: Round._too_late,  # burnt

@@ -305,7 +305,7 @@ class Run:
             rounds_left=left,
             weights=chunk_weights(self._rows, self._plan) if self.config.work == "coded" else (),
             orders=self._orders,
-            ahead=self.config.chosen_gate == "every" and self.config.gate_period == 1,
+            certain=self._always_syncs or not left,
             first_step=self._first_step,
             common_steps=self._common_steps,
             most_steps=self.config.most_steps,
@@ -504,6 +504,12 @@ class Run:
         self._gate_next, decision = self._gate.step(self._gate_state, self._priced(reports))
         return decision
 
+    @property
+    def _always_syncs(self) -> bool:
+        """Whether the gate never says skip."""
+        config = self.config
+        return config.chosen_gate == "every" and config.gate_period == config.min_gap == 1
+
     def _priced(self, reports: Reports) -> Reports:
         """Add what an exchange and a look at the gate cost, and where the schedule stands.
 
@@ -614,7 +620,7 @@ def _row(over: Round, *, coded: bool) -> RoundRow:
         takes=tally.takes,
         pruned=tally.pruned,
         repairs=tally.repairs,
-        reason=over.reason,
+        reason=f"{over.reason}; {tally.folds} copies folded early" if tally.folds else over.reason,
         devices=tuple(_device_row(over, worker) for worker in range(len(plan.devices))),
     )
 

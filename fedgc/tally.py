@@ -22,6 +22,7 @@ class Tally:
     takes: int = 0
     repairs: int = 0
     pruned: int = 0
+    folds: int = 0  # copies that were folded into a codeword early
 
     @classmethod
     def empty(cls, workers: int) -> "Tally":
