@@ -16,7 +16,7 @@ from fedgc.flower.institution import Institution
 from fedgc.flower.letter import Letter, Said, Shelved
 from fedgc.flower.pieces import Numbers, Packed, offer_of, shortened
 from fedgc.flower.wire import StreamId
-from fedgc.messages import Failed, Joined, Progress, Repair, Report, Reveal, ToDevice, ToMember, Work
+from fedgc.messages import Failed, Joined, Pressed, Progress, Repair, Report, Reveal, ToDevice, ToMember, Work
 from fedgc.train import Engine, Lasting
 
 
@@ -125,10 +125,10 @@ class Errand:
         if standing is not None and self._institution is None:  # how far one is by itself, no sum tells
             self._say(standing)
 
-    def _say(self, event: Joined | Progress | Report | Failed) -> None:
+    def _say(self, event: Joined | Progress | Report | Failed | Pressed) -> None:
         self.lines.append(self._told(event))
 
-    def _told(self, event: Joined | Progress | Report | Failed) -> Any:  # noqa: ANN401  of the same kind
+    def _told(self, event: Joined | Progress | Report | Failed | Pressed) -> Any:  # noqa: ANN401  of the same kind
         """Return an event as it may leave this device."""
         masked = self._institution
         return event if masked is None else masked.discreet(event, self._engine.chunks)

@@ -35,6 +35,7 @@ from fedgc.messages import (
     Joined,
     Open,
     Persist,
+    Pressed,
     Progress,
     Repair,
     Report,
@@ -56,7 +57,7 @@ from fedgc.train import Engine, Start
 Float = NDArray[np.float32]
 Entropy = Callable[[int], bytes]
 Answer = Advert | Deal | Signed | Shares
-Said = Joined | Progress | Report | Failed
+Said = Joined | Progress | Report | Failed | Pressed
 
 ENTROPY_BYTES: Final = 32
 DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # what a node's config calls them

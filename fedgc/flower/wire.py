@@ -17,7 +17,7 @@ from typing import Any, Final, Literal, get_args
 
 from fedgc.errors import BadMessage
 from fedgc.flower import typed
-from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, Progress, Report, ToDevice
+from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, Pressed, Progress, Report, ToDevice
 
 FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
 LINE_LIMIT: Final = 1 << 20  # of everything but pieces: a hello that names 20,000 chunks
@@ -188,7 +188,7 @@ class Bye:
 
 
 Line = Challenge | Hello | Welcome | Denied | Heard | Ack | Offer | Grant | Unwanted | Ping | Bye
-EventFromDevice = Joined | Failed | Progress | Report | Masking
+EventFromDevice = Joined | Failed | Pressed | Progress | Report | Masking
 FROM_DEVICE: Final = {
     kind.__name__: kind for kind in (Heard, Ack, Offer, Ping, Bye, *get_args(EventFromDevice))
 }

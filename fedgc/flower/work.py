@@ -19,6 +19,7 @@ from fedgc.messages import (
     Close,
     Continue,
     Failed,
+    Fold,
     Joined,
     Progress,
     Refuse,
@@ -58,6 +59,8 @@ class Worker:
         self._institution = institution
         self._session: Session | None = None
         self.engine: Final = make_engine(self._rest)
+        if institution is None:  # nothing is folded under masks
+            self.engine.ask_for_room()
         self._beat = beat
         self._finished = 0  # chunks, in this session
         self._open_round = False
@@ -115,7 +118,7 @@ class Worker:
                 if model is not None:
                     self.engine.load(command.version, model)
                 self.engine.handle(command)
-            case Skip() | Take() | Continue():
+            case Skip() | Take() | Fold() | Continue():
                 self.engine.handle(command)
             case Reveal() | Repair():
                 self._send(session, command)

@@ -19,6 +19,10 @@ Where it is given a folder (`last_in`), what it has finished outlives its proces
 written as soon as it is finished, all of them by `keep`; a later engine takes up what lies there. It counts
 only if the model that it started from is the one that is loaded again.
 
+Where memory is full and the disk refuses, the oldest trajectory is given up. An engine whose questions
+somebody answers (`ask_for_room`) asks first (`Pressed`) and trains no further; `Fold` says which updates to
+add to the codeword of this round, and to free. What is folded lies in that one vector, until the next work.
+
 What goes wrong with a chunk (data, loss, numbers that are not finite) becomes a `Failed` event that names
 it, and the engine goes on with the next. Events carry 0.0 as their time: the server's clock counts.
 
@@ -35,16 +39,18 @@ from typing import Final, assert_never
 
 import numpy as np
 
-from fedgc.codes import Wire
+from fedgc.codes import Wire, block_size
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, FedgcError, TaskFailed
 from fedgc.messages import (
     Close,
     Continue,
     Failed,
+    Fold,
     Held,
     Kept,
     Mix,
+    Pressed,
     Progress,
     Report,
     Reveal,
@@ -61,13 +67,15 @@ from fedgc.train.lead import lead_of, squared_way
 from fedgc.train.shelf import Shelf
 from fedgc.train.together import WHOLE, Rest, names, numbers, title, with_rest
 from fedgc.train.trainer import Pass, Trainer
-from fedgc.train.update import Measure, measure, mixed, update_of
+from fedgc.train.update import Folded, Measure, measure, mixed, update_of
 
 MEGABYTE: Final = 1_000_000
 LONGEST_REASON: Final = 400  # characters of a task's exception that travel
 WORTH_S: Final = 0.5  # work that is written down at once: what took less is sooner done again
 Way = tuple[int, int, int, float]  # version, seed, first step, common steps
-Order = Work | Skip | Take | Continue | Close  # the commands that are the engine's; the rest is the link's
+Order = (
+    Work | Skip | Take | Fold | Continue | Close
+)  # the commands that are the engine's; the rest is the link's
 
 
 @dataclass(slots=True)
@@ -134,7 +142,10 @@ class Engine:
         self._waits = False  # lockstep: for a verdict
         self._free = False  # local work has reported in this round, and goes on
         self._again: deque[int] = deque()  # finished chunks to report once more
-        self._failures: deque[Failed] = deque()
+        self._to_say: deque[Failed | Pressed] = deque()
+        self._asks_for_room = False
+        self._pressed = False  # it has no room, and waits for what it may free
+        self._folded: Folded | None = None  # what it has freed of this round, in its codeword
 
     # ---- what it is told
 
@@ -151,7 +162,8 @@ class Engine:
             self._trajectories[chunk] = Trajectory(
                 about.name, about.samples, about.reached, about.seconds, about.losses, about.led
             )
-            for lost in self._shelf.put(chunk, saved):
+            self._shelf.put(chunk, saved)
+            for lost in self._shelf.give_up():
                 self._trajectories.pop(lost, None)
             self._way = (about.version, about.seed, about.first_step, about.common_steps)
             self._origin, self._before = about.model, about.before
@@ -159,6 +171,10 @@ class Engine:
     def clip_records(self, reach: float) -> None:
         """From now on no record moves an update by more than its reach; refuse what that cannot hold for."""
         self._trainer.clip_records(reach)
+
+    def ask_for_room(self) -> None:
+        """From now on somebody hears at once what is said here, and answers."""
+        self._asks_for_room = True
 
     def load(self, version: int, vector: Vector) -> None:
         """Keep a new common model; raise BadVector where it is not of this task."""
@@ -189,6 +205,8 @@ class Engine:
                     self._skip(command.chunk)
                 else:
                     self._take(command.chunk, work)
+            case Fold():
+                self._fold(command)
             case Close():
                 self._close(command)
             case _:
@@ -199,14 +217,14 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing until a command comes."""
-        if self._failures or self._again:
+        if self._to_say or self._again:
             return False
-        return self._waits or (self._current is None and not self._queue)
+        return self._waits or self._pressed or (self._current is None and not self._queue)
 
-    def step(self) -> Progress | Report | Failed | None:
+    def step(self) -> Progress | Report | Failed | Pressed | None:
         """Do one micro-batch step, or report; return what is to be said, if anything."""
-        if self._failures:
-            return self._failures.popleft()
+        if self._to_say:
+            return self._to_say.popleft()
         if self.idle or self._work is None:
             return None
         chunk = self._next()
@@ -216,14 +234,24 @@ class Engine:
             return self._give_up(chunk, self._work, error)
 
     def codeword(self, mix: Mix) -> Vector:
-        """Mix finished updates; raise BadMessage for one that is not finished, EdgeFailed for one unread."""
-        work = self._begun(mix)
-        for chunk in mix.chunks:
+        """Mix finished updates; raise BadMessage for one that is not finished, EdgeFailed for one unread.
+
+        What is folded is in the mix as a whole, by the same factors, or it is not used.
+        """
+        work, folded = self._begun(mix), self._folded
+        start = self._models[work.version]
+        if folded is None or not folded.is_in(mix):
+            return mixed(start, self._ends(mix.chunks, work), mix)
+        rest = {c: row for c, row in zip(mix.chunks, mix.matrix, strict=True) if c not in folded.rows}
+        return folded.with_the_rest(start, self._ends(tuple(rest), work), tuple(rest.values()))
+
+    def _ends(self, chunks: tuple[int, ...], work: Work) -> list[tuple[Vector, int]]:
+        for chunk in chunks:
             reached = self._reached(chunk)
             if reached != work.target:
-                raise BadMessage(f"codeword: chunk {chunk} is at step {reached}, needed {work.target}")
-        ends = [(self._shelf.vector(chunk), self._trajectories[chunk].samples) for chunk in mix.chunks]
-        return mixed(self._models[work.version], ends, mix)
+                gone = ", and is folded" if self._folded and chunk in self._folded.rows else ""
+                raise BadMessage(f"codeword: chunk {chunk} is at step {reached}{gone}, needed {work.target}")
+        return [(self._shelf.vector(chunk), self._trajectories[chunk].samples) for chunk in chunks]
 
     def standing(self) -> Report | None:
         """Return how far local work is that has not come to its target."""
@@ -395,6 +423,10 @@ class Engine:
         self._queue = deque((WHOLE,) if order and work.kind == "local" else order)
         self._again.clear()
         self._waits = self._free = False
+        self._folded = None
+        if self._pressed:
+            self._to_say = deque(each for each in self._to_say if not isinstance(each, Pressed))
+            self._look_for_room(work)
 
     def _skip(self, chunk: int) -> None:
         if chunk == self._current:
@@ -410,6 +442,20 @@ class Engine:
         elif chunk != self._current:
             self._unqueue(chunk)
             self._queue.appendleft(chunk)
+
+    def _fold(self, command: Fold) -> None:
+        """Fold and free; where that frees nothing, give up what does not fit."""
+        work = self._this_round(command)
+        before = len(self._trajectories)
+        if command.mix is not None:
+            start, ends = self._models[work.version], self._ends(command.mix.chunks, work)
+            room = block_size(start.size, command.mix.blocks)
+            folded = self._folded or Folded(np.zeros(room, dtype=np.float32))
+            folded.add(start, ends, command.mix)
+            self._folded = folded
+        for chunk in (*(command.mix.chunks if command.mix else ()), *command.spare):
+            self._let_go(chunk)
+        self._look_for_room(work, asks=len(self._trajectories) < before)
 
     def _close(self, command: Close) -> None:
         if self._work is None or command.round != self._work.round:
@@ -547,11 +593,10 @@ class Engine:
             self._current = None
         self._drop(chunk)
         where = "local work" if chunk == WHOLE else f"chunk {chunk} ({self._names[chunk]})"
-        self._fail(chunk, work, f"{where}, step {step}: {what}")
-        return self._failures.pop()
+        return _failed(chunk, work, f"{where}, step {step}: {what}")
 
     def _fail(self, chunk: int, work: Work, reason: str) -> None:
-        self._failures.append(Failed(0.0, work.device, work.round, reason[:LONGEST_REASON], _named(chunk)))
+        self._to_say.append(_failed(chunk, work, reason))
 
     # ---- what is kept
 
@@ -560,7 +605,7 @@ class Engine:
             raise BadMessage(f"{message!r}: saw no work before it, needed some")
         return self._work
 
-    def _this_round(self, command: Skip | Take | Reveal) -> Work:
+    def _this_round(self, command: Skip | Take | Fold | Reveal) -> Work:
         work = self._begun(command)
         if command.round != work.round:
             raise BadMessage(f"{command!r}: needed round {work.round}")
@@ -575,11 +620,29 @@ class Engine:
     def _set_aside(self) -> None:
         if self._current is None or self._work is None:
             return
-        lost = self._shelf.put(self._current, self._trainer.save())
+        refused = self._shelf.put(self._current, self._trainer.save())
         self._current = None
-        for chunk, reason in lost.items():
+        if refused:
+            self._look_for_room(self._work)
+
+    def _look_for_room(self, work: Work, *, asks: bool = True) -> None:
+        """Ask what may be freed, where there is too much and somebody answers; else give up the oldest."""
+        self._pressed = bool(
+            self._asks_for_room and asks and work.kind == "coded" and self._shelf.make_room()
+        )
+        if self._pressed:
+            self._to_say.append(Pressed(0.0, work.device, work.round))
+            return
+        for chunk, reason in self._shelf.give_up().items():
             self._trajectories.pop(chunk)
-            self._fail(chunk, self._work, reason)
+            self._fail(chunk, work, reason)
+
+    def _let_go(self, chunk: int) -> None:
+        """Forget a trajectory here; written down it stays, for a later process that has no folded sum."""
+        if chunk != self._current:
+            self._trajectories.pop(chunk, None)
+            self._shelf.drop(chunk)
+            self._again = deque(each for each in self._again if each != chunk)
 
     def _write_down(self, chunk: int) -> None:
         if self._lasting is None or self._way is None:
@@ -618,6 +681,7 @@ class Engine:
         self._again.clear()
         self._trajectories.clear()
         self._shelf.clear()
+        self._folded, self._pressed = None, False
         self._way, self._origin, self._before = None, "", None
         if self._lasting is not None:
             self._lasting.clear()
@@ -625,6 +689,10 @@ class Engine:
 
 def _digest_or_nothing(model: Vector | None) -> str:
     return "" if model is None else digest_of(model)
+
+
+def _failed(chunk: int, work: Work, reason: str) -> Failed:
+    return Failed(0.0, work.device, work.round, reason[:LONGEST_REASON], _named(chunk))
 
 
 def _named(chunk: int) -> tuple[int, ...]:

@@ -2,7 +2,8 @@
 
 What is kept of a trajectory is the local model's vector (from which its update follows exactly), the
 buffers that do not travel, and the local optimiser's state. The oldest go to disk first: they are wanted
-again only when the round ends. The folder is private to this process and goes with `close`; a spilled
+again only when the round ends. What the disk refuses stays in memory, beyond the limit, until its owner has
+freed something or gives the oldest up. The folder is private to this process and goes with `close`; a spilled
 vector is mapped, not read, so that a codeword is mixed from it piece by piece.
 
 May import: errors, flat of this room.
@@ -49,20 +50,32 @@ class Shelf:
         self._near: dict[int, Saved] = {}
         self._far: set[int] = set()
 
-    def put(self, chunk: int, saved: Saved) -> Mapping[int, str]:
-        """Keep this in place of what there was of the chunk; return which chunks the disk lost, and why."""
+    def put(self, chunk: int, saved: Saved) -> str:
+        """Keep this in place of what there was of the chunk; return what `make_room` says."""
         self.drop(chunk)
         self._near[chunk] = saved
+        return self.make_room()
+
+    def make_room(self) -> str:
+        """Write the oldest to disk until the rest fits; where the disk refuses, return what it says."""
         used = sum(each.size_bytes for each in self._near.values())
-        lost = {}
         while used > self._limit_bytes:
             oldest = next(iter(self._near))
-            used -= self._near[oldest].size_bytes
             try:
-                self._spill(oldest, self._near.pop(oldest))
+                self._spill(oldest, self._near[oldest])
             except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
                 self._remove(oldest)
-                lost[oldest] = f"chunk {oldest} is lost: no room in memory, and the disk says: {error}"
+                return str(error) or type(error).__name__
+            used -= self._near.pop(oldest).size_bytes
+        return ""
+
+    def give_up(self) -> Mapping[int, str]:
+        """Forget the oldest that the disk refuses until the rest fits; return which, and why."""
+        lost = {}
+        while said := self.make_room():
+            oldest = next(iter(self._near))
+            del self._near[oldest]
+            lost[oldest] = f"chunk {oldest} is lost: no room in memory, and the disk says: {said}"
         return lost
 
     def vector(self, chunk: int) -> Vector:

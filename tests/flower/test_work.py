@@ -14,9 +14,11 @@ from fedgc.messages import (
     Close,
     Codeword,
     Failed,
+    Fold,
     Held,
     Joined,
     Mix,
+    Pressed,
     Progress,
     Report,
     Reveal,
@@ -40,6 +42,10 @@ class PlainEngine:
         self.rests_s = 0.0
         self.steps = 5
         self.error: Exception | None = None
+        self.asks = self.full = False
+
+    def ask_for_room(self) -> None:
+        self.asks = True
 
     def holds(self) -> tuple[Held, ...]:
         return (Held("chunk-0", 8),)
@@ -56,11 +62,13 @@ class PlainEngine:
             raise self.error
         self.idle = not isinstance(command, Work)
 
-    def step(self) -> Progress | None:
+    def step(self) -> Progress | Pressed | None:
         if self.rests_s:
             self._rest(self.rests_s)
             return None
         self.idle = True
+        if self.full:
+            return Pressed(0.0, "x", 1)
         return Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
 
     def codeword(self, mix: Mix) -> np.ndarray:
@@ -99,6 +107,20 @@ def test_it_joins_works_and_sends_its_codeword(link) -> None:
         link.listener.send(Reveal(device, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
         assert link.event(Codeword).round == 1
         assert (link.listener.take(device, 1, 0) == 2.0).all()
+
+
+def test_it_says_that_it_has_no_room_and_hears_what_to_fold(link) -> None:
+    with serving(link) as (engine, device, _):
+        engine.full = True
+        assert engine.asks, "somebody answers"
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(device))
+        assert link.event(Pressed).device == device
+        fold = Fold(device, 1, Mix((0,), ((1.0, 2.0),)), (3,))
+        link.listener.send(fold)
+        link.listener.send(Reveal(device, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
+        link.event(Codeword)
+        assert engine.heard[-1] == fold
 
 
 @pytest.mark.parametrize("wire", ["bf16", "int8"])

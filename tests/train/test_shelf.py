@@ -24,7 +24,7 @@ def test_what_is_kept_is_counted_whole():
 def test_over_the_limit_the_oldest_go_to_disk_and_come_back_the_same(tmp_path):
     shelf = Shelf(2 * saved(0).size_bytes, tmp_path)
     for chunk in range(4):
-        assert shelf.put(chunk, saved(chunk)) == {}
+        assert shelf.put(chunk, saved(chunk)) == ""
     assert files(tmp_path) == ["0.npy", "0.pt", "1.npy", "1.pt"]
     for chunk in range(4):
         assert np.array_equal(shelf.vector(chunk), saved(chunk).vector)
@@ -61,7 +61,9 @@ def test_the_folder_is_private_and_made_only_when_it_is_needed(tmp_path):
 
 
 @pytest.mark.parametrize("failing", ["numpy.save", "torch.save"])
-def test_a_disk_that_refuses_loses_that_chunk_alone(tmp_path, monkeypatch, failing):
+def test_what_a_disk_refuses_stays_until_it_is_given_up_or_something_else_is_dropped(
+    tmp_path, monkeypatch, failing
+):
     shelf = Shelf(saved(0).size_bytes, tmp_path)
     shelf.put(0, saved(0))
 
@@ -69,7 +71,13 @@ def test_a_disk_that_refuses_loses_that_chunk_alone(tmp_path, monkeypatch, faili
         raise (OSError if failing == "numpy.save" else RuntimeError)("disk full")
 
     monkeypatch.setattr(failing, full)
-    lost = shelf.put(1, saved(1))
+    assert shelf.put(1, saved(1)) == shelf.make_room() == "disk full"
+    assert [shelf.saved(chunk).vector[0] for chunk in (0, 1)] == [0, 1]
+    assert files(tmp_path) == []
+    shelf.drop(1)
+    assert shelf.make_room() == ""
+    assert shelf.put(1, saved(1)) == "disk full"
+    lost = shelf.give_up()
     assert list(lost) == [0]
     assert "disk full" in lost[0]
     assert shelf.take(0) is None
