@@ -446,3 +446,28 @@ def test_a_deaf_worker_is_neither_asked_nor_told_and_does_what_stands_on_its_que
     assert ledger.reachable
     ledger.finished(1, 0)
     assert ledger.covered, "nobody is left who would do chunk 1"
+
+
+def test_a_fixed_aim_waits_for_no_more_copies_than_there_can_be():
+    ledger = Ledger(np.ones((3, 2), dtype=bool), 2)
+    ledger.joined(dict.fromkeys(range(3), True))
+    ledger.fix_aim()
+    for worker in (0, 1):
+        ledger.failed(worker, [1])
+    assert (ledger.aim, ledger.most_copies()) == (2, 1)
+    for worker, chunk in ((0, 0), (2, 1), (1, 0)):
+        assert not ledger.covered
+        ledger.finished(worker, chunk)
+    assert ledger.covered
+
+
+def test_a_copy_that_was_let_go_counts_no_more_and_may_be_made_again():
+    ledger = Ledger(np.ones((2, 2), dtype=bool), 2)
+    ledger.joined(dict.fromkeys(range(2), True))
+    for worker in range(2):
+        for chunk in range(2):
+            ledger.finished(worker, chunk)
+    assert ledger.covered
+    ledger.freed(0, [1])
+    assert ledger.copies == [2, 1]
+    assert ledger.hand_out() == [(0, 1)]

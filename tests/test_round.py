@@ -1419,6 +1419,21 @@ def all_told(machine: Round, devices: Devices, *told: tuple[str, int]) -> None:
         tells(machine, devices, name, chunk, ONE)
 
 
+def test_after_a_fold_codewords_keep_their_blocks_whatever_the_error_limit_bears(monkeypatch):
+    monkeypatch.setattr("fedgc.chunks.amplification_limit", lambda *_: 1.0)
+    plan = planned(3, 4, replicas=3, blocks=2)
+    for presses in (False, True):
+        machine, devices = begun(plan)
+        work(machine, devices, plan.devices[0])
+        if presses:
+            has_no_room(machine, devices, plan.devices[0])
+        finish_working(machine, devices)
+        assert machine.solution is not None
+        assert machine.solution.blocks == (2 if presses else 1)
+        send_all(machine, devices)
+        np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
 @pytest.mark.parametrize("returns", [True, False])
 def test_what_a_lost_device_had_folded_is_done_again(*, returns: bool):
     plan = planned(2, 2, replicas=2, blocks=1)
