@@ -16,7 +16,7 @@ import numpy as np
 from fedgc.codes.arrays import Bool, Float, Int
 from fedgc.codes.code import Code
 from fedgc.codes.frames import frame_for
-from fedgc.codes.mixing import Mixing, all_patterns, mix, packed
+from fedgc.codes.mixing import Mixing, all_patterns, mix, numbered, packed
 from fedgc.codes.placement import Placement
 from fedgc.codes.prune import any_worker, left_in
 
@@ -60,10 +60,9 @@ class FrameCode(Code):
         if noise_w is not None:
             weight_cs = finished_cs / noise_w[self.placement.holder_cn[:, chunk_s]] ** 2
             return mix(self.frame, weight_cs.T), np.arange(len(chunk_s))
-        bytes_s = packed(finished_cs)
         if self._table is not None:
-            return self._table, bytes_s.astype(np.int64) @ (1 << 8 * np.arange(bytes_s.shape[1]))
-        _, first_p, pattern_s = np.unique(bytes_s, axis=0, return_index=True, return_inverse=True)
+            return self._table, numbered(finished_cs)
+        _, first_p, pattern_s = np.unique(packed(finished_cs), axis=0, return_index=True, return_inverse=True)
         return mix(self.frame, finished_cs[:, first_p].T.astype(np.float64)), pattern_s.reshape(-1)
 
     def _used(self, finished_cn: Bool, noise_w: Float | None) -> Bool:

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.codes.arrays import Bool, Float
+from fedgc.codes.arrays import Bool, Float, Int
 
 DEFICIENT: Final = 1e-13  # an eigenvalue below this share of the largest is rounding, not rank
 RESIDUAL: Final = 1e-8  # largest entry of R U - I that still counts as exact
@@ -70,6 +70,17 @@ def packed(finished_cn: Bool) -> NDArray[np.uint8]:
     [[3], [2]]
     """
     return np.packbits(finished_cn, axis=0, bitorder="little").T
+
+
+def numbered(finished_cn: Bool) -> Int:
+    """Return which columns finished each chunk as a number, the row of `all_patterns`; 16 columns at most.
+
+    >>> numbered(np.array([[True, False], [True, True]])).tolist()
+    [3, 2]
+    """
+    bits_cn = finished_cn.astype(np.uint16) << np.arange(len(finished_cn), dtype=np.uint16)[:, None]
+    number_n: Int = np.bitwise_or.reduce(bits_cn, axis=0).astype(np.int64)
+    return number_n
 
 
 def all_patterns(columns: int) -> Bool:
