@@ -1,34 +1,24 @@
 """The round, driven by every order of events that hypothesis can think of, against the plain sum."""
 
-from collections.abc import Iterable, Mapping
-from types import MappingProxyType
-
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedgc.codes import Wire, encode, pack, unpack
-from fedgc.config import RunConfig
 from fedgc.gate import Decision
-from fedgc.history import Speed, Speeds
 from fedgc.lateness import PATIENCE
 from fedgc.messages import (
-    Add,
-    Close,
     Codeword,
     Command,
     Continue,
     Event,
     Failed,
-    Fold,
     Held,
     Joined,
     Kept,
     Loaded,
     Lost,
-    Mix,
     Pressed,
     Progress,
     Refuse,
@@ -41,208 +31,23 @@ from fedgc.messages import (
     Tick,
     Work,
 )
-from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.plan import Plan
 from fedgc.round import COLLECTING, WORKING, Assignment, Round, State
-
-SIZE = 7  # numbers in an update: divisible by no number of blocks but one
-TARGET = 4
-
-
-def sync(_: object) -> Decision:
-    return Decision(sync=True, reason="every round")
-
-
-def planned(
-    devices: int,
-    chunks: int,
-    *,
-    replicas: int,
-    blocks: int | str,
-    uplink: float | None = None,
-    settings: Mapping[str, object] = MappingProxyType({}),
-) -> Plan:
-    """A plan in which every device can load every chunk."""
-    table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
-    names = [f"device {w}" for w in range(devices)]
-    fleet = Fleet({name: frozenset(range(chunks)) for name in names}, table, SIZE)
-    known = {name: Speed(name, 0.1, up_bytes_s=uplink) for name in names} if uplink else {}
-    config = RunConfig.read(
-        {
-            "replicas": replicas,
-            "blocks": blocks,
-            "deadline-s": 100,
-            "upload-deadline-s": 50,
-            "late-s": 0.5,
-            **settings,
-        }
-    )
-    return make_plan(fleet, Speeds(known), config, steps=TARGET)
-
-
-class Devices:
-    """The other side: devices with real vectors that obey commands and never forget a request."""
-
-    def __init__(self, plan: Plan, seed: int = 0, size: int = SIZE) -> None:
-        self.plan = plan
-        self.size = size
-        rng = np.random.default_rng(seed)
-        self.updates = {chunk.number: rng.normal(size=size) for chunk in plan.chunks}
-        self.queue: dict[str, list[int]] = {device: [] for device in plan.devices}
-        self.done: dict[str, set[int]] = {device: set() for device in plan.devices}
-        self.folded: dict[str, dict[int, tuple[float, ...]]] = {device: {} for device in plan.devices}
-        self.codeword: dict[str, np.ndarray] = {}  # what is folded, and nowhere else
-        self.freed: dict[str, int] = dict.fromkeys(plan.devices, 0)
-        self.requests: dict[tuple[str, int], Reveal | Repair] = {}
-        self.made: dict[tuple[str, int], np.ndarray] = {}
-        self.unsent: list[tuple[str, int]] = []
-        self.foreseen: dict[str, Reveal] = {}  # what came with the work, to be sent along unasked
-        self.ahead: dict[str, Reveal] = {}  # of those, what lies with the driver
-        self.sums: np.ndarray | None = None
-        self.terms: list[tuple[str, int]] = []
-        self.closed: list[Close] = []
-        self.refused: list[Refuse] = []
-
-    def obey(self, commands: Iterable[Command]) -> None:
-        for command in commands:
-            match command:
-                case Work() | Continue():
-                    self.queue[command.device] = list(command.order)
-                    self.folded[command.device] = {}
-                    self.codeword.pop(command.device, None)
-                    self._foresee(command)
-                case Skip() | Take():
-                    self._steer(command)
-                case Fold():
-                    self._fold(command)
-                case Reveal() | Repair():
-                    assert command.mix is not None
-                    self.made[command.device, command.attempt] = self._mixed(command.device, command.mix)
-                    self.requests[command.device, command.attempt] = command
-                    self.unsent.append((command.device, command.attempt))
-                case Add():
-                    self._add(command)
-                case Close() | Refuse():
-                    (self.closed if isinstance(command, Close) else self.refused).append(command)
-
-    def _fold(self, command: Fold) -> None:
-        device, mix = command.device, command.mix
-        if mix is not None:
-            fresh = self._mixed(device, mix)
-            self.codeword[device] = self.codeword.get(device, 0.0) + fresh
-            self.folded[device] |= zip(mix.chunks, mix.matrix, strict=True)
-        let_go = self.done[device] & {*command.spare, *(mix.chunks if mix else ())}
-        self.done[device] -= let_go
-        self.freed[device] += len(let_go)
-
-    def _mixed(self, device: str, mix: Mix) -> np.ndarray:
-        """What a device makes of a mix: what it has folded is there as it was folded, all of it or none."""
-        rows, folded = dict(zip(mix.chunks, mix.matrix, strict=True)), self.folded[device]
-        if folded.keys() <= rows.keys() and all(np.allclose(rows[c], row) for c, row in folded.items()):
-            start = self.codeword.get(device, np.zeros(-(-self.size // mix.blocks)))
-        else:
-            folded, start = {}, np.zeros(-(-self.size // mix.blocks))
-        rest = {chunk: row for chunk, row in rows.items() if chunk not in folded}
-        assert rest.keys() <= self.done[device], "asked for a chunk that it does not have"
-        return start + encode(tuple(rest), tuple(rest.values()), self.updates) if rest else start.copy()
-
-    def _foresee(self, command: Work | Continue) -> None:
-        self.foreseen.pop(command.device, None)
-        if isinstance(command, Work) and command.coefficients is not None:
-            self.foreseen[command.device] = Reveal(
-                command.device, command.round, 0, "coded", command.coefficients, command.wire
-            )
-
-    def can_send_along(self) -> list[str]:
-        return sorted(
-            device
-            for device, reveal in self.foreseen.items()
-            if reveal.mix and set(reveal.mix.chunks) <= self.done[device]
-        )
-
-    def sends_along(self, device: str, now: float = 1.0) -> Codeword:
-        self.ahead[device] = self.foreseen.pop(device)
-        return Codeword(now, device, 1, 0, ahead=True)
-
-    def _steer(self, command: Skip | Take) -> None:
-        """The head of the queue is what a device works on."""
-        queue = self.queue[command.device]
-        at, rest = queue[:1], [c for c in queue[1:] if c != command.chunk]
-        if isinstance(command, Take) and at != [command.chunk]:
-            rest.insert(0, command.chunk)
-        elif isinstance(command, Skip) and at == [command.chunk]:
-            at = []
-        self.queue[command.device] = at + rest
-
-    def _add(self, command: Add) -> None:
-        key = (command.device, command.attempt)
-        ahead = self.ahead.pop(command.device, None) if command.attempt == 0 else None
-        request = ahead or self.requests[key]
-        assert request.mix is not None
-        codeword = self._mixed(command.device, request.mix) if ahead else self.made[key]
-        if request.wire != "float32":
-            wire = Wire(request.wire)
-            codeword = unpack(
-                pack(codeword, wire, np.random.default_rng(command.attempt)), wire, codeword.size
-            )
-        blocks = len(command.weights)
-        if self.sums is None:
-            self.sums = np.zeros((blocks, len(codeword)))
-        self.sums += np.outer(command.weights, codeword)
-        column = request.column if isinstance(request, Repair) else command.device
-        self.terms += [(column, chunk) for chunk in request.mix.chunks]
-
-    @property
-    def total(self) -> np.ndarray:
-        assert self.sums is not None
-        return self.sums.reshape(-1)[: self.size]
-
-    @property
-    def plain(self) -> np.ndarray:
-        return np.sum(list(self.updates.values()), axis=0)
-
-
-def joined(
-    plan: Plan, device: str, now: float = 0.0, kept: tuple[Kept, ...] = (), *, live: bool = True
-) -> Joined:
-    return Joined(now, device, live, tuple(Held(chunk.name, chunk.samples) for chunk in plan.chunks), kept)
-
-
-def progress(device: str, chunk: int, now: float = 1.0, **changes: object) -> Progress:
-    values: dict[str, object] = {
-        "now": now, "device": device, "round": 1, "chunk": chunk, "reached": TARGET,
-        "seconds": 1.0, "samples": 10, "squared_norm": 1.0, "loss": 0.5,
-    }  # fmt: skip
-    return Progress(**{**values, **changes})  # type: ignore[arg-type]
-
-
-def begun(plan: Plan, decide=sync, size: int = SIZE, *, live: bool = True) -> tuple[Round, Devices]:
-    machine = Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0), decide)
-    devices = Devices(plan, size=size)
-    devices.obey(machine.start(0.0, [joined(plan, device, live=live) for device in plan.devices]))
-    return machine, devices
-
-
-def finish_working(machine: Round, devices: Devices, order: Iterable[str] | None = None) -> None:
-    """Devices take turns until the working phase is over."""
-    names = list(order or devices.plan.devices)
-    while machine.state is State.WORKING:
-        busy = [name for name in names if devices.queue[name]]
-        assert busy, "the round waits although nobody has anything to do"
-        for name in busy:
-            if machine.state is State.WORKING and devices.queue[name]:
-                work(machine, devices, name)
-
-
-def work(machine: Round, devices: Devices, name: str, now: float = 1.0) -> None:
-    chunk = devices.queue[name].pop(0)
-    devices.done[name].add(chunk)
-    devices.obey(machine.handle(progress(name, chunk, now)))
-
-
-def send_all(machine: Round, devices: Devices, now: float = 2.0) -> None:
-    while devices.unsent:
-        device, attempt = devices.unsent.pop(0)
-        devices.obey(machine.handle(Codeword(now, device, 1, attempt)))
+from tests.coded_round import (
+    ONE,
+    OTHER,
+    TARGET,
+    Devices,
+    begun,
+    finish_working,
+    joined,
+    planned,
+    progress,
+    send_all,
+    sync,
+    tells,
+    work,
+)
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -1130,14 +935,6 @@ def test_a_broken_device_that_is_first_is_outvoted():
     assert any(refuse.device == broken and "two later copies" in refuse.reason for refuse in devices.refused)
 
 
-ONE, OTHER = (1.0,) * 16, (2.0,) * 16
-
-
-def tells(machine: Round, devices: Devices, name: str, chunk: int, sketch: tuple[float, ...]) -> None:
-    devices.done[name].add(chunk)
-    devices.obey(machine.handle(progress(name, chunk, sketch=sketch)))
-
-
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
 def test_when_the_verdict_turns_only_copies_count_that_somebody_has(*, keeps: bool, fails: bool):
@@ -1276,262 +1073,3 @@ def test_a_device_that_returns_with_less_is_not_asked_for_what_it_lacks():
 
 
 # ---- early commit: devices that have no room for what they finish
-
-
-def has_no_room(machine: Round, devices: Devices, name: str, now: float = 1.0) -> None:
-    """Where nothing is freed, it gives up what it finished first."""
-    before = devices.freed[name]
-    devices.obey(machine.handle(Pressed(now, name, 1)))
-    if machine.state is not State.CLOSED and devices.freed[name] == before and devices.done[name]:
-        lost = min(devices.done[name])
-        devices.done[name].discard(lost)
-        devices.obey(machine.handle(Failed(now, name, 1, "no room", (lost,))))
-
-
-def works_in(room: int, machine: Round, devices: Devices, name: str, now: float = 1.0) -> None:
-    work(machine, devices, name, now)
-    while len(devices.done[name]) > room and machine.state is not State.CLOSED:
-        has_no_room(machine, devices, name, now)
-
-
-class Weather:
-    """Loses devices and lets them return, with what they have not folded or with nothing, as chance will."""
-
-    def __init__(self, rng: np.random.Generator, often: float) -> None:
-        self.rng, self.often = rng, often
-        self.gone: set[str] = set()
-
-    def blow(self, machine: Round, devices: Devices, now: float) -> None:
-        if machine.state is State.CLOSED or self.rng.random() >= self.often:
-            return
-        name = str(self.rng.choice(devices.plan.devices))
-        devices.queue[name] = []
-        if name not in self.gone:
-            self.gone.add(name)
-            devices.unsent = [each for each in devices.unsent if each[0] != name]
-            devices.obey(machine.handle(Lost(now, name)))
-            return
-        self.gone.discard(name)
-        if self.rng.random() < 0.5:
-            devices.done[name] = set()
-        kept = tuple(Kept(0, chunk, TARGET) for chunk in sorted(devices.done[name]))
-        devices.obey(machine.handle(joined(devices.plan, name, now, kept)))
-
-
-def short_of_room(
-    plan: Plan, room: int, rng: np.random.Generator, often: float
-) -> tuple[Round, Devices, Weather]:
-    """Run a round to its end among devices that can keep so many updates and no more."""
-    machine, devices = begun(plan)
-    weather, now = Weather(rng, often), 0.0
-    while machine.state is not State.CLOSED:
-        weather.blow(machine, devices, now)
-        busy = [name for name in plan.devices if devices.queue[name]]
-        if machine.state is State.CLOSED:
-            break
-        if devices.unsent and (not busy or rng.random() < 0.3):
-            device, attempt = devices.unsent.pop(int(rng.integers(len(devices.unsent))))
-            devices.obey(machine.handle(Codeword(now, device, 1, attempt)))
-        elif busy:
-            works_in(room, machine, devices, str(rng.choice(busy)), now)
-        else:
-            now = machine.next_tick
-            devices.obey(machine.handle(Tick(now)))
-        now += 0.01
-    return machine, devices, weather
-
-
-@settings(max_examples=300)
-@given(
-    devices=st.integers(2, 5),
-    chunks=st.integers(2, 8),
-    replicas=st.integers(1, 4),
-    blocks=st.sampled_from([1, 2, 3, "auto"]),
-    uplink=st.sampled_from([None, 1.0]),
-    room=st.integers(0, 3),
-    often=st.sampled_from([0.0, 0.05, 0.2]),
-    seed=st.integers(0, 9999),
-)
-def test_whoever_folds_what_and_is_lost_every_sum_is_plain_or_says_what_it_lacks(
-    devices, chunks, replicas, blocks, uplink, room, often, seed
-):
-    replicas = min(replicas, devices)
-    blocks = blocks if isinstance(blocks, str) else min(blocks, replicas)
-    plan = planned(devices, chunks, replicas=replicas, blocks=blocks, uplink=uplink)
-    machine, fleet, _ = short_of_room(plan, room, np.random.default_rng(seed), often)
-    assert len(set(fleet.terms)) == len(fleet.terms)
-    if machine.outcome == "synced":
-        np.testing.assert_allclose(fleet.total, fleet.plain, rtol=1e-7, atol=1e-7)
-    elif often:
-        assert machine.outcome == "empty" or (machine.outcome == "approximate" and machine.short)
-    if not often:
-        assert machine.outcome == "synced", "nobody was lost"
-    if not often and blocks == 1:
-        assert machine.tally.failure == [""] * devices, "all that was finished was folded"
-
-
-def test_what_is_folded_is_free_and_the_sum_is_the_same():
-    plan = planned(2, 6, replicas=1, blocks=1)
-    machine, devices = begun(plan)
-    most = 0
-    while machine.state is State.WORKING:
-        for name in plan.devices:
-            if devices.queue[name]:
-                works_in(1, machine, devices, name)
-                most = max(most, len(devices.done[name]))
-    assert most == 1
-    assert machine.tally.folds == sum(devices.freed.values()) > 0
-    send_all(machine, devices)
-    assert machine.outcome == "synced"
-    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
-
-
-def test_nothing_is_folded_before_an_exchange_is_certain():
-    plan = planned(2, 2, replicas=2, blocks=2)
-    assignment = Assignment(number=1, version=0, target=TARGET, seed=0, certain=False)
-    machine, devices = Round(plan, assignment, sync), Devices(plan)
-    devices.obey(machine.start(0.0, [joined(plan, name) for name in plan.devices]))
-    one, other = plan.devices
-    work(machine, devices, one)
-    assert machine.handle(Pressed(1.0, one, 1)) == (Fold(one, 1, None),)
-    work(machine, devices, other)
-    [fold] = machine.handle(Pressed(2.0, one, 1))
-    assert isinstance(fold, Fold)
-    assert fold.mix is not None, "the gate has said that there is an exchange"
-
-
-def test_a_fold_fixes_how_many_copies_are_aimed_for():
-    plan = planned(3, 6, replicas=3, blocks="auto", uplink=0.1)
-    for presses in (False, True):
-        machine, devices = begun(plan)
-        work(machine, devices, plan.devices[0])
-        if presses:
-            has_no_room(machine, devices, plan.devices[0])
-        finish_working(machine, devices)
-        assert machine.solution is not None
-        assert machine.solution.blocks == (1 if presses else 3)
-        send_all(machine, devices)
-        np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
-
-
-def all_told(machine: Round, devices: Devices, *told: tuple[str, int]) -> None:
-    for name, chunk in told:
-        tells(machine, devices, name, chunk, ONE)
-
-
-def test_after_a_fold_codewords_keep_their_blocks_whatever_the_error_limit_bears(monkeypatch):
-    monkeypatch.setattr("fedgc.chunks.amplification_limit", lambda *_: 1.0)
-    plan = planned(3, 4, replicas=3, blocks=2)
-    for presses in (False, True):
-        machine, devices = begun(plan)
-        work(machine, devices, plan.devices[0])
-        if presses:
-            has_no_room(machine, devices, plan.devices[0])
-        finish_working(machine, devices)
-        assert machine.solution is not None
-        assert machine.solution.blocks == (2 if presses else 1)
-        send_all(machine, devices)
-        np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
-
-
-@pytest.mark.parametrize("returns", [True, False])
-def test_what_a_lost_device_had_folded_is_done_again(*, returns: bool):
-    plan = planned(2, 2, replicas=2, blocks=1)
-    machine, devices = begun(plan)
-    one, other = plan.devices
-    work(machine, devices, one)
-    has_no_room(machine, devices, one)
-    devices.obey(machine.handle(Lost(2.0, one)))
-    if returns:
-        devices.obey(machine.handle(joined(plan, one, 3.0)))
-    finish_working(machine, devices, [other, one])
-    send_all(machine, devices)
-    assert machine.outcome == "synced"
-    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
-
-
-@pytest.mark.parametrize("others", ["have it", "are yet to make it", "had folded it as well"])
-def test_what_a_fold_counts_on_is_made_good_where_its_device_is_lost(others: str):
-    plan = planned(3, 2, replicas=3, blocks=2)
-    machine, devices = begun(plan)
-    one, two, three = plan.devices
-    work(machine, devices, one)
-    [first] = devices.done[one]
-    tells(machine, devices, two, first, ())
-    has_no_room(machine, devices, one)
-    if others == "have it":
-        tells(machine, devices, three, first, ())
-    if others == "had folded it as well":
-        has_no_room(machine, devices, two)
-    devices.obey(machine.handle(Lost(2.0, two)))
-    assert devices.freed[one] == 1
-    while machine.state is not State.CLOSED:
-        busy = [name for name in (three, one) if devices.queue[name]]
-        if busy:
-            work(machine, devices, busy[0], 3.0)
-        else:
-            send_all(machine, devices, 4.0)
-    assert machine.outcome == "synced"
-    assert (two, first) in devices.terms, "what is folded of a chunk is only whole with what it counts on"
-    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
-
-
-def test_a_device_whose_folded_copy_was_wrong_gives_nothing_more():
-    plan = planned(4, 3, replicas=4, blocks=1)
-    machine = Round(plan, Assignment(1, 0, TARGET, 0), sync)
-    devices = Devices(plan)
-    devices.obey(machine.start(0.0, [joined(plan, name) for name in plan.devices]))
-    wrong, one, two, _ = plan.devices
-    tells(machine, devices, wrong, 0, OTHER)
-    has_no_room(machine, devices, wrong)
-    tells(machine, devices, wrong, 1, ONE)
-    tells(machine, devices, one, 0, ONE)
-    tells(machine, devices, two, 0, ONE)
-    assert wrong in [each.device for each in devices.refused]
-    devices.queue[wrong] = []
-    finish_working(machine, devices)
-    assert wrong not in {device for device, _ in devices.requests}
-    send_all(machine, devices)
-    assert machine.outcome == "synced"
-    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
-
-
-def test_while_collecting_a_device_frees_what_it_was_asked_to_send():
-    plan = planned(2, 2, replicas=2, blocks=1)
-    machine, devices = begun(plan)
-    finish_working(machine, devices)
-    name = devices.unsent[0][0]
-    asked = set(devices.done[name])
-    devices.obey(machine.handle(Pressed(2.0, name, 1)))
-    assert asked
-    assert not devices.done[name]
-    send_all(machine, devices)
-    assert machine.outcome == "synced"
-    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
-
-
-def test_what_was_freed_is_made_again_where_a_repair_needs_it():
-    plan = planned(2, 2, replicas=2, blocks=2)
-    machine, devices = begun(plan)
-    one, other = plan.devices
-    all_told(machine, devices, (one, 0), (one, 1), (other, 0), (other, 1))
-    devices.obey(machine.handle(Pressed(2.0, one, 1)))
-    devices.queue = {name: [] for name in plan.devices}
-    devices.unsent.remove((other, 0))
-    devices.obey(machine.handle(Lost(3.0, other)))
-    assert sorted(devices.queue[one]) == [0, 1]
-    while devices.queue[one]:
-        work(machine, devices, one, 4.0)
-    send_all(machine, devices, 5.0)
-    assert machine.outcome == "synced"
-    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
-
-
-def test_no_room_in_another_round_or_of_a_stranger_is_refused():
-    plan = planned(2, 2, replicas=2, blocks=1)
-    machine, _ = begun(plan)
-    one = plan.devices[0]
-    for event in (Pressed(1.0, one, 2), Pressed(1.0, "nobody", 1)):
-        assert [type(command) for command in machine.handle(event)] == [Refuse]
-    machine.handle(Lost(1.0, one))
-    assert [type(command) for command in machine.handle(Pressed(1.0, one, 1))] == [Refuse]

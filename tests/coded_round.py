@@ -1,0 +1,238 @@
+"""Devices of a coded round that obey what they hear, with real updates: what tests of rounds play with."""
+
+from collections.abc import Iterable, Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from fedgc.codes import Wire, encode, pack, unpack
+from fedgc.config import RunConfig
+from fedgc.gate import Decision
+from fedgc.history import Speed, Speeds
+from fedgc.messages import (
+    Add,
+    Close,
+    Codeword,
+    Command,
+    Continue,
+    Fold,
+    Held,
+    Joined,
+    Kept,
+    Mix,
+    Progress,
+    Refuse,
+    Repair,
+    Reveal,
+    Skip,
+    Take,
+    Work,
+)
+from fedgc.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.round import Assignment, Round, State
+
+SIZE = 7  # numbers in an update: divisible by no number of blocks but one
+TARGET = 4
+ONE, OTHER = (1.0,) * 16, (2.0,) * 16
+
+
+def sync(_: object) -> Decision:
+    return Decision(sync=True, reason="every round")
+
+
+def planned(
+    devices: int,
+    chunks: int,
+    *,
+    replicas: int,
+    blocks: int | str,
+    uplink: float | None = None,
+    settings: Mapping[str, object] = MappingProxyType({}),
+) -> Plan:
+    """A plan in which every device can load every chunk."""
+    table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
+    names = [f"device {w}" for w in range(devices)]
+    fleet = Fleet({name: frozenset(range(chunks)) for name in names}, table, SIZE)
+    known = {name: Speed(name, 0.1, up_bytes_s=uplink) for name in names} if uplink else {}
+    config = RunConfig.read(
+        {
+            "replicas": replicas,
+            "blocks": blocks,
+            "deadline-s": 100,
+            "upload-deadline-s": 50,
+            "late-s": 0.5,
+            **settings,
+        }
+    )
+    return make_plan(fleet, Speeds(known), config, steps=TARGET)
+
+
+class Devices:
+    """The other side: devices with real vectors that obey commands and never forget a request."""
+
+    def __init__(self, plan: Plan, seed: int = 0, size: int = SIZE) -> None:
+        self.plan = plan
+        self.size = size
+        rng = np.random.default_rng(seed)
+        self.updates = {chunk.number: rng.normal(size=size) for chunk in plan.chunks}
+        self.queue: dict[str, list[int]] = {device: [] for device in plan.devices}
+        self.done: dict[str, set[int]] = {device: set() for device in plan.devices}
+        self.folded: dict[str, dict[int, tuple[float, ...]]] = {device: {} for device in plan.devices}
+        self.codeword: dict[str, np.ndarray] = {}  # what is folded, and nowhere else
+        self.freed: dict[str, int] = dict.fromkeys(plan.devices, 0)
+        self.requests: dict[tuple[str, int], Reveal | Repair] = {}
+        self.made: dict[tuple[str, int], np.ndarray] = {}
+        self.unsent: list[tuple[str, int]] = []
+        self.foreseen: dict[str, Reveal] = {}  # what came with the work, to be sent along unasked
+        self.ahead: dict[str, Reveal] = {}  # of those, what lies with the driver
+        self.sums: np.ndarray | None = None
+        self.terms: list[tuple[str, int]] = []
+        self.closed: list[Close] = []
+        self.refused: list[Refuse] = []
+
+    def obey(self, commands: Iterable[Command]) -> None:
+        for command in commands:
+            match command:
+                case Work() | Continue():
+                    self.queue[command.device] = list(command.order)
+                    self.folded[command.device] = {}
+                    self.codeword.pop(command.device, None)
+                    self._foresee(command)
+                case Skip() | Take():
+                    self._steer(command)
+                case Fold():
+                    self._fold(command)
+                case Reveal() | Repair():
+                    assert command.mix is not None
+                    self.made[command.device, command.attempt] = self._mixed(command.device, command.mix)
+                    self.requests[command.device, command.attempt] = command
+                    self.unsent.append((command.device, command.attempt))
+                case Add():
+                    self._add(command)
+                case Close() | Refuse():
+                    (self.closed if isinstance(command, Close) else self.refused).append(command)
+
+    def _fold(self, command: Fold) -> None:
+        device, mix = command.device, command.mix
+        if mix is not None:
+            fresh = self._mixed(device, mix)
+            self.codeword[device] = self.codeword.get(device, 0.0) + fresh
+            self.folded[device] |= zip(mix.chunks, mix.matrix, strict=True)
+        let_go = self.done[device] & {*command.spare, *(mix.chunks if mix else ())}
+        self.done[device] -= let_go
+        self.freed[device] += len(let_go)
+
+    def _mixed(self, device: str, mix: Mix) -> np.ndarray:
+        """What a device makes of a mix: what it has folded is there as it was folded, all of it or none."""
+        rows, folded = dict(zip(mix.chunks, mix.matrix, strict=True)), self.folded[device]
+        if folded.keys() <= rows.keys() and all(np.allclose(rows[c], row) for c, row in folded.items()):
+            start = self.codeword.get(device, np.zeros(-(-self.size // mix.blocks)))
+        else:
+            folded, start = {}, np.zeros(-(-self.size // mix.blocks))
+        rest = {chunk: row for chunk, row in rows.items() if chunk not in folded}
+        assert rest.keys() <= self.done[device], "asked for a chunk that it does not have"
+        return start + encode(tuple(rest), tuple(rest.values()), self.updates) if rest else start.copy()
+
+    def _foresee(self, command: Work | Continue) -> None:
+        self.foreseen.pop(command.device, None)
+        if isinstance(command, Work) and command.coefficients is not None:
+            self.foreseen[command.device] = Reveal(
+                command.device, command.round, 0, "coded", command.coefficients, command.wire
+            )
+
+    def can_send_along(self) -> list[str]:
+        return sorted(
+            device
+            for device, reveal in self.foreseen.items()
+            if reveal.mix and set(reveal.mix.chunks) <= self.done[device]
+        )
+
+    def sends_along(self, device: str, now: float = 1.0) -> Codeword:
+        self.ahead[device] = self.foreseen.pop(device)
+        return Codeword(now, device, 1, 0, ahead=True)
+
+    def _steer(self, command: Skip | Take) -> None:
+        """The head of the queue is what a device works on."""
+        queue = self.queue[command.device]
+        at, rest = queue[:1], [c for c in queue[1:] if c != command.chunk]
+        if isinstance(command, Take) and at != [command.chunk]:
+            rest.insert(0, command.chunk)
+        elif isinstance(command, Skip) and at == [command.chunk]:
+            at = []
+        self.queue[command.device] = at + rest
+
+    def _add(self, command: Add) -> None:
+        key = (command.device, command.attempt)
+        ahead = self.ahead.pop(command.device, None) if command.attempt == 0 else None
+        request = ahead or self.requests[key]
+        assert request.mix is not None
+        codeword = self._mixed(command.device, request.mix) if ahead else self.made[key]
+        if request.wire != "float32":
+            wire = Wire(request.wire)
+            codeword = unpack(
+                pack(codeword, wire, np.random.default_rng(command.attempt)), wire, codeword.size
+            )
+        blocks = len(command.weights)
+        if self.sums is None:
+            self.sums = np.zeros((blocks, len(codeword)))
+        self.sums += np.outer(command.weights, codeword)
+        column = request.column if isinstance(request, Repair) else command.device
+        self.terms += [(column, chunk) for chunk in request.mix.chunks]
+
+    @property
+    def total(self) -> np.ndarray:
+        assert self.sums is not None
+        return self.sums.reshape(-1)[: self.size]
+
+    @property
+    def plain(self) -> np.ndarray:
+        return np.sum(list(self.updates.values()), axis=0)
+
+
+def joined(
+    plan: Plan, device: str, now: float = 0.0, kept: tuple[Kept, ...] = (), *, live: bool = True
+) -> Joined:
+    return Joined(now, device, live, tuple(Held(chunk.name, chunk.samples) for chunk in plan.chunks), kept)
+
+
+def progress(device: str, chunk: int, now: float = 1.0, **changes: object) -> Progress:
+    values: dict[str, object] = {
+        "now": now, "device": device, "round": 1, "chunk": chunk, "reached": TARGET,
+        "seconds": 1.0, "samples": 10, "squared_norm": 1.0, "loss": 0.5,
+    }  # fmt: skip
+    return Progress(**{**values, **changes})  # type: ignore[arg-type]
+
+
+def begun(plan: Plan, decide=sync, size: int = SIZE, *, live: bool = True) -> tuple[Round, Devices]:
+    machine = Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0), decide)
+    devices = Devices(plan, size=size)
+    devices.obey(machine.start(0.0, [joined(plan, device, live=live) for device in plan.devices]))
+    return machine, devices
+
+
+def finish_working(machine: Round, devices: Devices, order: Iterable[str] | None = None) -> None:
+    """Devices take turns until the working phase is over."""
+    names = list(order or devices.plan.devices)
+    while machine.state is State.WORKING:
+        busy = [name for name in names if devices.queue[name]]
+        assert busy, "the round waits although nobody has anything to do"
+        for name in busy:
+            if machine.state is State.WORKING and devices.queue[name]:
+                work(machine, devices, name)
+
+
+def work(machine: Round, devices: Devices, name: str, now: float = 1.0) -> None:
+    chunk = devices.queue[name].pop(0)
+    devices.done[name].add(chunk)
+    devices.obey(machine.handle(progress(name, chunk, now)))
+
+
+def send_all(machine: Round, devices: Devices, now: float = 2.0) -> None:
+    while devices.unsent:
+        device, attempt = devices.unsent.pop(0)
+        devices.obey(machine.handle(Codeword(now, device, 1, attempt)))
+
+
+def tells(machine: Round, devices: Devices, name: str, chunk: int, sketch: tuple[float, ...]) -> None:
+    devices.done[name].add(chunk)
+    devices.obey(machine.handle(progress(name, chunk, sketch=sketch)))
