@@ -6,6 +6,8 @@ READY := $(VENV)/.ready
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export PYTHONUNBUFFERED := 1
+# Every device is a process of its own: without bytecode on disk each would compile fedgc anew, a second or so.
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo test test-slow test-gpu fuzz check format clean
 .PHONY: docker-wheels docker-images docker-arm64 docker-check
