@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,8 +51,10 @@ from fedgc.messages import (
 from fedgc.secagg import Client, Federation, Pad, Step, letters, rules
 from fedgc.secagg.keystream import Words
 from fedgc.store.descriptor import read_descriptor
-from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
 from fedgc.train import Engine, Start
+
+if TYPE_CHECKING:
+    from fedgc.store.vault import Vault
 
 Float = NDArray[np.float32]
 Entropy = Callable[[int], bytes]
@@ -70,7 +72,7 @@ class Institution:
     def __init__(
         self,
         federation: Federation,
-        vault: Vault,
+        vault: "Vault",
         config: RunConfig,
         wall: Callable[[], float],
         entropy: Entropy,
@@ -261,6 +263,8 @@ def institution_of(
             f"node config {DESCRIPTOR}: this institution takes part in masked runs alone, "
             f"saw secrecy = {config.secrecy}"
         )
+    from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of  # a database, which no other device needs
+
     if not pinned or not node.get(VAULT):
         raise BadSetting(f"node config: a masked run needs {DESCRIPTOR} and {VAULT}, saw {sorted(node)}")
     federation = read_descriptor(Path(str(pinned))).federation

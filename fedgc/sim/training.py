@@ -45,8 +45,8 @@ from fedgc.messages import (
 from fedgc.replay import UNCONTENDED, Finding, Line, Terms, Under, Weather, World
 from fedgc.run import Append, Apply, Run
 from fedgc.task import Task
-from fedgc.train import CommonModel, Engine, ServerOptimiser, Stacked, Vector
-from fedgc.train.stacked import MODELS_KEPT
+from fedgc.train import CommonModel, Engine, ServerOptimiser, Vector
+from fedgc.train.stacked import MODELS_KEPT, Stacked
 
 FLEET: Final = "fleet"  # the one engine's name
 

@@ -4,6 +4,8 @@ import dataclasses
 import hashlib
 import math
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -345,3 +347,12 @@ def test_with_privacy_no_norm_may_leave(house: House) -> None:
     local = dataclasses.replace(MASKED, work="local")
     with pytest.raises(BadSetting, match="with privacy no norm may leave"):
         of(local, node)
+
+
+def test_a_device_that_is_no_institution_loads_neither_a_database_nor_the_simulator():
+    code = (
+        "import sys; from fedgc.flower import client_app; client_app(); "
+        "print(sorted(set(sys.modules) & {'sqlalchemy', 'alembic', 'fedgc.replay', 'fedgc.run'}))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert said.stdout == "[]\n", said.stderr
