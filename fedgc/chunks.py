@@ -256,6 +256,7 @@ class ChunkWork:
         if self.sum is not None:
             spare += np.flatnonzero(self._has_wc[worker]).tolist()
             self._early.let_go(worker, spare)
+            self.sum.freed(worker, spare)
         elif certain and self._ledger.done_wc[worker].any():
             room = self._fixed_for(worker)
             spare += room.spare

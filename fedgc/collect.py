@@ -192,6 +192,11 @@ class CodedSum:
             self._can_come(chunk, able_wc, takes, costs)
         return takes
 
+    def freed(self, worker: int, chunks: Sequence[int]) -> None:
+        """A worker has let these go: whoever needs one of them again may ask it anew."""
+        for chunk in chunks:
+            self._asked.get(chunk, set()).discard(worker)
+
     def give_up(self) -> None:
         """Nothing more will come: what is open or owed is missing."""
         self._reopen(list(self._owed))

@@ -282,6 +282,42 @@ def test_what_was_freed_is_made_again_where_a_repair_needs_it():
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
 
 
+def loses(machine: Round, devices: Devices, name: str, now: float) -> None:
+    devices.unsent = [each for each in devices.unsent if each[0] != name]
+    devices.queue[name] = []
+    devices.obey(machine.handle(Lost(now, name)))
+
+
+def sends(machine: Round, devices: Devices, name: str, now: float) -> None:
+    for each in [each for each in devices.unsent if each[0] == name]:
+        devices.unsent.remove(each)
+        devices.obey(machine.handle(Codeword(now, name, 1, each[1])))
+
+
+def test_what_was_made_for_a_repair_and_freed_is_asked_for_once_more():
+    plan = planned(4, 2, replicas=4, blocks=3)
+    machine, devices = begun(plan)
+    one, two, three, helper = plan.devices
+    all_told(machine, devices, *((name, chunk) for chunk in (0, 1) for name in (one, two, three)))
+    devices.queue = {name: [] for name in plan.devices}
+    for name in (one, two, three):
+        devices.obey(machine.handle(Pressed(2.0, name, 1)))
+    sends(machine, devices, one, 2.1)
+    loses(machine, devices, two, 2.2)
+    while devices.queue[helper]:
+        work(machine, devices, helper, 2.5)
+    devices.obey(machine.handle(Pressed(2.6, helper, 1)))
+    sends(machine, devices, helper, 2.7)
+    loses(machine, devices, three, 2.8)
+    while any(devices.queue.values()):
+        for name in plan.devices:
+            while devices.queue[name]:
+                work(machine, devices, name, 2.9)
+        send_all(machine, devices, 3.0)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
 def test_no_room_in_another_round_or_of_a_stranger_is_refused():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, _ = begun(plan)

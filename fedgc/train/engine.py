@@ -217,9 +217,11 @@ class Engine:
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing until a command comes."""
-        if self._to_say or self._again:
+        if self._to_say:
             return False
-        return self._waits or self._pressed or (self._current is None and not self._queue)
+        if self._pressed:  # what it would tell again it may be about to free
+            return True
+        return not self._again and (self._waits or (self._current is None and not self._queue))
 
     def step(self) -> Progress | Report | Failed | Pressed | None:
         """Do one micro-batch step, or report; return what is to be said, if anything."""

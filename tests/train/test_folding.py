@@ -90,6 +90,16 @@ def test_it_says_once_that_it_has_no_room_and_trains_no_further(bench, cramped):
     assert cramped.step() is None
 
 
+def test_while_it_waits_for_room_it_tells_nothing_again(bench, cramped):
+    cramped.handle(bench.work(range(3)))
+    while not any(isinstance(event, Pressed) for event in bench.drain(cramped)):
+        pass
+    cramped.handle(Take("me", 1, 0))
+    assert cramped.idle, "the answer may be that chunk 0 is to be freed: then it is not had again"
+    cramped.handle(Fold("me", 1, None, (0,)))
+    assert not [event for event in bench.drain(cramped) if isinstance(event, Failed)]
+
+
 @pytest.mark.parametrize("folded", [1, 2, 3])
 def test_what_is_folded_and_what_is_not_are_one_codeword(
     bench, cramped, small, tmp_path, folded, monkeypatch
