@@ -257,12 +257,13 @@ class ChunkWork:
             spare += np.flatnonzero(self._has_wc[worker]).tolist()
             self._early.let_go(worker, spare)
             self.sum.freed(worker, spare)
-        elif certain and self._ledger.done_wc[worker].any():
-            room = self._fixed_for(worker)
-            spare += room.spare
-            mix = Mix(tuple(self._numbers(room.fold.chunks)), room.fold.matrix) if room.fold.chunks else None
-        if self.sum is None:
+        else:
             self._count_after_all(self.copies.cannot(worker, self._numbers(spare)))
+            if certain and self._ledger.done_wc[worker].any():
+                room = self._fixed_for(worker)
+                spare += room.spare
+                folded = room.fold
+                mix = Mix(tuple(self._numbers(folded.chunks)), folded.matrix) if folded.chunks else None
         return [Fold(event.device, self.roll.assignment.number, mix, tuple(self._numbers(spare)))]
 
     def _fixed_for(self, worker: int) -> Room:
@@ -271,6 +272,7 @@ class ChunkWork:
         room = self._early.room(worker, ledger.counting_wc, self._possible_wc, ledger.aim)
         ledger.fix_aim()
         ledger.freed(worker, room.spare)
+        self.copies.freed(worker, self._numbers(room.spare))
         self.roll.tally.folds += len(room.fold.chunks)
         return room
 

@@ -6,7 +6,8 @@ first one's is not counted, and named: hardware breaks, and memory flips. If a t
 that was refused, the first was wrong, and the verdict turns. One copy alone cannot be judged; nor can the
 vector itself be checked against its sketch, for which devices of one site are trusted.
 
-Only those speak who are here with their copy: it was told, or kept, since the device came. A copy that nobody
+Only those speak who are here with their copy: it was told, or kept, since the device came; and those who had
+to let it go while they were here. A copy that nobody
 stands by any more gives way to one that somebody does. Once vectors are collected nothing else turns, and not
 even that where something of the chunk is in the sum.
 
@@ -44,11 +45,17 @@ class Verdict:
 class _Side:
     copy: Progress
     said: dict[int, bool] = field(default_factory=dict)  # by whom, and whether that one has its copy still
+    freed: set[int] = field(default_factory=set)  # who has let its copy go: it stands by what it told
 
     @property
     def here(self) -> tuple[int, ...]:
         """Who stands by this copy."""
         return tuple(worker for worker, has in self.said.items() if has)
+
+    @property
+    def voices(self) -> int:
+        """How many speak for this copy, with those who needed its room."""
+        return len(self.here) + len(self.freed)
 
 
 AGREES: Final = Verdict()
@@ -71,7 +78,7 @@ class Copies:
         before = self._sides[chunk][0]
         if mine is before:
             return AGREES
-        if len(mine.here) <= len(before.here):
+        if mine.voices <= before.voices:
             return Verdict(_distance(before.copy, copy))
         return self._believe(chunk, mine, worker)
 
@@ -81,7 +88,7 @@ class Copies:
         before = self._sides[chunk][0]
         if mine is before:
             return AGREES
-        if before.here or chunk in summed:
+        if before.voices or chunk in summed:
             return Verdict(_distance(before.copy, copy))
         return self._believe(chunk, mine, worker)
 
@@ -97,6 +104,13 @@ class Copies:
         """A worker cannot give these chunks; return who counts now after all, by chunk."""
         return self._note(worker, dict.fromkeys(self._sides.keys() & chunks, False), summed)
 
+    def freed(self, worker: int, chunks: Collection[int]) -> None:
+        """A worker has let these copies go, which nobody needs of it: what it has told of them stands."""
+        for side in (side for chunk in chunks for side in self._sides.get(chunk, ())):
+            if side.said.get(worker):
+                side.said[worker] = False
+                side.freed.add(worker)
+
     def _told(self, chunk: int, worker: int, copy: Progress) -> _Side:
         """Put a worker on the side of its copy, and off any other."""
         sides = self._sides.get(chunk)
@@ -110,6 +124,7 @@ class Copies:
             sides.append(mine)
         for side in sides:
             side.said.pop(worker, None)
+            side.freed.discard(worker)
         mine.said[worker] = True
         return mine
 
@@ -120,10 +135,11 @@ class Copies:
         for chunk, has_it in has.items():
             sides = self._sides[chunk]
             for side in sides:
+                side.freed.discard(worker)
                 if worker in side.said:
                     side.said[worker] = has_it
             most = max(sides, key=lambda side: len(side.here))  # the first of them
-            if most.here and not sides[0].here and chunk not in summed:
+            if most.here and not sides[0].voices and chunk not in summed:
                 right[chunk] = self._believe(chunk, most).right
         return right
 

@@ -326,3 +326,24 @@ def test_no_room_in_another_round_or_of_a_stranger_is_refused():
         assert [type(command) for command in machine.handle(event)] == [Refuse]
     machine.handle(Lost(1.0, one))
     assert [type(command) for command in machine.handle(Pressed(1.0, one, 1))] == [Refuse]
+
+
+def test_a_copy_that_was_freed_still_speaks_against_one_that_differs():
+    plan = planned(3, 2, replicas=3, blocks=1)
+    machine, devices = begun(plan)
+    one, two, broken = plan.devices
+    for name, sketch in ((one, ONE), (two, ONE), (broken, OTHER)):
+        tells(machine, devices, name, 0, sketch)
+        devices.queue[name] = [chunk for chunk in devices.queue[name] if chunk]
+    [fold] = machine.handle(Pressed(2.0, two, 1))
+    assert fold.spare == (0,), "the other's copy is counted on"
+    devices.obey([fold])
+    devices.queue[one] = []
+    devices.obey(machine.handle(Lost(3.0, one)))
+    while machine.state is State.WORKING:
+        name = two if devices.queue[two] else broken
+        work(machine, devices, name, 4.0)
+    assert not machine.effort._ledger.counting_wc[plan.devices.index(broken), 0]
+    send_all(machine, devices, 5.0)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)

@@ -636,7 +636,7 @@ class Engine:
             self._to_say.append(Pressed(0.0, work.device, work.round))
             return
         for chunk, reason in self._shelf.give_up().items():
-            self._trajectories.pop(chunk)
+            self._let_go(chunk)
             self._fail(chunk, work, reason)
 
     def _let_go(self, chunk: int) -> None:

@@ -92,12 +92,21 @@ def test_it_says_once_that_it_has_no_room_and_trains_no_further(bench, cramped):
 
 def test_while_it_waits_for_room_it_tells_nothing_again(bench, cramped):
     cramped.handle(bench.work(range(3)))
-    while not any(isinstance(event, Pressed) for event in bench.drain(cramped)):
-        pass
+    assert isinstance(bench.drain(cramped)[-1], Pressed)
     cramped.handle(Take("me", 1, 0))
     assert cramped.idle, "the answer may be that chunk 0 is to be freed: then it is not had again"
     cramped.handle(Fold("me", 1, None, (0,)))
     assert not [event for event in bench.drain(cramped) if isinstance(event, Failed)]
+
+
+def test_what_is_given_up_is_not_told_once_more(bench, cramped):
+    cramped.handle(bench.work(range(3)))
+    bench.drain(cramped)
+    cramped.handle(Take("me", 1, 0))
+    cramped.handle(Fold("me", 1, None))
+    said = bench.drain(cramped)
+    assert [event.chunks for event in said if isinstance(event, Failed)] == [(0,)]
+    assert 0 not in [event.chunk for event in said if isinstance(event, Progress)]
 
 
 @pytest.mark.parametrize("folded", [1, 2, 3])
