@@ -18,7 +18,7 @@ Index w is a device, as in the plan. May import: collect, effort, plan, gate, me
 
 import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedgc.collect import WeightedMean
 from fedgc.effort import Roll
@@ -251,7 +251,8 @@ class Attendance:
         steps = self._kept(worker, event)
         entry = self._entries[worker] = _Entry(steps, steps, event.now)
         if entry.steps:
-            return list(self.sum.ask_again(worker))
+            asked = self.sum.ask_again(worker)  # a program that was started anew knows of no work
+            return [replace(self._work(worker, live=event.live), order=()), *asked] if asked else []
         self.sum.lost(worker)
         return []
 

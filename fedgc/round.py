@@ -428,7 +428,7 @@ class Round:
             return self._burn(str(error), now)
         self._masked = masked
         self.next_tick = now + self.plan.upload_deadline_s
-        return list(told)
+        return self._can_still(masked, now) or list(told)
 
     def _signed(self, masked: MaskedSum, event: Signed) -> list[Command]:
         """One more signature; with enough of them, ask for the shares."""
@@ -440,7 +440,8 @@ class Round:
         if not masked.signed:
             return []
         self.next_tick = event.now + self.plan.upload_deadline_s
-        return list(masked.unlock())
+        asked: list[Command] = list(masked.unlock())
+        return self._can_still(masked, event.now) or asked
 
     def _shared(self, masked: MaskedSum, event: Shares) -> list[Command]:
         """One more institution's shares; with enough of them, the masks are known."""

@@ -394,8 +394,11 @@ def test_a_device_that_returns_with_what_it_owes_is_asked_again_and_one_without_
             reach(machine, fleet, device)
         fleet.unsent.clear()
         fleet.steps[plan.devices[0]] = steps
-        fleet.obey(machine, machine.handle(joined(plan, plan.devices[0], 2.0, steps)), 2.0)
+        said = machine.handle(joined(plan, plan.devices[0], 2.0, steps))
+        fleet.obey(machine, said, 2.0)
         assert fleet.unsent == ([plan.devices[0]] if steps else [])
+        given = [each for each in said if isinstance(each, Work)]
+        assert [each.order for each in given] == ([()] if steps else []), "to send, not to train"
 
 
 def test_steps_on_other_chunks_than_its_own_are_of_no_use():

@@ -440,6 +440,28 @@ def test_those_who_will_not_answer_are_not_waited_for(fleet, work, kind):
     assert "too few institutions are left" in one.rows[0].reason
 
 
+def take(one, device, kind):
+    """Let a device answer what it was sent of this kind."""
+    for command in [each for each in one.unsent if each.device == device and isinstance(each, kind)]:
+        one.unsent.remove(command)
+        for event in one.answer(command):
+            one.say(event)
+
+
+@pytest.mark.parametrize("kind", [Reveal, Survivors])
+def test_nobody_waits_for_answers_of_those_who_are_gone_already(fleet, kind):
+    one = fleet(4, work="local", gate="every", rounds=1)
+    one.join()
+    one.drive(lambda f: [type(each) for each in f.unsent] == [kind] * 4)
+    now = one.now
+    for device in one.party.devices:
+        take(one, device, kind)
+        if device in one.party.devices[:2] and not one.rows:
+            one.lose(device)
+    assert one.outcomes() == ["burnt"]
+    assert one.now == now, "that too few are left was known before anybody was asked"
+
+
 @pytest.mark.parametrize("kind", [Survivors, Unmask])
 def test_who_would_not_answer_is_counted_on_once_it_is_back(fleet, kind):
     one = fleet(4, gate="every", rounds=1)
