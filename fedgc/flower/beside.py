@@ -1,8 +1,8 @@
 """Work that no round waits for: evaluations and checkpoints, one after the other in a thread of their own.
 
 Each holds a whole model while it waits. Where rounds are quicker than this work, it would pile up until the
-server has no memory left: so only a few may wait, and then the one that has waited longest is left out. The
-last is always done, since nothing comes after it.
+server has no memory left: so only a few of a kind may wait, and then the one of them that has waited longest
+is left out. The last of each kind is always done, since none comes after it.
 
 May import: nothing of fedgc.
 """
@@ -11,11 +11,20 @@ import threading
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-MOST_WAITING: Final = 4  # beside the one that is under way
+MOST_WAITING: Final = 2  # of a kind, beside the one that is under way
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Task:
+    kind: str
+    round: int
+    future: Future[Any]
+    call: Callable[[], Any]
 
 
 class Beside:
@@ -25,19 +34,21 @@ class Beside:
         self._tell = tell
         self._pool = ThreadPoolExecutor(1, "fedgc-beside")
         self._lock = threading.Lock()
-        self._waiting: deque[tuple[str, Future[Any], Callable[[], Any]]] = deque()
+        self._waiting: deque[_Task] = deque()
 
-    def submit(self, what: str, call: Callable[[], T]) -> Future[T]:
+    def submit(self, kind: str, round_: int, call: Callable[[], T]) -> Future[T]:
         """Have this done when its turn comes; its future is cancelled if it never does."""
-        future: Future[T] = Future()
+        task = _Task(kind, round_, Future(), call)
         with self._lock:
-            self._waiting.append((what, future, call))
-            oldest = self._waiting.popleft() if len(self._waiting) > MOST_WAITING else None
-        if oldest is not None:
-            oldest[1].cancel()
-            self._tell(f"{oldest[0]} is left out: rounds are quicker than what is done beside them")
+            self._waiting.append(task)
+            alike = [each for each in self._waiting if each.kind == kind]
+            late = alike[: max(0, len(alike) - MOST_WAITING)]
+            self._waiting = deque(each for each in self._waiting if each not in late)
+        for each in late:
+            each.future.cancel()
+            self._tell(f"round {each.round}: its {kind} is left out: rounds are quicker than that")
         self._pool.submit(self._do_next)
-        return future
+        return task.future
 
     def close(self) -> None:
         """Return once all that waits is done."""
@@ -47,8 +58,8 @@ class Beside:
         with self._lock:
             if not self._waiting:  # it was left out
                 return
-            _, future, call = self._waiting.popleft()
+            task = self._waiting.popleft()
         try:
-            future.set_result(call())
+            task.future.set_result(task.call())
         except BaseException as error:
-            future.set_exception(error)
+            task.future.set_exception(error)

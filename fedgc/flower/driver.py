@@ -189,7 +189,7 @@ class Driver:
         every = self._job.config.evaluate_every
         if self._job.task.evaluate and every and apply.round % every == 0:
             measure = partial(self.common.evaluate, self.model)
-            future = self._beside.submit(f"the evaluation of round {apply.round}", measure)
+            future = self._beside.submit("evaluation", apply.round, measure)
             self._measuring.append((apply.round, future))
 
     def _taken_mean(self, weight: float) -> Vector | None:
@@ -217,8 +217,8 @@ class Driver:
         self._job.sink.append(row)
         self._account(row)
         if self._due is not None and self._job.save:
-            what = f"the checkpoint of round {self._due.round}"
-            self._beside.submit(what, partial(self._save, self._job.save, self._due))
+            write = partial(self._save, self._job.save, self._due)
+            self._beside.submit("checkpoint", self._due.round, write)
         self._due = None
 
     def _account(self, row: RoundRow) -> None:
