@@ -13,7 +13,7 @@ import pytest
 from fedgc.flower.local import LocalFederation, Node
 from fedgc.store.database import Store
 
-WAIT_S = 200.0  # a busy machine takes ten times as long as a quiet one
+WAIT_S = 400.0  # a slow and busy machine takes twenty times as long as a quick one
 GATHER_S = 600.0  # a run that is to have all its devices begins without those that are not there by then
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
