@@ -320,8 +320,8 @@ class Attendance:
         return self.roll.assignment.version
 
     def _loads(self, worker: int, event: Joined) -> bool:
-        names = {held.name for held in event.holds}
-        return bool(self._held[worker]) and all(chunk.name in names for chunk in self._held[worker])
+        names, needed = {held.name for held in event.holds}, self.roll.plan.names_w[worker]
+        return bool(needed) and all(name in names for _, name in needed)
 
     def _carry_on(self, worker: int) -> Continue:
         this, numbers = self.roll.assignment, self._numbers(worker)
@@ -329,7 +329,7 @@ class Attendance:
 
     def _work(self, worker: int, *, live: bool) -> Work:
         this, device, limit_s = self.roll.assignment, self.roll.plan.devices[worker], self.roll.limit_s
-        names = tuple((chunk.number, chunk.name) for chunk in self._held[worker])
+        names = self.roll.plan.names_w[worker]
         return Work(
             device, this.number, this.version, this.target, self._numbers(worker), names, this.seed, limit_s,
             kind="local", first_step=this.first_step, common_steps=this.common_steps,

@@ -50,7 +50,6 @@ from fedgc.messages import (
     Continue,
     Failed,
     Fold,
-    Held,
     Joined,
     Mix,
     Pressed,
@@ -61,7 +60,6 @@ from fedgc.messages import (
     Take,
     Work,
 )
-from fedgc.plan import Chunk
 
 NOBODY: Final = -1  # stands for a device or a chunk that is not of this plan
 NAMED: Final = 8  # chunks that a refusal names, however many were sent
@@ -93,7 +91,8 @@ class ChunkWork:
         self.solution: Solution | None = None
         self._ledger = Ledger(plan.placement.holds, plan.most_blocks if plan.blocks_fixed else 1)
         self._early = Early(plan.placement)
-        self._chunk = {chunk.number: c for c, chunk in enumerate(plan.chunks)}
+        self._number = [chunk.number for chunk in plan.chunks]
+        self._chunk = {number: c for c, number in enumerate(self._number)}
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
         self._foreseen: Foreseen | None = None
         self._came_ahead: set[int] = set()  # workers whose foreseen codeword lies with the driver
@@ -101,7 +100,6 @@ class ChunkWork:
         self._alone_c = plan.alone_c
         orders = orders_for_round(plan.placement, roll.assignment.order_seed)
         self._orders = self._with_those_who_carry_on(orders)
-        self._held = [[(c, plan.chunks[c]) for c in sorted(order)] for order in self._orders]
         self._lateness = Lateness(plan.late_s)
         self._late: set[int] = set()  # devices that kept others waiting
         self._hurry_at = math.inf
@@ -110,11 +108,13 @@ class ChunkWork:
         self._counted = 0  # vectors that have come, as far as that is noted
         self._told: list[set[int]] = [set() for _ in orders]  # copies that the tally knows, also of the lost
 
-    def _with_those_who_carry_on(self, orders: Sequence[Sequence[int]]) -> tuple[tuple[int, ...], ...]:
-        plan, found = self.roll.plan, []
+    def _with_those_who_carry_on(self, orders: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
+        plan, carried_on, found = self.roll.plan, self.roll.assignment.orders, []
+        if not carried_on:
+            return orders
         for device, order in zip(plan.devices, orders, strict=True):
-            asked = self.roll.assignment.orders.get(device, ())
-            same = sorted(asked) == sorted(plan.chunks[c].number for c in order)
+            asked = carried_on.get(device, ())
+            same = sorted(asked) == sorted(self._numbers(order))
             found.append(tuple(self._chunk[number] for number in asked) if same else tuple(order))
         return tuple(found)
 
@@ -126,7 +126,7 @@ class ChunkWork:
             order = self._orders[worker]
             left = [at for at, c in enumerate(order) if not self._ledger.done_wc[worker, c]]
             turned = carry_on(order, left[0] if left else 0)
-            found[plan.devices[worker]] = tuple(plan.chunks[c].number for c in turned)
+            found[plan.devices[worker]] = tuple(self._numbers(turned))
         return found
 
     # ---- who is there
@@ -169,13 +169,13 @@ class ChunkWork:
         planned = {self.roll.worker[event.device]: event for event in present if self._planned(event)}
         self._ledger.joined({worker: event.live for worker, event in planned.items()})
         self._came_ahead -= planned.keys()
-        for worker, event in planned.items():
+        kept_w = {worker: self._kept(event) for worker, event in planned.items()}
+        for worker, kept in kept_w.items():
             self._early.forget(worker)
-            kept = self._numbers(self._kept(event))
-            self._count_after_all(self.copies.stands(worker, kept, self._summed))
+            self._count_after_all(self.copies.stands(worker, self._numbers(kept), self._summed))
         given: list[Command] = []
         for worker, event in planned.items():
-            order = self._ledger.queue(worker, self._orders[worker], self._kept(event))
+            order = self._ledger.queue(worker, self._orders[worker], kept_w[worker])
             given.append(self._work(worker, order, carry=event.device in carried))
         return given
 
@@ -184,9 +184,14 @@ class ChunkWork:
         worker = self.roll.worker.get(event.device)
         if worker is None:
             return False
-        unsure = [(c, chunk) for c, chunk in self._held[worker] if not _listed(chunk, event.holds)]
-        names = {held.name for held in event.holds} if unsure else set()
-        self._ledger.failed(worker, [c for c, chunk in unsure if chunk.name not in names])
+        holds, size = event.holds, len(event.holds)
+        unsure = [  # who can load all chunks lists each at its number: no need to look on
+            (number, name)
+            for number, name in self.roll.plan.names_w[worker]
+            if number >= size or holds[number].name != name
+        ]
+        names = {held.name for held in holds} if unsure else set()
+        self._ledger.failed(worker, [self._chunk[number] for number, name in unsure if name not in names])
         return True
 
     def lost(self, worker: int) -> bool:
@@ -368,7 +373,7 @@ class ChunkWork:
     def lacks(self, workers: Collection[int]) -> tuple[int, ...]:
         """Return the chunks that none of these devices has finished."""
         done_c = self._ledger.done_wc[list(workers)].any(axis=0)
-        return tuple(self.roll.plan.chunks[c].number for c in np.flatnonzero(~done_c).tolist())
+        return tuple(self._numbers(np.flatnonzero(~done_c).tolist()))
 
     def collect(self) -> CodedSum:
         """Fix what is finished, and solve for whose codewords are needed."""
@@ -403,7 +408,8 @@ class ChunkWork:
     def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
         """Solve for the shortest codewords that the copies allow and the error limit bears, few of them."""
         plan, early = self.roll.plan, self._early.stands
-        likeness = 0.0 if early else self.copies.likeness(self._samples)
+        all_full = int(done_wc.sum(axis=0).min()) >= most_blocks  # then nothing is to be made up for
+        likeness = 0.0 if early or all_full else self.copies.likeness(self._samples)
         for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
             if early and blocks != most_blocks:
                 continue
@@ -554,7 +560,7 @@ class ChunkWork:
         lacking = {chunk for _, chunk in self.sum.missing} | set(self.solution.short)
         if not lacking:
             return (), None
-        short = tuple(self.roll.plan.chunks[c].number for c in sorted(lacking))
+        short = tuple(self._numbers(sorted(lacking)))
         return short, math.hypot(self.solution.error or 0.0, self.sum.missing_error())
 
     # ---- small print
@@ -627,20 +633,23 @@ class ChunkWork:
 
     def _kept(self, event: Joined) -> list[int]:
         """Return the chunks that a device has finished before, as far as they belong to this round."""
+        if not event.kept:
+            return []
         here = (self.roll.assignment.version, self.roll.assignment.target)
         known = (each for each in event.kept if each.chunk in self._chunk)
         return [self._chunk[each.chunk] for each in known if (each.version, each.reached) == here]
 
     def _numbers(self, chunks: Iterable[int]) -> list[int]:
-        return [self.roll.plan.chunks[c].number for c in chunks]
+        number = self._number
+        return [number[c] for c in chunks]
 
     def _work(self, worker: int, order: Sequence[int], *, carry: bool) -> Work | Continue:
         plan, this, limit_s = self.roll.plan, self.roll.assignment, self.roll.limit_s
         device = plan.devices[worker]
-        numbers = tuple(plan.chunks[c].number for c in order)
+        numbers = tuple(self._numbers(order))
         if carry:
             return Continue(device, this.number, this.target, numbers, limit_s)
-        names = tuple((chunk.number, chunk.name) for _, chunk in self._held[worker])
+        names = plan.names_w[worker]
         return Work(
             device, this.number, this.version, this.target, numbers, names, this.seed, limit_s,
             first_step=this.first_step, common_steps=this.common_steps,
@@ -648,8 +657,7 @@ class ChunkWork:
 
     def _take(self, worker: int, chunk: int) -> Take:
         self.roll.tally.takes += 1
-        plan = self.roll.plan
-        return Take(plan.devices[worker], self.roll.assignment.number, plan.chunks[chunk].number)
+        return Take(self.roll.plan.devices[worker], self.roll.assignment.number, self._number[chunk])
 
     def _steer(self, worker: int, chunk: int | None) -> list[Command]:
         return [] if chunk is None else [self._take(worker, chunk)]
@@ -669,10 +677,5 @@ class ChunkWork:
             return [first]
         self.roll.tally.skips += 1
         self.roll.tally.takes += 1  # the first is said twice
-        skip = Skip(first.device, first.round, self.roll.plan.chunks[begun].number)
+        skip = Skip(first.device, first.round, self._number[begun])
         return [first, skip, self._take(worker, begun), first]
-
-
-def _listed(chunk: Chunk, holds: Sequence[Held]) -> bool:
-    """Whether a chunk stands at its number, where who can load all of them lists it: no need to look on."""
-    return chunk.number < len(holds) and holds[chunk.number].name == chunk.name

@@ -56,6 +56,7 @@ class CodedSum:
 
     def __init__(self, plan: Plan, solution: Solution, number: int, wire: Wire = Wire.FLOAT32) -> None:
         self._plan = plan
+        self._number_c = [chunk.number for chunk in plan.chunks]
         self._solution = solution
         self._number = number
         self._wire: messages.Wire = wire.value
@@ -126,8 +127,8 @@ class CodedSum:
             return f"codeword of attempt {attempt} is not owed: in the sum, repaired, or never asked for"
         self._overtaken.discard((worker, attempt))
         self.added.append((worker, part))
-        self.summed.update(self._plan.chunks[c].number for c in part.terms.chunks)
-        weights = tuple(map(float, self._solution.column(part.column)))
+        self.summed.update(self._numbers(part))
+        weights = tuple(self._solution.column(part.column).tolist())
         return Add(self._plan.devices[worker], self._number, attempt, weights)
 
     def doubt(self, key: tuple[int, int]) -> None:
@@ -270,8 +271,10 @@ class CodedSum:
         )
 
     def _mix(self, part: Part) -> Mix:
-        numbers = tuple(self._plan.chunks[c].number for c in part.terms.chunks)
-        return Mix(numbers, part.terms.matrix)
+        return Mix(self._numbers(part), part.terms.matrix)
+
+    def _numbers(self, part: Part) -> tuple[int, ...]:
+        return tuple(map(self._number_c.__getitem__, part.terms.chunks))
 
 
 def _choose(terms: Coefficients, places: Sequence[int]) -> Coefficients:

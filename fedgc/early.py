@@ -44,9 +44,10 @@ class Early:
     def __init__(self, placement: Placement) -> None:
         self.blocks = 0
         self._placement = placement
-        self._fixed_wc: Bool = np.zeros_like(placement.holds)
-        self._folded_wc: Bool = np.zeros_like(placement.holds)
-        self._gone_wc: Bool = np.zeros_like(placement.holds)
+        shape = placement.holds.shape
+        self._fixed_wc: Bool = np.zeros(shape, dtype=bool)
+        self._folded_wc: Bool = np.zeros(shape, dtype=bool)
+        self._gone_wc: Bool = np.zeros(shape, dtype=bool)
 
     @property
     def stands(self) -> bool:

@@ -29,20 +29,19 @@ class Ledger:
     def __init__(self, holds_wc: Bool, aim: int) -> None:
         workers, chunks = holds_wc.shape
         self.able_wc: Bool = holds_wc.copy()
-        self.done_wc: Bool = np.zeros_like(self.able_wc)
+        self.done_wc: Bool = np.zeros(holds_wc.shape, dtype=bool)
         self.live_w: Bool = np.zeros(workers, dtype=bool)
         self.hears_w: Bool = np.zeros(workers, dtype=bool)
         self.copies = [0] * chunks
         self.aim = aim
         self._wanted_aim = aim
         self._aim_is_fixed = False
-        self._holders: list[list[int]] = [[] for _ in range(chunks)]
-        for worker, chunk in zip(*(each.tolist() for each in np.nonzero(holds_wc)), strict=True):
-            self._holders[chunk].append(worker)
+        self._holders = _holders(holds_wc)
         self._queue: list[dict[int, None]] = [{} for _ in range(workers)]  # the next one last
         self._current: list[int | None] = [None] * workers
         self._working = [0] * chunks
         self._reach = np.zeros(chunks, dtype=np.int64)
+        self._enough = [0] * chunks  # copies of each that are as many as are aimed for and can be had
         self.reachable = False  # whether any live worker has finished anything or can finish anything
         self._lacking = 0
         self._uncovered = 0
@@ -115,11 +114,13 @@ class Ledger:
 
         Then comes the least covered chunk, so that those who begin together do not begin the same.
         """
-        free = [c for c in order if c in kept and self.able_wc[worker, c]]
-        rest = [c for c in order if c not in kept and self._open(worker, c)]
+        free = [c for c in order if c in kept and self.able_wc[worker, c]] if kept else []
+        rest = [c for c in self._open(worker, order) if c not in kept]
         best = next_chunk(self.copies, self._working, rest, self.aim)
-        first = [] if best is None else [best]
-        todo = (*free, *first, *(c for c in rest if c != best))
+        if best is not None:
+            rest.remove(best)
+            rest.insert(0, best)
+        todo = (*free, *rest)
         self._queue[worker] = dict.fromkeys(reversed(todo))
         self._advance(worker)
         if not self.hears_w[worker]:
@@ -157,9 +158,9 @@ class Ledger:
             self._drop(worker, chunk)
             self._recount()
             return
-        self.copies[chunk] += 1
-        self._uncovered -= self.copies[chunk] == 1
-        self._lacking -= self.copies[chunk] == min(self.aim, int(self._reach[chunk]))
+        self.copies[chunk] = copies = self.copies[chunk] + 1
+        self._uncovered -= copies == 1
+        self._lacking -= copies == self._enough[chunk]
         self._drop(worker, chunk)
 
     def raise_aim(self, aim: int) -> None:
@@ -185,7 +186,7 @@ class Ledger:
         """
         if self.copies[chunk] < self.aim:
             return []
-        leave = [w for w in self._holders[chunk] if self.hears_w[w] and self._has(w, chunk)]
+        leave = [w for w in self._holders[chunk] if self._has(w, chunk) and self.hears_w[w]]
         moved = [(w, self.steer(w) if self._current[w] == chunk else None) for w in leave]
         for worker in leave:
             self._drop(worker, chunk)
@@ -221,7 +222,7 @@ class Ledger:
     def _better(self, worker: int, best: int | None) -> bool:
         """Put the best of a queue in front, if it is less covered than what stands there."""
         head = next(reversed(self._queue[worker]))
-        if best is None or self._coverage(best) >= self._coverage(head):
+        if best is None or best == head or self._coverage(best) >= self._coverage(head):
             return False
         self._to_front(worker, best)
         return True
@@ -236,7 +237,7 @@ class Ledger:
         lacking = sorted((c for c in reachable if self.copies[c] < self.aim), key=self._coverage)
         for chunk in reversed(lacking):
             for worker in self._holders[chunk]:
-                if self.hears_w[worker] and self._open(worker, chunk) and not self._has(worker, chunk):
+                if self.hears_w[worker] and self._open(worker, (chunk,)) and not self._has(worker, chunk):
                     self._to_front(worker, chunk)
                     given.append((worker, chunk))
         for worker in {worker for worker, _ in given}:
@@ -269,10 +270,12 @@ class Ledger:
     def _coverage(self, chunk: int) -> int:
         return self.copies[chunk] + self._working[chunk]
 
-    def _open(self, worker: int, chunk: int) -> bool:
-        """Whether a copy of this chunk by this worker would help."""
-        possible = self.live_w[worker] and self.able_wc[worker, chunk] and not self.done_wc[worker, chunk]
-        return bool(possible) and self.copies[chunk] < self.aim
+    def _open(self, worker: int, chunks: Sequence[int]) -> list[int]:
+        """Return of which of these chunks a copy by this worker would help."""
+        if not self.live_w[worker]:
+            return []
+        able_c, done_c, copies, aim = self.able_wc[worker], self.done_wc[worker], self.copies, self.aim
+        return [c for c in chunks if copies[c] < aim and able_c[c] and not done_c[c]]
 
     def _has(self, worker: int, chunk: int) -> bool:
         return self._current[worker] == chunk or chunk in self._queue[worker]
@@ -313,4 +316,15 @@ class Ledger:
         reachable = self._reach > 0
         self.reachable = bool(reachable.any())
         self._uncovered = int(np.count_nonzero(reachable & (copies_c == 0)))
-        self._lacking = int(np.count_nonzero(copies_c < np.minimum(self.aim, self._reach)))
+        enough_c = np.minimum(self.aim, self._reach)
+        self._enough = enough_c.tolist()
+        self._lacking = int(np.count_nonzero(copies_c < enough_c))
+
+
+def _holders(holds_wc: Bool) -> list[list[int]]:
+    """Return the workers that hold each chunk, in their order."""
+    worker_s, chunk_s = np.nonzero(holds_wc)
+    by_chunk = np.argsort(chunk_s, kind="stable")
+    ends = np.cumsum(np.bincount(chunk_s, minlength=holds_wc.shape[1])).tolist()
+    workers = worker_s[by_chunk].tolist()
+    return [workers[start:end] for start, end in zip([0, *ends], ends, strict=False)]

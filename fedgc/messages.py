@@ -57,6 +57,11 @@ def _counts(message: object, *names: str) -> None:
             raise BadMessage(f"{message!r}: needed {name} of 0 or more, at most {LARGEST_COUNT:g}")
 
 
+def _chunk_of_round(message: object, number: int, chunk: int) -> None:
+    if not (0 <= number <= LARGEST_COUNT and 0 <= chunk <= LARGEST_COUNT):  # quick: half of all commands
+        _counts(message, "round", "chunk")
+
+
 def _amounts(message: object, *names: str) -> None:
     for name in names:
         if not 0 <= getattr(message, name) <= LARGEST_AMOUNT:
@@ -127,7 +132,7 @@ class Mix:
         _check(len(self.chunks) == len(self.matrix) >= 1, self, "one row for each of at least one chunk")
         _check(len(set(self.chunks)) == len(self.chunks), self, "each chunk once")
         _check(min(self.chunks) >= 0, self, "chunks of 0 or more")
-        _check(len({len(row) for row in self.matrix}) == 1 <= self.blocks, self, "rows of one length")
+        _check(set(map(len, self.matrix)) == {self.blocks} != {0}, self, "rows of one length")
         _finite(self, chain.from_iterable(self.matrix), "factors")
 
     @property
@@ -268,9 +273,19 @@ class Progress:
     sketch: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _event(self)
-        _amounts(self, "seconds", "squared_norm")
-        _counts(self, "round", "chunk", "reached", "samples")
+        if not (  # at once, as these come by the million
+            self.device
+            and 0 <= self.now <= LARGEST_AMOUNT
+            and 0 <= self.seconds <= LARGEST_AMOUNT
+            and 0 <= self.squared_norm <= LARGEST_AMOUNT
+            and 0 <= self.round <= LARGEST_COUNT
+            and 0 <= self.chunk <= LARGEST_COUNT
+            and 0 <= self.reached <= LARGEST_COUNT
+            and 0 <= self.samples <= LARGEST_COUNT
+        ):
+            _event(self)
+            _amounts(self, "seconds", "squared_norm")
+            _counts(self, "round", "chunk", "reached", "samples")
         _loss(self, self.loss)
         _sketched(self, self.sketch)
 
@@ -491,7 +506,7 @@ class Work:
         _amounts(self, "lease_s", "common_steps")
         _check(self.target >= 1, self, "a target of at least one step")
         _distinct(self, self.order, "order")
-        _check({chunk for chunk, _ in self.names}.issuperset(self.order), self, "a name for every chunk")
+        _check(dict(self.names).keys() >= set(self.order), self, "a name for every chunk")
         _check(self.pool is None or self.device in dict(self.pool.holders), self, "the device in its pool")
 
 
@@ -504,7 +519,7 @@ class Skip:
     chunk: int
 
     def __post_init__(self) -> None:
-        _counts(self, "round", "chunk")
+        _chunk_of_round(self, self.round, self.chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -516,7 +531,7 @@ class Take:
     chunk: int
 
     def __post_init__(self) -> None:
-        _counts(self, "round", "chunk")
+        _chunk_of_round(self, self.round, self.chunk)
 
 
 @dataclass(frozen=True, slots=True)

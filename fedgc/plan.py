@@ -16,7 +16,7 @@ May import: codes, messages, history, config, errors.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
 
@@ -75,11 +75,16 @@ class Plan:
     patience: float = 0.0
     wire: messages.Wire = "float32"
     pool: messages.Pool | None = None
+    # Number and name of every chunk that a device may be asked for: each round says them again
+    names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shape = (len(self.devices), len(self.chunks))
         if self.placement.holds.shape != shape:
             raise BadPlacement(f"plan: saw a placement of {self.placement.holds.shape}, needed {shape}")
+        names_c = [(chunk.number, chunk.name) for chunk in self.chunks]
+        names_w = tuple(tuple(names_c[c] for c in sorted(order)) for order in self.placement.orders)
+        object.__setattr__(self, "names_w", names_w)
 
     @property
     def alone_c(self) -> NDArray[np.bool_]:

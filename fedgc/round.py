@@ -159,6 +159,7 @@ class Round:
         self._loading = set(assignment.loading)  # devices whose model may be on its way to them
         self._awaited: set[str] = set()  # of these, those for whom the deadline waits
         self._loaded_at = 0.0  # when the last of them had it
+        self._deadline = 0.0  # the end of the working phase
         self._upload_until = 0.0  # when whoever owes a vector is waited for no longer
         self._masked: MaskedSum | None = None  # once all its vectors are in
         inner: Effort = ChunkWork(self._roll) if plan.work == "coded" else Attendance(self._roll)
@@ -171,6 +172,7 @@ class Round:
         self.started_at = self._loaded_at = self._roll.started_at = now
         given = self._noted(self.effort.begin(present))
         self._awaited = set(self._loading)
+        self._set_deadline()
         return (*given, *self._enough_yet(now))
 
     def handle(self, event: Event) -> tuple[Command, ...]:
@@ -180,8 +182,8 @@ class Round:
         kind = type(event)
         if kind is Tick and event.now < self.next_tick:
             return ()
-        if self._exchange is None and kind in WORKING:
-            return tuple(WORKING[kind](self, event))
+        if self._exchange is None and (follow := WORKING.get(kind)) is not None:
+            return tuple(follow(self, event))
         if self._masked is not None and kind in UNMASKING:
             return tuple(UNMASKING[kind](self, self._masked, event))
         if self._exchange is not None and self._masked is None and kind in COLLECTING:
@@ -224,12 +226,11 @@ class Round:
 
     # ---- working
 
-    @property
-    def _deadline(self) -> float:
-        """The end of the working phase: it counts from when whoever began has the model; that has a limit."""
+    def _set_deadline(self) -> None:
+        """The working phase counts from when whoever began has the model; that has a limit."""
         limit_s = self._roll.limit_s
         at_most = self.started_at + self.assignment.model_limit_s + limit_s
-        return at_most if self._awaited else min(at_most, self._loaded_at + limit_s)
+        self._deadline = at_most if self._awaited else min(at_most, self._loaded_at + limit_s)
 
     def _noted(self, given: list[Command]) -> list[Command]:
         """Keep in mind who is sent the model."""
@@ -245,6 +246,7 @@ class Round:
         """No model is on its way to this device any more."""
         self._loading.discard(device)
         self._awaited.discard(device)
+        self._set_deadline()
 
     def _loaded(self, event: Loaded) -> list[Command]:
         if event.version == self.assignment.version:
@@ -293,14 +295,15 @@ class Round:
 
     def _enough_yet(self, now: float) -> list[Command]:
         """Ask the gate once there is enough for it; collect once more is not worth waiting for."""
-        if self.effort.hopeless:
+        effort = self.effort
+        if effort.hopeless:
             return self._close("empty", now)
-        if not self._worth_it and self.effort.ready and not self._pass_gate():
+        if not self._worth_it and effort.ready and not self._pass_gate():
             return self._close("skipped", now)
-        more = self.effort.more(now) if self._worth_it else []
+        more = effort.more(now) if self._worth_it else []
         if more is None:
             return self._collect(now)
-        self.next_tick = min(self._deadline, self.effort.look_again)
+        self.next_tick = min(self._deadline, effort.look_again)
         return more
 
     def _pass_gate(self) -> bool:

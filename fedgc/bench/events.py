@@ -48,7 +48,7 @@ class Crowd:
         """Drive one round from its start to its end."""
         number, target, now = machine.assignment.number, machine.assignment.target, 0.0
         self._obey(machine.start(now, present), now)
-        while self._ends and machine.collected is None:
+        while self._ends and not self._asked:
             now, worker, turn = heapq.heappop(self._ends)
             chunk = self._current[worker]
             if turn != self._turn[worker] or chunk is None:
@@ -64,8 +64,10 @@ class Crowd:
 
     def _obey(self, given: Iterable[object], now: float) -> None:
         for command in given:
-            if isinstance(command, Take | Skip):
-                self._steered(self._index[command.device], command, now)
+            if isinstance(command, Take):
+                self._taken(self._index[command.device], command.chunk, now)
+            elif isinstance(command, Skip):
+                self._left(self._index[command.device], command.chunk, now)
             elif isinstance(command, Reveal):
                 self._asked.append(command)
             elif isinstance(command, Work):
@@ -73,21 +75,28 @@ class Crowd:
                 self._queue[worker] = dict.fromkeys(reversed(command.order))
                 self._begin(worker, now)
 
-    def _steered(self, worker: int, command: Skip | Take, now: float) -> None:
-        current = self._current[worker]
-        if current != command.chunk:
-            self._queue[worker].pop(command.chunk, None)
-            if isinstance(command, Take):
-                self._queue[worker][command.chunk] = None
-        if (isinstance(command, Skip) and current == command.chunk) or current is None:
+    def _taken(self, worker: int, chunk: int, now: float) -> None:
+        current, queue = self._current[worker], self._queue[worker]
+        if current != chunk:
+            queue.pop(chunk, None)
+            queue[chunk] = None
+        if current is None:
             self._begin(worker, now)
+
+    def _left(self, worker: int, chunk: int, now: float) -> None:
+        if self._current[worker] == chunk:
+            self._begin(worker, now)
+        else:
+            self._queue[worker].pop(chunk, None)
 
     def _begin(self, worker: int, now: float) -> None:
         queue = self._queue[worker]
         self._turn[worker] = turn = self._turn[worker] + 1
-        self._current[worker] = queue.popitem()[0] if queue else None
-        if self._current[worker] is not None:
+        if queue:
+            self._current[worker] = queue.popitem()[0]
             heapq.heappush(self._ends, (now + self._pace[worker], worker, turn))
+        else:
+            self._current[worker] = None
 
 
 def measure_events(events: int = MILLION, devices: int = 1000) -> Mapping[str, Value]:

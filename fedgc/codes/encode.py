@@ -33,7 +33,7 @@ class Coefficients:
     def __post_init__(self) -> None:
         if len(self.chunks) != len(self.matrix):
             raise BadVector(f"{len(self.matrix)} rows of coefficients for {len(self.chunks)} chunks")
-        if len({len(row) for row in self.matrix}) > 1:
+        if len(set(map(len, self.matrix))) > 1:
             raise BadVector("rows of coefficients differ in length: each needs one number for each block")
 
 
