@@ -1,5 +1,7 @@
 """The ClientApp: a Flower message opens a session, which serves many rounds, or is a letter with one errand.
 
+A session that could not connect ends with what a first letter would have asked: who is here, and what it has.
+
 What it imports is what each device's process must load before it can join: no store, no listener.
 """
 
@@ -72,15 +74,19 @@ def client_app(task: Task | None = None) -> ClientApp:
             invitation = invited(message)
             heart = Pulse(os.environ.get(ENVIRONMENT), time.time)
             worker = Worker(device.engine, heart.beat, device.institution)
-            worker.engine.last_in(device.shelf(invitation.run))
+            shelf = device.shelf(invitation.run)
+            worker.engine.last_in(shelf)
             terms = _terms(device, worker.engine.size)
             opened = Session(invitation, device.who, terms)
             with closing(worker.engine), closing(heart), opened as link:
                 ended = worker.serve(link, device.who.device)
                 worker.engine.keep()
+                asked = letter.introduction(invitation.run, invitation.token)
+                content = RecordDict() if link.reached else _answer(device, worker.engine, shelf, asked)
             LOG.info("session of %s ended: %s", device.who.device, ended)
         about = ConfigRecord({"ended": ended, "device": device.who.device, "reached": link.reached})
-        return Message(RecordDict({RECORD: about}), reply_to=message)
+        content[RECORD] = about
+        return Message(content, reply_to=message)
 
     @app.train(letter.ACTION)
     def answer(message: Message, context: Context) -> Message:
@@ -89,12 +95,16 @@ def client_app(task: Task | None = None) -> ClientApp:
             shelf = device.shelf(asked.run)
             with closing(device.engine(time.sleep)) as engine:
                 engine.last_in(shelf)
-                errand = Errand(engine, shelf, device.who.device, time.monotonic, device.institution)
-                errand.run(asked)
-                content = letter.write_answer(asked, device.who, device.name, errand.lines, errand.codewords)
+                content = _answer(device, engine, shelf, asked)
         return Message(content, reply_to=message)
 
     return app
+
+
+def _answer(device: _Device, engine: Engine, shelf: Lasting, asked: letter.Letter) -> RecordDict:
+    errand = Errand(engine, shelf, device.who.device, time.monotonic, device.institution)
+    errand.run(asked)
+    return letter.write_answer(asked, device.who, device.name, errand.lines, errand.codewords)
 
 
 @contextmanager

@@ -6,7 +6,8 @@ letter is out does it look for answers more often. Flower's own `send_and_receiv
 
 A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited anew,
 after a pause that grows while its sessions never begin, or end without having lived. Where the settings
-allow it, a node whose session could not connect is written letters from then on. Errors come from the
+allow it, a node whose session could not connect is written letters from then on; what the first of them would
+ask has come with the session's end. Errors come from the
 SuperLink itself, so a reply is told by what it replies to.
 """
 
@@ -197,10 +198,10 @@ class Doorman:
         elif reply.has_error():
             post.failed(node, f"code {reply.error.code}, {reply.error.reason}")
         else:
-            post.answered(node, lambda letter: read_answer(reply.content, letter, self._clock()))
+            self._hear(post, node, reply)
 
     def _session_over(self, node: int, guest: _Guest, reply: Message) -> None:
-        now = self._clock()
+        now, invitation = self._clock(), guest.invitation
         opened = self._forget(guest)
         # A ClientApp that refuses may have taken long to start, on a busy device.
         lived = opened and now - guest.invited >= SHORT_S
@@ -214,4 +215,8 @@ class Doorman:
         self._log.log(INFO, "a session ended: %s", ended)
         if about.get("reached") is False and self._ways.falls_back and self._ways.post is not None:
             self._log.log(WARNING, "device %s goes on over Flower messages alone", device)
-            self._ways.post.open(node)
+            self._ways.post.open(node, invitation.token if invitation else None)
+            self._hear(self._ways.post, node, reply)
+
+    def _hear(self, post: Post, node: int, reply: Message) -> None:
+        post.answered(node, lambda letter: read_answer(reply.content, letter, self._clock()))

@@ -76,6 +76,11 @@ class Answer:
 # ---- letters
 
 
+def introduction(run: str, nonce: bytes) -> Letter:
+    """Return the letter that asks who is there, and what it has."""
+    return Letter(run, nonce, 0.0)
+
+
 def write_letter(letter: Letter) -> RecordDict:
     """Return what a letter's Flower message holds."""
     about = ConfigRecord(

@@ -23,7 +23,7 @@ from typing import Final
 from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.desk import Surroundings
-from fedgc.flower.letter import Answer, Letter, Shelved, codeword
+from fedgc.flower.letter import Answer, Letter, Shelved, codeword, introduction
 from fedgc.flower.pieces import Form, Numbers, Vector, digest_of, packed
 from fedgc.flower.refusals import Refusals
 from fedgc.flower.seat import form_asked
@@ -180,10 +180,12 @@ class Post:
 
     # ---- for whoever carries the letters
 
-    def open(self, node: int) -> None:
-        """From now on this node is written to."""
+    def open(self, node: int, asked: bytes | None = None) -> None:
+        """From now on this node is written to; with the nonce `asked` it was asked already who it is."""
         with self._lock:
-            self._boxes.setdefault(node, _Box())
+            box = self._boxes.setdefault(node, _Box())
+            if asked is not None:
+                box.out = introduction(self._run, asked)
 
     def serves(self, node: int) -> bool:
         """Return whether this node is written to."""
@@ -239,7 +241,7 @@ class Post:
     def _written(self, box: _Box, now: float) -> Letter | None:
         nonce = self._around.entropy(NONCE_BYTES)
         if not box.device:
-            box.owed, box.out = (), Letter(self._run, nonce, 0.0)
+            box.owed, box.out = (), introduction(self._run, nonce)
             return box.out
         letters = tuple(box.letters)
         works = box.work is not None and (box.asks or (box.left and now >= box.again))

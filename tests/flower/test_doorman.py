@@ -3,6 +3,7 @@
 import logging
 import os
 import threading
+from dataclasses import replace
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -14,7 +15,9 @@ from fedgc.flower.doorman import POLL_S, SHORT_S, SLACK_S, Doorman, Ways
 from fedgc.flower.invitation import RECORD, invited
 from fedgc.flower.post import WAY_S, Post
 from fedgc.flower.session import Session
-from fedgc.messages import Held, Joined, Lost
+from fedgc.messages import Held, Joined, Lost, Work
+
+JOINED = Joined(0.0, "x", False, (Held("a", 1),))
 
 
 @pytest.fixture(autouse=True)
@@ -52,12 +55,12 @@ class PlayedGrid:
 class House:
     """A doorman whose turns the test calls, on a clock of its own."""
 
-    def __init__(self, link, listener=None, post: bool = True) -> None:
+    def __init__(self, link, listener=None, post: bool = True, run: str = "run@1") -> None:
         self.now = 100.0
         self.grid = PlayedGrid()
         self.events: list[object] = []
         around = Surroundings(lambda: self.now, os.urandom, lambda: 0.0, logging.getLogger("test"))
-        self.post = Post("run@1", 10, self.events.append, around) if post else None
+        self.post = Post(run, 10, self.events.append, around) if post else None
         self.who = link.identity()
         ways = Ways(listener, self.post, 1000.0)
         self.doorman = Doorman(self.grid, ways, lambda: self.now, logging.getLogger("test"))
@@ -69,15 +72,19 @@ class House:
         self.doorman._turn()
         return self.grid.sent[before:]
 
-    def session_ends(self, message: Message, *, reached: bool) -> None:
-        about = ConfigRecord({"ended": "so", "device": "d", "reached": reached})
-        self.grid.replies.append(Message(RecordDict({RECORD: about}), reply_to=message))
+    def session_ends(self, message: Message, *, reached: bool, says_who: bool = True) -> None:
+        content = RecordDict()
+        if not reached and says_who:
+            invitation = invited(message)
+            asked = letters.introduction(invitation.run, invitation.token)
+            content = letters.write_answer(asked, self.who, "n", [JOINED], {})
+        content[RECORD] = ConfigRecord({"ended": "so", "device": "d", "reached": reached})
+        self.grid.replies.append(Message(content, reply_to=message))
 
     def answers(self, message: Message) -> None:
         asked = letters.read_letter(message.content, self.who.device)
-        joined = Joined(0.0, "x", False, (Held("a", 1),))
         self.grid.replies.append(
-            Message(letters.write_answer(asked, self.who, "n", [joined], {}), reply_to=message)
+            Message(letters.write_answer(asked, self.who, "n", [JOINED], {}), reply_to=message)
         )
 
     def fails(self, message: Message, code: int) -> None:
@@ -90,16 +97,32 @@ def types(messages: list[Message]) -> list[str]:
     return [message.metadata.message_type for message in messages]
 
 
-def test_a_node_whose_session_does_not_connect_is_written_to(link) -> None:
-    house = House(link, link.listener)
+def joined(house: House) -> list[object]:
+    """Return what is heard of the device when it joins now."""
+    return [replace(JOINED, now=house.now, device=house.who.device)]
+
+
+def test_a_node_whose_session_does_not_connect_says_who_it_is_at_its_end_and_is_written_to(link) -> None:
+    house = House(link, link.listener, run="run-1")
     (invitation,) = house.turn()
     assert types([invitation]) == ["train.session"]
     house.session_ends(invitation, reached=False)
+    assert house.turn() == [], "what the first letter would ask is known"
+    assert house.events == joined(house)
+    house.post.send(Work(house.who.device, 1, 0, 1, (0,), ((0, "a"),), 0, 60.0))
+    assert types(house.turn()) == [letters.TYPE]
+
+
+def test_one_that_does_not_say_who_it_is_is_asked_again(link) -> None:
+    house = House(link, link.listener, run="run-1")
+    (invitation,) = house.turn()
+    house.session_ends(invitation, reached=False, says_who=False)
+    assert house.turn() == house.events == []
     (letter,) = house.turn()
     assert types([letter]) == [letters.TYPE]
     house.answers(letter)
     house.turn(0.05)
-    assert house.events == [Joined(house.now, house.who.device, False, (Held("a", 1),))]
+    assert house.events == joined(house)
     assert house.turn(3600.0) == []
 
 
