@@ -8,8 +8,8 @@ The app that Flower is given is always written here, from a table of settings: F
 of keys that an app does not list, and so every setting can be given, whether fedgc is run from its
 checkout or installed.
 
-May import: the standard library, app, superlink, tether of this room; config, errors. It talks to Flower
-through its programs.
+May import: the standard library, app, programs, superlink, tether of this room; config, errors. It talks to
+Flower through its programs.
 """
 
 import os
@@ -30,6 +30,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.flower import tether
 from fedgc.flower.app import App, Setting, toml_value
+from fedgc.flower.programs import write_programs
 from fedgc.flower.superlink import Superlink, tail
 
 NAME: Final = "local"  # what the federation's SuperLink is called in its own Flower configuration
@@ -122,7 +123,9 @@ class LocalFederation:
         self._port = 0
         self._leashes: dict[str, subprocess.Popen[bytes]] = {}
         self._apps = 0
-        self.superlink: Final = Superlink(NAME, self.folder, self._variables("superlink"))
+        self.superlink: Final = Superlink(
+            NAME, self.folder, self._variables("superlink"), self._programs / "flwr"
+        )
 
     # ---- life
 
@@ -152,6 +155,7 @@ class LocalFederation:
 
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
+        write_programs(self._programs)
         (self._port,) = _free_ports(1)
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "config.toml").write_text(
@@ -204,18 +208,23 @@ class LocalFederation:
                 start_new_session=True,
             )
 
+    @property
+    def _programs(self) -> Path:
+        return self.folder / "programs"
+
     def _home(self, name: str) -> Path:
         return self.folder / "homes" / name
 
     def _variables(self, name: str) -> dict[str, str]:
         paths = [os.getcwd(), os.environ.get("PYTHONPATH", "")]  # noqa: PTH109  a task's module may lie here
+        installed = str(Path(sys.executable).parent)
         return {
             **os.environ,
             "FLWR_HOME": str(self._home(name)),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
             "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXEC_POLL_S),
-            "PATH": os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")]),
+            "PATH": os.pathsep.join([str(self._programs), installed, os.environ.get("PATH", "")]),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "PYTHONUNBUFFERED": "1",
             **self._environment,

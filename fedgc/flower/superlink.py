@@ -143,10 +143,13 @@ class Superlink:
         name: str,
         folder: Path,
         environment: Mapping[str, str] = MappingProxyType({}),
+        program: Path | None = None,
     ) -> None:
+        """`program` is Flower's `flwr`, by default the one installed beside this Python."""
         self.name: Final = name
         self.folder: Final = folder
         self.environment: Final = {**os.environ, **environment}
+        self._program: Final = program or Path(sys.executable).parent / "flwr"
         self._streams: dict[int, subprocess.Popen[bytes]] = {}
         self._asked = 0
 
@@ -226,7 +229,7 @@ class Superlink:
     def _flwr(self, arguments: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
         # In a session of its own: Ctrl-C is for the one who asked, who then asks Flower to stop the run.
         return subprocess.Popen(  # noqa: S603  Flower's own program
-            [str(Path(sys.executable).parent / "flwr"), *arguments],
+            [str(self._program), *arguments],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=subprocess.STDOUT,
