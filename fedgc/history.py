@@ -4,7 +4,7 @@
 them back as `Speeds`, which `plan` and the tuner read. So the rows stand on a storey of their own, below
 all of these, and nobody below the driver needs a database.
 
-May import: errors, messages.
+May import: errors, messages, values.
 """
 
 import math
@@ -15,11 +15,12 @@ from typing import Final
 
 from fedgc.errors import BadMessage
 from fedgc.messages import Outcome
+from fedgc.values import value
 
 WINDOW: Final = 20  # rounds that are looked back on when the next ones are planned
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class DeviceRow:
     """One device in one round.
 
@@ -88,7 +89,7 @@ class Told:
     row: RoundRow
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Speed:
     """What one device could do so far."""
 
@@ -102,18 +103,18 @@ class Speed:
 
     def __post_init__(self) -> None:
         for name in ("step_s", "spread_s", "failures"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
+            seen = getattr(self, name)
+            if not (math.isfinite(seen) and seen >= 0):
                 raise BadMessage(
-                    f"speed of {self.device}: saw {name}={value}, needed a finite number of 0 or more"
+                    f"speed of {self.device}: saw {name}={seen}, needed a finite number of 0 or more"
                 )
         if self.step_s == 0:
             raise BadMessage(f"speed of {self.device}: saw step_s=0, needed more")
         for name in ("up_bytes_s", "down_bytes_s"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
+            seen = getattr(self, name)
+            if seen is not None and not (math.isfinite(seen) and seen > 0):
                 raise BadMessage(
-                    f"speed of {self.device}: saw {name}={value}, needed a number above 0, or none"
+                    f"speed of {self.device}: saw {name}={seen}, needed a number above 0, or none"
                 )
 
 

@@ -114,9 +114,10 @@ class Ledger:
 
         Then comes the least covered chunk, so that those who begin together do not begin the same.
         """
-        free = [c for c in order if c in kept and self.able_wc[worker, c]] if kept else []
-        rest = [c for c in self._open(worker, order) if c not in kept]
-        best = next_chunk(self.copies, self._working, rest, self.aim)
+        able_c, done_c, copies, aim = self.able_wc[worker], self.done_wc[worker], self.copies, self.aim
+        free = [c for c in order if c in kept and able_c[c]] if kept else []
+        rest = [c for c in order if copies[c] < aim and able_c[c] and not done_c[c] and c not in kept]
+        best = next_chunk(copies, self._working, rest, aim)
         if best is not None:
             rest.remove(best)
             rest.insert(0, best)
@@ -186,8 +187,10 @@ class Ledger:
         """
         if self.copies[chunk] < self.aim:
             return []
-        leave = [w for w in self._holders[chunk] if self._has(w, chunk) and self.hears_w[w]]
-        moved = [(w, self.steer(w) if self._current[w] == chunk else None) for w in leave]
+        current, queue = self._current, self._queue
+        have = [w for w in self._holders[chunk] if chunk in queue[w] or current[w] == chunk]
+        leave = [w for w in have if self.hears_w[w]]
+        moved = [(w, self.steer(w) if current[w] == chunk else None) for w in leave]
         for worker in leave:
             self._drop(worker, chunk)
         return moved
@@ -235,9 +238,10 @@ class Ledger:
         given = []
         reachable: list[int] = np.flatnonzero(self._reach).tolist()
         lacking = sorted((c for c in reachable if self.copies[c] < self.aim), key=self._coverage)
+        fit_wc = self.askable_wc & ~self.done_wc
         for chunk in reversed(lacking):
             for worker in self._holders[chunk]:
-                if self.hears_w[worker] and self._open(worker, (chunk,)) and not self._has(worker, chunk):
+                if fit_wc[worker, chunk] and not self._has(worker, chunk):
                     self._to_front(worker, chunk)
                     given.append((worker, chunk))
         for worker in {worker for worker, _ in given}:
@@ -269,13 +273,6 @@ class Ledger:
 
     def _coverage(self, chunk: int) -> int:
         return self.copies[chunk] + self._working[chunk]
-
-    def _open(self, worker: int, chunks: Sequence[int]) -> list[int]:
-        """Return of which of these chunks a copy by this worker would help."""
-        if not self.live_w[worker]:
-            return []
-        able_c, done_c, copies, aim = self.able_wc[worker], self.done_wc[worker], self.copies, self.aim
-        return [c for c in chunks if copies[c] < aim and able_c[c] and not done_c[c]]
 
     def _has(self, worker: int, chunk: int) -> bool:
         return self._current[worker] == chunk or chunk in self._queue[worker]

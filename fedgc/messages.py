@@ -8,16 +8,17 @@ right shape; whether it is *expected* there is for the machine to say.
 Devices are named by their identity, chunks by their number in the run's table. Vectors never travel in
 these messages: a device keeps them until a `Reveal`, the driver until an `Add`.
 
-May import: errors.
+May import: errors, values.
 """
 
 import math
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import chain
 from typing import Any, Final, Literal
 
 from fedgc.errors import BadMessage
+from fedgc.values import value
 
 WIRE_VERSION: Final = 1  # both sides refuse another at the first hello
 SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which copies are compared
@@ -95,7 +96,7 @@ def _finite(message: object, values: Iterable[float], what: str) -> None:
 # ---- values inside messages
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Held:
     """A chunk that a device can load, by the task's name for it."""
 
@@ -107,7 +108,7 @@ class Held:
         _check(1 <= self.samples <= LARGEST_COUNT, self, f"at least one sample, at most {LARGEST_COUNT:g}")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Kept:
     """A trajectory that a returning device still has: steps reached from model `version`."""
 
@@ -121,7 +122,7 @@ class Kept:
         _sketched(self, self.sketch)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Mix:
     """What a device mixes into one codeword: a row of `blocks` factors for each chunk."""
 
@@ -141,7 +142,7 @@ class Mix:
         return len(self.matrix[0])
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Ring:
     """How a masked vector travels: so many words of so many bits."""
 
@@ -153,7 +154,7 @@ class Ring:
         _check(1 <= self.words <= LARGEST_COUNT, self, f"at least one word, at most {LARGEST_COUNT:g}")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pool:
     """What devices of one site share at each local step: `givers` of them give `given` samples to all.
 
@@ -175,7 +176,7 @@ class Pool:
 # ---- events
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Joined:
     """A device is there: what it can load, and what it still has of earlier work.
 
@@ -194,7 +195,7 @@ class Joined:
         _distinct(self, [kept.chunk for kept in self.kept], "kept")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Lost:
     """A device is gone and did not come back within its grace time.
 
@@ -208,7 +209,7 @@ class Lost:
         _event(self)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Loaded:
     """The model of this version has come to a device whole, in `seconds`: from here on it can work.
 
@@ -227,7 +228,7 @@ class Loaded:
         _counts(self, "version", "size_bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Failed:
     """A device could not do what it was told; it lives on. Chunks named cannot be had from it."""
 
@@ -244,7 +245,7 @@ class Failed:
         _distinct(self, self.chunks, "chunks")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Pressed:
     """A device has finished more than it has room for, and its disk takes no more: it waits for a `Fold`."""
 
@@ -257,7 +258,7 @@ class Pressed:
         _counts(self, "round")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Progress:
     """A device has taken a chunk to `reached` steps since the last common model, in `seconds` all told."""
 
@@ -290,7 +291,7 @@ class Progress:
         _sketched(self, self.sketch)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Report:
     """Local work: a device is so many steps beyond the last common model, in `seconds` all told.
 
@@ -314,7 +315,7 @@ class Report:
         _loss(self, self.loss)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Codeword:
     """A device's codeword for this attempt lies whole and checked with the driver.
 
@@ -335,7 +336,7 @@ class Codeword:
         _counts(self, "round", "attempt", "size_bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Enrolled:
     """Masked: an institution is there, with this descriptor, as this member, with keys up to this epoch.
 
@@ -354,7 +355,7 @@ class Enrolled:
         _check(len(self.descriptor) == HASH_BYTES, self, f"a descriptor's hash of {HASH_BYTES} bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Advert:
     """Masked: an institution's public keys for an epoch."""
 
@@ -369,7 +370,7 @@ class Advert:
         _lettered(self, self.letter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Deal:
     """Masked: an institution's secrets, shared and sealed for each of the others."""
 
@@ -384,7 +385,7 @@ class Deal:
         _lettered(self, self.letter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Signed:
     """Masked: a device signed the set of survivors."""
 
@@ -399,7 +400,7 @@ class Signed:
         _check(len(self.signature) == SIGNATURE_BYTES, self, f"a signature of {SIGNATURE_BYTES} bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Shares:
     """Masked: a device gave its shares of the secrets that unmask the sum."""
 
@@ -414,7 +415,7 @@ class Shares:
         _lettered(self, self.letter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Published:
     """Masked: the driver has made this version of the model known; its digest binds the next exchange."""
 
@@ -428,7 +429,7 @@ class Published:
         _check(len(self.digest) == HASH_BYTES, self, f"a digest of {HASH_BYTES} bytes")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Tick:
     """Time has passed; the machine said when it wants to hear that."""
 
@@ -438,7 +439,7 @@ class Tick:
         _amounts(self, "now")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Stop:
     """Somebody wants the run to end."""
 
@@ -469,7 +470,7 @@ Event = (
 # ---- commands to a device
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Work:
     """Take these chunks to `target` steps from model `version`, in this order.
 
@@ -510,7 +511,7 @@ class Work:
         _check(self.pool is None or self.device in dict(self.pool.holders), self, "the device in its pool")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Skip:
     """There are enough copies of this chunk for now: leave it, keep what there is of it."""
 
@@ -522,7 +523,7 @@ class Skip:
         _chunk_of_round(self, self.round, self.chunk)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Take:
     """Work on this chunk next, whether or not it was skipped before."""
 
@@ -534,7 +535,7 @@ class Take:
         _chunk_of_round(self, self.round, self.chunk)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Fold:
     """Add these finished chunks to your codeword now, with these factors, and free them; then work on.
 
@@ -552,7 +553,7 @@ class Fold:
         _distinct(self, [*(self.mix.chunks if self.mix else ()), *self.spare], "mix and spare together")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Continue:
     """The round was not exchanged: carry on to `target` steps from the same model."""
 
@@ -569,7 +570,7 @@ class Continue:
         _distinct(self, self.order, "order")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Reveal:
     """Mix and send one codeword; without a mix (local, masked work) send the update itself.
 
@@ -591,7 +592,7 @@ class Reveal:
         _check((self.ring is None) == (self.kind != "masked"), self, "a ring exactly for a masked vector")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Repair:
     """Send this part of a codeword that was lost: the terms of `column` (a device) for these chunks."""
 
@@ -607,7 +608,7 @@ class Repair:
         _check(self.attempt >= 1, self, "an attempt after the first")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Refuse:
     """Something that the device sent was left out, and why."""
 
@@ -619,7 +620,7 @@ class Refuse:
         _counts(self, "round")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Open:
     """Masked: make one-time keys for an epoch."""
 
@@ -632,7 +633,7 @@ class Open:
         _lettered(self, self.letter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Roster:
     """Masked: these institutions are in the epoch; share your secrets among them."""
 
@@ -645,7 +646,7 @@ class Roster:
         _lettered(self, self.letter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Begin:
     """Masked: an exchange of the model that the work of this round starts from; expand its masks."""
 
@@ -658,7 +659,7 @@ class Begin:
         _lettered(self, self.letter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Survivors:
     """Masked: sign that these institutions' vectors are in the sum."""
 
@@ -671,7 +672,7 @@ class Survivors:
         _lettered(self, self.letter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Unmask:
     """Masked: so many have signed; give the shares."""
 
@@ -684,7 +685,7 @@ class Unmask:
         _lettered(self, self.letter)
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Close:
     """The round is over; `frees` says that what was kept for it may go."""
 
@@ -700,7 +701,7 @@ class Close:
 # ---- what a round says to its driver
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Add:
     """Add this codeword to the running sum: block k of the sum gets weights[k] times the codeword."""
 
@@ -715,7 +716,7 @@ class Add:
         _finite(self, self.weights, "weights")
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Uncover:
     """Masked: take these masks off the sum; each is a key, and whether it was subtracted."""
 
@@ -730,7 +731,7 @@ class Uncover:
 # ---- the one word of a masked institution's machine to its own disk
 
 
-@dataclass(frozen=True, slots=True)
+@value
 class Persist:
     """Masked: write this down durably before anything else is said; it never travels."""
 

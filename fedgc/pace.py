@@ -55,6 +55,11 @@ class Pace:
             self._guesses = shrunk(self._logs)
         return self._guesses
 
+    def down_bytes_s(self, device: str) -> float | None:
+        """Return how fast a model comes to this device, where that is known."""
+        before = self._history.known.get(device)
+        return _middle(self._downlinks.get(device, ()), before.down_bytes_s if before else None)
+
     def speeds(self) -> Speeds:
         """Return the history, overlaid with what this run has measured."""
         known: dict[str, Speed] = dict(self._history.known)
@@ -64,7 +69,7 @@ class Pace:
                 before,
                 step_s=step_s,
                 up_bytes_s=_middle(self._uplinks[device], before.up_bytes_s),
-                down_bytes_s=_middle(self._downlinks[device], before.down_bytes_s),
+                down_bytes_s=self.down_bytes_s(device),
                 rounds=before.rounds + len(self._logs[device]),
             )
         return Speeds(known)

@@ -15,7 +15,7 @@ for all it holds. It counts from when devices have the model, whose way to them 
 May import: codes, messages, history, config, errors.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Final, Literal
@@ -297,12 +297,11 @@ def _upload_deadline_s(config: RunConfig, devices: Sequence[str], speeds: Speeds
     return LEAST_UPLOAD_S + PATIENCE * waves * size_bytes / slowest
 
 
-def model_limit_s(devices: Sequence[str], speeds: Speeds, size: int) -> float:
-    """Return how long a model of so many numbers may be on its way to all of these devices.
+def model_limit_s(downlinks: Iterable[float | None], size: int) -> float:
+    """Return how long a model of so many numbers may be on its way to all devices that have these downlinks.
 
-    >>> model_limit_s(["a device of which nothing is known"], Speeds(), 1_000_000)
-    128.0
+    >>> model_limit_s([None], 1_000_000), model_limit_s([None, 50_000.0], 1_000_000)
+    (128.0, 320.0)
     """
-    downlinks = [speeds.known[device].down_bytes_s if device in speeds.known else None for device in devices]
     slowest = min((downlink or UNKNOWN_LINE for downlink in downlinks), default=UNKNOWN_LINE)
     return PATIENCE * packed_bytes(size, Wire.FLOAT32) / slowest

@@ -51,7 +51,7 @@ from fedgc.messages import (
 from fedgc.pace import Pace
 from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, make_plan, model_limit_s
 from fedgc.replay import Line
-from fedgc.round import Assignment, Round, State
+from fedgc.round import Assignment, Round
 from fedgc.tuner import Choice, Question, choose, chunk_weights, recall, review
 
 REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned for moves chunks
@@ -59,6 +59,7 @@ LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; no
 THIS_RUN: Final = "this run"  # where it has no name of its own
 CHECK_BYTES: Final = 300  # of a device's report and of the command to carry on, as lines of a session
 OF_KEYS: Final = Enrolled | Advert | Deal | Published  # events that are no round's
+TRANSFERS: Final = Codeword | Loaded
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
@@ -204,13 +205,13 @@ class Run:
             self._given.pop(event.device, None)
             self._fleet = None
             self._left = self._left.without(event.device)
-        elif isinstance(event, Codeword | Loaded) and event.device in self._present:
+        elif isinstance(event, TRANSFERS) and event.device in self._present:
             self._transferred(event)
         if self._keying is not None:
             outputs += self._keying.noted(event)
-        if self.round and not isinstance(event, OF_KEYS):
-            outputs += self._in_round(self.round.handle(event), event.now)
-        elif not self.round:
+        if self.round is not None and not isinstance(event, OF_KEYS):
+            outputs += self._in_round(self.round, self.round.handle(event), event.now)
+        elif self.round is None:
             outputs += self._gathering(event)
         return tuple(outputs)
 
@@ -268,20 +269,23 @@ class Run:
         self._left, self._opened = self._left.anew(), True
         return [*keying.open(now, self.number)]
 
-    def _in_round(self, commands: Sequence[Command], now: float) -> list[Output]:
+    def _in_round(self, current: Round, commands: Sequence[Command], now: float) -> Sequence[Output]:
         """Pass on what the round says, and settle it once it is closed."""
-        current = self.round
+        if self._keying is not None:
+            self._note(self._keying, commands)
+        return commands if current.outcome is None else [*commands, *self._settle(current, now)]
+
+    def _note(self, keying: Keying, commands: Sequence[Command]) -> None:
+        """Keep in mind who was given which model, and who has sent a vector."""
         for each in commands:
-            if isinstance(each, Add) and self._keying is not None:
-                self._keying.supplied(each.device)
-            if isinstance(each, Work) and self._keying is not None:
+            if isinstance(each, Add):
+                keying.supplied(each.device)
+            elif isinstance(each, Work):
                 older = self._given.get(each.device, ())
                 self._given[each.device] = {
                     each.version,
                     *(version for version in older if version >= each.version - 1),
                 }
-        over = current is not None and current.state is State.CLOSED
-        return [*commands, *(self._settle(current, now) if current and over else ())]
 
     def _begin(self, now: float) -> list[Output]:
         """Plan where the plan no longer fits, then give work to everybody."""
@@ -311,7 +315,7 @@ class Run:
             most_steps=self.config.most_steps,
             loading=self._left.loading,
             reached=self._left.reached,
-            model_limit_s=model_limit_s(plan.devices, self._pace.speeds(), self._size),
+            model_limit_s=model_limit_s(map(self._pace.down_bytes_s, plan.devices), self._size),
         )
         self._up_bytes = 0
         self.round = Round(self._plan, assignment, self._decide, drawn)
@@ -319,7 +323,7 @@ class Run:
         for joined in present:
             if joined.kept:  # counts once
                 self._present[joined.device] = replace(joined, kept=())
-        return [*outputs, *self._in_round(self.round.start(now, present), now)]
+        return [*outputs, *self._in_round(self.round, self.round.start(now, present), now)]
 
     def _drawn(self, keying: Keying, devices: Sequence[str]) -> Drawn:
         """Begin an exchange, or go on with that of a skipped round.

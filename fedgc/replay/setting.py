@@ -68,7 +68,7 @@ class Nature(Protocol):
         """Return the seconds for a whole model on this device's own downlink."""
 
     def control_s(self, worker: int) -> float:
-        """Return how long a command or a progress is under way."""
+        """Return how long a command or a progress is under way, in the round that has begun."""
 
     def begin(self, number: int) -> Iterable[tuple[int, Fate]]:
         """Let the conditions of this round hold; return who dies in it."""

@@ -44,7 +44,7 @@ from fedgc.messages import (
 from fedgc.replay.conditions import NEVER
 from fedgc.replay.pipe import Pipe
 from fedgc.replay.setting import NOTHING_FOUND, Fate, Machine, Nature, Span, Terms, Witness
-from fedgc.round import Round, State
+from fedgc.round import Round
 
 # What stands on the heap
 _CHUNK_ENDS: Final = 0
@@ -94,7 +94,7 @@ class World:
         self._alive = [True] * workers
         self._queue: list[dict[int, None]] = [{} for _ in devices]  # the next one last
         self._current: list[int | None] = [None] * workers
-        self._begun, self._lasts = [0.0] * workers, [0.0] * workers
+        self._begun, self._lasts, self._control_s = ([0.0] * workers for _ in range(3))
         self._turn = [0] * workers
         self._worked = [0.0] * workers
         self._round, self._version = [-1] * workers, [-1] * workers
@@ -134,7 +134,7 @@ class World:
         self._holds = self._holds or tuple(Held(c.name, c.samples) for c in machine.plan.chunks)
         self._samples = {chunk.number: chunk.samples for chunk in machine.plan.chunks}
         present = [self.joined(worker, now, live=hears) for worker, hears in enumerate(live)]
-        self.run(machine, machine.start(now, present), lambda: machine.state is State.CLOSED)
+        self.run(machine, machine.start(now, present), lambda: machine.outcome is not None)
 
     def run(
         self,
@@ -193,7 +193,7 @@ class World:
         return self._say(worker, (self._round[worker], chunk, steps, spent))
 
     def _say(self, worker: int, said: tuple[int, int, int, float]) -> Event | None:
-        late = self._nature.control_s(worker)
+        late = self._control_s[worker]
         if late == 0.0:
             return self._said(worker, said)
         self._push(self.now + late, _SAYS, worker, said)
@@ -235,7 +235,7 @@ class World:
             worker, told, size, began = self._uploading.pop(flow)
             if self._terms.watch and told.mix:
                 self._mixed.update((worker, chunk) for chunk in told.mix.chunks)
-            heard = now if told.mix else now + self._nature.control_s(worker)  # after what it says of it
+            heard = now if told.mix else now + self._control_s[worker]  # after what it says of it
             size_bytes = round(size * self._terms.update_bytes)
             device, number, attempt = self._devices[worker], told.round, told.attempt
             said = Codeword(heard, device, number, attempt, now - began, size_bytes)
@@ -245,7 +245,7 @@ class World:
     def _loaded(self, worker: int, now: float) -> None:
         command, began = self._loading.pop(worker)
         self._work(worker, command)
-        told = now + self._nature.control_s(worker)
+        told = now + self._control_s[worker]
         device, size_bytes = self._devices[worker], self._terms.update_bytes
         said = Loaded(told, device, command.version, now - began, size_bytes)
         self._push(told, _ARRIVES, worker, said)
@@ -293,7 +293,7 @@ class World:
             if command.round > self._number:
                 self._open_round(command.round)
             worker = index[command.device]
-            late = self._nature.control_s(worker)
+            late = self._control_s[worker]
             if late > 0.0:
                 self._push(self.now + late, _HEARS, worker, command)
             elif self._alive[worker]:
@@ -304,6 +304,8 @@ class World:
         self.asked.clear()
         for worker, fate in self._nature.begin(number):
             self._push(self.now + fate.dies_s, _DIES, worker, fate)
+        # How long a word is under way, in all of this round
+        self._control_s = [self._nature.control_s(worker) for worker in range(len(self._devices))]
 
     def _hear(self, worker: int, command: Any) -> None:  # noqa: ANN401 - one of _OBEYS
         if self._alive[worker]:
@@ -392,9 +394,7 @@ class World:
         if not self._terms.partial and steps < self._target[worker]:
             steps = 0
         spent = self._spent[worker].get(WHOLE, 0.0)
-        self._push(
-            self.now + self._nature.control_s(worker), _SAYS, worker, (command.round, WHOLE, steps, spent)
-        )
+        self._push(self.now + self._control_s[worker], _SAYS, worker, (command.round, WHOLE, steps, spent))
         return steps > 0
 
     def _close(self, worker: int, command: Close) -> None:

@@ -1,0 +1,92 @@
+"""A value is what a frozen dataclass with slots is; it is only made more quickly."""
+
+import pickle
+from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+
+import pytest
+
+from fedgc.errors import BadMessage
+from fedgc.messages import Progress, Take
+from fedgc.values import value
+
+
+@value
+class Quick:
+    first: int
+    second: str = "b"
+    third: bytes = field(default=b"", repr=False)
+
+    def __post_init__(self) -> None:
+        if self.first < 0:
+            raise ValueError(f"{self!r}: needed 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Slow:
+    first: int
+    second: str = "b"
+    third: bytes = field(default=b"", repr=False)
+
+
+def both(*given: object, **named: object) -> tuple[Quick, Slow]:
+    return Quick(*given, **named), Slow(*given, **named)
+
+
+def test_it_is_told_and_compared_as_a_dataclass_is():
+    for quick, slow in (both(1), both(1, "c"), both(first=2, third=b"x"), both(3, second="d")):
+        assert repr(quick) == repr(slow).replace("Slow", "Quick")
+        assert [getattr(quick, each.name) for each in fields(Quick)] == [slow.first, slow.second, slow.third]
+        assert quick == replace(quick)
+        assert hash(quick) == hash(replace(quick))
+        assert quick != replace(quick, first=9)
+        assert quick != slow
+        assert pickle.loads(pickle.dumps(quick)) == quick  # noqa: S301  made here
+
+
+@pytest.mark.parametrize("given", [((), {}), ((1, "b", b"", 4), {}), ((1,), {"fourth": 4})])
+def test_it_is_made_of_its_fields_alone(given):
+    words, named = given
+    with pytest.raises(TypeError, match=r"__init__\(\)"):
+        Quick(*words, **named)
+
+
+def test_it_is_frozen_and_has_room_for_nothing_else():
+    quick = Quick(1)
+    with pytest.raises(FrozenInstanceError):
+        quick.first = 2
+    with pytest.raises(FrozenInstanceError):
+        del quick.first
+    with pytest.raises((FrozenInstanceError, TypeError)):
+        quick.fourth = 4
+    assert quick.first == 1
+
+
+def test_it_is_checked_when_it_is_made():
+    with pytest.raises(ValueError, match="needed 0 or more"):
+        Quick(-1)
+    with pytest.raises(ValueError, match="needed 0 or more"):
+        replace(Quick(1), first=-1)
+    with pytest.raises(BadMessage, match="needed chunk of 0 or more"):
+        replace(Take("a", 1, 2), chunk=-1)
+
+
+def test_what_could_not_be_filled_in_is_refused_when_the_class_is_made():
+    with pytest.raises(TypeError, match="Listed: saw items, needed fields that are given"):
+
+        @value
+        class Listed:
+            items: list[int] = field(default_factory=list)
+
+
+SAID = Progress(1.0, "a", 1, 2, 3, 0.5, 4, 1.0, 0.5)
+WRONG = {
+    "now": (-1.0, float("nan"), float("inf")), "device": ("",), "seconds": (-1.0, float("nan")),
+    "squared_norm": (-1.0, float("inf")), "round": (-1, 10**16), "chunk": (-1,), "reached": (-1,),
+    "samples": (-1, 10**16),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("name", "wrong"), [(name, each) for name, all_ in WRONG.items() for each in all_])
+def test_progress_says_what_is_wrong_with_it(name: str, wrong: object):
+    with pytest.raises(BadMessage, match=f"needed a.* {name}|needed {name}|needed a device"):
+        replace(SAID, **{name: wrong})
