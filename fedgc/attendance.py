@@ -24,7 +24,7 @@ from fedgc.collect import WeightedMean
 from fedgc.effort import Roll
 from fedgc.gate import Report as Weighed
 from fedgc.gate import Reports
-from fedgc.messages import Codeword, Command, Continue, Failed, Joined, Pressed, Progress, Report, Work
+from fedgc.messages import Codeword, Command, Continue, Failed, Fold, Joined, Pressed, Progress, Report, Work
 
 
 @dataclass(slots=True)
@@ -112,9 +112,9 @@ class Attendance:
         """Nobody sends an update before it is asked."""
         return "Codeword is not expected while working"
 
-    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:  # noqa: ARG002
-        """Nothing of local work is folded: a device that is short of room must do with what it has."""
-        return self.roll.refuse(event, "nothing of local work is folded")
+    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:  # noqa: ARG002  nothing is folded
+        """Nothing of local work is folded: a device that is short of room gives up what does not fit."""
+        return [Fold(event.device, self.roll.assignment.number, None)]
 
     def stirred(self) -> list[Command]:
         """Nobody can do another's steps."""

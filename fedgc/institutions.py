@@ -20,7 +20,7 @@ from fedgc.effort import Effort, Roll
 from fedgc.gate import Reports
 from fedgc.keying import Drawn
 from fedgc.masked import MaskedSum
-from fedgc.messages import Codeword, Command, Failed, Joined, Pressed, Progress, Report
+from fedgc.messages import Codeword, Command, Failed, Fold, Joined, Pressed, Progress, Report
 
 
 class Institutions:
@@ -77,9 +77,9 @@ class Institutions:
         """Take a report of work in."""
         return self._inner.heard(event)
 
-    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:  # noqa: ARG002
-        """Nothing of masked work is folded: a device that is short of room must do with what it has."""
-        return self._roll.refuse(event, "nothing of masked work is folded")
+    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:  # noqa: ARG002  nothing is folded
+        """Nothing of masked work is folded: a device that is short of room gives up what does not fit."""
+        return [Fold(event.device, self._roll.assignment.number, None)]
 
     def stirred(self) -> list[Command]:
         """Hand out anew what is wanted still."""
@@ -195,7 +195,7 @@ class Institutions:
         """Nobody has what another would have sent."""
         return []
 
-    def hurry(self, now: float) -> list[Command]:  # noqa: ARG002
+    def hurry(self, now: float) -> list[Command]:  # noqa: ARG002  under masks nobody stands in
         """Nobody has what another would have sent."""
         return []
 

@@ -162,11 +162,15 @@ def test_a_fold_fixes_how_many_copies_are_aimed_for():
         work(machine, devices, plan.devices[0])
         if presses:
             has_no_room(machine, devices, plan.devices[0])
-        finish_working(machine, devices)
-        assert machine.solution is not None
-        assert machine.solution.blocks == (1 if presses else 3)
-        send_all(machine, devices)
-        np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+        ends_with(machine, devices, blocks=1 if presses else 3)
+
+
+def ends_with(machine: Round, devices: Devices, blocks: int) -> None:
+    finish_working(machine, devices)
+    assert machine.solution is not None
+    assert machine.solution.blocks == blocks
+    send_all(machine, devices)
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
 
 
 def all_told(machine: Round, devices: Devices, *told: tuple[str, int]) -> None:
@@ -182,11 +186,7 @@ def test_after_a_fold_codewords_keep_their_blocks_whatever_the_error_limit_bears
         work(machine, devices, plan.devices[0])
         if presses:
             has_no_room(machine, devices, plan.devices[0])
-        finish_working(machine, devices)
-        assert machine.solution is not None
-        assert machine.solution.blocks == (2 if presses else 1)
-        send_all(machine, devices)
-        np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+        ends_with(machine, devices, blocks=2 if presses else 1)
 
 
 @pytest.mark.parametrize("returns", [True, False])

@@ -20,11 +20,13 @@ from fedgc.messages import (
     Continue,
     Event,
     Failed,
+    Fold,
     Held,
     Joined,
     Kept,
     Loaded,
     Lost,
+    Pressed,
     Progress,
     Refuse,
     Report,
@@ -312,6 +314,13 @@ def test_a_device_that_lost_its_state_gives_no_steps_and_is_not_waited_for():
     fleet.send(machine, plan.devices[1], 2.0)
     assert fleet.added == [plan.devices[1]]
     assert (machine.outcome, machine.short) == ("approximate", (0,))
+
+
+def test_who_has_no_room_is_told_that_nothing_is_folded_and_gives_up_what_does_not_fit():
+    plan = planned(2)
+    machine, _ = begun(plan)
+    assert machine.handle(Pressed(1.0, plan.devices[0], 1)) == (Fold(plan.devices[0], 1, None),)
+    assert [type(each) for each in machine.handle(Pressed(1.0, "nobody", 1))] == [Refuse]
 
 
 def test_an_exchange_waits_for_who_is_nearly_done_and_for_nobody_else():
