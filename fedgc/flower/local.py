@@ -21,7 +21,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from types import MappingProxyType, TracebackType
 from typing import Final, Self
@@ -37,6 +39,10 @@ NAME: Final = "local"  # what the federation's SuperLink is called in its own Fl
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
 POLL_S: Final = 0.05
 EXEC_POLL_S: Final = 0.2  # how often a SuperExec asks for work: short here, on loopback it costs little
+
+PORTS: Final = range(10_000, 32_768)  # where Linux begins to choose ports by itself, and others later
+PORTS_EACH: Final = 64
+_tried: Final = count()
 
 SERVER_WIRING: Final = '''"""The ServerApp that Flower starts: wiring only, all else is in fedgc.flower."""
 
@@ -156,7 +162,7 @@ class LocalFederation:
     def _start(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         write_programs(self._programs)
-        (self._port,) = _free_ports(1)
+        self._port = free_port()
         self.home.mkdir(parents=True, exist_ok=True)
         (self.home / "config.toml").write_text(
             f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{self.address}"\n'
@@ -186,13 +192,12 @@ class LocalFederation:
     def _launch_node(self, name: str) -> None:
         config: dict[str, Setting] = {"name": name, "identity": str(self.folder / "keys" / f"{name}.key")}
         config |= self.nodes[name].config
-        (port,) = _free_ports(1)
         self._launch(
             name,
             "flower-supernode",
             "--insecure",
             *("--superlink", self.address),
-            *("--port", str(port)),
+            *("--port", str(free_port())),
             *("--node-config", " ".join(f"{key}={toml_value(value)}" for key, value in config.items())),
         )
 
@@ -298,12 +303,17 @@ def _let_go(leash: subprocess.Popen[bytes]) -> None:
         leash.stdin.close()  # the end of its input tells a leash to end all that it holds
 
 
-def _free_ports(count: int) -> list[int]:
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [each.getsockname()[1] for each in sockets]
-    for each in sockets:
-        each.close()
-    return ports
+def free_port() -> int:
+    """Return a port of loopback for a program that will listen there in a second or so.
+
+    One that the system chooses may by then be the near end of anybody's connection. So they are those below,
+    of which every process on this machine tries its own first.
+    """
+    while True:
+        number = os.getpid() * PORTS_EACH + next(_tried) % PORTS_EACH
+        port = PORTS[number % len(PORTS)]
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
 
 
 def _listens(port: int) -> bool:

@@ -1,0 +1,16 @@
+"""A federation on this machine: where its programs listen."""
+
+import socket
+from pathlib import Path
+
+from fedgc.flower.local import PORTS_EACH, free_port
+
+
+def test_a_port_for_a_program_is_free_and_none_that_the_system_gives_to_connections() -> None:
+    first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
+    taken = free_port()
+    with socket.create_server(("127.0.0.1", taken)):
+        found = [free_port() for _ in range(PORTS_EACH - 1)]
+        assert free_port() != taken, "its turn has come again"
+    assert len(set(found) - {taken}) == PORTS_EACH - 1
+    assert not [port for port in found if first <= port <= last]
