@@ -34,7 +34,7 @@ demo: $(READY)
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu'
-	$(BIN)/python -m pytest -q -n 2 --dist loadfile -m 'contract and not slow' tests/contract
+	$(BIN)/python -m pytest -q -n 3 --dist loadfile --no-loadscope-reorder -m 'contract and not slow' tests/contract
 
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow

@@ -1,14 +1,18 @@
 """One real federation for all contract tests: a SuperLink and four SuperNodes on loopback.
 
-Its processes take most of the time that these tests have, so they are started once. A session occupies its
-SuperNode: runs that need devices come one after the other, and every test leaves the nodes free.
+Its processes take most of the time that these tests have, so they are started once in a worker of xdist: all
+tests of a file go to the same, and so do those of the files that share. A session occupies its SuperNode:
+runs that need devices come one after the other, and every test leaves the nodes free.
 """
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadFileScheduling
 
 from fedgc.flower.local import LocalFederation, Node
 from fedgc.store.database import Store
@@ -17,18 +21,30 @@ WAIT_S = 400.0  # a slow and busy machine takes twenty times as long as a quick 
 GATHER_S = 600.0  # a run that is to have all its devices begins without those that are not there by then
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
+SHARING = ("test_federation", "test_local_work", "test_stock")  # one federation is enough for them
 EXEC_POLL_S = 0.4  # five SuperExecs ask for work as often as that, all the time
+ENVIRONMENT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXEC_POLL_S)}
 
 
 class Federation(LocalFederation):
     """A federation with the few questions that tests ask."""
 
+    _store: Store | None = None
+
     @property
     def database(self) -> Path:
         return self.folder.parent / "fedgc.db"
 
-    def store(self) -> Store:
-        return Store.open(str(self.database), reads_only=True)
+    def store(self) -> AbstractContextManager[Store]:
+        """The store, opened once: whoever waits reads it ten times a second."""
+        if self._store is None:
+            self._store = Store.open(str(self.database), reads_only=True)
+        return nullcontext(self._store)
+
+    def close(self) -> None:
+        super().close()
+        if self._store is not None:
+            self._store.close()
 
     def run_log(self, run: int) -> str:
         return self.log(f"run-{run}").read_text(errors="replace")
@@ -64,13 +80,24 @@ def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> Non
         time.sleep(0.1)
 
 
+class Together(LoadFileScheduling):
+    """Keeps the tests of a file in one worker, and those of the files that share; files in their order."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        file = super()._split_scope(nodeid)
+        return "sharing" if Path(file).stem in SHARING else file
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together | None:
+    return Together(config, log) if config.getvalue("dist") == "loadfile" else None
+
+
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     folder: Path = tmp_path_factory.mktemp("federation")
-    environment = {
+    environment = ENVIRONMENT | {
         "FEDGC_DB": str(folder / "fedgc.db"),
         "XDG_STATE_HOME": str(folder / "state"),
-        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXEC_POLL_S),
     }
     with Federation(NODES, folder=folder / "processes", environment=environment) as started:
         yield started

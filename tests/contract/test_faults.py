@@ -27,6 +27,7 @@ import pytest
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
 from fedgc.flower.certificate import fingerprint, make_certificate
+from fedgc.flower.local import free_port
 from fedgc.flower.pieces import WINDOW
 from fedgc.flower.shelves import full_name
 from fedgc.history import DeviceRow
@@ -90,8 +91,7 @@ class Ongoing:
     """The run, and what a test asks of it."""
 
     def __init__(self, federation: Federation, folder: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.listener = f"127.0.0.1:{free.getsockname()[1]}"
+        self.listener = f"127.0.0.1:{free_port()}"
         self.federation = federation
         self.relay = Relay(self.listener)
         self.database = federation.database

@@ -5,7 +5,6 @@ over Flower's messages, which is mostly waiting.
 """
 
 import re
-import socket
 import subprocess
 import sys
 from collections import Counter
@@ -15,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from fedgc.flower.local import free_port
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
 from tests.contract.relay import Relay, owner
 
@@ -43,12 +43,11 @@ class TwoLinks:
 
 @pytest.fixture(scope="module", autouse=True)
 def two_links(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TwoLinks]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listener = f"127.0.0.1:{free.getsockname()[1]}"
+    listener = f"127.0.0.1:{free_port()}"
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
     folder = tmp_path_factory.mktemp("two-links")
-    settings = SETTINGS | {"rounds": 2, "run": RUN, "replicas": 1, "deadline-s": 100.0, "connect-s": 5.0}
+    settings = SETTINGS | {"rounds": 2, "run": RUN, "replicas": 1, "deadline-s": 100.0, "connect-s": 2.0}
     settings |= {"bind": listener, "advertise": relay.address, "checkpoint-dir": str(folder)}
     settings |= {"start-timeout-s": GATHER_S}
     run = federation.submit(settings)

@@ -1,11 +1,11 @@
 """Local work on real Flower processes over both links: a skipped round, then an exchange in 8 bits."""
 
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from fedgc.flower.local import free_port
 from tests.contract.conftest import GATHER_S, Federation
 from tests.contract.relay import Relay, owner
 
@@ -26,8 +26,7 @@ SETTINGS = {
 
 @pytest.fixture
 def run(federation: Federation) -> Iterator[int]:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listener = f"127.0.0.1:{free.getsockname()[1]}"
+    listener = f"127.0.0.1:{free_port()}"
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
     started = federation.submit(SETTINGS | {"bind": listener, "advertise": relay.address})

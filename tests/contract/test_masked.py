@@ -1,16 +1,15 @@
 """Masked runs on real Flower processes: they train, lose an institution in mid-round and go on."""
 
 import re
-import socket
 from pathlib import Path
 
 import pytest
 
 from fedgc.flower.consortium import make_consortium
-from fedgc.flower.local import LocalFederation, Node
+from fedgc.flower.local import LocalFederation, Node, free_port
 from fedgc.secagg import Quantiser
 from fedgc.store.database import Store
-from tests.contract.conftest import GATHER_S, WAIT_S
+from tests.contract.conftest import ENVIRONMENT, GATHER_S, WAIT_S
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -26,7 +25,10 @@ def consortium(tmp_path_factory: pytest.TempPathFactory):
     configs = {f"site-{number}": {"pace-s": 0.05} for number in range(4)}
     made = make_consortium(folder / "institutions", configs, Quantiser(0.5, 20, 32, 2000), exchanges=4)
     stranger = Node("stranger", {"pace-s": 0.05})
-    environment = {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state")}
+    environment = ENVIRONMENT | {
+        "FEDGC_DB": str(folder / "fedgc.db"),
+        "XDG_STATE_HOME": str(folder / "state"),
+    }
     nodes = [*made.nodes, stranger]
     with LocalFederation(nodes, folder=folder / "processes", environment=environment) as federation:
         yield federation, made, folder
@@ -40,6 +42,9 @@ def test_it_trains_loses_one_in_mid_round_goes_on_and_has_it_back(consortium, co
     federation, made, folder = consortium
     run = federation.submit(SETTINGS | made.settings() | {"rounds": 10_000, "run": "masked"})
     contract_wait(lambda: len(ROUND.findall(text(federation, run))) >= 2)
+    said = "masked run needs federation and vault"
+    contract_wait(lambda: said in federation.log("stranger").read_text(errors="replace"))
+    federation.kill("stranger")  # it is asked again and again, which starts a process each time
     federation.kill("site-1")
     seen = len(ROUND.findall(text(federation, run)))
     contract_wait(lambda: len(ROUND.findall(text(federation, run))) > seen + 3)
@@ -52,14 +57,11 @@ def test_it_trains_loses_one_in_mid_round_goes_on_and_has_it_back(consortium, co
     assert all(each.row.loss is None for each in rounds), "no loss of one institution leaves it"
     accuracies = [each.row.metrics["accuracy"] for each in rounds if "accuracy" in each.row.metrics]
     assert max(accuracies) > 0.5
-    assert "masked run needs federation and vault" in federation.log("stranger").read_text(errors="replace")
-    federation.kill("stranger")  # it is asked again and again, which starts a process each time
 
 
 def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessions(consortium) -> None:
     federation, made, folder = consortium
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        listener = f"127.0.0.1:{free.getsockname()[1]}"
+    listener = f"127.0.0.1:{free_port()}"
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
     settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline-s": 300.0}

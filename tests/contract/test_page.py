@@ -36,6 +36,7 @@ ROUNDS = 24
 SCALE = 2
 LEFT, RIGHT = 46, 10  # of a chart: where its drawing begins and ends
 WAIT_MS = 120_000
+LOOK_MS = 200  # between two looks at the page: each costs the browser something, while a run goes on
 
 
 class Demo:
@@ -124,7 +125,7 @@ def until(page, condition: str) -> None:
     end = time.monotonic() + WAIT_MS / 1000
     while not page.evaluate(condition):
         assert time.monotonic() < end, f"it did not come to {condition}"
-        page.wait_for_timeout(50)
+        page.wait_for_timeout(LOOK_MS)
 
 
 def picture(page, served: Served) -> dict:
