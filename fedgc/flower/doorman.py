@@ -27,7 +27,7 @@ from fedgc.flower.post import Post
 from fedgc.flower.wire import Invitation
 
 POLL_S: Final = 1.0  # between looks at who is there
-LETTERS_POLL_S: Final = 0.04
+LETTERS_POLL_S: Final = 0.25  # a device's SuperNode looks for its answer every half second
 SLACK_S: Final = 30.0  # an answer that Flower has not declared dead so long after its time will not come
 JOIN_S: Final = 1.0  # a call of the grid may hang for longer: the thread is a daemon
 SHORT_S: Final = 10.0  # a session that ended sooner did not live

@@ -11,7 +11,7 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedgc.flower import letter as letters
 from fedgc.flower.desk import Surroundings
-from fedgc.flower.doorman import POLL_S, SHORT_S, SLACK_S, Doorman, Ways
+from fedgc.flower.doorman import LETTERS_POLL_S, POLL_S, SHORT_S, SLACK_S, Doorman, Ways
 from fedgc.flower.invitation import RECORD, invited
 from fedgc.flower.post import WAY_S, Post
 from fedgc.flower.session import Session
@@ -212,7 +212,7 @@ def test_who_is_there_is_asked_about_once_a_second_while_letters_are_looked_for_
     for _ in range(100):
         house.turn(0.05)
     assert 4 <= house.grid.asked - before <= 6
-    assert house.doorman._pause_s() < 0.05
+    assert house.doorman._pause_s() == LETTERS_POLL_S < POLL_S
 
 
 def test_a_grid_that_can_no_longer_be_called_is_told_once(link) -> None:
