@@ -38,7 +38,7 @@ from fedgc.flower.superlink import Superlink, tail
 NAME: Final = "local"  # what the federation's SuperLink is called in its own Flower configuration
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
 POLL_S: Final = 0.05
-EXEC_POLL_S: Final = 0.2  # how often a SuperExec asks for work: short here, on loopback it costs little
+EXEC_POLL_S: Final = 0.5  # between two questions of a SuperExec for work: all of a fleet are on this machine
 
 PORTS: Final = range(10_000, 32_768)  # where Linux begins to choose ports by itself, and others later
 PORTS_EACH: Final = 64

@@ -22,8 +22,6 @@ GATHER_S = 600.0  # a run that is to have all its devices begins without those t
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
 SHARING = ("test_federation", "test_local_work", "test_stock")  # one federation is enough for them
-EXEC_POLL_S = 0.4  # five SuperExecs ask for work as often as that, all the time
-ENVIRONMENT = {"FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXEC_POLL_S)}
 
 
 class Federation(LocalFederation):
@@ -95,7 +93,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Togethe
 @pytest.fixture(scope="session")
 def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
     folder: Path = tmp_path_factory.mktemp("federation")
-    environment = ENVIRONMENT | {
+    environment = {
         "FEDGC_DB": str(folder / "fedgc.db"),
         "XDG_STATE_HOME": str(folder / "state"),
     }

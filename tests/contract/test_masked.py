@@ -9,7 +9,7 @@ from fedgc.flower.consortium import make_consortium
 from fedgc.flower.local import LocalFederation, Node, free_port
 from fedgc.secagg import Quantiser
 from fedgc.store.database import Store
-from tests.contract.conftest import ENVIRONMENT, GATHER_S, WAIT_S
+from tests.contract.conftest import GATHER_S, WAIT_S
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -25,7 +25,7 @@ def consortium(tmp_path_factory: pytest.TempPathFactory):
     configs = {f"site-{number}": {"pace-s": 0.05} for number in range(4)}
     made = make_consortium(folder / "institutions", configs, Quantiser(0.5, 20, 32, 2000), exchanges=4)
     stranger = Node("stranger", {"pace-s": 0.05})
-    environment = ENVIRONMENT | {
+    environment = {
         "FEDGC_DB": str(folder / "fedgc.db"),
         "XDG_STATE_HOME": str(folder / "state"),
     }
