@@ -242,10 +242,12 @@ class ChunkWork:
             return [*self._leave_out(event, verdict), *self.stirred()]
         commands = [] if verdict is AGREES else self._turn(verdict, event.chunk)
         self._book(worker, chunk, event)
-        for other, instead in self._ledger.skips(chunk):  # first what to take, then what to leave for it
-            commands += self._steer(other, instead)
-            commands.append(Skip(self.roll.plan.devices[other], self.roll.assignment.number, event.chunk))
-            self.roll.tally.skips += 1
+        moved = self._ledger.skips(chunk)
+        for other, instead in moved:  # first what to take, then what to leave for it
+            if instead is not None:
+                commands.append(self._take(other, instead))
+            commands.append(Skip(self.roll.plan.devices[other], event.round, event.chunk))
+        self.roll.tally.skips += len(moved)
         return [*commands, *self._redirect(worker)]
 
     def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:
@@ -658,9 +660,6 @@ class ChunkWork:
     def _take(self, worker: int, chunk: int) -> Take:
         self.roll.tally.takes += 1
         return Take(self.roll.plan.devices[worker], self.roll.assignment.number, self._number[chunk])
-
-    def _steer(self, worker: int, chunk: int | None) -> list[Command]:
-        return [] if chunk is None else [self._take(worker, chunk)]
 
     def _redirect(self, worker: int) -> list[Command]:
         """Let a finisher leave what it has just begun for what nobody does, or else take the best next.

@@ -15,7 +15,7 @@ May import: effort, plan, codes, messages.
 
 import math
 from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import dataclass
 from itertools import chain
 
@@ -93,9 +93,10 @@ class CodedSum:
     @property
     def counted(self) -> Mapping[int, int]:
         """How many chunks of each worker are in the sum."""
-        chunks: dict[int, set[int]] = {}
+        chunks: dict[int, Collection[int]] = {}
         for worker, part in self.added:
-            chunks.setdefault(worker, set()).update(part.terms.chunks)
+            before, sent = chunks.get(worker), part.terms.chunks
+            chunks[worker] = sent if before is None else {*before, *sent}
         return {worker: len(each) for worker, each in chunks.items()}
 
     @property

@@ -302,12 +302,12 @@ class Ledger:
         self._queue[worker] = {}
 
     def _recount(self) -> None:
-        copies_c = self.counting_wc.sum(axis=0)
+        copies_c = _each(self.counting_wc)
         self.copies = copies_c.tolist()
         willing_wc = self.done_wc | self.hears_w[:, None]
         for worker in np.flatnonzero(self.live_w & ~self.hears_w).tolist():
             willing_wc[worker, list(self.remaining(worker))] = True
-        self._reach = (self.able_wc & self.live_w[:, None] & willing_wc).sum(axis=0)
+        self._reach = _each(self.able_wc & self.live_w[:, None] & willing_wc)
         most = self._wanted_aim if self._aim_is_fixed else self.most_copies()
         self.aim = max(1, min(self._wanted_aim, most))
         reachable = self._reach > 0
@@ -316,6 +316,14 @@ class Ledger:
         enough_c = np.minimum(self.aim, self._reach)
         self._enough = enough_c.tolist()
         self._lacking = int(np.count_nonzero(copies_c < enough_c))
+
+
+def _each(marked_wc: Bool) -> NDArray[np.int64]:
+    """Count the marked workers of each chunk: their sum, in a quarter of the time that one of bools takes."""
+    count_c: NDArray[np.int64] = np.add.reduce(marked_wc.view(np.uint8), axis=0, dtype=np.uint32).astype(
+        np.int64
+    )
+    return count_c
 
 
 def _holders(holds_wc: Bool) -> list[list[int]]:

@@ -77,6 +77,8 @@ class Plan:
     pool: messages.Pool | None = None
     # Number and name of every chunk that a device may be asked for: each round says them again
     names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
+    # The chunks that one device alone can load: nobody can stand in for it there
+    alone_c: NDArray[np.bool_] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         shape = (len(self.devices), len(self.chunks))
@@ -85,13 +87,8 @@ class Plan:
         names_c = [(chunk.number, chunk.name) for chunk in self.chunks]
         names_w = tuple(tuple(names_c[c] for c in sorted(order)) for order in self.placement.orders)
         object.__setattr__(self, "names_w", names_w)
-
-    @property
-    def alone_c(self) -> NDArray[np.bool_]:
-        """The chunks that one device alone can load: nobody can stand in for it there."""
         lies = len(self.devices) == 1 or any(len(held) < len(self.chunks) for held in self.held.values())
-        alone_c: NDArray[np.bool_] = (self.placement.holds.sum(axis=0) == 1) & lies
-        return alone_c
+        object.__setattr__(self, "alone_c", (self.placement.holds.sum(axis=0) == 1) & lies)
 
     @property
     def shares(self) -> Mapping[str, tuple[int, ...]]:

@@ -58,8 +58,8 @@ REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned fo
 LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; nobody measures it
 THIS_RUN: Final = "this run"  # where it has no name of its own
 CHECK_BYTES: Final = 300  # of a device's report and of the command to carry on, as lines of a session
-OF_KEYS: Final = Enrolled | Advert | Deal | Published  # events that are no round's
-TRANSFERS: Final = Codeword | Loaded
+OF_KEYS: Final = (Enrolled, Advert, Deal, Published)  # events that are no round's
+TRANSFERS: Final = (Codeword, Loaded)
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
@@ -147,6 +147,9 @@ class Run:
     """The machine. `handle` every event; `next_tick` says when to send a `Tick`; `finished` when to stop."""
 
     _planned_for: Fleet | None
+    _present: dict[str, Joined]
+    _held: dict[str, frozenset[int]]  # numbers of the chunks that each of them can load
+    _alike: tuple[tuple[Held, ...], frozenset[int]]  # what who was admitted last holds, and their numbers
     _fleet: Fleet | None  # made anew after somebody came or went
 
     def __init__(
@@ -169,7 +172,7 @@ class Run:
         self._pace = Pace(speeds or Speeds())
         self._gate = _gate_of(config)
         self._gate_state = self._gate_next = self._gate.init()
-        self._present: dict[str, Joined] = {}
+        self._present, self._held, self._alike = {}, {}, ((), frozenset())
         self._chunks: dict[str, Chunk] = {}
         self._plan: Plan | None = None
         self._choice: Choice | None = None  # the tuner's, where copies are left to it
@@ -202,6 +205,7 @@ class Run:
             outputs += refused
         elif isinstance(event, Lost):
             self._present.pop(event.device, None)
+            self._held.pop(event.device, None)
             self._given.pop(event.device, None)
             self._fleet = None
             self._left = self._left.without(event.device)
@@ -437,18 +441,16 @@ class Run:
 
     def _admit(self, event: Joined) -> tuple[Joined, list[Output]]:
         """Enter a device and its chunks; a chunk that others know with another size is left out."""
-        fits: list[Held] = []
         refused: list[tuple[Held, int]] = []
-        for held in event.holds:
-            known = self._chunks.get(held.name)
-            if known is None:
-                known = self._chunks[held.name] = Chunk(len(self._chunks), held.name, held.samples)
-            if known.samples == held.samples:
-                fits.append(held)
-            else:
-                refused.append((held, known.samples))
-        admitted = replace(event, holds=tuple(fits)) if refused else event
-        self._present[event.device] = admitted
+        if event.holds != self._alike[0]:  # devices that share data hold the same
+            refused = self._misfits(event.holds)
+        left_out = {held for held, _ in refused}
+        admitted = (
+            replace(event, holds=tuple(h for h in event.holds if h not in left_out)) if refused else event
+        )
+        if admitted.holds != self._alike[0]:
+            self._alike = admitted.holds, frozenset(self._chunks[held.name].number for held in admitted.holds)
+        self._present[event.device], self._held[event.device] = admitted, self._alike[1]
         self._fleet = None
         self._left = self._left.without(event.device)
         return admitted, [
@@ -459,6 +461,17 @@ class Run:
             )
             for held, known in refused
         ]
+
+    def _misfits(self, holds: Sequence[Held]) -> list[tuple[Held, int]]:
+        """Enter these chunks; return those that are known with another size, and that size."""
+        refused: list[tuple[Held, int]] = []
+        for held in holds:
+            known = self._chunks.get(held.name)
+            if known is None:
+                self._chunks[held.name] = Chunk(len(self._chunks), held.name, held.samples)
+            elif known.samples != held.samples:
+                refused.append((held, known.samples))
+        return refused
 
     def _here(self) -> Fleet:
         if self._fleet is None:
@@ -473,11 +486,7 @@ class Run:
         """
         deaf = any(not joined.live for joined in self._present.values())
         there = self._present.keys() if self._keying is None else set(self._keying.members)
-        holds = {
-            device: frozenset(self._chunks[held.name].number for held in joined.holds)
-            for device, joined in sorted(self._present.items())
-            if device in there
-        }
+        holds = {device: self._held[device] for device in sorted(self._present) if device in there}
         return Fleet(holds, tuple(self._chunks.values()), self._size, deaf)
 
     def _learn(self, over: Round) -> None:

@@ -417,9 +417,10 @@ class World:
         self._current[worker] = chunk
         self._begun[worker] = now
         self._turn[worker] = turn = self._turn[worker] + 1
-        left = max(0.0, self._goal[worker] - self._reached[worker].get(chunk, 0.0))
-        share = left / self._terms.steps
-        lasts = self._nature.seconds(worker, max(chunk, 0), share, self._worked[worker])
+        left = self._goal[worker] - self._reached[worker].get(chunk, 0.0)
+        share = left / self._terms.steps if left > 0.0 else 0.0
+        unit = chunk if chunk != WHOLE else 0
+        lasts = self._nature.seconds(worker, unit, share, self._worked[worker])
         self._lasts[worker] = lasts
         heapq.heappush(self._heap, (now + lasts, next(self._order), _CHUNK_ENDS, worker, turn))
 

@@ -19,6 +19,7 @@ from fedgc.store.database import Store
 
 WAIT_S = 400.0  # a slow and busy machine takes twenty times as long as a quick one
 GATHER_S = 600.0  # a run that is to have all its devices begins without those that are not there by then
+LOOK_S = 0.2  # between two looks at what is waited for: each reads the store
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
 SHARING = ("test_federation", "test_local_work", "test_stock")  # one federation is enough for them
@@ -34,7 +35,7 @@ class Federation(LocalFederation):
         return self.folder.parent / "fedgc.db"
 
     def store(self) -> AbstractContextManager[Store]:
-        """The store, opened once: whoever waits reads it ten times a second."""
+        """The store, opened once: whoever waits reads it again and again."""
         if self._store is None:
             self._store = Store.open(str(self.database), reads_only=True)
         return nullcontext(self._store)
@@ -75,7 +76,7 @@ def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> Non
     end = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.1)
+        time.sleep(LOOK_S)
 
 
 class Together(LoadFileScheduling):
