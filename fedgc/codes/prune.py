@@ -40,22 +40,23 @@ def left_in(
             f"costs of shape {price_w.shape}: one number for each of {placement.workers} workers is needed"
         )
     kept_cn = finished_cn.copy()
-    count_n = kept_cn.sum(axis=0)
-    held_w = [np.asarray(order, np.int64) for order in placement.orders]
-    chunks_w = [
-        held[finished_cn[column, held]] for column, held in zip(placement.classes, held_w, strict=True)
-    ]
-    size_w = np.asarray([len(chunk_s) for chunk_s in chunks_w])
+    count = kept_cn.sum(axis=0).tolist()  # plain numbers from here on: most workers have a few chunks
+    chunks_w: list[list[int]] = [[] for _ in range(placement.workers)]
+    for column, chunk in np.argwhere(finished_cn).tolist():
+        chunks_w[placement.holder_cn.item(column, chunk)].append(chunk)
+    size_w = np.asarray([len(chunks) for chunks in chunks_w])
     for worker in np.lexsort((size_w, -price_w)).tolist():
-        chunk_s = chunks_w[worker]
-        if not chunk_s.size or count_n[chunk_s].min() <= blocks:
+        chunks = chunks_w[worker]
+        if not chunks or any(count[c] <= blocks for c in chunks):
             continue
+        chunk_s = np.asarray(chunks)
         before_cs = kept_cn[:, chunk_s]
         after_cs = before_cs.copy()
         after_cs[placement.classes[worker]] = False
         if spare(chunk_s, before_cs, after_cs):
             kept_cn[:, chunk_s] = after_cs
-            count_n[chunk_s] -= 1
+            for c in chunks:
+                count[c] -= 1
     return kept_cn
 
 

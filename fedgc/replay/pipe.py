@@ -127,8 +127,9 @@ class Pipe:
     def _look_ahead(self) -> None:
         while self._ends and self._ends[0][1] not in self._free:
             heapq.heappop(self._ends)
-        free = self._ends[0][0] if self._ends else NEVER
-        self.next_end = min(free, min(map(self._end_of, self._left), default=NEVER))
+        self.next_end = self._ends[0][0] if self._ends else NEVER
+        if self._left:
+            self.next_end = min(self.next_end, min(map(self._end_of, self._left)))
 
     def _end_of(self, flow: int) -> float:
         return self._now + self._left[flow] / self._rate[flow]
