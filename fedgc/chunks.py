@@ -238,9 +238,11 @@ class ChunkWork:
             return found
         worker, chunk, event = found
         verdict = self.copies.hear(event.chunk, worker, event)
-        if not verdict.agrees:
-            return [*self._leave_out(event, verdict), *self.stirred()]
-        commands = [] if verdict is AGREES else self._turn(verdict, event.chunk)
+        commands: list[Command] = []
+        if verdict is not AGREES:
+            if not verdict.agrees:
+                return [*self._leave_out(event, verdict), *self.stirred()]
+            commands = self._turn(verdict, event.chunk)
         self._book(worker, chunk, event)
         moved = self._ledger.skips(chunk)
         for other, instead in moved:  # first what to take, then what to leave for it

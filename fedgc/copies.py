@@ -115,7 +115,9 @@ class Copies:
         """Put a worker on the side of its copy, and off any other."""
         sides = self._sides.get(chunk)
         if sides is None:
-            sides = self._sides[chunk] = [_Side(copy)]
+            mine = _Side(copy, {worker: True})
+            self._sides[chunk] = [mine]
+            return mine
         for mine in sides:
             if _distance(mine.copy, copy) is None:
                 break

@@ -278,7 +278,8 @@ class Round:
     def _reported(self, event: Progress | Report) -> list[Command]:
         if event.device in self._loading and event.round == self.assignment.number:
             self._has_model(event.device, event.now)
-        return [*self.effort.heard(event), *self._enough_yet(event.now)]
+        given, more = self.effort.heard(event), self._enough_yet(event.now)
+        return [*given, *more] if more else given
 
     def _pressed(self, event: Pressed) -> list[Command]:
         """Early commit: what cannot be undone is done only where an exchange is certain."""

@@ -58,8 +58,8 @@ REPLAN_RATIO: Final = 1.5  # a device this much faster or slower than planned fo
 LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; nobody measures it
 THIS_RUN: Final = "this run"  # where it has no name of its own
 CHECK_BYTES: Final = 300  # of a device's report and of the command to carry on, as lines of a session
-OF_KEYS: Final = (Enrolled, Advert, Deal, Published)  # events that are no round's
-TRANSFERS: Final = (Codeword, Loaded)
+OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events that are no round's
+OF_RUNS: Final = frozenset({Joined, Lost, Codeword, Loaded})  # events that are more than a round's
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
@@ -200,31 +200,33 @@ class Run:
         if self.finished:
             return ()
         outputs: list[Output] = []
-        if isinstance(event, Joined):
-            event, refused = self._admit(event)
+        if type(event) in OF_RUNS:
+            event, refused = self._entered(event)
             outputs += refused
-        elif isinstance(event, Lost):
+        if self._keying is not None:
+            outputs += self._keying.noted(event)
+        if self.round is None:
+            outputs += self._gathering(event)
+        elif type(event) not in OF_KEYS:
+            outputs += self._in_round(self.round, self.round.handle(event), event.now)
+        return tuple(outputs)
+
+    def _entered(self, event: Event) -> tuple[Event, list[Output]]:
+        """Keep in mind who is there, and how fast what came has come; return what the round is to hear."""
+        if isinstance(event, Joined):
+            return self._admit(event)
+        if isinstance(event, Lost):
             self._present.pop(event.device, None)
             self._held.pop(event.device, None)
             self._given.pop(event.device, None)
             self._fleet = None
             self._left = self._left.without(event.device)
-        elif isinstance(event, TRANSFERS) and event.device in self._present:
-            self._transferred(event)
-        if self._keying is not None:
-            outputs += self._keying.noted(event)
-        if self.round is not None and not isinstance(event, OF_KEYS):
-            outputs += self._in_round(self.round, self.round.handle(event), event.now)
-        elif self.round is None:
-            outputs += self._gathering(event)
-        return tuple(outputs)
-
-    def _transferred(self, event: Codeword | Loaded) -> None:
-        if isinstance(event, Loaded):
+        elif isinstance(event, Loaded) and event.device in self._present:
             self._pace.received(event.device, event.size_bytes, event.seconds)
-            return
-        self._pace.sent(event.device, event.size_bytes, event.seconds)
-        self._up_bytes += event.size_bytes
+        elif isinstance(event, Codeword) and event.device in self._present:
+            self._pace.sent(event.device, event.size_bytes, event.seconds)
+            self._up_bytes += event.size_bytes
+        return event, []
 
     @property
     def next_tick(self) -> float:
