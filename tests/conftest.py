@@ -2,8 +2,11 @@
 
 A test run that finds what another did not is no verdict on a change. What a search finds becomes an
 example of its own, written into the test.
+
+No garbage is looked for while thousands of tests are collected, nor later in what that has made: it stays.
 """
 
+import gc
 import hashlib
 from collections.abc import Callable
 
@@ -20,6 +23,15 @@ settings.register_profile("search", deadline=None, derandomize=False, print_blob
 settings.load_profile("same")
 
 MODEL = hashlib.sha256(b"model").digest()
+
+
+def pytest_configure() -> None:
+    gc.disable()
+
+
+def pytest_collection_finish() -> None:
+    gc.freeze()
+    gc.enable()
 
 
 class Party:
