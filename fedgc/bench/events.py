@@ -19,7 +19,7 @@ from fedgc.bench.deadline import always
 from fedgc.bench.report import Value
 from fedgc.config import RunConfig
 from fedgc.history import Speeds
-from fedgc.messages import SKETCH_NUMBERS, Codeword, Held, Joined, Progress, Reveal, Skip, Take, Work
+from fedgc.messages import SKETCH_NUMBERS, Codeword, Event, Held, Joined, Progress, Reveal, Skip, Take, Work
 from fedgc.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.replay import MODELS
 from fedgc.round import Assignment, Round
@@ -33,7 +33,7 @@ class Crowd:
     """Owns the clock and what each device is at in one round."""
 
     def __init__(self, plan: Plan, pace_w: Sequence[float], sketches: Sequence[tuple[float, ...]]) -> None:
-        self.handled = 0
+        self.said: list[Event] = []
         self._devices = plan.devices
         self._index = {device: w for w, device in enumerate(plan.devices)}
         self._pace = pace_w
@@ -56,11 +56,12 @@ class Crowd:
             self._begin(worker, now)
             device, seconds, sketch = self._devices[worker], self._pace[worker], self._sketches[chunk]
             said = Progress(now, device, number, chunk, target, seconds, 1, 1.0, 0.5, sketch)
-            self.handled += 1
+            self.said.append(said)
             self._obey(machine.handle(said), now)
         for asked in self._asked:
-            self.handled += 1
-            machine.handle(Codeword(now, asked.device, number, asked.attempt))
+            sent = Codeword(now, asked.device, number, asked.attempt)
+            self.said.append(sent)
+            machine.handle(sent)
 
     def _obey(self, given: Iterable[object], now: float) -> None:
         for command in given:
@@ -106,6 +107,9 @@ def measure_events(events: int = MILLION, devices: int = 1000) -> Mapping[str, V
     device, steers as they come in, asks the gate, solves for the codewords and takes them in. Counted in are
     what a server does at each round (its start, the solution) and the making of events and commands; setting
     up the plan is not. As in a server, what was there before is out of the garbage collector's sight.
+
+    `seconds` has the devices' side in it: making the events, and following the commands. `round_seconds` are
+    those of another round that hears the very same, without any devices.
     """
     plan = _plan(devices)
     rng = np.random.default_rng(0)
@@ -113,17 +117,19 @@ def measure_events(events: int = MILLION, devices: int = 1000) -> Mapping[str, V
     holds = tuple(Held(chunk.name, chunk.samples) for chunk in plan.chunks)
     present = [Joined(0.0, device, live=True, holds=holds) for device in plan.devices]
     handled = number = skips = takes = synced = 0
+    seconds = alone = 0.0
     gc.collect()
     gc.freeze()
-    began = time.process_time()
     while handled < events:
         number += 1
+        began = time.process_time()
         pace_w = MODELS["shifted-exponential"](devices, 1, rng)[0].mean_pace_w.tolist()
         over, crowd = Round(plan, Assignment(number, number - 1, 1, 0), always), Crowd(plan, pace_w, sketches)
         crowd.play(over, present)
-        handled, synced = handled + crowd.handled, synced + (over.outcome == "synced")
+        seconds += time.process_time() - began
+        alone += _alone_s(over, present, crowd.said)
+        handled, synced = handled + len(crowd.said), synced + (over.outcome == "synced")
         skips, takes = skips + over.tally.skips, takes + over.tally.takes
-    seconds = time.process_time() - began
     gc.unfreeze()
     return {
         "events": handled,
@@ -133,8 +139,22 @@ def measure_events(events: int = MILLION, devices: int = 1000) -> Mapping[str, V
         "skips": skips,
         "takes": takes,
         "seconds": seconds,
+        "round_seconds": alone,
         "us_for_each_event": seconds / handled * 1e6,
     }
+
+
+def _alone_s(over: Round, present: Sequence[Joined], said: Iterable[Event]) -> float:
+    """Return how long a round takes that hears what this one has heard."""
+    began = time.process_time()
+    again = Round(over.plan, over.assignment, always)
+    again.start(0.0, present)
+    for event in said:
+        again.handle(event)
+    seconds = time.process_time() - began
+    if (again.outcome, again.tally) != (over.outcome, over.tally):
+        raise AssertionError(f"the same events, another end: saw {again.outcome}, needed {over.outcome}")
+    return seconds
 
 
 def _plan(devices: int) -> Plan:

@@ -28,7 +28,9 @@ Figures, of medians over rounds and seeds:
     full_workers_error_over_ours     mean squared errors at 0.9 of our median time, same replicas
     dropping_error_over_ours         the same, against leaving out what is missing
     million_events_s                 processor time of a million events through `round`, 1000 devices and
-                                     chunks (events.py); none where fewer were measured
+                                     chunks (events.py), with what devices do for them; none where fewer
+                                     were measured
+    million_events_round_s           the same, of `round` alone
 
 Those that compare with the literature are the least of the shifted-exponential and the bimodal model at 200
 devices.
@@ -127,7 +129,7 @@ def bench_rounds(
     scaling = [measure_scaling(devices) for devices in size.scaling]  # alone, so that nothing else is timed
     events = measure_events(size.events)
     cells = compare(rows)
-    measured = {**figures(cells), **_of_claims(claims), "million_events_s": _of_a_million(events)}
+    measured = {**figures(cells), **_of_claims(claims), **_of_a_million(events)}
     table = [*lost_first(cells), *claims, *scaling, events, *(asdict(row) for row in rows)]
     return Report(measured, table, machine())
 
@@ -288,10 +290,12 @@ def _least_median(
     return min(medians, default=None)
 
 
-def _of_a_million(events: Mapping[str, Value]) -> float | None:
-    """Return the time for each million, where that many were measured: a few do not fill the memory alike."""
-    seconds, handled = _number(events["seconds"]), _number(events["events"])
-    return seconds / handled * MILLION if handled >= MILLION else None
+def _of_a_million(events: Mapping[str, Value]) -> Mapping[str, float | None]:
+    """Return the times for each million, where so many were measured: a few do not fill the memory alike."""
+    handled = _number(events["events"])
+    whole, alone = (_number(events[name]) / handled * MILLION for name in ("seconds", "round_seconds"))
+    many = handled >= MILLION
+    return {"million_events_s": whole if many else None, "million_events_round_s": alone if many else None}
 
 
 def _number(value: Value) -> float:

@@ -88,6 +88,7 @@ def test_events_are_those_of_whole_steered_rounds():
     assert cost["skips"] > 0
     assert cost["takes"] > 0
     assert cost["seconds"] == pytest.approx(cost["us_for_each_event"] * cost["events"] / 1e6)
+    assert cost["round_seconds"] > 0.0
 
 
 def test_the_deadline_cuts_all_off_at_the_same_time():
