@@ -304,8 +304,8 @@ def killed_after_report(run: Ongoing) -> str:
     with run.relay.trap("down", MODEL_BYTES) as trap:
         flow = trap.wait()
     flow.rest(PACE_S)  # its acknowledgements have passed
-    with run.relay.trap("up", REPORT_BYTES, only=lambda each: each is flow) as trap:
-        return run.kill(trap.wait())
+    with run.relay.trap("up", REPORT_BYTES, "down", only=lambda each: each is flow) as trap:
+        return run.kill(trap.wait())  # if it was the last to report, it is asked for its codeword at once
 
 
 def killed_during_upload(run: Ongoing) -> str:
@@ -433,8 +433,9 @@ def acknowledgement_lost(run: Ongoing) -> str:
     with run.relay.trap("up", MODEL_BYTES - 65_536, "down") as trap:
         flow = trap.wait()
         name = run.name(flow)
-        eventually(lambda: flow.passed["up"] - trap.before.get(flow, 0) > MODEL_BYTES)
-        flow.rest(GRACE_S / 15)
+        flow.rest(
+            GRACE_S / 15
+        )  # the trap may have been set when its first bytes had passed: none come any more
         flow.cut()
     return name
 
