@@ -4,11 +4,10 @@ that is not the right one. Every command is typed as a person types it, and sees
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, closing
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,17 +15,13 @@ import pytest
 
 from fedgc.errors import EdgeFailed
 from fedgc.flower import tether
+from fedgc.flower.local import free_port
 from fedgc.flower.superlink import Connection, told_time
 from tests.contract.conftest import WAIT_S, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
 DEVICES = ("ward-1", "ward-2")
 PROGRAMS = Path(sys.executable).parent
-
-
-def free_port() -> int:
-    with closing(socket.create_server(("127.0.0.1", 0))) as free:
-        return int(free.getsockname()[1])
 
 
 @dataclass(frozen=True)

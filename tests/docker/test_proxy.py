@@ -22,6 +22,7 @@ from fedgc.flower.desk import Surroundings
 from fedgc.flower.identity import Identity
 from fedgc.flower.keyring import Keyring
 from fedgc.flower.listener import Listener
+from fedgc.flower.local import free_port
 from fedgc.flower.session import Session, Terms
 from fedgc.messages import Codeword, Event, Held, Joined, Loaded, Reveal, Work
 
@@ -29,11 +30,6 @@ NGINX = Path(__file__).parents[2] / "docker" / "proxy" / "nginx.conf"
 NUMBERS = 4_000_000  # 16 MB: many times every buffer on the way
 
 pytestmark = pytest.mark.skipif(shutil.which("nginx") is None, reason="no nginx here")
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        return int(probe.getsockname()[1])
 
 
 def listens(port: int) -> bool:
