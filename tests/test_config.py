@@ -266,7 +266,7 @@ def configs(draw: st.DrawFn) -> RunConfig:
     values |= local if values.keys() & {"placement", "delta_bits"} else {}
     if values.get("secrecy") == "masked":
         values |= {"clients": "fedgc", "delta_bits": 32, "placement": "private", "federation": "all.fed"}
-        values |= {"gate": "every"}
+        values |= {"gate": "every", "lockstep": "auto"}
     values["max_gap"] = max(values.get("max_gap", 32), values.get("min_gap", 1))
     if isinstance(values.get("blocks"), int):
         replicas = values.get("replicas", AUTO)
