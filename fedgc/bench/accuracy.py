@@ -26,7 +26,7 @@ from fedgc.bench.gate import Results
 from fedgc.bench.grid import Modelled, Recorded, Source, sources
 from fedgc.bench.report import Report, Value, machine
 from fedgc.bench.scene import Scene
-from fedgc.bench.trial import Length, Measured, Trial, play
+from fedgc.bench.trial import Care, Measured, Trial, play
 
 SHARE: Final = 0.75  # what local work on skewed data can come to in the steps that there are
 OURS: Final = "ours, drift 0.25"
@@ -41,14 +41,15 @@ MODELS: Final = ("bimodal-persistent", "shifted-exponential")
 class Size:
     """How much is measured."""
 
-    length: Length
+    steps: int
+    care: Care
     models: Sequence[str]
     arms: Sequence[Arm]
 
 
-QUICK: Final = Size(Length(256, 2, 2), MODELS[:1], named(OURS, "BSP", FEDAVG, "FedAvgM"))
-USUAL: Final = Size(Length(768, 5, 3), MODELS, ARMS)
-FULL: Final = Size(Length(3072, 5, 5), (*MODELS, "bimodal", "nobody"), ARMS)
+QUICK: Final = Size(256, Care(2, 2), MODELS[:1], named(OURS, "BSP", FEDAVG, "FedAvgM"))
+USUAL: Final = Size(768, Care(5, 3), MODELS, ARMS)
+FULL: Final = Size(3072, Care(5, 5), (*MODELS, "bimodal", "nobody"), ARMS)
 
 
 def bench_accuracy(
@@ -61,8 +62,8 @@ def bench_accuracy(
     found: list[Source] = [Modelled(name) for name in size.models]
     if traces is not None:
         found += [source for source in sources(traces) if isinstance(source, Recorded)]
-    scenes = [Scene("skew", source.name, data=data, source=source) for source in found]
-    measured = play([Trial(scene, arm, size.length) for scene in scenes for arm in size.arms], progress)
+    scenes = [Scene("skew", source.name, data=data, source=source, steps=size.steps) for source in found]
+    measured = play([Trial(scene, arm, size.care) for scene in scenes for arm in size.arms], progress)
     return report(measured)
 
 

@@ -27,6 +27,7 @@ May import: arms, report, scene, trial.
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Final
@@ -34,7 +35,7 @@ from typing import Final
 from fedgc.bench.arms import ARMS, BSP, Arm, named
 from fedgc.bench.report import Report, Value, machine
 from fedgc.bench.scene import COLUMNS, MODELS, OPTIMISERS, STRAGGLERS, Scene, has, read
-from fedgc.bench.trial import Length, Measured, Trial, play
+from fedgc.bench.trial import Care, Measured, Trial, play
 
 CLOSE: Final = 0.3  # points: as good as BSP
 PRIVATE: Final = ("FedAvgM", "FedCM, drop", "grace window")
@@ -45,23 +46,26 @@ PAIRS: Final = (("ours, drift 0.25", "ours, fixed 32"), ("ours, drift 0.125", "o
 TENTH: Final = "ours, drift, a tenth of BSP's bytes"
 CORE: Final = named("BSP", *PRIVATE, "shuffle once, drop", PARTIAL, OURS, SCATTERED)
 FEW: Final = named("BSP", "FedAvgM", "FedCM, drop", PARTIAL, OURS)
+MOVABLE: Final = named("BSP", "shuffle once, drop", "ours, scattered, drift 0.08", SCATTERED)
 T_95: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
 
-Cell = tuple[Scene, Sequence[Arm], Length]
+Cell = tuple[Scene, Sequence[Arm]]
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
     """How much is measured."""
 
-    mlp: Length
-    others: Length  # convolutions and Adam
+    steps: int
+    care: Care
     kind: str  # quick, usual, full
 
 
-QUICK: Final = Size(Length(128, 2, 2), Length(64, 2, 2), "quick")
-USUAL: Final = Size(Length(768, 5, 3), Length(512, 5, 3), "usual")
-FULL: Final = Size(Length(3072, 5, 5), Length(3072, 5, 5), "full")
+QUICK: Final = Size(128, Care(2, 2), "quick")
+USUAL: Final = Size(768, Care(5, 3), "usual")
+FULL: Final = Size(3072, Care(5, 5), "full")
+SHORT: Final = 512  # steps of convolutions and Adam in the usual size
+LONG: Final = 3072  # of scattered data, which a hundredth of BSP's syncs can only make up for in a long run
 
 
 def bench_gate(
@@ -71,8 +75,8 @@ def bench_gate(
 ) -> tuple[Report, list[Measured]]:
     """Measure; `progress` hears how many of how many trials are done. The runs are for the picture."""
     trials = [
-        Trial(scene, arm, length)
-        for scene, arms, length in cells(size, data)
+        Trial(scene, arm, size.care)
+        for scene, arms in cells(size, data)
         if has(scene.column, read(data))
         for arm in arms
     ]
@@ -83,25 +87,27 @@ def bench_gate(
 
 def cells(size: Size, data: Path | None) -> list[Cell]:
     """Return the matrix: which arms are played where."""
+    usual = partial(Scene, data=data, steps=size.steps)
     if size.kind == "quick":
         return [
-            (Scene("iid", data=data), named("BSP", TENTH, *PAIRS[0]), size.mlp),
-            (Scene("skew", "persistent", data=data), CORE, size.mlp),
+            (usual("iid"), named("BSP", TENTH, *PAIRS[0])),
+            (usual("skew", "persistent"), CORE),
         ]
     if size.kind == "full":
         return [
-            (Scene(column, straggler, model, optimiser, data), ARMS, size.mlp)
+            (usual(column, straggler, model, optimiser), ARMS)
             for column in COLUMNS
             for straggler in STRAGGLERS
             for model in MODELS
             for optimiser in OPTIMISERS
         ]
-    straggling = [(Scene("skew", each, data=data), CORE, size.mlp) for each in STRAGGLERS[1:]]
+    straggling = [(usual("skew", each), CORE) for each in STRAGGLERS[1:]]
     others = [
-        (Scene("skew", "persistent", model, optimiser, data), FEW, size.others)
+        (usual("skew", "persistent", model, optimiser, steps=SHORT), FEW)
         for model, optimiser in (("cnn", "sgd"), ("mlp", "adam"))
     ]
-    return [*((Scene(column, data=data), ARMS, size.mlp) for column in COLUMNS), *straggling, *others]
+    long = (usual("skew", steps=LONG), MOVABLE)
+    return [long, *((usual(column), ARMS) for column in COLUMNS), *straggling, *others]
 
 
 # ---- comparing

@@ -1,4 +1,4 @@
-"""Where the training benches take place: data and how it lies, a model, an optimiser, and who straggles.
+"""Where the training benches take place: data and how it lies, model, optimiser, how long, who straggles.
 
     iid      samples dealt at random
     writers  every device has other writers, where the data names them
@@ -56,11 +56,12 @@ class Scene:
     optimiser: str = "sgd"
     data: Path | None = None
     source: Source | None = None  # of the paces, where they are none of these; `straggler` is then its name
+    steps: int = 768  # of a device that nothing keeps from them
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
-        return f"{self.column}, {self.straggler}, {self.model}, {self.optimiser}"
+        return f"{self.column}, {self.straggler}, {self.model}, {self.optimiser}, {self.steps} steps"
 
 
 @dataclass(frozen=True, slots=True)

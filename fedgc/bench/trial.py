@@ -34,10 +34,9 @@ TUNING_SEED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Length:
-    """How long a run is, how many rates are tried, how many seeds are reported."""
+class Care:
+    """How many rates are tried, how many seeds are reported."""
 
-    steps: int
     rates: int
     seeds: int
 
@@ -99,7 +98,9 @@ class Measured:
     def row(self) -> dict[str, Value]:
         """Return it as a row of the report."""
         numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in WORDS}
-        scene = {name: getattr(self.scene, name) for name in ("column", "straggler", "model", "optimiser")}
+        scene = {
+            name: getattr(self.scene, name) for name in ("column", "straggler", "model", "optimiser", "steps")
+        }
         names = {"task": read(self.scene.data).name, **scene, "arm": self.arm.name, "ours": self.arm.ours}
         return {**names, **numbers}
 
@@ -110,17 +111,14 @@ class Trial:
 
     scene: Scene
     arm: Arm
-    length: Length
+    care: Care
 
     def run(self) -> list[Measured]:
         """Tune, then measure every seed."""
-        rates = self.arm.rates(self.scene.optimiser)[: self.length.rates]
-        tried = [measure(self.scene, self.arm, self.length.steps, rate, TUNING_SEED) for rate in rates]
+        rates = self.arm.rates(self.scene.optimiser)[: self.care.rates]
+        tried = [measure(self.scene, self.arm, rate, TUNING_SEED) for rate in rates]
         best = max(tried, key=lambda each: each.points)
-        found = [
-            measure(self.scene, self.arm, self.length.steps, best.rate, seed)
-            for seed in range(self.length.seeds)
-        ]
+        found = [measure(self.scene, self.arm, best.rate, seed) for seed in range(self.care.seeds)]
         return [replace(each, tuned=best.points) for each in found]
 
 
@@ -134,12 +132,12 @@ def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> lis
     return measured
 
 
-def measure(scene: Scene, arm: Arm, steps: int, rate: float, seed: int) -> Measured:
+def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
     """Train once."""
     task = task_of(scene, seed, pieces=1 if arm.coded or not arm.moves else PIECES, shared=arm.shared)
     common = CommonModel(task, RunConfig(seed=seed, device="cpu"))
     model_bytes = 4 * common.size
-    config = arm.config(steps, rate, seed, model_bytes)
+    config = arm.config(scene.steps, rate, seed, model_bytes)
     weather = weather_of(scene, config.rounds, config.round_steps, seed)
     placement_mb = _placement_mb(scene, arm)
     job = Job(task, config, weather, stacked=not arm.coded, partial=arm.partial)

@@ -4,6 +4,11 @@ A budget is a share of the checks, or an amount of megabytes or seconds for the 
 is spread over the checks that are left, so that what went wrong earlier is made good later: the rate is the
 outer loop around the threshold (drift.py). One sync is kept back for the last check, because what devices do
 after the last sync is lost. Megabytes and seconds count everything that moves, the checks themselves too.
+
+It is spread unevenly: the rate rises in a straight line with the checks that have passed, from nothing to
+twice the budget's share at the last, or until every check is a sync. How far apart devices drift early in a
+run is forgotten by its end; how far apart they are at the end is in the model that comes out. For that, the
+model in the middle of a run is the worse one. Where nobody knows the end, the rate is even.
 """
 
 import math
@@ -43,13 +48,20 @@ class Budget:
         if self.unit == "share" and self.amount > 1:
             raise BadSetting(f"gate drift: saw a budget of {self.amount} of all checks, needed at most 1")
 
-    def pace(self, checks: int, spent: float, reports: Reports) -> Pace:
-        """Return the pace at this check, after `checks` earlier ones that `spent` so much of the budget."""
+    def pace(self, checks: int, spent: float, reports: Reports, *, densest: float = 1.0) -> Pace:
+        """Return the pace at this check, after `checks` earlier ones that `spent` so much of the budget.
+
+        `densest` is the largest share of checks that may be syncs.
+        """
         left = self._horizon() if reports.rounds_left is None else reports.rounds_left + 1
         syncs = self._syncs(checks, spent, left, reports)
         if reports.rounds_left:
             syncs, left = syncs - 1, left - 1
-        return Pace(rate=min(max(syncs / left, 0.0), 1.0), affordable=syncs >= 1 - ROUNDING)
+        rate = min(max(syncs / left, 0.0), 1.0)
+        if reports.rounds_left is not None:
+            total = checks + left
+            rate = densest * rising((checks + 0.5) / total, min(rate / densest, 1.0) * left / total)
+        return Pace(rate, affordable=syncs >= 1 - ROUNDING)
 
     def cost(self, reports: Reports, *, sync: bool) -> float:
         """Return what this check spends of the budget."""
@@ -76,3 +88,19 @@ class Budget:
         if self.unit == "seconds":
             return reports.sync_seconds, reports.check_seconds
         return 1.0, 0.0
+
+
+def rising(passed: float, share: float) -> float:
+    """Return the rate now of one that rises in a straight line from the run's beginning, up to 1.
+
+    After `passed` of the run, the rest of it is to hold as many syncs as a `share` of all checks. That is the
+    area from there on below the line steepness * x; of one that reaches 1, below 1 from 1 / steepness on.
+
+    >>> rising(0.5, 0.5), rising(0.0, 0.25), round(rising(0.5, 0.25), 3)
+    (1.0, 0.0, 0.333)
+    """
+    steepness = 2 * share / (1 - passed**2) if passed < 1 else math.inf
+    if steepness > 1:  # it reaches 1 before the end
+        idle = max(1 - share, passed)
+        steepness = 1 / (idle + math.sqrt(idle**2 - passed**2))
+    return min(steepness * passed, 1.0)

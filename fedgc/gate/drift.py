@@ -7,7 +7,8 @@ w_common; that a bound on the variance says when to average, and that the drift 
 Dynamic Averaging (Theologitis et al., EDBT 2025, arXiv 2405.20988). What threshold is right depends on model,
 data and learning rate and changes by orders of magnitude while a model trains, so nobody is asked for one:
 
-*   The first interval ends when the budget's pace says so, and the drift measured then starts the threshold.
+*   The pace at which the budget is spent rises through a run whose end is known (budget.py).
+*   The first interval ends when that pace says so, and the drift measured then starts the threshold.
 *   From then on log(threshold) integrates, at each check, GAIN * (1 if the drift reached it else 0, less the
     rate that the budget leaves): too many syncs raise it, too few lower it, whatever the drift's scale.
 *   A gap may be STRETCH times shorter or longer than the pace. Outside of that the pace decides, so that no
@@ -97,7 +98,7 @@ class Drift:
         """Weigh the drift against the threshold, within the pace that the budget leaves, and steer."""
         state = DriftState(*state)  # json gives a list back
         passed, budget = state.gap + 1, self._budget()
-        pace = budget.pace(state.checks, state.spent, reports)
+        pace = budget.pace(state.checks, state.spent, reports, densest=1 / self.min_gap)
         drift = _mean_drift(reports)
         wish = drift >= state.threshold > 0
         decided = self._gaps().hold(passed, self._within(pace, passed, drift, state.threshold), reports)

@@ -9,7 +9,7 @@ from fedgc.bench.accuracy import FEDAVG, OURS, QUICK, SHARE, bench_accuracy, rep
 from fedgc.bench.arms import CODED, named
 from fedgc.bench.grid import Modelled
 from fedgc.bench.scene import DEVICES, Scene, weather_of
-from fedgc.bench.trial import Length, Measured, Trace, Trial, measure
+from fedgc.bench.trial import Care, Measured, Trace, Trial, measure
 from fedgc.errors import EdgeFailed
 
 CALM = Scene("skew", "nobody", source=Modelled("nobody"))
@@ -58,7 +58,7 @@ def test_a_figure_without_its_baseline_is_none():
 
 
 def test_gradient_coding_takes_one_step_a_round_with_every_sample():
-    of = measure(CALM, CODED, 3, 0.1, 0)
+    of = measure(replace(CALM, steps=3), CODED, 0.1, 0)
     assert (of.syncs, of.looks) == (3, 3)
     assert of.placement_mb > 0
 
@@ -85,7 +85,7 @@ def test_a_source_with_too_few_devices_is_refused():
 
 
 def test_what_was_reached_on_the_tuning_seed_is_kept():
-    (found,) = Trial(CALM, named(OURS)[0], Length(16, 1, 1)).run()
+    (found,) = Trial(replace(CALM, steps=16), named(OURS)[0], Care(1, 1)).run()
     assert found.tuned > 0
 
 

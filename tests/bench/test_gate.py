@@ -2,6 +2,7 @@
 
 import struct
 import zlib
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fedgc.bench.arms import ARMS, BSP, LOOK, named
 from fedgc.bench.frontier import HEIGHT, OURS, RIVAL, WIDTH, field, frontier
 from fedgc.bench.gate import (
+    LONG,
     QUICK,
     TENTH,
     USUAL,
@@ -21,11 +23,15 @@ from fedgc.bench.gate import (
     told,
 )
 from fedgc.bench.scene import DEVICES, Scene, read
-from fedgc.bench.trial import Length, Measured, Trace, Trial, measure
+from fedgc.bench.trial import Care, Measured, Trace, Trial, measure
 from fedgc.run import CHECK_BYTES
 
 IID, SKEW = Scene("iid"), Scene("skew", "persistent")
 MODEL_BYTES = 4 * (64 * 128 + 128 + 128 * 10 + 10)
+
+
+def lasting(scene: Scene, steps: int) -> Scene:
+    return replace(scene, steps=steps)
 
 
 def made(scene: Scene, arm: str, points: list[float], **others) -> list[Measured]:
@@ -84,7 +90,7 @@ def test_scattered_data_counts_when_it_is_as_good_as_bsp():
 def test_all_bytes_are_counted():
     """Every step of BSP moves a model to and an update from everybody, and a report and an answer."""
     steps = 4
-    of = measure(IID, BSP, steps, 0.1, 0)
+    of = measure(lasting(IID, steps), BSP, 0.1, 0)
     assert (of.syncs, of.looks) == (steps, steps)
     assert of.up_mb == pytest.approx(steps * DEVICES * MODEL_BYTES / 1e6, rel=1e-3)
     assert of.down_mb == pytest.approx(steps * DEVICES * MODEL_BYTES / 1e6)
@@ -94,7 +100,7 @@ def test_all_bytes_are_counted():
 
 def test_a_placement_is_paid_for():
     (arm,) = named("ours, scattered, drift 0.25")
-    of = measure(IID, arm, 4 * LOOK, 0.4, 0)
+    of = measure(lasting(IID, 4 * LOOK), arm, 0.4, 0)
     assert of.placement_mb == pytest.approx(3 * len(read(None).labels) * 65 / 1e6)
     assert of.syncs == 1
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.placement_mb)
@@ -102,17 +108,17 @@ def test_a_placement_is_paid_for():
 
 def test_what_devices_give_each_other_is_paid_for_at_each_step():
     (arm,) = named("relative change 0.1, injected")
-    of = measure(IID, arm, 4, 0.1, 0)
+    of = measure(lasting(IID, 4), arm, 0.1, 0)
     givers, given, steps = 4, 5, 4 * DEVICES
     assert of.injected_mb == pytest.approx(steps * givers * given * 7 / 8 * 65 / 1e6)
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.injected_mb)
-    assert measure(IID, BSP, 4, 0.1, 0).injected_mb == 0
+    assert measure(lasting(IID, 4), BSP, 0.1, 0).injected_mb == 0
 
 
 @pytest.mark.parametrize(("name", "steps"), [("SSP 16", 4), ("FedBuff", 4 * 32)])
 def test_without_rounds_every_update_moves_up_and_a_model_down(name, steps):
     (arm,) = named(name)
-    of = measure(IID, arm, steps, 0.1, 0)
+    of = measure(lasting(IID, steps), arm, 0.1, 0)
     assert of.syncs == 4
     assert of.up_mb == pytest.approx(4 * DEVICES * MODEL_BYTES / 1e6)
     assert of.up_mb <= of.down_mb <= of.up_mb + DEVICES * MODEL_BYTES / 1e6
@@ -121,7 +127,7 @@ def test_without_rounds_every_update_moves_up_and_a_model_down(name, steps):
 
 
 def test_a_run_that_leaves_the_finite_numbers_has_learnt_nothing():
-    of = measure(IID, BSP, 16, 1e30, 0)
+    of = measure(lasting(IID, 16), BSP, 1e30, 0)
     assert (of.points, of.syncs) == (0.0, 0)
     assert of.failed
 
@@ -129,7 +135,7 @@ def test_a_run_that_leaves_the_finite_numbers_has_learnt_nothing():
 def test_every_arm_is_tuned_over_as_many_rates_and_settings_hold():
     for arm in ARMS:
         for optimiser in ("sgd", "adam"):
-            assert len(set(arm.rates(optimiser))) == USUAL.mlp.rates
+            assert len(set(arm.rates(optimiser))) == USUAL.care.rates
             config = arm.config(64 * LOOK, 0.1, 0, MODEL_BYTES)
             assert config.rounds * config.gate_every == 64 * LOOK
 
@@ -141,14 +147,14 @@ def test_devices_of_rivals_rest_at_a_look_as_theirs_do():
 
 
 def test_a_trial_reports_other_seeds_than_it_was_tuned_on():
-    found = Trial(SKEW, named("ours, drift 0.25")[0], Length(4 * LOOK, 2, 2)).run()
+    found = Trial(lasting(SKEW, 4 * LOOK), named("ours, drift 0.25")[0], Care(2, 2)).run()
     assert [each.seed for each in found] == [0, 1]
     assert len({each.rate for each in found}) == 1
     assert all("points" in each.row() for each in found)
 
 
 def test_the_usual_matrix_has_every_column_straggler_model_and_optimiser():
-    scenes = [scene for scene, _, _ in cells(USUAL, None)]
+    scenes = [scene for scene, _ in cells(USUAL, None)]
     assert {scene.column for scene in scenes} == {"iid", "writers", "skew"}
     assert {scene.straggler for scene in scenes} == {"none", "persistent", "transient", "dead"}
     assert {(scene.model, scene.optimiser) for scene in scenes} >= {
@@ -157,6 +163,7 @@ def test_the_usual_matrix_has_every_column_straggler_model_and_optimiser():
         ("mlp", "adam"),
     }
     assert len(set(scenes)) == len(scenes)
+    assert max(scene.steps for scene in scenes) == LONG
 
 
 def test_the_picture_shows_ours_and_theirs():

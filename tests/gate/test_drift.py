@@ -2,6 +2,7 @@
 
 import json
 import math
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
 from fedgc.gate import Drift, DriftState, Report, Reports
+from fedgc.gate.budget import rising
 
 CHECKS = 300
 MODEL_BYTES = 2_000_000
@@ -113,15 +115,38 @@ def test_it_is_the_drift_that_decides_not_the_pace(course, seed):
 
 
 def test_a_jump_of_the_drift_brings_the_next_sync_forward_and_a_drop_puts_it_off():
-    def gaps_after_the_middle(course: str) -> list[int]:
+    def gap_over_the_middle(course: str) -> int:
         gaps, _ = drive(Drift(0.1), Devices(course, 1.0, 0, noise=0.0, missing=0.0))
-        return [
-            gap for gap, end in zip(gaps, np.cumsum(gaps), strict=True) if CHECKS / 2 < end < CHECKS * 0.9
-        ]
+        return next(gap for gap, end in zip(gaps, np.cumsum(gaps), strict=True) if end > CHECKS / 2)
 
-    steady = gaps_after_the_middle("steady")
-    assert min(gaps_after_the_middle("jumping")) <= min(steady) / 1.5
-    assert max(gaps_after_the_middle("dropping")) >= max(steady) * 1.5
+    steady = gap_over_the_middle("steady")
+    assert gap_over_the_middle("jumping") <= steady / 1.5
+    assert gap_over_the_middle("dropping") >= steady * 1.5
+
+
+@pytest.mark.parametrize("share", [0.05, 0.2])
+def test_syncs_lie_closer_and_closer_where_the_end_is_known(share):
+    gaps, _ = drive(Drift(share, max_gap=None), Devices("steady", 1.0, 0, noise=0.0, missing=0.0))
+    early, late = (sum(end <= at * CHECKS for end in np.cumsum(gaps)) for at in (0.5, 1.0))
+    assert early < 0.35 * late  # a straight line from nothing leaves a quarter for the first half
+    even, _ = drive(Drift(share, None), Devices("steady", 1.0, 0, noise=0.0, missing=0.0), end_known=False)
+    assert sum(end <= CHECKS / 2 for end in np.cumsum(even)) > 0.4 * len(even)
+
+
+@given(share=st.floats(0, 1), checks=st.integers(2, 400))
+def test_a_rising_rate_spends_what_there_is_and_never_falls(share, checks):
+    rates: list[float] = []
+    for check in range(checks):
+        left = max(share * checks - sum(rates), 0.0)
+        rates.append(rising((check + 0.5) / checks, min(left / checks, 1 - check / checks)))
+    assert sum(rates) == pytest.approx(share * checks, abs=0.5)
+    assert all(later >= earlier - 1e-6 for earlier, later in pairwise(rates))
+
+
+def test_a_least_gap_is_the_densest_that_the_rate_rises_to():
+    gaps, _ = drive(Drift(0.3, max_gap=None, min_gap=3), Devices("steady", 1.0, 0, noise=0.0, missing=0.0))
+    assert len(gaps) > 0.95 * 0.3 * CHECKS
+    assert set(gaps[len(gaps) // 2 : -1]) == {3}
 
 
 @given(scale=st.sampled_from([2.0**-40, 0.5, 4.0, 2.0**60]), seed=seeds)
@@ -196,7 +221,7 @@ def test_every_decision_says_why():
     assert any(" is below " in reason for reason in reasons)
     assert any(" reached " in reason for reason in reasons)
     assert "pays for a sync at every check that is left" in reasons[-1]
-    _, reasons = drive(Drift(0.1), Devices("jumping", 2.0, 0))
+    _, reasons = drive(Drift(0.1), Devices("waving", 1.0, 0))
     assert any("but the budget only pays for one sync in" in reason for reason in reasons)
     _, reasons = drive(Drift(1.0, max_gap=None, unit="megabytes"), Devices("steady", 1.0, 0))
     assert set(reasons) == {"the budget has no sync to spare"}
