@@ -62,7 +62,7 @@ class Size:
 
 
 QUICK: Final = Size(128, Care(2, 2), "quick")
-USUAL: Final = Size(768, Care(5, 3), "usual")
+USUAL: Final = Size(768, Care(5, 5), "usual")
 FULL: Final = Size(3072, Care(5, 5), "full")
 SHORT: Final = 512  # steps of convolutions and Adam in the usual size
 LONG: Final = 3072  # of scattered data, which a hundredth of BSP's syncs can only make up for in a long run
