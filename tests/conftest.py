@@ -1,7 +1,8 @@
 """How properties are searched: the same examples every time, new ones by `make fuzz`; masked institutions.
 
 A test run that finds what another did not is no verdict on a change. What a search finds becomes an
-example of its own, written into the test.
+example of its own, written into the test. (Hypothesis also draws numbers and words out of modules that are
+loaded, so that examples may differ where others are: a strategy must be right for all that it can draw.)
 
 No garbage is looked for while thousands of tests are collected, nor later in what that has made: it stays.
 """
