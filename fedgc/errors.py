@@ -7,6 +7,7 @@ FedgcError
 │   └── BadPlacement       a placement or code that cannot exist with these devices
 ├── Refused            something that arrived; it is counted, named and left out, the round goes on
 │   ├── BadMessage         a frame or message that is not of this protocol or not of this round
+│   │   └── NotHere            it asks for chunks that are not here as they are asked for
 │   ├── BadVector          numbers of the wrong size or type, NaN, Inf
 │   └── NotAdmitted        a foreign token, certificate, identity or wire version
 ├── NotRecoverable     the sum cannot be had from these codewords
@@ -47,6 +48,14 @@ class Refused(FedgcError):
 
 class BadMessage(Refused):
     """A frame or a message is not of this protocol or not of this round."""
+
+
+class NotHere(BadMessage):
+    """A message asks for chunks that are not here as they are asked for; `chunks` are these."""
+
+    def __init__(self, said: str, chunks: tuple[int, ...] = ()) -> None:
+        super().__init__(said)
+        self.chunks = chunks
 
 
 class BadVector(Refused):

@@ -114,7 +114,7 @@ class Fleet:
 
     @property
     def able(self) -> tuple[str, ...]:
-        """Devices that can load anything, in the order in which they joined."""
+        """Devices that can load anything, in the order of `holds`."""
         return tuple(device for device, held in self.holds.items() if held)
 
 

@@ -30,7 +30,7 @@ UNMASKING share a table; a closed round refuses all.
     UNMASKING    Masked: enough have signed; they give their shares of what is left of the masks.
     CLOSED       synced       coded: the sum over all chunks is exact, up to the rounding of numbers on their
                               way; local: every chunk was trained on by somebody in the mean
-                 approximate  some chunks are missing; which, and how much it matters, is said
+                 approximate  some chunks are missing; which is said, and in coded work how much it matters
                  skipped      not worth an exchange: devices carry on from where they are, as far as the next
                               plan leaves them their chunks
                  empty        nothing of what was finished could be had

@@ -233,7 +233,12 @@ class Run:
         """When the machine next wants to hear the time."""
         if self.round:
             return self.round.next_tick
-        return min(self._gather_until, self._keying.next_tick if self._keying else math.inf)
+        keying = self._keying
+        if keying is None:
+            return self._gather_until
+        if keying.busy or not keying.knows(self.version):
+            return keying.next_tick  # till then no time that passes changes anything: answers must be heard
+        return min(self._gather_until, keying.next_tick)
 
     def state(self) -> RunState:
         """Return what a checkpoint of the last synced round needs."""
@@ -244,6 +249,8 @@ class Run:
     def _gathering(self, event: Event) -> list[Output]:
         if isinstance(event, Stop):
             return self._finish(event.reason, complete=False)
+        if self.number > self.config.rounds:
+            return self._finish(f"{self.config.rounds} rounds are done", complete=True)
         able = self._able()
         least = self._keying.federation.quorum if self._keying else 1
         wanted = max(least, 1 if self._begun else self.config.min_devices)
@@ -430,8 +437,6 @@ class Run:
             return self._finish(
                 f"{GIVE_UP_AFTER} rounds in a row gave nothing; {said}".rstrip("; "), complete=False
             )
-        if self.number > self.config.rounds:
-            return self._finish(f"{self.config.rounds} rounds are done", complete=True)
         self._gather_until = now + self.config.start_timeout_s
         return self._gathering(Tick(now))
 
@@ -514,9 +519,9 @@ class Run:
         return not plan.measured and guesses.keys() >= set(plan.devices)
 
     def _decide(self, reports: Reports) -> Decision:
+        self._gate_next, decision = self._gate.step(self._gate_state, self._priced(reports))
         if self.number == self.config.rounds:
             return Decision(sync=True, reason="the last round")
-        self._gate_next, decision = self._gate.step(self._gate_state, self._priced(reports))
         return decision
 
     @property

@@ -135,8 +135,8 @@ class Fleet:
         return Codeword(self.now, device, round_, 0, 0.5, 4 * reveal.ring.words)
 
     def step(self):
-        """Let one device speak, or time pass until the machine wants to hear of it."""
-        if self.unsent:
+        """Tell the time where it is due, as the driver does; else let one device speak, or time pass."""
+        if self.unsent and self.run.next_tick > self.now:
             self.now += 0.01
             command = self.unsent.pop(0)
             try:
@@ -192,6 +192,17 @@ def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
     assert [device.counted > 0 for device in one.rows[0].devices] == [True] * 4
     assert [row.discarded for row in one.rows] == [0] * 3
     assert [row.blocks for row in one.rows] == [int(work == "coded")] * 3
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["one never comes", "all come at the last moment"])
+def test_keys_are_set_up_once_nobody_else_is_waited_for(fleet, late):
+    one = fleet(5, **{"min-devices": 5, "start-timeout-s": 20.0})
+    if late:
+        one.now = 19.995
+    one.join(*one.party.devices[: None if late else 4])
+    one.drive()
+    assert one.finished.complete, one.finished
+    assert one.outcomes() == ["synced"] * 3
 
 
 def test_local_work_that_was_never_told_counts_as_done_once_its_vector_is_in_the_sum(fleet):

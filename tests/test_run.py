@@ -1,6 +1,8 @@
 """The run: gathering, planning, applying, skipping, resuming, giving up."""
 
+import json
 from collections.abc import Iterable
+from dataclasses import replace
 from itertools import permutations
 
 import pytest
@@ -246,6 +248,33 @@ def test_a_resumed_run_goes_on_after_the_last_sync():
     while not again.run.finished:
         again.do_a_round()
     assert [append.row.round for append in again.of(Append)] == [3, 4, 5]
+
+
+@pytest.mark.parametrize("settings", [{}, {"work": "local", "gate": "drift"}])
+@pytest.mark.parametrize("rounds", [1, 2, 6])
+def test_a_run_that_is_resumed_when_all_its_rounds_are_done_is_done(settings, rounds):
+    driver = Driver(rounds=6)
+    driver.join("a", "b")
+    while not driver.run.finished:
+        driver.do_a_round()
+    again = Driver(rounds=rounds, **settings)
+    done = replace(driver.run.state(), gate=again.run.state().gate)
+    again.run = Run(again.config, now=0.0, size=100, resume=done)
+    again.join("a", "b")
+    assert [each for each in again.log if isinstance(each, Finished)] == [
+        Finished(f"{rounds} rounds are done", complete=True)
+    ]
+    assert not again.of(Work)
+
+
+def test_the_exchange_of_the_last_round_is_known_to_the_gate_of_a_run_that_goes_on():
+    driver = Driver(rounds=6, gate="drift", gate_budget=0.5)
+    driver.join("a", "b")
+    while not driver.run.finished:
+        driver.do_a_round()
+    gap, checks, spent, _ = json.loads(driver.run.state().gate)
+    synced = sum(append.row.outcome == "synced" for append in driver.of(Append))
+    assert (gap, checks, spent) == (0, 6, synced)
 
 
 def test_rows_add_up():

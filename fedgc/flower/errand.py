@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, Final
 
 from fedgc.codes import Wire
-from fedgc.errors import BadMessage, FedgcError
+from fedgc.errors import BadMessage, FedgcError, NotHere
 from fedgc.flower.institution import Institution
 from fedgc.flower.letter import Letter, Said, Shelved
 from fedgc.flower.pieces import Numbers, Packed, offer_of, shortened
@@ -71,7 +71,8 @@ class Errand:
             else:
                 self._obey(command)
         except FedgcError as error:
-            failed = Failed(0.0, self._device, command.round, str(error))
+            chunks = error.chunks if isinstance(error, NotHere) else ()  # it can still give the others
+            failed = Failed(0.0, self._device, command.round, str(error), chunks)
             self.lines.append(self._institution.failed(command, error) if self._institution else failed)
         return True
 

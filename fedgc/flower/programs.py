@@ -17,21 +17,21 @@ from typing import Final
 _PROGRAM: Final = """#!/bin/sh
 '''exec' {python} "$0" "$@"
 '''
-import gc
-import sys
+if __name__ == "__main__":  # what it starts by multiprocessing reads it again
+    import gc
+    import sys
 
-gc.disable()
-{taken}
-gc.freeze()
-gc.enable()
-sys.exit({function}())
+    gc.disable()
+    {taken}
+    gc.freeze()
+    gc.enable()
+    sys.exit({function}())
 """  # a shell reads its second line, Python a string: so the interpreter's path may be of any length
-_ALONE: Final = """
-from types import ModuleType
+_ALONE: Final = """from types import ModuleType
 
-sys.modules["{package}"] = ModuleType("{package}")
-sys.modules["{package}"].__path__ = [{folder!r}]
-"""
+    sys.modules["{package}"] = ModuleType("{package}")
+    sys.modules["{package}"].__path__ = [{folder!r}]
+    """
 
 
 def write_programs(folder: Path) -> None:
@@ -47,6 +47,6 @@ def write_programs(folder: Path) -> None:
 def _taken(flower: Distribution, program: EntryPoint) -> str:
     package = Path(str(flower.locate_file(program.module.replace(".", "/"))))
     if not (package / f"{program.attr}.py").is_file():
-        return f"from {program.module} import {program.attr}\n"
+        return f"from {program.module} import {program.attr}"
     alone = _ALONE.format(package=program.module, folder=str(package))
-    return f"{alone}from {program.module}.{program.attr} import {program.attr}\n"
+    return f"{alone}from {program.module}.{program.attr} import {program.attr}"

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Final
 
 from fedgc.codes import Wire
-from fedgc.errors import BadMessage, FedgcError
+from fedgc.errors import BadMessage, FedgcError, NotHere
 from fedgc.flower.institution import Institution, Said
 from fedgc.flower.pieces import Numbers
 from fedgc.flower.session import Session
@@ -105,7 +105,8 @@ class Worker:
             else:
                 self._obey(session, command)
         except FedgcError as error:
-            failed = Failed(0.0, command.device, command.round, str(error))
+            chunks = error.chunks if isinstance(error, NotHere) else ()  # it can still give the others
+            failed = Failed(0.0, command.device, command.round, str(error), chunks)
             session.say(self._institution.failed(command, error) if self._institution else failed)
             if self._institution is not None and self._institution.broken:
                 session.end("the vault could not be written")

@@ -8,7 +8,8 @@ after the last sync is lost. Megabytes and seconds count everything that moves, 
 It is spread unevenly: the rate rises in a straight line with the checks that have passed, from nothing to
 twice the budget's share at the last, or until every check is a sync. How far apart devices drift early in a
 run is forgotten by its end; how far apart they are at the end is in the model that comes out. For that, the
-model in the middle of a run is the worse one. Where nobody knows the end, the rate is even.
+model in the middle of a run is the worse one. The bounds on a gap go before: a `max_gap` that is short beside
+the budget leaves less to save up for the end. Where nobody knows the end, the rate is even.
 """
 
 import math
@@ -96,11 +97,13 @@ def rising(passed: float, share: float) -> float:
     After `passed` of the run, the rest of it is to hold as many syncs as a `share` of all checks. That is the
     area from there on below the line steepness * x; of one that reaches 1, below 1 from 1 / steepness on.
 
-    >>> rising(0.5, 0.5), rising(0.0, 0.25), round(rising(0.5, 0.25), 3)
-    (1.0, 0.0, 0.333)
+    >>> rising(0.5, 0.5), rising(0.0, 0.25), rising(0.0, 1.0), round(rising(0.5, 0.25), 3)
+    (1.0, 0.0, 1.0, 0.333)
     """
-    steepness = 2 * share / (1 - passed**2) if passed < 1 else math.inf
+    if passed + share >= 1:
+        return 1.0
+    steepness = 2 * share / (1 - passed**2)
     if steepness > 1:  # it reaches 1 before the end
-        idle = max(1 - share, passed)
+        idle = 1 - share
         steepness = 1 / (idle + math.sqrt(idle**2 - passed**2))
     return min(steepness * passed, 1.0)

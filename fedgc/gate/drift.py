@@ -115,7 +115,7 @@ class Drift:
         if not pace.affordable:
             return Decision(sync=False, reason="the budget has no sync to spare")
         if pace.rate * self.min_gap >= 1 - ROUNDING:
-            return Decision(sync=True, reason="the budget pays for a sync at every check that is left")
+            return Decision(sync=True, reason="the budget pays for a sync wherever one may be")
         if overdue >= (STRETCH if threshold > 0 else 1.0):
             return Decision(sync=True, reason=f"drift {drift:.3g}, but the budget pays for {_one_in(pace)}")
         if threshold <= 0:

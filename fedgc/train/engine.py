@@ -41,7 +41,7 @@ import numpy as np
 
 from fedgc.codes import Wire, block_size
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, FedgcError, TaskFailed
+from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, FedgcError, NotHere, TaskFailed
 from fedgc.messages import (
     Close,
     Continue,
@@ -236,7 +236,7 @@ class Engine:
             return self._give_up(chunk, self._work, error)
 
     def codeword(self, mix: Mix) -> Vector:
-        """Mix finished updates; raise BadMessage for one that is not finished, EdgeFailed for one unread.
+        """Mix finished updates; raise NotHere where some are not finished, EdgeFailed for one unread.
 
         What is folded is in the mix as a whole, by the same factors, or it is not used.
         """
@@ -248,11 +248,11 @@ class Engine:
         return folded.with_the_rest(start, self._ends(tuple(rest), work), tuple(rest.values()))
 
     def _ends(self, chunks: tuple[int, ...], work: Work) -> list[tuple[Vector, int]]:
-        for chunk in chunks:
-            reached = self._reached(chunk)
-            if reached != work.target:
-                gone = ", and is folded" if self._folded and chunk in self._folded.rows else ""
-                raise BadMessage(f"codeword: chunk {chunk} is at step {reached}{gone}, needed {work.target}")
+        lacking = tuple(chunk for chunk in chunks if self._reached(chunk) != work.target)
+        for chunk in lacking:
+            gone = ", and is folded" if self._folded and chunk in self._folded.rows else ""
+            said = f"codeword: chunk {chunk} is at step {self._reached(chunk)}{gone}, needed {work.target}"
+            raise NotHere(said, lacking)
         return [(self._shelf.vector(chunk), self._trajectories[chunk].samples) for chunk in chunks]
 
     def standing(self) -> Report | None:

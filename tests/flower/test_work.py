@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from fedgc.errors import BadMessage, TaskFailed
+from fedgc.errors import BadMessage, NotHere, TaskFailed
 from fedgc.flower.work import Worker
 from fedgc.messages import (
     Close,
@@ -153,6 +153,14 @@ def test_what_the_engine_refuses_is_told_and_the_device_lives(link, error: Excep
         link.listener.send(Reveal(device, 1, 0, "coded", Mix((0,), ((1.0,),))))
         assert link.event(Failed).reason == str(error)
         assert not ended
+
+
+def test_a_codeword_that_lacks_a_chunk_fails_for_that_chunk_alone(link) -> None:
+    with serving(link) as (engine, device, _):
+        engine.error = NotHere("chunk 1 is folded", (1,))
+        link.listener.send(Reveal(device, 1, 0, "coded", Mix((0, 1), ((1.0,),) * 2)))
+        failed = link.event(Failed)
+        assert (failed.reason, failed.chunks) == ("chunk 1 is folded", (1,))
 
 
 @pytest.mark.parametrize("kind", ["reveal", "survivors"])

@@ -220,7 +220,7 @@ def test_every_decision_says_why():
     assert reasons[0].endswith("no threshold yet")
     assert any(" is below " in reason for reason in reasons)
     assert any(" reached " in reason for reason in reasons)
-    assert "pays for a sync at every check that is left" in reasons[-1]
+    assert "pays for a sync wherever one may be" in reasons[-1]
     _, reasons = drive(Drift(0.1), Devices("waving", 1.0, 0))
     assert any("but the budget only pays for one sync in" in reason for reason in reasons)
     _, reasons = drive(Drift(1.0, max_gap=None, unit="megabytes"), Devices("steady", 1.0, 0))

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, BadTask, BadVector
+from fedgc.errors import BadMessage, BadSetting, BadTask, BadVector, NotHere
 from fedgc.messages import Close, Continue, Failed, Held, Kept, Mix, Progress, Skip, Take
 from fedgc.train.chance import key
 from fedgc.train.data import batch_rows
@@ -328,6 +328,11 @@ def test_an_unfinished_chunk_cannot_be_mixed(bench, small):
     for chunk, step in ((0, 1), (1, 0), (9, 0)):
         with pytest.raises(BadMessage, match=f"chunk {chunk} is at step {step}, needed 3"):
             engine.codeword(Mix((chunk,), ((1.0,),)))
+    while not engine.idle:
+        engine.step()
+    with pytest.raises(NotHere) as refused:
+        engine.codeword(Mix((9, 0, 2), ((1.0,),) * 3))
+    assert refused.value.chunks == (9, 2), "what is finished can still be had"
 
 
 # ---- the user's code
