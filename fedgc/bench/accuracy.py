@@ -3,7 +3,7 @@
 Label skew; ours on private data against FedAvg and FedAvgM that wait for six of eight and drop the rest, BSP,
 FedBuff, SelSync (relative change) and gradient coding with one step a round, each tuned as in `trial`.
 
-The target is fixed before the seeds that are reported: `SHARE` of what BSP came to on the tuning seed. Who
+The target is fixed before the seeds that are reported: `SHARE` of what BSP came to on the tuning seeds. Who
 never comes to it took infinitely long. Figures, the least favourable of all weathers:
 
     best_baseline_time_over_ours  the quickest baseline's seconds over ours: median over seeds, and the least

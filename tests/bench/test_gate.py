@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedgc.bench.arms import ARMS, BSP, LOOK, named
+from fedgc.bench import trial
+from fedgc.bench.arms import ARMS, BSP, LOOK, Arm, named
 from fedgc.bench.frontier import HEIGHT, OURS, RIVAL, WIDTH, field, frontier
 from fedgc.bench.gate import (
     LONG,
@@ -151,6 +152,21 @@ def test_a_trial_reports_other_seeds_than_it_was_tuned_on():
     assert [each.seed for each in found] == [0, 1]
     assert len({each.rate for each in found}) == 1
     assert all("points" in each.row() for each in found)
+
+
+def test_a_rate_that_only_the_first_tuning_seed_favours_is_not_taken(monkeypatch):
+    points = {(0.4, 1000): 60.0, (0.4, 1001): 61.0, (0.8, 1000): 62.0, (0.8, 1001): 50.0}
+    asked: list[tuple[float, int]] = []
+
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
+        asked.append((rate, seed))
+        return Measured(scene, arm, seed, rate, points=points.get((rate, seed), 30.0))
+
+    monkeypatch.setattr(trial, "measure", measured)
+    found = Trial(SKEW, named("ours, drift 0.25")[0], Care(5, 2)).run()
+    assert [(each.rate, each.tuned) for each in found] == [(0.4, 60.5)] * 2
+    assert len(asked) == 5 + 2 + 2
+    assert {seed for _, seed in asked} == {1000, 1001, 0, 1}
 
 
 def test_the_usual_matrix_has_every_column_straggler_model_and_optimiser():
