@@ -187,9 +187,8 @@ class Ledger:
         """
         if self.copies[chunk] < self.aim:
             return []
-        current, queue = self._current, self._queue
-        have = [w for w in self._holders[chunk] if chunk in queue[w] or current[w] == chunk]
-        leave = [w for w in have if self.hears_w[w]]
+        current, queue, hears_w = self._current, self._queue, self.hears_w
+        leave = [w for w in self._holders[chunk] if (chunk in queue[w] or current[w] == chunk) and hears_w[w]]
         moved = [(w, self.steer(w) if current[w] == chunk else None) for w in leave]
         for worker in leave:
             self._drop(worker, chunk)
@@ -262,11 +261,12 @@ class Ledger:
         """
         lacking_c = np.maximum(0, np.minimum(aim, self._reach) - np.asarray(self.copies))
         speed_w = self.live_w / np.asarray(chunk_s)
-        open_wc = self.able_wc & self.live_w[:, None] & ~self.done_wc
-        fastest_c = np.where(open_wc, np.asarray(chunk_s)[:, None], np.inf).min(axis=0)
         wanted = lacking_c > 0
         if not wanted.any():
             return 0.0
+        worker_s, chunk_of_s = np.nonzero(self.able_wc & self.live_w[:, None] & ~self.done_wc)
+        fastest_c = np.full(len(lacking_c), np.inf)
+        np.minimum.at(fastest_c, chunk_of_s, np.asarray(chunk_s)[worker_s])
         return max(float(lacking_c.sum() / speed_w.sum()), float(fastest_c[wanted].max()))
 
     # ---- small print

@@ -279,6 +279,7 @@ class Progress:
             and 0 <= self.now <= LARGEST_AMOUNT
             and 0 <= self.seconds <= LARGEST_AMOUNT
             and 0 <= self.squared_norm <= LARGEST_AMOUNT
+            and -LARGEST_AMOUNT <= self.loss <= LARGEST_AMOUNT
             and 0 <= self.round <= LARGEST_COUNT
             and 0 <= self.chunk <= LARGEST_COUNT
             and 0 <= self.reached <= LARGEST_COUNT
@@ -287,8 +288,9 @@ class Progress:
             _event(self)
             _amounts(self, "seconds", "squared_norm")
             _counts(self, "round", "chunk", "reached", "samples")
-        _loss(self, self.loss)
-        _sketched(self, self.sketch)
+            _loss(self, self.loss)
+        if self.sketch:
+            _sketched(self, self.sketch)
 
 
 @value

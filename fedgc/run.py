@@ -199,16 +199,19 @@ class Run:
         """Return what follows from this event."""
         if self.finished:
             return ()
+        current, kind = self.round, type(event)
+        if current is not None and kind not in OF_RUNS and self._keying is None:  # nearly all of them
+            return tuple(self._in_round(current, current.handle(event), event.now))
         outputs: list[Output] = []
-        if type(event) in OF_RUNS:
+        if kind in OF_RUNS:
             event, refused = self._entered(event)
             outputs += refused
         if self._keying is not None:
             outputs += self._keying.noted(event)
-        if self.round is None:
+        if current is None:
             outputs += self._gathering(event)
-        elif type(event) not in OF_KEYS:
-            outputs += self._in_round(self.round, self.round.handle(event), event.now)
+        elif kind not in OF_KEYS:
+            outputs += self._in_round(current, current.handle(event), event.now)
         return tuple(outputs)
 
     def _entered(self, event: Event) -> tuple[Event, list[Output]]:

@@ -190,13 +190,10 @@ class World:
             self._goal[worker] = self._most[worker]
             self._queue[worker][chunk] = None
         self._start(worker, now)
-        return self._say(worker, (self._round[worker], chunk, steps, spent))
-
-    def _say(self, worker: int, said: tuple[int, int, int, float]) -> Event | None:
-        late = self._control_s[worker]
+        said, late = (self._round[worker], chunk, steps, spent), self._control_s[worker]
         if late == 0.0:
             return self._said(worker, said)
-        self._push(self.now + late, _SAYS, worker, said)
+        self._push(now + late, _SAYS, worker, said)
         return None
 
     def _said(self, worker: int, said: tuple[int, int, int, float]) -> Event | None:
