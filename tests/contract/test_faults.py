@@ -231,6 +231,8 @@ def named_after(fault: Fault) -> str:
 def ongoing(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ongoing]:
     run = Ongoing(federation, tmp_path_factory.mktemp("faults"))
     yield run
+    if run.flower_run:  # nobody has stopped it: only some of the tests were asked for
+        federation.stop(run.flower_run)
     run.relay.close()
 
 
@@ -603,13 +605,14 @@ def test_fault_a_run_goes_on_where_it_was_when_its_server_was_killed_collecting(
 
 def test_a_stop_ends_every_session_at_once_and_killed_servers_are_failed_runs(ongoing: Ongoing) -> None:
     ongoing.gathered(devices=4)
-    federation = ongoing.federation
-    federation.stop(ongoing.flower_run)
+    federation, run = ongoing.federation, ongoing.flower_run
+    federation.stop(run)
+    ongoing.flower_run = 0
     eventually(lambda: not any(federation.clients(name) for name in federation.nodes))
     for name in federation.nodes:
         last = federation.log(name).read_text().rpartition("session of ")[2]
         assert "ended: the run was stopped" in last, "it was told, and did not wait for the grace time"
-    assert federation.status(ongoing.flower_run) == "finished:stopped"
+    assert federation.status(run) == "finished:stopped"
     with federation.store() as store:
         assert store.run(RUN).state == "stopped"
         names = Counter(device.name for device in store.devices())

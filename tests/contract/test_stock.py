@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedgc.flower.local import Wiring
-from tests.contract.conftest import WAIT_S
+from tests.contract.conftest import WAIT_S, Federation, eventually
 
 pytestmark = pytest.mark.contract
 
@@ -86,7 +86,13 @@ def arrays(path: Path) -> list[np.ndarray]:
         return [saved[name] for name in saved.files]
 
 
+def online(federation: Federation) -> int:
+    """How many nodes Flower takes for living; one that was killed is among them for a while."""
+    return sum(node["status"] == "online" for node in federation.superlink.ask("supernode", "list")["nodes"])
+
+
 def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_path: Path) -> None:
+    eventually(lambda: online(federation) == len(federation.nodes))
     settings = {"clients": "stock", "rounds": 1, "evaluate-every": 1, "min-devices": 4}
     settings |= {"checkpoint-dir": str(tmp_path)}
     coming = [federation.submit(settings, Wiring(server, CLIENT)) for server in (FEDGC, FEDAVG)]
