@@ -200,8 +200,6 @@ class Run:
         if self.finished:
             return ()
         current, kind = self.round, type(event)
-        if current is not None and kind not in OF_RUNS and self._keying is None:  # nearly all of them
-            return tuple(self._in_round(current, current.handle(event), event.now))
         outputs: list[Output] = []
         if kind in OF_RUNS:
             event, refused = self._entered(event)

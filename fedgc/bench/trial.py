@@ -122,9 +122,9 @@ class Trial:
         tried = [self._at(rate, first) for rate in self.arm.rates(self.scene.optimiser)[: self.care.rates]]
         close = sorted(tried, key=lambda each: -each.points)[:AGAIN]
         means = [fmean((each.points, self._at(each.rate, second).points)) for each in close]
-        best = max(zip(means, close, strict=True), key=lambda each: each[0])
-        found = [self._at(best[1].rate, seed) for seed in range(self.care.seeds)]
-        return [replace(each, tuned=best[0]) for each in found]
+        tuned, best = max(zip(means, close, strict=True), key=lambda each: each[0])
+        found = [self._at(best.rate, seed) for seed in range(self.care.seeds)]
+        return [replace(each, tuned=tuned) for each in found]
 
     def _at(self, rate: float, seed: int) -> Measured:
         return measure(self.scene, self.arm, rate, seed)

@@ -11,8 +11,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from fedgc.codes import Wire
-from fedgc.errors import BadMessage, FedgcError, NotHere
-from fedgc.flower.institution import Institution
+from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.institution import Institution, failure
 from fedgc.flower.letter import Letter, Said, Shelved
 from fedgc.flower.pieces import Numbers, Packed, offer_of, shortened
 from fedgc.flower.wire import StreamId
@@ -71,9 +71,8 @@ class Errand:
             else:
                 self._obey(command)
         except FedgcError as error:
-            chunks = error.chunks if isinstance(error, NotHere) else ()  # it can still give the others
-            failed = Failed(0.0, self._device, command.round, str(error), chunks)
-            self.lines.append(self._institution.failed(command, error) if self._institution else failed)
+            discreet = self._institution.failed if self._institution else failure
+            self.lines.append(discreet(command, error))
         return True
 
     def _obey(self, command: ToDevice) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted
+from fedgc.errors import BadMessage, BadSetting, EdgeFailed, FedgcError, NotAdmitted, NotHere
 from fedgc.flower.log import LOG
 from fedgc.messages import (
     Advert,
@@ -64,6 +64,12 @@ Said = Joined | Progress | Report | Failed | Pressed
 ENTROPY_BYTES: Final = 32
 DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # what a node's config calls them
 SAID_AT_HOME: Final = "it could not do its part; the reason is in its own log"
+
+
+def failure(command: ToDevice, error: FedgcError) -> Failed:
+    """Return what to say, in the open, of something that could not be done."""
+    chunks = error.chunks if isinstance(error, NotHere) else ()  # it can still give the others
+    return Failed(0.0, command.device, command.round, str(error), chunks)
 
 
 class Institution:

@@ -10,15 +10,14 @@ from collections.abc import Callable
 from typing import Final
 
 from fedgc.codes import Wire
-from fedgc.errors import BadMessage, FedgcError, NotHere
-from fedgc.flower.institution import Institution, Said
+from fedgc.errors import BadMessage, FedgcError
+from fedgc.flower.institution import Institution, Said, failure
 from fedgc.flower.pieces import Numbers
 from fedgc.flower.session import Session
 from fedgc.flower.wire import StreamId
 from fedgc.messages import (
     Close,
     Continue,
-    Failed,
     Fold,
     Joined,
     Progress,
@@ -105,9 +104,8 @@ class Worker:
             else:
                 self._obey(session, command)
         except FedgcError as error:
-            chunks = error.chunks if isinstance(error, NotHere) else ()  # it can still give the others
-            failed = Failed(0.0, command.device, command.round, str(error), chunks)
-            session.say(self._institution.failed(command, error) if self._institution else failed)
+            discreet = self._institution.failed if self._institution else failure
+            session.say(discreet(command, error))
             if self._institution is not None and self._institution.broken:
                 session.end("the vault could not be written")
 

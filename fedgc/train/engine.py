@@ -249,7 +249,8 @@ class Engine:
 
     def _ends(self, chunks: tuple[int, ...], work: Work) -> list[tuple[Vector, int]]:
         lacking = tuple(chunk for chunk in chunks if self._reached(chunk) != work.target)
-        for chunk in lacking:
+        if lacking:
+            chunk = lacking[0]
             gone = ", and is folded" if self._folded and chunk in self._folded.rows else ""
             said = f"codeword: chunk {chunk} is at step {self._reached(chunk)}{gone}, needed {work.target}"
             raise NotHere(said, lacking)
