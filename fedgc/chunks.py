@@ -89,7 +89,7 @@ class ChunkWork:
         self.copies = Copies()
         self.sum: CodedSum | None = None
         self.solution: Solution | None = None
-        self._ledger = Ledger(plan.placement.holds, plan.most_blocks if plan.blocks_fixed else 1)
+        self._ledger = Ledger(plan.placement.holders, plan.most_blocks if plan.blocks_fixed else 1)
         self._early = Early(plan.placement)
         self._number = [chunk.number for chunk in plan.chunks]
         self._chunk = {number: c for c, number in enumerate(self._number)}

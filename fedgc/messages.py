@@ -15,10 +15,10 @@ import math
 from collections.abc import Collection, Iterable
 from dataclasses import field
 from itertools import chain
-from typing import Any, Final, Literal
+from typing import Annotated, Final, Literal
 
 from fedgc.errors import BadMessage
-from fedgc.values import value
+from fedgc.values import Filled, Within, value
 
 WIRE_VERSION: Final = 1  # both sides refuse another at the first hello
 SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which copies are compared
@@ -36,42 +36,26 @@ Wire = Literal["float32", "bf16", "int8", "int4"]  # how the numbers of a vector
 Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped"]
 
 
+Count = Annotated[int, Within(0, LARGEST_COUNT, f"{{name}} of 0 or more, at most {LARGEST_COUNT:g}")]
+Samples = Annotated[int, Within(1, LARGEST_COUNT, f"at least one sample, at most {LARGEST_COUNT:g}")]
+Steps = Annotated[int, Within(1, LARGEST_COUNT, "a target of at least one step")]
+Amount = Annotated[
+    float, Within(0, LARGEST_AMOUNT, f"a finite {{name}} of 0 or more, at most {LARGEST_AMOUNT:g}")
+]
+Loss = Annotated[float, Within(-LARGEST_AMOUNT, LARGEST_AMOUNT, f"a loss up to {LARGEST_AMOUNT:g}")]
+Device = Annotated[str, Filled("a device")]
+
+
 def _check(condition: bool, message: object, needed: str) -> None:
     if not condition:
         raise BadMessage(f"{message!r}: needed {needed}")
 
 
-def _event(event: Any) -> None:  # noqa: ANN401  one of a device
-    _amounts(event, "now")
-    if not event.device:
-        raise BadMessage(f"{event!r}: needed a device")
-
-
 def _distinct(message: object, chunks: Collection[int], what: str) -> None:
-    _check(len(set(chunks)) == len(chunks), message, f"each chunk once in {what}")
-    _check(min(chunks, default=0) >= 0, message, f"chunks of 0 or more in {what}")
-
-
-def _counts(message: object, *names: str) -> None:
-    for name in names:
-        if not 0 <= getattr(message, name) <= LARGEST_COUNT:
-            raise BadMessage(f"{message!r}: needed {name} of 0 or more, at most {LARGEST_COUNT:g}")
-
-
-def _chunk_of_round(message: object, number: int, chunk: int) -> None:
-    if not (0 <= number <= LARGEST_COUNT and 0 <= chunk <= LARGEST_COUNT):  # quick: half of all commands
-        _counts(message, "round", "chunk")
-
-
-def _amounts(message: object, *names: str) -> None:
-    for name in names:
-        if not 0 <= getattr(message, name) <= LARGEST_AMOUNT:
-            raise BadMessage(f"{message!r}: needed a finite {name} of 0 or more, at most {LARGEST_AMOUNT:g}")
-
-
-def _loss(message: object, loss: float) -> None:
-    if not abs(loss) <= LARGEST_AMOUNT:
-        raise BadMessage(f"{message!r}: needed a loss up to {LARGEST_AMOUNT:g}")
+    if len(set(chunks)) != len(chunks):
+        raise BadMessage(f"{message!r}: needed each chunk once in {what}")
+    if chunks and min(chunks) < 0:
+        raise BadMessage(f"{message!r}: needed chunks of 0 or more in {what}")
 
 
 def _sketched(message: object, sketch: tuple[float, ...]) -> None:
@@ -100,25 +84,20 @@ def _finite(message: object, values: Iterable[float], what: str) -> None:
 class Held:
     """A chunk that a device can load, by the task's name for it."""
 
-    name: str
-    samples: int
-
-    def __post_init__(self) -> None:
-        _check(bool(self.name), self, "a chunk's name")
-        _check(1 <= self.samples <= LARGEST_COUNT, self, f"at least one sample, at most {LARGEST_COUNT:g}")
+    name: Annotated[str, Filled("a chunk's name")]
+    samples: Samples
 
 
 @value
 class Kept:
     """A trajectory that a returning device still has: steps reached from model `version`."""
 
-    version: int
-    chunk: int
-    reached: int
+    version: Count
+    chunk: Count
+    reached: Count
     sketch: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        _counts(self, "version", "chunk", "reached")
         _sketched(self, self.sketch)
 
 
@@ -146,12 +125,11 @@ class Mix:
 class Ring:
     """How a masked vector travels: so many words of so many bits."""
 
-    words: int
+    words: Annotated[int, Within(1, LARGEST_COUNT, f"at least one word, at most {LARGEST_COUNT:g}")]
     bits: int
 
     def __post_init__(self) -> None:
         _check(self.bits in RING_BITS, self, f"words of {RING_BITS} bits")
-        _check(1 <= self.words <= LARGEST_COUNT, self, f"at least one word, at most {LARGEST_COUNT:g}")
 
 
 @value
@@ -162,7 +140,7 @@ class Pool:
     """
 
     givers: int
-    given: int
+    given: Samples
     holders: tuple[tuple[str, tuple[str, ...]], ...]
 
     def __post_init__(self) -> None:
@@ -170,7 +148,6 @@ class Pool:
         _check(len(set(devices)) == len(devices), self, "each device once")
         _check(all(names for _, names in self.holders), self, "a chunk for every device")
         _check(1 <= self.givers <= len(devices), self, "one device that gives at least, and no more than all")
-        _check(1 <= self.given <= LARGEST_COUNT, self, f"at least one sample, at most {LARGEST_COUNT:g}")
 
 
 # ---- events
@@ -183,14 +160,13 @@ class Joined:
     `live` devices hear commands while they work; others (the messages link) only between messages.
     """
 
-    now: float
-    device: str
+    now: Amount
+    device: Device
     live: bool
     holds: tuple[Held, ...]
     kept: tuple[Kept, ...] = ()
 
     def __post_init__(self) -> None:
-        _event(self)
         _check(len({held.name for held in self.holds}) == len(self.holds), self, "each chunk once")
         _distinct(self, [kept.chunk for kept in self.kept], "kept")
 
@@ -202,11 +178,8 @@ class Lost:
     Said before any later `Joined` of that device: it never tells of a connection that another replaced.
     """
 
-    now: float
-    device: str
-
-    def __post_init__(self) -> None:
-        _event(self)
+    now: Amount
+    device: Device
 
 
 @value
@@ -216,31 +189,24 @@ class Loaded:
     Only a link that hears of it says so; a report of work tells as much.
     """
 
-    now: float
-    device: str
-    version: int
-    seconds: float = 0.0
-    size_bytes: int = 0
-
-    def __post_init__(self) -> None:
-        _event(self)
-        _amounts(self, "seconds")
-        _counts(self, "version", "size_bytes")
+    now: Amount
+    device: Device
+    version: Count
+    seconds: Amount = 0.0
+    size_bytes: Count = 0
 
 
 @value
 class Failed:
     """A device could not do what it was told; it lives on. Chunks named cannot be had from it."""
 
-    now: float
-    device: str
-    round: int
+    now: Amount
+    device: Device
+    round: Count
     reason: str
     chunks: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _event(self)
-        _counts(self, "round")
         _check(len(self.reason) <= LONGEST_REASON, self, f"a reason of at most {LONGEST_REASON} characters")
         _distinct(self, self.chunks, "chunks")
 
@@ -249,46 +215,27 @@ class Failed:
 class Pressed:
     """A device has finished more than it has room for, and its disk takes no more: it waits for a `Fold`."""
 
-    now: float
-    device: str
-    round: int
-
-    def __post_init__(self) -> None:
-        _event(self)
-        _counts(self, "round")
+    now: Amount
+    device: Device
+    round: Count
 
 
 @value
 class Progress:
     """A device has taken a chunk to `reached` steps since the last common model, in `seconds` all told."""
 
-    now: float
-    device: str
-    round: int
-    chunk: int
-    reached: int
-    seconds: float
-    samples: int
-    squared_norm: float
-    loss: float
+    now: Amount
+    device: Device
+    round: Count
+    chunk: Count
+    reached: Count
+    seconds: Amount
+    samples: Count
+    squared_norm: Amount
+    loss: Loss
     sketch: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        if not (  # at once, as these come by the million
-            self.device
-            and 0 <= self.now <= LARGEST_AMOUNT
-            and 0 <= self.seconds <= LARGEST_AMOUNT
-            and 0 <= self.squared_norm <= LARGEST_AMOUNT
-            and -LARGEST_AMOUNT <= self.loss <= LARGEST_AMOUNT
-            and 0 <= self.round <= LARGEST_COUNT
-            and 0 <= self.chunk <= LARGEST_COUNT
-            and 0 <= self.reached <= LARGEST_COUNT
-            and 0 <= self.samples <= LARGEST_COUNT
-        ):
-            _event(self)
-            _amounts(self, "seconds", "squared_norm")
-            _counts(self, "round", "chunk", "reached", "samples")
-            _loss(self, self.loss)
         if self.sketch:
             _sketched(self, self.sketch)
 
@@ -301,20 +248,14 @@ class Report:
     is no length, and names its device, so that it is not checked here.
     """
 
-    now: float
-    device: str
-    round: int
-    steps: int
-    samples: int
-    seconds: float
+    now: Amount
+    device: Device
+    round: Count
+    steps: Count
+    samples: Count
+    seconds: Amount
     squared_norm: float
-    loss: float
-
-    def __post_init__(self) -> None:
-        _event(self)
-        _amounts(self, "seconds")
-        _counts(self, "round", "steps", "samples")
-        _loss(self, self.loss)
+    loss: Loss
 
 
 @value
@@ -324,18 +265,13 @@ class Codeword:
     `ahead`: it was mixed by the coefficients that came with the work, before anybody asked for it.
     """
 
-    now: float
-    device: str
-    round: int
-    attempt: int
-    seconds: float = 0.0
-    size_bytes: int = 0
+    now: Amount
+    device: Device
+    round: Count
+    attempt: Count
+    seconds: Amount = 0.0
+    size_bytes: Count = 0
     ahead: bool = False
-
-    def __post_init__(self) -> None:
-        _event(self)
-        _amounts(self, "seconds")
-        _counts(self, "round", "attempt", "size_bytes")
 
 
 @value
@@ -345,15 +281,13 @@ class Enrolled:
     Nothing of it is proven here: its advert is signed.
     """
 
-    now: float
-    device: str
+    now: Amount
+    device: Device
     descriptor: bytes
-    member: int
-    epoch: int
+    member: Count
+    epoch: Count
 
     def __post_init__(self) -> None:
-        _event(self)
-        _counts(self, "member", "epoch")
         _check(len(self.descriptor) == HASH_BYTES, self, f"a descriptor's hash of {HASH_BYTES} bytes")
 
 
@@ -361,14 +295,12 @@ class Enrolled:
 class Advert:
     """Masked: an institution's public keys for an epoch."""
 
-    now: float
-    device: str
-    round: int
+    now: Amount
+    device: Device
+    round: Count
     letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _event(self)
-        _counts(self, "round")
         _lettered(self, self.letter)
 
 
@@ -376,14 +308,12 @@ class Advert:
 class Deal:
     """Masked: an institution's secrets, shared and sealed for each of the others."""
 
-    now: float
-    device: str
-    round: int
+    now: Amount
+    device: Device
+    round: Count
     letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _event(self)
-        _counts(self, "round")
         _lettered(self, self.letter)
 
 
@@ -391,14 +321,12 @@ class Deal:
 class Signed:
     """Masked: a device signed the set of survivors."""
 
-    now: float
-    device: str
-    round: int
+    now: Amount
+    device: Device
+    round: Count
     signature: bytes
 
     def __post_init__(self) -> None:
-        _event(self)
-        _counts(self, "round")
         _check(len(self.signature) == SIGNATURE_BYTES, self, f"a signature of {SIGNATURE_BYTES} bytes")
 
 
@@ -406,14 +334,12 @@ class Signed:
 class Shares:
     """Masked: a device gave its shares of the secrets that unmask the sum."""
 
-    now: float
-    device: str
-    round: int
+    now: Amount
+    device: Device
+    round: Count
     letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _event(self)
-        _counts(self, "round")
         _lettered(self, self.letter)
 
 
@@ -421,13 +347,11 @@ class Shares:
 class Published:
     """Masked: the driver has made this version of the model known; its digest binds the next exchange."""
 
-    now: float
-    version: int
+    now: Amount
+    version: Count
     digest: bytes
 
     def __post_init__(self) -> None:
-        _amounts(self, "now")
-        _counts(self, "version")
         _check(len(self.digest) == HASH_BYTES, self, f"a digest of {HASH_BYTES} bytes")
 
 
@@ -435,21 +359,15 @@ class Published:
 class Tick:
     """Time has passed; the machine said when it wants to hear that."""
 
-    now: float
-
-    def __post_init__(self) -> None:
-        _amounts(self, "now")
+    now: Amount
 
 
 @value
 class Stop:
     """Somebody wants the run to end."""
 
-    now: float
+    now: Amount
     reason: str
-
-    def __post_init__(self) -> None:
-        _amounts(self, "now")
 
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
@@ -488,26 +406,23 @@ class Work:
     """
 
     device: str
-    round: int
-    version: int
-    target: int
+    round: Count
+    version: Count
+    target: Steps
     order: tuple[int, ...]
     names: tuple[tuple[int, str], ...]
-    seed: int
-    lease_s: float
+    seed: Count
+    lease_s: Amount
     lockstep: bool = False
     coefficients: Mix | None = None
     wire: Wire = "float32"
     kind: Kind = "coded"
-    first_step: int = 0
-    common_steps: float = 0.0
-    most_steps: int = 0
+    first_step: Count = 0
+    common_steps: Amount = 0.0
+    most_steps: Count = 0
     pool: Pool | None = None
 
     def __post_init__(self) -> None:
-        _counts(self, "round", "version", "seed", "first_step", "most_steps")
-        _amounts(self, "lease_s", "common_steps")
-        _check(self.target >= 1, self, "a target of at least one step")
         _distinct(self, self.order, "order")
         _check(dict(self.names).keys() >= set(self.order), self, "a name for every chunk")
         _check(self.pool is None or self.device in dict(self.pool.holders), self, "the device in its pool")
@@ -518,11 +433,8 @@ class Skip:
     """There are enough copies of this chunk for now: leave it, keep what there is of it."""
 
     device: str
-    round: int
-    chunk: int
-
-    def __post_init__(self) -> None:
-        _chunk_of_round(self, self.round, self.chunk)
+    round: Count
+    chunk: Count
 
 
 @value
@@ -530,11 +442,8 @@ class Take:
     """Work on this chunk next, whether or not it was skipped before."""
 
     device: str
-    round: int
-    chunk: int
-
-    def __post_init__(self) -> None:
-        _chunk_of_round(self, self.round, self.chunk)
+    round: Count
+    chunk: Count
 
 
 @value
@@ -546,12 +455,11 @@ class Fold:
     """
 
     device: str
-    round: int
+    round: Count
     mix: Mix | None
     spare: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _counts(self, "round")
         _distinct(self, [*(self.mix.chunks if self.mix else ()), *self.spare], "mix and spare together")
 
 
@@ -560,15 +468,12 @@ class Continue:
     """The round was not exchanged: carry on to `target` steps from the same model."""
 
     device: str
-    round: int
-    target: int
+    round: Count
+    target: Steps
     order: tuple[int, ...]
-    lease_s: float
+    lease_s: Amount
 
     def __post_init__(self) -> None:
-        _counts(self, "round")
-        _amounts(self, "lease_s")
-        _check(self.target >= 1, self, "a target of at least one step")
         _distinct(self, self.order, "order")
 
 
@@ -581,15 +486,14 @@ class Reveal:
     """
 
     device: str
-    round: int
-    attempt: int
+    round: Count
+    attempt: Count
     kind: Kind
     mix: Mix | None
     wire: Wire = "float32"
     ring: Ring | None = None
 
     def __post_init__(self) -> None:
-        _counts(self, "round", "attempt")
         _check((self.mix is None) == (self.kind != "coded"), self, "a mix exactly for coded work")
         _check((self.ring is None) == (self.kind != "masked"), self, "a ring exactly for a masked vector")
 
@@ -599,15 +503,11 @@ class Repair:
     """Send this part of a codeword that was lost: the terms of `column` (a device) for these chunks."""
 
     device: str
-    round: int
-    attempt: int
+    round: Count
+    attempt: Annotated[int, Within(1, LARGEST_COUNT, "an attempt after the first")]
     column: str
     mix: Mix
     wire: Wire = "float32"
-
-    def __post_init__(self) -> None:
-        _counts(self, "round")
-        _check(self.attempt >= 1, self, "an attempt after the first")
 
 
 @value
@@ -615,11 +515,8 @@ class Refuse:
     """Something that the device sent was left out, and why."""
 
     device: str
-    round: int
+    round: Count
     reason: str
-
-    def __post_init__(self) -> None:
-        _counts(self, "round")
 
 
 @value
@@ -627,11 +524,10 @@ class Open:
     """Masked: make one-time keys for an epoch."""
 
     device: str
-    round: int
+    round: Count
     letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _counts(self, "round")
         _lettered(self, self.letter)
 
 
@@ -640,11 +536,10 @@ class Roster:
     """Masked: these institutions are in the epoch; share your secrets among them."""
 
     device: str
-    round: int
+    round: Count
     letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _counts(self, "round")
         _lettered(self, self.letter)
 
 
@@ -653,11 +548,10 @@ class Begin:
     """Masked: an exchange of the model that the work of this round starts from; expand its masks."""
 
     device: str
-    round: int
+    round: Count
     letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _counts(self, "round")
         _lettered(self, self.letter)
 
 
@@ -666,11 +560,10 @@ class Survivors:
     """Masked: sign that these institutions' vectors are in the sum."""
 
     device: str
-    round: int
+    round: Count
     letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _counts(self, "round")
         _lettered(self, self.letter)
 
 
@@ -679,11 +572,10 @@ class Unmask:
     """Masked: so many have signed; give the shares."""
 
     device: str
-    round: int
+    round: Count
     letter: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _counts(self, "round")
         _lettered(self, self.letter)
 
 
@@ -692,12 +584,9 @@ class Close:
     """The round is over; `frees` says that what was kept for it may go."""
 
     device: str
-    round: int
+    round: Count
     outcome: Outcome
     frees: bool
-
-    def __post_init__(self) -> None:
-        _counts(self, "round")
 
 
 # ---- what a round says to its driver
@@ -708,12 +597,11 @@ class Add:
     """Add this codeword to the running sum: block k of the sum gets weights[k] times the codeword."""
 
     device: str
-    round: int
-    attempt: int
+    round: Count
+    attempt: Count
     weights: tuple[float, ...]
 
     def __post_init__(self) -> None:
-        _counts(self, "round", "attempt")
         _check(bool(self.weights), self, "a weight for each block")
         _finite(self, self.weights, "weights")
 
@@ -722,11 +610,10 @@ class Add:
 class Uncover:
     """Masked: take these masks off the sum; each is a key, and whether it was subtracted."""
 
-    round: int
+    round: Count
     masks: tuple[tuple[bytes, bool], ...] = field(repr=False)
 
     def __post_init__(self) -> None:
-        _counts(self, "round")
         _check(bool(self.masks), self, "at least one mask")
 
 
@@ -738,11 +625,8 @@ class Persist:
     """Masked: write this down durably before anything else is said; it never travels."""
 
     device: str
-    round: int
+    round: Count
     record: bytes = field(repr=False)
-
-    def __post_init__(self) -> None:
-        _counts(self, "round")
 
 
 ToMember = Open | Roster | Begin | Survivors | Unmask

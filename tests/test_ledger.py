@@ -8,6 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fedgc.codes import Holders
 from fedgc.ledger import Ledger
 
 
@@ -126,7 +127,7 @@ class Books(RuleBasedStateMachine):
     def begin(self, holding: tuple[list[set[int]], int], aim: int, present: int, deaf: set[int]) -> None:
         holds, chunks = holding
         self.given_wc = array(holds, chunks)
-        self.ledger, self.twin = Ledger(self.given_wc, aim), Twin(holds, chunks, aim)
+        self.ledger, self.twin = Ledger(Holders.of(self.given_wc), aim), Twin(holds, chunks, aim)
         workers = list(self.twin.workers)[:present]
         self.join({worker: worker not in deaf for worker in workers})
         for worker in workers:
@@ -309,7 +310,7 @@ def slow_wait_s(twin: Twin, aim: int, chunk_s: list[float]) -> float:
 )
 def test_the_wait_is_the_open_work_shared_out_by_speed(holding, aim, seconds, data):
     holds, chunks = holding
-    ledger, twin = Ledger(array(holds, chunks), 1), Twin(holds, chunks, 1)
+    ledger, twin = Ledger(Holders.of(array(holds, chunks)), 1), Twin(holds, chunks, 1)
     live = data.draw(st.sets(st.sampled_from(twin.workers), min_size=1))
     ledger.joined(dict.fromkeys(live, True))
     twin.live = twin.hears = live
@@ -326,7 +327,7 @@ def test_walking_every_queue_to_its_end_covers_all_that_is_aimed_for(holding, ai
     """Nobody is left idle while a copy lacks that somebody could make."""
     holds, chunks = holding
     assume(any(holds))
-    ledger = Ledger(array(holds, chunks), aim)
+    ledger = Ledger(Holders.of(array(holds, chunks)), aim)
     ledger.joined({worker: listens[worker] for worker in range(len(holds))})
     for worker in range(len(holds)):
         ledger.queue(worker, range(chunks))
@@ -345,7 +346,7 @@ def test_walking_every_queue_to_its_end_covers_all_that_is_aimed_for(holding, ai
 
 
 def test_those_who_begin_together_begin_with_different_chunks():
-    ledger = Ledger(np.ones((3, 3), dtype=bool), 1)
+    ledger = Ledger(Holders.of(np.ones((3, 3), dtype=bool)), 1)
     ledger.joined(dict.fromkeys([0, 1, 2], True))
     assert ledger.queue(0, (2, 1, 0)) == (2, 1, 0)
     assert ledger.queue(1, (2, 0, 1)) == (0, 2, 1)
@@ -354,7 +355,7 @@ def test_those_who_begin_together_begin_with_different_chunks():
 
 def test_who_begins_what_another_is_at_does_first_what_nobody_does():
     for asked_before in (False, True):
-        ledger = Ledger(np.ones((2, 4), dtype=bool), 1)
+        ledger = Ledger(Holders.of(np.ones((2, 4), dtype=bool)), 1)
         ledger.joined(dict.fromkeys([0, 1], True))
         ledger.queue(0, (0, 1, 2))
         ledger.queue(1, (1, 2, 3))
@@ -367,7 +368,7 @@ def test_who_begins_what_another_is_at_does_first_what_nobody_does():
 
 
 def test_a_copy_comes_back_only_when_the_device_says_so_again():
-    ledger = Ledger(np.ones((2, 2), dtype=bool), 1)
+    ledger = Ledger(Holders.of(np.ones((2, 2), dtype=bool)), 1)
     ledger.joined(dict.fromkeys([0, 1], True))
     ledger.finished(0, 1)
     ledger.lost(0)
@@ -380,14 +381,14 @@ def test_a_copy_comes_back_only_when_the_device_says_so_again():
 
 
 def test_a_kept_copy_is_worth_telling_even_where_there_are_enough():
-    ledger = Ledger(np.ones((2, 2), dtype=bool), 1)
+    ledger = Ledger(Holders.of(np.ones((2, 2), dtype=bool)), 1)
     ledger.joined(dict.fromkeys([0, 1], True))
     ledger.finished(1, 0)
     assert ledger.queue(0, (0, 1), kept=(0,)) == (0, 1)
 
 
 def test_what_failed_cannot_come_back_in_the_same_round():
-    ledger = Ledger(np.ones((1, 2), dtype=bool), 1)
+    ledger = Ledger(Holders.of(np.ones((1, 2), dtype=bool)), 1)
     ledger.joined(dict.fromkeys([0], True))
     ledger.failed(0, [1])
     ledger.joined(dict.fromkeys([0], True))
@@ -397,7 +398,7 @@ def test_what_failed_cannot_come_back_in_the_same_round():
 
 
 def test_blocks_are_cut_to_the_copies_that_every_made_chunk_has():
-    ledger = Ledger(np.ones((3, 3), dtype=bool), 3)
+    ledger = Ledger(Holders.of(np.ones((3, 3), dtype=bool)), 3)
     ledger.joined(dict.fromkeys([0, 1, 2], True))
     assert ledger.blocks == 1
     for worker, chunk in ((0, 0), (1, 0), (2, 0), (0, 1), (1, 1)):
@@ -406,7 +407,7 @@ def test_blocks_are_cut_to_the_copies_that_every_made_chunk_has():
 
 
 def test_nobody_there_means_nothing_is_covered():
-    ledger = Ledger(np.ones((2, 2), dtype=bool), 2)
+    ledger = Ledger(Holders.of(np.ones((2, 2), dtype=bool)), 2)
     assert not ledger.reachable
     assert not ledger.covered
     assert not ledger.covered_once
@@ -414,7 +415,7 @@ def test_nobody_there_means_nothing_is_covered():
 
 
 def test_what_is_handed_out_is_begun_with_what_is_covered_least():
-    ledger = Ledger(np.ones((3, 3), dtype=bool), 2)
+    ledger = Ledger(Holders.of(np.ones((3, 3), dtype=bool)), 2)
     ledger.joined(dict.fromkeys([0, 1, 2], True))
     ledger.finished(0, 0)
     given = ledger.hand_out()
@@ -423,7 +424,7 @@ def test_what_is_handed_out_is_begun_with_what_is_covered_least():
 
 
 def test_an_idle_worker_begins_what_it_is_handed_and_others_leave_it_for_last():
-    ledger = Ledger(np.array([[True, True, True], [True, False, False]]), 1)
+    ledger = Ledger(Holders.of(np.array([[True, True, True], [True, False, False]])), 1)
     ledger.joined(dict.fromkeys([0, 1], True))
     ledger.queue(0, (2, 0, 1))
     assert ledger.hand_out() == [(1, 0)]
@@ -432,7 +433,7 @@ def test_an_idle_worker_begins_what_it_is_handed_and_others_leave_it_for_last():
 
 
 def test_a_deaf_worker_is_neither_asked_nor_told_and_does_what_stands_on_its_queue():
-    ledger = Ledger(np.ones((2, 2), dtype=bool), 2)
+    ledger = Ledger(Holders.of(np.ones((2, 2), dtype=bool)), 2)
     ledger.joined({0: True, 1: False})
     ledger.queue(0, (0, 1))
     ledger.queue(1, (0,))
@@ -449,7 +450,7 @@ def test_a_deaf_worker_is_neither_asked_nor_told_and_does_what_stands_on_its_que
 
 
 def test_a_fixed_aim_waits_for_no_more_copies_than_there_can_be():
-    ledger = Ledger(np.ones((3, 2), dtype=bool), 2)
+    ledger = Ledger(Holders.of(np.ones((3, 2), dtype=bool)), 2)
     ledger.joined(dict.fromkeys(range(3), True))
     ledger.fix_aim()
     for worker in (0, 1):
@@ -462,7 +463,7 @@ def test_a_fixed_aim_waits_for_no_more_copies_than_there_can_be():
 
 
 def test_a_copy_that_was_let_go_counts_no_more_and_may_be_made_again():
-    ledger = Ledger(np.ones((2, 2), dtype=bool), 2)
+    ledger = Ledger(Holders.of(np.ones((2, 2), dtype=bool)), 2)
     ledger.joined(dict.fromkeys(range(2), True))
     for worker in range(2):
         for chunk in range(2):

@@ -2,12 +2,13 @@
 
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
+from typing import Annotated
 
 import pytest
 
 from fedgc.errors import BadMessage
 from fedgc.messages import Progress, Take
-from fedgc.values import value
+from fedgc.values import Filled, Within, value
 
 
 @value
@@ -90,3 +91,25 @@ WRONG = {
 def test_progress_says_what_is_wrong_with_it(name: str, wrong: object):
     with pytest.raises(BadMessage, match=f"needed a.* {name}|needed {name}|needed a device"):
         replace(SAID, **{name: wrong})
+
+
+@value
+class Ruled:
+    digit: Annotated[int, Within(0, 9, "{name} from 0 to 9")]
+    name: Annotated[str, Filled("a name")] = "a"
+    free: Annotated[int, "a remark"] = 0
+
+    def __post_init__(self) -> None:
+        if self.free < 0:
+            raise ValueError("looked at after the rules")
+
+
+@pytest.mark.parametrize("digit", [-1, 10, float("nan"), float("inf")])
+def test_a_value_that_breaks_a_rule_is_named_with_what_was_needed(digit: float):
+    with pytest.raises(BadMessage, match=r"Ruled\(digit=.*, name='', free=-1\): needed digit from 0 to 9"):
+        Ruled(digit, "", -1)
+    with pytest.raises(BadMessage, match="needed a name"):
+        Ruled(9, "", -1)
+    with pytest.raises(ValueError, match="looked at after the rules"):
+        Ruled(9, "a", -1)
+    assert Ruled(0).free == Ruled(9).free == 0

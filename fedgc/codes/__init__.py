@@ -13,7 +13,7 @@ from fedgc.codes.matching import matched
 from fedgc.codes.order import most_before_cover, orders_for_round
 from fedgc.codes.payload import EPSILON, Wire, pack, packed_bytes, rounding, shapes, shortest_wire, unpack
 from fedgc.codes.place import place
-from fedgc.codes.placement import Placement
+from fedgc.codes.placement import Holders, Placement
 from fedgc.codes.private import carry_on, completion_probability, inverse_weights
 from fedgc.codes.repair import Repair, Repairs, repair
 from fedgc.codes.running_sum import RunningSum
@@ -21,6 +21,7 @@ from fedgc.codes.solution import Solution
 from fedgc.codes.stop import amplification_limit, best_blocks, next_chunk, worth_waiting
 
 __all__ = [
+    "Holders",
     "Placement",
     "place",
     "adopt",

@@ -8,12 +8,37 @@ conditioning does not depend on how many workers there are.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import chain
+from itertools import chain, pairwise
 
 import numpy as np
 
 from fedgc.codes.arrays import Bool, Int
 from fedgc.errors import BadPlacement
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """Who holds which chunk, three ways; s counts the pairs of worker and chunk, chunk by chunk."""
+
+    holds: Bool  # workers x chunks
+    worker_s: Int
+    chunk_s: Int
+    of_chunk: tuple[tuple[int, ...], ...]  # the workers of each chunk, in their order
+
+    @classmethod
+    def of(cls, holds: Bool) -> "Holders":
+        """Return them from the matrix.
+
+        >>> Holders.of(np.array([[True, False], [True, True]])).of_chunk
+        ((0, 1), (1,))
+        """
+        worker_s, chunk_s = np.nonzero(holds)
+        by_chunk = np.argsort(chunk_s, kind="stable")
+        worker_s, chunk_s = worker_s[by_chunk], chunk_s[by_chunk]
+        ends = np.cumsum(np.bincount(chunk_s, minlength=holds.shape[1])).tolist()
+        workers = worker_s.tolist()
+        of_chunk = tuple(tuple(workers[begin:end]) for begin, end in pairwise([0, *ends]))
+        return cls(holds, worker_s, chunk_s, of_chunk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +60,7 @@ class Placement:
     columns: int = field(init=False)
     replicas: int = field(init=False)  # copies of the chunk that has the fewest
     holds: Bool = field(init=False, repr=False, compare=False)
+    holders: Holders = field(init=False, repr=False, compare=False)
     holder_cn: Int = field(init=False, repr=False, compare=False)
     flat_cn: Int = field(
         init=False, repr=False, compare=False
@@ -65,6 +91,7 @@ class Placement:
             ("columns", columns),
             ("replicas", int(copies_n.min())),
             ("holds", holds),
+            ("holders", Holders.of(holds)),
             ("holder_cn", holder_cn),
             ("flat_cn", flat_cn),
         ):

@@ -148,8 +148,9 @@ class World:
         self._obey(given)
         while not over():
             happened = self._next(machine.next_tick)
-            if happened is not None:
-                self._obey(machine.handle(happened))
+            while happened is None:  # nothing that the machine hears of
+                happened = self._next(machine.next_tick)
+            self._obey(machine.handle(happened))
 
     def _next(self, tick: float) -> Event | None:
         """Let the next thing happen; return what the machine hears of it."""
