@@ -2,7 +2,8 @@
 
 Every arm gets the same budget: it is trained once at each of its rates on the first tuning seed, then at the
 best two on the second, as one seed alone may favour a rate at which others fail; the better mean of both is
-taken. A run that leaves the finite numbers counts as nothing learnt.
+taken. The better is who is more accurate at the end, or, where there is a target, who comes to it sooner. A
+run that leaves the finite numbers counts as nothing learnt.
 
 Bytes are all that moves: models down, updates up as they are packed, a report and a command for each device
 and look (without rounds: for each update), samples that a step takes from other devices (but not those that
@@ -12,6 +13,7 @@ Everything runs under the clock of `replay`, or that of `sim.asynchronous`.
 May import: sim and below; arms, scene.
 """
 
+import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -98,6 +100,14 @@ class Measured:
     tuned: float = 0.0  # points at this rate, mean of the tuning seeds
     failed: str = ""
 
+    def worth(self, target: float | None) -> tuple[float, float]:
+        """Return what is better the greater it is: how soon it comes to the target, then its accuracy.
+
+        Who never comes there takes for ever, as all do where there is no target.
+        """
+        reached = None if target is None else self.trace.reach(target)
+        return (-reached[0] if reached else -math.inf), self.points
+
     def row(self) -> dict[str, Value]:
         """Return it as a row of the report."""
         numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in WORDS}
@@ -115,19 +125,29 @@ class Trial:
     scene: Scene
     arm: Arm
     care: Care
+    target: float | None = None  # points
 
     def run(self) -> list[Measured]:
         """Tune, then measure every seed."""
+        rate, tuned = self.tune()
+        found = [self._at(rate, seed) for seed in range(self.care.seeds)]
+        return [replace(each, tuned=tuned) for each in found]
+
+    def tune(self) -> tuple[float, float]:
+        """Return the best rate, and the points that it came to on the tuning seeds."""
         first, second = TUNING_SEEDS
         tried = [self._at(rate, first) for rate in self.arm.rates(self.scene.optimiser)[: self.care.rates]]
-        close = sorted(tried, key=lambda each: -each.points)[:AGAIN]
-        means = [fmean((each.points, self._at(each.rate, second).points)) for each in close]
-        tuned, best = max(zip(means, close, strict=True), key=lambda each: each[0])
-        found = [self._at(best.rate, seed) for seed in range(self.care.seeds)]
-        return [replace(each, tuned=tuned) for each in found]
+        close = sorted(tried, key=lambda each: each.worth(self.target), reverse=True)[:AGAIN]
+        both = [(each, self._at(each.rate, second)) for each in close]
+        best = max(both, key=lambda pair: _mean([each.worth(self.target) for each in pair]))
+        return best[0].rate, fmean(each.points for each in best)
 
     def _at(self, rate: float, seed: int) -> Measured:
         return measure(self.scene, self.arm, rate, seed)
+
+
+def _mean(worths: Sequence[tuple[float, float]]) -> tuple[float, ...]:
+    return tuple(fmean(each) for each in zip(*worths, strict=True))
 
 
 def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> list[Measured]:
