@@ -32,16 +32,20 @@ class Sketch:
         self._start = start
         self._words = 0
         self._sums = np.zeros(SKETCH_NUMBERS)
+        self._room = np.empty((0, 8), np.uint64)  # for a piece with its signs
 
     def add(self, piece: NDArray[np.float64]) -> None:
         """Add the next numbers of the vector."""
-        words = -(-piece.size // 64)
-        signed = np.zeros(words * 64)
-        signed[: piece.size] = piece
+        filled = np.pad(piece, (0, -piece.size % 64)) if piece.size % 64 else piece
+        words = filled.size // 64
         signs = draws(self._start, self._words, words).astype("<u8").view(np.uint8)
-        bits = signed.view(np.uint64).reshape(-1, 8)
-        np.bitwise_xor(bits, FLIPS[signs], out=bits)
-        self._sums += signed.reshape(words, -1).sum(axis=0).reshape(-1, SKETCH_NUMBERS).sum(axis=0)
+        if len(self._room) < len(signs):
+            self._room = np.empty((len(signs), 8), np.uint64)
+        bits = self._room[: len(signs)]
+        np.take(FLIPS, signs, axis=0, out=bits, mode="clip")  # to be told of bytes beyond it takes far longer
+        np.bitwise_xor(bits, filled.view(np.uint64).reshape(-1, 8), out=bits)
+        signed = bits.view(np.float64).reshape(words, -1)
+        self._sums += signed.sum(axis=0).reshape(-1, SKETCH_NUMBERS).sum(axis=0)
         self._words += words
 
     def numbers(self) -> tuple[float, ...]:
