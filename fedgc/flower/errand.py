@@ -135,7 +135,7 @@ class Errand:
 
     def _offer(self, stream: StreamId, vector: Packed) -> None:
         self.codewords[stream] = vector
-        self.lines.append(offer_of(stream, vector))
+        self.lines.append(offer_of(stream, vector, signed=True))
 
     def _put_away(self) -> None:
         """Write down what there is; what the disk does not take cannot be had later, and is not told."""

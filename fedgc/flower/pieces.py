@@ -2,7 +2,12 @@
 
 The sender keeps a window of unacknowledged pieces in flight, so that small lines never wait behind a
 large vector. The receiver takes bytes in order, ignores what it has, and checks as it goes: the size
-before it allocates, every number when its bytes are whole, and the digest at the end.
+before it allocates, every number when its bytes are whole, and a checksum at the end.
+
+That what arrives is what was sent is for TLS to see to; the checksum finds what TLS cannot: a vector whose
+second half is of another making. It is Poly1305 (Bernstein 2005) under a key that everybody knows, which no
+accident passes, in a quarter of the time that SHA-256 takes; at 100 MB that is felt. What is signed, the
+offers of a letter, has SHA-256.
 
 Models travel as float32, codewords as the round says (`Form`): in one of the formats of `Wire`, or as words
 of a ring, of which every value is a good one.
@@ -15,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import numpy as np
+from cryptography.hazmat.primitives.poly1305 import Poly1305
 from numpy.typing import NDArray
 
 from fedgc.codes import Wire, pack, packed_bytes, rounding, unpack
@@ -24,6 +30,7 @@ from fedgc.secagg.keystream import RING_TYPES
 
 WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s over 100 ms
 NUMBER: Final = np.dtype("<f4")
+CHECKED_BY: Final = hashlib.sha256(b"fedgc: a vector in pieces").digest()  # a key like any other
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 Numbers = np.ndarray[Any, np.dtype[Any]]  # any array of floats
@@ -61,6 +68,13 @@ class Form:
         vector = unpack(data, self.wire, self.numbers)
         check_finite(vector, stream)
         return vector
+
+
+def checksum_of(vector: Packed) -> bytes:
+    """Return what tells a vector from every other that may be taken for it by accident."""
+    checksum = Poly1305(CHECKED_BY)
+    checksum.update(vector.data.cast("B"))
+    return checksum.finalize()
 
 
 def digest_of(vector: Packed) -> bytes:
@@ -132,7 +146,8 @@ class Incoming:
         self._packed = np.empty(form.size, np.uint8)
         self._bytes = self._packed.data
         self._checked = 0
-        self._hash = hashlib.sha256()
+        self._running = Poly1305(CHECKED_BY)
+        self._checksum = b""  # of all of it, once it is whole
         self.received = 0
 
     @property
@@ -150,14 +165,16 @@ class Incoming:
         if fresh:
             end = self.received + len(fresh)
             self._bytes[self.received : end] = fresh
-            self._hash.update(fresh)
+            self._running.update(fresh)
             self.received = end
             self._check_numbers()
+            if self.whole:
+                self._checksum = self._running.finalize()
 
     def finish(self) -> Numbers:
         """Return the vector once it is whole and is what was offered."""
-        if not self.whole or self._hash.digest() != self.offer.digest:
-            raise BadVector(f"{self.offer.stream}: the digest of what arrived is not the one announced")
+        if self._checksum != self.offer.digest:
+            raise BadVector(f"{self.offer.stream}: the checksum of what arrived is not the one announced")
         if self._form.kind == NUMBER:  # they were checked as they came
             return self._packed.view(NUMBER)
         return self._form.unpacked(self._packed, self.offer.stream)
@@ -175,6 +192,6 @@ def check_finite(numbers: Vector, stream: StreamId) -> None:
         raise BadVector(f"{stream}: saw NaN or Inf, needed finite numbers")
 
 
-def offer_of(stream: StreamId, vector: Packed) -> Offer:
-    """Return what announces a vector."""
-    return Offer(stream, vector.nbytes, digest_of(vector))
+def offer_of(stream: StreamId, vector: Packed, *, signed: bool = False) -> Offer:
+    """Return what announces a vector; one that is signed stands for every byte of it."""
+    return Offer(stream, vector.nbytes, digest_of(vector) if signed else checksum_of(vector))

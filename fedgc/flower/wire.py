@@ -25,6 +25,9 @@ HELLO_LIMIT: Final = 65_536
 METHOD: Final = "/fedgc.Session/Open"
 STAMPED: Final = frozenset({"now", "device"})
 
+CHECKSUM_BYTES: Final = 16
+DIGEST_BYTES: Final = 32
+
 _HEADER: Final = struct.Struct("<cBQIQQ")  # tag, model or codeword, version or round, attempt, offset, total
 _PIECE: Final = b"P"
 _LINE: Final = b"L"
@@ -149,15 +152,19 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A whole vector is ready to be sent: the device asks for a slot, the server announces a model."""
+    """A whole vector is ready to be sent: the device asks for a slot, the server announces a model.
+
+    `digest`: over a session its checksum, in a letter, which is signed, its SHA-256.
+    """
 
     stream: StreamId
     size: int
     digest: bytes
 
     def __post_init__(self) -> None:
-        if not (self.size > 0 and len(self.digest) == 32):
-            raise BadMessage(f"{self!r}: needed at least one byte and a digest of 32")
+        if not (self.size > 0 and len(self.digest) in (CHECKSUM_BYTES, DIGEST_BYTES)):
+            needed = f"a digest of {CHECKSUM_BYTES} or {DIGEST_BYTES}"
+            raise BadMessage(f"{self!r}: needed at least one byte and {needed}")
 
 
 @dataclass(frozen=True, slots=True)

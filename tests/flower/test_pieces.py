@@ -1,5 +1,6 @@
 """Vectors in pieces: whole and bit for bit, whatever is repeated, broken off or bad."""
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -124,8 +125,29 @@ def test_bytes_that_are_not_those_announced_are_refused() -> None:
     piece = source.next_piece()
     assert piece is not None
     sink.accept(piece)
-    with pytest.raises(BadVector, match="digest"):
+    with pytest.raises(BadVector, match="checksum"):
         sink.finish()
+
+
+def test_what_stops_short_or_is_of_another_making_is_not_handed_out() -> None:
+    first, second = some(100), some(100)
+    second[60:] *= 2
+    sink = Incoming(offer_of(STREAM, first), Form(100))
+    source, other = Outgoing(sink.offer, first, 200), Outgoing(offer_of(STREAM, second), second, 200)
+    for pieces in (source, other):
+        with pytest.raises(BadVector, match="checksum"):
+            sink.finish()
+        piece = next(each for each in iter(pieces.next_piece, None) if each.offset == sink.received)
+        sink.accept(piece)
+    assert sink.whole
+    for _ in range(2):
+        with pytest.raises(BadVector, match="checksum"):
+            sink.finish()
+
+
+def test_what_is_signed_has_a_digest_that_no_other_vector_can_be_made_to_have() -> None:
+    assert offer_of(STREAM, some(4), signed=True).digest == hashlib.sha256(some(4).tobytes()).digest()
+    assert len(offer_of(STREAM, some(4)).digest) < 32
 
 
 def test_a_gap_and_a_foreign_piece_are_refused() -> None:

@@ -93,7 +93,7 @@ class Node:
         return [each for each in self.desk.events if kind is None or isinstance(each, kind)]
 
     def gives(self, stream: StreamId, vector: np.ndarray, **how) -> None:
-        self.says(offer_of(stream, vector), codewords={stream: vector}, **how)
+        self.says(offer_of(stream, vector, signed=True), codewords={stream: vector}, **how)
 
 
 @pytest.fixture
@@ -191,7 +191,9 @@ def test_a_codeword_is_asked_for_at_once_and_comes_checked(desk) -> None:
     first, second = (StreamId("codeword", 5, attempt) for attempt in (0, 2))
     vector = np.ones(5, np.float32)
     node.says(
-        offer_of(first, vector), offer_of(second, 2 * vector), codewords={first: vector, second: 2 * vector}
+        offer_of(first, vector, signed=True),
+        offer_of(second, 2 * vector, signed=True),
+        codewords={first: vector, second: 2 * vector},
     )
     assert [(each.attempt, each.size_bytes) for each in node.events(Codeword)] == [(0, 20), (2, 20)]
     np.testing.assert_array_equal(desk.post.take(node.device, 5, 2), 2 * vector)
@@ -204,7 +206,7 @@ def test_a_codeword_that_is_sent_along_is_heard_before_the_reports_that_come_wit
     desk.post.send(work(node.device, coefficients=mix))
     assert node.next().commands[0].coefficients == mix
     stream, vector = StreamId("codeword", 5), np.ones(5, np.float32)
-    node.says(progress(0), progress(1), offer_of(stream, vector), codewords={stream: vector})
+    node.says(progress(0), progress(1), offer_of(stream, vector, signed=True), codewords={stream: vector})
     assert [type(each) for each in desk.events[1:]] == [Codeword, Progress, Progress]
     assert node.events(Codeword)[0].ahead
     np.testing.assert_array_equal(desk.post.take(node.device, 5, 0), vector)
