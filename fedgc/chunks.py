@@ -172,7 +172,8 @@ class ChunkWork:
         kept_w = {worker: self._kept(event) for worker, event in planned.items()}
         for worker, kept in kept_w.items():
             self._early.forget(worker)
-            self._count_after_all(self.copies.stands(worker, self._numbers(kept), self._summed))
+            if self.copies.any:  # at the start of a round there are none
+                self._count_after_all(self.copies.stands(worker, self._numbers(kept), self._summed))
         given: list[Command] = []
         for worker, event in planned.items():
             order = self._ledger.queue(worker, self._orders[worker], kept_w[worker])

@@ -39,12 +39,10 @@ May import: sim and below; cells, deadline, events, grid.
 """
 
 import math
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures import Future, as_completed
 from dataclasses import asdict, dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, Final
 
@@ -66,6 +64,7 @@ from fedgc.sim.bound import FluidBound, whole_chunks_s
 from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, original_codes, ours, rivals
 from fedgc.sim.coded import PartialStragglers
 from fedgc.sim.ours import PATIENT_S, Fedgc
+from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
 from fedgc.sim.uncoded import WorkQueue
 
@@ -114,8 +113,7 @@ def bench_rounds(
 ) -> Report:
     """Measure; `progress` hears how many of how many jobs are done."""
     jobs = [Job(source, seed, size) for source in sources(traces) for seed in range(size.seeds)]
-    workers = min(2, os.cpu_count() or 1)
-    with ProcessPoolExecutor(workers, mp_context=get_context("spawn")) as pool:
+    with processes() as pool:
         longest_first = reversed(jobs)  # weathers with links of their own, which stand last
         futures = {job: pool.submit(measure, job) for job in longest_first}
         claimed = [

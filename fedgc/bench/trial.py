@@ -14,12 +14,9 @@ May import: sim and below; arms, scene.
 """
 
 import math
-import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, fields, replace
 from itertools import accumulate
-from multiprocessing import get_context
 from statistics import fmean
 from typing import Final
 
@@ -31,6 +28,7 @@ from fedgc.errors import FedgcError
 from fedgc.plan import injected
 from fedgc.run import CHECK_BYTES
 from fedgc.sim.asynchronous import Moment, train_freely
+from fedgc.sim.owned import processes
 from fedgc.sim.training import Job, Point, train
 from fedgc.train import CommonModel, Vector
 
@@ -153,7 +151,7 @@ def _mean(worths: Sequence[tuple[float, float]]) -> tuple[float, ...]:
 def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> list[Measured]:
     """Run the trials on two processes; `progress` hears how many of how many are done."""
     measured: list[Measured] = []
-    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+    with processes() as pool:
         for done, future in enumerate([pool.submit(trial.run) for trial in trials], start=1):
             measured += future.result()
             progress(done, len(trials))

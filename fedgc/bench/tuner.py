@@ -17,12 +17,9 @@ fixed setting is picked in hindsight.
 May import: sim and below.
 """
 
-import os
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -36,6 +33,7 @@ from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.plan import Chunk, Fleet, Plan
 from fedgc.replay import MODELS, Conditions, Terms, Under, Weather, World, working
 from fedgc.round import Assignment, Round
+from fedgc.sim.owned import processes
 from fedgc.sim.policy import done_s
 from fedgc.sim.traces import read_weather
 from fedgc.tuner import Choice, Past, Question, Setting, nothing, review, robust
@@ -112,7 +110,7 @@ def bench_tuner(
     jobs += [Job("cell", name, seed, size) for name in MODELS for seed in seeds]
     jobs += [Job("drift", "hands change", seed, size) for seed in seeds]
     rows: list[Row] = []
-    with ProcessPoolExecutor(min(2, os.cpu_count() or 1), mp_context=get_context("spawn")) as pool:
+    with processes() as pool:
         futures = [pool.submit(job.run) for job in jobs]
         for done, future in enumerate(futures, start=1):
             rows += future.result()

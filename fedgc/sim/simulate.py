@@ -5,15 +5,14 @@ from recorded links. Long runs are shared out among processes: each plays its pa
 its own, so the same request gives the same answer on one core and on two only where the parts are the same:
 `processes` is part of the request.
 
-May import: catalogue, traces, policy, ours.
+May import: catalogue, traces, policy, ours, owned.
 """
 
 import gc
 from collections.abc import Callable, Sequence
-from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Final
 
@@ -23,6 +22,7 @@ from fedgc.errors import BadPlacement, BadSetting, nearest
 from fedgc.replay import MODELS, Conditions, Line, Span, Weather
 from fedgc.sim.catalogue import find, ours, rivals
 from fedgc.sim.ours import Fedgc
+from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
 from fedgc.sim.traces import read_links, read_weather
 
@@ -181,7 +181,7 @@ def _shared_out(
     policy: Policy, parts: Sequence[Weather], line: Line, heard: Callable[[int], object]
 ) -> tuple[Result, ...]:
     # A run leaves no cycles behind until it ends, and each process ends with its one run.
-    with ProcessPoolExecutor(len(parts), mp_context=get_context("spawn"), initializer=gc.disable) as pool:
+    with processes(len(parts), gc.disable) as pool:
         futures = [pool.submit(policy.play, part, line) for part in parts]
         waiting = set(futures)
         while waiting:

@@ -1,0 +1,33 @@
+"""Processes that work beside this one, and end when it does, however that ends.
+
+A process pool leaves its workers behind when its owner is killed: they wait for work from a pipe that they
+themselves hold open.
+
+May import: nothing of fedgc.
+"""
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context, parent_process
+from typing import Final
+
+CORES: Final = min(2, os.cpu_count() or 1)  # that a bench takes
+
+
+def processes(count: int = CORES, begin: Callable[[], object] = bool) -> ProcessPoolExecutor:
+    """Return so many processes, each of which calls `begin` first."""
+    return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
+
+
+def _begin(begin: Callable[[], object]) -> None:
+    threading.Thread(target=_end_with_the_parent, name="fedgc-parent", daemon=True).start()
+    begin()
+
+
+def _end_with_the_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -1,0 +1,57 @@
+"""Processes beside this one do their work, and outlive nobody."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedgc.sim.owned import processes
+
+WAIT_S = 60.0
+OWNER = """
+import os, time
+from fedgc.sim.owned import processes
+
+if __name__ == "__main__":
+    with processes(2) as pool:
+        print(*{pool.submit(os.getpid).result() for _ in range(2)}, flush=True)
+        pool.submit(time.sleep, 600).result()
+"""
+
+
+def test_they_begin_as_they_are_told_and_do_what_they_are_given():
+    with processes(1, note_that_it_began) as pool:
+        assert pool.submit(os.getenv, "FEDGC_BEGAN").result() == "yes"
+        assert pool.submit(os.getpid).result() != os.getpid()
+
+
+def note_that_it_began() -> None:
+    os.environ["FEDGC_BEGAN"] = "yes"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_they_end_with_who_made_them_however_that_ends(tmp_path: Path, number: signal.Signals):
+    script = tmp_path / "owner.py"
+    script.write_text(OWNER)
+    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as owner:
+        assert owner.stdout is not None
+        pids = [int(each) for each in owner.stdout.readline().split()]
+        assert pids
+        assert all(alive(pid) for pid in pids)
+        owner.send_signal(number)
+        owner.wait(WAIT_S)
+    until = time.monotonic() + WAIT_S
+    while any(alive(pid) for pid in pids) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert not any(alive(pid) for pid in pids)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
