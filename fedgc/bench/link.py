@@ -50,6 +50,7 @@ KEPT_BACK_S: Final = 170.0  # of that for the parts behind the four devices
 MODEL_BYTES: Final = {"tiny": 4_000, "mb10": 10_000_000, "mb100": 100_000_000}
 WAIT_S: Final = 240.0
 WATCH_S: Final = 0.02
+STREAMS: Final = 5  # of a bare stream's transfers, the median counts
 FIRST: Final = 1  # rounds that are practice: chunks are loaded, pages are touched
 SETTINGS: Final[Mapping[str, Setting]] = {
     "local-steps": 1,
@@ -73,7 +74,7 @@ class Size:
 
 
 USUAL: Final = Size(
-    session={"tiny": 40, "mb10": 15, "mb100": 6},
+    session={"tiny": 40, "mb10": 15, "mb100": 11},
     messages={"tiny": 3, "mb10": 2, "mb100": 2},
     fedavg={"tiny": 3, "mb10": 1, "mb100": 1},
     memory_rounds=3,
@@ -262,7 +263,7 @@ def _plain(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
         int(median(int(_number(row[way])) for row in session)) // DEVICES
         for way in ("down_bytes", "up_bytes")
     )
-    seconds = median(plain_stream_s(down, up, DEVICES) for _ in range(3))
+    seconds = median(plain_stream_s(down, up, DEVICES) for _ in range(STREAMS))
     return {
         "what": "stream",
         "model": "mb100",

@@ -37,7 +37,9 @@ def note_that_it_began() -> None:
 def test_they_end_with_who_made_them_however_that_ends(tmp_path: Path, number: signal.Signals):
     script = tmp_path / "owner.py"
     script.write_text(OWNER)
-    with subprocess.Popen([sys.executable, script], stdout=subprocess.PIPE, text=True) as owner:
+    with subprocess.Popen(
+        [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as owner:
         assert owner.stdout is not None
         pids = [int(each) for each in owner.stdout.readline().split()]
         assert pids
