@@ -172,7 +172,7 @@ class ChunkWork:
         kept_w = {worker: self._kept(event) for worker, event in planned.items()}
         for worker, kept in kept_w.items():
             self._early.forget(worker)
-            if self.copies.any:  # at the start of a round there are none
+            if self.copies.heard_any:  # at the start of a round there are none
                 self._count_after_all(self.copies.stands(worker, self._numbers(kept), self._summed))
         given: list[Command] = []
         for worker, event in planned.items():

@@ -68,8 +68,8 @@ class Copies:
         self._sides: dict[int, list[_Side]] = {}  # the side that is believed stands first
 
     @property
-    def any(self) -> bool:
-        """Whether there was one."""
+    def heard_any(self) -> bool:
+        """Whether any copy was told of."""
         return bool(self._sides)
 
     @property

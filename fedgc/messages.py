@@ -38,7 +38,8 @@ Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped
 
 Count = Annotated[int, Within(0, LARGEST_COUNT, f"{{name}} of 0 or more, at most {LARGEST_COUNT:g}")]
 Samples = Annotated[int, Within(1, LARGEST_COUNT, f"at least one sample, at most {LARGEST_COUNT:g}")]
-Steps = Annotated[int, Within(1, LARGEST_COUNT, "a target of at least one step")]
+Steps = Annotated[int, Within(1, LARGEST_COUNT, f"a target of at least one step, at most {LARGEST_COUNT:g}")]
+Again = Annotated[int, Within(1, LARGEST_COUNT, f"an attempt after the first, at most {LARGEST_COUNT:g}")]
 Amount = Annotated[
     float, Within(0, LARGEST_AMOUNT, f"a finite {{name}} of 0 or more, at most {LARGEST_AMOUNT:g}")
 ]
@@ -504,7 +505,9 @@ class Repair:
 
     device: str
     round: Count
-    attempt: Annotated[int, Within(1, LARGEST_COUNT, "an attempt after the first")]
+    attempt: Annotated[
+        int, Within(1, LARGEST_COUNT, f"an attempt after the first, at most {LARGEST_COUNT:g}")
+    ]
     column: str
     mix: Mix
     wire: Wire = "float32"

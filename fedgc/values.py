@@ -11,7 +11,7 @@ May import: errors.
 
 from collections.abc import Callable, Sequence
 from dataclasses import MISSING, dataclass, fields
-from typing import Any, TypeVar, dataclass_transform
+from typing import Annotated, Any, TypeVar, dataclass_transform, get_args, get_origin
 
 from fedgc.errors import BadMessage
 
@@ -71,6 +71,9 @@ def value(cls: type[Value]) -> type[Value]:
         raise TypeError(
             f"{cls.__name__}: saw {', '.join(odd)}, needed fields that are given or have a default"
         )
+    unseen = [each.name for each in fields(made) if isinstance(each.type, str) or _is_ruled_inside(each.type)]
+    if unseen:
+        raise TypeError(f"{cls.__name__}: saw {', '.join(unseen)}, needed types with any rule outermost")
     slow = made.__init__
     quick = _filler([each.name for each in fields(made)], _rules(made), made)
     for kept in ("__defaults__", "__annotations__", "__qualname__", "__module__"):
@@ -85,8 +88,17 @@ Rules = Sequence[tuple[str, Within | Filled]]
 
 def _rules(made: Any) -> Rules:  # noqa: ANN401  a class of any kind
     """Return the fields that have rules, and those."""
-    noted = [(each.name, note) for each in fields(made) for note in getattr(each.type, "__metadata__", ())]
-    return [(name, note) for name, note in noted if isinstance(note, Within | Filled)]
+    return [(each.name, rule) for each in fields(made) for rule in _ruled_by(each.type)]
+
+
+def _is_ruled_inside(kind: Any) -> bool:  # noqa: ANN401  as above
+    """Whether this type has a rule where nobody looks for one."""
+    inner = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
+    return any(_ruled_by(each) or _is_ruled_inside(each) for each in inner)
+
+
+def _ruled_by(kind: Any) -> list[Within | Filled]:  # noqa: ANN401  as above
+    return [note for note in getattr(kind, "__metadata__", ()) if isinstance(note, Within | Filled)]
 
 
 def _filler(names: list[str], rules: Rules, made: Any) -> Callable[..., None]:  # noqa: ANN401  as above

@@ -79,6 +79,15 @@ def test_what_could_not_be_filled_in_is_refused_when_the_class_is_made():
             items: list[int] = field(default_factory=list)
 
 
+@pytest.mark.parametrize(
+    "kind",
+    ["int", Annotated[int, Within(0, 9, "a digit")] | None, tuple[Annotated[str, Filled("a name")], ...]],
+)
+def test_a_rule_that_nobody_would_look_at_is_refused_when_the_class_is_made(kind: object):
+    with pytest.raises(TypeError, match="Hidden: saw item, needed types with any rule outermost"):
+        value(type("Hidden", (), {"__annotations__": {"item": kind}}))
+
+
 SAID = Progress(1.0, "a", 1, 2, 3, 0.5, 4, 1.0, 0.5)
 WRONG = {
     "now": (-1.0, float("nan"), float("inf")), "device": ("",), "seconds": (-1.0, float("nan")),

@@ -4,7 +4,8 @@ Label skew; ours on private data against FedAvg and FedAvgM that wait for six of
 FedBuff, SelSync (relative change) and gradient coding with one step a round, each tuned as in `trial`.
 
 The target is fixed before all that: `SHARE` of what BSP, tuned where nobody straggles, came to on the tuning
-seeds. Every arm is tuned to come there soonest. Who never does took infinitely long.
+seeds. Every arm is tuned to come there soonest. Who never does took infinitely long. The shipped digits need
+two or three exchanges, so that ratios come in steps: they say more with harder data.
 
 Ours exchanges at FedAvg's period. A drift budget is played too: it saves syncs for the end of a run, for the
 best model that it can buy, and is the wrong choice for who will stop half-way.
@@ -17,7 +18,7 @@ Figures, the least favourable of all weathers:
     bytes_over_fedavg              ours over FedAvg's, median
     bytes_over_bsp                 ours over BSP's, median
 
-May import: arms, gate, grid, report, scene, trial.
+May import: arms, grid, report, scene, trial.
 """
 
 import math

@@ -5,7 +5,7 @@ same local step on the same model. The bare stream moves the same bytes with the
 pieces, between as many processes.
 Nothing of fedgc runs in either, save the certificate of the one and the model of the other.
 
-May import: grpc; flower's certificate and programs.
+May import: grpc; sim's owned; flower's certificate and programs.
 """
 
 import json
@@ -28,6 +28,7 @@ from fedgc.errors import EdgeFailed
 from fedgc.flower.certificate import make_certificate
 from fedgc.flower.local import LocalFederation
 from fedgc.flower.options import client_options, server_options
+from fedgc.sim.owned import end_with_the_parent
 
 PIECE: Final = 2**20  # as a session's by default
 METHOD: Final = "/bench.Stream/Move"
@@ -276,6 +277,8 @@ def _pieces(size: int) -> Iterator[bytes]:
 
 
 def _serve(certificate: Any, address: Any, down: int, devices: int) -> None:  # noqa: ANN401  queues have no types
+    end_with_the_parent()
+
     def move(frames: Iterator[bytes], _: object) -> Iterator[bytes]:
         next(frames)
         yield from _pieces(down)
@@ -297,6 +300,7 @@ def _serve(certificate: Any, address: Any, down: int, devices: int) -> None:  # 
 
 
 def _move(way: _Way, begin: Any, ends: Any) -> None:  # noqa: ANN401  the same: queues
+    end_with_the_parent()
     credentials = grpc.ssl_channel_credentials(way.certificate)
     whole = threading.Event()
 

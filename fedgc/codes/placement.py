@@ -37,6 +37,8 @@ class Holders:
         worker_s, chunk_s = worker_s[by_chunk], chunk_s[by_chunk]
         ends = np.cumsum(np.bincount(chunk_s, minlength=holds.shape[1])).tolist()
         workers = worker_s.tolist()
+        for array in (worker_s, chunk_s):
+            array.flags.writeable = False
         of_chunk = tuple(tuple(workers[begin:end]) for begin, end in pairwise([0, *ends]))
         return cls(holds, worker_s, chunk_s, of_chunk)
 

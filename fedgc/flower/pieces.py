@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 
 from fedgc.codes import Wire, pack, packed_bytes, rounding, unpack
 from fedgc.errors import BadMessage, BadVector
-from fedgc.flower.wire import Offer, Piece, StreamId
+from fedgc.flower.wire import CHECKSUM_BYTES, Offer, Piece, StreamId
 from fedgc.secagg.keystream import RING_TYPES
 
 WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s over 100 ms
 NUMBER: Final = np.dtype("<f4")
+SLICE: Final = 1 << 20  # bytes checked at a time
 CHECKED_BY: Final = hashlib.sha256(b"fedgc: a vector in pieces").digest()  # a key like any other
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
@@ -71,14 +72,18 @@ class Form:
 
 
 def checksum_of(vector: Packed) -> bytes:
-    """Return what tells a vector from every other that may be taken for it by accident."""
-    checksum = Poly1305(CHECKED_BY)
-    checksum.update(vector.data.cast("B"))
+    """Return what tells a vector from every other that may be taken for it by accident.
+
+    A slice at a time, between which other threads have their turn: it holds on to the interpreter.
+    """
+    checksum, data = Poly1305(CHECKED_BY), vector.data.cast("B")
+    for first in range(0, len(data), SLICE):
+        checksum.update(data[first : first + SLICE])
     return checksum.finalize()
 
 
 def digest_of(vector: Packed) -> bytes:
-    """Return the digest of a vector's bytes."""
+    """Return the SHA-256 of a vector's bytes."""
     return hashlib.sha256(vector.data.cast("B")).digest()
 
 
@@ -136,6 +141,10 @@ class Incoming:
 
     def __init__(self, offer: Offer, form: Form) -> None:
         """Make room for the offered vector, which must have this form."""
+        if len(offer.digest) != CHECKSUM_BYTES:
+            raise BadVector(
+                f"{offer.stream}: saw a checksum of {len(offer.digest)} bytes, needed {CHECKSUM_BYTES}"
+            )
         if offer.size != form.size:
             raise BadVector(
                 f"{offer.stream}: saw {offer.size} bytes, needed {form.size}"

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context, parent_process
+from multiprocessing.process import BaseProcess
 from typing import Final
 
 CORES: Final = min(2, os.cpu_count() or 1)  # that a bench takes
@@ -21,13 +22,18 @@ def processes(count: int = CORES, begin: Callable[[], object] = bool) -> Process
     return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
 
 
+def end_with_the_parent() -> None:
+    """Let this process, which another has made, end when that one does."""
+    parent = parent_process()
+    if parent is not None:
+        threading.Thread(target=_follow, args=(parent,), name="fedgc-parent", daemon=True).start()
+
+
 def _begin(begin: Callable[[], object]) -> None:
-    threading.Thread(target=_end_with_the_parent, name="fedgc-parent", daemon=True).start()
+    end_with_the_parent()
     begin()
 
 
-def _end_with_the_parent() -> None:
-    parent = parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)
+def _follow(parent: BaseProcess) -> None:
+    parent.join()
+    os._exit(1)

@@ -42,7 +42,7 @@ class Sketch:
         if len(self._room) < len(signs):
             self._room = np.empty((len(signs), 8), np.uint64)
         bits = self._room[: len(signs)]
-        np.take(FLIPS, signs, axis=0, out=bits, mode="clip")  # to be told of bytes beyond it takes far longer
+        np.take(FLIPS, signs, axis=0, out=bits, mode="clip")  # "raise" takes ten times as long
         np.bitwise_xor(bits, filled.view(np.uint64).reshape(-1, 8), out=bits)
         signed = bits.view(np.float64).reshape(words, -1)
         self._sums += signed.sum(axis=0).reshape(-1, SKETCH_NUMBERS).sum(axis=0)

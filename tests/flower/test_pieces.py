@@ -117,10 +117,12 @@ def test_another_size_is_refused_before_there_is_room_for_it() -> None:
     huge = replace(offer_of(STREAM, some(4)), size=2**60)
     with pytest.raises(BadVector, match="needed 400"):
         Incoming(huge, Form(100))
+    with pytest.raises(BadVector, match="saw a checksum of 32 bytes, needed 16"):
+        Incoming(offer_of(STREAM, some(4), signed=True), Form(4))
 
 
 def test_bytes_that_are_not_those_announced_are_refused() -> None:
-    offer = replace(offer_of(STREAM, some(4)), digest=bytes(32))
+    offer = replace(offer_of(STREAM, some(4)), digest=bytes(16))
     source, sink = Outgoing(offer, some(4), 64), Incoming(offer, Form(4))
     piece = source.next_piece()
     assert piece is not None
