@@ -32,6 +32,7 @@ class Ledger:
         self.done_wc: Bool = np.zeros((workers, chunks), dtype=bool)
         self.live_w: Bool = np.zeros(workers, dtype=bool)
         self.hears_w: Bool = np.zeros(workers, dtype=bool)
+        self._deaf: set[int] = set()  # those that do not, which is asked for each report
         self.copies = [0] * chunks
         self.aim = aim
         self._wanted_aim = aim
@@ -107,6 +108,8 @@ class Ledger:
         workers = list(hears)
         self.live_w[workers] = True
         self.hears_w[workers] = list(hears.values())
+        self._deaf.difference_update(workers)
+        self._deaf.update(worker for worker, hears_commands in hears.items() if not hears_commands)
         self.done_wc[workers] = False
         self._recount()
 
@@ -125,7 +128,7 @@ class Ledger:
         todo = (*free, *rest)
         self._queue[worker] = dict.fromkeys(reversed(todo))
         self._advance(worker)
-        if not self.hears_w[worker]:
+        if worker in self._deaf:
             self._recount()
         return todo
 
@@ -156,7 +159,7 @@ class Ledger:
     def finished(self, worker: int, chunk: int) -> None:
         """One more copy."""
         self.done_wc[worker, chunk] = True
-        if not self.hears_w[worker]:  # it may have worked on what is not on its queue
+        if worker in self._deaf:  # it may have worked on what is not on its queue
             self._drop(worker, chunk)
             self._recount()
             return
@@ -188,9 +191,9 @@ class Ledger:
         """
         if self.copies[chunk] < self.aim:
             return []
-        current, queue, hears_w = self._current, self._queue, self.hears_w
+        current, queue, deaf = self._current, self._queue, self._deaf
         holders = self._holders.of_chunk[chunk]
-        leave = [w for w in holders if (chunk in queue[w] or current[w] == chunk) and hears_w[w]]
+        leave = [w for w in holders if (chunk in queue[w] or current[w] == chunk) and w not in deaf]
         moved = [(w, self.steer(w) if current[w] == chunk else None) for w in leave]
         for worker in leave:
             self._drop(worker, chunk)
@@ -199,7 +202,7 @@ class Ledger:
     def steer(self, worker: int) -> int | None:
         """Return the chunk to take after the present one, where the worker's queue says another."""
         queue = self._queue[worker]
-        if len(queue) < 2 or not self.hears_w[worker]:
+        if len(queue) < 2 or worker in self._deaf:
             return None
         best = next_chunk(self.copies, self._working, reversed(queue), self.aim)
         return best if self._better(worker, best) else None
@@ -211,7 +214,7 @@ class Ledger:
         at that. Where it may stay at this one, return (None, what it is to take after it), as `steer` does.
         """
         begun, queue = self._current[worker], self._queue[worker]
-        if not queue or not self.hears_w[worker]:
+        if not queue or worker in self._deaf:
             return None
         best = next_chunk(self.copies, self._working, reversed(queue), self.aim)
         if best is None:

@@ -147,9 +147,9 @@ class World:
         self._heed = heed
         self._obey(given)
         while not over():
-            happened = self._next(machine.next_tick)
-            while happened is None:  # nothing that the machine hears of
-                happened = self._next(machine.next_tick)
+            tick, happened = machine.next_tick, None
+            while happened is None:  # else it is nothing that the machine hears of
+                happened = self._next(tick)
             self._obey(machine.handle(happened))
 
     def _next(self, tick: float) -> Event | None:

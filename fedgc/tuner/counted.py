@@ -35,6 +35,8 @@ def chunk_weights(rows: Sequence[RoundRow], plan: Plan) -> tuple[float, ...]:
     Only chunks that lie with one device are weighed: of others a second holder does what the first does not.
     `rows` are of this run: chunks have other numbers in another.
     """
+    if not plan.alone_c.any():
+        return (1.0,) * len(plan.chunks)
     weights = inverse_weights(plan.placement, chances(rows, plan))
     return tuple(
         weight if alone else 1.0 for weight, alone in zip(weights, plan.alone_c.tolist(), strict=True)
