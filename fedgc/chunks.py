@@ -170,11 +170,9 @@ class ChunkWork:
         self._ledger.joined({worker: event.live for worker, event in planned.items()})
         self._came_ahead -= planned.keys()
         kept_w = {worker: self._kept(event) for worker, event in planned.items()}
-        heard_any = self.copies.heard_any  # not at the start of a round
         for worker, kept in kept_w.items():
             self._early.forget(worker)
-            if heard_any:
-                self._count_after_all(self.copies.stands(worker, self._numbers(kept), self._summed))
+            self._count_after_all(self.copies.stands(worker, self._numbers(kept), self._summed))
         given: list[Command] = []
         for worker, event in planned.items():
             order = self._ledger.queue(worker, self._orders[worker], kept_w[worker])

@@ -68,11 +68,6 @@ class Copies:
         self._sides: dict[int, list[_Side]] = {}  # the side that is believed stands first
 
     @property
-    def heard_any(self) -> bool:
-        """Whether any copy was told of."""
-        return bool(self._sides)
-
-    @property
     def believed(self) -> Mapping[int, Progress]:
         """The copy of each chunk that later ones are held against."""
         return {chunk: sides[0].copy for chunk, sides in self._sides.items()}

@@ -32,7 +32,6 @@ class Ledger:
         self.done_wc: Bool = np.zeros((workers, chunks), dtype=bool)
         self.live_w: Bool = np.zeros(workers, dtype=bool)
         self.hears_w: Bool = np.zeros(workers, dtype=bool)
-        self._deaf: set[int] = set()  # those that do not, which is asked for each report
         self.copies = [0] * chunks
         self.aim = aim
         self._wanted_aim = aim
@@ -108,8 +107,6 @@ class Ledger:
         workers = list(hears)
         self.live_w[workers] = True
         self.hears_w[workers] = list(hears.values())
-        self._deaf.difference_update(workers)
-        self._deaf.update(worker for worker, hears_commands in hears.items() if not hears_commands)
         self.done_wc[workers] = False
         self._recount()
 
@@ -128,7 +125,7 @@ class Ledger:
         todo = (*free, *rest)
         self._queue[worker] = dict.fromkeys(reversed(todo))
         self._advance(worker)
-        if worker in self._deaf:
+        if not self.hears_w[worker]:
             self._recount()
         return todo
 
@@ -159,7 +156,7 @@ class Ledger:
     def finished(self, worker: int, chunk: int) -> None:
         """One more copy."""
         self.done_wc[worker, chunk] = True
-        if worker in self._deaf:  # it may have worked on what is not on its queue
+        if not self.hears_w[worker]:  # it may have worked on what is not on its queue
             self._drop(worker, chunk)
             self._recount()
             return
@@ -191,9 +188,9 @@ class Ledger:
         """
         if self.copies[chunk] < self.aim:
             return []
-        current, queue, deaf = self._current, self._queue, self._deaf
+        current, queue, hears_w = self._current, self._queue, self.hears_w
         holders = self._holders.of_chunk[chunk]
-        leave = [w for w in holders if (chunk in queue[w] or current[w] == chunk) and w not in deaf]
+        leave = [w for w in holders if (chunk in queue[w] or current[w] == chunk) and hears_w[w]]
         moved = [(w, self.steer(w) if current[w] == chunk else None) for w in leave]
         for worker in leave:
             self._drop(worker, chunk)
@@ -202,7 +199,7 @@ class Ledger:
     def steer(self, worker: int) -> int | None:
         """Return the chunk to take after the present one, where the worker's queue says another."""
         queue = self._queue[worker]
-        if len(queue) < 2 or worker in self._deaf:
+        if len(queue) < 2 or not self.hears_w[worker]:
             return None
         best = next_chunk(self.copies, self._working, reversed(queue), self.aim)
         return best if self._better(worker, best) else None
@@ -214,7 +211,7 @@ class Ledger:
         at that. Where it may stay at this one, return (None, what it is to take after it), as `steer` does.
         """
         begun, queue = self._current[worker], self._queue[worker]
-        if not queue or worker in self._deaf:
+        if not queue or not self.hears_w[worker]:
             return None
         best = next_chunk(self.copies, self._working, reversed(queue), self.aim)
         if best is None:

@@ -17,8 +17,8 @@ from typing import Final
 CORES: Final = min(2, os.cpu_count() or 1)  # that a bench takes
 
 
-def processes(count: int = CORES, begin: Callable[[], object] = bool) -> ProcessPoolExecutor:
-    """Return so many processes, each of which calls `begin` first."""
+def processes(count: int = CORES, begin: Callable[[], object] | None = None) -> ProcessPoolExecutor:
+    """Return so many processes, each of which calls `begin` first, where there is one."""
     return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
 
 
@@ -29,9 +29,10 @@ def end_with_the_parent() -> None:
         threading.Thread(target=_follow, args=(parent,), name="fedgc-parent", daemon=True).start()
 
 
-def _begin(begin: Callable[[], object]) -> None:
+def _begin(begin: Callable[[], object] | None) -> None:
     end_with_the_parent()
-    begin()
+    if begin is not None:
+        begin()
 
 
 def _follow(parent: BaseProcess) -> None:
