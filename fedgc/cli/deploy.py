@@ -101,4 +101,4 @@ def _become(program: "Started", state: Path) -> None:
     remember(state, os.getpid())
     beside = str(Path(sys.executable).parent)
     paths = {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
-    os.execvpe(program.words[0], program.words, {**os.environ, **paths, **program.environment})  # noqa: S606
+    os.execvpe(program.words[0], program.words, {**os.environ, **paths, **program.environment})  # noqa: S606  Flower's own program

@@ -234,7 +234,7 @@ def _kept_right() -> bool | None:
         return None
     words = [program, "show", "--property=NTPSynchronized", "--value"]
     try:
-        said = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)  # noqa: S603
+        said = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)  # noqa: S603  a program of the system, found by its name
     except (OSError, subprocess.TimeoutExpired):
         return None
     return {"yes": True, "no": False}.get(said.stdout.strip())

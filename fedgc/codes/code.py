@@ -44,7 +44,7 @@ class Code(ABC):
     def _mixing(self, finished_cs: Bool, chunk_s: Int, noise_w: Float | None) -> tuple[Mixing, Int]:
         """Solve these chunks: the systems, and which one is whose."""
 
-    def _used(self, finished_cn: Bool, noise_w: Float | None) -> Bool:  # noqa: ARG002
+    def _used(self, finished_cn: Bool, noise_w: Float | None) -> Bool:  # noqa: ARG002  of the most general code; others use it
         """Return which finished copies are mixed in: all of them, unless a code needs fewer."""
         return finished_cn
 

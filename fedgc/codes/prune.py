@@ -60,7 +60,7 @@ def left_in(
     return kept_cn
 
 
-def any_worker(chunk_s: Int, before_cs: Bool, after_cs: Bool) -> bool:  # noqa: ARG001
+def any_worker(chunk_s: Int, before_cs: Bool, after_cs: Bool) -> bool:  # noqa: ARG001  one of several rules of that shape
     """Spare whoever can be spared: the rule where noise is no matter.
 
     >>> any_worker(np.array([0]), np.ones((2, 1), bool), np.ones((2, 1), bool))

@@ -187,7 +187,7 @@ def _bytes(value: object) -> bytes:
     return value
 
 
-def _decoded(frame: object, kinds: "MappingProxyType[str, type]", now: float, device: str) -> Any:  # noqa: ANN401
+def _decoded(frame: object, kinds: "MappingProxyType[str, type]", now: float, device: str) -> Any:  # noqa: ANN401  a line of any kind
     if not isinstance(frame, bytes):
         raise BadMessage(f"a line of {type(frame).__name__}: needed bytes")
     line = wire.decode(frame, dict(kinds), now=now, device=device)

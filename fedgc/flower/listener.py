@@ -210,7 +210,7 @@ class Listener:
             finally:
                 self._strangers.pop(limit, None)
 
-    async def _admitted(self, context: Any) -> tuple[Seat, Welcome]:  # noqa: ANN401
+    async def _admitted(self, context: Any) -> tuple[Seat, Welcome]:  # noqa: ANN401  grpc.aio has no types
         nonce = self._around.entropy(SECRET_BYTES)
         async with self._patience():  # for a peer that neither reads nor speaks
             await context.write(wire.encode(Challenge(WIRE_VERSION, nonce)))
@@ -219,7 +219,7 @@ class Listener:
             raise NotAdmitted("the stream ended before its hello")
         return self._desk.admit(wire.decode_hello(frame), nonce)
 
-    async def _write(self, seat: Seat, stream: object, context: Any) -> None:  # noqa: ANN401
+    async def _write(self, seat: Seat, stream: object, context: Any) -> None:  # noqa: ANN401  grpc.aio has no types
         while seat.stream is stream:
             frame = seat.flow.next_frame()
             if frame is None:

@@ -181,36 +181,36 @@ class FedGC(Strategy):
 
     def configure_train(
         self,
-        server_round: int,  # noqa: ARG002
-        arrays: ArrayRecord,  # noqa: ARG002
-        config: ConfigRecord,  # noqa: ARG002
-        grid: Grid,  # noqa: ARG002
+        server_round: int,  # noqa: ARG002  the signature is Flower's
+        arrays: ArrayRecord,  # noqa: ARG002  the signature is Flower's
+        config: ConfigRecord,  # noqa: ARG002  the signature is Flower's
+        grid: Grid,  # noqa: ARG002  the signature is Flower's
     ) -> Iterable[Message]:
         """Not part of an event-driven run."""
         _not_here()
 
     def aggregate_train(
         self,
-        server_round: int,  # noqa: ARG002
-        replies: Iterable[Message],  # noqa: ARG002
+        server_round: int,  # noqa: ARG002  the signature is Flower's
+        replies: Iterable[Message],  # noqa: ARG002  the signature is Flower's
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Not part of an event-driven run."""
         _not_here()
 
     def configure_evaluate(
         self,
-        server_round: int,  # noqa: ARG002
-        arrays: ArrayRecord,  # noqa: ARG002
-        config: ConfigRecord,  # noqa: ARG002
-        grid: Grid,  # noqa: ARG002
+        server_round: int,  # noqa: ARG002  the signature is Flower's
+        arrays: ArrayRecord,  # noqa: ARG002  the signature is Flower's
+        config: ConfigRecord,  # noqa: ARG002  the signature is Flower's
+        grid: Grid,  # noqa: ARG002  the signature is Flower's
     ) -> Iterable[Message]:
         """Not part of an event-driven run."""
         _not_here()
 
     def aggregate_evaluate(
         self,
-        server_round: int,  # noqa: ARG002
-        replies: Iterable[Message],  # noqa: ARG002
+        server_round: int,  # noqa: ARG002  the signature is Flower's
+        replies: Iterable[Message],  # noqa: ARG002  the signature is Flower's
     ) -> MetricRecord | None:
         """Not part of an event-driven run."""
         _not_here()

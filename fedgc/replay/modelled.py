@@ -72,7 +72,7 @@ class OneByOne:
     def __init__(self, models: Sequence[Modelled]) -> None:
         self._models = models
 
-    def seconds(self, worker: int, chunk: int, share: float, worked: float) -> float:  # noqa: ARG002
+    def seconds(self, worker: int, chunk: int, share: float, worked: float) -> float:  # noqa: ARG002  what was worked before changes nothing
         """A chunk takes what the model says, whatever was worked before."""
         return share * self._models[worker].seconds(chunk)
 

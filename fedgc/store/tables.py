@@ -104,7 +104,7 @@ class DeviceRound(Table):
     """One device in one round. `implausible` counts what it claimed and cannot be."""
 
     __tablename__ = "device_rounds"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True, autoincrement=False)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
     finished: Mapped[int]
@@ -128,7 +128,7 @@ class Track(Table):
     """A device at a task: totals over all rounds, folded or not; `rows` also turns the ring."""
 
     __tablename__ = "tracks"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, autoincrement=False)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
     rows: Mapped[int]
@@ -145,7 +145,7 @@ class Recent(Table):
     """
 
     __tablename__ = "recents"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, autoincrement=False)
     slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
@@ -156,7 +156,7 @@ class Summary(Table):
     """The device rows of one device in one run that were folded together."""
 
     __tablename__ = "summaries"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
     device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
     rows: Mapped[int]

@@ -46,14 +46,14 @@ _IDENTITY: Final = ("identity", "secret")
 
 
 class _Table(DeclarativeBase):
-    type_annotation_map = {bytes: LargeBinary}  # noqa: RUF012
+    type_annotation_map = {bytes: LargeBinary}  # noqa: RUF012  as SQLAlchemy asks for it
 
 
 class _Entry(_Table):
     """A sealed value. The two of the lock itself are not sealed, or under the passphrase."""
 
     __tablename__ = "vault"
-    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     scope: Mapped[str] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(primary_key=True)
     value: Mapped[bytes]

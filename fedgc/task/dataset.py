@@ -52,7 +52,7 @@ def over(
     )
 
 
-def _length(dataset: Any) -> int:  # noqa: ANN401
+def _length(dataset: Any) -> int:  # noqa: ANN401  a user's dataset
     """Return how many samples there are."""
     if not isinstance(dataset, tuple):
         if not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
@@ -67,7 +67,7 @@ def _length(dataset: Any) -> int:  # noqa: ANN401
     return lengths.pop()
 
 
-def _some(dataset: Any, rows: Indices) -> object:  # noqa: ANN401
+def _some(dataset: Any, rows: Indices) -> object:  # noqa: ANN401  the same
     """Return these samples, in a form that an engine takes."""
     if isinstance(dataset, tuple):
         return tuple(each[rows] for each in dataset)

@@ -40,7 +40,7 @@ def from_lightning(
     """
     optimiser = _optimiser(module())
 
-    def evaluate(made: Any) -> Mapping[str, float]:  # noqa: ANN401
+    def evaluate(made: Any) -> Mapping[str, float]:  # noqa: ANN401  a user's LightningModule
         return _validated(made, validation or ())
 
     return over(
@@ -53,7 +53,7 @@ def from_lightning(
     )
 
 
-def _loss(module: Any, batch: Any) -> "Tensor":  # noqa: ANN401
+def _loss(module: Any, batch: Any) -> "Tensor":  # noqa: ANN401  the same: a user's objects
     """Return what a training step gives, which may be a mapping with the loss in it."""
     with _heard(module, lambda _name, _value: None):
         given = module.training_step(batch, 0)
@@ -61,7 +61,7 @@ def _loss(module: Any, batch: Any) -> "Tensor":  # noqa: ANN401
     return loss
 
 
-def _validated(module: Any, batches: Iterable[Any]) -> Mapping[str, float]:  # noqa: ANN401
+def _validated(module: Any, batches: Iterable[Any]) -> Mapping[str, float]:  # noqa: ANN401  the same: a user's objects
     """Return the mean over the batches of every figure that the validation steps log."""
     heard: dict[str, list[float]] = defaultdict(list)
     device = next(module.parameters()).device
@@ -72,7 +72,7 @@ def _validated(module: Any, batches: Iterable[Any]) -> Mapping[str, float]:  # n
 
 
 @contextmanager
-def _heard(module: Any, log: Log) -> Iterator[None]:  # noqa: ANN401
+def _heard(module: Any, log: Log) -> Iterator[None]:  # noqa: ANN401  the same: a user's objects
     """Have the module's own logging call `log`: without a Trainer it would only warn."""
 
     def one(name: str, value: object, *_: object, **_options: object) -> None:
@@ -90,7 +90,7 @@ def _heard(module: Any, log: Log) -> Iterator[None]:  # noqa: ANN401
         del own["log"], own["log_dict"]
 
 
-def _optimiser(module: Any) -> Callable[[Iterable["Tensor"], float], "Optimizer"]:  # noqa: ANN401
+def _optimiser(module: Any) -> Callable[[Iterable["Tensor"], float], "Optimizer"]:  # noqa: ANN401  the same: a user's objects
     """Return how to make the module's optimiser over any parameters."""
     from torch.optim import Optimizer
 
@@ -109,7 +109,7 @@ def _optimiser(module: Any) -> Callable[[Iterable["Tensor"], float], "Optimizer"
     return lambda parameters, _rate: kind(parameters, **options)
 
 
-def _onto(batch: Any, device: Any) -> Any:  # noqa: ANN401
+def _onto(batch: Any, device: Any) -> Any:  # noqa: ANN401  the same: a user's objects
     """Return the batch on the module's device, nested as it is."""
     if hasattr(batch, "to"):
         return batch.to(device)

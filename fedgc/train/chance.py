@@ -77,10 +77,10 @@ def seeded(start: int) -> Iterator[None]:
     """Seed the global generators for the code inside; give Python's and numpy's back as they were."""
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  users' datasets draw from it
     random.seed(start)
-    np.random.seed(start & 0xFFFFFFFF)  # noqa: NPY002
+    np.random.seed(start & 0xFFFFFFFF)  # noqa: NPY002  users' datasets draw from it
     _seed_torch(start)
     try:
         yield
     finally:
         random.setstate(python)
-        np.random.set_state(legacy)  # noqa: NPY002
+        np.random.set_state(legacy)  # noqa: NPY002  users' datasets draw from it

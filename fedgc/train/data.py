@@ -69,7 +69,7 @@ class Items:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def batch(self, rows: Rows) -> Any:  # noqa: ANN401
+    def batch(self, rows: Rows) -> Any:  # noqa: ANN401  what a user's items are
         """Return these items, collated."""
         return _moved(default_collate([self._dataset[row] for row in rows.tolist()]), self._device)
 

@@ -151,7 +151,7 @@ class Trainer:
         loss.backward()  # type: ignore[no-untyped-call]
         return loss.item()  # waits for the step on a device that works ahead, so that time is measured
 
-    def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401
+    def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same: a user's batch
         with autocast(self.device, self._config):
             loss = self._task.loss(module, batch)
         _check_loss(loss)

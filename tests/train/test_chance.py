@@ -48,14 +48,14 @@ def test_permutations_are_even():
 
 def test_seeding_reaches_every_global_generator_and_gives_back_what_is_not_ours():
     random.seed(1)
-    np.random.seed(1)  # noqa: NPY002
-    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002
+    np.random.seed(1)  # noqa: NPY002  the legacy generator is what is looked at
+    before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002  the legacy generator is what is looked at
 
     def drawn(start):
         with seeded(start):
-            return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002, S311
+            return random.random(), np.random.rand(), torch.rand(()).item()  # noqa: NPY002, S311  the legacy generator is what is looked at
 
     first, other, again = drawn(2**64 - 1), drawn(3), drawn(2**64 - 1)
     assert first == again
     assert all(a != b for a, b in zip(first, other, strict=True))
-    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002
+    assert before == (random.getstate(), np.random.get_state()[1].tolist())  # noqa: NPY002  the legacy generator is what is looked at

@@ -124,9 +124,9 @@ def test_version_seed_and_chunk_each_change_what_is_trained(bench, small):
 def test_the_process_global_generators_do_not_matter_and_are_left_alone(bench, small):
     first = alone(bench, small, 1, 3)
     torch.manual_seed(99)
-    before = np.random.get_state()[1].copy()  # noqa: NPY002
+    before = np.random.get_state()[1].copy()  # noqa: NPY002  the legacy generator is what is looked at
     assert np.array_equal(first, alone(bench, small, 1, 3))
-    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002
+    assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002  the legacy generator is what is looked at
 
 
 def test_two_holders_sketch_alike_and_another_chunk_differs(bench, small):
@@ -588,7 +588,7 @@ def test_random_augmentation_is_the_same_for_every_holder(bench, small):
             return len(self.inputs)
 
         def __getitem__(self, row):
-            legacy = np.random.rand()  # noqa: NPY002
+            legacy = np.random.rand()  # noqa: NPY002  the legacy generator is what is looked at
             return self.inputs[row] + torch.randn(6) + legacy, self.labels[row]
 
     noisy = replace(small, load=Noisy)

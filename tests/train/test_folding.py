@@ -221,7 +221,7 @@ class Site:
 
     def __init__(self, plan, engines, start) -> None:
         self.plan, self.engines = plan, engines
-        decide = lambda _: Decision(sync=True, reason="every round")  # noqa: E731
+        decide = lambda _: Decision(sync=True, reason="every round")  # noqa: E731  a class or a test of one line
         self.round = Round(plan, Assignment(1, 0, 2, 0), decide)
         self.failed, self.most = [], 0
         self.sum, self.vectors, self.unsent = None, {}, []
