@@ -8,7 +8,6 @@ What it imports is what each device's process must load before it can join: no s
 import math
 import os
 import random
-import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
@@ -29,7 +28,7 @@ from fedgc.flower.invitation import RECORD, invited
 from fedgc.flower.log import LOG, keep_to_the_point
 from fedgc.flower.pulse import ENVIRONMENT, Pulse
 from fedgc.flower.session import Session, Terms
-from fedgc.flower.shelves import default_root, open_shelf
+from fedgc.flower.shelves import default_root, open_shelf, spilled
 from fedgc.flower.work import Rest, Worker
 from fedgc.task import Task, named
 from fedgc.train import Engine, Lasting
@@ -114,7 +113,7 @@ def _device(context: Context, task: Task | None) -> Iterator[_Device]:
     shelves = Path(str(node["shelf"])) if node.get("shelf") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
-        spill = open_things.enter_context(tempfile.TemporaryDirectory(prefix="fedgc-"))
+        spill = open_things.enter_context(spilled(shelves, who.device))
         institution = institution_of(config, node, os.environ, time.time, os.urandom)
         if institution is not None:
             open_things.enter_context(closing(institution))
@@ -123,7 +122,7 @@ def _device(context: Context, task: Task | None) -> Iterator[_Device]:
         if not uplink_bytes_s > 0:
             raise BadSetting(f"node config uplink-kb-s: saw {node['uplink-kb-s']!r}, needed more than 0")
         name = str(node.get("name", ""))
-        yield _Device(who, name, config, chosen, pace_s, uplink_bytes_s, shelves, Path(spill), institution)
+        yield _Device(who, name, config, chosen, pace_s, uplink_bytes_s, shelves, spill, institution)
 
 
 def _terms(device: _Device, numbers: int) -> Terms:

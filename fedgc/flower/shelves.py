@@ -6,13 +6,17 @@ its device to train just as well, so a name gives nobody more than that.
 
 Folders of runs that were not heard of for days are removed when a device opens its own.
 
+Beside them lies what a process could not hold in memory, which is of use to that process alone. One that is
+killed cannot remove it: the next process of the device does.
+
 May import: config, train.
 """
 
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -21,6 +25,7 @@ from fedgc.train import Lasting
 
 STALE_S: Final = 7 * 24 * 3600.0
 SEPARATOR: Final = "@"  # between fedgc's name of a run and Flower's number of it
+SPILLED: Final = "spilled"  # beside the runs, whose names are digests
 
 
 def default_root(environment: Mapping[str, str]) -> Path:
@@ -50,9 +55,20 @@ def open_shelf(root: Path, full: str, config: RunConfig, device: str, now: float
     return Lasting(home / device)
 
 
+@contextmanager
+def spilled(root: Path, device: str) -> Iterator[Path]:
+    """Lend a folder, which need not exist, to the one process that now holds this device's key."""
+    folder = root / SPILLED / device
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
 def _remove_stale(root: Path, ours: Path, now: float) -> None:
     for home in root.glob("*"):
-        if home != ours and home.is_dir() and now - _last_used(home) > STALE_S:
+        if home not in (ours, root / SPILLED) and home.is_dir() and now - _last_used(home) > STALE_S:
             shutil.rmtree(home, ignore_errors=True)
 
 

@@ -64,7 +64,10 @@ class Lasting:
     # ---- trajectories
 
     def found(self) -> Mapping[int, tuple[About, Saved]]:
-        """Return the trajectories of the newest model that has any, by chunk; remove all others."""
+        """Return the trajectories of the newest model that has any, by chunk; remove all others.
+
+        What a process that was killed has half written goes too: this is asked first of all.
+        """
         read = [each for path in self._folder.glob("chunk-*.pt") if (each := _trajectory(path)) is not None]
         newest = max((about.version for about, _ in read), default=-1)
         kept = {about.chunk: (about, saved) for about, saved in read if about.version == newest}
@@ -72,6 +75,8 @@ class Lasting:
         for path in self._folder.glob("chunk-*.pt"):
             if path not in map(self._chunk, kept):
                 path.unlink(missing_ok=True)
+        for part in self._folder.glob("*.part"):
+            part.unlink(missing_ok=True)
         return kept
 
     def put(self, about: About, saved: Saved) -> None:

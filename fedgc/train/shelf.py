@@ -138,6 +138,7 @@ class Shelf:
 
     def _file(self, chunk: int, kind: str) -> Path:
         if self._folder is None:
+            self._parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._folder = TemporaryDirectory(prefix="fedgc-", dir=self._parent)
         return Path(self._folder.name) / f"{chunk}.{kind}"
 

@@ -34,6 +34,10 @@ class Federation(LocalFederation):
     def database(self) -> Path:
         return self.folder.parent / "fedgc.db"
 
+    @property
+    def state(self) -> Path:
+        return self.folder.parent / "state"
+
     def store(self) -> AbstractContextManager[Store]:
         """The store, opened once: whoever waits reads it again and again."""
         if self._store is None:

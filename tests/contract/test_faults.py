@@ -29,7 +29,7 @@ from fedgc.errors import FedgcError
 from fedgc.flower.certificate import fingerprint, make_certificate
 from fedgc.flower.local import free_port
 from fedgc.flower.pieces import WINDOW
-from fedgc.flower.shelves import full_name
+from fedgc.flower.shelves import SPILLED, default_root, full_name
 from fedgc.history import DeviceRow
 from fedgc.messages import Mix, Work
 from fedgc.store.views import Round
@@ -58,6 +58,7 @@ SETTINGS = counting.SETTINGS | {
     "replicas": 3,
     "min-devices": 3,
     "threads": 1,
+    "memory-mb": 1,  # less than one chunk's update: all lie on disk
     "grace-s": GRACE_S,
     "late-s": 1000.0,  # what breaks is held up for long: others are asked for it when it is lost, not before
     "connect-s": CONNECT_S,
@@ -96,6 +97,7 @@ class Ongoing:
         self.relay = Relay(self.listener)
         self.database = federation.database
         self.checkpoints = folder / "checkpoints"
+        self.spilled = default_root({"XDG_STATE_HOME": str(federation.state)}) / SPILLED
         self.flower_run = 0
         self.killed: list[int] = []
         self._last = 0
@@ -612,6 +614,7 @@ def test_a_stop_ends_every_session_at_once_and_killed_servers_are_failed_runs(on
     for name in federation.nodes:
         last = federation.log(name).read_text().rpartition("session of ")[2]
         assert "ended: the run was stopped" in last, "it was told, and did not wait for the grace time"
+    assert not [*ongoing.spilled.glob("*")], "what killed ones could not hold in memory went too"
     assert federation.status(run) == "finished:stopped"
     with federation.store() as store:
         assert store.run(RUN).state == "stopped"

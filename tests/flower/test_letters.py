@@ -20,7 +20,7 @@ from fedgc.flower.driver import Driver, Job
 from fedgc.flower.errand import Errand
 from fedgc.flower.links import Links
 from fedgc.flower.post import Post
-from fedgc.flower.shelves import default_root, full_name, open_shelf
+from fedgc.flower.shelves import SPILLED, default_root, full_name, open_shelf, spilled
 from fedgc.flower.wire import StreamId
 from fedgc.history import Speeds
 from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Report, Reveal, Work
@@ -287,8 +287,21 @@ def test_shelves_of_other_runs_settings_and_devices_are_others_and_stale_ones_go
     assert touch("spring@1", RunConfig(learning_rate=0.2), "a")
     assert touch("spring@1", RunConfig(warmup_steps=10**9), "a"), "its steps went nowhere"
     assert touch("spring@1", config, "b")
-    for path in tmp_path.rglob("*"):
-        os.utime(path, (1.0, 1.0))
-    touch("winter@1", config, "a")
-    assert len(list(tmp_path.glob("*"))) == 1
+    with spilled(tmp_path, "b") as in_use:
+        in_use.mkdir(parents=True)
+        for path in tmp_path.rglob("*"):
+            os.utime(path, (1.0, 1.0))
+        touch("winter@1", config, "a")
+        assert len([path for path in tmp_path.glob("*") if path.name != SPILLED]) == 1
+        assert in_use.is_dir(), "this is no run's"
     assert default_root({"XDG_STATE_HOME": "/state"}) == Path("/state/fedgc/shelf")
+
+
+def test_what_a_killed_process_has_spilled_goes_when_the_device_is_back_and_no_others(tmp_path: Path) -> None:
+    for device in "ab":
+        (tmp_path / SPILLED / device / "fedgc-of-a-killed-one").mkdir(parents=True)
+    with spilled(tmp_path, "a") as folder:
+        assert not folder.exists()
+        folder.mkdir()
+        (folder / "0.npy").touch()
+    assert [path.name for path in (tmp_path / SPILLED).iterdir()] == ["b"]

@@ -35,12 +35,13 @@ from tests.six_chunks import TASK
 FACTORS = ((1.0, 2.0), (0.5, -1.0), (3.0, 0.25))
 
 
-@pytest.fixture(params=["mounted and filled", "not there"])
+@pytest.fixture(params=["mounted and filled", "no folder"])
 def full_disk(request, tmp_path_factory):
     """A folder that takes nothing: one on a file system without room, if this user may mount it, or none."""
     folder = tmp_path_factory.mktemp("full")
-    if request.param == "not there":
-        yield folder / "gone"
+    if request.param == "no folder":
+        (folder / "file").touch()
+        yield folder / "file" / "below"
         return
     mounted = ["mount", "-t", "tmpfs", "-o", "size=4k", "tmpfs", str(folder)]
     if subprocess.run(mounted, capture_output=True, check=False).returncode:

@@ -116,6 +116,13 @@ def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half(bench, small, fold
         Lasting(folder).put_model(0, bench.vector(3))
 
 
+def test_what_a_killed_process_has_half_written_goes_when_the_next_one_begins(bench, small, folder):
+    (folder / "chunk-0.4711.part").write_bytes(b"half")
+    (folder / "model-0-digest.4711.part").write_bytes(b"half")
+    lasting(bench, small, folder)
+    assert list(folder.iterdir()) == []
+
+
 def test_models_are_known_by_their_digest_and_only_the_newest_stay(folder, bench):
     shelf = Lasting(folder)
     for version in range(4):
