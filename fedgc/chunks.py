@@ -166,18 +166,22 @@ class ChunkWork:
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         """Give these devices what is worth doing; one that is not in this plan waits for the next."""
+        given: list[Command] = []
+        for worker, event in self._here_again(present).items():
+            order = self._ledger.queue(worker, self._orders[worker], self._kept(event))
+            given.append(self._work(worker, order, carry=event.device in carried))
+        return given
+
+    def _here_again(self, present: Sequence[Joined]) -> dict[int, Joined]:
+        """Put those of this plan on the books, with nothing to do yet; what they kept is heard once more."""
         planned = {self.roll.worker[event.device]: event for event in present if self._planned(event)}
         self._ledger.joined({worker: event.live for worker, event in planned.items()})
         self._came_ahead -= planned.keys()
-        kept_w = {worker: self._kept(event) for worker, event in planned.items()}
-        for worker, kept in kept_w.items():
-            self._early.forget(worker)
-            self._count_after_all(self.copies.stands(worker, self._numbers(kept), self._summed))
-        given: list[Command] = []
         for worker, event in planned.items():
-            order = self._ledger.queue(worker, self._orders[worker], kept_w[worker])
-            given.append(self._work(worker, order, carry=event.device in carried))
-        return given
+            self._early.forget(worker)
+            kept = self._numbers(self._kept(event))
+            self._count_after_all(self.copies.stands(worker, kept, self._summed))
+        return planned
 
     def _planned(self, event: Joined) -> bool:
         """Take off the books what a device cannot load any more: it may be back with less than it had."""
@@ -210,7 +214,7 @@ class ChunkWork:
         if event.chunks and not chunks:
             return f"chunks {event.chunks[:NAMED]} are not in round {self.roll.assignment.number}"
         is_news = self._cannot(worker, chunks or range(len(self.roll.plan.chunks)))
-        return "" if is_news else "it was said before"
+        return "" if is_news else "nothing of it was counted on: it was said before, or is not this device's"
 
     def _cannot(self, worker: int, chunks: Sequence[int]) -> bool:
         """Count on a worker no more for these chunks; return whether that is news.
@@ -454,16 +458,22 @@ class ChunkWork:
         return self.sum.summed if self.sum else ()
 
     def returned(self, event: Joined) -> list[Command]:
-        """Give work that may be missing, and ask again for what the device can still send."""
+        """Ask again for what the device can still send, and give it what the sum lacks and nobody has."""
         worker = self.roll.worker.get(event.device)
         if worker is None or self.sum is None:
             return []
-        given = self.give([event])
+        self._here_again([event])
         self._lateness.again(worker)
         self._late.discard(worker)
         self._asked_anew = True
-        kept_c = np.isin(np.arange(len(self.roll.plan.chunks)), self._kept(event))
-        return [*given, *self.sum.ask_again(worker, kept_c)]
+        kept = self._kept(event)
+        asked = self.sum.ask_again(worker, np.isin(np.arange(len(self.roll.plan.chunks)), kept))
+        had_c = np.logical_or.reduce(self._has_wc & self._without_the_late(), axis=0)
+        useful = {c for c in self.sum.wanted if not had_c[c]} | set(kept)
+        order = self._ledger.queue(worker, [c for c in self._orders[worker] if c in useful], kept)
+        if not (order or asked or event.live):
+            return []  # it could be asked for nothing
+        return [self._work(worker, order, carry=False), *asked]
 
     def without(self, worker: int) -> None:
         """Open what this worker owes and cannot send any more; it has the requests for the rest."""

@@ -91,6 +91,11 @@ class CodedSum:
         return bool(self._open)
 
     @property
+    def wanted(self) -> frozenset[int]:
+        """The chunks of which a copy is lacking."""
+        return frozenset(chain.from_iterable(terms.chunks for terms in self._open.values()))
+
+    @property
     def counted(self) -> Mapping[int, int]:
         """How many chunks of each worker are in the sum."""
         chunks: dict[int, Collection[int]] = {}

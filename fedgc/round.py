@@ -7,8 +7,8 @@ UNMASKING share a table; a closed round refuses all.
     WORKING      Devices train to `target` steps since the last common model, and report. Once enough have,
                  the *gate* says, once, whether what was learned is worth an exchange. If it is, the round may
                  wait for more. It does not wait beyond a deadline, which counts from when all that were there
-                 at the start have the model; nobody who joins moves it. A gate that was not asked by then is
-                 asked with whatever there is.
+                 at the start have the model (one that does not come is waited for only so long); nobody who
+                 joins moves it. A gate that was not asked by then is asked with whatever there is.
       coded        A device trains its chunks one by one; a finished chunk is a *copy*. As copies come in,
                    others are told to skip that chunk, or which to take next. Enough is one copy of every
                    chunk that can be had; an exchange waits for `aim` copies of each. A device that has
@@ -16,7 +16,8 @@ UNMASKING share a table; a closed round refuses all.
                    which `aim` stays as it is, and only where an exchange is certain.
       local        A device trains one model on all of its chunks. Enough is a quorum of the devices
                    that are left; an exchange waits for those that are nearly done.
-    COLLECTING   What there is is fixed, and asked for.
+    COLLECTING   What there is is fixed, and asked for. What is finished from now on counts only where it
+                 stands in for something of that.
       coded        `blocks` copies of every chunk (as many as were aimed for) let each device send 1/blocks of
                    a model. Each mixes its finished chunks into one such *codeword*, so that a weighted sum of
                    codewords is the sum over all chunks. A codeword that is lost is made good by other holders
@@ -33,12 +34,12 @@ UNMASKING share a table; a closed round refuses all.
                  approximate  some chunks are missing; which is said, and in coded work how much it matters
                  skipped      not worth an exchange: devices carry on from where they are, as far as the next
                               plan leaves them their chunks
-                 empty        nothing of what was finished could be had
+                 empty        there was nothing to add up: nobody had finished anything, or nothing of it came
                  burnt        masked: too few were left, so there is no sum, and nothing was learned of any
                  stopped      somebody asked for it
 
-Coded work is exact, because with R_j the column of device j in the code, and U_jc what it mixes chunk c in
-with,
+Coded work is exact. An update is cut into `blocks` pieces, the rows of update_c. Device j mixes chunk c in
+with U_jc, one factor for each piece; R_j, one factor for each too, says where its codeword goes. With them
 
     sum over devices j, chunks c of  R_j (U_jc . update_c)  =  sum over chunks c of  update_c.
 
@@ -49,15 +50,16 @@ in, a codeword is refused for good); a copy on a lost device counts no more unti
 that it has it; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed when
 they are opened); what does not belong here is refused with a reason, and counted where it is a device of this
 plan, except what is of a round before and merely crossed a command on its way; what was sent ahead in vain is
-only forgotten. It always ends: at the latest one upload deadline and three times the longer of sending and
-training after collecting began, and one upload deadline each for signatures and shares.
+only forgotten. It always ends: collecting at the latest after one upload deadline and three times the longer
+of that and of what getting the model and working may take; and one upload deadline each for signatures and
+shares.
 
 Two devices, chunks 0 and 1 on both, blocks = 2, coded:
 
     start                     Work(a, order 0 1)  Work(b, order 1 0)
     Progress(a, 0)            -                         one copy of chunk 0
     Progress(b, 1)            -                         the gate is asked: exchange
-    Progress(a, 1)            Skip is not sent: 2 copies of chunk 1, and b has done its own
+    Progress(a, 1)            no Skip(b, 1): b has done its own
     Progress(b, 0)            Reveal(a)  Reveal(b)      2 copies of each: codewords of half a model
     Codeword(a)               Add(a)
     Lost(b)                   Repair(a, column b)       a sends b's half as well
@@ -71,7 +73,7 @@ or lost, for the collection (`collect`, `masked`); when is said here.
 May import: chunks, attendance, institutions, collect, masked, effort, keying, tally, plan, gate, messages.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
@@ -99,7 +101,9 @@ from fedgc.messages import (
     Pressed,
     Progress,
     Refuse,
+    Repair,
     Report,
+    Reveal,
     Shares,
     Signed,
     Stop,
@@ -112,7 +116,7 @@ from fedgc.tally import Tally
 
 __all__ = ["Assignment", "Round", "State", "WORKING", "COLLECTING", "UNMASKING"]
 
-PATIENCE: Final = 3  # times that what is lost while collecting may be asked of others, one after another
+PATIENCE: Final = 3  # times the longer of sending and training: so long may what is lost be asked of others
 
 
 class State(Enum):
@@ -156,7 +160,7 @@ class Round:
         self._worth_it = False  # the gate has said so
         self._exchange: Exchange | None = None
         self._roll = Roll(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
-        self._loading = set(assignment.loading)  # devices whose model may be on its way to them
+        self._loading = set(plan.devices) & assignment.loading  # their model may be on its way to them
         self._awaited: set[str] = set()  # of these, those for whom the deadline waits
         self._loaded_at = 0.0  # when the last of them had it
         self._deadline = 0.0  # the end of the working phase
@@ -171,7 +175,7 @@ class Round:
         """Give work to everybody who is there."""
         self.started_at = self._loaded_at = self._roll.started_at = now
         given = self._noted(self.effort.begin(present))
-        self._awaited = set(self._loading)
+        self._awaited = self._loading & {each.device for each in present}
         self._set_deadline()
         return (*given, *self._enough_yet(now))
 
@@ -247,13 +251,13 @@ class Round:
         self._loading.discard(device)
         self._awaited.discard(device)
         self._set_deadline()
+        self.next_tick = min(self._deadline, self.effort.look_again)
 
     def _loaded(self, event: Loaded) -> list[Command]:
         if event.version == self.assignment.version:
             if event.device in self._loading:
                 self._roll.model_at[self._roll.worker[event.device]] = event.now
             self._has_model(event.device, event.now)
-            self.next_tick = min(self._deadline, self.effort.look_again)
         return []
 
     def _joined(self, event: Joined) -> list[Command]:
@@ -262,9 +266,8 @@ class Round:
 
     def _lost(self, event: Lost) -> list[Command]:
         self._gets_no_model(event.device)
-        if not self._off_the_books(event):
-            return []
-        return [*self.effort.stirred(), *self._enough_yet(event.now)]
+        gone = self._off_the_books(event)
+        return [*self.effort.stirred(), *self._enough_yet(event.now)] if gone else []
 
     def _failed(self, event: Failed) -> list[Command]:
         why_not = self._strike(event)
@@ -351,12 +354,20 @@ class Round:
 
     def _returned(self, exchange: Exchange, event: Joined) -> list[Command]:
         """A returning device may still send what it owes, or finish what is missing."""
-        again = self.effort.returned(event)
-        if again:
-            self._extend(exchange, event.now, trains=_trains(again))
+        again = self._noted(self.effort.returned(event))
+        done = self.assignment.version, self.assignment.target
+        trains = _trains(again, {each.chunk for each in event.kept if (each.version, each.reached) == done})
+        if trains or any(isinstance(each, Reveal | Repair) for each in again):
+            self._extend(exchange, event.now, trains=trains)
         return [*again, *self._mend(exchange, event.now)]
 
+    def _loaded_late(self, _: Exchange, event: Loaded) -> list[Command]:
+        if event.version == self.assignment.version:
+            self._loading.discard(event.device)
+        return []
+
     def _lost_late(self, exchange: Exchange, event: Lost) -> list[Command]:
+        self._loading.discard(event.device)
         if not self._off_the_books(event):
             return []
         exchange.sum.lost(self._roll.worker[event.device])
@@ -374,6 +385,8 @@ class Round:
         return self._refuse(event, why_not) if why_not else self.effort.pressed(event, certain=True)
 
     def _reported_late(self, exchange: Exchange, event: Progress | Report) -> list[Command]:
+        if event.round == self.assignment.number:
+            self._loading.discard(event.device)
         return [*self.effort.heard_late(event), *self._mend(exchange, event.now)]
 
     def _upload_deadline(self, exchange: Exchange, event: Tick) -> list[Command]:
@@ -540,9 +553,11 @@ class Round:
         return self._roll.refuse(event, reason)
 
 
-def _trains(given: Sequence[Command]) -> bool:
-    """Whether somebody has to train before it can send."""
-    return any(isinstance(each, Take) or (isinstance(each, Work) and each.order) for each in given)
+def _trains(given: Sequence[Command], kept: Set[int] = frozenset()) -> bool:
+    """Whether somebody has to train before it can send, for all that it has `kept`."""
+    return any(
+        isinstance(each, Take) or (isinstance(each, Work) and set(each.order) - kept) for each in given
+    )
 
 
 WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingProxyType(
@@ -562,8 +577,8 @@ WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingPr
 COLLECTING: Final[Mapping[type, Callable[[Round, Exchange, Any], list[Command]]]] = MappingProxyType(
     {
         Codeword: Round._received,  # into the sum, once
-        Joined: Round._returned,  # it may still send what it owes
-        Loaded: Round._passed_over,
+        Joined: Round._returned,  # it may still send what it owes, or finish what is lacking
+        Loaded: Round._loaded_late,
         Lost: Round._lost_late,  # coded: what it owes is repaired; local: it is left out
         Failed: Round._failed_late,  # the same for what it cannot give
         Pressed: Round._pressed_late,  # it frees what it was asked for: that is mixed by now

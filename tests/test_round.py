@@ -533,6 +533,37 @@ def test_a_model_that_does_not_come_is_waited_for_no_longer_than_its_limit_allow
     assert machine.next_tick == 140.0, "nobody waits for the model of one that is gone"
 
 
+def test_nobody_waits_for_the_model_of_a_device_that_was_not_there_at_the_start():
+    plan = planned(2, 2, replicas=2, blocks=2)
+    one, other = plan.devices
+    left = frozenset({one, other, "of no plan"})
+    this = Assignment(1, 3, TARGET, 0, frozenset({one}), loading=left, model_limit_s=1000.0)
+    for strikes in ((), (Lost(6.0, other),), (Loaded(6.0, "of no plan", 3),)):
+        machine, devices = Round(plan, this, sync), Devices(plan)
+        devices.obey(machine.start(0.0, [joined(plan, one)]))
+        assert machine.next_tick == 1100.0
+        for event in (Loaded(5.0, one, 3), *strikes):
+            assert machine.handle(event) == ()
+            assert machine.next_tick == 105.0
+
+
+def test_a_model_that_came_while_collecting_or_whose_device_is_gone_is_on_its_way_no_more():
+    plan = planned(3, 2, replicas=3, blocks=1)
+    machine, devices = loading(plan, 50.0)
+    one, other, third = plan.devices
+    finish_working(machine, devices, [one])
+    assert machine.loading == {other, third}
+    machine.handle(Loaded(2.0, other, 2))
+    assert machine.loading == {other, third}, "that was another"
+    machine.handle(Loaded(2.0, other, 3))
+    devices.obey(machine.handle(Lost(2.0, third)))
+    assert machine.loading == set()
+    devices.obey(machine.handle(joined(plan, third, 3.0)))
+    assert machine.loading == {third}
+    devices.obey(machine.handle(progress(third, 0, 4.0)))
+    assert machine.loading == set()
+
+
 def test_nobody_waits_for_the_model_of_a_device_that_can_give_nothing():
     plan = planned(2, 4, replicas=2, blocks=2)
     machine, devices = loading(plan, 1000.0)
@@ -1062,6 +1093,39 @@ def test_a_failure_that_was_told_before_changes_nothing():
     for _ in range(3):
         said = machine.handle(Failed(1.0, plan.devices[0], 1, "broken", (0,)))
         assert [type(command) for command in said] == [Refuse]
+
+
+@pytest.mark.parametrize("live", [True, False])
+def test_who_returns_late_is_not_given_what_the_sum_cannot_take_and_moves_no_deadline(*, live: bool):
+    plan = planned(2, 3, replicas=1, blocks=1)
+    machine, devices = begun(plan, live=live)
+    one, other = plan.devices
+    devices.obey(machine.handle(Lost(0.5, one)))
+    finish_working(machine, devices, [other])
+    assert (machine.state, machine.next_tick) == (State.COLLECTING, 51.0)
+    for now in (2.0, 40.0):
+        given = machine.handle(joined(plan, one, now, live=live))
+        assert [(type(each), each.order) for each in given] == [(Work, ())] * live, (
+            "it may be asked for more yet"
+        )
+        assert machine.next_tick == 51.0
+        devices.obey(machine.handle(Lost(now, one)))
+    send_all(machine, devices)
+    assert (machine.outcome, len(machine.short)) == ("approximate", 3 - len(devices.done[other]))
+
+
+@pytest.mark.parametrize("blocks", [1, 2])
+def test_who_returns_late_is_given_what_nobody_has_for_the_sum_and_nothing_else(blocks: int):
+    plan = planned(3, 6, replicas=2, blocks=blocks)
+    machine, devices = begun(plan)
+    finish_working(machine, devices)
+    one, *others = plan.devices
+    alone = devices.done[one] - set.union(*(devices.done[device] for device in others))
+    assert bool(alone) == (blocks == 1), "with two blocks each chunk has two copies"
+    devices.done[one] = set()
+    (given, *asked) = machine.handle(joined(plan, one, 3.0))
+    assert set(given.order) == alone
+    assert any(isinstance(each, Repair) for each in asked) == (blocks == 2)
 
 
 def test_a_device_that_returns_with_less_is_not_asked_for_what_it_lacks():
