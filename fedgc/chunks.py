@@ -103,7 +103,8 @@ class ChunkWork:
         self._lateness = Lateness(plan.late_s)
         self._late: set[int] = set()  # devices that kept others waiting
         self._hurry_at = math.inf
-        self._overdue = False  # whether somebody is late still
+        self._overdue = False  # whether others are at work on what is late
+        self._made_elsewhere: set[tuple[int, int]] = set()  # what is late, and whose chunks others are at
         self._asked_anew = True  # whether it is not noted yet when something was asked for
         self._counted = 0  # vectors that have come, as far as that is noted
         self._told: list[set[int]] = [set() for _ in orders]  # copies that the tally knows, also of the lost
@@ -506,33 +507,53 @@ class ChunkWork:
         usual_known = [lateness.came(worker, now) for worker, _ in self.sum.added[self._counted :]]
         changed = self._asked_anew or any(usual_known)
         self._counted, self._asked_anew = len(self.sum.added), False
-        commands: list[Command] = []
-        if self._overdue or changed or now >= self._hurry_at:
-            late = lateness.late(self.sum.owed, now)
-            commands = self._stand_in(late) if late else []
-            lateness.asked(self.sum.owed, now)
-            self._overdue, self._asked_anew = bool(late), False
-            self._hurry_at = lateness.next_s(self.sum.owed, now)
+        if not (self._overdue or changed or now >= self._hurry_at):
+            return []
+        late = lateness.late(self.sum.owed, now)
+        self._hurry_at, self._overdue = math.inf, False
+        commands = self._stand_in(late, now) if late else []
+        lateness.asked(self.sum.owed, now)
+        self._asked_anew = False
+        self._hurry_at = min(self._hurry_at, lateness.next_s(self.sum.owed, now))
         return commands
 
-    def _stand_in(self, late: Sequence[tuple[int, int]]) -> list[Command]:
-        """Let others send what is late where all of it is finished elsewhere, else have it finished there."""
+    def _stand_in(self, late: Sequence[tuple[int, int]], now: float) -> list[Command]:
+        """Let others send what is late where they have finished it, else have it finished: if that is sooner.
+
+        Nobody knows when a late vector comes. It is taken to need as long again as it took until now, or as
+        its line is known to need: whoever can be quicker is asked.
+        """
         if self.sum is None:
             return []
         commands: list[Command] = []
         self._late |= {worker for worker, _ in late}
-        on_time_w1 = self._on_time_w1
-        done_c = np.logical_or.reduce(self._has_wc & on_time_w1, axis=0).tolist()
-        able_wc, costs = self._ledger.askable_wc & on_time_w1, self._costs()
-        able_c = np.logical_or.reduce(able_wc, axis=0).tolist()
+        on_time_w1, costs = self._on_time_w1, self._costs()
+        done_wc, able_wc = self._has_wc & on_time_w1, self._ledger.askable_wc & on_time_w1
+        done_c = np.logical_or.reduce(done_wc, axis=0).tolist()
         for key in late:
             lacking = [c for c in self.sum.owed[key].terms.chunks if not done_c[c]]
-            if not lacking:
+            if lacking and key in self._made_elsewhere:
+                self._overdue = True
+                continue
+            waited_s = self._lateness.waited_s(key[0], now)
+            others_s = self.sum.others_s(key, done_wc, able_wc, costs)
+            if others_s > max(waited_s, self._known_s(key[0]) - waited_s):
+                again_s = min(
+                    max(others_s - waited_s, waited_s / 2), waited_s
+                )  # few looks, however long it takes
+                self._hurry_at = min(self._hurry_at, now + again_s)
+            elif lacking:
+                self._made_elsewhere.add(key)
+                commands += [self._take(*each) for each in self.sum.ask_for(lacking, able_wc, costs)]
+                self._overdue = True
+            else:
                 self.sum.doubt(key)
-            elif all(able_c[c] for c in lacking):
-                takes = self.sum.ask_for(lacking, able_wc, costs)
-                commands += [self._take(*each) for each in takes]
-        return [*commands, *self.mend()]
+                commands += self.mend()
+        return commands
+
+    def _known_s(self, worker: int) -> float:
+        """Return how long this worker's line is known to need for a codeword."""
+        return self.roll.plan.upload_s[worker] / (self.solution.blocks if self.solution else 1)
 
     @property
     def _has_wc(self) -> NDArray[np.bool_]:
@@ -563,8 +584,8 @@ class ChunkWork:
     def _costs(self) -> Costs:
         """What help costs: a link is as quick as it was just now, else as it is known to be."""
         plan, seen = self.roll.plan, self._lateness.sent_s
-        usual_s = max(plan.upload_s)
-        upload_s = [seen.get(w, known or usual_s) for w, known in enumerate(plan.upload_s)]
+        usual_s = max(map(self._known_s, range(len(plan.devices))))
+        upload_s = [seen.get(w, self._known_s(w) or usual_s) for w in range(len(plan.devices))]
         return Costs([self.roll.assignment.target * each for each in plan.step_s], upload_s)
 
     def missing(self) -> tuple[tuple[int, ...], float | None]:

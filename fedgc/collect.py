@@ -137,6 +137,15 @@ class CodedSum:
         weights = tuple(self._solution.column(part.column).tolist())
         return Add(self._plan.devices[worker], self._number, attempt, weights)
 
+    def others_s(self, key: tuple[int, int], done_wc: Bool, able_wc: Bool, costs: Costs) -> float:
+        """Return when others would have sent what is owed here: what they have finished, or finish for it."""
+        part, sending_s = self._owed[key], np.array(self._sending_s(costs))
+        shared = repair(part.column, part.terms, done_wc, cost=sending_s.tolist())
+        lacking = list(shared.missing.chunks)
+        made_wc = np.where(able_wc[:, lacking], (sending_s + costs.chunk_s)[:, None], math.inf)
+        made_s: list[float] = made_wc.min(axis=0).tolist()
+        return max([*(float(sending_s[each.helper]) for each in shared.parts), *made_s])
+
     def doubt(self, key: tuple[int, int]) -> None:
         """Open what is late. A codeword counts all the same if it comes before any part of what stands in."""
         part = self._owed[key]
@@ -179,7 +188,7 @@ class CodedSum:
         repairs: list[Repair] = []
         takes: list[tuple[int, int]] = []
         for column, terms in list(self._open.items()):
-            shared = repair(column, terms, done_wc, cost=costs.upload_s)
+            shared = repair(column, terms, done_wc, cost=self._sending_s(costs))
             repairs += [self._ask(part.helper, Part(column, part.coefficients)) for part in shared.parts]
             waiting = [
                 at
@@ -239,11 +248,16 @@ class CodedSum:
         able: list[int] = np.flatnonzero(able_wc[:, chunk]).tolist()
         if not able:
             return False
-        burden = Counter(chain.from_iterable(self._asked.values()))
-        chosen = min(able, key=lambda w: (1 + burden[w]) * costs.chunk_s[w] + costs.upload_s[w])
+        burden, sending_s = Counter(chain.from_iterable(self._asked.values())), self._sending_s(costs)
+        chosen = min(able, key=lambda w: (1 + burden[w]) * costs.chunk_s[w] + sending_s[w])
         self._asked.setdefault(chunk, set()).add(chosen)
         takes.append((chosen, chunk))
         return True
+
+    def _sending_s(self, costs: Costs) -> list[float]:
+        """Return when each worker would have sent one more vector: after those that it owes, one by one."""
+        owing = Counter(worker for worker, _ in self._owed)
+        return [(1 + owing[worker]) * seconds for worker, seconds in enumerate(costs.upload_s)]
 
     def _forget_asked(self, worker: int) -> None:
         for asked in self._asked.values():

@@ -6,10 +6,14 @@ times as long is late (cf. the backup tasks of MapReduce, Dean and Ghemawat 2004
 nothing of how long it took. Where devices take turns on one line the last ones seem late although they are
 not: what stands in for them queues up behind them, and whatever is whole first counts.
 
+A worker sends one vector after the other. So it is its line that is late or not, with all that it owes: from
+when the first of that was asked for, or the vector before was there.
+
 What is awaited has a key, (worker, attempt). Times are the caller's. May import: nothing.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable
 from typing import Final
 
@@ -26,8 +30,9 @@ class Lateness:
         self._least_s = least_s
         self.sent_s: dict[int, float] = {}  # how long the last vector of a worker took
         self.patience_s = math.inf  # how long anybody may take: known once half of the first have come
-        self._asked_s: dict[Key, float] = {}
-        self._since_s: dict[int, float] = {}
+        self._asked: set[Key] = set()
+        self._since_s: dict[int, float] = {}  # when a worker's line began with what it is at
+        self._sending: Counter[int] = Counter()  # vectors asked of a worker and not come
         self._to_come = 0  # until half of those asked first have come
 
     def asked(self, keys: Iterable[Key], now: float) -> None:
@@ -42,24 +47,34 @@ class Lateness:
         """
         first = not self._since_s
         for key in keys:
-            if key not in self._asked_s:
-                self._asked_s[key] = self._since_s[key[0]] = now
+            if key not in self._asked:
+                self._asked.add(key)
+                self._sending[key[0]] += 1
+                if self._sending[key[0]] == 1:
+                    self._since_s[key[0]] = now
         if first:
-            self._to_come = -(-len(self._asked_s) // 2)
+            self._to_come = -(-len(self._asked) // 2)
 
     def again(self, worker: int) -> None:
         """What this worker owes counts as asked for when it is told next: it was away."""
-        self._asked_s = {key: at_s for key, at_s in self._asked_s.items() if key[0] != worker}
+        self._asked = {key for key in self._asked if key[0] != worker}
+        del self._sending[worker]
 
     def came(self, worker: int, now: float) -> bool:
         """One vector of this worker has come; return whether it is known from now on what is usual."""
         if worker not in self._since_s:
             return False  # it was sent ahead
         self.sent_s[worker] = now - self._since_s[worker]
+        self._since_s[worker] = now
+        self._sending[worker] -= 1
         self._to_come -= 1
         if self._to_come == 0:
             self.patience_s = max(self._least_s, PATIENCE * self.sent_s[worker])
         return self._to_come == 0
+
+    def waited_s(self, worker: int, now: float) -> float:
+        """Return how long this worker has been at what it sends."""
+        return now - self._since_s[worker]
 
     def late(self, owed: Collection[Key], now: float) -> tuple[Key, ...]:
         """Return what has taken too long of what is owed."""
@@ -70,4 +85,4 @@ class Lateness:
         return min((due_s for due_s in map(self._due_s, owed) if due_s > now), default=math.inf)
 
     def _due_s(self, key: Key) -> float:
-        return self._asked_s[key] + self.patience_s
+        return self._since_s[key[0]] + self.patience_s

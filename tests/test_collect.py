@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from fedgc.codes import FrameCode, encode
-from fedgc.collect import CodedSum
+from fedgc.collect import CodedSum, Costs
 from fedgc.config import RunConfig
 from fedgc.history import Speeds
 from fedgc.messages import Add, Refuse, Repair, Reveal
@@ -319,6 +319,28 @@ def test_takes_are_shared_out():
     _, takes = collection.mend(done, able)
     assert sorted(chunk for _, chunk in takes) == list(range(6))
     assert sorted(worker for worker, _ in takes) == [1, 1, 1, 2, 2, 2]
+
+
+@pytest.mark.parametrize(("slower_s", "helpers"), [(1.5, {2, 3}), (2.5, {2})])
+def test_what_a_helper_owes_already_costs_it_time(slower_s: float, helpers: set[int]):
+    plan = planned(4, 4, 4)
+    done = np.zeros_like(plan.placement.holds)
+    done[0, :2] = done[1, 2:] = True
+    collection = CodedSum(plan, FrameCode(plan.placement, 1).solve(done), ROUND)
+    assert collection.owing == (0, 1)
+    for worker in collection.owing:
+        collection.lost(worker)
+    done[:2], done[2:] = False, True
+    nobody = np.zeros_like(done)
+    repairs, _ = collection.mend(done, nobody, costs=Costs((0.0,) * 4, (1.0, 1.0, 1.0, slower_s)))
+    assert {plan.devices.index(each.device) for each in repairs} == helpers
+    sooner = Costs((9.0,) * 4, (1.0, 1.0, 1.0, 0.1))
+    key = next(iter(collection.owed))
+    assert collection.others_s(key, done & (np.arange(4) == 3)[:, None], nobody, sooner) == pytest.approx(
+        0.1 * (1 + (3 in helpers))
+    )
+    assert collection.others_s(key, nobody, done, sooner) == pytest.approx(9.0 + 0.1 * (1 + (3 in helpers)))
+    assert collection.others_s(key, nobody, nobody, sooner) == np.inf
 
 
 def test_a_repair_that_is_lost_joins_what_is_open_of_the_same_column():

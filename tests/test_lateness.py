@@ -54,6 +54,26 @@ def test_who_is_asked_later_has_as_long_as_the_others_had():
     assert lateness.next_s([(1, 0), (2, 1)], 10.0) == 10.0 + 2.0 * PATIENCE
 
 
+def test_vectors_of_one_device_go_one_after_the_other():
+    lateness = Lateness(LEAST_S)
+    lateness.asked([(0, 0), (1, 0), (2, 0)], 0.0)
+    lateness.came(0, 1.0)
+    lateness.came(1, 2.0)
+    assert lateness.patience_s == 2.0 * PATIENCE
+    owed = [(0, 1), (0, 2), (0, 3)]
+    lateness.asked([(2, 0), *owed], 10.0)
+    assert lateness.late(owed, 12.9) == ()
+    assert lateness.late(owed, 13.0) == tuple(owed), "its line is late, with all behind"
+    lateness.came(0, 12.5)
+    assert lateness.sent_s[0] == 2.5
+    assert (lateness.late(owed[1:], 13.0), lateness.next_s(owed[1:], 13.0)) == ((), 15.5)
+    lateness.came(0, 14.0)
+    assert (lateness.sent_s[0], lateness.waited_s(0, 15.0)) == (1.5, 1.0)
+    lateness.came(0, 15.0)
+    lateness.asked([(0, 4)], 20.0)
+    assert lateness.waited_s(0, 21.0) == 1.0, "it had nothing to send before"
+
+
 def test_who_was_away_begins_anew():
     lateness = Lateness(LEAST_S)
     lateness.asked([(0, 0), (1, 0)], 0.0)

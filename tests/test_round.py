@@ -1,5 +1,7 @@
 """The round, driven by every order of events that hypothesis can think of, against the plain sum."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -708,9 +710,9 @@ def test_an_upload_that_never_ends_is_made_good_by_others():
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
 
 
-def one_is_late(blocks: int = 1) -> tuple[Round, Devices, str]:
+def one_is_late(blocks: int = 1, step_s: float = 0.1) -> tuple[Round, Devices, str]:
     """All but the first have sent theirs at 2 s, one second after they were asked."""
-    machine, devices = begun(planned(4, 8, replicas=4, blocks=blocks))
+    machine, devices = begun(replace(planned(4, 8, replicas=4, blocks=blocks), step_s=(step_s,) * 4))
     finish_working(machine, devices)
     slow = devices.unsent[0][0]
     for name, attempt in devices.unsent[1:]:
@@ -741,6 +743,17 @@ def test_others_stand_in_for_an_upload_that_takes_much_longer_than_most_did(bloc
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
     assert machine.tally.failure == [""] * 4
     assert machine.tally.refused == [0] * 4
+
+
+def test_nobody_stands_in_who_would_take_longer_than_what_is_late():
+    machine, *_ = one_is_late(step_s=1.0)
+    chunk_s, upload_s = TARGET * 1.0, 1.0
+    asked = []
+    while machine.state is State.COLLECTING and not asked:
+        now = machine.next_tick
+        asked = machine.handle(Tick(now))
+    assert {type(each) for each in asked} == {Take}
+    assert chunk_s + upload_s <= now - 1.0 < chunk_s + upload_s + PATIENCE, "it has needed so long already"
 
 
 def test_a_late_codeword_counts_if_it_is_there_before_what_stands_in_for_it():

@@ -52,11 +52,11 @@ def repair(
     gone: Sequence[int] = (),
     cost: Sequence[float] | None = None,
 ) -> Repairs:
-    """Share out the lost terms among the fewest workers that finished their chunks.
+    """Share out the lost terms among few workers that finished their chunks.
 
     `gone` are workers that cannot help, nor can those whose rows of `done` are all False. The worker
     that gave its name to the column may help like any other, if it is not gone: it may have lost a
-    repair only, or be back. Among equally useful helpers the one of least `cost` is asked.
+    repair only, or be back. Whoever costs least for each term is asked first, and among equals who has most.
 
     >>> done = np.array([[True, True], [True, False], [True, True]])
     >>> plan = repair(0, Coefficients((0, 1), ((1.0,), (1.0,))), done, gone=(0,))
@@ -80,7 +80,8 @@ def repair(
     parts = []
     while open_t.any():
         covers_w = (able_wt & open_t).sum(axis=1)
-        helper = int(np.lexsort((price_w, -covers_w))[0])
+        each_w = np.divide(price_w, covers_w, out=np.full(len(done), np.inf), where=covers_w > 0)
+        helper = int(np.lexsort((-covers_w, each_w))[0])
         terms = np.flatnonzero(able_wt[helper] & open_t)
         open_t[terms] = False
         parts.append(Repair(helper, column, _chosen(lost, terms.tolist())))

@@ -50,7 +50,9 @@ class Pipe:
         self._line = line
         self._waiting: deque[tuple[int, float, float]] = deque()
         self._ends: list[tuple[float, int]] = []  # of flows whose rate never changes
-        self._free: set[int] = set()
+        self._free: dict[
+            int, float
+        ] = {}  # and when each of them ends: one that is begun anew ends at another time
         self._left: dict[int, float] = {}
         self._rate: dict[int, float] = {}
         self._own: dict[int, float] = {}
@@ -67,10 +69,10 @@ class Pipe:
     def drop(self, now: float, flow: int) -> None:
         """Forget a flow: its device is gone."""
         self._waiting = deque(each for each in self._waiting if each[0] != flow)
-        self._free.discard(flow)
+        self._free.pop(flow, None)
         if flow in self._left:
             self._pass(now)
-            del self._left[flow]
+            del self._left[flow], self._own[flow]
             self._share()
         self._refill(now)
 
@@ -81,15 +83,14 @@ class Pipe:
             at = self.next_end
             if self._line.update_s == 0.0:
                 flow = heapq.heappop(self._ends)[1]
-                if flow in self._free:
-                    over.append(flow)
-                    self._free.discard(flow)
+                over.append(flow)
+                del self._free[flow]
             else:
                 gone = [flow for flow in self._left if self._end_of(flow) <= at]
                 over += gone
                 self._pass(at)
                 for flow in gone:
-                    del self._left[flow]
+                    del self._left[flow], self._own[flow]
                 self._share()
             self._refill(at)
         return over
@@ -101,8 +102,8 @@ class Pipe:
 
     def _admit(self, now: float, flow: int, size: float, own_s: float) -> None:
         if self._line.update_s == 0.0:
-            heapq.heappush(self._ends, (now + size * own_s, flow))
-            self._free.add(flow)
+            self._free[flow] = end = now + size * own_s
+            heapq.heappush(self._ends, (end, flow))
         else:
             self._pass(now)
             self._left[flow] = size
@@ -125,7 +126,7 @@ class Pipe:
             sharing -= 1
 
     def _look_ahead(self) -> None:
-        while self._ends and self._ends[0][1] not in self._free:
+        while self._ends and self._free.get(self._ends[0][1]) != self._ends[0][0]:
             heapq.heappop(self._ends)
         self.next_end = self._ends[0][0] if self._ends else NEVER
         if self._left:

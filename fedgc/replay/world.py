@@ -1,8 +1,9 @@
 """The virtual clock: modelled devices obey a machine, a `Round` or a whole `Run`, as real ones do.
 
 A device walks its queue and begins the next chunk without waiting for an answer; *skip* sets the present
-chunk aside with what was done of it, *take* puts one next, *close* ends its work, and what it is asked to
-send goes over its own line and the server's. Commands and progress reach the other side `control_s` later.
+chunk aside with what was done of it, *take* puts one next, *close* ends its work and what it had yet to send.
+What it is asked to send goes over its own line and the server's, one vector after the other, as in a session.
+Commands and progress reach the other side `control_s` later.
 Only time is modelled, no vector exists, and no chance: the same arguments give the same events.
 
 In local work a device has one model to train instead of a queue. It tells that it has come to its target
@@ -17,6 +18,7 @@ May import: round, plan, codes, messages; conditions, pipe, setting.
 """
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
@@ -87,16 +89,18 @@ class World:
         self._order = count()
         self._up, self._down = Pipe(terms.line), Pipe(terms.line)
         self._uploading: dict[int, tuple[int, Reveal | Repair, float, float]] = {}
+        self._to_send: list[deque[int]] = [deque() for _ in devices]  # the first of them is on its way
         self._loading: dict[int, tuple[Work, float]] = {}  # and since when
+        self._behind: list[list[Skip | Take]] = [
+            [] for _ in devices
+        ]  # what came while the model was on its way
         self._stretches: list[Stretch] = []
         self._mixed: set[tuple[int, int]] = set()  # device and chunk of what was sent
-        self._number = -1
-        self._alive = [True] * workers
+        self._number, self._alive = -1, [True] * workers
         self._queue: list[dict[int, None]] = [{} for _ in devices]  # the next one last
         self._current: list[int | None] = [None] * workers
         self._begun, self._lasts, self._control_s = ([0.0] * workers for _ in range(3))
-        self._turn = [0] * workers
-        self._worked = [0.0] * workers
+        self._turn, self._worked = [0] * workers, [0.0] * workers
         self._round, self._version = [-1] * workers, [-1] * workers
         # Steps that were asked for, that it is on its way to, and up to which it goes on by itself
         self._target, self._goal, self._most = [0] * workers, [0] * workers, [0] * workers
@@ -231,6 +235,8 @@ class World:
             return None
         for flow in self._up.ended(now):
             worker, told, size, began = self._uploading.pop(flow)
+            self._to_send[worker].popleft()
+            self._send_next(worker)
             if self._terms.watch and told.mix:
                 self._mixed.update((worker, chunk) for chunk in told.mix.chunks)
             heard = now if told.mix else now + self._control_s[worker]  # after what it says of it
@@ -243,6 +249,9 @@ class World:
     def _loaded(self, worker: int, now: float) -> None:
         command, began = self._loading.pop(worker)
         self._work(worker, command)
+        behind, self._behind[worker] = self._behind[worker], []
+        for each in behind:
+            _OBEYS[type(each)](self, worker, each)
         told = now + self._control_s[worker]
         device, size_bytes = self._devices[worker], self._terms.update_bytes
         said = Loaded(told, device, command.version, now - began, size_bytes)
@@ -259,10 +268,8 @@ class World:
         self._alive[worker] = False
         self._down.drop(self.now, worker)
         self._loading.pop(worker, None)
-        for flow, (sender, *_) in list(self._uploading.items()):
-            if sender == worker:
-                self._up.drop(self.now, flow)
-                del self._uploading[flow]
+        self._behind[worker].clear()
+        self._withdraw(worker)
         if not fate.keeps:
             self._forget(worker)
             if self._witness:
@@ -317,6 +324,7 @@ class World:
         else:
             self._leave(worker, self.now)
             self._queue[worker].clear()
+            self._behind[worker].clear()
             self._loading[worker] = command, self.now
             self._down.begin(self.now, worker, 1.0, down_s)
 
@@ -353,6 +361,7 @@ class World:
     def _skip(self, worker: int, command: Skip) -> None:
         chunk = command.chunk
         if command.round != self._round[worker]:
+            self._keep_behind(worker, command)
             return
         if self._current[worker] == chunk:
             self._leave(worker, self.now)
@@ -362,7 +371,10 @@ class World:
 
     def _take(self, worker: int, command: Take) -> None:
         chunk, queue = command.chunk, self._queue[worker]
-        if command.round != self._round[worker] or self._current[worker] == chunk:
+        if command.round != self._round[worker]:
+            self._keep_behind(worker, command)
+            return
+        if self._current[worker] == chunk:
             return
         queue.pop(chunk, None)
         if self._terms.steered:
@@ -371,6 +383,11 @@ class World:
             self._queue[worker] = {chunk: None, **queue}
         if self._current[worker] is None:
             self._start(worker, self.now)
+
+    def _keep_behind(self, worker: int, command: Skip | Take) -> None:
+        """What is said of work whose model is on its way is heard after that."""
+        if worker in self._loading and self._loading[worker][0].round == command.round:
+            self._behind[worker].append(command)
 
     def _send(self, worker: int, command: Reveal | Repair) -> None:
         if isinstance(command, Reveal) and command.mix is None and not self._stopped(worker, command):
@@ -382,7 +399,26 @@ class World:
         self.sent += size
         self.longest = max(self.longest, size)
         self._uploading[flow] = (worker, command, size, self.now)
-        self._up.begin(self.now, flow, size, self._nature.up_s(worker))
+        self._to_send[worker].append(flow)
+        if len(self._to_send[worker]) == 1:
+            self._send_next(worker)
+
+    def _send_next(self, worker: int) -> None:
+        if self._to_send[worker]:
+            flow = self._to_send[worker][0]
+            _, command, size, _ = self._uploading[flow]
+            self._uploading[flow] = (worker, command, size, self.now)
+            self._up.begin(self.now, flow, size, self._nature.up_s(worker))
+
+    def _withdraw(self, worker: int, until: float = NEVER) -> None:
+        """Send nothing of the rounds up to this one any more."""
+        gone = [flow for flow in self._to_send[worker] if self._uploading[flow][1].round <= until]
+        for flow in gone:
+            self._to_send[worker].remove(flow)
+            self._up.drop(self.now, flow)
+            del self._uploading[flow]
+        if gone:
+            self._send_next(worker)
 
     def _stopped(self, worker: int, command: Reveal) -> bool:
         """Stop a device's local work where it is, and let it tell what it has; return whether it has any."""
@@ -399,6 +435,7 @@ class World:
         if worker in self._loading and self._loading[worker][0].round == command.round:
             self._down.drop(self.now, worker)
             del self._loading[worker]
+        self._withdraw(worker, command.round)
         if command.round == self._round[worker]:
             self._leave(worker, self.now)
             self._queue[worker].clear()

@@ -53,6 +53,16 @@ def test_those_that_are_gone_do_not_help_and_the_cheaper_helper_is_asked():
     assert repair(0, terms([0, 1]), done, gone=[0], cost=[0.0, 3.0, 2.0, 1.0]).parts[0].helper == 3
 
 
+def test_two_cheap_helpers_are_better_than_one_that_costs_more_than_both():
+    done = np.array([[True, True], [True, True], [True, False], [False, True]])
+
+    def helpers(costly: float) -> list[int]:
+        shared = repair(0, terms([0, 1]), done, gone=[0], cost=[0.0, costly, 1.0, 1.0])
+        return [part.helper for part in shared.parts]
+
+    assert (helpers(1.9), helpers(2.1)) == ([1], [2, 3])
+
+
 def test_a_lost_repair_is_repaired_under_the_same_column():
     done = np.ones((3, 2), bool)
     first = repair(0, terms([0, 1]), done, gone=[0]).parts[0]

@@ -72,6 +72,16 @@ def test_what_is_dropped_gives_its_place_to_the_others(line):
     assert pipe.next_end == float("inf")
 
 
+@pytest.mark.parametrize("line", [Line(), Line(update_s=0.1)])
+def test_what_was_dropped_and_begins_anew_takes_as_long_again(line):
+    pipe = Pipe(line)
+    pipe.begin(0.0, 1, 1.0, 10.0)
+    pipe.begin(0.0, 2, 1.0, 5.0)
+    pipe.drop(1.0, 1)
+    pipe.begin(2.0, 1, 1.0, 10.0)
+    assert [(pipe.next_end, pipe.ended(pipe.next_end)) for _ in range(2)] == [(5.0, [2]), (12.0, [1])]
+
+
 def test_who_never_sends_never_comes():
     assert arrivals_s(np.array([float("inf"), 0.0]), 1.0, np.ones(2), Line(slots=1)).tolist() == [
         float("inf"),

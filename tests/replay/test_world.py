@@ -1,5 +1,7 @@
 """The clock: a round worked out by hand, latency, links, deaths, and what holds of all rounds."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -9,7 +11,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.gate import Decision
 from fedgc.history import Speeds
-from fedgc.messages import Held, Work
+from fedgc.messages import Close, Held, Loaded, Mix, Repair, Skip, Take, Tick, Work
 from fedgc.plan import Chunk, Fleet, make_plan
 from fedgc.replay import MODELS, Fate, Line, Modelled, Terms, Under, World, replay, working
 from fedgc.round import Assignment, Round, State
@@ -119,6 +121,38 @@ class Listener:
     def handle(self, event):
         self.heard.append(event)
         return ()
+
+
+def lone(**slow: float) -> World:
+    """One device with three chunks, a second each."""
+    slowness = {name: np.array([seconds]) for name, seconds in slow.items()}
+    nature = Under(lambda _: replace(working([[1.0]]), **slowness), [1.0] * 3)
+    return World(["a"], nature, Terms(), tuple(Held(f"chunk {number}", 1) for number in range(3)))
+
+
+def test_a_device_sends_one_vector_after_the_other_and_none_of_a_closed_round():
+    world, listener = lone(up_s_w=2.0), Listener()
+    asked = [Repair("a", 1, attempt, "b", Mix((0,), ((1.0,),))) for attempt in (1, 2, 3, 4)]
+    world.run(listener, asked, lambda: len(listener.heard) == 2)
+    assert [(said.now, said.attempt, said.seconds) for said in listener.heard] == [
+        (2.0, 1, 2.0),
+        (4.0, 2, 2.0),
+    ]
+    world.run(listener, [Close("a", 1, "synced", True)], lambda: len(listener.heard) == 3)
+    assert listener.heard[-1] == Tick(Listener.next_tick)
+    listener.next_tick *= 2
+    world.run(listener, [replace(asked[0], round=2)], lambda: len(listener.heard) == 4)
+    assert listener.heard[-1].now == Listener.next_tick + 2.0
+
+
+def test_what_is_said_while_the_model_is_on_its_way_is_heard_behind_the_work():
+    world, listener = lone(down_s_w=5.0), Listener()
+    names = tuple((number, f"chunk {number}") for number in range(3))
+    said = [Work("a", 1, 0, 1, (0, 2, 1), names, 0, 9.0), Take("a", 1, 1), Skip("a", 1, 0), Skip("a", 2, 2)]
+    world.run(listener, said, lambda: len(listener.heard) == 3)
+    loaded, *reports = listener.heard
+    assert loaded == Loaded(5.0, "a", 0, 5.0, loaded.size_bytes)
+    assert [(each.now, each.chunk) for each in reports] == [(6.0, 1), (7.0, 2)]
 
 
 @pytest.mark.parametrize(("then", "ends_s"), [((0,), 2.0), ((0, 1), 3.0)])
