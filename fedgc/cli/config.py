@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rich.table import Table
+from rich.text import Text
 
 from fedgc.cli.settings import DEFAULT, GIVEN, Layer, Settled, settle
 from fedgc.cli.view import terminal
@@ -60,7 +61,8 @@ def _table(settled: Settled) -> Table:
     for each in _figures(settled):
         value, default = _words(each["value"]), _words(each["default"])
         style = "" if each["origin"] == DEFAULT else "bold"
-        table.add_row(each["name"], value, default, each["origin"], each["says"], style=style)
+        cells = (each["name"], value, default, each["origin"], each["says"])
+        table.add_row(*map(Text, cells), style=style)
     return table
 
 

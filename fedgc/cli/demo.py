@@ -123,7 +123,7 @@ def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
     story = Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
     with Store.open() as store:
         follower = Follower(store, run)
-        console.print(f"run {run}, store {store.name}", soft_wrap=True)
+        console.print(f"run {run}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
         with LocalFederation(nodes) as federation, show_on(console, rounds) as show:
             flower_run = federation.submit(config.table())
@@ -138,7 +138,7 @@ def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
         print_tables(console, seen, time.monotonic() - began)
         said = [*fate(seen, story), *(sums(seen) if cast.secrecy == "masked" else ())]
         for line in [*said, *reasons(store.decisions(run) if seen.run else (), seen.names)]:
-            console.print(line, highlight=False)
+            console.print(line, highlight=False, markup=False)
     _judge(seen, story, log)
 
 

@@ -21,6 +21,7 @@ from typing import Final, Literal
 
 from cryptography import x509
 from rich.table import Table
+from rich.text import Text
 
 from fedgc.cli.run import named
 from fedgc.cli.settings import GIVEN, settle
@@ -308,5 +309,5 @@ def _table(found: Sequence[Finding]) -> Table:
     for column in ("seen", "to do"):
         table.add_column(column)
     for each in found:
-        table.add_row(each.what, f"[{MARKS[each.grade]}]{each.grade}", each.saw, each.do)
+        table.add_row(each.what, Text(each.grade, MARKS[each.grade]), Text(each.saw), Text(each.do))
     return table

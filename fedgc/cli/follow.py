@@ -110,7 +110,7 @@ class _Lines:
 
     def update(self, seen: Seen, notes: Sequence[str]) -> None:
         for note in notes[self._noted :]:
-            self._console.print(note, soft_wrap=True, highlight=False)
+            self._console.print(note, soft_wrap=True, highlight=False, markup=False)
         self._noted = len(notes)
         fresh = seen.rounds[self._shown :]
         waits = 1 if fresh and not fresh[-1].row.metrics else 0
@@ -120,7 +120,7 @@ class _Lines:
 
     def _say(self, rounds: Sequence[Round]) -> None:
         for each in rounds:
-            self._console.print(view.round_line(each), soft_wrap=True, highlight=False)
+            self._console.print(view.round_line(each), soft_wrap=True, highlight=False, markup=False)
 
 
 class _Terminal:

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -99,7 +100,7 @@ def _pace_figures(pace: Pace) -> dict[str, Any]:
 
 
 def _speeds_table(task: str, paces: Sequence[Pace]) -> Table:
-    table = Table(title=f"Devices at {task}")
+    table = Table(title=escape(f"Devices at {task}"))
     table.add_column("device", no_wrap=True)
     for column in ("steps a second", "spread", "rounds", "failures", "counted", "uplink"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -107,7 +108,7 @@ def _speeds_table(task: str, paces: Sequence[Pace]) -> Table:
     for pace in paces:
         speed = pace.speed
         table.add_row(
-            pace.device.name or pace.device.device,
+            Text(pace.device.name or pace.device.device),
             f"{1 / speed.step_s:.1f}" if speed else "-",
             f"{speed.spread_s / speed.step_s:.0%}" if speed else "-",
             str(pace.rounds),
@@ -184,7 +185,7 @@ def _runs_table(runs: Sequence[Run]) -> Table:
     for column in ("run", "task", "state", "rounds", "reason"):
         table.add_column(column, no_wrap=column != "reason")
     for each in runs:
-        table.add_row(each.run, each.task, _state(each), str(each.rounds), each.reason)
+        table.add_row(*map(Text, (each.run, each.task, _state(each), str(each.rounds), each.reason)))
     return table
 
 
@@ -217,9 +218,8 @@ def _seen_table(devices: Sequence[Device]) -> Table:
     for column in ("name", "device", "link", "last seen"):
         table.add_column(column, no_wrap=True)
     for each in devices:
-        table.add_row(
-            each.name or "-", each.device, each.link or "-", f"{ago(time.time() - each.last_seen)} ago"
-        )
+        seen = f"{ago(time.time() - each.last_seen)} ago"
+        table.add_row(*map(Text, (each.name or "-", each.device, each.link or "-", seen)))
     return table
 
 

@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from fedgc.cli.history import ALIVE_S
 from fedgc.cli.view import megabytes, terminal
@@ -133,7 +135,7 @@ def _figures(saved: Saved, metrics: Mapping[int, Mapping[str, float]]) -> dict[s
 
 
 def _table(run: Run, saved: tuple[Saved, ...], metrics: Mapping[int, Mapping[str, float]]) -> Table:
-    table = Table(title=f"Versions of {run.run}")
+    table = Table(title=escape(f"Versions of {run.run}"))
     for column in ("version", "round", "digest", "size", "figures", ""):
         table.add_column(column, no_wrap=True)
     for each in saved:
@@ -143,7 +145,7 @@ def _table(run: Run, saved: tuple[Saved, ...], metrics: Mapping[int, Mapping[str
             str(each.round),
             each.digest[:SHORT],
             megabytes(each.size_bytes),
-            figures or "not measured",
+            Text(figures or "not measured"),
             "put aside" if each.aside else "",
         )
     return table

@@ -216,7 +216,7 @@ def _shown(told: Told) -> RenderableType:
     table.add_column(no_wrap=True)
     table.add_column()
     for name, value in _facts(told).items():
-        table.add_row(name, value)
+        table.add_row(name, Text(value))
     rows = [Text(f"  {told.named(row.words)}") for row in choice.rows]
     heading = [Text("Rows of the history that stand out:")] if rows else []
     return Group(Text(f"From {told.source}."), table, *heading, *rows)

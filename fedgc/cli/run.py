@@ -72,7 +72,7 @@ def run(wanted: Wanted) -> None:
         name = config.resume or config.run
         follower = Follower(store, name)
         before = follower.look().last
-        console.print(f"run {name}, store {store.name}", soft_wrap=True)
+        console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
         with _where(wanted) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
             written = _written(app, Path(folder) / "app", config)
@@ -87,7 +87,7 @@ def run(wanted: Wanted) -> None:
         print_tables(console, seen, time.monotonic() - began)
     goes_on = f"; `fedgc run --resume {name}` goes on" if seen.last > before else ""
     if stopped:
-        console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True)
+        console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
     reason = why_incomplete(seen, said) if not ended else _unlike_completed(ended)
     if reason is not None:

@@ -199,7 +199,7 @@ def devices_table(rows: Mapping[str, Sequence[DeviceRow]], names: Mapping[str, s
         finished, counted = sum(row.finished for row in own), sum(row.counted for row in own)
         steps = [row.step_s for row in own if row.step_s is not None]
         table.add_row(
-            names.get(device) or device,
+            Text(names.get(device) or device),
             str(sum(1 for row in own if row.finished)),
             str(finished),
             str(counted),
@@ -207,6 +207,6 @@ def devices_table(rows: Mapping[str, Sequence[DeviceRow]], names: Mapping[str, s
             f"{sum(steps) / len(steps):.4f}" if steps else "-",
             megabytes(sum(row.up_bytes for row in own)),
             megabytes(sum(row.down_bytes for row in own)),
-            ", ".join(dict.fromkeys(row.failure for row in own if row.failure)) or "none",
+            Text(", ".join(dict.fromkeys(row.failure for row in own if row.failure)) or "none"),
         )
     return table

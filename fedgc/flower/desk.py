@@ -3,7 +3,7 @@
 Everything runs in the listener's thread. A seat lives as long as a device's session, over any number of
 streams; frames come in from the stream that carries it now, events go out to the driver.
 
-May import: config, errors, messages, and this room's machines (admission, seat, slots, wire).
+May import: config, errors, messages, and this room's machines (admission, seat, slots, wire) and log.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ from fedgc.flower import wire
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.admission import Admission
 from fedgc.flower.flow import Flow
+from fedgc.flower.log import LONGEST_NAME, for_people
 from fedgc.flower.pieces import NUMBER, Incoming, Numbers, Vector
 from fedgc.flower.refusals import Audit, Refusals, unheard
 from fedgc.flower.seat import Seat
@@ -25,7 +26,6 @@ from fedgc.flower.slots import Slots
 from fedgc.flower.wire import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
 from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Loaded, Lost, ToDevice, Work
 
-LONGEST_NAME: Final = 64
 SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: who sends at a lower rate lets those who wait go first
 
 Stub = tuple[str, StreamId]
@@ -155,7 +155,7 @@ class Desk:
             raise
         seat.stream = object()
         seat.heard_at = self._around.clock()
-        self._names[device] = "".join(each for each in hello.name if each.isprintable())[:LONGEST_NAME]
+        self._names[device] = for_people(hello.name, LONGEST_NAME)
         if timer := self._timers.pop(device, None):
             timer.cancel()
         return seat, Welcome(seat.ticket, self._admission.lease_s(device), seat.flow.channel.heard)

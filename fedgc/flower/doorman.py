@@ -23,6 +23,7 @@ from flwr.serverapp import Grid
 from fedgc.flower.invitation import RECORD, invite
 from fedgc.flower.letter import ACTION, TYPE, read_answer, write_letter
 from fedgc.flower.listener import Listener
+from fedgc.flower.log import for_people
 from fedgc.flower.post import Post
 from fedgc.flower.wire import Invitation
 
@@ -208,13 +209,14 @@ class Doorman:
         guest.pause_s = FIRST_PAUSE_S if lived else min(2 * guest.pause_s, LONGEST_PAUSE_S)
         guest.next = now + guest.pause_s
         if reply.has_error():
-            self._log.log(WARNING, "a session failed: code %d, %s", reply.error.code, reply.error.reason)
+            reason = for_people(reply.error.reason)
+            self._log.log(WARNING, "a session failed: code %d, %s", reply.error.code, reason)
             return
         about = reply.content.config_records.get(RECORD, ConfigRecord())
         ended, device = about.get("ended", "saw a reply of another form"), about.get("device", f"node {node}")
-        self._log.log(INFO, "a session ended: %s", ended)
+        self._log.log(INFO, "a session ended: %s", for_people(ended))
         if about.get("reached") is False and self._ways.falls_back and self._ways.post is not None:
-            self._log.log(WARNING, "device %s goes on over Flower messages alone", device)
+            self._log.log(WARNING, "device %s goes on over Flower messages alone", for_people(device))
             self._ways.post.open(node, invitation.token if invitation else None)
             self._hear(self._ways.post, node, reply)
 

@@ -4,18 +4,20 @@ A device is on one link at a time: the one over which it joined last. When it ch
 it was lost and that it joined; what the other link says of it from then on is left out, save the codewords
 that lie there already. So neither the run nor the driver knows which link a device uses.
 
-May import: errors, messages, accounts and pieces of this room.
+May import: errors, messages, accounts, log and pieces of this room.
 """
 
 import threading
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from logging import INFO, Logger
 from typing import Final, Protocol
 
 from fedgc.errors import EdgeFailed
 from fedgc.flower.accounts import Amounts
+from fedgc.flower.log import for_people
 from fedgc.flower.pieces import Numbers, Vector
-from fedgc.messages import Close, Codeword, Event, Joined, Lost, ToDevice
+from fedgc.messages import LONGEST_REASON, Close, Codeword, Event, Failed, Joined, Lost, ToDevice
 
 Emit = Callable[[Event], None]
 
@@ -83,6 +85,8 @@ class Links:
                 return
             elif isinstance(event, Lost):
                 self._present.discard(device)
+            elif isinstance(event, Failed):  # it is logged, kept and shown
+                event = replace(event, reason=for_people(event.reason, LONGEST_REASON))
             elif isinstance(event, Codeword):
                 self._lying[device, event.round, event.attempt] = link
             self._emit(event)

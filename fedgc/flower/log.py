@@ -1,4 +1,4 @@
-"""The log at this edge: lines go where Flower's do, a refused setting is one line.
+"""The log at this edge: lines go where Flower's do, a refused setting is one line, as is what a device says.
 
 Flower logs what an app raises with its whole traceback; where the caller only mistyped a setting, the one
 line that names it is what helps.
@@ -10,6 +10,17 @@ from typing import Final
 from fedgc.errors import FedgcError
 
 LOG: Final[Logger] = getLogger("flwr.fedgc")  # below Flower's logger: its lines are the run's log
+LONGEST_SAID: Final = 200  # characters of what came from outside that a line repeats
+LONGEST_NAME: Final = 64  # of what a device calls itself
+
+
+def for_people(said: object, longest: int = LONGEST_SAID) -> str:
+    r"""Return what came from outside as it may stand in a log or on a terminal: short, and one line of text.
+
+    >>> for_people("left\nERROR  the disk is full \x1b[31m")
+    'left ERROR the disk is full [31m'
+    """
+    return "".join(each for each in " ".join(str(said).split()) if each.isprintable())[:longest]
 
 
 class _OneLine(Filter):

@@ -10,7 +10,7 @@ device's own past, and never longer than the round gives it. A letter that fails
 the ClientApp died, the node is gone) makes its device lost; it is asked who it is after a pause that grows,
 and comes back with what lies on its shelf.
 
-May import: config, errors, messages, and this room's letter, accounts, desk's surroundings, pieces, seat.
+May import: config, errors, messages, and this room's letter, accounts, desk's surroundings, log, pieces, seat.
 """
 
 import threading
@@ -26,6 +26,7 @@ from fedgc.flower.desk import Surroundings
 from fedgc.flower.letter import Answer, Letter, Shelved, codeword, introduction
 from fedgc.flower.pieces import Form, Numbers, Vector, digest_of, packed
 from fedgc.flower.refusals import Refusals
+from fedgc.flower.log import LONGEST_NAME, for_people
 from fedgc.flower.seat import form_asked
 from fedgc.flower.wire import Offer, StreamId
 from fedgc.messages import (
@@ -227,7 +228,7 @@ class Post:
             box = self._boxes.get(node)
             if box is not None and box.out is not None:
                 who = self._names.get(box.device) or box.device or f"node {node}"
-                self._around.log.warning("a message to %s failed: %s", who, reason)
+                self._around.log.warning("a message to %s failed: %s", who, for_people(reason))
                 box.out = None
                 self._failed(box)
 
@@ -295,7 +296,7 @@ class Post:
         box.pause_s = FIRST_PAUSE_S
         box.again = now + AGAIN_S
         box.shelf = {line.version: line.digest for line in answer.lines if isinstance(line, Shelved)}
-        self._names[answer.device] = answer.name
+        self._names[answer.device] = for_people(answer.name, LONGEST_NAME)
         self._account(answer.device).add(Amounts(control_bytes=answer.control_bytes))
         if not box.device and joined is not None:
             self._around.audit("joined", answer.device, f"over messages, with key {answer.key.hex()}")

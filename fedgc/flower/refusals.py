@@ -1,6 +1,6 @@
 """What a link refuses: counted by kind, logged once of each kind, and put on record.
 
-May import: nothing.
+May import: log.
 """
 
 from collections import Counter
@@ -8,7 +8,7 @@ from collections.abc import Callable
 from logging import Logger
 from typing import Final
 
-LONGEST_SAID: Final = 200  # characters of a refusal that are logged and put on record
+from fedgc.flower.log import for_people
 
 Audit = Callable[[str, str, str], None]  # what kind of thing, who, what; from any thread
 
@@ -23,7 +23,7 @@ class Refusals:
 
     def count(self, error: Exception, who: str = "") -> None:
         """Count what was refused."""
-        kind, said = type(error).__name__, str(error)[:LONGEST_SAID]
+        kind, said = type(error).__name__, for_people(error)
         self.counts[kind] += 1
         self._audit("refused", who, f"{kind}: {said}")
         if self.counts[kind] == 1:

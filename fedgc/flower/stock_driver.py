@@ -23,6 +23,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, FedgcError, Refused
 from fedgc.flower import typed
 from fedgc.flower.layout import Layout, Vector
+from fedgc.flower.log import for_people
 from fedgc.flower.sink import Live, LiveDevice, Sink
 from fedgc.flower.stock import Ask, Closed, Output, Over, Stock, StockState, Trained, Use, name_of
 from fedgc.history import RoundRow
@@ -179,7 +180,7 @@ class StockDriver:
             if about is None:
                 continue
             if reply.has_error():
-                self._failed(*about, f"code {reply.error.code}, {reply.error.reason}".splitlines()[0])
+                self._failed(*about, f"code {reply.error.code}, {for_people(reply.error.reason)}")
             elif about[0] == "train":
                 self._trained(about[1], about[2], reply.content)
             else:

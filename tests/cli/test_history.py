@@ -103,6 +103,16 @@ def test_status_says_how_the_newest_run_stands_and_why(told: Path):
     assert "refused: a stranger: NotAdmitted: a foreign token" in said
 
 
+def test_runs_and_devices_may_be_called_anything(told: Path):
+    with Store.open() as store:
+        store.write(Seen(1000.0, FAST, "[/x]", link="session"))
+        store.write(Begun(2000.0, "[/third]", RunConfig(task="digits").table()))
+        store.write(Ended(2010.0, "[/third]", "failed", "[/bold] no disk"))
+    said = fedgc("status")
+    assert all(each in said for each in ("[/x]", "[/third]", "[/bold] no disk"))
+    assert "[/x]" in fedgc("speeds")
+
+
 def test_status_of_a_named_run_as_json(told: Path):
     answer = json.loads(fedgc("status", "--run", "first", "--json"))
     assert answer["run"]["state"] == "completed"

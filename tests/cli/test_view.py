@@ -1,4 +1,8 @@
-"""What a person is told of local work."""
+"""What a person is told of local work, and of devices that call themselves as they like."""
+
+from io import StringIO
+
+from rich.console import Console
 
 from fedgc.cli import view
 from fedgc.history import DeviceRow, RoundRow
@@ -48,3 +52,10 @@ def test_work_is_counted_in_steps_where_an_exchange_has_no_blocks():
     assert view.unit_of([round_of(1, "skipped")]) == "chunks"
     assert view.unit_of([round_of(1, "synced", blocks=1)]) == "chunks"
     assert view.unit_of([round_of(1, "skipped"), round_of(2, "synced")]) == "local steps"
+
+
+def test_a_device_may_be_called_anything():
+    said = StringIO()
+    rows = {"a": [DeviceRow("a", 3, 2, failure="[/bold] no disk")], "b": [DeviceRow("b")]}
+    Console(file=said, width=200).print(view.devices_table(rows, {"a": "[/x]", "b": "[red]b"}))
+    assert all(each in said.getvalue() for each in ("[/x]", "[red]b", "[/bold] no disk"))

@@ -124,7 +124,7 @@ def test_names_are_for_people_and_kept_short() -> None:
     visitor = Visitor()
     visitor.admission.expect(b"token")
     seat, _ = visitor.desk.admit(replace(visitor.hello(b"token"), name="\x1b[2Jdevice\n" + "x" * 999), NONCE)
-    assert visitor.desk.name(seat.device) == ("[2Jdevice" + "x" * 999)[:64]
+    assert visitor.desk.name(seat.device) == ("[2Jdevice " + "x" * 999)[:64]
 
 
 def test_a_device_that_trickles_loses_its_slot_and_not_the_round() -> None:

@@ -8,7 +8,7 @@ import pytest
 from fedgc.errors import EdgeFailed
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.links import Links
-from fedgc.messages import Close, Codeword, Held, Joined, Lost, Skip
+from fedgc.messages import Close, Codeword, Failed, Held, Joined, Lost, Skip
 
 
 class PlainLink:
@@ -125,3 +125,10 @@ def test_models_go_to_every_link_and_bytes_are_summed(both) -> None:
     assert links.settle("a") == Amounts(up_bytes=4, control_bytes=6)
     assert links.name("nobody") == links.link("nobody") == ""
     links.send(Skip("nobody", 1, 0))
+
+
+def test_why_a_device_failed_is_one_line_for_people(both) -> None:
+    links, _, events = both
+    links.heard("session")(joined(True))
+    links.heard("session")(Failed(1.0, "a", 1, "no disk\nround 9 synced \x1b[2J"))
+    assert events[-1].reason == "no disk round 9 synced [2J"

@@ -10,7 +10,8 @@ from fedgc.errors import BadVector, NotAdmitted
 from fedgc.flower import keeping
 from fedgc.flower.keeping import KeptSink
 from fedgc.flower.lines import Lines
-from fedgc.flower.refusals import LONGEST_SAID, Refusals
+from fedgc.flower.log import LONGEST_SAID
+from fedgc.flower.refusals import Refusals
 from fedgc.store.keeper import Keeper
 from fedgc.store.records import Audited
 
