@@ -102,11 +102,15 @@ class Desk:
         model = self._models.get(command.version) if isinstance(command, Work) else None
         try:
             seat.command(command, model, self._around.clock())
-        except BadMessage as error:  # it has left too much unheard
-            self.refusals.count(error, seat.device)
-            self.lose(seat)
+        except BadMessage as error:
+            self._deaf(seat, error)
             return
         self._give_up_unwanted(seat)
+
+    def _deaf(self, seat: Seat, error: BadMessage) -> None:
+        """Lose a device that has left too much unheard: whoever is served now has nothing to do with it."""
+        self.refusals.count(error, seat.device)
+        self.lose(seat)
 
     def take(self, device: str, stream: StreamId) -> Numbers:
         """Return a whole codeword, once, from any thread; its slot is held until we may `forget` it."""
@@ -247,8 +251,11 @@ class Desk:
             if seat.offered(offer):
                 self._grant(self._slots.ask((seat.device, offer.stream)))
         except BadVector as error:
-            seat.drop(offer.stream)
-            self._refuse(seat, offer.stream.number, error)
+            if (seat.device, offer.stream) in self._slots.held():  # another offer of it was a good one
+                self._spoilt(seat, offer.stream, error)
+            else:
+                seat.drop(offer.stream)
+                self._refuse(seat, offer.stream.number, error)
 
     def _piece(self, seat: Seat, piece: Piece, size: int) -> None:
         round_ = piece.stream.number
@@ -260,10 +267,7 @@ class Desk:
             if incoming is not None and incoming.whole:
                 self._whole(seat, incoming)
         except BadVector as error:
-            seat.drop(piece.stream)
-            self._refuse(seat, round_, error)
-            self._free((seat.device, piece.stream))
-            self._emit(Failed(self._around.clock(), seat.device, round_, str(error)))
+            self._spoilt(seat, piece.stream, error)
 
     def _whole(self, seat: Seat, incoming: Incoming) -> None:
         stream, now = incoming.offer.stream, self._around.clock()
@@ -276,6 +280,13 @@ class Desk:
         size = incoming.offer.size
         self._emit(Codeword(now, seat.device, stream.number, stream.attempt, seconds, size))
 
+    def _spoilt(self, seat: Seat, stream: StreamId, error: BadVector) -> None:
+        """A codeword that was to come will not: its slot is free."""
+        seat.drop(stream)
+        self._refuse(seat, stream.number, error)
+        self._free((seat.device, stream))
+        self._emit(Failed(self._around.clock(), seat.device, stream.number, str(error)[:LONGEST_REASON]))
+
     def _refuse(self, seat: Seat, round_: int, error: Refused) -> None:
         self.refusals.count(error, seat.device)
         seat.refuse(round_, str(error)[:LONGEST_REASON])
@@ -285,12 +296,19 @@ class Desk:
     def _grant(self, stubs: list[Stub]) -> None:
         for device, stream in stubs:
             seat = self.seats.get(device)
-            if seat is not None and seat.grant(stream):
+            if seat is not None and self._granted(seat, stream):
                 now = self._around.clock()
                 self._begun.setdefault((device, stream), now)
                 self._uploads[device, stream] = _Upload(now, now, seat.flow.incoming[stream].received)
             else:
                 self._grant(self._slots.free((device, stream)))
+
+    def _granted(self, seat: Seat, stream: StreamId) -> bool:
+        try:
+            return seat.grant(stream)
+        except BadMessage as error:
+            self._deaf(seat, error)
+            return False
 
     def _free(self, stub: Stub) -> None:
         self._begun.pop(stub, None)
@@ -305,22 +323,22 @@ class Desk:
         now = self._around.clock()
         for stub, upload in list(self._uploads.items()):
             seat = self.seats.get(stub[0])
-            if seat is None or seat.stream is None or stub not in self._slots.sending:
-                del self._uploads[stub]
+            incoming = seat.flow.incoming.get(stub[1]) if seat is not None else None
+            if seat is None or seat.stream is None or incoming is None or stub not in self._slots.sending:
+                self._uploads.pop(stub, None)
             elif now - upload.moved > limit_s:
                 self._stalled(seat, stub[1], now - upload.moved)
             elif now - upload.looked >= limit_s:
-                size = seat.flow.incoming[stub[1]].received
-                trickles = size - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
-                upload.looked, upload.size = now, size
+                trickles = incoming.received - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
+                upload.looked, upload.size = now, incoming.received
                 self._grant(self._slots.turn(stub) if trickles else [])
 
     def _stalled(self, seat: Seat, stream: StreamId, seconds: float) -> None:
         error = BadVector(f"{stream}: nothing came for {seconds:.1f} s")
-        seat.drop(stream)
-        self._refuse(seat, stream.number, error)
-        self._free((seat.device, stream))
-        self._emit(Failed(self._around.clock(), seat.device, stream.number, str(error)))
+        try:
+            self._spoilt(seat, stream, error)
+        except BadMessage as unheard_of:
+            self._deaf(seat, unheard_of)
 
     def _give_up_unwanted(self, seat: Seat) -> None:
         """Free the slots of a device that is away, and of codewords that nobody waits for any more.

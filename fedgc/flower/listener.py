@@ -55,6 +55,7 @@ class Listener:
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fedgc-listener", daemon=True)
         self._server: grpc.aio.Server | None = None
+        self._tending: asyncio.Task[None] | None = None  # asyncio itself holds no task for long
         self._address = ""
         self._strangers: dict[asyncio.Timeout, None] = {}  # until when each may be silent, the oldest first
 
@@ -153,7 +154,14 @@ class Listener:
         except RuntimeError as error:
             raise BadSetting(f"setting bind: cannot listen at {bind!r} ({error})") from error
         await self._server.start()
+        self._tending = asyncio.create_task(self._tend())
         return advertised(self._config.advertise, bind, port)
+
+    async def _tend(self) -> None:
+        """Take upload slots from those who stall, for as long as the listener serves."""
+        while True:
+            await asyncio.sleep(ping_s(self._config.grace_s))
+            self._desk.free_stalled(self._config.grace_s)
 
     async def _stop(self, reason: str) -> None:
         self._desk.dismiss(reason)
@@ -234,7 +242,6 @@ class Listener:
         while seat.stream is stream and quiet < QUIET:
             seat.flow.ping()
             seat.wake.set()
-            self._desk.free_stalled(grace_s)
             before = seat.heard_at
             await asyncio.sleep(ping_s(grace_s))
             quiet = quiet + 1 if seat.heard_at == before else 0

@@ -12,7 +12,7 @@ from fedgc.errors import BadMessage, BadVector
 from fedgc.flower.accounts import Amounts
 from fedgc.flower.flow import Flow
 from fedgc.flower.pieces import Form, Incoming, Numbers, Vector
-from fedgc.flower.wire import Ack, Grant, Offer, StreamId, Unwanted
+from fedgc.flower.wire import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.messages import Close, Refuse, Repair, Reveal, ToDevice, Work
 
 
@@ -101,6 +101,9 @@ class Seat:
             raise BadVector(f"{stream}: nobody asked for it")
         if offer.size != needed.size:
             raise BadVector(f"{stream}: saw {offer.size} bytes, needed {needed.size}")
+        if len(offer.digest) != CHECKSUM_BYTES:  # now, not when whoever frees a slot makes room for it
+            seen = len(offer.digest)
+            raise BadVector(f"{stream}: saw a checksum of {seen} bytes, needed {CHECKSUM_BYTES}")
         self._offers[stream] = offer
         return True
 

@@ -15,8 +15,8 @@ from fedgc.flower.admission import Admission
 from fedgc.flower.desk import Desk, Surroundings
 from fedgc.flower.identity import Identity
 from fedgc.flower.pieces import offer_of, packed
-from fedgc.flower.wire import Bye, Grant, Hello, Numbered, Piece, StreamId
-from fedgc.messages import WIRE_VERSION, Reveal, Work
+from fedgc.flower.wire import Bye, Grant, Hello, Numbered, Offer, Piece, StreamId
+from fedgc.messages import WIRE_VERSION, Failed, Lost, Reveal, Work
 
 NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 
@@ -177,3 +177,126 @@ def test_who_trickles_while_nobody_waits_goes_on() -> None:
         visitor.desk.free_stalled(10.0)
     assert visitor.desk._slots.sending == {(seat.device, stream)}
     assert visitor.events == []
+
+
+STREAM, VECTOR = StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32))
+
+
+class Room(Visitor):
+    """Several devices at one desk that are asked for a codeword, on a clock that stands."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.now = 1.0
+        self.desk._around = replace(self.desk._around, clock=lambda: self.now)
+        self.devices = [self._comes(b"%d" % number) for number in range(count)]
+
+    def _comes(self, token: bytes):
+        self.who = Identity(Ed25519PrivateKey.generate())
+        self.admission.expect(token)
+        seat, _ = self.desk.admit(self.hello(token), NONCE)
+        self.desk.send(Reveal(seat.device, 1, 0, "local", None))
+        return seat
+
+    def offer(self, seat) -> None:
+        self.desk.arrived(seat, wire.encode(offer_of(STREAM, VECTOR), 1))
+
+    def sends(self, seat, vector=VECTOR) -> None:
+        piece = Piece(STREAM, 0, vector.nbytes, vector.data.cast("B"))
+        self.desk.arrived(seat, wire.encode_piece(piece))
+
+    def deafens(self, seat) -> None:
+        """Let a device leave as much unheard as it may."""
+        while len(seat.flow.channel._kept) < channel.KEPT_LIMIT:
+            self.desk.arrived(seat, b"junk")
+
+
+@pytest.fixture
+def few_lines(monkeypatch) -> None:
+    monkeypatch.setattr(channel, "KEPT_LIMIT", 10)
+
+
+def granted(seat) -> bool:
+    return any(isinstance(line, Grant) for line in said(seat))
+
+
+def test_a_second_offer_of_the_wrong_size_gives_the_slot_up() -> None:
+    room = Room(2)
+    hog, honest = room.devices
+    room.offer(hog)
+    room.offer(honest)
+    room.desk.arrived(hog, wire.encode(Offer(STREAM, 8, bytes(16)), 2))
+    assert granted(honest)
+    assert [(type(event), event.device) for event in room.events] == [(Failed, hog.device)]
+    room.now = 100.0
+    room.sends(honest)
+    room.desk.free_stalled(10.0)
+    assert room.events[-1].device == honest.device
+
+
+def test_a_checksum_of_another_length_is_refused_as_it_is_offered() -> None:
+    room = Room(2)
+    honest, hog = room.devices
+    room.offer(honest)
+    room.desk.arrived(hog, wire.encode(Offer(STREAM, VECTOR.nbytes, bytes(32)), 1))
+    assert room.desk.refusals.counts == {"BadVector": 1}
+    room.sends(honest)
+    room.desk.forget(honest.device, STREAM)
+    assert hog.device in room.desk.seats
+
+
+def test_the_slot_of_a_vector_that_is_bad_goes_to_the_next() -> None:
+    room = Room(2)
+    bad, honest = room.devices
+    room.offer(bad)
+    room.offer(honest)
+    room.sends(bad, packed(np.full(NUMBERS, np.nan, np.float32)))
+    assert granted(honest)
+
+
+def test_of_a_codeword_that_is_whole_nothing_is_on_its_way() -> None:
+    room = Room(1)
+    (seat,) = room.devices
+    room.offer(seat)
+    room.sends(seat)
+    assert room.desk._begun == room.desk._uploads == {}
+
+
+def test_who_is_deaf_and_stalls_is_lost_and_the_next_one_sends(few_lines) -> None:
+    room = Room(2)
+    hog, honest = room.devices
+    room.offer(hog)
+    room.offer(honest)
+    room.deafens(hog)
+    room.now = 50.0
+    room.desk.free_stalled(10.0)
+    assert granted(honest)
+    assert [(type(event), event.device) for event in room.events] == [(Lost, hog.device)]
+
+
+@pytest.mark.parametrize("how", ["leaves", "ends", "stalls"])
+def test_who_frees_a_slot_does_not_pay_for_a_deaf_one_that_is_next(few_lines, how: str) -> None:
+    room = Room(4)
+    honest, *deaf, last = room.devices
+    for seat in room.devices:
+        room.offer(seat)
+    for seat in deaf:
+        room.deafens(seat)
+    if how == "leaves":
+        room.desk.left(honest, honest.stream, lambda *_: Never())
+        assert honest.device in room.desk._timers, "its grace time counts"
+    elif how == "ends":
+        room.sends(honest)
+        room.desk.forget(honest.device, STREAM)
+    else:
+        room.now = 50.0
+        room.desk.free_stalled(10.0)
+    assert room.desk.seats.keys() == {honest.device, last.device}
+    assert granted(last)
+
+
+class Never:
+    """A timer that rings for nobody."""
+
+    def cancel(self) -> None:
+        """Nothing was to come."""

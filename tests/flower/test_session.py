@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from fedgc.flower.desk import Desk
 from fedgc.flower.session import Session
 from fedgc.messages import (
     Close,
@@ -261,3 +262,11 @@ def test_a_session_that_was_denied_has_reached_its_server(link) -> None:
     session = link.session(run="another run")
     link.eventually(lambda: session.ended)
     assert session.reached
+
+
+def test_the_listener_looks_for_those_who_stall_as_long_as_it_serves(make_link, monkeypatch) -> None:
+    looked: list[float] = []
+    monkeypatch.setattr(Desk, "free_stalled", lambda _, limit_s: looked.append(limit_s))
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link.eventually(lambda: len(looked) >= 2)
+    assert set(looked) == {SHORT_GRACE_S}
