@@ -67,10 +67,15 @@ def spilled(root: Path, device: str) -> Iterator[Path]:
 
 
 def _remove_stale(root: Path, ours: Path, now: float) -> None:
+    """Other devices of this machine make, rename and remove folders meanwhile: what is gone is not there."""
     for home in root.glob("*"):
-        if home not in (ours, root / SPILLED) and home.is_dir() and now - _last_used(home) > STALE_S:
+        if home not in (ours, root / SPILLED) and home.is_dir() and now - _last_used(home, now) > STALE_S:
             shutil.rmtree(home, ignore_errors=True)
 
 
-def _last_used(home: Path) -> float:
-    return max((path.stat().st_mtime for path in (home, *home.glob("*"))), default=0.0)
+def _last_used(home: Path, now: float) -> float:
+    """Return when a device wrote there last; `now` where one does at this moment."""
+    try:
+        return max(path.stat().st_mtime for path in (home, *home.glob("*")))
+    except FileNotFoundError:
+        return now

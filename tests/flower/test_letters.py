@@ -297,6 +297,24 @@ def test_shelves_of_other_runs_settings_and_devices_are_others_and_stale_ones_go
     assert default_root({"XDG_STATE_HOME": "/state"}) == Path("/state/fedgc/shelf")
 
 
+def test_what_another_device_removes_meanwhile_is_in_nobodys_way(tmp_path: Path, monkeypatch) -> None:
+    for name in ("stale", "used"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        os.utime(tmp_path / name, (1.0, 1.0))
+        os.utime(tmp_path / name / "a", (1.0, 1.0))
+    found = Path.glob
+
+    def and_one_that_is_gone(path: Path, pattern: str):
+        yield from found(path, pattern)
+        if path.name in ("used", tmp_path.name):
+            yield path / "gone"
+
+    monkeypatch.setattr(Path, "glob", and_one_that_is_gone)
+    open_shelf(tmp_path, "spring@1", RunConfig(), "b", time.time())
+    assert not (tmp_path / "stale").exists()
+    assert (tmp_path / "used").exists(), "whoever removes there is there"
+
+
 def test_what_a_killed_process_has_spilled_goes_when_the_device_is_back_and_no_others(tmp_path: Path) -> None:
     for device in "ab":
         (tmp_path / SPILLED / device / "fedgc-of-a-killed-one").mkdir(parents=True)
