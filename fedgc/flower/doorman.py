@@ -5,10 +5,10 @@ who is there, which is also how a stopped run is noticed, and looks for the ends
 letter is out does it look for answers more often. Flower's own `send_and_receive` would sleep for seconds.
 
 A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited anew,
-after a pause that grows while its sessions never begin, or end without having lived. Where the settings
-allow it, a node whose session could not connect is written letters from then on; what the first of them would
-ask has come with the session's end. Errors come from the
-SuperLink itself, so a reply is told by what it replies to.
+after a pause that grows while its sessions never begin, or end without having lived, or the SuperLink takes
+no invitation. Where the settings allow it, a node whose session could not connect is written letters from
+then on; what the first of them would ask has come with the session's end. Errors come from the SuperLink
+itself, so a reply is told by what it replies to.
 """
 
 import threading
@@ -142,7 +142,11 @@ class Doorman:
             guest.ends = now + self._ways.ttl_s + SLACK_S
             messages.append(invite(guest.invitation, node, self._ways.ttl_s))
         for node, message in zip(nodes, self._grid.push_messages(messages), strict=True):
-            self._guests[node].message = message or ""
+            guest = self._guests[node]
+            guest.message = message or ""
+            if not guest.message:
+                self._forget(guest)
+                self._pause(guest, now)
 
     def _push_letters(self, now: float) -> None:
         if self._ways.post is None:
@@ -191,6 +195,11 @@ class Doorman:
             guest.invitation = None
         return opened
 
+    def _pause(self, guest: _Guest, now: float, *, lived: bool = False) -> None:
+        """Invite a node again after a while, which grows as long as no session of it has lived."""
+        guest.pause_s = FIRST_PAUSE_S if lived else min(2 * guest.pause_s, LONGEST_PAUSE_S)
+        guest.next = now + guest.pause_s
+
     def _replied(self, node: int, reply: Message) -> None:
         guest, post = self._guests[node], self._ways.post
         guest.message = ""
@@ -206,8 +215,7 @@ class Doorman:
         opened = self._forget(guest)
         # A ClientApp that refuses may have taken long to start, on a busy device.
         lived = opened and now - guest.invited >= SHORT_S
-        guest.pause_s = FIRST_PAUSE_S if lived else min(2 * guest.pause_s, LONGEST_PAUSE_S)
-        guest.next = now + guest.pause_s
+        self._pause(guest, now, lived=lived)
         if reply.has_error():
             reason = for_people(reply.error.reason)
             self._log.log(WARNING, "a session failed: code %d, %s", reply.error.code, reason)
