@@ -11,6 +11,7 @@ these messages: a device keeps them until a `Reveal`, the driver until an `Add`.
 May import: errors, values.
 """
 
+import json
 import math
 from collections.abc import Collection, Iterable
 from dataclasses import field
@@ -26,6 +27,8 @@ LARGEST_SKETCH: Final = 1e60  # far above any update, and its square times any n
 LONGEST_REASON: Final = 1000
 LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and sums stay exact
 LARGEST_LETTER: Final = 700_000  # bytes of a masked exchange's letter: as base64 it still fits a line
+LARGEST_HOLDINGS: Final = 800_000  # bytes of a line that the chunks of one device may take in its work
+CHUNK_BYTES: Final = 17  # of them for each chunk beside its name: its number, twice, and what stands between
 SIGNATURE_BYTES: Final = 64
 HASH_BYTES: Final = 32
 RING_BITS: Final = (8, 16, 32)
@@ -170,6 +173,11 @@ class Joined:
     def __post_init__(self) -> None:
         _check(len({held.name for held in self.holds}) == len(self.holds), self, "each chunk once")
         _distinct(self, [kept.chunk for kept in self.kept], "kept")
+        names = json.dumps([held.name for held in self.holds], separators=(",", ":"))
+        size = len(names) + CHUNK_BYTES * len(self.holds)
+        if size > LARGEST_HOLDINGS:  # the names are not repeated: they are as long
+            seen = f"{len(self.holds)} chunks whose names and numbers take {size} bytes of a line"
+            raise BadMessage(f"Joined: saw {seen}, needed at most {LARGEST_HOLDINGS}")
 
 
 @value

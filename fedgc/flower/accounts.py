@@ -1,7 +1,7 @@
 """Byte accounts: what a device sent and was sent, round by round, and how long vectors took.
 
 Both ends keep one. Vectors count as up (device to server) or down; every other byte of a session, in
-either direction, is control.
+either direction, is control, as is every line of a letter and of its answer.
 """
 
 import threading

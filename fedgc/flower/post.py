@@ -10,7 +10,8 @@ device's own past, and never longer than the round gives it. A letter that fails
 the ClientApp died, the node is gone) makes its device lost; it is asked who it is after a pause that grows,
 and comes back with what lies on its shelf.
 
-May import: config, errors, messages, and this room's letter, accounts, desk's surroundings, log, pieces, seat.
+May import: config, errors, messages, and this room's letter, accounts, desk's surroundings, log, pieces,
+seat, wire.
 """
 
 import threading
@@ -20,16 +21,18 @@ from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Final
 
-from fedgc.errors import BadVector, EdgeFailed, NotAdmitted, Refused
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, NotAdmitted, Refused
+from fedgc.flower import wire
 from fedgc.flower.accounts import Accounts, Amounts
 from fedgc.flower.desk import Surroundings
 from fedgc.flower.letter import Answer, Letter, Shelved, codeword, introduction
+from fedgc.flower.log import LONGEST_NAME, for_people
 from fedgc.flower.pieces import Form, Numbers, Vector, digest_of, packed
 from fedgc.flower.refusals import Refusals
-from fedgc.flower.log import LONGEST_NAME, for_people
 from fedgc.flower.seat import form_asked
 from fedgc.flower.wire import Offer, StreamId
 from fedgc.messages import (
+    LONGEST_REASON,
     Begin,
     Close,
     Codeword,
@@ -205,7 +208,7 @@ class Post:
         with self._lock:
             self.wanted.clear()
             due = [(node, box) for node, box in self._boxes.items() if box.out is None and now >= box.next]
-            written = [(node, self._written(box, now)) for node, box in due]
+            written = [(node, self._fitting(box, now)) for node, box in due]
             return tuple((node, letter, self._life_s(letter)) for node, letter in written if letter)
 
     def answered(self, node: int, answer: Callable[[Letter], Answer]) -> None:
@@ -219,7 +222,7 @@ class Post:
             try:
                 self._hear(box, answer(letter))
             except Refused as error:
-                self.refusals.count(error, box.device)
+                self._refuse(box, error)
                 self._failed(box)
 
     def failed(self, node: int, reason: str) -> None:
@@ -239,6 +242,16 @@ class Post:
 
     # ---- writing
 
+    def _fitting(self, box: _Box, now: float) -> Letter | None:
+        """Return what goes to a device now; where a line of it is too long, the device is lost."""
+        try:
+            return self._written(box, now)
+        except BadMessage as error:
+            self._refuse(box, error)
+            box.out = None
+            self._failed(box)
+            return None
+
     def _written(self, box: _Box, now: float) -> Letter | None:
         nonce = self._around.entropy(NONCE_BYTES)
         if not box.device:
@@ -251,6 +264,7 @@ class Post:
         box.letters = []
         if box.work is None:  # keys are asked for before there is any work
             box.out = Letter(self._run, nonce, 0.0, letters)
+            self._count_sent(box, box.out)
             return box.out
         order, lease_s = ((), 0.0) if box.asks or not works else (box.left, self._lease_s(box, box.work))
         ahead = None if box.asks else box.work.coefficients
@@ -258,9 +272,13 @@ class Post:
         box.owed, box.asks = tuple(box.asks), []
         commands = (work, *letters, *box.owed)
         box.out = Letter(self._run, nonce, lease_s, commands, self._lacking(box, work))
-        down = 0 if box.out.model is None else box.out.model[1].nbytes
-        self._account(box.device).add(Amounts(down_bytes=down))
+        self._count_sent(box, box.out)
         return box.out
+
+    def _count_sent(self, box: _Box, letter: Letter) -> None:
+        down = 0 if letter.model is None else letter.model[1].nbytes
+        control = sum(len(wire.encode(command)) for command in letter.commands)
+        self._account(box.device).add(Amounts(down_bytes=down, control_bytes=control))
 
     def _lacking(self, box: _Box, work: Work) -> tuple[int, Vector] | None:
         """Return the model that the work starts from, where the device's shelf has not got it."""
@@ -297,7 +315,8 @@ class Post:
         box.again = now + AGAIN_S
         box.shelf = {line.version: line.digest for line in answer.lines if isinstance(line, Shelved)}
         self._names[answer.device] = for_people(answer.name, LONGEST_NAME)
-        self._account(answer.device).add(Amounts(control_bytes=answer.control_bytes))
+        came = Amounts(up_bytes=answer.up_bytes, control_bytes=answer.control_bytes)
+        self._account(answer.device).add(came)
         if not box.device and joined is not None:
             self._around.audit("joined", answer.device, f"over messages, with key {answer.key.hex()}")
             self._admit(box, joined)
@@ -351,7 +370,7 @@ class Post:
             self._receive(box, answer, offer, stream, ahead=True)
         except BadVector as error:  # as if it had not come: it is asked for, if it is wanted
             box.expected.pop(stream, None)
-            self.refusals.count(error, box.device)
+            self._refuse(box, error)
 
     def _collect(self, box: _Box, answer: Answer) -> None:
         """Take the codewords that were asked for; one that did not come is said to have failed."""
@@ -365,9 +384,10 @@ class Post:
             try:
                 self._receive(box, answer, offers.get(stream), stream)
             except BadVector as error:
-                self.refusals.count(error, box.device)
+                self._refuse(box, error)
                 if ask.round not in failed:
-                    self._emit(Failed(self._around.clock(), box.device, ask.round, str(error)))
+                    reason = str(error)[:LONGEST_REASON]
+                    self._emit(Failed(self._around.clock(), box.device, ask.round, reason))
         box.owed = ()
 
     def _receive(
@@ -378,11 +398,15 @@ class Post:
             raise BadVector(f"{stream}: it was asked for, and did not come")
         vector = codeword(offer, array, box.expected.pop(stream))
         self._ready[box.device, stream] = vector
-        self._account(box.device).add(Amounts(up_bytes=offer.size), stream.number)
         now = self._around.clock()
         self._emit(Codeword(now, box.device, stream.number, stream.attempt, 0.0, offer.size, ahead))
 
     # ---- what goes wrong
+
+    def _refuse(self, box: _Box, error: Refused) -> None:
+        self.refusals.count(error, box.device)
+        if box.device:
+            self._account(box.device).add(Amounts(refused=1))
 
     def _failed(self, box: _Box) -> None:
         self._lose(box)

@@ -15,6 +15,7 @@ from fedgc.flower.doorman import LETTERS_POLL_S, POLL_S, SHORT_S, SLACK_S, Doorm
 from fedgc.flower.invitation import RECORD, invited
 from fedgc.flower.post import WAY_S, Post
 from fedgc.flower.session import Session
+from fedgc.flower.wire import Invitation
 from fedgc.messages import Held, Joined, Lost, Work
 
 JOINED = Joined(0.0, "x", False, (Held("a", 1),))
@@ -213,6 +214,68 @@ def test_who_is_there_is_asked_about_once_a_second_while_letters_are_looked_for_
         house.turn(0.05)
     assert 4 <= house.grid.asked - before <= 6
     assert house.doorman._pause_s() == LETTERS_POLL_S < POLL_S
+
+
+def test_a_device_whose_letter_cannot_be_written_ends_no_run(link) -> None:
+    house = House(link)
+    (asked,) = house.turn()
+    house.answers(asked)
+    house.turn(0.05)
+    names = tuple((chunk, f"{chunk:05d}" + "x" * 40) for chunk in range(30_000))
+    house.post.send(Work(house.who.device, 1, 0, 1, tuple(range(30_000)), names, 0, 60.0))
+    assert house.turn() == []
+    assert isinstance(house.events[-1], Lost)
+    assert types(house.turn(5.0)) == [letters.TYPE], "it is asked again who it is"
+
+
+class PlayedListener:
+    """Counts the invitations that are good."""
+
+    def __init__(self) -> None:
+        self.good: set[bytes] = set()
+
+    def invite(self) -> Invitation:
+        token = os.urandom(8)
+        self.good.add(token)
+        return Invitation("localhost:1", b"", token, "run-1")
+
+    def cancel(self, invitation: Invitation) -> bool:
+        self.good.discard(invitation.token)
+        return False
+
+
+def test_an_invitation_that_the_superlink_does_not_take_is_void_and_the_next_one_waits(link) -> None:
+    listener = PlayedListener()
+    house = House(link, listener, post=False)
+    house.grid.takes = False
+    for _ in range(50):
+        house.turn()
+        assert not listener.good
+    assert 3 <= len(house.grid.sent) <= 6, "less and less often"
+    house.grid.takes = True
+    house.turn(60.0)
+    assert len(listener.good) == 1
+
+
+def test_an_invitation_that_flower_forgets_is_void(link) -> None:
+    listener = PlayedListener()
+    house = House(link, listener)
+    house.turn()
+    (first,) = listener.good
+    house.turn(house.doorman._ways.ttl_s + SLACK_S)
+    assert first not in listener.good
+
+
+def test_what_a_device_says_at_its_end_is_one_line_of_the_log(link, caplog) -> None:
+    house = House(link, PlayedListener(), run="run-1")
+    (invitation,) = house.turn()
+    about = {"ended": "left\nERROR the disk is full \x1b[31m", "device": "d\n" + "x" * 999, "reached": False}
+    with caplog.at_level(logging.INFO):
+        house.grid.replies.append(Message(RecordDict({RECORD: ConfigRecord(about)}), reply_to=invitation))
+        house.turn()
+    said = [each.getMessage() for each in caplog.records]
+    assert said[0] == "a session ended: left ERROR the disk is full [31m"
+    assert all(each.isprintable() and len(each) < 300 for each in said)
 
 
 def test_a_grid_that_can_no_longer_be_called_is_told_once(link) -> None:

@@ -1,6 +1,7 @@
 """The messages link without Flower: letters and answers as values, a clock that the test owns."""
 
 import dataclasses
+import io
 import logging
 import os
 from collections.abc import Callable
@@ -11,8 +12,9 @@ import pytest
 from flwr.app import Array, RecordDict
 
 from fedgc.codes import Wire
-from fedgc.errors import BadMessage, NotAdmitted
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, NotAdmitted
 from fedgc.flower import letter as letters
+from fedgc.flower import wire
 from fedgc.flower.desk import Surroundings
 from fedgc.flower.letter import Letter, Shelved
 from fedgc.flower.pieces import Form, digest_of, offer_of, shortened
@@ -42,6 +44,7 @@ from fedgc.messages import (
 NUMBERS = 10
 MODEL = np.arange(NUMBERS, dtype=np.float32)
 HOLDS = (Held("a", 4), Held("b", 4))
+HEADER = 128  # bytes of numpy's own before the numbers
 
 
 class Desk:
@@ -160,18 +163,18 @@ def test_a_lease_is_what_the_work_should_take_and_half_as_much_again(desk) -> No
     assert node.next().lease_s == 9.0
 
 
-@pytest.mark.parametrize("wire", ["bf16", "int8"])
-def test_a_codeword_may_come_in_a_short_format(desk, wire: str) -> None:
+@pytest.mark.parametrize("short", ["bf16", "int8"])
+def test_a_codeword_may_come_in_a_short_format(desk, short: str) -> None:
     node = desk.node()
     desk.post.send(work(node.device))
     node.next()
     node.says(progress(0))
-    desk.post.send(Reveal(node.device, 5, 0, "local", None, wire))
+    desk.post.send(Reveal(node.device, 5, 0, "local", None, short))
     node.next()
     stream = StreamId("codeword", 5, 0)
-    node.gives(stream, shortened(np.ones(NUMBERS, np.float32), Wire(wire), stream, node.device))
+    node.gives(stream, shortened(np.ones(NUMBERS, np.float32), Wire(short), stream, node.device))
     np.testing.assert_allclose(desk.post.take(node.device, 5, 0), np.ones(NUMBERS), rtol=1e-6)
-    assert desk.post.settle(node.device).up_bytes == Form(NUMBERS, Wire(wire)).size
+    assert desk.post.settle(node.device).up_bytes == HEADER + Form(NUMBERS, Wire(short)).size
 
 
 def test_a_codeword_is_asked_for_at_once_and_comes_checked(desk) -> None:
@@ -197,7 +200,7 @@ def test_a_codeword_is_asked_for_at_once_and_comes_checked(desk) -> None:
     )
     assert [(each.attempt, each.size_bytes) for each in node.events(Codeword)] == [(0, 20), (2, 20)]
     np.testing.assert_array_equal(desk.post.take(node.device, 5, 2), 2 * vector)
-    assert desk.post.settle(node.device).up_bytes == 40
+    assert desk.post.settle(node.device).up_bytes == 2 * (HEADER + 20)
 
 
 def test_a_codeword_that_is_sent_along_is_heard_before_the_reports_that_come_with_it(desk) -> None:
@@ -277,6 +280,110 @@ def test_a_codeword_that_is_off_is_refused_and_told_as_a_failure(desk, spoil, re
     assert reason in failed.reason
     assert desk.post.refused["BadVector"] == 1
     assert not node.events(Lost)
+
+
+def npy(header: bytes, size: int = 40, version: bytes = b"\x01\x00") -> bytes:
+    return b"\x93NUMPY" + version + len(header).to_bytes(2, "little") + header + bytes(size)
+
+
+def archive() -> bytes:
+    file = io.BytesIO()
+    np.savez(file, np.zeros(2, np.float32))
+    return file.getvalue()
+
+
+SHAPED = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s,), }\n"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        archive(),
+        b"PK\x03\x04" + bytes(50),
+        b"PK\x05\x06" + bytes(18),
+        b"",
+        npy(b"((((((("),
+        npy(b"-" * 900),
+        npy(b"[" * 900),
+        npy(b"\xff\xff"),
+        npy(b"{'descr': '|O', 'fortran_order': False, 'shape': (10,), }\n"),
+        npy(b"{'descr': [('%s', '<f4')], 'fortran_order': False, 'shape': (10,), }\n" % (b"x" * 900)),
+        npy(SHAPED % b"1000000000000"),
+        npy(SHAPED % b"-1"),
+        npy(SHAPED % b"10", 36),
+        npy(SHAPED % b"10", 44),
+        npy(SHAPED % b"10", version=b"\x03\x00"),
+    ],
+    ids=len,
+)
+def test_bytes_that_are_no_plain_array_are_a_failure_of_their_device_and_of_nothing_else(desk, data) -> None:
+    node, stream = desk.node(), StreamId("codeword", 5, 0)
+    desk.post.send(work(node.device))
+    desk.post.send(Reveal(node.device, 5, 0, "local", None))
+    node.next()
+    bad = Array("float32", (NUMBERS,), "numpy.ndarray", data)
+    node.gives(
+        stream, np.zeros(NUMBERS, np.float32), spoil=lambda content: content["codewords"].update({"5-0": bad})
+    )
+    assert [each.round for each in node.events(Failed)] == [5]
+    assert not node.events(Codeword)
+    assert desk.post.refused == {"BadVector": 1}
+
+
+def test_numbers_that_flower_wrote_in_another_way_are_refused() -> None:
+    stream, zeros = StreamId("codeword", 5, 0), np.zeros(NUMBERS, np.float32)
+    offer, array = offer_of(stream, zeros, signed=True), Array(zeros)
+    np.testing.assert_array_equal(letters.codeword(offer, array, Form(NUMBERS)), zeros)
+    with pytest.raises(BadVector, match="torch"):
+        letters.codeword(offer, Array("float32", (NUMBERS,), "torch", array.data), Form(NUMBERS))
+
+
+def test_work_that_fits_no_line_loses_its_device_alone(desk) -> None:
+    node, other = desk.node(1), desk.node(2)
+    long = tuple((chunk, f"{chunk:05d}" + "x" * 40) for chunk in range(30_000))
+    desk.post.send(work(node.device, names=long))
+    desk.post.send(work(other.device))
+    assert [each[0] for each in desk.post.letters()] == [2]
+    assert desk.events[2:] == [Lost(desk.now, node.device)]
+    assert desk.post.refused == {"BadMessage": 1}
+
+
+def test_bytes_are_counted_as_over_a_session(desk) -> None:
+    node, stream = desk.node(), StreamId("codeword", 5, 0)
+    desk.post.settle(node.device)
+    desk.post.send(work(node.device))
+    desk.post.send(Reveal(node.device, 5, 0, "local", None))
+    told = sum(len(wire.encode(command)) for command in node.next().commands)
+    node.shelf.clear()
+    bad = np.full(NUMBERS, np.nan, np.float32)
+    offer = offer_of(stream, bad, signed=True)
+    node.says(offer, codewords={stream: bad})
+    counted = desk.post.settle(node.device)
+    assert counted.control_bytes == told + len(wire.encode(offer))
+    assert (counted.up_bytes, counted.down_bytes) == (HEADER + bad.nbytes, MODEL.nbytes)
+    assert counted.refused == 1
+
+
+def test_a_codeword_that_is_not_wanted_is_kept_no_longer(desk) -> None:
+    node, stream = desk.node(), StreamId("codeword", 5, 0)
+    desk.post.send(work(node.device))
+    desk.post.send(Reveal(node.device, 5, 0, "local", None))
+    node.next()
+    node.gives(stream, np.zeros(NUMBERS, np.float32))
+    desk.post.forget(node.device, 5, 0)
+    with pytest.raises(EdgeFailed, match="not here"):
+        desk.post.take(node.device, 5, 0)
+
+
+def test_names_are_for_people_and_kept_short(desk) -> None:
+    node = Node(desk, 1)
+    desk.post.open(1)
+    node.next()
+    content = letters.write_answer(
+        node.letter, node.who, "\x1b[2Jdevice\n" + "x" * 999, [Joined(0.0, "x", True, HOLDS)], {}
+    )
+    desk.post.answered(1, lambda asked: letters.read_answer(content, asked, desk.now))
+    assert desk.post.name(node.device) == ("[2Jdevice " + "x" * 999)[:64]
 
 
 def test_a_codeword_after_the_rounds_end_is_left_out(desk) -> None:

@@ -21,6 +21,8 @@ from fedgc.messages import (
     WIRE_VERSION,
     Close,
     Continue,
+    Held,
+    Joined,
     Mix,
     Progress,
     Report,
@@ -293,3 +295,27 @@ def test_a_look_at_the_gate_costs_what_the_run_reckons_with() -> None:
     said.append(Continue(DEVICE, 1_001, 16_016, tuple(range(16)), 600.123456789))
     looks = sum(len(wire.encode(each, sequence=10_000)) for each in said)
     assert CHECK_BYTES / 2 < looks < CHECK_BYTES
+
+
+@pytest.mark.parametrize("letter", ["x", "\x7f", "ü", "\U0001f40c"])
+def test_work_on_all_that_a_device_may_hold_fits_a_line(letter: str) -> None:
+    """Also where its names, which may come as plain UTF-8, grow as they are sent back."""
+
+    def joined(count: int) -> Joined:
+        return Joined(NOW, DEVICE, False, tuple(Held(f"{letter * 9}{each}", 1) for each in range(count)))
+
+    most = next(count for count in range(20_000, 0, -1_000) if _is_made(joined, count))
+    with pytest.raises(BadMessage, match="bytes of a line"):
+        joined(40_000)
+    order = tuple(range(10**6 - most, 10**6))
+    names = tuple(zip(order, (held.name for held in joined(most).holds), strict=True))
+    work = Work(DEVICE, 10**9, 10**9, 10**9, order, names, 2**32, 1e9)
+    assert len(wire.encode(work, 2**62)) <= wire.LINE_LIMIT
+
+
+def _is_made(make: typing.Callable[[int], object], count: int) -> bool:
+    try:
+        make(count)
+    except BadMessage:
+        return False
+    return True
