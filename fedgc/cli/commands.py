@@ -321,6 +321,8 @@ def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
 ) -> None:
     """Predict a round's time, bytes and wasted work on so many devices, under a virtual clock.
 
+    In --json a time that is null is that of a round that never ends: what it waits for has died.
+
     Example: fedgc sim --devices 200 --model-mb 50 --html out.html
     """
     from fedgc.cli.sim import Wanted, run_sim

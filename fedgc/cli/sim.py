@@ -4,6 +4,7 @@ May import: sim; rich.
 """
 
 import json
+import math
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,7 +43,8 @@ def run_sim(request: Request, wanted: Wanted) -> None:
         first = next((each for each in predictions if each.spans), predictions[0])
         keep(wanted.png, png(first.spans, first.working_s))
     if wanted.as_json:
-        sys.stdout.write(json.dumps({"predictions": [_figures(each) for each in predictions]}) + "\n")
+        figures = {"predictions": [_figures(each) for each in predictions]}
+        sys.stdout.write(json.dumps(figures, allow_nan=False) + "\n")
     else:
         terminal().print(_table(predictions))
 
@@ -51,11 +53,16 @@ def _figures(each: Prediction) -> dict[str, object]:
     return {
         "policy": each.policy,
         "rounds": len(each.results),
-        "median_s": each.median_s,
-        "p95_s": each.p95_s,
+        "median_s": _ends(each.median_s),
+        "p95_s": _ends(each.p95_s),
         "up_mb": each.up_mb,
         "discarded": each.discarded,
     }
+
+
+def _ends(seconds: float) -> float | None:
+    """Return a time, or None for a round that never ends: JSON has no word for that."""
+    return seconds if math.isfinite(seconds) else None
 
 
 def _table(predictions: tuple[Prediction, ...]) -> Table:

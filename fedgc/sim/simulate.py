@@ -12,7 +12,7 @@ import gc
 from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, wait
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Final
 
@@ -28,6 +28,7 @@ from fedgc.sim.traces import read_links, read_weather
 
 MEGABYTE: Final = 1_000_000
 SHORT: Final = 50  # rounds that are not worth a second process
+Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of the last, where watched
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class Request:
             rounds = MODELS[self.model](self.devices, self.rounds, rng)
         else:
             rounds = self._recorded(read_weather(self.trace))
+        rounds = tuple(self._delayed(each) for each in rounds)
         if self.links is not None:
             return read_links(self.links).over(rounds, round(self.model_mb * MEGABYTE), rng)
         return tuple(self._linked(each) for each in rounds)
@@ -104,12 +106,13 @@ class Request:
         first_w = np.arange(self.devices)
         return tuple(whole[at % len(whole)].only(first_w) for at in range(self.rounds))
 
+    def _delayed(self, conditions: Conditions) -> Conditions:
+        return replace(conditions, control_s_w=np.full(conditions.devices, self.latency_s))
+
     def _linked(self, conditions: Conditions) -> Conditions:
         up_s, down_s = self.model_mb / self.uplink_mb_s, self.model_mb / self.downlink_mb_s
         ones_w = np.ones(conditions.devices)
-        return replace(
-            conditions, up_s_w=up_s * ones_w, down_s_w=down_s * ones_w, control_s_w=self.latency_s * ones_w
-        )
+        return replace(conditions, up_s_w=up_s * ones_w, down_s_w=down_s * ones_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +140,10 @@ class Prediction:
 def simulate(
     request: Request, progress: Callable[[int, int], object] = lambda *_: None, *, watch: bool = False
 ) -> tuple[Prediction, ...]:
-    """Play every policy; `progress` hears how many rounds of how many are over. `watch`: keep the spans."""
+    """Play every policy; `progress` hears how many rounds of how many are over.
+
+    `watch`: keep the spans of the last round, as that run itself went through it.
+    """
     weather, policies = request.weather(), request.chosen()
     total = len(policies) * request.rounds
     predictions = []
@@ -146,62 +152,58 @@ def simulate(
         def heard(over: int, before: int = at * request.rounds) -> None:
             progress(before + over, total)
 
-        results = _play(policy, weather, request, heard)
-        spans = _watched(policy, weather[-1:], request.line) if watch else ()
+        results, spans = _play(policy, weather, request, heard, watch)
         predictions.append(_prediction(policy, results, spans, request.model_mb))
     return tuple(predictions)
 
 
 def _play(
-    policy: Policy, weather: Weather, request: Request, heard: Callable[[int], object]
-) -> tuple[Result, ...]:
-    if request.processes == 1 or len(weather) < SHORT or not isinstance(policy, Fedgc):
-        return _alone(policy, weather, request.line, heard)
-    return _shared_out(policy, _parts(weather, request.processes), request.line, heard)
+    policy: Policy, weather: Weather, request: Request, heard: Callable[[int], object], watch: bool
+) -> Played:
+    if not isinstance(policy, Fedgc):
+        results = policy.play(weather, request.line)
+        heard(len(weather))
+        return results, ()
+    if request.processes == 1 or len(weather) < SHORT:
+        over = count(1)
+        return _alone(policy, weather, request.line, watch, lambda _: heard(next(over)))
+    return _shared_out(policy, _parts(weather, request.processes), request.line, heard, watch)
 
 
 def _alone(
-    policy: Policy, weather: Weather, line: Line, heard: Callable[[int], object]
-) -> tuple[Result, ...]:
-    over = 0
-
-    def count(_: object) -> None:
-        nonlocal over
-        over += 1
-        heard(over)
-
-    if isinstance(policy, Fedgc):
-        return tuple(result for result, _ in policy.watched(weather, line, watch=False, heard=count))
-    results = policy.play(weather, line)
-    heard(len(weather))
-    return results
+    policy: Fedgc,
+    weather: Weather,
+    line: Line,
+    watch: bool,
+    heard: Callable[[object], object] = lambda _: None,
+) -> Played:
+    rounds = policy.watched(weather, line, watch=watch, heard=heard)
+    return tuple(result for result, _ in rounds), rounds[-1][1]
 
 
 def _shared_out(
-    policy: Policy, parts: Sequence[Weather], line: Line, heard: Callable[[int], object]
-) -> tuple[Result, ...]:
+    policy: Fedgc, parts: Sequence[Weather], line: Line, heard: Callable[[int], object], watch: bool
+) -> Played:
     # A run leaves no cycles behind until it ends, and each process ends with its one run.
     with processes(len(parts), gc.disable) as pool:
-        futures = [pool.submit(policy.play, part, line) for part in parts]
+        futures = [pool.submit(_alone, policy, part, line, watch and part is parts[-1]) for part in parts]
         waiting = set(futures)
         while waiting:
             _, waiting = wait(waiting, return_when=FIRST_COMPLETED)
             heard(sum(len(part) for part, each in zip(parts, futures, strict=True) if each.done()))
-        return tuple(result for each in futures for result in each.result())
+        played = [each.result() for each in futures]
+        return tuple(result for results, _ in played for result in results), played[-1][1]
 
 
-def _parts(weather: Weather, count: int) -> list[Weather]:
-    """Split the rounds as evenly as can be.
+def _parts(weather: Weather, most: int) -> list[Weather]:
+    """Split the rounds as evenly as can be, one at least in each part.
 
-    >>> [len(part) for part in _parts((None,) * 5, 2)]
-    [3, 2]
+    >>> [len(part) for part in _parts((None,) * 5, 2)], len(_parts((None,) * 5, 60))
+    ([3, 2], 5)
     """
-    ends = [-(-len(weather) * at // count) for at in range(count + 1)]
+    parts = min(most, len(weather))
+    ends = [-(-len(weather) * at // parts) for at in range(parts + 1)]
     return [weather[begin:end] for begin, end in pairwise(ends)]
-
-
-def _watched(policy: Policy, weather: Weather, line: Line) -> tuple[Span, ...]:
-    return policy.watched(weather, line)[-1][1] if isinstance(policy, Fedgc) else ()
 
 
 def _prediction(

@@ -89,7 +89,7 @@ def page(predictions: Sequence[Prediction]) -> str:
         for name, colour in COLOURS.items()
     )
     pictures = "".join(
-        f"<h2>{html.escape(each.policy)}: one round</h2><p>{legend}</p>{svg(each.spans, each.working_s)}"
+        f"<h2>{html.escape(each.policy)}: the last round</h2><p>{legend}</p>{svg(each.spans, each.working_s)}"
         for each in predictions
         if each.spans
     )

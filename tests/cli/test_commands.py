@@ -244,3 +244,15 @@ def test_a_simulation_that_cannot_begin_says_so_in_one_line(words, code: int, se
     assert (said.returncode, said.stdout) == (code, "")
     assert sentence in said.stderr
     assert said.stderr.count("\n") == 1
+
+
+def test_a_round_that_never_ends_is_null_in_a_simulations_json():
+    words = ("--devices", "200", "--rounds", "4", "--model", "fail-stop", "--policy", "uncoded", "--json")
+    said = fedgc("sim", *words)
+    assert said.returncode == 0
+
+    def refuse(word: str) -> None:
+        pytest.fail(f"saw {word}, which is no JSON")
+
+    first = json.loads(said.stdout, parse_constant=refuse)["predictions"][0]
+    assert first["p95_s"] is None

@@ -92,6 +92,27 @@ def test_processes_share_the_rounds_out():
     assert only.results[: SHORT // 2] == expected
 
 
+def test_more_processes_than_rounds_leave_no_part_empty():
+    (only,) = simulate(Request(devices=2, rounds=SHORT, replicas=1, processes=SHORT + 10))
+    assert len(only.results) == SHORT
+
+
+def test_the_last_rounds_spans_are_those_of_the_run_with_what_it_learnt():
+    """A run of the last round alone would know nothing of the devices' speeds."""
+    request = Request(**SMALL, model="bimodal")
+    whole = request.chosen()[0].watched(request.weather(), request.line)
+    (watched,) = simulate(request, watch=True)
+    assert watched.spans == whole[-1][1]
+    assert watched.spans != request.chosen()[0].watched(request.weather()[-1:], request.line)[-1][1]
+
+
+def test_recorded_links_keep_the_latency(tmp_path: Path):
+    path = tmp_path / "l.json"
+    path.write_text('{"u": {"up_u": 1000, "up_sigma": 0, "down_u": 1000, "down_sigma": 0}}')
+    weather = Request(**SMALL, links=path, latency_s=0.25).weather()
+    assert [set(each.control_s_w.tolist()) for each in weather] == [{0.25}] * 3
+
+
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [

@@ -57,14 +57,24 @@ def test_a_table_gives_each_round_its_paces(tmp_path):
         ("a,3,0,nan", "row 10: saw nan s"),
         ("a,3,zero,1", "row 10: saw 'a,3,zero,1'"),
         ("a,3,0", "row 10: saw 3 values, needed 4"),
-        ("a,3,0,1", "no time for worker 0, round 3, piece 0"),
-        ("a,1,0,1", "saw this worker, round and piece before"),
+        ("a,3,0,1", "no time for worker 'b', round 3, piece 0"),
+        ("a,1,0,1", "row 10: saw this worker, round and piece before"),
+        ("\n\na,1,0,1", "row 12: saw this worker, round and piece before"),
+        ("\n\na,3,0,0", "row 12: saw 0 s"),
+        ("a,3,0,1e308", "row 10: saw 1e.308 s"),
+        ("a,99999999999999999999999,0,1", "row 10: .* needed counts of at most 64 bits"),
     ],
 )
 def test_a_malformed_table_is_refused_with_its_row(tmp_path, row, says):
     with pytest.raises(BadSetting, match=says) as refused:
         read_table(written(tmp_path / "t.csv", (TABLE + row + "\n").encode()))
     assert "\n" not in str(refused.value)
+
+
+def test_a_table_that_spans_more_than_memory_is_refused_at_once(tmp_path):
+    rows = "".join(f"w{each},{each},{each},1\n" for each in range(6000))
+    with pytest.raises(BadSetting, match="no time for worker 'w0', round 0, piece 1"):
+        read_table(written(tmp_path / "t.csv", f"worker,round,chunk,seconds\n{rows}".encode()))
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe"])
@@ -104,9 +114,9 @@ class Malicious:
 )
 def test_a_pickle_that_asks_for_anything_is_refused_by_name(tmp_path, monkeypatch, reader):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadSetting, match=r"asks for builtins\.eval, needed builtin containers and numbers"):
+    with pytest.raises(BadSetting, match=r"asks for 'builtins\.eval', needed builtin containers and numbers"):
         reader(written(tmp_path / "m.pkl", Malicious()))
-    with pytest.raises(BadSetting, match="asks for numpy"):
+    with pytest.raises(BadSetting, match="asks for 'numpy"):
         reader(written(tmp_path / "n.pkl", [np.float64(1.0)]))
     assert not (tmp_path / "pwned").exists()
 
@@ -121,10 +131,10 @@ def test_a_pickle_that_asks_for_anything_is_refused_by_name(tmp_path, monkeypatc
         ([{"results": []}], "round 1: needed a table with a list"),
         ([{"results": [{"started": 1.0}]}], "worker 1: needed a table with started"),
         ([{"results": [{"started": 1.0, "finished": "2"}]}], "saw '2', needed a number"),
-        ([{"results": [{"started": 1.0, "finished": True}]}], "saw 'True', needed a number"),
+        ([{"results": [{"started": 1.0, "finished": True}]}], "saw True, needed a number"),
         ([{"results": [{"started": 2.0, "finished": 1.0}]}], "saw -1.0 s from start to finish"),
         ([{"results": [{"started": 2.0, "finished": float("nan")}]}], "saw nan s"),
-        ([*ROUNDS, {"results": ROUNDS[0]["results"][:1]}], "no time for worker 1, round 2"),
+        ([*ROUNDS, {"results": ROUNDS[0]["results"][:1]}], "no time for worker 2, round 3"),
     ],
 )
 def test_a_malformed_recording_is_refused(tmp_path, content, says):
@@ -132,7 +142,42 @@ def test_a_malformed_recording_is_refused(tmp_path, content, says):
         read_lambda(written(tmp_path / "w.pkl", content))
 
 
+DEEP = b"]" * 100_000 + b"a" * 99_999
+
+
+@pytest.mark.parametrize(
+    ("finished", "says"),
+    [
+        (pickle.dumps(10**400)[2:-1], "saw an integer of 1329 bits, needed a number below 1e308"),
+        (pickle.dumps([10**5000], 2)[2:-1], "saw .an integer of 16610 bits., needed a number"),
+        (DEEP, "needed a number"),
+    ],
+    ids=["wide", "wide inside", "deep"],
+)
+def test_a_value_of_any_size_and_depth_is_refused_in_a_short_line(tmp_path, finished, says):
+    started = b"X\x07\x00\x00\x00startedK\x00X\x08\x00\x00\x00finished"
+    content = b"\x80\x04]}(X\x07\x00\x00\x00results]}(" + started + finished + b"uaua."
+    with pytest.raises(BadSetting, match=f"round 1, worker 1: .*{says}") as refused:
+        read_lambda(written(tmp_path / "w.pkl", content))
+    assert len(str(refused.value)) < 200
+
+
+def test_a_pickle_cannot_ask_for_memory_that_it_does_not_fill(tmp_path):
+    """LONG_BINPUT at place 2 ** 27: the unpickler would take two gigabytes for nine bytes."""
+    with pytest.raises(BadSetting, match="byte 3 of the pickle asks for memo place 134217728"):
+        read_lambda(written(tmp_path / "m.pkl", b"\x80\x02]r\x00\x00\x00\x08."))
+
+
 # ---- FedScale
+
+
+def test_bad_times_and_names_are_told_in_a_short_line(tmp_path):
+    many = {**BEHAVIOUR, "inactive": [float("nan"), *range(100_000)]}
+    with pytest.raises(BadSetting, match=r"client 'a\\nb': saw nan, needed finite times") as refused:
+        read_behaviour(written(tmp_path / "b", {"a\nb": many}))
+    assert len(str(refused.value)) < 100
+    with pytest.raises(BadSetting, match="saw an integer of 1329 bits"):
+        read_behaviour(written(tmp_path / "b", {1: {**BEHAVIOUR, "active": [10**400]}}))
 
 
 def test_capacity_gives_compute_and_links(tmp_path):
@@ -221,6 +266,10 @@ def test_links_are_some_users_and_stay_theirs(tmp_path):
         b'{"u": {"up_u": 1}}',
         b'{"u": {"up_u": 0, "up_sigma": 0, "down_u": 1, "down_sigma": 0}}',
         b'{"u": {"up_u": "1", "up_sigma": 0, "down_u": 1, "down_sigma": 0}}',
+        b'{"u": {"up_u": 1e308, "up_sigma": 0, "down_u": 1, "down_sigma": 0}}',
+        b'{"u": {"up_u": 1, "up_sigma": -1, "down_u": 1, "down_sigma": 0}}',
+        b'{"u": {"up_u": 1%s, "up_sigma": 0, "down_u": 1, "down_sigma": 0}}' % (b"0" * 400),
+        b"[" * 200_000,
     ],
 )
 def test_malformed_links_are_refused(tmp_path, content):
@@ -257,6 +306,33 @@ def test_a_trace_without_computation_is_refused(tmp_path):
         read_micro_batches(micro_batches(tmp_path / "t.parquet", [(0, 0, 0, "optimizer", 1.0)]))
     with pytest.raises(BadSetting, match=r"t2\.parquet"):
         read_micro_batches(written(tmp_path / "t2.parquet", b"PAR1 nothing"))
+
+
+@pytest.mark.parametrize(
+    ("at", "value", "says"),
+    [
+        (0, None, "row 4, rank: saw None, needed a whole number"),
+        (0, "one", "row 4, rank: saw 'one', needed a whole number"),
+        (0, 0.4, "row 4, rank: saw 0.4, needed a whole number"),
+        (0, float("nan"), "row 4, rank: saw nan, needed a whole number"),
+        (3, None, "row 4, optype: saw None, needed the name of an operation"),
+        (4, "1", "row 4, duration: saw '1', needed a number"),
+        (4, [1.0, 2.0], "row 4, duration: saw .1.0, 2.0., needed a number"),
+        (4, None, "row 4, duration: saw None, needed a number"),
+        (4, -1.0, "row 4, duration: saw -1.0 s"),
+        (4, 0.0, "row 3: saw 0 s"),
+    ],
+)
+def test_a_malformed_micro_batch_is_refused_with_its_row(tmp_path, at, value, says):
+    rows = [[rank, 0, 0, kind, 0.0] for rank in (0, 1) for kind in ("forward-compute", "backward-compute")]
+    rows[0][4] = rows[1][4] = 1.0
+    rows[3][at] = value
+    if isinstance(value, str | list):  # a column has one type
+        for row in rows[:3]:
+            row[at] = value
+        says = says.replace("row 4", "row 1")
+    with pytest.raises(BadSetting, match=says):
+        read_micro_batches(micro_batches(tmp_path / "t.parquet", [tuple(row) for row in rows]))
 
 
 @pytest.mark.parametrize(("name", "shape"), [("SE", (64, 8)), ("ST", (8, 4)), ("AR", (16, 32))])

@@ -5,9 +5,10 @@
 `client_behave_trace`: client -> active, inactive (seconds at which it comes and goes) and finish_time, after
 which the same begins again.
 
-May import: replay; pickles.
+May import: replay; pickles, values.
 """
 
+import math
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -16,7 +17,8 @@ import numpy as np
 
 from fedgc.errors import BadSetting
 from fedgc.replay import NEVER, Conditions, Weather, working
-from fedgc.sim.traces.pickles import number, read_plain
+from fedgc.sim.traces.pickles import read_plain
+from fedgc.sim.traces.values import number, shown
 
 TRAINING_OVER_FORWARD: Final = 3.0
 
@@ -26,7 +28,7 @@ def read_capacity(path: Path, *, samples: int, update_bytes: int) -> Conditions:
     clients = _table(path)
     pace, link_s = [], []
     for name, client in clients.items():
-        where = f"trace {path.name}, client {name}"
+        where = f"trace {path.name}, client {shown(name)}"
         if not isinstance(client, dict) or not {"computation", "communication"} <= client.keys():
             raise BadSetting(f"{where}: needed computation and communication")
         forward_ms, kilobits = number(client["computation"], where), number(client["communication"], where)
@@ -77,7 +79,7 @@ def read_behaviour(path: Path) -> Absences:
     """Return when all clients come and go."""
     comes, goes, laps = [], [], []
     for name, client in _table(path).items():
-        where = f"trace {path.name}, client {name}"
+        where = f"trace {path.name}, client {shown(name)}"
         if not isinstance(client, dict) or not {"active", "inactive", "finish_time"} <= client.keys():
             raise BadSetting(f"{where}: needed active, inactive and finish_time")
         lap_s = number(client["finish_time"], where)
@@ -102,10 +104,11 @@ def _next(times: tuple[float, ...], now: float, lap_s: float) -> float:
 def _times(where: str, values: object, lap_s: float) -> tuple[float, ...]:
     if not isinstance(values, list) or not 0 < lap_s < NEVER:
         raise BadSetting(f"{where}: needed lists of times and a finish_time above 0")
-    times = tuple(sorted(number(value, where) % lap_s for value in values))
-    if not all(map(np.isfinite, times)):
-        raise BadSetting(f"{where}: saw {times}, needed finite times")
-    return times
+    times = [number(value, where) for value in values]
+    for value in times:
+        if not math.isfinite(value):
+            raise BadSetting(f"{where}: saw {value}, needed finite times")
+    return tuple(sorted(value % lap_s for value in times))
 
 
 def _table(path: Path) -> dict[object, object]:

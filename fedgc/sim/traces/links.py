@@ -3,7 +3,7 @@
 Speeds are kilobytes a second. A link's speed is drawn anew each round from a normal distribution, cut at a
 tenth of its mean: a link that stands still would be a device that is gone, which is another matter.
 
-May import: replay; rows.
+May import: replay; rows, values.
 """
 
 import json
@@ -17,9 +17,12 @@ from fedgc.errors import BadSetting
 from fedgc.replay import Weather
 from fedgc.replay.conditions import Float
 from fedgc.sim.traces.rows import read_bytes
+from fedgc.sim.traces.values import number, shown
 
 FIELDS: Final = ("up_u", "up_sigma", "down_u", "down_sigma")
 LEAST_SHARE: Final = 0.1
+LEAST_MEAN: Final = 1e-6  # kilobytes a second
+MOST: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +47,7 @@ def read_links(path: Path) -> Links:
     """Return the links of all users."""
     try:
         users = json.loads(read_bytes(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadSetting(f"trace {path.name}: not JSON ({error})") from error
     if not isinstance(users, dict) or not users:
         raise BadSetting(f"trace {path.name}: needed a table of users")
@@ -52,12 +55,12 @@ def read_links(path: Path) -> Links:
 
 
 def _speeds(trace: str, name: str, user: object) -> list[float]:
-    values = [user.get(field) for field in FIELDS] if isinstance(user, dict) else []
-    if len(values) != len(FIELDS) or not all(type(value) in (int, float) for value in values):
-        raise BadSetting(f"trace {trace}, user {name}: needed numbers {', '.join(FIELDS)}")
-    numbers = [float(value) for value in values if value is not None]
-    if not np.isfinite(numbers).all() or min(numbers[0], numbers[2]) <= 0 or min(numbers) < 0:
-        raise BadSetting(
-            f"trace {trace}, user {name}: saw {numbers}, needed means above 0, no negative deviation"
-        )
-    return numbers
+    where = f"trace {trace}, user {shown(name)}"
+    if not isinstance(user, dict) or not set(FIELDS) <= user.keys():
+        raise BadSetting(f"{where}: needed numbers {', '.join(FIELDS)}")
+    speeds = [number(user[field], where) for field in FIELDS]
+    if not all(LEAST_MEAN <= mean <= MOST for mean in speeds[::2]):
+        raise BadSetting(f"{where}: saw means {speeds[::2]}, needed {LEAST_MEAN:g} to {MOST:g} kB/s")
+    if not all(0 <= spread <= MOST for spread in speeds[1::2]):
+        raise BadSetting(f"{where}: saw deviations {speeds[1::2]}, needed 0 to {MOST:g} kB/s")
+    return speeds

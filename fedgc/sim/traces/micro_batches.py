@@ -2,9 +2,9 @@
 
 One row is one operation of one rank in one step. A worker is a rank, a round is a step, a piece is a
 micro-batch: the time of its forward and backward computation. Reading parquet needs pyarrow, which is
-an extra.
+an extra. Every row is checked by itself, before times are summed.
 
-May import: replay; rows.
+May import: replay; rows, values.
 """
 
 import io
@@ -16,7 +16,8 @@ import numpy as np
 
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.replay import Weather
-from fedgc.sim.traces.rows import read_bytes, to_weather
+from fedgc.sim.traces.rows import COUNTS, Rows, read_bytes, to_weather
+from fedgc.sim.traces.values import number, shown
 
 COMPUTES: Final = ("forward-compute", "backward-compute")
 COLUMNS: Final = ("rank", "step", "mb_id", "optype", "duration")
@@ -24,27 +25,50 @@ COLUMNS: Final = ("rank", "step", "mb_id", "optype", "duration")
 
 def read_micro_batches(path: Path) -> Weather:
     """Return a round for each step."""
-    table = _columns(path)
-    column = {name: np.asarray(table[name].to_pylist()) for name in COLUMNS}
-    computes = np.isin(column["optype"], COMPUTES)
-    if not computes.any():
-        seen = sorted(set(column["optype"].tolist()))
-        raise BadSetting(f"trace {path.name}: saw operations {seen[:8]}, needed {' and '.join(COMPUTES)}")
-    if not np.isfinite(column["duration"].astype(np.float64)).all():
-        row = int(np.flatnonzero(~np.isfinite(column["duration"].astype(np.float64)))[0])
-        raise BadSetting(f"trace {path.name}, row {row + 1}: saw no duration, needed seconds")
-    keys = np.stack([column[name][computes].astype(np.int64) for name in ("rank", "step", "mb_id")])
-    places, place_of = np.unique(keys, axis=1, return_inverse=True)
-    seconds = np.bincount(place_of.reshape(-1), weights=column["duration"][computes].astype(np.float64))
-    return to_weather(path.name, list(places.astype(np.int64)), seconds.astype(np.float64))
+    operations = zip(*_columns(path), strict=True)
+    checked = [_checked(f"trace {path.name}, row {at}", row) for at, row in enumerate(operations, 1)]
+    found = [(at, *row[:3], row[4]) for at, row in enumerate(checked, 1) if row[3] in COMPUTES]
+    if not found:
+        seen = shown(sorted({row[3] for row in checked}))
+        raise BadSetting(f"trace {path.name}: saw operations {seen}, needed {' and '.join(COMPUTES)}")
+    at, ranks, steps, batches, durations = zip(*found, strict=True)
+    keys = np.asarray([ranks, steps, batches], np.int64)
+    places, first, place_of = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    seconds = np.bincount(place_of.reshape(-1), weights=np.asarray(durations, np.float64)).astype(np.float64)
+    return to_weather(
+        path.name, Rows(places[0], places[1], places[2], seconds, np.asarray(at, np.int64)[first])
+    )
 
 
-def _columns(path: Path) -> Any:  # noqa: ANN401 - pyarrow is not typed
+def _checked(where: str, row: tuple[object, ...]) -> tuple[int, int, int, str, float]:
+    *counts, kind, duration = row
+    rank, step, batch = (
+        _count(f"{where}, {name}", value) for name, value in zip(COLUMNS, counts, strict=False)
+    )
+    if not isinstance(kind, str):
+        raise BadSetting(f"{where}, optype: saw {shown(kind)}, needed the name of an operation")
+    seconds = number(duration, f"{where}, duration")
+    if not 0 <= seconds < float("inf"):
+        raise BadSetting(f"{where}, duration: saw {seconds} s, needed a finite time of 0 or more")
+    return rank, step, batch, kind, seconds
+
+
+def _count(where: str, value: object) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value not in COUNTS:
+        raise BadSetting(f"{where}: saw {shown(value)}, needed a whole number of at most 64 bits")
+    return value
+
+
+def _columns(path: Path) -> list[list[Any]]:
     try:
         parquet, arrow = import_module("pyarrow.parquet"), import_module("pyarrow")
     except ImportError as error:
         raise EdgeFailed(f"trace {path.name}: parquet needs pyarrow (pip install 'fedgc[traces]')") from error
+    content = read_bytes(path)
     try:
-        return parquet.read_table(io.BytesIO(read_bytes(path)), columns=list(COLUMNS))
-    except (arrow.ArrowException, KeyError, ValueError) as error:
+        table = parquet.read_table(io.BytesIO(content), columns=list(COLUMNS))
+        return [table[name].to_pylist() for name in COLUMNS]
+    except (arrow.ArrowException, KeyError, ValueError, OSError) as error:
         raise BadSetting(f"trace {path.name}: {str(error).splitlines()[0]}") from error

@@ -1,6 +1,6 @@
 """A plain table of times: CSV with the columns worker, round, chunk, seconds, in any order of rows.
 
-May import: replay; rows.
+May import: replay; rows, values.
 """
 
 import csv
@@ -12,7 +12,8 @@ import numpy as np
 
 from fedgc.errors import BadSetting
 from fedgc.replay import Weather
-from fedgc.sim.traces.rows import read_bytes, to_weather
+from fedgc.sim.traces.rows import COUNTS, Rows, read_bytes, to_weather
+from fedgc.sim.traces.values import shown
 
 COLUMNS: Final = ["worker", "round", "chunk", "seconds"]
 
@@ -21,21 +22,24 @@ def read_table(path: Path) -> Weather:
     """Return a round for each round number."""
     try:
         rows = csv.reader(io.StringIO(read_bytes(path).decode()))
-        header, *lines = [row for row in rows if row] or [[]]
+        (first, header), *lines = [(rows.line_num, row) for row in rows if row] or [(1, [])]
     except (UnicodeDecodeError, csv.Error) as error:
         raise BadSetting(f"trace {path.name}: not a table of text ({error})") from error
     if [name.strip() for name in header] != COLUMNS:
         raise BadSetting(
-            f"trace {path.name}, row 1: saw {','.join(header)[:60]!r}, needed {','.join(COLUMNS)}"
+            f"trace {path.name}, row {first}: saw {shown(','.join(header))}, needed {','.join(COLUMNS)}"
         )
-    parsed = [_parsed(f"trace {path.name}, row {at}", line) for at, line in enumerate(lines, start=2)]
+    parsed = [_parsed(f"trace {path.name}, row {at}", line) for at, line in lines]
     names = {worker: at for at, worker in enumerate(dict.fromkeys(row[0] for row in parsed))}
-    keys = [
+    table = Rows(
         np.asarray([names[row[0]] for row in parsed], np.int64),
         np.asarray([row[1] for row in parsed], np.int64),
         np.asarray([row[2] for row in parsed], np.int64),
-    ]
-    return to_weather(path.name, keys, np.asarray([row[3] for row in parsed]))
+        np.asarray([row[3] for row in parsed], np.float64),
+        np.asarray([at for at, _ in lines], np.int64),
+        tuple(names),
+    )
+    return to_weather(path.name, table)
 
 
 def _parsed(where: str, line: list[str]) -> tuple[str, int, int, float]:
@@ -45,7 +49,7 @@ def _parsed(where: str, line: list[str]) -> tuple[str, int, int, float]:
     try:
         parsed = (worker, int(number), int(chunk), float(seconds))
     except ValueError:
-        raise BadSetting(f"{where}: saw {','.join(line)[:60]!r}, needed two counts and seconds") from None
-    if not 0 < parsed[3] < float("inf"):
-        raise BadSetting(f"{where}: saw {seconds} s, needed a finite time above 0")
+        raise BadSetting(f"{where}: saw {shown(','.join(line))}, needed two counts and seconds") from None
+    if not all(count in COUNTS for count in parsed[1:3]):
+        raise BadSetting(f"{where}: saw {shown(','.join(line))}, needed counts of at most 64 bits")
     return parsed
