@@ -8,6 +8,7 @@ table, names what it does not know, and is the only place in which a table of se
 import hashlib
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
@@ -21,6 +22,8 @@ SHAPING: Final = (
 Auto = Literal["auto"]
 AUTO: Final = "auto"
 All = Literal["all"]
+NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # latest is the newest run
+NAME_NEEDS: Final = "letters, digits, - _ and . (not first), at most 64, and not latest"
 SHARED: Final = 0.1  # weight of a device's own gradient beside the shared momentum: flat from 0.05 to 0.2
 
 
@@ -42,6 +45,10 @@ def _not_negative(value: float | str) -> bool:
     return isinstance(value, str) or (math.isfinite(value) and value >= 0)
 
 
+def _name(value: str) -> bool:
+    return not value or NAME.fullmatch(value) is not None
+
+
 def _share(value: float | str) -> bool:
     return isinstance(value, str) or 0 < value <= 1
 
@@ -59,8 +66,13 @@ class RunConfig:
     """
 
     # What is trained
-    run: str = _setting("", "the run's name in the store (empty: one is made up)")
-    resume: str = _setting("", "the name of a run to go on with, from its last checkpoint")
+    run: str = _setting("", "the run's name in the store (empty: one is made up)", _name, NAME_NEEDS)
+    resume: str = _setting(
+        "",
+        "the name of a run to go on with, from its last checkpoint",
+        lambda v: not v.startswith(".") and "/" not in v,
+        "a run's name, not a path",
+    )
     task: str = _setting("digits", "a shipped task's name, or module:attribute of your own")
     rounds: int = _setting(20, "rounds to run", _count, "at least 1")
     work: Literal["coded", "local"] = _setting(

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.config import AUTO, RunConfig
+from fedgc.config import AUTO, NAME, RunConfig
 from fedgc.errors import BadSetting
 
 HINTS = get_type_hints(RunConfig)
@@ -249,6 +249,7 @@ NARROW = {
     "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1), "inject_devices": st.just(0.0),
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
+WORDS = {"run": st.from_regex(NAME, fullmatch=True), "resume": st.text("ab-7:", max_size=10)}
 
 
 @st.composite
@@ -260,7 +261,7 @@ def configs(draw: st.DrawFn) -> RunConfig:
         integers = st.sampled_from([4, 8, 32]) if name == "delta_bits" else counts
         kinds += [integers] if takes(name, int) else []
         kinds += [NARROW.get(name, amounts)] if takes(name, float) else []
-        kinds += [st.text(max_size=10)] if takes(name, str) else []
+        kinds += [WORDS.get(name, st.text(max_size=10))] if takes(name, str) else []
         values[name] = draw(st.one_of(kinds))
     local = {"work": "local", "min_devices": 4096}
     values |= local if values.keys() & {"placement", "delta_bits"} else {}
@@ -354,3 +355,16 @@ def test_settings_that_shape_an_update_are_told_apart():
 def test_devices_run_ahead_of_the_verdict_unless_they_are_kept_in_lockstep(table, steps):
     local = {"work": "local", "gate-every": 4, "max-gap": 3}
     assert RunConfig.read({**local, **table}).most_steps == steps
+
+
+@pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "a" * 65, "a b", "é", "latest", "a\n"])
+def test_a_runs_name_is_a_plain_word(name):
+    with pytest.raises(BadSetting, match=r"setting run: saw .*, needed letters, digits, - _ and"):
+        RunConfig(run=name)
+
+
+def test_a_run_to_go_on_with_is_no_path():
+    for name in ("../evil", "/evil", "."):
+        with pytest.raises(BadSetting, match=r"setting resume: saw .*, needed a run's name, not a path"):
+            RunConfig(resume=name)
+    assert RunConfig(run="Ward_7.b-2", resume="latest-1").run == "Ward_7.b-2"

@@ -29,6 +29,20 @@ WATCH_S: Final = 1.0
 ALIVE_S: Final = 60.0  # a run that said nothing for so long has probably died
 
 
+def alive(run: Run) -> bool:
+    """Return whether a run goes on, as far as the store knows."""
+    return run.state == "running" and time.time() - run.heard < ALIVE_S
+
+
+def must_be_over(run: Run) -> None:
+    """Refuse what would be done to a run that goes on."""
+    if alive(run):
+        raise Unusable(
+            f"run {run.run}: saw it running, needed it to be over (one that was killed is, "
+            f"{ALIVE_S:.0f} s later)"
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """One answer in both forms."""

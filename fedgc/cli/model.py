@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedgc.cli.history import ALIVE_S
+from fedgc.cli.history import must_be_over
 from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
@@ -57,8 +57,7 @@ def restore(run: str | None, version: int) -> None:
     """Make a version the newest one."""
     with Store.open() as store:
         found = store.run(run or LATEST)
-        if found.state == "running" and time.time() - found.heard < ALIVE_S:
-            raise Unusable(f"run {found.run}: saw it running, needed it to be over")
+        must_be_over(found)
         saved = checkpoint.restore(_folder(found), version)
         reason = f"version {version}, of round {saved.round}, is the one to go on from"
         store.write(Decided(time.time(), found.run, saved.round, "restore", {"version": version}, reason))

@@ -2,7 +2,7 @@
 
 What is run is the app in the present folder, where there is one, else fedgc's own with the task named.
 
-May import: flower.local, flower.superlink, flower.app, store, task.find, cli.
+May import: flower.beginning, local, superlink, app; store, task.find, cli.
 """
 
 import os
@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -20,15 +20,15 @@ from rich.console import Console
 
 from fedgc.cli import up, view
 from fedgc.cli.follow import Follower, Log, Show, follow, print_tables, show_on, why_incomplete
-from fedgc.cli.history import ALIVE_S
+from fedgc.cli.history import ALIVE_S, alive, must_be_over
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower import local
+from fedgc.flower import beginning, local
 from fedgc.flower.app import MANIFEST, App, Setting, app_in
 from fedgc.flower.superlink import Superlink, connection, told_time
 from fedgc.store.database import Store
-from fedgc.store.views import Run
+from fedgc.store.engine import runs_folder
 from fedgc.task.find import check_name
 
 DEVICES: Final = 4  # that are started where nothing else is said
@@ -68,7 +68,7 @@ def run(wanted: Wanted) -> None:
     if wanted.superlink is not None:
         named(wanted.superlink, Path.cwd())  # one that cannot be is refused before anything is begun
     with Store.open() as store:
-        config = _settings(store, wanted, app)
+        config = _ready(store, wanted, app)
         name = config.resume or config.run
         follower = Follower(store, name)
         before = follower.look().last
@@ -108,17 +108,13 @@ def attach(run_name: str, *, alone: bool) -> None:
         rounds = int(found.settings.get("rounds", 0)) or 1
         began = time.monotonic()
         with show_on(console, rounds) as show:
-            follow(follower, show, lambda: _alive(store.run(found.run)))
+            follow(follower, show, lambda: alive(store.run(found.run)))
             seen = follower.whole()
             show.update(seen, ())
         print_tables(console, seen, time.monotonic() - began)
     reason = why_incomplete(seen, f"it has said nothing for {ALIVE_S:.0f} s")
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}")
-
-
-def _alive(run: Run) -> bool:
-    return run.state == "running" and time.time() - run.heard < ALIVE_S
 
 
 def _followed(
@@ -207,11 +203,41 @@ def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     had: Mapping[str, Setting] = {"run": name}
     if wanted.resume is not None:
         known = set(RunConfig().table())
-        settings = store.run(wanted.resume).settings
-        had = {key: value for key, value in settings.items() if key in known} | {"resume": wanted.resume}
+        found = store.run(wanted.resume)
+        must_be_over(found)
+        settings = found.settings
+        had = {key: value for key, value in settings.items() if key in known} | {"resume": found.run}
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
     if "task" in wanted.settings:
         check_name(config.task)  # before anything is started
     if wanted.here and config.min_devices > wanted.here:
         raise Unusable(f"--devices: saw {wanted.here}, needed min-devices, {config.min_devices}")
     return config
+
+
+def _ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
+    """Return the settings of a run that may begin; files that the server writes are named from here."""
+    config = _settings(store, wanted, app)
+    if not wanted.elsewhere:
+        checkpoints, log = _from_here(config.checkpoint_dir), _from_here(config.log_file)
+        config = replace(config, checkpoint_dir=checkpoints, log_file=log)
+    _must_begin(store, wanted, config)
+    return config
+
+
+def _from_here(name: str) -> str:
+    return str(Path(name).absolute()) if name else ""
+
+
+def _must_begin(store: Store, wanted: Wanted, config: RunConfig) -> None:
+    """Refuse what the server would refuse, before anything is started; of its own disk it knows more."""
+    runs = runs_folder(config.checkpoint_dir, os.environ)
+    if not config.resume:
+        for known in store.runs():
+            if known.run == config.run:
+                must_be_over(known)
+        beginning.must_be_new(config.run, store, runs)
+    elif not wanted.elsewhere:
+        beginning.must_go_on(config, beginning.reached(runs / config.resume))
+    if not wanted.elsewhere:
+        beginning.must_be_kept(config, runs)

@@ -6,6 +6,7 @@ same name, from its last checkpoint, and the store shows one history.
 
 import gc
 import os
+import re
 import sys
 import time
 from collections.abc import Mapping
@@ -17,6 +18,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgc.config import RunConfig
+from fedgc.flower import beginning
 from fedgc.flower.driver import Save
 from fedgc.flower.keeping import KeptSink
 from fedgc.flower.lines import Lines
@@ -29,6 +31,7 @@ from fedgc.store.keeper import Keeper
 from fedgc.task import Task, named
 
 PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
+LONGEST_TASK: Final = 24  # letters of a task in a name that is made up
 FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
 
 
@@ -42,8 +45,11 @@ def server_app(task: Task | None = None) -> ServerApp:
         config = placed(RunConfig.read(context.run_config), os.environ)
         chosen = task or named(config.task, config)
         run, folder = _name(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
-        resumed = checkpoint.load(folder / config.resume, tell=LOG.warning) if config.resume else None
+        resumed = _resumed(config, folder) if config.resume else None
+        beginning.must_be_kept(config, folder / run)
         with Store.open() as store:
+            if resumed is None:
+                beginning.must_be_new(run, store, folder)
             store.fold(config.keep_rounds)
             speeds = store.speeds(config.task)
         aside = default_path(os.environ).with_name(f"aside-{context.run_id}.jsonl")
@@ -78,9 +84,20 @@ def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
     return replace(config, **known)
 
 
+def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:
+    found = checkpoint.load(folder / config.resume, tell=LOG.warning)
+    beginning.must_go_on(config, found.round)
+    return found
+
+
 def _name(config: RunConfig, flower_run: int) -> str:
-    """Return what the run is called in the store."""
-    made_up = f"{config.task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
+    """Return what the run is called in the store.
+
+    >>> _name(RunConfig(task="ward.task:task"), 7).startswith("ward.task-task-20")
+    True
+    """
+    task = re.sub(r"[^A-Za-z0-9_.-]", "-", config.task)[:LONGEST_TASK].lstrip(".")
+    made_up = f"{task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
     return config.resume or config.run or made_up
 
 

@@ -4,6 +4,7 @@ import time
 from pathlib import Path
 
 import click
+import numpy as np
 import pytest
 
 from fedgc.cli import run as running
@@ -11,6 +12,8 @@ from fedgc.cli.new import write_new
 from fedgc.cli.run import Wanted
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store import checkpoint
+from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.records import Begun, Ended, Present
 from tests.cli.test_follow import tell
@@ -146,6 +149,65 @@ def test_settings_come_from_the_app_then_the_resumed_run_then_the_words(stand, a
     running.run(Wanted(None, {"rounds": 9}, superlink="ward"))
     assert (made.settings["task"], made.settings["chunks"]) == ("ward.task:task", 8)
     assert made.settings.keys() == RunConfig().table().keys()
+
+
+def saved(folder: Path, round_: int = 1) -> None:
+    checkpoint.save(folder, Checkpoint(round_, 1, np.zeros(2, np.float32), b"", "{}"), keep=1)
+
+
+def test_a_name_whose_run_has_made_a_model_is_refused_before_anything_starts(stand, apart):
+    made = stand(complete)
+    saved(apart / "fedgc" / "runs" / "same")
+    with pytest.raises(Unusable, match="run same: there is one of that name already, needed a new name, or"):
+        running.run(Wanted(None, {"run": "same"}, superlink="ward"))
+    running.run(Wanted(None, {"run": "kept-nothing"}, superlink="ward"))
+    made.settings.clear()
+    with pytest.raises(Unusable, match="--resume kept-nothing"):
+        running.run(Wanted(None, {"run": "kept-nothing"}, superlink="ward"))
+    assert not made.settings, "nothing was submitted"
+
+
+def test_a_name_whose_run_has_made_no_model_may_be_begun_again(stand):
+    with Store.open() as store:
+        store.write(Begun(1.0, "same", RunConfig().table()))
+        store.write(Ended(2.0, "same", "failed", "no device came"))
+    stand(complete)
+    running.run(Wanted(None, {"run": "same"}, superlink="ward"))
+
+
+@pytest.mark.parametrize("wanted", [{"resume": "same"}, {"resume": "latest"}, {}])
+def test_a_run_that_goes_on_is_neither_resumed_nor_begun(stand, wanted):
+    made = stand(complete)
+    with Store.open() as store:
+        store.write(Begun(time.time(), "same", RunConfig().table()))
+    with pytest.raises(Unusable, match="run same: saw it running, needed it to be over"):
+        running.run(Wanted(None, {} if wanted else {"run": "same"}, superlink="ward", **wanted))
+    assert not made.settings
+
+
+def test_a_run_is_not_resumed_to_end_before_where_it_is(apart):
+    with Store.open() as store:
+        complete(store, "far")
+    saved(apart / "fedgc" / "runs" / "far", round_=27)
+    with pytest.raises(Unusable, match="setting rounds: saw 1, the run is at 27, needed more"):
+        running.run(Wanted(2, {"rounds": 1}, resume="far"))
+
+
+@pytest.mark.parametrize("name", ["checkpoint-dir", "log-file"])
+def test_what_cannot_be_written_is_refused_before_anything_starts(apart, name):
+    (apart / "file").write_text("")
+    (apart / "folder").mkdir()
+    place = "file" if name == "checkpoint-dir" else "folder"
+    with pytest.raises(Unusable, match=rf"setting {name.replace('-', '_')}: saw {apart / place} \("):
+        running.run(Wanted(2, {name: place}))
+
+
+def test_what_the_server_writes_is_named_from_the_folder_of_the_one_who_asked(stand, apart, monkeypatch):
+    monkeypatch.setattr(running.up, "NAME", "ward")
+    made = stand(complete)
+    running.run(Wanted(None, {"checkpoint-dir": "models", "log-file": "lines.json"}, superlink="ward"))
+    assert made.settings["checkpoint-dir"] == str(apart / "models")
+    assert made.settings["log-file"] == str(apart / "lines.json")
 
 
 def test_a_run_that_is_over_or_silent_is_not_waited_for(capsys):

@@ -1,0 +1,64 @@
+"""What must hold before a run begins: nothing of an earlier one is lost, and what it makes can be kept.
+
+The command line looks before it starts anything, and the server does, whoever has started it.
+
+May import: store; config, errors.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, Unusable
+from fedgc.store import checkpoint
+from fedgc.store.database import Store
+
+SUMMED: Final = ("synced", "approximate")  # outcomes that make a new model
+
+
+def must_be_new(run: str, store: Store, runs: Path) -> None:
+    """Refuse a name whose models would be written over; one that has made none may be begun again."""
+    folder = runs / run
+    if checkpoint.versions(folder) or checkpoint.listed(folder) or _made_a_model(run, store):
+        raise Unusable(f"run {run}: there is one of that name already, needed a new name, or --resume {run}")
+
+
+def must_go_on(config: RunConfig, reached: int) -> None:
+    """Refuse to resume a run that is to end before the round that it has reached."""
+    if config.rounds < reached:
+        raise BadSetting(f"setting rounds: saw {config.rounds}, the run is at {reached}, needed more")
+
+
+def reached(folder: Path) -> int:
+    """Return the round of the checkpoint that a resume goes on from, 0 where there is none."""
+    return max((each.round for each in checkpoint.listed(folder) if not each.aside), default=0)
+
+
+def must_be_kept(config: RunConfig, folder: Path) -> None:
+    """Refuse a folder of checkpoints, or a file of lines, that cannot be written."""
+    if config.keep_checkpoints:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise BadSetting(
+                f"setting checkpoint_dir: saw {folder} ({error.strerror or error}), needed a folder to write"
+            ) from error
+    if config.log_file:
+        try:
+            with Path(config.log_file).open("a"):
+                pass
+        except OSError as error:
+            raise BadSetting(
+                f"setting log_file: saw {config.log_file} ({error.strerror or error}), needed a file to write"
+            ) from error
+
+
+def _made_a_model(run: str, store: Store) -> bool:
+    try:
+        store.run(run)
+    except Unusable:
+        return False
+    return any(each.row.outcome in SUMMED for each in store.rounds(run))
