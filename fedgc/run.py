@@ -151,6 +151,7 @@ class Run:
     _held: dict[str, frozenset[int]]  # numbers of the chunks that each of them can load
     _alike: tuple[tuple[Held, ...], frozenset[int]]  # what who was admitted last holds, and their numbers
     _fleet: Fleet | None  # made anew after somebody came or went
+    _fault: str  # the first that a device had
 
     def __init__(
         self,
@@ -188,7 +189,7 @@ class Run:
         self._given: dict[str, Collection[int]] = {}  # masked: models that each device was sent of late
         self._fruitless = self._up_bytes = 0  # rounds in a row; bytes of the round under way
         self._gather_until = now + config.start_timeout_s
-        self._keying = keying
+        self._keying, self._fault = keying, ""
         if resume is not None:
             self._resume(resume)
         self._settled = self._state()
@@ -251,7 +252,7 @@ class Run:
         if isinstance(event, Stop):
             return self._finish(event.reason, complete=False)
         if self.number > self.config.rounds:
-            return self._finish(f"{self.config.rounds} rounds are done", complete=True)
+            return self._done()
         able = self._able()
         least = self._keying.federation.quorum if self._keying else 1
         wanted = max(least, 1 if self._begun else self.config.min_devices)
@@ -260,10 +261,24 @@ class Run:
             return self._begin(event.now) if self._keying is None else self._keyed(self._keying, event.now)
         if late:
             return self._finish(
-                f"waited {self.config.start_timeout_s:g} s for {wanted} devices, saw {len(able)}",
+                f"waited {self.config.start_timeout_s:g} s for {wanted} devices, saw {len(able)}"
+                + self._chunkless(),
                 complete=False,
             )
         return []
+
+    def _chunkless(self) -> str:
+        """Say how many are here for nothing."""
+        count = sum(not joined.holds for joined in self._present.values())
+        return f", and {count} that hold no chunk" if count else ""
+
+    def _done(self) -> list[Output]:
+        done = f"{self.config.rounds} rounds are done"
+        if self.version:
+            return self._finish(done, complete=True)
+        return self._finish(
+            f"{done}, and no work was ever counted; {self._fault}".rstrip("; "), complete=False
+        )
 
     def _able(self) -> list[str]:
         """Return the devices that have something to work on and, in a masked run, an institution's keys."""
@@ -397,6 +412,7 @@ class Run:
         outputs: list[Output] = []
         outcome = over.outcome or "stopped"
         self._learn(over)
+        self._fault = self._fault or _fault_of(over)
         synced = outcome in ("synced", "approximate")
         self.round = None
         self._orders = {**self._orders, **over.effort.next_orders}
@@ -433,8 +449,7 @@ class Run:
         if over.outcome == "stopped":
             return self._finish(over.reason, complete=False)
         if self._fruitless == GIVE_UP_AFTER:
-            failures = zip(over.plan.devices, over.tally.failure, strict=True)
-            said = next((f"{device}: {failure}" for device, failure in failures if failure), over.reason)
+            said = _fault_of(over) or over.reason
             return self._finish(
                 f"{GIVE_UP_AFTER} rounds in a row gave nothing; {said}".rstrip("; "), complete=False
             )
@@ -614,6 +629,12 @@ def _basis(plan: Plan, choice: Choice | None, size: int) -> dict[str, object]:
         "measured": plan.measured,
         "model_bytes": 4 * size,  # what plain averaging would send of a model, each way
     }
+
+
+def _fault_of(over: Round) -> str:
+    """Return the first fault of a device in this round, with the device; nothing where all was well."""
+    failures = zip(over.plan.devices, over.tally.failure, strict=True)
+    return next((f"{device}: {failure}" for device, failure in failures if failure), "")
 
 
 def _row(over: Round, *, coded: bool) -> RoundRow:

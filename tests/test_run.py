@@ -107,6 +107,30 @@ def test_it_waits_for_the_devices_asked_for_and_then_runs_all_its_rounds():
     assert driver.log[-1] == Finished("3 rounds are done", complete=True)
 
 
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_a_run_in_which_nothing_was_ever_counted_is_not_complete(rounds: int):
+    driver = Driver(rounds=rounds)
+    driver.join("a", "b")
+    while not driver.run.finished:
+        for device, queue in list(driver.queue.items()):
+            for chunk in list(queue):
+                number, _ = driver.at[device]
+                driver.say(Failed(driver.now, device, number, f"ValueError {number}", (chunk,)))
+        driver.now += 1.0
+        driver.say(Tick(driver.now))
+    assert driver.log[-1] == Finished(
+        f"{rounds} rounds are done, and no work was ever counted; a: ValueError 1", complete=False
+    )
+
+
+def test_devices_that_hold_nothing_are_counted_where_none_else_came():
+    driver = Driver(start_timeout_s=5.0)
+    driver.join("a", "b", holds=())
+    driver.say(Tick(5.0))
+    said = "waited 5 s for 2 devices, saw 0, and 2 that hold no chunk"
+    assert driver.log[-1] == Finished(said, complete=False)
+
+
 def test_the_new_model_is_applied_before_anybody_works_on_it():
     driver = Driver()
     driver.join("a", "b")

@@ -3,7 +3,7 @@
 On a terminal a view that is drawn over itself, elsewhere one line a round. Where the run keeps its store
 elsewhere, as one on a SuperLink of other people does, its log is what there is to show.
 
-May import: store, history, config, cli.view; rich.
+May import: store, history, config, flower.beginning, cli.view; rich.
 """
 
 import re
@@ -19,6 +19,7 @@ from rich.live import Live
 from fedgc.cli import view
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
+from fedgc.flower.beginning import SUMMED
 from fedgc.history import DeviceRow
 from fedgc.store.database import Store
 from fedgc.store.views import Round, Run
@@ -26,6 +27,11 @@ from fedgc.store.views import Round, Run
 POLL_S: Final = 0.2
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # as Flower's log tells one
+WARNED: Final = re.compile(
+    r"^WARNING *: +round \d+: (.*\S)"
+)  # what the server says of a round that lacks something
+INCOMPLETE: Final = "the run did not complete: "  # so begins the reason of one that the server gave up
+MOST_WARNED: Final = 8  # of them that are shown, each sentence once
 UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still join them
 
 
@@ -42,6 +48,11 @@ class Seen:
     def last(self) -> int:
         """The newest round that is over, 0 where none is."""
         return self.rounds[-1].row.round if self.rounds else 0
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a round has made a model: without one there is nothing to go on from."""
+        return any(each.row.outcome in SUMMED for each in self.rounds)
 
 
 class Follower:
@@ -160,8 +171,28 @@ class Log:
         return self._path.read_text(errors="replace")
 
 
+class Warned:
+    """What the server warns of in its log, as notes: each sentence once, and only the first few."""
+
+    def __init__(self, log: Log) -> None:
+        self._log = log
+        self._said: dict[str, str] = {}
+
+    def notes(self) -> list[str]:
+        """Return all that it has warned of so far."""
+        for line in self._log.lines():
+            found = WARNED.match(line)
+            if found and len(self._said) < MOST_WARNED:
+                self._said.setdefault(found[1], line.partition(":")[2].strip())
+        return list(self._said.values())
+
+
 def follow(
-    follower: Follower, show: Show, going: Callable[[], bool], unknown: Callable[[], None] = lambda: None
+    follower: Follower,
+    show: Show,
+    going: Callable[[], bool],
+    unknown: Callable[[], None] = lambda: None,
+    notes: Callable[[], Sequence[str]] = tuple,
 ) -> None:
     """Show the run until it is no longer going; `unknown` is called while the store does not know it.
 
@@ -169,7 +200,7 @@ def follow(
     """
     while going():
         seen = follower.look()
-        show.update(seen, ())
+        show.update(seen, notes() if seen.run else ())
         if seen.run is None:
             unknown()
         time.sleep(POLL_S)
@@ -191,7 +222,7 @@ def why_incomplete(seen: Seen, log: str) -> str | None:
     if seen.run is not None and seen.run.state == "completed":
         return None
     if seen.run is not None and seen.run.reason:
-        return seen.run.reason
+        return seen.run.reason.removeprefix(INCOMPLETE)
     faults = FAULT.findall(COLOURS.sub("", log))
     words = faults or [line.strip() for line in log.splitlines() if line.strip()]
     return words[-1] if words else "its log is empty"

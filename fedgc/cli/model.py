@@ -1,6 +1,6 @@
 """`fedgc model`: which versions of a run's model there are, one of them for others, one to go on from.
 
-May import: store, train.export, flower.layout, task, cli; config, errors; rich.
+May import: store, train.export, flower.layout, beginning; task, cli; config, errors; rich.
 """
 
 import json
@@ -19,6 +19,7 @@ from fedgc.cli.history import must_be_over
 from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
+from fedgc.flower.beginning import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Saved
 from fedgc.store.database import Store
@@ -35,7 +36,7 @@ def show(run: str | None, *, as_json: bool) -> None:
     with Store.open(reads_only=True) as store:
         found = store.run(run or LATEST)
         metrics = _metrics(store, found)
-    saved = _listed(found)
+        saved = _listed(store, found)
     if as_json:
         rows = [_figures(each, metrics) for each in saved]
         sys.stdout.write(json.dumps({"run": found.run, "versions": rows}, indent=1) + "\n")
@@ -48,7 +49,7 @@ def export(path: Path, run: str | None, version: int | None) -> None:
     with Store.open(reads_only=True) as store:
         found = store.run(run or LATEST)
         metrics = _metrics(store, found)
-    chosen = _chosen(found, version)
+        chosen = _chosen(store, found, version)
     _write(path, found, chosen, {**_figures(chosen, metrics), "run": found.run, "task": found.task})
     sys.stdout.write(f"version {chosen.version} of {found.run}, round {chosen.round}, written to {path}\n")
 
@@ -93,18 +94,18 @@ def _folder(run: Run) -> Path:
     return runs_folder(str(run.settings.get("checkpoint-dir", "")), os.environ) / run.run
 
 
-def _listed(run: Run) -> tuple[Saved, ...]:
+def _listed(store: Store, run: Run) -> tuple[Saved, ...]:
     saved = checkpoint.listed(_folder(run))
     if not saved:
-        raise Unusable(
-            f"run {run.run}: saw no version in {_folder(run)}, needed one; keep-checkpoints says why"
-        )
+        made = any(each.row.outcome in SUMMED for each in store.rounds(run.run))
+        why = "keep-checkpoints says why" if made else "no round of it has made a model"
+        raise Unusable(f"run {run.run}: saw no version in {_folder(run)}, needed one; {why}")
     return saved
 
 
-def _chosen(run: Run, version: int | None) -> Saved:
+def _chosen(store: Store, run: Run, version: int | None) -> Saved:
     """Return the version asked for, or the newest of those that were not put aside."""
-    saved = _listed(run)
+    saved = _listed(store, run)
     if version is None:
         return max(
             (each for each in saved if not each.aside), key=lambda each: each.version, default=saved[-1]

@@ -19,7 +19,17 @@ import click
 from rich.console import Console
 
 from fedgc.cli import up, view
-from fedgc.cli.follow import Follower, Log, Show, follow, print_tables, show_on, why_incomplete
+from fedgc.cli.follow import (
+    Follower,
+    Log,
+    Seen,
+    Show,
+    Warned,
+    follow,
+    print_tables,
+    show_on,
+    why_incomplete,
+)
 from fedgc.cli.history import ALIVE_S, alive, must_be_over
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.config import RunConfig
@@ -76,16 +86,16 @@ def run(wanted: Wanted) -> None:
         began = time.monotonic()
         with _where(wanted) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
             written = _written(app, Path(folder) / "app", config)
-            log = Log(superlink.log(flower_run := _submitted(superlink, written, wanted)))
+            log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
             unknown = _say(console, log) if wanted.elsewhere else _nothing
             with show_on(console, config.rounds) as show:
-                stopped = _followed(follower, show, superlink, flower_run, unknown)
+                stopped = _followed(Shown(follower, show, Warned(Log(path))), superlink, flower_run, unknown)
             said = log.text()
             unseen = wanted.elsewhere and follower.look().run is None
             ended = superlink.status(flower_run) if unseen else ""
         seen = follower.whole()
         print_tables(console, seen, time.monotonic() - began)
-    goes_on = f"; `fedgc run --resume {name}` goes on" if seen.last > before else ""
+    goes_on = f"; `fedgc run --resume {name}` goes on" if seen.last > before and seen.has_model else ""
     if stopped:
         console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
@@ -117,23 +127,35 @@ def attach(run_name: str, *, alone: bool) -> None:
         raise EdgeFailed(f"the run did not complete: {reason}")
 
 
-def _followed(
-    follower: Follower, show: Show, superlink: Superlink, flower_run: int, unknown: Callable[[], None]
-) -> bool:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """A run, where it is shown, and what is noted under it."""
+
+    follower: Follower
+    show: Show
+    warned: Warned
+
+    def update(self, *more: str) -> Seen:
+        """Show how things stand, with these notes; return it."""
+        seen = self.follower.look()
+        self.show.update(seen, [*(self.warned.notes() if seen.run else ()), *more])
+        return seen
+
+
+def _followed(shown: Shown, superlink: Superlink, flower_run: int, unknown: Callable[[], None]) -> bool:
     """Show the run until it is over; return whether it was stopped from here."""
-    stopped = False
+    said: list[str] = []
     try:
-        follow(follower, show, lambda: superlink.running(flower_run), unknown)
+        follow(shown.follower, shown.show, lambda: superlink.running(flower_run), unknown, shown.warned.notes)
     except KeyboardInterrupt:
-        stopped = True
-        show.update(follower.look(), ["stopping the run"])
+        said.append("stopping the run")
+        shown.update(*said)
         superlink.stop(flower_run)
         superlink.wait(flower_run, STOP_S)
-    seen = follower.look()
-    show.update(seen, ["stopped"] if stopped else [])
-    if seen.run is None:
+        said.append("stopped")
+    if shown.update(*said).run is None:
         unknown()
-    return stopped
+    return bool(said)
 
 
 def _unlike_completed(status: str) -> str | None:

@@ -84,6 +84,7 @@ class Driver:
         self._measuring: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown = 0.0
         self._names: dict[str, str] = {}
+        self._warned: set[str] = set()
         self.events: Final[queue.SimpleQueue[Event]] = queue.SimpleQueue()
         self.finished: Finished | None = None
         self.metrics: dict[int, Mapping[str, float]] = {}
@@ -141,7 +142,7 @@ class Driver:
             case Chose():
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
-                self.finished = output
+                self.finished = replace(output, reason=self._by_name(output.reason, link))
             case Refuse(device, round_, reason):
                 self._job.sink.audited("refused", device, f"round {round_}: {reason}")
                 link.send(output)
@@ -215,6 +216,10 @@ class Driver:
         row = replace(row, devices=tuple(_counted(device, link) for device in row.devices))
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
+        for device in row.devices:
+            if device.failure:
+                name = link.name(device.device) or device.device
+                self._warn_once(device.device, row.round, f"{name}: {' '.join(device.failure.split())}")
         self._account(row)
         if self._due is not None and self._job.save:
             write = partial(self._save, self._job.save, self._due)
@@ -236,13 +241,24 @@ class Driver:
             except CancelledError:  # it was left out, and that was said
                 continue
             except FedgcError as error:
-                self._log.log(WARNING, "round %d: %s", round_, error)
+                self._warn_once("evaluation", round_, str(error))
                 continue
             figures = " ".join(f"{name}={value:.4g}" for name, value in self.metrics[round_].items())
             self._log.log(INFO, "round %d evaluated: %s", round_, figures)
             self._job.sink.evaluated(round_, self.metrics[round_])
 
     # ---- for people
+
+    def _warn_once(self, about: str, round_: int, said: str) -> None:
+        if about not in self._warned:
+            self._warned.add(about)
+            self._log.log(WARNING, "round %d: %s", round_, said)
+
+    def _by_name(self, text: str, link: Link) -> str:
+        """Return a sentence with the names of devices for their identities."""
+        for device, name in (self._names | {each: link.name(each) for each in link.devices()}).items():
+            text = text.replace(device, name or device)
+        return text
 
     def _show(self, link: Link) -> None:
         now = self._clock()

@@ -277,12 +277,17 @@ class Stock:
         self._gather_until = now + self._config.start_timeout_s
         closed = Closed(row, self.version, current.weight)
         if self._fruitless == GIVE_UP_AFTER:
-            said = next((each.failure for each in row.devices if each.failure), "nobody answered")
-            reason = f"{GIVE_UP_AFTER} rounds in a row gave nothing; {said}"
+            reason = f"{GIVE_UP_AFTER} rounds in a row gave nothing; {_fault_of(row)}"
             return (closed, *self._finish(reason, complete=False))
         if self.number > self._config.rounds:
-            return (closed, *self._finish(f"{self._config.rounds} rounds are done", complete=True))
+            return (closed, *self._done(row))
         return (closed,)
+
+    def _done(self, last: RoundRow) -> tuple[Output, ...]:
+        done = f"{self._config.rounds} rounds are done"
+        if self.version:
+            return self._finish(done, complete=True)
+        return self._finish(f"{done}, and no work was ever counted; {_fault_of(last)}", complete=False)
 
     def _miss(self, node: int, reason: str) -> None:
         self._out.pop(node, None)
@@ -325,6 +330,10 @@ class Stock:
             reason="every answer is here" if everybody else "some answers are not here in time",
             devices=rows,
         )
+
+
+def _fault_of(row: RoundRow) -> str:
+    return next((each.failure for each in row.devices if each.failure), "nobody answered")
 
 
 def name_of(node: int) -> str:

@@ -189,7 +189,8 @@ class StockDriver:
     def _failed(self, kind: str, node: int, round_: int, reason: str) -> None:
         if f"{kind} {reason}" not in self._warned:
             self._warned.add(f"{kind} {reason}")
-            self._log.log(WARNING, "%s: a %s message failed: %s", name_of(node), kind, reason)
+            said = "round %d: %s: a %s message failed: %s"
+            self._log.log(WARNING, said, round_, name_of(node), kind, reason)
         if kind == "train":
             self._do(self._machine.failed(self._clock(), node, reason))
         else:

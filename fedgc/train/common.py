@@ -4,6 +4,7 @@ May import: config, errors, task; flat, trainer, devices of this room.
 """
 
 from collections.abc import Mapping
+from typing import Final
 
 import torch
 
@@ -14,6 +15,8 @@ from fedgc.train.chance import key, seeded
 from fedgc.train.devices import choose
 from fedgc.train.flat import FlatModel, Vector
 from fedgc.train.trainer import fresh
+
+LONGEST_VALUE: Final = 80  # characters of what a task returned, where an error quotes it
 
 
 class CommonModel:
@@ -43,7 +46,24 @@ class CommonModel:
         module = self.module(vector)
         try:
             with seeded(key(self._config.seed, "evaluate")), torch.no_grad():
-                return {name: float(value) for name, value in self._task.evaluate(module).items()}
+                figures: object = self._task.evaluate(module)
         except Exception as error:  # the edge to the user's code
             said = f"{type(error).__name__}: {error}".split("\n")[0]
             raise TaskFailed(f"evaluate() raised {said}") from error
+        return _numbers(figures)
+
+
+def _numbers(figures: object) -> Mapping[str, float]:
+    if not isinstance(figures, Mapping):
+        raise TaskFailed(f"evaluate() returned {_short(figures)}, needed a mapping from names to numbers")
+    numbers = {}
+    for name, value in figures.items():
+        try:
+            numbers[str(name)] = float(value)
+        except (TypeError, ValueError, RuntimeError) as error:  # torch's for a tensor of many numbers
+            raise TaskFailed(f"evaluate() returned {name} = {_short(value)}, needed a number") from error
+    return numbers
+
+
+def _short(value: object) -> str:
+    return " ".join(repr(value).split())[:LONGEST_VALUE]

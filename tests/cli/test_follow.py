@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from fedgc.cli import view
-from fedgc.cli.follow import UNSETTLED, Follower, Log, follow, show_on, why_incomplete
+from fedgc.cli.follow import MOST_WARNED, UNSETTLED, Follower, Log, Warned, follow, show_on, why_incomplete
 from fedgc.config import RunConfig
 from fedgc.history import DeviceRow, RoundRow
 from fedgc.store.database import Store
@@ -125,6 +125,25 @@ def test_a_log_is_said_line_by_line_and_never_half_a_line(tmp_path: Path):
     assert log.lines() == ["two", "three"]
     assert log.lines() == []
     assert log.text().count("\n") == 3
+
+
+def test_what_the_server_warns_of_is_noted_once_each_and_not_without_end(tmp_path: Path):
+    path = tmp_path / "log"
+    path.write_text(
+        "\x1b[93mWARNING\x1b[0m :     round 1: device-0: no labels [red]\n"
+        "INFO :      round 1 synced\nWARNING :   of Flower's own\n"
+    )
+    warned = Warned(Log(path))
+    first = "round 1: device-0: no labels [red]"
+    assert warned.notes() == [first]
+    with path.open("a") as file:
+        file.write("WARNING : round 2: device-0: no labels [red]\n")
+        file.writelines(f"WARNING : round 3: device-{number}: lost\n" for number in range(99))
+    assert warned.notes()[:2] == [first, "round 3: device-0: lost"]
+    assert len(warned.notes()) == MOST_WARNED
+    assert (
+        shown(False, [(Follower(Store.open("sqlite://"), "r").look(), warned.notes()[:1])]).strip() == first
+    )
 
 
 def test_while_the_store_does_not_know_the_run_the_other_source_is_asked(store: Store):

@@ -149,3 +149,14 @@ def test_a_run_without_versions_says_so(apart: Path):
     told(apart / "fedgc", CONFIG, [])
     with pytest.raises(Unusable, match="saw no version in"):
         fedgc("list")
+
+
+def test_a_run_without_versions_says_whether_it_has_made_a_model(apart: Path):
+    with Store.open() as store:
+        store.write(Begun(1000.0, "r", CONFIG.table()))
+    with pytest.raises(Unusable, match=r"saw no version in .*; no round of it has made a model"):
+        fedgc("list")
+    with Store.open() as store:
+        tell(store, 1)
+    with pytest.raises(Unusable, match=r"saw no version in .*; keep-checkpoints says why"):
+        fedgc("list")

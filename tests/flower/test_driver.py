@@ -5,6 +5,7 @@ import os
 import random
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,13 +70,18 @@ class OneAtATime(Engine):
             return super().step()
 
 
+def no_labels(model: object, batch: object) -> torch.Tensor:
+    raise ValueError("no labels")
+
+
 def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint]]:
     """Run to the end with as many engines as the settings wait for."""
     torch.set_num_threads(1)
-    resume = settings.pop("resume", None)
+    resume, changes = settings.pop("resume", None), settings.pop("changes", {})
     config = RunConfig.read({**SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
-    job = Job(named("digits", config), config, sink, Speeds(), saved.append, resume)
+    task = replace(named("digits", config), **changes)
+    job = Job(task, config, sink, Speeds(), saved.append, resume)
     driver = Driver(job, time.monotonic, log)
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
@@ -160,3 +166,27 @@ def test_a_resumed_run_goes_on_where_the_checkpoint_was_made(tmp_path: Path) -> 
     second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=saved[-1])
     assert [row.round for row in sink.rows] == [2, 3]
     np.testing.assert_allclose(second.model, whole.model, atol=2e-5)
+
+
+def warned(caplog) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+
+
+def test_the_first_fault_of_a_device_is_said_once_and_why_nothing_came_of_the_run(tmp_path, caplog) -> None:
+    driver, _, saved = run(tmp_path, changes={"loss": no_labels}, **UNMEASURED)
+    assert len(warned(caplog)) == 3, "one for each device"
+    assert all(
+        line.startswith("round 1: ") and line.endswith("ValueError: no labels") for line in warned(caplog)
+    )
+    assert driver.finished is not None
+    assert not driver.finished.complete
+    assert driver.finished.reason.startswith("2 rounds are done, and no work was ever counted; ")
+    assert not saved
+
+
+def test_an_evaluation_that_fails_is_said_once(tmp_path: Path, caplog) -> None:
+    driver, sink, _ = run(tmp_path, changes={"evaluate": lambda _: 0.5})
+    assert warned(caplog) == ["round 1: evaluate() returned 0.5, needed a mapping from names to numbers"]
+    assert not sink.metrics
+    assert driver.finished is not None
+    assert driver.finished.complete

@@ -106,6 +106,12 @@ def test_a_run_ends_after_its_rounds_or_when_nothing_comes_of_them() -> None:
     machine.there(0.0, [1, 2])
     machine.answered(1.0, 1, TEN)
     assert machine.answered(1.0, 2, TEN)[-1] == Over("1 rounds are done", True)
+    idle = stock(rounds=1)
+    idle.there(0.0, [1])
+    idle.there(0.0, [1, 2])
+    idle.failed(1.0, 1, "no labels")
+    said = "1 rounds are done, and no work was ever counted; no labels"
+    assert idle.failed(1.0, 2, "no labels")[-1] == Over(said, False)
     barren = stock()
     barren.there(0.0, [1, 2])
     for _ in range(3):

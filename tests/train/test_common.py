@@ -44,6 +44,24 @@ def test_an_evaluation_that_raises_is_reported_in_one_line(small):
         common.evaluate(common.first())
 
 
+@pytest.mark.parametrize(
+    ("figures", "said"),
+    [
+        (0.5, r"evaluate\(\) returned 0.5, needed a mapping"),
+        ({"accuracy": "good"}, r"evaluate\(\) returned accuracy = 'good', needed a number"),
+        (
+            {"accuracy": torch.ones(99)},
+            r"evaluate\(\) returned accuracy = tensor\(\[1.{,80}, needed a number",
+        ),
+        ({"accuracy": None}, "accuracy = None, needed a number"),
+    ],
+)
+def test_an_evaluation_that_gives_no_numbers_is_reported_in_one_line(small, figures, said):
+    common = CommonModel(replace(small, evaluate=lambda _: figures), RunConfig())
+    with pytest.raises(TaskFailed, match=said):
+        common.evaluate(common.first())
+
+
 def test_a_vector_of_another_size_is_refused(small):
     common = CommonModel(small, RunConfig())
     with pytest.raises(BadVector, match="needed float32 of shape"):
