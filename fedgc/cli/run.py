@@ -19,6 +19,7 @@ import click
 from rich.console import Console
 
 from fedgc.cli import up, view
+from fedgc.cli.ending import like_ctrl_c
 from fedgc.cli.follow import (
     Follower,
     Log,
@@ -72,12 +73,12 @@ class Wanted:
 
 
 def run(wanted: Wanted) -> None:
-    """Run to the end and print the tables; Ctrl-C stops the run and leaves its checkpoint."""
+    """Run to the end and print the tables; Ctrl-C or a signal stops the run and leaves its checkpoint."""
     console = view.terminal()
     app = app_in(Path.cwd())
     if wanted.superlink is not None:
         named(wanted.superlink, Path.cwd())  # one that cannot be is refused before anything is begun
-    with Store.open() as store:
+    with like_ctrl_c(), Store.open() as store:
         config = _ready(store, wanted, app)
         name = config.resume or config.run
         follower = Follower(store, name)

@@ -1,5 +1,7 @@
 """`fedgc run`: what it makes of its words, and of how a run ended; real runs are in the contract tests."""
 
+import os
+import signal
 import time
 from pathlib import Path
 
@@ -121,11 +123,12 @@ def test_a_run_that_failed_says_why_and_how_to_go_on(stand):
         running.run(Wanted(None, {}, superlink="ward"))
 
 
-def test_ctrl_c_stops_the_run_and_says_how_to_go_on(stand, capsys):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_ctrl_c_and_signals_stop_the_run_and_say_how_to_go_on(stand, capsys, number):
     def interrupt(store: Store, name: str) -> None:
         complete(store, name)
         store.write(Ended(1002.0, name, "stopped", "the server got SIGINT"))
-        raise KeyboardInterrupt
+        os.kill(os.getpid(), number)
 
     made = stand(interrupt)
     with pytest.raises(click.Abort):

@@ -1,0 +1,52 @@
+"""SIGTERM and SIGHUP end a command as Ctrl-C does: what it has started is ended, what it has made is removed.
+
+May import: the standard library.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Final
+
+ENDING: Final = (signal.SIGTERM, signal.SIGHUP)
+SPOKEN_TO: Final = (1, 2)
+
+
+@contextmanager
+def like_ctrl_c() -> Iterator[None]:
+    """Turn the first of these signals into Ctrl-C while the block runs; the block then ends in peace.
+
+    One that is ignored (`nohup`) stays so. Only the main thread can have handlers.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in ENDING}
+    ours = [number for number in ENDING if before[number] is signal.SIG_DFL]
+    terminals = [number for number in SPOKEN_TO if os.isatty(number)]
+
+    def handler(number: int, _: FrameType | None) -> None:
+        for each in ours:
+            signal.signal(each, signal.SIG_IGN)
+        if number == signal.SIGHUP:
+            _unheard(terminals)
+        raise KeyboardInterrupt
+
+    for number in ours:
+        signal.signal(number, handler)
+    try:
+        yield
+    finally:
+        for number in ours:
+            signal.signal(number, before[number])
+
+
+def _unheard(terminals: list[int]) -> None:
+    """Say the rest to nobody: a terminal that is gone refuses every word, in mid-cleaning."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    for number in terminals:
+        os.dup2(nowhere, number)
+    os.close(nowhere)
