@@ -56,7 +56,7 @@ def export(path: Path, run: str | None, version: int | None) -> None:
 
 def restore(run: str | None, version: int) -> None:
     """Make a version the newest one."""
-    with Store.open() as store:
+    with Store.open(makes=False) as store:
         found = store.run(run or LATEST)
         must_be_over(found)
         saved = checkpoint.restore(_folder(found), version)

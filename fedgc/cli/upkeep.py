@@ -14,7 +14,7 @@ from fedgc.store.database import Store
 
 def check(*, as_json: bool) -> None:
     """Print what the store holds; raise EdgeFailed where it is damaged."""
-    with Store.open() as store:
+    with Store.open(makes=False) as store:
         health = store.check()
     if as_json:
         sys.stdout.write(json.dumps(asdict(health), indent=1) + "\n")
@@ -39,7 +39,7 @@ def vacuum(keep: int | None) -> None:
     """Fold where asked to, then give room back."""
     if keep is not None and keep < 1:
         raise Unusable(f"--keep: saw {keep}, needed at least 1 round")
-    with Store.open() as store:
+    with Store.open(makes=False) as store:
         folded = store.fold(keep) if keep is not None else 0
         store.vacuum()
     sys.stdout.write(f"{folded} device rows folded, unused room given back\n")

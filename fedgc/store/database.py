@@ -26,15 +26,22 @@ class Store:
         self._database = database
 
     @classmethod
-    def open(cls, url: str | None = None, *, wait_s: float = 5.0, reads_only: bool = False) -> Self:
-        """Open the store, and make it where there is none; with `reads_only` it must be there already."""
-        database = open_to_read(url, wait_s) if reads_only else open_to_write(url, wait_s)
+    def open(
+        cls, url: str | None = None, *, wait_s: float = 5.0, reads_only: bool = False, makes: bool = True
+    ) -> Self:
+        """Open the store, and make it where there is none and it `makes` one, which `reads_only` does not.
+
+        A database that is not ours is left as it is.
+        """
+        database = open_to_read(url, wait_s) if reads_only else open_to_write(url, wait_s, makes=makes)
         try:
             if reads_only:
                 _must_be_current(database)
             else:
+                missing = migrate.behind(database)
                 use_wal(database, wait_s)
-                migrate.upgrade(database)
+                if missing:
+                    migrate.upgrade(database)
         except BaseException:
             database.close()
             raise

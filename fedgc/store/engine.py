@@ -222,10 +222,12 @@ def use_wal(database: Database, wait_s: float) -> None:
             return
 
 
-def open_to_write(url: str | None, wait_s: float) -> Database:
-    """Return the database at an address, as the process sees it; a file gets its folder."""
+def open_to_write(url: str | None, wait_s: float, *, makes: bool = True) -> Database:
+    """Return the database at an address, as the process sees it; a file is made only if it `makes` one."""
     database = Database(address(url, os.environ), wait_s)
-    if database.file is not None:
+    if not makes:
+        _must_be_there(database)
+    elif database.file is not None:
         try:
             database.file.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -251,13 +253,17 @@ def open_to_read(url: str | None, wait_s: float) -> Database:
     """
     database = Database(address(url, os.environ), wait_s)
     file = database.file
-    if database.is_memory or (file is not None and not file.exists()):
-        raise Unusable(f"store {database.name}: saw nothing there, needed the store of an earlier run")
+    _must_be_there(database)
     if file is None or _may_write(file.parent) or file.with_name(f"{file.name}-wal").exists():
         return database
     database.close()
     unchanging = {"mode": "ro", "immutable": "1", "uri": "true"}
     return Database(URL.create("sqlite", database=file.absolute().as_uri(), query=unchanging), wait_s)
+
+
+def _must_be_there(database: Database) -> None:
+    if database.is_memory or (database.file is not None and not database.file.exists()):
+        raise Unusable(f"store {database.name}: saw nothing there, needed the store of an earlier run")
 
 
 def _may_write(folder: Path) -> bool:

@@ -151,3 +151,11 @@ def test_a_damaged_store_is_said_to_be_so(told: Path):
     told.write_bytes(told.read_bytes()[:4096] + b"x" * 8192 + told.read_bytes()[12288:])
     with pytest.raises((EdgeFailed, Unusable)):
         fedgc("store", "check")
+
+
+@pytest.mark.parametrize("words", [("check",), ("vacuum",)])
+def test_what_keeps_a_store_in_shape_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words):
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "none.db"))
+    with pytest.raises(Unusable, match="saw nothing there, needed the store of an earlier run"):
+        fedgc("store", *words)
+    assert not (tmp_path / "none.db").exists()

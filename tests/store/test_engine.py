@@ -101,11 +101,23 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path):
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE bookmarks (url)")
         other.commit()
+    content = path.read_bytes()
     with pytest.raises(Unusable, match=r"tables of another program \(bookmarks\)") as refusal:
         Store.open(str(path))
     one_line(refusal)
+    assert path.read_bytes() == content, "nor is it turned to WAL"
     with contextlib.closing(sqlite3.connect(path)) as other:
         assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
+
+
+def test_a_store_that_is_not_there_is_not_made_where_none_is_wanted(tmp_path):
+    path = tmp_path / "deep" / "fedgc.db"
+    with pytest.raises(Unusable, match="saw nothing there, needed the store of an earlier run") as refusal:
+        Store.open(str(path), makes=False)
+    one_line(refusal)
+    assert not path.parent.exists()
+    Store.open(str(path)).close()
+    Store.open(str(path), makes=False).close()
 
 
 def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
