@@ -305,11 +305,15 @@ def killed_before_report(run: Ongoing) -> str:
 
 
 def killed_after_report(run: Ongoing) -> str:
-    with run.relay.trap("down", MODEL_BYTES) as trap:
-        flow = trap.wait()
-    flow.rest(PACE_S)  # its acknowledgements have passed
-    with run.relay.trap("up", REPORT_BYTES, "down", only=lambda each: each is flow) as trap:
-        return run.kill(trap.wait())  # if it was the last to report, it is asked for its codeword at once
+    while True:
+        with run.relay.trap("down", MODEL_BYTES) as trap:
+            flow = trap.wait()
+        flow.rest(PACE_S)  # its acknowledgements have passed
+        with run.relay.trap("up", REPORT_BYTES, "down", only=lambda each, flow=flow: each is flow) as trap:
+            trap.wait()  # if it was the last to report, it is asked for its codeword at once
+            if flow.passed["up"] - trap.before[flow] < PIECE_KB * 1024:
+                return run.kill(flow)
+        # The machine paused: this is a piece of its codeword, the reports had passed. So the next round.
 
 
 def killed_during_upload(run: Ongoing) -> str:
