@@ -532,17 +532,16 @@ class ChunkWork:
         done_c = np.logical_or.reduce(done_wc, axis=0).tolist()
         for key in late:
             lacking = [c for c in self.sum.owed[key].terms.chunks if not done_c[c]]
-            if lacking and key in self._made_elsewhere:
-                self._overdue = True
-                continue
-            waited_s = self._lateness.waited_s(key[0], now)
-            others_s = self.sum.others_s(key, done_wc, able_wc, costs)
-            if others_s > max(waited_s, self._known_s(key[0]) - waited_s):
-                again_s = min(
-                    max(others_s - waited_s, waited_s / 2), waited_s
-                )  # few looks, however long it takes
-                self._hurry_at = min(self._hurry_at, now + again_s)
-            elif lacking:
+            if not (lacking and key in self._made_elsewhere):
+                waited_s = self._lateness.waited_s(key[0], now)
+                others_s = self.sum.others_s(key, done_wc, able_wc, costs)
+                if others_s > max(waited_s, self._known_s(key[0]) - waited_s):
+                    again_s = min(
+                        max(others_s - waited_s, waited_s / 2), waited_s
+                    )  # few looks, for however long
+                    self._hurry_at = min(self._hurry_at, now + again_s)
+                    continue
+            if lacking:  # asked for once more, others are where who was asked is gone
                 self._made_elsewhere.add(key)
                 commands += [self._take(*each) for each in self.sum.ask_for(lacking, able_wc, costs)]
                 self._overdue = True

@@ -51,6 +51,8 @@ from tests.coded_round import (
     work,
 )
 
+LOOKS = 20  # at one late line, each after half as long again as before: from half a second to half an hour
+
 
 class AnyOrder(RuleBasedStateMachine):
     """Joins, reports, deaths, returns, failures, late, duplicate and foreign events, in any order."""
@@ -219,7 +221,7 @@ class AnyOrder(RuleBasedStateMachine):
         ticks = 0
         while self.open():
             ticks += 1
-            assert ticks <= 2 * len(self.plan.devices) + 3, "the round does not end"
+            assert ticks <= (2 + LOOKS) * len(self.plan.devices) + 3, "the round does not end"
             assert np.isfinite(self.round.next_tick)
             self.now = max(self.now, self.round.next_tick)
             self.say(Tick(self.now))
@@ -754,6 +756,17 @@ def test_nobody_stands_in_who_would_take_longer_than_what_is_late():
         asked = machine.handle(Tick(now))
     assert {type(each) for each in asked} == {Take}
     assert chunk_s + upload_s <= now - 1.0 < chunk_s + upload_s + PATIENCE, "it has needed so long already"
+
+
+def test_where_the_one_who_finishes_it_for_a_late_codeword_dies_another_is_asked():
+    machine, _, _ = one_is_late()
+    first = {
+        each.device: each.chunk for each in machine.handle(Tick(machine.next_tick)) if isinstance(each, Take)
+    }
+    dead = next(iter(first))
+    asked = [each for each in machine.handle(Lost(3.0, dead)) if isinstance(each, Take)]
+    assert first[dead] in {each.chunk for each in asked}
+    assert dead not in {each.device for each in asked}
 
 
 def test_a_late_codeword_counts_if_it_is_there_before_what_stands_in_for_it():

@@ -27,9 +27,7 @@ from fedgc.store.views import Round, Run
 POLL_S: Final = 0.2
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # as Flower's log tells one
-WARNED: Final = re.compile(
-    r"^WARNING *: +round \d+: (.*\S)"
-)  # what the server says of a round that lacks something
+WARNED: Final = re.compile(r"^WARNING *: +round \d+: (.*\S)")  # what a round lacks, as the server says it
 INCOMPLETE: Final = "the run did not complete: "  # so begins the reason of one that the server gave up
 MOST_WARNED: Final = 8  # of them that are shown, each sentence once
 UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still join them

@@ -50,9 +50,7 @@ class Pipe:
         self._line = line
         self._waiting: deque[tuple[int, float, float]] = deque()
         self._ends: list[tuple[float, int]] = []  # of flows whose rate never changes
-        self._free: dict[
-            int, float
-        ] = {}  # and when each of them ends: one that is begun anew ends at another time
+        self._free: dict[int, float] = {}  # when they end: one that is begun anew ends at another time
         self._left: dict[int, float] = {}
         self._rate: dict[int, float] = {}
         self._own: dict[int, float] = {}

@@ -91,9 +91,7 @@ class World:
         self._uploading: dict[int, tuple[int, Reveal | Repair, float, float]] = {}
         self._to_send: list[deque[int]] = [deque() for _ in devices]  # the first of them is on its way
         self._loading: dict[int, tuple[Work, float]] = {}  # and since when
-        self._behind: list[list[Skip | Take]] = [
-            [] for _ in devices
-        ]  # what came while the model was on its way
+        self._behind: list[list[Skip | Take]] = [[] for _ in devices]  # said while the model came
         self._stretches: list[Stretch] = []
         self._mixed: set[tuple[int, int]] = set()  # device and chunk of what was sent
         self._number, self._alive = -1, [True] * workers
