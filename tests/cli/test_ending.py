@@ -8,6 +8,8 @@ import pytest
 from fedgc.cli import ending
 from fedgc.cli.ending import ENDING, like_ctrl_c
 
+pytestmark = pytest.mark.usefixtures("signals")
+
 
 @pytest.mark.parametrize("number", ENDING)
 def test_the_first_signal_is_ctrl_c_and_no_other_breaks_into_the_cleaning(number):

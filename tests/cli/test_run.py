@@ -123,6 +123,7 @@ def test_a_run_that_failed_says_why_and_how_to_go_on(stand):
         running.run(Wanted(None, {}, superlink="ward"))
 
 
+@pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_ctrl_c_and_signals_stop_the_run_and_say_how_to_go_on(stand, capsys, number):
     def interrupt(store: Store, name: str) -> None:

@@ -1,0 +1,19 @@
+"""What tests of commands share."""
+
+import signal
+
+import pytest
+
+
+@pytest.fixture
+def signals():
+    """Signals as a shell leaves them to a program in the foreground: `nohup` and `&` ignore some."""
+    usual = {
+        signal.SIGINT: signal.default_int_handler,
+        signal.SIGTERM: signal.SIG_DFL,
+        signal.SIGHUP: signal.SIG_DFL,
+    }
+    before = {number: signal.signal(number, handler) for number, handler in usual.items()}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
