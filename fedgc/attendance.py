@@ -206,6 +206,11 @@ class Attendance:
         return self.sum.steps if self.sum else 0.0
 
     @property
+    def covered_s(self) -> Sequence[float]:
+        """Nothing is made twice."""
+        return ()
+
+    @property
     def next_orders(self) -> Mapping[str, tuple[int, ...]]:
         """There is no order in local work."""
         return {}

@@ -19,6 +19,7 @@ May import: collect, effort, copies, early, ledger, plan, codes, gate, messages.
 """
 
 import math
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -35,7 +36,6 @@ from fedgc.codes import (
     carry_on,
     orders_for_round,
     shapes,
-    worth_waiting,
 )
 from fedgc.collect import CodedSum, Costs
 from fedgc.copies import AGREES, Copies, Verdict
@@ -89,7 +89,7 @@ class ChunkWork:
         self.copies = Copies()
         self.sum: CodedSum | None = None
         self.solution: Solution | None = None
-        self._ledger = Ledger(plan.placement.holders, plan.most_blocks if plan.blocks_fixed else 1)
+        self._ledger = Ledger(plan.placement.holders, _first_aim(roll))
         self._early = Early(plan.placement)
         self._number = [chunk.number for chunk in plan.chunks]
         self._chunk = {number: c for c, number in enumerate(self._number)}
@@ -107,6 +107,9 @@ class ChunkWork:
         self._made_elsewhere: set[tuple[int, int]] = set()  # what is late, and whose chunks others are at
         self._asked_anew = True  # whether it is not noted yet when something was asked for
         self._counted = 0  # vectors that have come, as far as that is noted
+        self.covered_s: list[float] = []  # when all chunks had 1, 2, ... copies
+        self._made = [0] * len(plan.chunks)  # copies, those of the lost among them
+        self._without = Counter({copies: len(plan.chunks) for copies in range(1, len(plan.devices) + 1)})
         self._told: list[set[int]] = [set() for _ in orders]  # copies that the tally knows, also of the lost
 
     def _with_those_who_carry_on(self, orders: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
@@ -343,7 +346,8 @@ class ChunkWork:
         ):
             return False
         chunk_s = [self.roll.assignment.target * seconds for seconds in plan.step_s]
-        return worth_waiting(ledger.aim, ledger.wait_s(ledger.aim + 1, chunk_s), max(plan.upload_s))
+        guessed_s = ledger.wait_s(ledger.aim + 1, chunk_s)
+        return self.roll.assignment.prospect.pays(ledger.aim, guessed_s, max(plan.upload_s))
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -659,11 +663,19 @@ class ChunkWork:
         if chunk in self._told[worker]:
             return  # told again after a return: no new work
         self._told[worker].add(chunk)
+        if self.sum is None:
+            self._note_copy(chunk, event.now)
         tally = self.roll.tally
         tally.finished[worker] += 1
         tally.steps[worker] += event.reached
         tally.busy_s[worker] += event.seconds
         tally.step_s[worker].append(event.seconds / event.reached)
+
+    def _note_copy(self, chunk: int, now: float) -> None:
+        self._made[chunk] = copies = self._made[chunk] + 1
+        self._without[copies] -= 1
+        if not self._without[copies]:
+            self.covered_s.append(now - self.roll.started_at)
 
     def _kept(self, event: Joined) -> list[int]:
         """Return the chunks that a device has finished before, as far as they belong to this round."""
@@ -710,3 +722,9 @@ class ChunkWork:
         self.roll.tally.takes += 1  # the first is said twice
         skip = Skip(first.device, first.round, self._number[begun])
         return [first, skip, self._take(worker, begun), first]
+
+
+def _first_aim(roll: Roll) -> int:
+    """Return how many copies to aim for as the round begins."""
+    most = roll.plan.most_blocks
+    return most if roll.plan.blocks_fixed else min(most, roll.assignment.prospect.aim)

@@ -15,6 +15,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fedgc.aiming import Prospect
 from fedgc.codes import Solution
 from fedgc.gate import Reports
 from fedgc.messages import (
@@ -55,6 +56,7 @@ class Assignment:
     weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
     certain: bool = True  # an exchange comes, whatever is learned: what it takes may be done before
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of who carries on where it stopped
+    prospect: Prospect = field(default_factory=Prospect)  # what more copies cost and save, of late
     model_limit_s: float = 0.0  # how long the model may be on its way, before there is time to work
 
     @property
@@ -215,6 +217,10 @@ class Effort(Protocol):
     @property
     def common_steps(self) -> float:
         """How many local steps, by the mean, what was collected is made of."""
+
+    @property
+    def covered_s(self) -> Sequence[float]:
+        """When all chunks had 1, 2, ... copies while there was work, after the round began."""
 
     @property
     def next_orders(self) -> Mapping[str, tuple[int, ...]]:

@@ -138,6 +138,11 @@ class Institutions:
         return float(self._roll.assignment.target)
 
     @property
+    def covered_s(self) -> Sequence[float]:
+        """When all chunks had 1, 2, ... copies."""
+        return self._inner.covered_s
+
+    @property
     def next_orders(self) -> Mapping[str, tuple[int, ...]]:
         """How devices that are alone with a chunk go on in the next round."""
         return self._inner.next_orders

@@ -11,9 +11,10 @@ UNMASKING share a table; a closed round refuses all.
                  joins moves it. A gate that was not asked by then is asked with whatever there is.
       coded        A device trains its chunks one by one; a finished chunk is a *copy*. As copies come in,
                    others are told to skip that chunk, or which to take next. Enough is one copy of every
-                   chunk that can be had; an exchange waits for `aim` copies of each. A device that has
-                   no room for what it finishes folds it into its codeword (`early`): a last resort, after
-                   which `aim` stays as it is, and only where an exchange is certain.
+                   chunk that can be had; an exchange waits for `aim` copies of each, as many as paid of late
+                   (`aiming`). A device that has no room for what it finishes folds it into its codeword
+                   (`early`): a last resort, after which `aim` stays as it is, and only where an exchange is
+                   certain.
       local        A device trains one model on all of its chunks. Enough is a quorum of the devices
                    that are left; an exchange waits for those that are nearly done.
     COLLECTING   What there is is fixed, and asked for. What is finished from now on counts only where it

@@ -24,6 +24,7 @@ from typing import Any, Final
 
 import numpy as np
 
+from fedgc.aiming import Aiming
 from fedgc.codes import Wire, packed_bytes
 from fedgc.config import AUTO, RunConfig
 from fedgc.gate import Decision, Gate, GateSettings, Reports, make_gate
@@ -170,7 +171,7 @@ class Run:
         self.version, self.number = 0, 1  # the number is that of the round that runs, or runs next
         self._opened = False  # a set-up of keys whose end was not looked at
         self._size = size
-        self._pace = Pace(speeds or Speeds())
+        self._pace, self._aiming = Pace(speeds or Speeds()), Aiming()
         self._gate = _gate_of(config)
         self._gate_state = self._gate_next = self._gate.init()
         self._present, self._held, self._alike = {}, {}, ((), frozenset())
@@ -344,6 +345,7 @@ class Run:
             most_steps=self.config.most_steps,
             loading=self._left.loading,
             reached=self._left.reached,
+            prospect=self._aiming.prospect(_kind_of(plan), self._target),
             model_limit_s=model_limit_s(map(self._pace.down_bytes_s, plan.devices), self._size),
         )
         self._up_bytes = 0
@@ -516,6 +518,12 @@ class Run:
         for device, step_s in zip(over.plan.devices, over.tally.step_s, strict=True):
             if step_s:
                 self._pace.worked(device, sum(step_s) / len(step_s))
+        if over.solution and over.outcome in ("synced", "approximate") and not over.assignment.carried:
+            collecting_s = over.closed_at - over.started_at - over.working_s
+            effort, this = over.effort, over.assignment
+            self._aiming.learn(
+                effort.covered_s, this.target, over.solution.blocks, collecting_s, began=this.prospect.aim
+            )
 
     def _others_are_there(self, plan: Plan) -> bool:
         if self._fleet is not None and self._fleet is self._planned_for:
@@ -592,6 +600,11 @@ class Run:
         }
         for device, step_s in state.step_s:
             self._pace.worked(device, step_s)
+
+
+def _kind_of(plan: Plan) -> tuple[object, ...]:
+    """Rounds of one kind show what more copies cost each other."""
+    return plan.devices, len(plan.chunks), plan.most_blocks
 
 
 def _gate_of(config: RunConfig) -> Gate[Any]:

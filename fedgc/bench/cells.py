@@ -28,7 +28,7 @@ class Row:
     policy: str
     family: str  # ours, rival, bound
     exact: bool
-    blocks: int
+    blocks: int  # where rounds choose, the least that they chose
     upload: float | None
     upload_size: float  # of one codeword, in whole float32 updates
     coarse: bool  # its numbers leave the sum more wrong than 8 bits do
@@ -68,6 +68,7 @@ class Cell:
     coded_short_s: float
     plain_short_s: float
     bound_s: float
+    chosen_s: float  # fedgc where each round chooses its blocks; infinite where that was not played
 
     @property
     def loss(self) -> float:
@@ -120,7 +121,7 @@ class _Median:
 
 def _cell(weather: str, upload: float, medians: Sequence[_Median]) -> Cell:
     exact = [each for each in medians if each.row.exact and each.row.family != "bound"]
-    single = [each for each in exact if each.row.upload_size * each.row.blocks == 1.0]
+    single = [each for each in exact if math.isclose(each.row.upload_size * each.row.blocks, 1.0)]
     short = [each for each in exact if not each.row.coarse]
     coarse = _best(each for each in exact if each.row.coarse)
     mine, rival = (_best(each for each in single if each.row.family == kind) for kind in ("ours", "rival"))
@@ -149,6 +150,7 @@ def _cell(weather: str, upload: float, medians: Sequence[_Median]) -> Cell:
         coded_short_s,
         plain_short_s,
         _best(each for each in medians if each.row.family == "bound").seconds,
+        min((each.seconds for each in single if "blocks chosen" in each.row.policy), default=math.inf),
     )
 
 
@@ -208,6 +210,9 @@ def figures(cells: Sequence[Cell]) -> dict[str, float | None]:
         "worst_over_best_baseline": max(_ratio(cell.ours_s, cell.rival_s) for cell in cells),
         "worst_over_best_even_links": max(
             (_ratio(cell.ours_s, cell.rival_s) for cell in cells if cell.even_links), default=None
+        ),
+        "chosen_over_best": max(
+            (_ratio(cell.chosen_s, cell.ours_s) for cell in cells if cell.chosen_s < math.inf), default=None
         ),
         "worst_over_best_short": max(_ratio(cell.ours_short_s, cell.rival_short_s) for cell in cells),
         "worst_over_best_quantised": max(

@@ -25,6 +25,7 @@ Figures, of medians over rounds and seeds:
     worst_over_best_even_links       the same where every device has the same link
     worst_over_best_short            the same where both may send what is as exact as 8 bits
     worst_over_best_quantised        the same with rivals that may send 4 bits
+    chosen_over_best                 fedgc that chooses its blocks / best fedgc: largest over cells with links
     full_workers_error_over_ours     mean squared errors at 0.9 of our median time, same replicas
     dropping_error_over_ours         the same, against leaving out what is missing
     million_events_s                 processor time of a million events through `round`, 1000 devices and
@@ -61,9 +62,9 @@ from fedgc.replay import MODELS, UNCONTENDED, Terms, Under, Weather, World
 from fedgc.replay.world import SHARE
 from fedgc.round import Assignment, Round
 from fedgc.sim.bound import FluidBound, whole_chunks_s
-from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, original_codes, ours, rivals
+from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, choosing, original_codes, ours, rivals
 from fedgc.sim.coded import PartialStragglers
-from fedgc.sim.ours import PATIENT_S, Fedgc
+from fedgc.sim.ours import CHOSEN, PATIENT_S, Fedgc
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
 from fedgc.sim.uncoded import WorkQueue
@@ -139,16 +140,15 @@ def measure(job: Job) -> list[Row]:
     """Play all policies under one weather."""
     weather = job.make()
     replicas, plays = min(REPLICAS, weather[0].devices), _Plays(weather)
-    families: dict[str, list[Policy]] = {
-        "bound": list(bounds()),
-        "rival": list(rivals(replicas)),
-        "ours": [policy for blocks in job.size.blocks for policy in ours(replicas, blocks)],
-    }
+    mine = [policy for blocks in job.size.blocks for policy in ours(replicas, blocks)]
+    if plays.linked:  # else it would cost nothing to send, and the choice be none
+        mine += choosing(replicas)
+    families: dict[str, Sequence[Policy]] = {"bound": bounds(), "rival": rivals(replicas), "ours": mine}
     return [
         _row(job, plays, family, policy)
         for family, policies in families.items()
         for policy in policies
-        if policy.blocks in job.size.blocks
+        if policy.blocks in (CHOSEN, *job.size.blocks)
     ]
 
 
@@ -161,12 +161,12 @@ class _Plays:
 
     def __init__(self, weather: Weather) -> None:
         self.weather = weather
-        self._linked = any(each.up_s_w.any() for each in weather)
+        self.linked = any(each.up_s_w.any() for each in weather)
         self._known: dict[Policy, tuple[Result, ...]] = {}
 
     def results(self, policy: Policy) -> tuple[Result, ...]:
         """Return what came of every round."""
-        if isinstance(policy, Fedgc) and policy.short and policy.blocks == 1 and not self._linked:
+        if isinstance(policy, Fedgc) and policy.short and policy.blocks == 1 and not self.linked:
             share = SHARE[Wire.INT8.value]
             whole = self.results(replace(policy, short=False))
             return tuple(replace(each, sent=share * each.sent, size=share * each.size) for each in whole)
@@ -179,15 +179,17 @@ def _row(job: Job, plays: _Plays, family: str, policy: Policy) -> Row:
     weather, results = plays.weather, plays.results(policy)[PRACTICE:]
     seconds = np.asarray([_ended_s(policy, result) for result in results])
     ended = seconds[np.isfinite(seconds)]
+    longest = max(result.size for result in results)
+    least = max(1, round(1 / longest)) if longest else 1
     return Row(
         weather=job.source.name,
         seed=job.seed,
         policy=policy.name,
         family=family,
         exact=policy.exact,
-        blocks=policy.blocks,
+        blocks=least if policy.blocks == CHOSEN else policy.blocks,
         upload=link_ratio(weather) or None,
-        upload_size=max(result.size for result in results),
+        upload_size=longest,
         coarse=isinstance(policy, WorkQueue) and policy.wire < INT8_WIRE,
         unit_s=float(np.median([each.mean_pace_w for each in weather])),
         median_s=float(np.median(seconds)),

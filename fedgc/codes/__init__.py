@@ -18,7 +18,7 @@ from fedgc.codes.private import carry_on, completion_probability, inverse_weight
 from fedgc.codes.repair import Repair, Repairs, repair
 from fedgc.codes.running_sum import RunningSum
 from fedgc.codes.solution import Solution
-from fedgc.codes.stop import amplification_limit, best_blocks, next_chunk, worth_waiting
+from fedgc.codes.stop import amplification_limit, best_blocks, next_chunk
 
 __all__ = [
     "Holders",
@@ -46,7 +46,6 @@ __all__ = [
     "completion_probability",
     "inverse_weights",
     "next_chunk",
-    "worth_waiting",
     "best_blocks",
     "amplification_limit",
     "freeze",

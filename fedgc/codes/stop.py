@@ -1,4 +1,4 @@
-"""The stop rule and what steers towards it: who works on what, and how many copies are worth waiting for.
+"""The stop rule and what steers towards it: who works on what, and how many copies are best.
 
 One codeword has d / blocks numbers, and `blocks` copies of every chunk are needed. Going on from b to
 b + 1 copies saves upload time B / b - B / (b + 1), B being the time of a full upload; it costs the wait
@@ -12,21 +12,6 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from fedgc.errors import BadSetting
-
-
-def worth_waiting(blocks: int, wait_s: float, upload_s: float) -> bool:
-    """Tell whether one more copy of every chunk saves more upload time than it costs.
-
-    `upload_s` is the time of a whole update, not of a codeword.
-
-    >>> worth_waiting(1, 2.0, 10.0), worth_waiting(2, 2.0, 10.0)
-    (True, False)
-    """
-    if blocks < 1 or not wait_s >= 0 or not upload_s >= 0:
-        raise BadSetting(
-            f"{blocks} blocks, wait {wait_s} s, upload {upload_s} s: 1 or more, 0 or more needed"
-        )
-    return upload_s / blocks - upload_s / (blocks + 1) > wait_s
 
 
 def best_blocks(cover_s: Sequence[float], upload_s: float) -> int:

@@ -9,7 +9,7 @@ from typing import Final
 from fedgc.errors import BadSetting, nearest
 from fedgc.sim.bound import FluidBound
 from fedgc.sim.coded import BlockCoordinate, FractionalRepetition, FullWorkers, PartialStragglers
-from fedgc.sim.ours import Fedgc, Obeys
+from fedgc.sim.ours import CHOSEN, Fedgc, Obeys
 from fedgc.sim.policy import Policy
 from fedgc.sim.uncoded import DropSlowest, FedBuff, OverSelection, Uncoded, WorkQueue
 
@@ -51,6 +51,11 @@ def ours(replicas: int, blocks: int) -> tuple[Policy, ...]:
         return tuple(coded)
     fine = [Fedgc(copies, FINE, short=short) for copies in (replicas, 1) for short in (False, True)]
     return (*coded, *fine, Fedgc(1, 1))
+
+
+def choosing(replicas: int) -> tuple[Policy, ...]:
+    """Return fedgc as it is set where nobody says blocks: each round chooses them."""
+    return tuple(Fedgc(replicas, pieces, blocks=CHOSEN) for pieces in (1, PIECES))
 
 
 def bounds() -> tuple[Policy, ...]:

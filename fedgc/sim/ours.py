@@ -27,6 +27,7 @@ from fedgc.sim.policy import Result
 LATE_S: Final = 0.5  # no process pauses under a virtual clock
 PATIENT_S: Final = 1e9  # what is measured is how long a round takes, so nothing cuts it off
 SHORT_ERROR: Final = 1.001 * EPSILON[Wire.INT8]  # amplification 1 is reckoned with rounding of its own
+CHOSEN: Final = 0  # blocks: by each round
 NUMBERS: Final = 1_000_000  # of the model: what matters is its upload time, which the conditions say
 
 
@@ -40,7 +41,7 @@ class Obeys(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fedgc:
-    """`pieces` chunks for each device, each with `replicas` devices; `blocks` 0 lets every round choose."""
+    """`pieces` chunks for each device, each with `replicas` devices; blocks CHOSEN lets each round choose."""
 
     replicas: int
     pieces: int
@@ -53,7 +54,7 @@ class Fedgc:
     def name(self) -> str:
         """Return its name in tables."""
         how = "uncoded" if self.replicas == 1 else f"{self.obeys.value}, {self.replicas} replicas"
-        cut = {0: ", blocks chosen", 1: ""}.get(self.blocks, f", blocks {self.blocks}")
+        cut = {CHOSEN: ", blocks chosen", 1: ""}.get(self.blocks, f", blocks {self.blocks}")
         return f"fedgc {how}, {self.pieces} chunks each{cut}" + (", short numbers" if self.short else "")
 
     def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
@@ -99,7 +100,7 @@ class Simulation:
             local_steps=1,
             chunks=chunks,
             replicas=policy.replicas,
-            blocks=policy.blocks or AUTO,
+            blocks=AUTO if policy.blocks == CHOSEN else policy.blocks,
             wire="short" if policy.short else "float32",
             error_limit=SHORT_ERROR if policy.short else RunConfig().error_limit,
             min_devices=devices,

@@ -5,19 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.codes import amplification_limit, best_blocks, next_chunk, place, worth_waiting
+from fedgc.codes import amplification_limit, best_blocks, next_chunk, place
 from fedgc.errors import BadSetting
 
 
 @given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=6), st.floats(0.0, 50.0))
-def test_going_on_while_it_pays_ends_at_the_best_if_waits_grow(steps, upload_s):
-    waits = sorted(steps)
-    cover = np.cumsum(waits).tolist()
-    blocks = 1
-    while blocks < len(waits) and worth_waiting(blocks, waits[blocks], upload_s):
-        blocks += 1
+def test_the_best_blocks_take_least_time_in_all(steps, upload_s):
+    cover = np.cumsum(steps).tolist()
     total = [at + upload_s / (index + 1) for index, at in enumerate(cover)]
-    assert total[blocks - 1] <= min(total) + 1e-9
     assert total[best_blocks(cover, upload_s) - 1] == min(total)
 
 
@@ -76,9 +71,6 @@ def test_the_limit_is_where_amplified_wire_noise_meets_the_error_limit():
 @pytest.mark.parametrize(
     "refused",
     [
-        lambda: worth_waiting(0, 1.0, 1.0),
-        lambda: worth_waiting(1, float("nan"), 1.0),
-        lambda: worth_waiting(1, 1.0, -1.0),
         lambda: best_blocks([], 1.0),
         lambda: best_blocks([1.0], float("nan")),
         lambda: amplification_limit(0.0, 1.0),

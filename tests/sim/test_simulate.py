@@ -99,7 +99,7 @@ def test_more_processes_than_rounds_leave_no_part_empty():
 
 def test_the_last_rounds_spans_are_those_of_the_run_with_what_it_learnt():
     """A run of the last round alone would know nothing of the devices' speeds."""
-    request = Request(**SMALL, model="bimodal")
+    request = Request(**SMALL, model="bimodal", model_mb=500)
     whole = request.chosen()[0].watched(request.weather(), request.line)
     (watched,) = simulate(request, watch=True)
     assert watched.spans == whole[-1][1]

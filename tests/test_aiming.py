@@ -1,0 +1,136 @@
+"""The copies a round aims for, against rounds whose waits and lines are known to the test."""
+
+from dataclasses import replace
+from itertools import accumulate
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.aiming import FORGOTTEN_AFTER, RECENT_ROUNDS, Aiming, Prospect
+from fedgc.messages import Lost, Skip
+from fedgc.replay import MODELS, UNCONTENDED
+from fedgc.round import Assignment, Round, State
+from fedgc.sim.ours import Fedgc
+from tests.coded_round import TARGET, Devices, joined, planned, progress, sync, work
+
+
+def played(
+    aiming: Aiming, waits: list[float], upload_s: float, guess: float = 0.0, dearer: float = 1.0
+) -> int:
+    """Play a round in which `waits[k]` pass from k copies to k + 1; return the copies that were collected.
+
+    The guess is what the round takes any wait for that was never seen; on the way waits are `dearer`.
+    """
+    prospect = aiming.prospect("a", 1)
+    began = aim = min(prospect.aim, len(waits))
+    while aim < len(waits) and prospect.pays(aim, guess, upload_s):
+        aim += 1
+    passed = [wait * (dearer if at >= began else 1.0) for at, wait in enumerate(waits[:aim])]
+    aiming.learn(list(accumulate(passed)), 1, aim, upload_s / aim, began=began)
+    return aim
+
+
+def best(waits: list[float], upload_s: float) -> float:
+    return min(total(waits, upload_s, copies) for copies in range(1, len(waits) + 1))
+
+
+def total(waits: list[float], upload_s: float, copies: int) -> float:
+    return sum(waits[:copies]) + upload_s / copies
+
+
+@given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=6), st.floats(0.0, 50.0), st.floats(1.0, 1.6))
+def test_rounds_come_to_the_best_number_of_copies_if_waits_grow(waits, upload_s, dearer):
+    """However much waiting is underestimated."""
+    waits, aiming = sorted(waits), Aiming()
+    for _ in range(2 * len(waits)):
+        played(aiming, waits, upload_s, dearer=dearer)
+    copies = played(aiming, waits, upload_s, dearer=dearer)
+    assert total(waits, upload_s, copies) <= best(waits, upload_s) + 1e-9
+
+
+@given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=6), st.floats(0.0, 50.0))
+def test_what_was_seen_is_not_tried_again_before_it_is_forgotten(waits, upload_s):
+    aiming = Aiming()
+    for _ in range(2 * len(waits)):
+        played(aiming, waits, upload_s)
+    copies = {played(aiming, waits, upload_s) for _ in range(FORGOTTEN_AFTER - 2 * len(waits) - 1)}
+    assert len(copies) == 1
+
+
+def test_what_waiting_cost_long_ago_is_tried_again():
+    aiming = Aiming()
+    tried = [played(aiming, [1.0, 9.0], 10.0) for _ in range(FORGOTTEN_AFTER + 3)]
+    assert tried == [2, *[1] * FORGOTTEN_AFTER, 2, 1]
+
+
+def test_lines_that_change_change_the_aim_both_ways():
+    aiming = Aiming()
+    assert [played(aiming, [1.0, 2.0, 2.5], 30.0) for _ in range(2)] == [3, 3]
+    assert [played(aiming, [1.0, 2.0, 2.5], 0.5) for _ in range(RECENT_ROUNDS)][-1] == 1
+    assert [played(aiming, [1.0, 2.0, 2.5], 30.0) for _ in range(RECENT_ROUNDS)][-1] == 3
+
+
+def test_rounds_of_another_kind_begin_anew_and_longer_ones_wait_longer():
+    aiming = Aiming()
+    played(aiming, [1.0, 2.0], 30.0)
+    aiming.learn([1.0, 3.0], 1, 2, 15.0, began=2)
+    assert aiming.prospect("a", 3) == Prospect((6.0,), {2: 15.0})
+    assert aiming.prospect("b", 1) == Prospect() == aiming.prospect("a", 1)
+
+
+def begun_with(prospect: Prospect, blocks: int | str = "auto") -> tuple[Round, Devices]:
+    plan = planned(4, 8, replicas=4, blocks=blocks)
+    machine = Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0, prospect=prospect), sync)
+    devices = Devices(plan)
+    devices.obey(machine.start(0.0, [joined(plan, device) for device in plan.devices]))
+    return machine, devices
+
+
+def test_a_round_aims_at_first_for_what_was_best():
+    machine, devices = begun_with(Prospect((1.0, 5.0), {2: 4.0}))
+    assert machine.progress[2] == 2
+    first = machine.plan.devices[0]
+    chunk = devices.queue[first][0]
+    assert not [each for each in machine.handle(progress(first, chunk)) if isinstance(each, Skip)]
+
+
+def test_blocks_that_are_set_are_aimed_for_whatever_was_best():
+    machine, _ = begun_with(Prospect((1.0, 5.0), {2: 4.0}), blocks=3)
+    assert machine.progress[2] == 3
+
+
+def test_no_more_is_aimed_for_than_the_plan_allows():
+    machine, _ = begun_with(Prospect((0.1,) * 9, {9: 1.0}))
+    assert machine.progress[2] == 4
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_a_round_tells_when_all_chunks_had_so_many_copies(dies: bool):
+    """Copies of a device that is lost later had been made all the same."""
+    machine, devices = begun_with(Prospect((1.0, 1.0, 1.0), {1: 20.0}))
+    heard: list[list[float]] = [[] for _ in machine.plan.chunks]
+    now = 0.0
+    while machine.state is State.WORKING:
+        now += 1.0
+        name = next(each for each in devices.queue if devices.queue[each])
+        heard[devices.queue[name][0]].append(now)
+        work(machine, devices, name, now)
+        if dies and now == 5.0:
+            devices.queue[name].clear()
+            devices.obey(machine.handle(Lost(now, name)))
+    copies = min(map(len, heard))
+    assert copies >= 2
+    assert list(machine.effort.covered_s) == [max(times[at] for times in heard) for at in range(copies)]
+
+
+@pytest.mark.parametrize("upload_s", [1.0, 6.0, 20.0])
+def test_rounds_that_choose_are_as_quick_as_those_of_the_best_blocks(upload_s: float):
+    weather = MODELS["shifted-exponential"](40, 24, np.random.default_rng(0))
+    weather = tuple(replace(each, up_s_w=np.full(40, upload_s)) for each in weather)
+
+    def median_s(blocks: int) -> float:
+        return float(np.median([each.seconds for each in Fedgc(4, 1, blocks).play(weather, UNCONTENDED)[4:]]))
+
+    assert median_s(0) <= 1.1 * min(map(median_s, (1, 2, 3, 4)))
