@@ -40,6 +40,7 @@ class Row:
     computed: float
     discarded: float
     undecodable: float  # share of rounds that never end, or not whole
+    uploads_s: tuple[float, ...] = ()  # the median at each of UPLOADS, where an upload does not just add up
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,11 +113,16 @@ class _Median:
 
     @classmethod
     def of(cls, rows: Sequence[Row], upload: float) -> "_Median":
-        times = [
-            row.median_s + (upload * row.unit_s * row.upload_size if row.upload is None else 0.0)
-            for row in rows
-        ]
-        return cls(rows[0], float(np.median(times)))
+        return cls(rows[0], float(np.median([_seconds(row, upload) for row in rows])))
+
+
+def _seconds(row: Row, upload: float) -> float:
+    """Return the median round of this row where an upload takes `upload` units of work."""
+    if row.upload is not None:
+        return row.median_s
+    if row.uploads_s:
+        return row.uploads_s[UPLOADS.index(upload)]
+    return row.median_s + upload * row.unit_s * row.upload_size
 
 
 def _cell(weather: str, upload: float, medians: Sequence[_Median]) -> Cell:

@@ -3,8 +3,9 @@
 A *cell* is a weather and an upload time, the time of a whole float32 update on a device's own uplink over
 that of a device's median unit of work. Without contention an upload adds just its own time to a round, so
 each policy is played once for each seed and the cells follow: seconds + ratio * unit * size. (A test plays
-some of them in full.) Weathers that bring links of their own are one cell each, played in full. The first
-rounds are practice: policies that learn have learnt by then. All policies meet the same rounds.
+some of them in full.) Block-coordinate codes send while they work, so they are played for every ratio.
+Weathers that bring links of their own are one cell each, played in full. The first rounds are practice:
+policies that learn have learnt by then. All policies meet the same rounds.
 
 Numbers are compared with their like: float32 with float32; and where shorter ones are allowed, what leaves
 the sum no more wrong than 8 bits do. A queue that sends 4 bits (a relative error of a fifth) is coarser than
@@ -49,7 +50,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from fedgc.bench.cells import Row, compare, figures, lost_first
+from fedgc.bench.cells import UPLOADS, Row, compare, figures, lost_first
 from fedgc.bench.deadline import always, errors_at_deadline, ratios
 from fedgc.bench.events import MILLION, measure_events
 from fedgc.bench.grid import Source, link_ratio, sources
@@ -63,7 +64,7 @@ from fedgc.replay.world import SHARE
 from fedgc.round import Assignment, Round
 from fedgc.sim.bound import FluidBound, whole_chunks_s
 from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, choosing, original_codes, ours, rivals
-from fedgc.sim.coded import PartialStragglers
+from fedgc.sim.coded import BlockCoordinate, PartialStragglers
 from fedgc.sim.ours import CHOSEN, PATIENT_S, Fedgc
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
@@ -177,6 +178,8 @@ class _Plays:
 
 def _row(job: Job, plays: _Plays, family: str, policy: Policy) -> Row:
     weather, results = plays.weather, plays.results(policy)[PRACTICE:]
+    unit_s = float(np.median([each.mean_pace_w for each in weather]))
+    overlaps = isinstance(policy, BlockCoordinate) and not plays.linked
     seconds = np.asarray([_ended_s(policy, result) for result in results])
     ended = seconds[np.isfinite(seconds)]
     longest = max(result.size for result in results)
@@ -191,7 +194,7 @@ def _row(job: Job, plays: _Plays, family: str, policy: Policy) -> Row:
         upload=link_ratio(weather) or None,
         upload_size=longest,
         coarse=isinstance(policy, WorkQueue) and policy.wire < INT8_WIRE,
-        unit_s=float(np.median([each.mean_pace_w for each in weather])),
+        unit_s=unit_s,
         median_s=float(np.median(seconds)),
         p95_s=float(np.percentile(seconds, 95, method="higher")),
         spread_s=float(ended.std()) if ended.size else math.inf,
@@ -199,7 +202,18 @@ def _row(job: Job, plays: _Plays, family: str, policy: Policy) -> Row:
         computed=float(np.mean([result.computed for result in results])),
         discarded=float(np.mean([result.discarded for result in results])),
         undecodable=1.0 - ended.size / seconds.size,
+        uploads_s=_with_uploads_s(policy, weather, unit_s) if overlaps else (),
     )
+
+
+def _with_uploads_s(policy: Policy, weather: Weather, unit_s: float) -> tuple[float, ...]:
+    """Return the median round at each ratio of the cells."""
+    medians = []
+    for ratio in UPLOADS:
+        linked = tuple(replace(each, up_s_w=np.full(each.devices, ratio * unit_s)) for each in weather)
+        results = policy.play(linked, UNCONTENDED)[PRACTICE:]
+        medians.append(float(np.median([_ended_s(policy, result) for result in results])))
+    return tuple(medians)
 
 
 def _ended_s(policy: Policy, result: Result) -> float:

@@ -3,7 +3,7 @@
 from fedgc.replay.conditions import NEVER, Conditions, working
 from fedgc.replay.modelled import Modelled, Replayed, discarded, replay, timeline
 from fedgc.replay.models import MODELS, Model, Weather
-from fedgc.replay.pipe import UNCONTENDED, Line, Pipe, arrivals_s
+from fedgc.replay.pipe import UNCONTENDED, Line, Pipe, all_arrivals_s, arrivals_s
 from fedgc.replay.setting import Fate, Finding, Span, Terms, Witness
 from fedgc.replay.under import Under
 from fedgc.replay.world import World
@@ -25,6 +25,7 @@ __all__ = [
     "UNCONTENDED",
     "Pipe",
     "arrivals_s",
+    "all_arrivals_s",
     "World",
     "Terms",
     "Fate",

@@ -10,7 +10,9 @@ May import: errors.
 import heapq
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import count
 from typing import Final
 
 import numpy as np
@@ -140,22 +142,35 @@ def arrivals_s(ready_s_w: Float, size: float, own_s_w: Float, line: Line) -> Flo
     >>> arrivals_s(np.array([0.0, 1.0]), 0.5, np.array([2.0, 2.0]), Line(slots=1)).tolist()
     [1.0, 2.0]
     """
-    if line.update_s == 0.0 and line.slots is None:
-        direct_w: Float = ready_s_w + size * own_s_w
-        return direct_w
-    pipe = Pipe(line)
-    came_w = np.full(len(ready_s_w), NEVER)
-    for flow in np.argsort(ready_s_w, kind="stable").tolist():
-        if not math.isfinite(ready_s_w[flow]):
-            break
-        _drain(pipe, float(ready_s_w[flow]), came_w)
-        pipe.begin(float(ready_s_w[flow]), flow, size, float(own_s_w[flow]))
-    _drain(pipe, NEVER, came_w)
+    came_w: Float = all_arrivals_s(ready_s_w[:, None], (size,), own_s_w, line)[:, 0]
     return came_w
 
 
-def _drain(pipe: Pipe, until_s: float, came_w: Float) -> None:
-    while pipe.next_end <= until_s and pipe.next_end < NEVER:
-        at = pipe.next_end
-        for flow in pipe.ended(at):
-            came_w[flow] = at
+def all_arrivals_s(ready_s_wv: Float, sizes_v: Sequence[float], own_s_w: Float, line: Line) -> Float:
+    """Return when each device's vectors have come, which it sends one after the other, in this order.
+
+    >>> all_arrivals_s(np.array([[1.0, 2.0]]), (2.0, 1.0), np.array([1.0]), UNCONTENDED).tolist()
+    [[3.0, 4.0]]
+    """
+    came_wv = np.full(ready_s_wv.shape, NEVER)
+    if line.update_s == 0.0 and line.slots is None:
+        free_w = np.zeros(len(own_s_w))
+        for vector, size in enumerate(sizes_v):
+            came_wv[:, vector] = free_w = np.maximum(free_w, ready_s_wv[:, vector]) + size * own_s_w
+        return came_wv
+    pipe, order = Pipe(line), count()
+    first_w = ready_s_wv[:, 0].tolist()
+    to_send = [(ready_s, next(order), w, 0) for w, ready_s in enumerate(first_w) if ready_s < NEVER]
+    heapq.heapify(to_send)
+    while to_send or pipe.next_end < NEVER:
+        if to_send and to_send[0][0] < pipe.next_end:
+            now, _, w, vector = heapq.heappop(to_send)
+            pipe.begin(now, w * len(sizes_v) + vector, sizes_v[vector], float(own_s_w[w]))
+            continue
+        now = pipe.next_end
+        for w, vector in (divmod(flow, len(sizes_v)) for flow in pipe.ended(now)):
+            came_wv[w, vector] = now
+            ready_s = float(ready_s_wv[w, vector + 1]) if vector + 1 < len(sizes_v) else NEVER
+            if ready_s < NEVER:
+                heapq.heappush(to_send, (max(now, ready_s), next(order), w, vector + 1))
+    return came_wv

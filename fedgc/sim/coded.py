@@ -8,7 +8,7 @@ Data is cut in as many chunks as there are devices, and each device holds `load`
 - communication-efficient (Ye and Abbe 2018): the cyclic code with shorter codewords, s = load - blocks
 - block-coordinate (Wang et al. 2022): early coordinates tolerate few stragglers and cost little, late ones
   many; block sizes from the mean order statistics of the rounds before. It is granted that part of a
-  gradient costs that part of the time, which no back-propagation gives
+  gradient costs that part of the time, which no back-propagation gives. A block is sent when it is done
 - partial stragglers (arXiv 2405.19509): Gaussian code, matching order, everybody works until every chunk has
   `blocks` copies, nobody is told to skip anything
 
@@ -22,7 +22,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedgc.errors import BadPlacement
-from fedgc.replay import NEVER, Conditions, Line, Weather, arrivals_s
+from fedgc.replay import NEVER, Conditions, Line, Weather, all_arrivals_s, arrivals_s
 from fedgc.replay.conditions import Float, Int
 from fedgc.sim.policy import Result, done_s, last
 
@@ -142,10 +142,11 @@ class BlockCoordinate:
             _check_load(self.load, 1, devices)
             sizes_s = block_sizes(np.mean(seen, axis=0) if seen else np.ones(devices), self.load)
             units_s = np.cumsum(np.arange(1, self.load + 1) * sizes_s)  # done once block s is done
-            over = [_came_s(conditions, float(u), devices - s, line) for s, u in enumerate(units_s)]
-            over_s, units = max(over), float(units_s[-1])
+            ready_ws = np.stack([done_s(conditions, np.full(devices, units)) for units in units_s], axis=1)
+            came_ws = all_arrivals_s(ready_ws, sizes_s.tolist(), conditions.up_s_w, line)
+            over_s, units = _enough_s(came_ws), float(units_s[-1])
             computed = np.minimum(units, _done_by(conditions, over_s)).sum() if over_s < NEVER else 0.0
-            working_s = max(_came_s(conditions, float(u), devices - s, None) for s, u in enumerate(units_s))
+            working_s = _enough_s(ready_ws)
             counted = min(float(devices), float(computed))
             results.append(Result(over_s, min(over_s, working_s), devices, float(computed), counted))
             seen.append(np.sort(conditions.mean_pace_w))
@@ -166,11 +167,10 @@ def block_sizes(sorted_pace_w: Float, load: int) -> Float:
     return sizes_s
 
 
-def _came_s(conditions: Conditions, units: float, wanted: int, line: Line | None) -> float:
-    """Return when `wanted` devices have done so much, and sent a whole update where a line is given."""
-    ready_w = done_s(conditions, np.full(conditions.devices, units))
-    came_w = ready_w if line is None else arrivals_s(ready_w, 1.0, conditions.up_s_w, line)
-    return float(np.sort(came_w)[wanted - 1])
+def _enough_s(came_ws: Float) -> float:
+    """Return when of every block s all but s devices have it."""
+    sorted_ws = np.sort(came_ws, axis=0)
+    return float(max(sorted_ws[len(sorted_ws) - 1 - s, s] for s in range(sorted_ws.shape[1])))
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedgc.bench.cells import UPLOADS
 from fedgc.bench.deadline import errors_at_deadline, ratios
 from fedgc.bench.events import measure_events
 from fedgc.bench.grid import Modelled
@@ -19,7 +20,7 @@ from fedgc.bench.rounds import (
     measure_scaling,
 )
 from fedgc.replay import MODELS, UNCONTENDED
-from fedgc.sim import Fedgc, PartialStragglers, Uncoded, WorkQueue
+from fedgc.sim import BlockCoordinate, Fedgc, PartialStragglers, Uncoded, WorkQueue
 
 TINY = Size(devices=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
 
@@ -55,6 +56,17 @@ def test_a_job_measures_every_family_and_leaves_practice_out():
     assert {each.upload for each in rows} == {None}
     assert [each.policy for each in rows if each.coarse] == [f"work queue of {n}, 4 bits" for n in (10, 40)]
     assert uncoded.median_s == np.median([each.mean_pace_w.max() for each in weather[PRACTICE:]])
+
+
+def test_who_sends_while_it_works_is_played_at_every_upload():
+    job = Job(Modelled("bimodal"), 3, TINY)
+    row = next(each for each in measure(job) if each.policy.startswith("block-coordinate"))
+    for ratio, seconds in zip(UPLOADS, row.uploads_s, strict=True):
+        linked = tuple(replace(each, up_s_w=np.full(8, ratio * row.unit_s)) for each in job.make())
+        played = BlockCoordinate(8).play(linked, UNCONTENDED)[PRACTICE:]
+        assert seconds == np.median([each.seconds for each in played])
+    assert row.uploads_s[0] == row.median_s
+    assert row.uploads_s[-1] < row.median_s + UPLOADS[-1] * row.unit_s
 
 
 @pytest.mark.parametrize("model", ["bimodal", "fail-stop"])

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
-from fedgc.replay import UNCONTENDED, Line, Pipe, arrivals_s
+from fedgc.replay import UNCONTENDED, Line, Pipe, all_arrivals_s, arrivals_s
 
 sends = st.lists(st.tuples(st.floats(0.0, 5.0), st.floats(0.1, 3.0)), min_size=1, max_size=6)
 
@@ -86,6 +86,39 @@ def test_who_never_sends_never_comes():
     assert arrivals_s(np.array([float("inf"), 0.0]), 1.0, np.ones(2), Line(slots=1)).tolist() == [
         float("inf"),
         1.0,
+    ]
+
+
+vectors = st.lists(
+    st.tuples(st.lists(st.floats(0.0, 3.0), min_size=3, max_size=3), st.floats(0.1, 2.0)),
+    min_size=1,
+    max_size=5,
+)
+
+
+@given(vectors, st.lists(st.floats(0.0, 1.0), min_size=3, max_size=3))
+def test_vectors_of_a_device_go_one_after_the_other(given_vectors, sizes):
+    """However many may go at once, and a line that is wide enough for all changes nothing."""
+    ready, own = (np.array(each) for each in zip(*given_vectors, strict=True))
+    came = all_arrivals_s(ready, sizes, own, UNCONTENDED)
+    for sends, done, pace in zip(ready.tolist(), came.tolist(), own.tolist(), strict=True):
+        free = 0.0
+        for ready_s, size, came_s in zip(sends, sizes, done, strict=True):
+            free = max(free, ready_s) + size * pace
+            assert came_s == pytest.approx(free)
+    for line in (Line(update_s=1e-4), Line(slots=len(own))):
+        assert all_arrivals_s(ready, sizes, own, line) == pytest.approx(came, abs=1e-9)
+    narrow = all_arrivals_s(ready, sizes, own, Line(slots=1))
+    assert (narrow >= came - 1e-9).all()
+    assert narrow.max() >= ready[:, 0].min() + float((own * sum(sizes)).sum()) - 1e-9
+
+
+@pytest.mark.parametrize("line", [UNCONTENDED, Line(slots=1), Line(update_s=1.0)])
+def test_what_is_never_ready_is_never_there_nor_what_comes_after(line):
+    ready = np.array([[0.0, np.inf, np.inf], [np.inf] * 3])
+    assert all_arrivals_s(ready, (1.0, 1.0, 1.0), np.ones(2), line).tolist() == [
+        [1.0, *[np.inf] * 2],
+        [np.inf] * 3,
     ]
 
 

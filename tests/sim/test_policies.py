@@ -11,6 +11,7 @@ from fedgc.codes.baselines import block_coordinate, cyclic
 from fedgc.errors import BadPlacement, BadSetting, NotRecoverable
 from fedgc.replay import MODELS, NEVER, UNCONTENDED, Line, working
 from fedgc.sim import (
+    BlockCoordinate,
     DropSlowest,
     FedBuff,
     Fedgc,
@@ -115,6 +116,17 @@ def test_blocks_of_coordinates_end_together():
     work = np.cumsum(np.arange(1, 4) * sizes)
     assert sizes.sum() == pytest.approx(1.0)
     assert work * np.array([4.0, 2.0, 1.0]) == pytest.approx(np.full(3, work[0] * 4.0))
+
+
+def test_a_block_of_coordinates_is_sent_while_the_next_is_worked_on():
+    """Two devices of pace 1 and 2: 2/3 of the coordinates need both, the rest whoever is first."""
+    rounds = (working([[1.0], [2.0]], up_s=0.3),) * 2
+    assert block_sizes(np.array([1.0, 2.0]), 2) == pytest.approx([2 / 3, 1 / 3])
+    both_s, first_s = 2 / 3 * 2.0 + 2 / 3 * 0.3, 2 / 3 + 2 / 3 + 1 / 3 * 0.3
+    assert BlockCoordinate(2).play(rounds, UNCONTENDED)[1].seconds == pytest.approx(max(both_s, first_s))
+    slow = tuple(replace(each, up_s_w=np.full(2, 4.0)) for each in rounds)
+    both_s, first_s = 2 / 3 * 2.0 + 2 / 3 * 4.0, max(2 / 3 + 2 / 3 * 4.0, 4 / 3) + 1 / 3 * 4.0
+    assert BlockCoordinate(2).play(slow, UNCONTENDED)[1].seconds == pytest.approx(max(both_s, first_s))
 
 
 # ---- the codes behind the times exist
