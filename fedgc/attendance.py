@@ -270,6 +270,10 @@ class Attendance:
         """Wait for this device no more."""
         self._entries[worker].able = False
 
+    def meanwhile(self) -> list[Command]:
+        """Nothing: nobody can stand in for another."""
+        return []
+
     def mend(self) -> list[Command]:
         """Nobody has what another would have sent."""
         return []

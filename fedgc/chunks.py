@@ -489,6 +489,25 @@ class ChunkWork:
         """Wait for nothing of this device any more."""
         self._cannot(worker, range(len(self.roll.plan.chunks)))
 
+    def meanwhile(self) -> list[Command]:
+        """Have devices go on with what they left, where a line is likely to be late: others then have it.
+
+        What is on the slowest lines comes first. Nobody's memory is filled with what may not be needed.
+        """
+        if self.sum is None or self._early.blocks:
+            return []
+        ledger, owing = self._ledger, list(self.sum.owing)
+        sending_s = np.array([self._known_s(worker) for worker in owing])
+        if not self._lateness.expects(sending_s.tolist()):
+            return []
+        slowest_s: list[float] = (ledger.done_wc[owing] * sending_s[:, None]).max(axis=0).tolist()
+        left_wc = ledger.askable_wc & ~ledger.done_wc
+        commands: list[Command] = []
+        for worker in np.flatnonzero(left_wc.any(axis=1)).tolist():
+            left = [c for c in self._orders[worker] if left_wc[worker, c]]
+            commands.append(self._take(worker, *sorted(left, key=slowest_s.__getitem__, reverse=True)))
+        return commands
+
     def mend(self) -> list[Command]:
         """Ask for repairs of what is open: from who has finished it, else from who can still finish it."""
         if self.sum is None or not self.sum.open:
@@ -701,9 +720,10 @@ class ChunkWork:
             first_step=this.first_step, common_steps=this.common_steps,
         )  # fmt: skip
 
-    def _take(self, worker: int, chunk: int) -> Take:
-        self.roll.tally.takes += 1
-        return Take(self.roll.plan.devices[worker], self.roll.assignment.number, self._number[chunk])
+    def _take(self, worker: int, *chunks: int) -> Take:
+        self.roll.tally.takes += len(chunks)
+        numbers = tuple(self._numbers(chunks))
+        return Take(self.roll.plan.devices[worker], self.roll.assignment.number, numbers)
 
     def _redirect(self, worker: int) -> list[Command]:
         """Let a finisher leave what it has just begun for what nobody does, or else take the best next.

@@ -157,7 +157,8 @@ class RunConfig:
     late_s: float | Auto = _setting(
         AUTO,
         "least time of a codeword, and half as much again as most took, after which others are asked for the "
-        "same; auto: grace-s, so that a broken session may come back",
+        "same (where one is known to take so long, all train on meanwhile, to be ready); auto: grace-s, so "
+        "that a broken session may come back",
         _positive,
         "above 0, or auto",
     )

@@ -242,6 +242,9 @@ class Effort(Protocol):
     def came(self) -> tuple[int, ...]:
         """The devices whose vector lies there already."""
 
+    def meanwhile(self) -> list[Command]:
+        """Return what devices are to work on while vectors come in, lest somebody be late."""
+
     def heard_late(self, event: Progress | Report) -> list[Command]:
         """Take in a report of work that comes while vectors are awaited."""
 

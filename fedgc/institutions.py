@@ -196,6 +196,10 @@ class Institutions:
         """Wait for this institution no more."""
         self._inner.too_slow(worker)
 
+    def meanwhile(self) -> list[Command]:
+        """Nothing: nobody can stand in for another."""
+        return []
+
     def mend(self) -> list[Command]:
         """Nobody has what another would have sent."""
         return []

@@ -14,7 +14,8 @@ What is awaited has a key, (worker, attempt). Times are the caller's. May import
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
+from statistics import median
 from typing import Final
 
 Key = tuple[int, int]
@@ -54,6 +55,15 @@ class Lateness:
                     self._since_s[key[0]] = now
         if first:
             self._to_come = -(-len(self._asked) // 2)
+
+    def expects(self, known_s: Sequence[float]) -> bool:
+        """Whether one of these lines is likely to be late, by how long each was known to need; 0: unknown.
+
+        >>> Lateness(0.5).expects([1.0, 0.0, 1.2, 1.4]), Lateness(0.5).expects([1.0, 0.0, 1.2, 1.9])
+        (False, True)
+        """
+        known = [seconds for seconds in known_s if seconds]
+        return bool(known) and max(known) >= max(self._least_s, PATIENCE * median(known))
 
     def again(self, worker: int) -> None:
         """What this worker owes counts as asked for when it is told next: it was away."""

@@ -448,11 +448,14 @@ class Skip:
 
 @value
 class Take:
-    """Work on this chunk next, whether or not it was skipped before."""
+    """Work on these chunks next, in this order, whether or not they were skipped before."""
 
     device: str
     round: Count
-    chunk: Count
+    chunks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        _distinct(self, self.chunks, "chunks")
 
 
 @value

@@ -23,7 +23,8 @@ UNMASKING share a table; a closed round refuses all.
                    a model. Each mixes its finished chunks into one such *codeword*, so that a weighted sum of
                    codewords is the sum over all chunks. A codeword that is lost is made good by other holders
                    of its chunks, who may have to train on them first. One that takes much longer than most
-                   did is asked of them too: the first counts.
+                   did is asked of them too: the first counts. Where a line is known to be as slow as that,
+                   all go on with the chunks that they left, so as to have them by then.
                    Where all devices hear nothing between their messages, what they will have finished is
                    foreseen: a device that did sends its codeword *ahead*, unasked. It counts if all did.
       local        Each device sends its update, whatever its steps; one that is lost is left out.
@@ -336,7 +337,7 @@ class Round:
         self._upload_until = now + limit_s
         added = [collected.accept(worker, 0) for worker in self.effort.came]
         asked = [each for each in (*added, *collected.needed()) if not isinstance(each, str)]
-        return [*asked, *self._mend(self._exchange, now)]
+        return [*asked, *self.effort.meanwhile(), *self._mend(self._exchange, now)]
 
     # ---- collecting
 

@@ -47,13 +47,18 @@ def planned(
     replicas: int,
     blocks: int | str,
     uplink: float | None = None,
+    lag: float = 1.0,
     settings: Mapping[str, object] = MappingProxyType({}),
 ) -> Plan:
-    """A plan in which every device can load every chunk."""
+    """A plan in which every device can load every chunk; the first one's uplink lags behind the others'."""
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
     names = [f"device {w}" for w in range(devices)]
     fleet = Fleet({name: frozenset(range(chunks)) for name in names}, table, SIZE)
-    known = {name: Speed(name, 0.1, up_bytes_s=uplink) for name in names} if uplink else {}
+    known = {}
+    if uplink:
+        known = {
+            name: Speed(name, 0.1, up_bytes_s=uplink / (1.0 if w else lag)) for w, name in enumerate(names)
+        }
     config = RunConfig.read(
         {
             "replicas": replicas,
@@ -154,10 +159,11 @@ class Devices:
     def _steer(self, command: Skip | Take) -> None:
         """The head of the queue is what a device works on."""
         queue = self.queue[command.device]
-        at, rest = queue[:1], [c for c in queue[1:] if c != command.chunk]
-        if isinstance(command, Take) and at != [command.chunk]:
-            rest.insert(0, command.chunk)
-        elif isinstance(command, Skip) and at == [command.chunk]:
+        at, named = queue[:1], command.chunks if isinstance(command, Take) else (command.chunk,)
+        rest = [c for c in queue[1:] if c not in named]
+        if isinstance(command, Take):
+            rest = [c for c in named if [c] != at] + rest
+        elif at == [command.chunk]:
             at = []
         self.queue[command.device] = at + rest
 

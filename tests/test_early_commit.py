@@ -165,6 +165,17 @@ def test_a_fold_fixes_how_many_copies_are_aimed_for():
         ends_with(machine, devices, blocks=1 if presses else 3)
 
 
+def test_nobody_goes_on_for_the_sake_of_a_slow_line_once_somebody_has_no_room():
+    plan = planned(3, 6, replicas=3, blocks=1, uplink=1.0, lag=4.0)
+    for presses in (False, True):
+        machine, devices = begun(plan)
+        work(machine, devices, plan.devices[0])
+        if presses:
+            has_no_room(machine, devices, plan.devices[0])
+        finish_working(machine, devices)
+        assert any(devices.queue.values()) is not presses
+
+
 def ends_with(machine: Round, devices: Devices, blocks: int) -> None:
     finish_working(machine, devices)
     assert machine.solution is not None

@@ -83,7 +83,7 @@ GOOD = (
     Pool(1, 2, (("a", ("left",)), ("b", ("right",)))),
     Work("a", 1, 0, 4, (2, 0), ((0, "left"), (2, "right")), 7, 60.0),
     Skip("a", 1, 0),
-    Take("a", 1, 0),
+    Take("a", 1, (0,)),
     Fold("a", 1, MIX, (0, 2)),
     Continue("a", 1, 8, (2, 0), 60.0),
     Reveal("a", 1, 0, "coded", MIX),

@@ -63,14 +63,23 @@ class AnyOrder(RuleBasedStateMachine):
         replicas=st.integers(1, 4),
         blocks=st.sampled_from([1, 2, 3, "auto"]),
         uplink=st.sampled_from([None, 1.0, 1e9]),
+        lag=st.sampled_from([1.0, 4.0]),
         live=st.booleans(),
     )
     def begin(
-        self, devices: int, chunks: int, replicas: int, blocks: int | str, uplink: float | None, *, live: bool
+        self,
+        devices: int,
+        chunks: int,
+        replicas: int,
+        blocks: int | str,
+        uplink: float | None,
+        lag: float,
+        *,
+        live: bool,
     ) -> None:
         if isinstance(blocks, int):
             blocks = min(blocks, replicas)
-        self.plan = planned(devices, chunks, replicas=replicas, blocks=blocks, uplink=uplink)
+        self.plan = planned(devices, chunks, replicas=replicas, blocks=blocks, uplink=uplink, lag=lag)
         self.now = 0.0
         self.round, self.devices = begun(self.plan, live=live)
         self.live = set(self.plan.devices)
@@ -386,8 +395,8 @@ def test_who_is_moved_hears_it_so_that_it_does_right_wherever_it_stops_listening
         commands = machine.handle(progress(name, chunk))
         told = [command for command in commands if command.device == name]
         devices.obey(commands)
-    best = told[0].chunk
-    assert told == [Take(name, 1, best), Skip(name, 1, at), Take(name, 1, at), Take(name, 1, best)]
+    (best,) = told[0].chunks
+    assert told == [Take(name, 1, (best,)), Skip(name, 1, at), Take(name, 1, (at,)), Take(name, 1, (best,))]
     assert devices.queue[name][:2] == [best, at]
 
 
@@ -761,12 +770,49 @@ def test_nobody_stands_in_who_would_take_longer_than_what_is_late():
 def test_where_the_one_who_finishes_it_for_a_late_codeword_dies_another_is_asked():
     machine, _, _ = one_is_late()
     first = {
-        each.device: each.chunk for each in machine.handle(Tick(machine.next_tick)) if isinstance(each, Take)
+        each.device: each.chunks for each in machine.handle(Tick(machine.next_tick)) if isinstance(each, Take)
     }
     dead = next(iter(first))
     asked = [each for each in machine.handle(Lost(3.0, dead)) if isinstance(each, Take)]
-    assert first[dead] in {each.chunk for each in asked}
+    assert first[dead] in {each.chunks for each in asked}
     assert dead not in {each.device for each in asked}
+
+
+def test_what_a_slow_line_is_to_send_others_finish_meanwhile_and_stand_in_with_at_once():
+    plan = planned(4, 8, replicas=4, blocks=1, uplink=1.0, lag=4.0)
+    machine, devices = begun(plan)
+    finish_working(machine, devices)
+    slow, *others = plan.devices
+    assert machine.next_tick == 51.0, "the deadline is that of the first requests"
+    for name in plan.devices:
+        lacking = set(range(8)) - devices.done[name]
+        assert sorted(devices.queue[name]) == sorted(lacking)
+        first = devices.queue[name][: len(devices.done[slow])]
+        assert name == slow or set(first) == devices.done[slow], "that comes first"
+    for name in others:
+        while devices.queue[name]:
+            work(machine, devices, name, 1.5)
+    assert {key for key in devices.requests if key[1]} == set(), "nobody is late yet"
+    for name in others:
+        devices.obey(machine.handle(Codeword(2.0, name, 1, 0)))
+    devices.unsent = [(slow, 0)]
+    asked: list[Command] = []
+    while not asked:
+        asked = list(machine.handle(Tick(machine.next_tick)))
+    assert {type(each) for each in asked} == {Repair}, "what it takes is there"
+    devices.obey(asked)
+    devices.unsent.remove((slow, 0))
+    send_all(machine, devices, machine.next_tick)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
+@pytest.mark.parametrize(("uplink", "lag", "least_s"), [(None, 1.0, 0.5), (1.0, 1.4, 0.5), (1.0, 4.0, 113.0)])
+def test_nobody_goes_on_where_no_line_is_known_to_be_late(uplink: float | None, lag: float, least_s: float):
+    plan = planned(4, 8, replicas=4, blocks=1, uplink=uplink, lag=lag, settings={"late-s": least_s})
+    machine, devices = begun(plan)
+    finish_working(machine, devices)
+    assert not any(devices.queue.values())
 
 
 def test_a_late_codeword_counts_if_it_is_there_before_what_stands_in_for_it():

@@ -55,11 +55,11 @@ class Driver:
                 case Work() | Continue():
                     self.queue[output.device] = list(output.order)
                     self.at[output.device] = (output.round, output.target)
-                case Skip() | Take():
-                    first = [output.chunk] if isinstance(output, Take) else []
-                    self.queue[output.device] = first + [
-                        c for c in self.queue[output.device] if c != output.chunk
-                    ]
+                case Take():
+                    rest = [c for c in self.queue[output.device] if c not in output.chunks]
+                    self.queue[output.device] = [*output.chunks, *rest]
+                case Skip():
+                    self.queue[output.device] = [c for c in self.queue[output.device] if c != output.chunk]
                 case Reveal() | Repair():
                     self.unsent.append((output.device, output.round, output.attempt))
                 case Close():

@@ -7,7 +7,7 @@ from typing import Annotated
 import pytest
 
 from fedgc.errors import BadMessage
-from fedgc.messages import Progress, Take
+from fedgc.messages import Progress, Skip
 from fedgc.values import Filled, Within, value
 
 
@@ -68,7 +68,7 @@ def test_it_is_checked_when_it_is_made():
     with pytest.raises(ValueError, match="needed 0 or more"):
         replace(Quick(1), first=-1)
     with pytest.raises(BadMessage, match="needed chunk of 0 or more"):
-        replace(Take("a", 1, 2), chunk=-1)
+        replace(Skip("a", 1, 2), chunk=-1)
 
 
 def test_what_could_not_be_filled_in_is_refused_when_the_class_is_made():

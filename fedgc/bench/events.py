@@ -66,7 +66,8 @@ class Crowd:
     def _obey(self, given: Iterable[object], now: float) -> None:
         for command in given:
             if isinstance(command, Take):
-                self._taken(self._index[command.device], command.chunk, now)
+                for chunk in reversed(command.chunks):
+                    self._taken(self._index[command.device], chunk, now)
             elif isinstance(command, Skip):
                 self._left(self._index[command.device], command.chunk, now)
             elif isinstance(command, Reveal):

@@ -1,9 +1,9 @@
 """The virtual clock: modelled devices obey a machine, a `Round` or a whole `Run`, as real ones do.
 
 A device walks its queue and begins the next chunk without waiting for an answer; *skip* sets the present
-chunk aside with what was done of it, *take* puts one next, *close* ends its work and what it had yet to send.
-What it is asked to send goes over its own line and the server's, one vector after the other, as in a session.
-Commands and progress reach the other side `control_s` later.
+chunk aside with what was done of it, *take* puts chunks next, *close* ends its work and what it had yet to
+send. What it is asked to send goes over its own line and the server's, one vector after the other, as in a
+session. Commands and progress reach the other side `control_s` later.
 Only time is modelled, no vector exists, and no chance: the same arguments give the same events.
 
 In local work a device has one model to train instead of a queue. It tells that it has come to its target
@@ -368,17 +368,17 @@ class World:
             self._queue[worker].pop(chunk, None)
 
     def _take(self, worker: int, command: Take) -> None:
-        chunk, queue = command.chunk, self._queue[worker]
         if command.round != self._round[worker]:
             self._keep_behind(worker, command)
             return
-        if self._current[worker] == chunk:
-            return
-        queue.pop(chunk, None)
+        queue = self._queue[worker]
+        taken = [chunk for chunk in reversed(command.chunks) if chunk != self._current[worker]]
+        for chunk in taken:
+            queue.pop(chunk, None)
         if self._terms.steered:
-            queue[chunk] = None
+            queue.update(dict.fromkeys(taken))
         else:
-            self._queue[worker] = {chunk: None, **queue}
+            self._queue[worker] = {**dict.fromkeys(taken), **queue}
         if self._current[worker] is None:
             self._start(worker, self.now)
 

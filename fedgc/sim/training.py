@@ -171,7 +171,7 @@ class OneForAll:
     def _trained(self, chunk: int) -> Finding:
         if self._work is None:
             raise BadSetting(f"training: chunk {chunk} was finished before any work was given")
-        self.engine.handle(Take(FLEET, self._work.round, chunk))
+        self.engine.handle(Take(FLEET, self._work.round, (chunk,)))
         while not self.engine.idle:
             said = self.engine.step()
             if isinstance(said, Failed):

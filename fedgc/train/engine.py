@@ -4,8 +4,8 @@ Whoever drives it (a link, a simulator, a test) hands it commands and asks for s
 steps it may be told anything. It sleeps through the injected `rest` alone.
 
 The queue is `Work.order`; after a chunk the next begins without waiting, unless `lockstep`. `Skip` takes a
-chunk out of the queue and sets its trajectory aside, nothing of it is lost; `Take` puts one next in the
-queue, and one that is finished is reported again; `Continue` carries the trajectories on to a higher
+chunk out of the queue and sets its trajectory aside, nothing of it is lost; `Take` puts some next in the
+queue, and what of it is finished is reported again; `Continue` carries the trajectories on to a higher
 target; `Close` that frees forgets them. A trajectory belongs to (model, seed, rates, lead, chunk): work from
 another `Start` or with another seed forgets the earlier ones. Commands of another round are refused, save
 `Close`, of which a late one changes nothing.
@@ -204,7 +204,8 @@ class Engine:
                 if isinstance(command, Skip):
                     self._skip(command.chunk)
                 else:
-                    self._take(command.chunk, work)
+                    for chunk in reversed(command.chunks):
+                        self._take(chunk, work)
             case Fold():
                 self._fold(command)
             case Close():

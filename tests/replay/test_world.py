@@ -148,11 +148,27 @@ def test_a_device_sends_one_vector_after_the_other_and_none_of_a_closed_round():
 def test_what_is_said_while_the_model_is_on_its_way_is_heard_behind_the_work():
     world, listener = lone(down_s_w=5.0), Listener()
     names = tuple((number, f"chunk {number}") for number in range(3))
-    said = [Work("a", 1, 0, 1, (0, 2, 1), names, 0, 9.0), Take("a", 1, 1), Skip("a", 1, 0), Skip("a", 2, 2)]
+    said = [
+        Work("a", 1, 0, 1, (0, 2, 1), names, 0, 9.0),
+        Take("a", 1, (1,)),
+        Skip("a", 1, 0),
+        Skip("a", 2, 2),
+    ]
     world.run(listener, said, lambda: len(listener.heard) == 3)
     loaded, *reports = listener.heard
     assert loaded == Loaded(5.0, "a", 0, 5.0, loaded.size_bytes)
     assert [(each.now, each.chunk) for each in reports] == [(6.0, 1), (7.0, 2)]
+
+
+@pytest.mark.parametrize(("steered", "order"), [(True, [0, 3, 2, 1, 4]), (False, [0, 1, 4, 3, 2])])
+def test_taken_chunks_come_next_in_their_order_or_last_where_nobody_is_steered(steered, order):
+    nature = Under(lambda _: working([[1.0]]), [1.0] * 5)
+    held = tuple(Held(f"chunk {number}", 1) for number in range(5))
+    world, listener = World(["a"], nature, Terms(steered=steered), held), Listener()
+    names = tuple((number, each.name) for number, each in enumerate(held))
+    said = [Work("a", 1, 0, 1, (0, 1, 2, 4), names, 0, 9.0), Take("a", 1, (0, 3, 2))]
+    world.run(listener, said, lambda: len(listener.heard) == 5)
+    assert [each.chunk for each in listener.heard] == order
 
 
 @pytest.mark.parametrize(("then", "ends_s"), [((0,), 2.0), ((0, 1), 3.0)])

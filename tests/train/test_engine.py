@@ -98,7 +98,7 @@ def test_what_a_chunk_gives_depends_on_no_order_no_interruption_and_no_device(
         elif action == "skip":
             engine.handle(Skip("me", number, value))
         elif action == "take":
-            engine.handle(Take("me", number, value))
+            engine.handle(Take("me", number, (value,)))
         else:
             number, target = number + 1, target + value
             more = bench.work(order[::-1], target=target, round=number)
@@ -106,7 +106,7 @@ def test_what_a_chunk_gives_depends_on_no_order_no_interruption_and_no_device(
             engine.handle(more if action == "work" else less)
     said = {}
     for chunk in [*ALL, *ALL]:  # in lockstep the first verdict may go to a chunk that was under way
-        engine.handle(Take("me", number, chunk))
+        engine.handle(Take("me", number, (chunk,)))
         said |= {event.chunk: event for event in bench.drain(engine)}
     for chunk, update in updates(engine).items():
         progress, twin = reported_alone(bench, small, chunk, target)
@@ -141,14 +141,13 @@ def test_two_holders_sketch_alike_and_another_chunk_differs(bench, small):
 # ---- the queue
 
 
-def test_a_taken_chunk_comes_next_and_the_current_one_is_ended_first(bench, small):
+def test_taken_chunks_come_next_in_their_order_and_the_current_one_is_ended_first(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1, 2]))
     engine.step()
-    engine.handle(Take("me", 1, 2))
-    engine.handle(Take("me", 1, 4))
-    engine.handle(Take("me", 1, 0))
-    assert [event.chunk for event in bench.drain(engine)] == [0, 4, 2, 1]
+    engine.handle(Take("me", 1, (2,)))
+    engine.handle(Take("me", 1, (0, 4, 3)))
+    assert [event.chunk for event in bench.drain(engine)] == [0, 4, 3, 2, 1]
 
 
 def test_a_finished_chunk_that_is_taken_is_reported_at_once(bench, small):
@@ -156,7 +155,7 @@ def test_a_finished_chunk_that_is_taken_is_reported_at_once(bench, small):
     engine.handle(bench.work([0, 1]))
     first = next(event for event in iter(engine.step, ...) if event)
     engine.step()
-    engine.handle(Take("me", 1, 0))
+    engine.handle(Take("me", 1, (0,)))
     assert engine.step() == first
     assert [event.chunk for event in bench.drain(engine)] == [1]
 
@@ -170,7 +169,7 @@ def test_a_skipped_chunk_is_left_and_taken_up_where_it_was(bench, small):
     engine.handle(Skip("me", 1, 1))
     assert engine.idle
     assert engine.kept() == (Kept(0, 0, 2),)
-    engine.handle(Take("me", 1, 0))
+    engine.handle(Take("me", 1, (0,)))
     assert engine.step().chunk == 0  # one step was missing
 
 
@@ -181,7 +180,7 @@ def test_in_lockstep_every_chunk_waits_for_a_verdict(bench, small):
     assert engine.step() is None
     engine.handle(Skip("me", 1, 2))
     assert [event.chunk for event in bench.drain(engine)] == [1]
-    engine.handle(Take("me", 1, 2))
+    engine.handle(Take("me", 1, (2,)))
     assert [event.chunk for event in bench.drain(engine)] == [2]
     engine.handle(Continue("me", 2, 5, (0,), 60.0))
     assert [(event.chunk, event.reached) for event in bench.drain(engine)] == [(0, 5)]
@@ -297,11 +296,11 @@ def test_a_model_that_is_none_is_refused_and_changes_nothing(bench, small, spoil
 
 def test_commands_of_another_round_or_before_any_work_are_refused(bench, small):
     engine = bench.engine(small)
-    for command in (Skip("me", 1, 0), Take("me", 1, 0), Continue("me", 1, 2, (0,), 60.0)):
+    for command in (Skip("me", 1, 0), Take("me", 1, (0,)), Continue("me", 1, 2, (0,), 60.0)):
         with pytest.raises(BadMessage, match="no work before it"):
             engine.handle(command)
     engine.handle(bench.work([0]))
-    for command in (Skip("me", 2, 0), Take("me", 0, 0)):
+    for command in (Skip("me", 2, 0), Take("me", 0, (0,))):
         with pytest.raises(BadMessage, match="needed round 1"):
             engine.handle(command)
     with pytest.raises(BadMessage, match=r"chunks \[9\]"):
@@ -314,7 +313,7 @@ def test_commands_of_another_round_or_before_any_work_are_refused(bench, small):
 def test_taking_an_unknown_chunk_fails_by_name(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0]))
-    engine.handle(Take("me", 1, 9))
+    engine.handle(Take("me", 1, (9,)))
     failed, progress = bench.drain(engine)
     assert failed.chunks == (9,)
     assert "chunk 9 is not among the 5" in failed.reason
@@ -491,7 +490,7 @@ def test_a_disk_that_takes_nothing_costs_the_chunk_and_not_the_engine(bench, sma
     assert all("no space left" in event.reason for event in said)
     assert engine.kept() == ()
     monkeypatch.undo()
-    engine.handle(Take("me", 1, 1))
+    engine.handle(Take("me", 1, (1,)))
     [progress] = bench.drain(engine)
     assert progress.chunk == 1
 

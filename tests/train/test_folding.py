@@ -86,7 +86,7 @@ def test_it_says_once_that_it_has_no_room_and_trains_no_further(bench, cramped):
     said = bench.drain(cramped)
     assert [type(event) for event in said] == [Progress, Progress, Progress, Pressed]
     assert len(cramped.kept()) == 3
-    cramped.handle(Take("me", 1, 4))
+    cramped.handle(Take("me", 1, (4,)))
     assert cramped.idle
     assert cramped.step() is None
 
@@ -94,7 +94,7 @@ def test_it_says_once_that_it_has_no_room_and_trains_no_further(bench, cramped):
 def test_while_it_waits_for_room_it_tells_nothing_again(bench, cramped):
     cramped.handle(bench.work(range(3)))
     assert isinstance(bench.drain(cramped)[-1], Pressed)
-    cramped.handle(Take("me", 1, 0))
+    cramped.handle(Take("me", 1, (0,)))
     assert cramped.idle, "the answer may be that chunk 0 is to be freed: then it is not had again"
     cramped.handle(Fold("me", 1, None, (0,)))
     assert not [event for event in bench.drain(cramped) if isinstance(event, Failed)]
@@ -103,7 +103,7 @@ def test_while_it_waits_for_room_it_tells_nothing_again(bench, cramped):
 def test_what_is_given_up_is_not_told_once_more(bench, cramped):
     cramped.handle(bench.work(range(3)))
     bench.drain(cramped)
-    cramped.handle(Take("me", 1, 0))
+    cramped.handle(Take("me", 1, (0,)))
     cramped.handle(Fold("me", 1, None))
     said = bench.drain(cramped)
     assert [event.chunks for event in said if isinstance(event, Failed)] == [(0,)]
@@ -156,7 +156,7 @@ def test_after_a_fold_it_works_on_and_a_chunk_that_is_asked_for_again_is_trained
     cramped.handle(Fold("me", 1, None, (0, 1)))
     assert [event.chunk for event in bench.drain(cramped) if isinstance(event, Progress)] == [3, 4]
     cramped.handle(Fold("me", 1, Mix((2,), ((1.0,),)), (3,)))
-    cramped.handle(Take("me", 1, 0))
+    cramped.handle(Take("me", 1, (0,)))
     assert [event.chunk for event in bench.drain(cramped)] == [0]
     assert cramped.codeword(Mix((0,), ((1.0,),))).tobytes() == before.tobytes()
 
