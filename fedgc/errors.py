@@ -78,13 +78,15 @@ class EdgeFailed(FedgcError):
     """Disk, network or another program did not do its part."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Return a hint that names the closest known name, or nothing.
+def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:
+    """Return a hint that names the closest known name, else all of the few that there are.
 
     >>> nearest("round", ["rounds", "replicas"])
     '; did you mean rounds?'
-    >>> nearest("xyzzy", ["rounds"])
-    ''
+    >>> nearest("xyzzy", ["rounds"]), nearest("xyzzy", ["mild", "drift"], ["mild", "drift"])
+    ('', '; needed mild or drift')
     """
-    close = get_close_matches(name, list(known), n=1)
-    return f"; did you mean {close[0]}?" if close else ""
+    close, needed = get_close_matches(name, list(known), n=1), " or ".join(few)
+    if close:
+        return f"; did you mean {close[0]}?"
+    return f"; needed {needed}" if needed else ""

@@ -303,9 +303,16 @@ def export(
 
 @app.command()
 def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
-    devices: Annotated[int, typer.Option(help="How many devices.")] = 200,
+    devices: Annotated[
+        int | None, typer.Option(help="How many devices; else all of the trace, or 200.", show_default=False)
+    ] = None,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,
+    replicas: Annotated[int, typer.Option(help="How many devices have each chunk.")] = 4,
+    chunks_each: Annotated[int, typer.Option(help="Chunks, for every device there is.")] = 1,
+    blocks: Annotated[int, typer.Option(help="Parts of an update in a codeword; 0: rounds choose.")] = 0,
     model_mb: Annotated[float, typer.Option(help="Size of the model.")] = 50.0,
+    uplink_mb_s: Annotated[float, typer.Option(help="Of each device, where there are no links.")] = 12.5,
+    downlink_mb_s: Annotated[float, typer.Option(help="The same, downwards.")] = 50.0,
     model: Annotated[
         str, typer.Option(help="How devices behave, where there is no trace.")
     ] = "shifted-exponential",
@@ -331,7 +338,12 @@ def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
     request = Request(
         devices=devices,
         rounds=rounds,
+        replicas=replicas,
+        pieces=chunks_each,
+        blocks=blocks,
         model_mb=model_mb,
+        uplink_mb_s=uplink_mb_s,
+        downlink_mb_s=downlink_mb_s,
         model=model,
         trace=trace,
         links=links,

@@ -74,6 +74,8 @@ def find(names: Iterable[str], policies: Iterable[Policy]) -> tuple[Policy, ...]
     for name in names:
         found = [policy for policy in every if policy.name.startswith(name)]
         if not found:
-            raise BadSetting(f"policy {name!r}: unknown{nearest(name, [policy.name for policy in every])}")
+            kinds = dict.fromkeys(policy.name.split(",")[0] for policy in every)
+            hint = nearest(name, [policy.name for policy in every], kinds)
+            raise BadSetting(f"policy {name!r}: unknown{hint}")
         chosen += [policy for policy in found if policy not in chosen]
     return tuple(chosen)

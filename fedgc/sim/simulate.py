@@ -27,15 +27,19 @@ from fedgc.sim.policy import Policy, Result
 from fedgc.sim.traces import read_links, read_weather
 
 MEGABYTE: Final = 1_000_000
+USUAL_DEVICES: Final = 200
 SHORT: Final = 50  # rounds that are not worth a second process
 Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of the last, where watched
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be simulated; `trace` or `model` says how fast devices are, `links` how fast their lines."""
+    """What is to be simulated; `trace` or `model` says how fast devices are, `links` how fast their lines.
 
-    devices: int = 200
+    Where nobody says how many devices, there are as many as the trace has, or USUAL_DEVICES.
+    """
+
+    devices: int | None = None
     rounds: int = 20
     model_mb: float = 50.0
     uplink_mb_s: float = 12.5
@@ -55,8 +59,8 @@ class Request:
     def __post_init__(self) -> None:
         self._check_numbers()
         if self.model not in MODELS:
-            raise BadSetting(f"model {self.model!r}: unknown{nearest(self.model, MODELS)}")
-        if self.replicas > self.devices:
+            raise BadSetting(f"model {self.model!r}: unknown{nearest(self.model, MODELS, MODELS)}")
+        if self.devices is not None and self.replicas > self.devices:
             raise BadPlacement(
                 f"{self.replicas} replicas on {self.devices} devices: at most as many are possible"
             )
@@ -69,8 +73,9 @@ class Request:
         least = {"devices": 1, "rounds": 1, "replicas": 1, "pieces": 1, "processes": 1}
         least |= {"server_mb_s": 0, "latency_s": 0, "blocks": 0, "seed": 0}
         for name, value in least.items():
-            if not value <= getattr(self, name) < float("inf"):
-                raise BadSetting(f"{name}: saw {getattr(self, name)}, needed at least {value}")
+            seen = getattr(self, name)
+            if seen is not None and not value <= seen < float("inf"):
+                raise BadSetting(f"{name}: saw {seen}, needed at least {value}")
         for name in ("model_mb", "uplink_mb_s", "downlink_mb_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise BadSetting(f"{name}: saw {getattr(self, name)}, needed more than 0")
@@ -84,7 +89,8 @@ class Request:
         """Return all rounds; a trace that is shorter begins again, one with fewer devices is refused."""
         rng = np.random.default_rng(self.seed)
         if self.trace is None:
-            rounds = MODELS[self.model](self.devices, self.rounds, rng)
+            devices = USUAL_DEVICES if self.devices is None else self.devices
+            rounds = MODELS[self.model](devices, self.rounds, rng)
         else:
             rounds = self._recorded(read_weather(self.trace))
         rounds = tuple(self._delayed(each) for each in rounds)
@@ -101,9 +107,10 @@ class Request:
         return find(self.policies, every)
 
     def _recorded(self, whole: Weather) -> Weather:
-        if whole[0].devices < self.devices:
-            raise BadSetting(f"devices: saw {self.devices}, the trace has {whole[0].devices}")
-        first_w = np.arange(self.devices)
+        devices = whole[0].devices if self.devices is None else self.devices
+        if whole[0].devices < devices:
+            raise BadSetting(f"devices: saw {devices}, the trace has {whole[0].devices}")
+        first_w = np.arange(devices)
         return tuple(whole[at % len(whole)].only(first_w) for at in range(self.rounds))
 
     def _delayed(self, conditions: Conditions) -> Conditions:

@@ -233,7 +233,8 @@ def test_a_bench_that_cannot_begin_says_so_in_one_line(words: tuple[str, ...], c
     [
         (("--html", "."), 2, ".: saw a folder, needed the name of a file"),
         (("--png", "/no/such/x.png"), 2, "saw no folder /no/such, needed one that is there"),
-        (("--policy", "nope"), 2, "policy 'nope': unknown"),
+        (("--policy", "nope"), 2, "policy 'nope': unknown; needed fedgc steer or"),
+        (("--model", "nope"), 2, "model 'nope': unknown; needed shifted-exponential or"),
         (("--links", "/no/such"), 1, "trace /no/such: No such file or directory"),
         (("--trace", "/no/such.csv"), 1, "trace /no/such.csv: No such file or directory"),
     ],
@@ -244,6 +245,16 @@ def test_a_simulation_that_cannot_begin_says_so_in_one_line(words, code: int, se
     assert (said.returncode, said.stdout) == (code, "")
     assert sentence in said.stderr
     assert said.stderr.count("\n") == 1
+
+
+def test_a_simulation_is_of_what_the_command_line_says():
+    words = ("--devices", "3", "--replicas", "2", "--chunks-each", "5", "--blocks", "2", "--json")
+    slow, quick = (
+        json.loads(fedgc("sim", *words, "--rounds", "2", "--uplink-mb-s", speed).stdout)["predictions"][0]
+        for speed in ("1", "1000")
+    )
+    assert slow["policy"] == quick["policy"] == "fedgc steer, 2 replicas, 5 chunks each, blocks 2"
+    assert slow["median_s"] > quick["median_s"] + 24, "half of 50 MB take 25 s"
 
 
 def test_a_round_that_never_ends_is_null_in_a_simulations_json():

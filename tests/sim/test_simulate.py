@@ -8,7 +8,7 @@ import pytest
 from fedgc.errors import BadPlacement, BadSetting
 from fedgc.replay import MODELS
 from fedgc.sim import Request, simulate
-from fedgc.sim.simulate import SHORT
+from fedgc.sim.simulate import SHORT, USUAL_DEVICES
 
 SMALL = {"devices": 12, "rounds": 3, "replicas": 3, "pieces": 2}
 
@@ -67,6 +67,10 @@ def test_a_trace_is_played_from_its_beginning_over_and_over(tmp_path: Path):
     assert [result.seconds for result in plain.results] == pytest.approx([2.0, 3.0, 2.0])
     with pytest.raises(BadSetting, match="saw 4, the trace has 3"):
         simulate(Request(devices=4, rounds=1, trace=path))
+    assert {each.devices for each in Request(replicas=1, trace=path).weather()} == {3}, "all that it has"
+    with pytest.raises(BadPlacement, match="4 replicas on 3 devices"):
+        simulate(Request(trace=path))
+    assert {each.devices for each in Request(rounds=1).weather()} == {USUAL_DEVICES}
 
 
 def test_the_same_seed_gives_the_same_prediction():
