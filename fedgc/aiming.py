@@ -17,12 +17,13 @@ May import: nothing.
 from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from statistics import median
 from typing import Final
 
 RECENT_ROUNDS: Final = 5
 FORGOTTEN_AFTER: Final = 50  # rounds: what waiting cost so long ago is tried again
+FEW: Final = 3  # with fewer of them one that was unlucky decides: after RECENT_ROUNDS they are tried again
 AT_BEST: Final = 0.6  # of a wait on the way, where it was aimed for from the start
 
 
@@ -109,14 +110,20 @@ class Aiming:
             self._collecting.clear()
         while self._waits and self._waits[-1][-1][0] <= self._round - FORGOTTEN_AFTER:
             self._waits.pop()
-        known = [steps * _typical(dict(seen).values()) for seen in self._waits]
-        self._begun = min(self._begun, len(known) + 1)
+        sure = takewhile(self._is_sure, self._waits)
+        known = [steps * _typical(dict(seen).values()) for seen in sure]
+        self._begun = min(self._begun, len(self._waits) + 1)
         waits_s = (*known[: self._begun - 1], *(AT_BEST * wait_s for wait_s in known[self._begun - 1 :]))
         collecting_s: dict[int, list[float]] = {}
         for blocks, seconds in self._collecting:
             collecting_s.setdefault(blocks, []).append(seconds)
         return Prospect(waits_s, {blocks: _typical(each) for blocks, each in collecting_s.items()})
 
+    def _is_sure(self, seen: Sequence[tuple[int, float]]) -> bool:
+        """Whether this was seen often enough, or else of late."""
+        return len(seen) >= FEW or seen[-1][0] > self._round - RECENT_ROUNDS
+
 
 def _typical(values: Collection[float]) -> float:
-    return float(median(values))
+    """Return what is usual; of a few values that is the least, as one that was unlucky is larger."""
+    return float(median(values)) if len(values) >= FEW else min(values)

@@ -287,6 +287,10 @@ class Attendance:
         """So there is nothing to ask at any time."""
         return math.inf
 
+    def unsent_s(self, now: float) -> Mapping[int, float]:  # noqa: ARG002  as above
+        """Nobody is late before the deadline."""
+        return {}
+
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return the chunks on which no device in the mean has trained; what that does, nobody can tell."""
         return self.lacks(self.sum.counted if self.sum else ()), None

@@ -22,6 +22,7 @@ import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
 from typing import Final
 
 import numpy as np
@@ -80,6 +81,16 @@ class Foreseen:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Help:
+    """Whose copies can be sent, or had by asking; chunks that come unasked; and what help costs."""
+
+    done_wc: NDArray[np.bool_]
+    able_wc: NDArray[np.bool_]
+    coming: frozenset[int]
+    costs: Costs
+
+
 class ChunkWork:
     """The effort of coded work."""
 
@@ -103,7 +114,10 @@ class ChunkWork:
         self._lateness = Lateness(plan.late_s)
         self._late: set[int] = set()  # devices that kept others waiting
         self._hurry_at = math.inf
-        self._overdue = False  # whether others are at work on what is late
+        self._overdue: set[int] = set()  # chunks that others make for what is late
+        self._mends = self._hurries = True  # whether there may be something new to ask for
+        self._meanwhile: dict[int, set[int]] = {}  # what workers were given lest somebody be late
+        self._pressed: set[int] = set()  # workers that had no room
         self._made_elsewhere: set[tuple[int, int]] = set()  # what is late, and whose chunks others are at
         self._asked_anew = True  # whether it is not noted yet when something was asked for
         self._counted = 0  # vectors that have come, as far as that is noted
@@ -208,7 +222,9 @@ class ChunkWork:
             return False
         self._came_ahead.discard(worker)
         self._early.forget(worker)
+        self._meanwhile.pop(worker, None)
         self._ledger.lost(worker)
+        self._stir()
         self._count_after_all(self.copies.stands(worker, (), self._summed))
         return True
 
@@ -228,6 +244,7 @@ class ChunkWork:
         if self._early.folds(worker, chunks):
             self._early.forget(worker)
             chunks = range(len(self.roll.plan.chunks))
+        self._stir()
         self._count_after_all(self.copies.cannot(worker, self._numbers(chunks), self._summed))
         return self._ledger.failed(worker, chunks)
 
@@ -267,11 +284,17 @@ class ChunkWork:
             return self.roll.refuse(
                 event, f"device {event.device} is not in round {self.roll.assignment.number}"
             )
+        self._pressed.add(worker)
         refused_c = self.roll.plan.placement.holds[worker] & ~self._ledger.able_wc[worker]
         spare: list[int] = np.flatnonzero(refused_c).tolist()
         mix = None
+        left: list[int] = []
         if self.sum is not None:
-            spare += np.flatnonzero(self._has_wc[worker]).tolist()
+            self._stir()
+            has_c, extra = self._has_wc[worker], self._meanwhile.pop(worker, set())
+            left = sorted(c for c in extra - self._overdue - self.sum.wanted if not has_c[c])
+            first = sorted(c for c in extra if has_c[c])
+            spare += first or np.flatnonzero(has_c).tolist()
             self._early.let_go(worker, spare)
             self.sum.freed(worker, spare)
         else:
@@ -281,7 +304,10 @@ class ChunkWork:
                 spare += room.spare
                 folded = room.fold
                 mix = Mix(tuple(self._numbers(folded.chunks)), folded.matrix) if folded.chunks else None
-        return [Fold(event.device, self.roll.assignment.number, mix, tuple(self._numbers(spare)))]
+        number = self.roll.assignment.number
+        leave = [Skip(event.device, number, chunk) for chunk in self._numbers(left)]
+        self.roll.tally.skips += len(leave)
+        return [*leave, Fold(event.device, number, mix, tuple(self._numbers(spare)))]
 
     def _fixed_for(self, worker: int) -> Room:
         """Fix what a worker has finished, for as many copies as are aimed for now."""
@@ -347,7 +373,7 @@ class ChunkWork:
             return False
         chunk_s = [self.roll.assignment.target * seconds for seconds in plan.step_s]
         guessed_s = ledger.wait_s(ledger.aim + 1, chunk_s)
-        return self.roll.assignment.prospect.pays(ledger.aim, guessed_s, max(plan.upload_s))
+        return self.roll.assignment.prospect.pays(ledger.aim, guessed_s, max(self.roll.upload_s))
 
     @property
     def progress(self) -> tuple[int, int, int]:
@@ -429,7 +455,7 @@ class ChunkWork:
             code = FrameCode(plan.placement, blocks)
             limit = amplification_limit(plan.error_limit, EPSILON[wire])
             solution = code.solve(
-                code.prune(done_wc, cost=plan.upload_s, limit=limit),
+                code.prune(done_wc, cost=self.roll.upload_s, limit=limit),
                 correlation=likeness,
                 weights=None if early else self._weights(done_wc),
             )
@@ -455,7 +481,13 @@ class ChunkWork:
             return refused
         commands = self._turn(verdict, event.chunk)
         self._book(worker, chunk, event)
+        if commands or chunk in self._overdue or self.sum is None or chunk in self.sum.wanted:
+            self._stir()
         return commands
+
+    def _stir(self) -> None:
+        """Something has come that was lacking, or is lacking now: look whom to ask for what."""
+        self._mends = self._hurries = True
 
     @property
     def _summed(self) -> Collection[int]:
@@ -468,6 +500,7 @@ class ChunkWork:
         if worker is None or self.sum is None:
             return []
         self._here_again([event])
+        self._stir()
         self._lateness.again(worker)
         self._late.discard(worker)
         self._asked_anew = True
@@ -482,6 +515,7 @@ class ChunkWork:
 
     def without(self, worker: int) -> None:
         """Open what this worker owes and cannot send any more; it has the requests for the rest."""
+        self._stir()
         if self.sum is not None:
             self.sum.ask_again(worker, self._ledger.able_wc[worker])
 
@@ -497,26 +531,37 @@ class ChunkWork:
         if self.sum is None or self._early.blocks:
             return []
         ledger, owing = self._ledger, list(self.sum.owing)
-        sending_s = np.array([self._known_s(worker) for worker in owing])
-        if not self._lateness.expects(sending_s.tolist()):
+        sending_s = [self._known_s(worker) for worker in owing]
+        if not self._lateness.expects(sending_s):
             return []
-        slowest_s: list[float] = (ledger.done_wc[owing] * sending_s[:, None]).max(axis=0).tolist()
+        sending_s_w, slowest_s_c = np.zeros(len(ledger.live_w)), np.zeros(len(self._number))
+        sending_s_w[owing] = sending_s
+        held = self.roll.plan.placement.holders
+        done_s = ledger.done_wc[held.worker_s, held.chunk_s]
+        np.maximum.at(slowest_s_c, held.chunk_s[done_s], sending_s_w[held.worker_s[done_s]])
+        slowest_s: list[float] = slowest_s_c.tolist()
         left_wc = ledger.askable_wc & ~ledger.done_wc
+        left_wc[list(self._pressed)] = False
         commands: list[Command] = []
         for worker in np.flatnonzero(left_wc.any(axis=1)).tolist():
             left = [c for c in self._orders[worker] if left_wc[worker, c]]
+            self._meanwhile[worker] = set(left)
             commands.append(self._take(worker, *sorted(left, key=slowest_s.__getitem__, reverse=True)))
         return commands
 
     def mend(self) -> list[Command]:
         """Ask for repairs of what is open: from who has finished it, else from who can still finish it."""
-        if self.sum is None or not self.sum.open:
+        mends, self._mends = self._mends, False
+        if self.sum is None or not self.sum.open or not mends:
             return []
-        ledger = self._ledger
-        fit_wc = self._without_the_late()
-        repairs, takes = self.sum.mend(
-            self._has_wc & fit_wc, ledger.askable_wc & fit_wc, ledger.coming(), self._costs()
-        )
+        return self._mend(self.sum, self._help())
+
+    def _help(self) -> Help:
+        ledger, fit_wc = self._ledger, self._without_the_late()
+        return Help(self._has_wc & fit_wc, ledger.askable_wc & fit_wc, ledger.coming(), self._costs())
+
+    def _mend(self, collected: CodedSum, given: Help) -> list[Command]:
+        repairs, takes = collected.mend(given.done_wc, given.able_wc, given.coming, given.costs)
         self._asked_anew |= bool(repairs)
         self.roll.tally.repairs += len(repairs)
         return [*repairs, *(self._take(*each) for each in takes)]
@@ -530,10 +575,11 @@ class ChunkWork:
         usual_known = [lateness.came(worker, now) for worker, _ in self.sum.added[self._counted :]]
         changed = self._asked_anew or any(usual_known)
         self._counted, self._asked_anew = len(self.sum.added), False
-        if not (self._overdue or changed or now >= self._hurry_at):
+        if not (self._hurries and self._overdue) and not changed and now < self._hurry_at:
             return []
         late = lateness.late(self.sum.owed, now)
-        self._hurry_at, self._overdue = math.inf, False
+        self._hurry_at, self._hurries = math.inf, False
+        self._overdue.clear()
         commands = self._stand_in(late, now) if late else []
         lateness.asked(self.sum.owed, now)
         self._asked_anew = False
@@ -549,6 +595,7 @@ class ChunkWork:
         if self.sum is None:
             return []
         commands: list[Command] = []
+        others: Help | None = None
         self._late |= {worker for worker, _ in late}
         on_time_w1, costs = self._on_time_w1, self._costs()
         done_wc, able_wc = self._has_wc & on_time_w1, self._ledger.askable_wc & on_time_w1
@@ -567,15 +614,25 @@ class ChunkWork:
             if lacking:  # asked for once more, others are where who was asked is gone
                 self._made_elsewhere.add(key)
                 commands += [self._take(*each) for each in self.sum.ask_for(lacking, able_wc, costs)]
-                self._overdue = True
+                self._overdue.update(lacking)
             else:
                 self.sum.doubt(key)
-                commands += self.mend()
+                others = others or self._help()  # large, and the same for all that is late now
+                commands += self._mend(self.sum, others)
         return commands
 
     def _known_s(self, worker: int) -> float:
         """Return how long this worker's line is known to need for a codeword."""
-        return self.roll.plan.upload_s[worker] / (self.solution.blocks if self.solution else 1)
+        return self.roll.upload_s[worker] / self._blocks
+
+    @property
+    def _blocks(self) -> int:
+        return self.solution.blocks if self.solution else 1
+
+    def unsent_s(self, now: float) -> Mapping[int, float]:
+        """Return who was late to the end, and for how long it was at what would be a whole update."""
+        sends = [w for w in self._late if self._ledger.live_w[w] and self._lateness.is_sending(w)]
+        return {worker: self._blocks * self._lateness.waited_s(worker, now) for worker in sends}
 
     @property
     def _has_wc(self) -> NDArray[np.bool_]:
@@ -606,7 +663,8 @@ class ChunkWork:
     def _costs(self) -> Costs:
         """What help costs: a link is as quick as it was just now, else as it is known to be."""
         plan, seen = self.roll.plan, self._lateness.sent_s
-        usual_s = max(map(self._known_s, range(len(plan.devices))))
+        known = [each for each in self.roll.upload_s if each]
+        usual_s = median(known) / self._blocks if known else 0.0
         upload_s = [seen.get(w, self._known_s(w) or usual_s) for w in range(len(plan.devices))]
         return Costs([self.roll.assignment.target * each for each in plan.step_s], upload_s)
 
@@ -633,6 +691,7 @@ class ChunkWork:
         if self._ledger.done_wc[worker, chunk]:
             if self.sum is not None:
                 self._early.has_again(worker, chunk)
+                self._stir()
             return []  # a finished chunk is told again when asked for, and that may have crossed the report
         return worker, chunk, event
 

@@ -57,6 +57,7 @@ class Assignment:
     certain: bool = True  # an exchange comes, whatever is learned: what it takes may be done before
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of who carries on where it stopped
     prospect: Prospect = field(default_factory=Prospect)  # what more copies cost and save, of late
+    upload_s: tuple[float, ...] = ()  # of a whole update on each line as known by now, or as in the plan
     model_limit_s: float = 0.0  # how long the model may be on its way, before there is time to work
 
     @property
@@ -75,11 +76,13 @@ class Roll:
     tally: Tally = field(init=False)
     started_at: float = 0.0  # some have been there for longer: nobody has worked since before that
     worker: dict[str, int] = field(init=False)
+    upload_s: tuple[float, ...] = field(init=False)  # of a whole update on each device's line; 0: unknown
     model_at: dict[int, float] = field(init=False, default_factory=dict)  # when it came, where that is heard
 
     def __post_init__(self) -> None:
         self.tally = Tally.empty(len(self.plan.devices))
         self.worker = {device: w for w, device in enumerate(self.plan.devices)}
+        self.upload_s = self.assignment.upload_s or self.plan.upload_s
 
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  whatever was said
         """Tell the sender, where there is one, and count it against a device of this plan.
@@ -266,6 +269,9 @@ class Effort(Protocol):
     @property
     def hurry_at(self) -> float:
         """When `hurry` may have more to ask although nothing happens."""
+
+    def unsent_s(self, now: float) -> Mapping[int, float]:
+        """Return who was late to the end, and for how long it was at what would be a whole update."""
 
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return the numbers of the chunks that the sum lacks, and the error that this causes, if known."""

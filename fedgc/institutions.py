@@ -213,6 +213,10 @@ class Institutions:
         """So there is nothing to ask at any time."""
         return math.inf
 
+    def unsent_s(self, now: float) -> Mapping[int, float]:  # noqa: ARG002  as above
+        """Nobody is late before the deadline."""
+        return {}
+
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return the chunks that are in no vector of the sum; what that does, nobody can tell."""
         in_none = [self._lacking[worker] for worker in (self.sum.workers if self.sum else ())]

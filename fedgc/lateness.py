@@ -86,6 +86,10 @@ class Lateness:
         """Return how long this worker has been at what it sends."""
         return now - self._since_s[worker]
 
+    def is_sending(self, worker: int) -> bool:
+        """Whether something was asked of this worker that has not come."""
+        return self._sending[worker] > 0
+
     def late(self, owed: Collection[Key], now: float) -> tuple[Key, ...]:
         """Return what has taken too long of what is owed."""
         return tuple(key for key in owed if self._due_s(key) <= now)

@@ -44,6 +44,12 @@ class Pace:
         if size_bytes > 0 and seconds > 0:
             self._uplinks[device].append(size_bytes / seconds)
 
+    def delayed(self, device: str, size_bytes: int, seconds: float) -> None:
+        """An upload of this device was given up after so long: its line is no quicker than that."""
+        known, at_most = self.up_bytes_s(device), size_bytes / max(seconds, LEAST_STEP_S)
+        if size_bytes > 0 and (known is None or at_most < known):
+            self._uplinks[device].append(at_most)
+
     def received(self, device: str, size_bytes: int, seconds: float) -> None:
         """One more model has come to this device."""
         if size_bytes > 0 and seconds > 0:
@@ -60,6 +66,11 @@ class Pace:
         before = self._history.known.get(device)
         return _middle(self._downlinks.get(device, ()), before.down_bytes_s if before else None)
 
+    def up_bytes_s(self, device: str) -> float | None:
+        """Return how fast its uploads go, where that is known."""
+        before = self._history.known.get(device)
+        return _middle(self._uplinks.get(device, ()), before.up_bytes_s if before else None)
+
     def speeds(self) -> Speeds:
         """Return the history, overlaid with what this run has measured."""
         known: dict[str, Speed] = dict(self._history.known)
@@ -68,7 +79,7 @@ class Pace:
             known[device] = replace(
                 before,
                 step_s=step_s,
-                up_bytes_s=_middle(self._uplinks[device], before.up_bytes_s),
+                up_bytes_s=self.up_bytes_s(device),
                 down_bytes_s=self.down_bytes_s(device),
                 rounds=before.rounds + len(self._logs[device]),
             )

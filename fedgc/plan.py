@@ -63,7 +63,8 @@ class Plan:
     held: Mapping[str, frozenset[int]]
     measured: bool
     step_s: tuple[float, ...]
-    upload_s: tuple[float, ...]
+    update_bytes: int  # of a whole update on its way
+    upload_s: tuple[float, ...]  # of it on each device's line, as known when the plan was made; 0: unknown
     deadline_s: float
     upload_deadline_s: float
     error_limit: float
@@ -136,7 +137,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
     wire = shortest_wire(1.0, config.error_limit) if short else WIRES[config.delta_bits]
     size_bytes = packed_bytes(fleet.size, wire)
     measured = speeds.known.keys() >= set(devices)
-    upload_s = tuple(_upload_s(device, speeds, size_bytes) for device in devices)
+    uplinks = (speeds.known[device].up_bytes_s if device in speeds.known else None for device in devices)
     return Plan(
         devices=devices,
         chunks=chunks,
@@ -147,7 +148,8 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         held={device: fleet.holds[device] for device in devices},
         measured=measured,
         step_s=step_s,
-        upload_s=upload_s,
+        update_bytes=size_bytes,
+        upload_s=upload_s(uplinks, size_bytes),
         deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
         upload_deadline_s=_upload_deadline_s(config, devices, speeds, size_bytes),
         error_limit=config.error_limit,
@@ -267,10 +269,13 @@ def _typical_step_s(devices: Sequence[str], speeds: Speeds) -> float:
     return known[len(known) // 2] if known else UNKNOWN_STEP_S
 
 
-def _upload_s(device: str, speeds: Speeds, size_bytes: int) -> float:
-    """Seconds for a whole update, 0 where the uplink was never measured: no reason to shorten it yet."""
-    speed = speeds.known.get(device)
-    return size_bytes / speed.up_bytes_s if speed and speed.up_bytes_s else 0.0
+def upload_s(uplinks: Iterable[float | None], update_bytes: int) -> tuple[float, ...]:
+    """Return the seconds for a whole update, 0 where the uplink was never measured: no reason to shorten it.
+
+    >>> upload_s([2.0, None], 8)
+    (4.0, 0.0)
+    """
+    return tuple(update_bytes / uplink if uplink else 0.0 for uplink in uplinks)
 
 
 def _deadline_s(

@@ -50,7 +50,7 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.pace import Pace
-from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, make_plan, model_limit_s
+from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.replay import Line
 from fedgc.round import Assignment, Round
 from fedgc.tuner import Choice, Question, choose, chunk_weights, recall, review
@@ -346,6 +346,7 @@ class Run:
             loading=self._left.loading,
             reached=self._left.reached,
             prospect=self._aiming.prospect(_kind_of(plan), self._target),
+            upload_s=upload_s(map(self._pace.up_bytes_s, plan.devices), plan.update_bytes),
             model_limit_s=model_limit_s(map(self._pace.down_bytes_s, plan.devices), self._size),
         )
         self._up_bytes = 0
@@ -518,6 +519,8 @@ class Run:
         for device, step_s in zip(over.plan.devices, over.tally.step_s, strict=True):
             if step_s:
                 self._pace.worked(device, sum(step_s) / len(step_s))
+        for worker, seconds in over.effort.unsent_s(over.closed_at).items():
+            self._pace.delayed(over.plan.devices[worker], over.plan.update_bytes, seconds)
         if over.solution and over.outcome in ("synced", "approximate") and not over.assignment.carried:
             collecting_s = over.closed_at - over.started_at - over.working_s
             effort, this = over.effort, over.assignment

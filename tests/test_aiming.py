@@ -1,14 +1,14 @@
 """The copies a round aims for, against rounds whose waits and lines are known to the test."""
 
 from dataclasses import replace
-from itertools import accumulate
+from itertools import accumulate, pairwise
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.aiming import FORGOTTEN_AFTER, RECENT_ROUNDS, Aiming, Prospect
+from fedgc.aiming import FEW, FORGOTTEN_AFTER, RECENT_ROUNDS, Aiming, Prospect
 from fedgc.messages import Lost, Skip
 from fedgc.replay import MODELS, UNCONTENDED
 from fedgc.round import Assignment, Round, State
@@ -42,27 +42,39 @@ def total(waits: list[float], upload_s: float, copies: int) -> float:
 
 @given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=6), st.floats(0.0, 50.0), st.floats(1.0, 1.6))
 def test_rounds_come_to_the_best_number_of_copies_if_waits_grow(waits, upload_s, dearer):
-    """However much waiting is underestimated."""
+    """However much waiting is underestimated; but for those that try once more what was seen too seldom."""
     waits, aiming = sorted(waits), Aiming()
     for _ in range(2 * len(waits)):
         played(aiming, waits, upload_s, dearer=dearer)
-    copies = played(aiming, waits, upload_s, dearer=dearer)
-    assert total(waits, upload_s, copies) <= best(waits, upload_s) + 1e-9
+    tried = [played(aiming, waits, upload_s, dearer=dearer) for _ in range(3 * RECENT_ROUNDS)]
+    good = [copies for copies in tried if total(waits, upload_s, copies) <= best(waits, upload_s) + 1e-9]
+    assert len(good) >= len(tried) - FEW
 
 
 @given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=6), st.floats(0.0, 50.0))
-def test_what_was_seen_is_not_tried_again_before_it_is_forgotten(waits, upload_s):
+def test_what_was_seen_often_enough_is_not_tried_again_before_it_is_forgotten(waits, upload_s):
     aiming = Aiming()
     for _ in range(2 * len(waits)):
         played(aiming, waits, upload_s)
-    copies = {played(aiming, waits, upload_s) for _ in range(FORGOTTEN_AFTER - 2 * len(waits) - 1)}
-    assert len(copies) == 1
+    tried = [played(aiming, waits, upload_s) for _ in range(FORGOTTEN_AFTER - 2 * len(waits) - 1)]
+    changes = sum(before != after for before, after in pairwise(tried))
+    assert changes <= 2 * (FEW - 1)
+    assert len({*tried[-FORGOTTEN_AFTER // 2 :]}) == 1
 
 
 def test_what_waiting_cost_long_ago_is_tried_again():
     aiming = Aiming()
-    tried = [played(aiming, [1.0, 9.0], 10.0) for _ in range(FORGOTTEN_AFTER + 3)]
-    assert tried == [2, *[1] * FORGOTTEN_AFTER, 2, 1]
+    again = [2, *[1] * RECENT_ROUNDS]
+    expected = [*again * (FEW - 1), 2, *[1] * FORGOTTEN_AFTER, *again]
+    assert [played(aiming, [1.0, 9.0], 10.0) for _ in expected] == expected
+
+
+@pytest.mark.parametrize("unlucky", [0, 1, 2, 5])
+def test_a_round_that_was_unlucky_costs_few_others(unlucky: int):
+    aiming = Aiming()
+    good = [1.0, 1.0, 1.0, 1.0]
+    tried = [played(aiming, [1.0, 90.0, 90.0, 90.0] if at == unlucky else good, 24.0) for at in range(40)]
+    assert tried.count(4) >= 40 - RECENT_ROUNDS - 2
 
 
 def test_lines_that_change_change_the_aim_both_ways():

@@ -176,6 +176,28 @@ def test_nobody_goes_on_for_the_sake_of_a_slow_line_once_somebody_has_no_room():
         assert any(devices.queue.values()) is not presses
 
 
+def test_who_has_no_room_for_what_it_makes_meanwhile_leaves_that_and_keeps_the_rest():
+    plan = planned(4, 8, replicas=4, blocks=1, uplink=1.0, lag=4.0)
+    machine, devices = begun(plan)
+    finish_working(machine, devices)
+    slow, name, *_ = plan.devices
+    before = set(devices.done[name])
+    assert before
+    work(machine, devices, name, 2.0)
+    assert len(devices.done[name]) == len(before) + 1
+    devices.obey(machine.handle(Pressed(2.0, name, 1)))
+    assert devices.done[name] == before
+    assert devices.queue[name] == [], "it trains no further"
+    loses(machine, devices, slow, 3.0)
+    while any(devices.queue.values()):
+        for each in plan.devices:
+            while devices.queue[each]:
+                work(machine, devices, each, 3.0)
+    send_all(machine, devices, 4.0)
+    assert machine.outcome == "synced"
+    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+
+
 def ends_with(machine: Round, devices: Devices, blocks: int) -> None:
     finish_working(machine, devices)
     assert machine.solution is not None

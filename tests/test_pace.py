@@ -66,3 +66,15 @@ def test_what_this_run_measured_lies_over_the_history():
     assert (known["b"].step_s, known["b"].up_bytes_s) == (pytest.approx(0.2), 50.0)
     assert [known[device].down_bytes_s for device in "abz"] == [None, 25.0, None]
     assert known["z"].step_s == 3.0
+
+
+def test_an_upload_that_was_given_up_says_how_quick_its_line_is_at_most():
+    pace = Pace(Speeds({"b": Speed("b", 1.0, up_bytes_s=5.0)}))
+    pace.delayed("a", 100, 10.0)
+    assert pace.up_bytes_s("a") == 10.0
+    pace.delayed("a", 100, 5.0)
+    pace.delayed("b", 100, 10.0)
+    assert (pace.up_bytes_s("a"), pace.up_bytes_s("b")) == (10.0, 5.0), "no slower than is known already"
+    for _ in range(RECENT_ROUNDS):
+        pace.sent("a", 100, 1.0)
+    assert pace.up_bytes_s("a") == 100.0, "it has come since"

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedgc.codes.baselines import block_coordinate, cyclic
 from fedgc.errors import BadPlacement, BadSetting, NotRecoverable
+from fedgc.history import RoundRow
 from fedgc.replay import MODELS, NEVER, UNCONTENDED, Line, working
 from fedgc.sim import (
     BlockCoordinate,
@@ -231,3 +232,23 @@ def test_names_are_unique_and_found():
     ]
     with pytest.raises(BadSetting, match="did you mean FedBuff"):
         find(["FedBuf f"], rivals(8))
+
+
+def spared(slow_s: list[float]) -> list[int]:
+    """How much work 20 devices throw away in each round, of which the first has such an uplink."""
+    weather = MODELS["shifted-exponential"](20, len(slow_s), np.random.default_rng(0))
+    others = [4.0] * 19
+    linked = [
+        replace(each, up_s_w=np.array([up_s, *others])) for each, up_s in zip(weather, slow_s, strict=True)
+    ]
+    rows: list[RoundRow] = []
+    Fedgc(4, 5, 1).watched(tuple(linked), UNCONTENDED, watch=False, heard=rows.append)
+    return [row.discarded for row in rows]
+
+
+def test_devices_train_on_for_the_sake_of_a_slow_line_as_long_as_there_is_one():
+    first, *then = spared([60.0] * 8)
+    assert min(then) > 100 > first, "although the slow one's codeword never comes: there are 100 chunks"
+    *slow, cured = spared([9.0] * 3 + [4.0] * 9)
+    assert min(slow[1:3]) > 100
+    assert cured == 0

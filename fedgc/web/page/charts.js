@@ -217,7 +217,7 @@ export function timeline(shown, width) {
     const good = own.finished ? (own.busy_s * own.counted) / own.finished : 0;
     bar(own.download_s, good, "counted");
     bar(own.download_s + good, own.busy_s - good, "discarded");
-    bar(Math.max(row.working_s, own.download_s + own.busy_s), own.upload_s, "up");
+    bar(Math.max(row.working_s, own.download_s + good), own.upload_s, "up"); // a device may train on while it sends
     if (own.failure) {
       const cross = x(own.download_s + own.busy_s) + 8, middle = y + below + thick / 2;
       parts.push(draw("path", { class: "l-fault", d: `M${cross - 3.5} ${middle - 3.5}l7 7m0 -7l-7 7` }));
