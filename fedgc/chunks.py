@@ -572,9 +572,8 @@ class ChunkWork:
             return []
         lateness = self._lateness
         lateness.asked(self.sum.owed if self._asked_anew else (), now)
-        usual_known = [lateness.came(worker, now) for worker, _ in self.sum.added[self._counted :]]
-        changed = self._asked_anew or any(usual_known)
-        self._counted, self._asked_anew = len(self.sum.added), False
+        changed = self._note_came(self.sum, now) or self._asked_anew
+        self._asked_anew = False
         if not (self._hurries and self._overdue) and not changed and now < self._hurry_at:
             return []
         late = lateness.late(self.sum.owed, now)
@@ -621,6 +620,12 @@ class ChunkWork:
                 commands += self._mend(self.sum, others)
         return commands
 
+    def _note_came(self, collected: CodedSum, now: float) -> bool:
+        """Take note of the vectors that have come; return whether it is known from now on what is usual."""
+        usual_known = [self._lateness.came(worker, now) for worker, _ in collected.added[self._counted :]]
+        self._counted = len(collected.added)
+        return any(usual_known)
+
     def _known_s(self, worker: int) -> float:
         """Return how long this worker's line is known to need for a codeword."""
         return self.roll.upload_s[worker] / self._blocks
@@ -631,8 +636,12 @@ class ChunkWork:
 
     def unsent_s(self, now: float) -> Mapping[int, float]:
         """Return who was late to the end, and for how long it was at what would be a whole update."""
-        sends = [w for w in self._late if self._ledger.live_w[w] and self._lateness.is_sending(w)]
-        return {worker: self._blocks * self._lateness.waited_s(worker, now) for worker in sends}
+        if self.sum is None:
+            return {}
+        self._note_came(self.sum, now)
+        lateness, live_w, waits = self._lateness, self._ledger.live_w, self._late - self.sum.came_too_late
+        sends = [worker for worker in waits if live_w[worker] and lateness.is_sending(worker)]
+        return {worker: self._blocks * lateness.waited_s(worker, now) for worker in sends}
 
     @property
     def _has_wc(self) -> NDArray[np.bool_]:

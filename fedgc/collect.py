@@ -65,6 +65,7 @@ class CodedSum:
         self._open: dict[int, Coefficients] = {}
         self._doubted: dict[int, Part] = {}  # codewords that are late: they count if they are first
         self._overtaken: set[tuple[int, int]] = set()  # vectors that nobody waits for any more
+        self.came_too_late: set[int] = set()  # workers of whom such a one came
         self._asked: dict[int, set[int]] = {}  # who was asked to finish a chunk
         self.added: list[tuple[int, Part]] = []  # (who sent it, what it was)
         self.summed: set[int] = set()  # numbers of the chunks of which something is in the sum
@@ -128,6 +129,7 @@ class CodedSum:
         if part is None and attempt == 0:
             part = self._after_all(worker)
         if part is None and (worker, attempt) in self._overtaken:
+            self.came_too_late.add(worker)
             return Refuse(self._plan.devices[worker], self._number, "others were quicker")
         if part is None:
             return f"codeword of attempt {attempt} is not owed: in the sum, repaired, or never asked for"

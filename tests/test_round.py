@@ -778,6 +778,21 @@ def test_where_the_one_who_finishes_it_for_a_late_codeword_dies_another_is_asked
     assert dead not in {each.device for each in asked}
 
 
+@pytest.mark.parametrize("comes", [True, False])
+def test_it_is_told_how_long_a_late_codeword_took_that_never_came(*, comes: bool):
+    machine, devices, slow = one_is_late(blocks=2)
+    stand_in(machine, devices, slow)
+    _, one, *others = devices.unsent
+    devices.obey(machine.handle(Codeword(4.0, one[0], 1, one[1])))
+    if comes:
+        assert machine.handle(Codeword(4.5, slow, 1, 0)) == (Refuse(slow, 1, "others were quicker"),)
+    for name, attempt in others:
+        devices.obey(machine.handle(Codeword(5.0, name, 1, attempt)))
+    assert machine.outcome == "synced"
+    took_s = 2 * (5.0 - 1.0)  # of half a model, asked at 1 s
+    assert machine.effort.unsent_s(5.0) == ({} if comes else {machine.plan.devices.index(slow): took_s})
+
+
 def test_what_a_slow_line_is_to_send_others_finish_meanwhile_and_stand_in_with_at_once():
     plan = planned(4, 8, replicas=4, blocks=1, uplink=1.0, lag=4.0)
     machine, devices = begun(plan)
