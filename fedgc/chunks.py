@@ -3,7 +3,8 @@
 A copy is a function of (model, chunk, seed) alone, so it does not matter whose is used. As copies come in,
 others are told to skip that chunk, and its finisher which to take next. Once every chunk that can be had has
 one copy, the gate may be asked; an exchange waits for `aim` copies of each. Then what is finished is fixed,
-the code is solved, and each device that is needed sends one codeword (collect.CodedSum).
+the code is solved, and each device that is needed sends one codeword (collect.CodedSum). Who stands in for
+one that does not, or not in time, is for `standins`.
 
 Where no device can be steered (all hear nothing between their messages), who finishes what is foreseen, and
 the coefficients go out with the work: a device that has finished all that they mix sends its codeword with
@@ -15,14 +16,13 @@ from then on the round aims for no more copies than it did (`early`).
 
 Which worker leaves or takes which chunk is kept by `ledger`, which copies are the same by `copies`.
 
-May import: collect, effort, copies, early, ledger, plan, codes, gate, messages.
+May import: standins, collect, effort, copies, early, ledger, plan, codes, gate, messages.
 """
 
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from statistics import median
 from typing import Final
 
 import numpy as np
@@ -38,12 +38,11 @@ from fedgc.codes import (
     orders_for_round,
     shapes,
 )
-from fedgc.collect import CodedSum, Costs
+from fedgc.collect import CodedSum
 from fedgc.copies import AGREES, Copies, Verdict
 from fedgc.early import Early, Room
 from fedgc.effort import Roll
 from fedgc.gate import Reports
-from fedgc.lateness import Lateness
 from fedgc.ledger import Ledger
 from fedgc.messages import (
     Codeword,
@@ -61,6 +60,7 @@ from fedgc.messages import (
     Take,
     Work,
 )
+from fedgc.standins import Books, StandIns
 
 NOBODY: Final = -1  # stands for a device or a chunk that is not of this plan
 NAMED: Final = 8  # chunks that a refusal names, however many were sent
@@ -79,16 +79,6 @@ class Foreseen:
             done_wc[worker, list(self.solution.coefficients(worker).chunks)].all()
             for worker in self.solution.needed
         )
-
-
-@dataclass(frozen=True, slots=True)
-class Help:
-    """Whose copies can be sent, or had by asking; chunks that come unasked; and what help costs."""
-
-    done_wc: NDArray[np.bool_]
-    able_wc: NDArray[np.bool_]
-    coming: frozenset[int]
-    costs: Costs
 
 
 class ChunkWork:
@@ -111,16 +101,9 @@ class ChunkWork:
         self._alone_c = plan.alone_c
         orders = orders_for_round(plan.placement, roll.assignment.order_seed)
         self._orders = self._with_those_who_carry_on(orders)
-        self._lateness = Lateness(plan.late_s)
-        self._late: set[int] = set()  # devices that kept others waiting
-        self._hurry_at = math.inf
-        self._overdue: set[int] = set()  # chunks that others make for what is late
-        self._mends = self._hurries = True  # whether there may be something new to ask for
-        self._meanwhile: dict[int, set[int]] = {}  # what workers were given lest somebody be late
+        self._books = Books(self._ledger, self._early)
+        self._stand_ins: StandIns | None = None  # once vectors are collected
         self._pressed: set[int] = set()  # workers that had no room
-        self._made_elsewhere: set[tuple[int, int]] = set()  # what is late, and whose chunks others are at
-        self._asked_anew = True  # whether it is not noted yet when something was asked for
-        self._counted = 0  # vectors that have come, as far as that is noted
         self.covered_s: list[float] = []  # when all chunks had 1, 2, ... copies
         self._made = [0] * len(plan.chunks)  # copies, those of the lost among them
         self._without = Counter({copies: len(plan.chunks) for copies in range(1, len(plan.devices) + 1)})
@@ -222,9 +205,9 @@ class ChunkWork:
             return False
         self._came_ahead.discard(worker)
         self._early.forget(worker)
-        self._meanwhile.pop(worker, None)
         self._ledger.lost(worker)
-        self._stir()
+        if self._stand_ins is not None:
+            self._stand_ins.lost(worker)
         self._count_after_all(self.copies.stands(worker, (), self._summed))
         return True
 
@@ -244,7 +227,8 @@ class ChunkWork:
         if self._early.folds(worker, chunks):
             self._early.forget(worker)
             chunks = range(len(self.roll.plan.chunks))
-        self._stir()
+        if self._stand_ins is not None:
+            self._stand_ins.stir()
         self._count_after_all(self.copies.cannot(worker, self._numbers(chunks), self._summed))
         return self._ledger.failed(worker, chunks)
 
@@ -289,12 +273,9 @@ class ChunkWork:
         spare: list[int] = np.flatnonzero(refused_c).tolist()
         mix = None
         left: list[int] = []
-        if self.sum is not None:
-            self._stir()
-            has_c, extra = self._has_wc[worker], self._meanwhile.pop(worker, set())
-            left = sorted(c for c in extra - self._overdue - self.sum.wanted if not has_c[c])
-            first = sorted(c for c in extra if has_c[c])
-            spare += first or np.flatnonzero(has_c).tolist()
+        if self.sum is not None and self._stand_ins is not None:
+            left, freed = self._stand_ins.room(worker)
+            spare += freed
             self._early.let_go(worker, spare)
             self.sum.freed(worker, spare)
         else:
@@ -312,7 +293,7 @@ class ChunkWork:
     def _fixed_for(self, worker: int) -> Room:
         """Fix what a worker has finished, for as many copies as are aimed for now."""
         ledger, self._foreseen = self._ledger, None
-        room = self._early.room(worker, ledger.counting_wc, self._possible_wc, ledger.aim)
+        room = self._early.room(worker, ledger.counting_wc, self._books.possible_wc, ledger.aim)
         ledger.fix_aim()
         ledger.freed(worker, room.spare)
         self.copies.freed(worker, self._numbers(room.spare))
@@ -360,7 +341,7 @@ class ChunkWork:
     @property
     def hurry_at(self) -> float:
         """When the next vector will be late."""
-        return self._hurry_at
+        return self._stand_ins.hurry_at if self._stand_ins is not None else math.inf
 
     def _waiting_pays(self) -> bool:
         """Whether one more copy of each chunk saves more upload time than it costs to wait for."""
@@ -425,6 +406,7 @@ class ChunkWork:
             self.sum = CodedSum(self.roll.plan, self.solution, self.roll.assignment.number, wire)
             if self._early.stands:
                 self._open_what_is_wanting(self.sum)
+        self._stand_ins = StandIns(self.roll, self._books, self.sum, self.solution.blocks, self._take)
         self.roll.tally.pruned = int(done_wc.any(axis=1).sum()) - len(self.solution.needed)
         return self.sum
 
@@ -481,13 +463,11 @@ class ChunkWork:
             return refused
         commands = self._turn(verdict, event.chunk)
         self._book(worker, chunk, event)
-        if commands or chunk in self._overdue or self.sum is None or chunk in self.sum.wanted:
-            self._stir()
+        if self._stand_ins is not None:
+            self._stand_ins.finished(chunk)
+            if commands:
+                self._stand_ins.stir()
         return commands
-
-    def _stir(self) -> None:
-        """Something has come that was lacking, or is lacking now: look whom to ask for what."""
-        self._mends = self._hurries = True
 
     @property
     def _summed(self) -> Collection[int]:
@@ -497,16 +477,13 @@ class ChunkWork:
     def returned(self, event: Joined) -> list[Command]:
         """Ask again for what the device can still send, and give it what the sum lacks and nobody has."""
         worker = self.roll.worker.get(event.device)
-        if worker is None or self.sum is None:
+        if worker is None or self.sum is None or self._stand_ins is None:
             return []
         self._here_again([event])
-        self._stir()
-        self._lateness.again(worker)
-        self._late.discard(worker)
-        self._asked_anew = True
+        self._stand_ins.back(worker)
         kept = self._kept(event)
         asked = self.sum.ask_again(worker, np.isin(np.arange(len(self.roll.plan.chunks)), kept))
-        had_c = np.logical_or.reduce(self._has_wc & self._without_the_late(), axis=0)
+        had_c = self._stand_ins.had_c()
         useful = {c for c in self.sum.wanted if not had_c[c]} | set(kept)
         order = self._ledger.queue(worker, [c for c in self._orders[worker] if c in useful], kept)
         if not (order or asked or event.live):
@@ -515,167 +492,29 @@ class ChunkWork:
 
     def without(self, worker: int) -> None:
         """Open what this worker owes and cannot send any more; it has the requests for the rest."""
-        self._stir()
-        if self.sum is not None:
+        if self.sum is not None and self._stand_ins is not None:
             self.sum.ask_again(worker, self._ledger.able_wc[worker])
+            self._stand_ins.stir()
 
     def too_slow(self, worker: int) -> None:
         """Wait for nothing of this device any more."""
         self._cannot(worker, range(len(self.roll.plan.chunks)))
 
     def meanwhile(self) -> list[Command]:
-        """Have devices go on with what they left, where a line is likely to be late: others then have it.
-
-        What is on the slowest lines comes first. Nobody's memory is filled with what may not be needed.
-        """
-        if self.sum is None or self._early.blocks:
-            return []
-        ledger, owing = self._ledger, list(self.sum.owing)
-        sending_s = [self._known_s(worker) for worker in owing]
-        if not self._lateness.expects(sending_s):
-            return []
-        sending_s_w, slowest_s_c = np.zeros(len(ledger.live_w)), np.zeros(len(self._number))
-        sending_s_w[owing] = sending_s
-        held = self.roll.plan.placement.holders
-        done_s = ledger.done_wc[held.worker_s, held.chunk_s]
-        np.maximum.at(slowest_s_c, held.chunk_s[done_s], sending_s_w[held.worker_s[done_s]])
-        slowest_s: list[float] = slowest_s_c.tolist()
-        left_wc = ledger.askable_wc & ~ledger.done_wc
-        left_wc[list(self._pressed)] = False
-        commands: list[Command] = []
-        for worker in np.flatnonzero(left_wc.any(axis=1)).tolist():
-            left = [c for c in self._orders[worker] if left_wc[worker, c]]
-            self._meanwhile[worker] = set(left)
-            commands.append(self._take(worker, *sorted(left, key=slowest_s.__getitem__, reverse=True)))
-        return commands
+        """Have devices go on with what they left, where a line is likely to be late."""
+        return self._stand_ins.meanwhile(self._orders, self._pressed) if self._stand_ins is not None else []
 
     def mend(self) -> list[Command]:
-        """Ask for repairs of what is open: from who has finished it, else from who can still finish it."""
-        mends, self._mends = self._mends, False
-        if self.sum is None or not self.sum.open or not mends:
-            return []
-        return self._mend(self.sum, self._help())
-
-    def _help(self) -> Help:
-        ledger, fit_wc = self._ledger, self._without_the_late()
-        return Help(self._has_wc & fit_wc, ledger.askable_wc & fit_wc, ledger.coming(), self._costs())
-
-    def _mend(self, collected: CodedSum, given: Help) -> list[Command]:
-        repairs, takes = collected.mend(given.done_wc, given.able_wc, given.coming, given.costs)
-        self._asked_anew |= bool(repairs)
-        self.roll.tally.repairs += len(repairs)
-        return [*repairs, *(self._take(*each) for each in takes)]
+        """Ask for repairs of what is open."""
+        return self._stand_ins.mend() if self._stand_ins is not None else []
 
     def hurry(self, now: float) -> list[Command]:
-        """Have others finish what late vectors are made of, then send it; whoever is first counts."""
-        if self.sum is None:
-            return []
-        lateness = self._lateness
-        lateness.asked(self.sum.owed if self._asked_anew else (), now)
-        changed = self._note_came(self.sum, now) or self._asked_anew
-        self._asked_anew = False
-        if not (self._hurries and self._overdue) and not changed and now < self._hurry_at:
-            return []
-        late = lateness.late(self.sum.owed, now)
-        self._hurry_at, self._hurries = math.inf, False
-        self._overdue.clear()
-        commands = self._stand_in(late, now) if late else []
-        lateness.asked(self.sum.owed, now)
-        self._asked_anew = False
-        self._hurry_at = min(self._hurry_at, lateness.next_s(self.sum.owed, now))
-        return commands
-
-    def _stand_in(self, late: Sequence[tuple[int, int]], now: float) -> list[Command]:
-        """Let others send what is late where they have finished it, else have it finished: if that is sooner.
-
-        Nobody knows when a late vector comes. It is taken to need as long again as it took until now, or as
-        its line is known to need: whoever can be quicker is asked.
-        """
-        if self.sum is None:
-            return []
-        commands: list[Command] = []
-        others: Help | None = None
-        self._late |= {worker for worker, _ in late}
-        on_time_w1, costs = self._on_time_w1, self._costs()
-        done_wc, able_wc = self._has_wc & on_time_w1, self._ledger.askable_wc & on_time_w1
-        done_c = np.logical_or.reduce(done_wc, axis=0).tolist()
-        for key in late:
-            lacking = [c for c in self.sum.owed[key].terms.chunks if not done_c[c]]
-            if not (lacking and key in self._made_elsewhere):
-                waited_s = self._lateness.waited_s(key[0], now)
-                others_s = self.sum.others_s(key, done_wc, able_wc, costs)
-                if others_s > max(waited_s, self._known_s(key[0]) - waited_s):
-                    again_s = min(
-                        max(others_s - waited_s, waited_s / 2), waited_s
-                    )  # few looks, for however long
-                    self._hurry_at = min(self._hurry_at, now + again_s)
-                    continue
-            if lacking:  # asked for once more, others are where who was asked is gone
-                self._made_elsewhere.add(key)
-                commands += [self._take(*each) for each in self.sum.ask_for(lacking, able_wc, costs)]
-                self._overdue.update(lacking)
-            else:
-                self.sum.doubt(key)
-                others = others or self._help()  # large, and the same for all that is late now
-                commands += self._mend(self.sum, others)
-        return commands
-
-    def _note_came(self, collected: CodedSum, now: float) -> bool:
-        """Take note of the vectors that have come; return whether it is known from now on what is usual."""
-        usual_known = [self._lateness.came(worker, now) for worker, _ in collected.added[self._counted :]]
-        self._counted = len(collected.added)
-        return any(usual_known)
-
-    def _known_s(self, worker: int) -> float:
-        """Return how long this worker's line is known to need for a codeword."""
-        return self.roll.upload_s[worker] / self._blocks
-
-    @property
-    def _blocks(self) -> int:
-        return self.solution.blocks if self.solution else 1
+        """Have others stand in for what is late; whoever is first counts."""
+        return self._stand_ins.hurry(now) if self._stand_ins is not None else []
 
     def unsent_s(self, now: float) -> Mapping[int, float]:
         """Return who was late to the end, and for how long it was at what would be a whole update."""
-        if self.sum is None:
-            return {}
-        self._note_came(self.sum, now)
-        lateness, live_w, waits = self._lateness, self._ledger.live_w, self._late - self.sum.came_too_late
-        sends = [worker for worker in waits if live_w[worker] and lateness.is_sending(worker)]
-        return {worker: self._blocks * lateness.waited_s(worker, now) for worker in sends}
-
-    @property
-    def _has_wc(self) -> NDArray[np.bool_]:
-        """The copies whose devices have their updates."""
-        has_wc: NDArray[np.bool_] = self._ledger.counting_wc & ~self._early.gone_wc
-        return has_wc
-
-    @property
-    def _possible_wc(self) -> NDArray[np.bool_]:
-        """The copies that are there or can be had by asking."""
-        possible_wc: NDArray[np.bool_] = self._has_wc | self._ledger.askable_wc
-        return possible_wc
-
-    @property
-    def _on_time_w1(self) -> NDArray[np.bool_]:
-        """Who has kept nobody waiting, as a column."""
-        on_time_w1: NDArray[np.bool_] = np.ones((len(self.roll.plan.devices), 1), dtype=np.bool_)
-        on_time_w1[list(self._late)] = False
-        return on_time_w1
-
-    def _without_the_late(self) -> NDArray[np.bool_]:
-        """Return whose copies to ask for: not of those who were late, unless nobody else has the chunk."""
-        on_time_w1 = self._on_time_w1
-        others_c = np.logical_or.reduce(self._possible_wc & on_time_w1, axis=0)
-        asked_wc: NDArray[np.bool_] = on_time_w1 | ~others_c
-        return asked_wc
-
-    def _costs(self) -> Costs:
-        """What help costs: a link is as quick as it was just now, else as it is known to be."""
-        plan, seen = self.roll.plan, self._lateness.sent_s
-        known = [each for each in self.roll.upload_s if each]
-        usual_s = median(known) / self._blocks if known else 0.0
-        upload_s = [seen.get(w, self._known_s(w) or usual_s) for w in range(len(plan.devices))]
-        return Costs([self.roll.assignment.target * each for each in plan.step_s], upload_s)
+        return self._stand_ins.unsent_s(now) if self._stand_ins is not None else {}
 
     def missing(self) -> tuple[tuple[int, ...], float | None]:
         """Return what the sum lacks, and how far off that leaves it."""
@@ -698,9 +537,9 @@ class ChunkWork:
         if why_not:
             return self.roll.refuse(event, why_not)
         if self._ledger.done_wc[worker, chunk]:
-            if self.sum is not None:
+            if self._stand_ins is not None:
                 self._early.has_again(worker, chunk)
-                self._stir()
+                self._stand_ins.stir()
             return []  # a finished chunk is told again when asked for, and that may have crossed the report
         return worker, chunk, event
 

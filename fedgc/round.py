@@ -70,7 +70,8 @@ Two devices, chunks 0 and 1 on both, blocks = 2, coded:
 A round does no I/O, reads no clock and holds no vector: `run` begins it and hands it events, and the driver
 carries out what it says. What is worked on, who is given what, and what a report means, is for the *effort*
 (`chunks` for coded work, `attendance` for local, `institutions` around either); which vector is owed, taken
-or lost, for the collection (`collect`, `masked`); when is said here.
+or lost, for the collection (`collect`, `masked`); who is asked for what is lost or late, for `standins`; when
+is said here.
 
 May import: chunks, attendance, institutions, collect, masked, effort, keying, tally, plan, gate, messages.
 """
