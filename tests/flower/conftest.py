@@ -136,7 +136,7 @@ class Relay:
         self._pairs: list[tuple[socket.socket, socket.socket]] = []
         self._flows = threading.Event()
         self._flows.set()
-        self._open = True
+        self._open, self._closed = True, False
         self.connections = 0
         self.cut_after = 0  # bytes from the device (0: never): then the connection is cut, once
         self.stays_away = False  # after that cut it accepts nobody
@@ -176,6 +176,7 @@ class Relay:
         self._flows.clear()
 
     def close(self) -> None:
+        self._closed = True
         self._flows.set()
         self._server.close()
         self.cut()
@@ -189,9 +190,15 @@ class Relay:
             if not self._open:
                 near.close()
                 continue
-            far = socket.create_connection(self._target)
+            try:
+                far = socket.create_connection(self._target)
+            except OSError:  # the listener is closed already
+                near.close()
+                continue
             self.connections += 1
             self._pairs.append((near, far))
+            if self._closed:  # this one was accepted meanwhile
+                self.cut()
             threading.Thread(target=self._pump, args=(near, far, "cut_after"), daemon=True).start()
             threading.Thread(target=self._pump, args=(far, near, "cut_after_down"), daemon=True).start()
 
