@@ -57,7 +57,6 @@ from fedgc.messages import (
     Refuse,
     Report,
     Skip,
-    Take,
     Work,
 )
 from fedgc.standins import Books, StandIns
@@ -256,7 +255,7 @@ class ChunkWork:
         moved = self._ledger.skips(chunk)
         for other, instead in moved:  # first what to take, then what to leave for it
             if instead is not None:
-                commands.append(self._take(other, instead))
+                commands.append(self.roll.take(other, instead))
             commands.append(Skip(self.roll.plan.devices[other], event.round, event.chunk))
         self.roll.tally.skips += len(moved)
         return [*commands, *self._redirect(worker)]
@@ -302,7 +301,7 @@ class ChunkWork:
 
     def stirred(self) -> list[Command]:
         """Give every open chunk to whoever can be asked for it."""
-        return [self._take(worker, chunk) for worker, chunk in self._ledger.hand_out()]
+        return [self.roll.take(worker, chunk) for worker, chunk in self._ledger.hand_out()]
 
     @property
     def hopeless(self) -> bool:
@@ -406,7 +405,7 @@ class ChunkWork:
             self.sum = CodedSum(self.roll.plan, self.solution, self.roll.assignment.number, wire)
             if self._early.stands:
                 self._open_what_is_wanting(self.sum)
-        self._stand_ins = StandIns(self.roll, self._books, self.sum, self.solution.blocks, self._take)
+        self._stand_ins = StandIns(self.roll, self._books, self.sum, self.solution.blocks)
         self.roll.tally.pruned = int(done_wc.any(axis=1).sum()) - len(self.solution.needed)
         return self.sum
 
@@ -627,11 +626,6 @@ class ChunkWork:
             first_step=this.first_step, common_steps=this.common_steps,
         )  # fmt: skip
 
-    def _take(self, worker: int, *chunks: int) -> Take:
-        self.roll.tally.takes += len(chunks)
-        numbers = tuple(self._numbers(chunks))
-        return Take(self.roll.plan.devices[worker], self.roll.assignment.number, numbers)
-
     def _redirect(self, worker: int) -> list[Command]:
         """Let a finisher leave what it has just begun for what nobody does, or else take the best next.
 
@@ -642,13 +636,13 @@ class ChunkWork:
         if redirected is None:
             return []
         begun, instead = redirected
-        first = self._take(worker, instead)
+        first = self.roll.take(worker, instead)
         if begun is None:
             return [first]
         self.roll.tally.skips += 1
         self.roll.tally.takes += 1  # the first is said twice
         skip = Skip(first.device, first.round, self._number[begun])
-        return [first, skip, self._take(worker, begun), first]
+        return [first, skip, self.roll.take(worker, begun), first]
 
 
 def _first_aim(roll: Roll) -> int:

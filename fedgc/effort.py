@@ -30,6 +30,7 @@ from fedgc.messages import (
     Progress,
     Refuse,
     Report,
+    Take,
 )
 from fedgc.plan import Plan
 from fedgc.tally import Tally
@@ -97,6 +98,12 @@ class Roll:
         if worker is not None and getattr(event, "round", number) >= number:
             self.tally.refused[worker] += 1
         return [Refuse(device, number, reason)]
+
+    def take(self, worker: int, *chunks: int) -> Take:
+        """Have a worker go on with these chunks next."""
+        self.tally.takes += len(chunks)
+        numbers = tuple(self.plan.chunks[c].number for c in chunks)
+        return Take(self.plan.devices[worker], self.assignment.number, numbers)
 
     def here(self, event: Any) -> str:  # noqa: ANN401  an event of a device
         """Return why this event is not of this round, or nothing."""

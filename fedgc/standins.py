@@ -12,7 +12,7 @@ May import: collect, early, effort, ledger, lateness, messages.
 """
 
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -25,10 +25,9 @@ from fedgc.early import Early
 from fedgc.effort import Roll
 from fedgc.lateness import Key, Lateness
 from fedgc.ledger import Ledger
-from fedgc.messages import Command, Take
+from fedgc.messages import Command
 
 Bool = NDArray[np.bool_]
-Asks = Callable[..., Take]  # a worker, and the chunks that it is to take next
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,14 +63,13 @@ class Books:
 class StandIns:
     """Owns who is late, and what others were asked to do about it."""
 
-    def __init__(self, roll: Roll, books: Books, collected: CodedSum, blocks: int, take: Asks) -> None:
-        """`blocks` are those of the codewords; `take` makes a command, and counts it."""
+    def __init__(self, roll: Roll, books: Books, collected: CodedSum, blocks: int) -> None:
+        """`blocks` are those of the codewords."""
         self.hurry_at = math.inf  # when the next vector will be late
         self._roll: Final = roll
         self._books: Final = books
         self._sum: Final = collected
         self._blocks: Final = blocks
-        self._take: Final = take
         self._lateness: Final = Lateness(roll.plan.late_s)
         self._late: set[int] = set()  # workers that kept others waiting
         self._overdue: set[int] = set()  # chunks that others make for what is late
@@ -135,7 +133,7 @@ class StandIns:
         for worker in np.flatnonzero(left_wc.any(axis=1)).tolist():
             left = [c for c in orders[worker] if left_wc[worker, c]]
             self._extra[worker] = set(left)
-            commands.append(self._take(worker, *sorted(left, key=slowest_s_c.__getitem__, reverse=True)))
+            commands.append(self._roll.take(worker, *sorted(left, key=slowest_s_c.__getitem__, reverse=True)))
         return commands
 
     def mend(self) -> list[Command]:
@@ -199,7 +197,7 @@ class StandIns:
                     continue
             if lacking:  # asked for once more, others are where who was asked is gone
                 self._made_elsewhere.add(key)
-                commands += [self._take(*each) for each in self._sum.ask_for(lacking, able_wc, costs)]
+                commands += [self._roll.take(*each) for each in self._sum.ask_for(lacking, able_wc, costs)]
                 self._overdue.update(lacking)
             else:
                 self._sum.doubt(key)
@@ -211,7 +209,7 @@ class StandIns:
         repairs, takes = self._sum.mend(given.done_wc, given.able_wc, given.coming, given.costs)
         self._asked_anew |= bool(repairs)
         self._roll.tally.repairs += len(repairs)
-        return [*repairs, *(self._take(*each) for each in takes)]
+        return [*repairs, *(self._roll.take(*each) for each in takes)]
 
     def _help(self) -> Help:
         ledger, fit_wc = self._books.ledger, self._without_the_late()

@@ -1,5 +1,7 @@
 """The round, driven by every order of events that hypothesis can think of, against the plain sum."""
 
+import gc
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -828,6 +830,25 @@ def test_nobody_goes_on_where_no_line_is_known_to_be_late(uplink: float | None, 
     machine, devices = begun(plan)
     finish_working(machine, devices)
     assert not any(devices.queue.values())
+
+
+def test_a_round_leaves_no_cycle_behind():
+    """Runs of many devices are simulated without the collector of garbage, for the sake of their time."""
+    gc.disable()
+    try:
+        machine, devices = begun(planned(4, 8, replicas=4, blocks=2, uplink=1.0, lag=4.0))
+        finish_working(machine, devices)
+        devices.obey(machine.handle(Lost(2.0, machine.plan.devices[0])))
+        while machine.state is not State.CLOSED:
+            for name in machine.plan.devices[1:]:
+                while devices.queue[name]:
+                    work(machine, devices, name, 2.0)
+            send_all(machine, devices, 3.0)
+        effort, whole = weakref.ref(machine.effort), weakref.ref(machine)
+        del machine
+        assert effort() is whole() is None
+    finally:
+        gc.enable()
 
 
 def test_a_late_codeword_counts_if_it_is_there_before_what_stands_in_for_it():
