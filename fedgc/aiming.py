@@ -6,7 +6,7 @@ these, but every round shows them. With W_b the time until all chunks had b copi
 b copies took, b is best where W_b + C_b is least. Where b was not tried of late, collecting is taken to go
 with the size of a codeword, C_b = C_a a / b; and waiting for the next copy to take at least as long as for
 the one before: there are fewer left who can make it. So a round begins with the best of what is known, and
-goes on to a copy more only where that was never seen, and still seems to pay.
+goes on to a copy more only where that was never seen, or seldom and not of late, and still seems to pay.
 
 Whoever goes on like that waits longer than who aims for as many from the start, as devices stand still in
 between. So such a wait counts for less, until a round has begun with that aim.

@@ -213,7 +213,7 @@ class Institutions:
         """So there is nothing to ask at any time."""
         return math.inf
 
-    def unsent_s(self, now: float) -> Mapping[int, float]:  # noqa: ARG002  as above
+    def unsent_s(self, now: float) -> Mapping[int, float]:  # noqa: ARG002  nobody is late
         """Nobody is late before the deadline."""
         return {}
 
