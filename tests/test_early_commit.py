@@ -189,11 +189,15 @@ def test_who_has_no_room_for_what_it_makes_meanwhile_leaves_that_and_keeps_the_r
     assert devices.done[name] == before
     assert devices.queue[name] == [], "it trains no further"
     loses(machine, devices, slow, 3.0)
+    all_is_made_good(machine, devices, 3.0)
+
+
+def all_is_made_good(machine: Round, devices: Devices, now: float) -> None:
     while any(devices.queue.values()):
-        for each in plan.devices:
-            while devices.queue[each]:
-                work(machine, devices, each, 3.0)
-    send_all(machine, devices, 4.0)
+        for name in devices.plan.devices:
+            while devices.queue[name]:
+                work(machine, devices, name, now)
+        send_all(machine, devices, now + 0.1)
     assert machine.outcome == "synced"
     np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
 
@@ -342,13 +346,7 @@ def test_what_was_made_for_a_repair_and_freed_is_asked_for_once_more():
     devices.obey(machine.handle(Pressed(2.6, helper, 1)))
     sends(machine, devices, helper, 2.7)
     loses(machine, devices, three, 2.8)
-    while any(devices.queue.values()):
-        for name in plan.devices:
-            while devices.queue[name]:
-                work(machine, devices, name, 2.9)
-        send_all(machine, devices, 3.0)
-    assert machine.outcome == "synced"
-    np.testing.assert_allclose(devices.total, devices.plain, rtol=1e-9)
+    all_is_made_good(machine, devices, 2.9)
 
 
 def test_no_room_in_another_round_or_of_a_stranger_is_refused():
