@@ -15,6 +15,7 @@ for all it holds. It counts from when devices have the model, whose way to them 
 May import: codes, messages, history, config, errors.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -126,8 +127,9 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         raise BadPlacement(
             f"plan: saw {len(fleet.holds)} devices that hold nothing, needed one that holds a chunk"
         )
-    reachable = frozenset().union(*(fleet.holds[device] for device in devices))
-    chunks = tuple(chunk for chunk in fleet.chunks if chunk.number in reachable)
+    held = {device: fleet.holds[device] for device in devices}
+    devices, dealt = _dealt_to(held, config)
+    chunks = tuple(chunk for chunk in fleet.chunks if chunk.number in dealt)
     typical_s = _typical_step_s(devices, speeds)
     step_s = tuple(speeds.step_s(device, typical_s) for device in devices)
     placement, how = _placed(devices, chunks, fleet, step_s, config)
@@ -145,7 +147,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         most_blocks=most,
         blocks_fixed=config.blocks != AUTO,
         steps=steps,
-        held={device: fleet.holds[device] for device in devices},
+        held=held,
         measured=measured,
         step_s=step_s,
         update_bytes=size_bytes,
@@ -162,6 +164,26 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         wire=wire.value,
         pool=_pool(config, devices, chunks, placement),
     )
+
+
+def _dealt_to(
+    held: Mapping[str, frozenset[int]], config: RunConfig
+) -> tuple[tuple[str, ...], frozenset[int]]:
+    """Return who takes part, and in which chunks: all, but where local work deals data out.
+
+    Then most must hold the same; who lacks some of that, or comes when all of it is dealt, waits.
+    """
+    devices, every = tuple(held), frozenset[int]().union(*held.values())
+    if config.work != "local" or config.secrecy == "masked":
+        return devices, every
+    if config.placement != "private":
+        every, _ = Counter(held.values()).most_common(1)[0]
+        devices = tuple(device for device in devices if held[device] >= every)
+        if 2 * len(devices) <= len(held):
+            seen = f"{len(held)} devices of which {len(devices)} can load the same chunks"
+            raise BadPlacement(f"placement {config.placement}: saw {seen}, needed more than half")
+    movable = all(held[device] >= every for device in devices)
+    return (devices[: len(every)] if movable else devices), every
 
 
 def injected(config: RunConfig, devices: int) -> tuple[int, int]:
@@ -198,11 +220,9 @@ def _placed(
 ) -> tuple[Placement, str]:
     every = frozenset(chunk.number for chunk in chunks)
     index = {chunk.number: at for at, chunk in enumerate(chunks)}
-    movable = all(fleet.holds[device] == every for device in devices)
+    movable = all(fleet.holds[device] >= every for device in devices)
     if config.work == "local" and movable:
         return _dealt(len(devices), len(chunks), config)
-    if config.placement != "private":
-        raise BadPlacement(f"placement {config.placement}: needed devices that can all load every chunk")
     if not movable:
         held = [[index[number] for number in fleet.holds[device]] for device in devices]
         return adopt(held, len(chunks)), "placed where the data lies"
@@ -247,8 +267,6 @@ def _dealt(devices: int, chunks: int, config: RunConfig) -> tuple[Placement, str
 
     Cyclic is the placement of SelSync (arXiv 2307.07950), there with every device holding everything.
     """
-    if chunks < devices:
-        raise BadPlacement(f"plan: saw {chunks} chunks, needed one for each of {devices} devices")
     replicas = min(UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas), devices)
     if config.placement in ("scattered", "shuffled-once"):
         copies = replicas if config.placement == "scattered" else 1

@@ -27,6 +27,7 @@ import numpy as np
 from fedgc.aiming import Aiming
 from fedgc.codes import Wire, packed_bytes
 from fedgc.config import AUTO, RunConfig
+from fedgc.errors import BadPlacement
 from fedgc.gate import Decision, Gate, GateSettings, Reports, make_gate
 from fedgc.history import WINDOW, DeviceRow, RoundRow, Speeds, Told
 from fedgc.keying import Drawn, Keying, Phase
@@ -321,7 +322,12 @@ class Run:
         """Plan where the plan no longer fits, then give work to everybody."""
         outputs: list[Output] = []
         anew = self._plan is None or self._others_are_there(self._plan)
-        plan = self._plan if self._plan and self._left.carried and not anew else self._replanned(anew=anew)
+        try:
+            plan = (
+                self._plan if self._plan and self._left.carried and not anew else self._replanned(anew=anew)
+            )
+        except BadPlacement as error:  # these devices cannot do this work together: others might have
+            return self._finish(str(error), complete=False)
         if plan is not self._plan:
             self._left = self._left_in(plan)
             outputs.append(Chose(self.number, _basis(plan, self._choice, self._size), plan.reason))

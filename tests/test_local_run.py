@@ -8,7 +8,7 @@ import pytest
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.messages import Codeword, Continue, Held, Joined, Lost, Report, Reveal, Tick, Work
-from fedgc.run import CHECK_BYTES, Append, Apply, Output, Run, RunState
+from fedgc.run import CHECK_BYTES, Append, Apply, Finished, Output, Run, RunState
 
 DEVICES = ("a", "b", "c", "d")
 SAMPLES = 10
@@ -259,3 +259,18 @@ def test_one_that_comes_back_after_a_skipped_round_has_what_it_says_that_it_kept
     fleet.say(Lost(fleet.now, "a"))
     fleet.say(Joined(fleet.now, "a", True, (Held("chunk a", SAMPLES),)))
     assert fleet.run.round.effort.reached == {"a": 0, "b": 5, "c": 5, "d": 0}
+
+
+@pytest.mark.parametrize("holds", [("another",), DEVICES])
+def test_a_device_that_no_data_can_be_dealt_to_ends_no_run(holds):
+    fleet = Fleet(shared=True, placement="shuffled-once", rounds=6, gate="every")
+    fleet.do_a_round()
+    fleet.say(Joined(fleet.now, "e", True, tuple(Held(f"chunk {each}", SAMPLES) for each in holds)))
+    assert fleet.to_the_end() == ["synced"] * 6
+    assert {work.device for work in fleet.of(Work)} == set(DEVICES)
+
+
+def test_a_run_whose_data_cannot_be_dealt_out_says_so_and_is_over():
+    fleet = Fleet(placement="shuffled-once")
+    said = "placement shuffled-once: saw 4 devices of which 1 can load the same chunks, needed more than half"
+    assert fleet.log == [Finished(said, complete=False)]

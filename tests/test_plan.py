@@ -270,3 +270,23 @@ def test_a_batch_too_small_for_the_gifts_is_refused():
     assert str(caught.value) == (
         "setting batch_size: saw 8 with 8 devices that give samples at each step, needed at least 9"
     )
+
+
+@pytest.mark.parametrize("placement", ["private", "scattered", "cyclic", "shuffled-once"])
+def test_local_work_on_fewer_chunks_than_devices_leaves_the_last_ones_out(placement):
+    made = plan(everyone(4, 2), work="local", placement=placement, replicas=1, min_devices=2)
+    assert made.devices == ("device 0", "device 1")
+    assert made.placement.holds.sum(axis=0).tolist() == [1, 1]
+    assert set(made.held) == {f"device {w}" for w in range(4)}, "nobody else has come while these are here"
+
+
+def test_data_that_is_dealt_out_is_what_most_devices_hold():
+    of = fleet({0, 1, 2}, {0, 1, 2}, {0, 1, 2, 3}, {3}, chunks=4)
+    made = plan(of, work="local", placement="shuffled-once")
+    assert made.devices == ("device 0", "device 1", "device 2")
+    assert [chunk.number for chunk in made.chunks] == [0, 1, 2]
+
+
+def test_data_is_not_dealt_out_where_most_devices_hold_something_else():
+    with pytest.raises(BadPlacement, match="2 devices of which 1 can load the same chunks, needed more than"):
+        plan(fleet({0, 1}, {2}, chunks=3), work="local", placement="cyclic", replicas=1)
