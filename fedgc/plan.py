@@ -119,6 +119,12 @@ class Fleet:
         """Devices that can load anything, in the order of `holds`."""
         return tuple(device for device, held in self.holds.items() if held)
 
+    @property
+    def reachable(self) -> tuple[Chunk, ...]:
+        """The chunks that somebody here can load; the table may hold others, of devices that are gone."""
+        held = frozenset().union(*set(self.holds.values()))
+        return tuple(chunk for chunk in self.chunks if chunk.number in held)
+
 
 def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) -> Plan:
     """Return the plan for these devices, or raise BadPlacement where none can be made."""
@@ -129,7 +135,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         )
     held = {device: fleet.holds[device] for device in devices}
     devices, dealt = _dealt_to(held, config)
-    chunks = tuple(chunk for chunk in fleet.chunks if chunk.number in dealt)
+    chunks = tuple(chunk for chunk in fleet.reachable if chunk.number in dealt)
     typical_s = _typical_step_s(devices, speeds)
     step_s = tuple(speeds.step_s(device, typical_s) for device in devices)
     placement, how = _placed(devices, chunks, fleet, step_s, config)

@@ -377,3 +377,41 @@ def test_what_cannot_be_undone_is_done_only_where_no_gate_can_say_skip(gate, fol
     assert {fold.round for fold in driver.of(Fold) if fold.mix} == folds_in
     told = {append.row.round for append in driver.of(Append) if "1 copies folded early" in append.row.reason}
     assert told == folds_in
+
+
+def own(device: str, count: int = 4) -> tuple[Held, ...]:
+    return tuple(Held(f"{device} {number}", 10) for number in range(count))
+
+
+def play_private_rounds(driver: Driver, rounds: int) -> None:
+    while driver.run.number <= rounds and not driver.run.finished:
+        driver.do_a_round()
+
+
+@pytest.mark.parametrize("lost", ["a", "b", "c"])
+def test_run_with_private_chunks_survives_a_lost_client_when_the_tuner_chooses(lost: str):
+    driver = Driver(rounds=14, replicas="auto", min_devices=3)
+    for device in "abc":
+        driver.join(device, holds=own(device))
+    play_private_rounds(driver, 6)  # by then there is history, and the tuner replays
+    driver.say(Lost(driver.now, lost))
+    driver.queue.pop(lost)
+    driver.unsent = [each for each in driver.unsent if each[0] != lost]
+    play_private_rounds(driver, 14)
+    assert driver.log[-1] == Finished("14 rounds are done", complete=True)
+    assert driver.of(Append)[-1].row.chunks == 8
+
+
+def test_resume_with_fewer_clients_plans_without_the_chunks_of_the_others():
+    first = Driver(rounds=14, replicas="auto", min_devices=3)
+    for device in "abc":
+        first.join(device, holds=own(device))
+    play_private_rounds(first, 6)
+    again = Driver(rounds=14, replicas="auto", min_devices=2)
+    again.run = Run(again.config, now=0.0, size=100, resume=first.run.state())
+    for device in "bc":
+        again.join(device, holds=own(device))
+    play_private_rounds(again, 14)
+    assert again.log[-1] == Finished("14 rounds are done", complete=True)
+    assert {row.row.outcome for row in again.of(Append)} == {"synced"}
+    assert again.of(Append)[-1].row.chunks == 8

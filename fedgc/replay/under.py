@@ -1,10 +1,12 @@
 """Nature as arrays: the conditions of each round, for devices by number and chunks of known size.
 
+Chunks go by their number in the run's table, as in all messages. These numbers need not be dense.
+
 May import: conditions, setting.
 """
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -13,11 +15,13 @@ from fedgc.replay.setting import Fate
 
 
 class Under:
-    """What devices are like under the conditions of the round at hand; chunk c is `units_c[c]` units."""
+    """What devices are like under the conditions of the round at hand; chunk number n is `units[n]` units."""
 
-    def __init__(self, weather: Callable[[int], Conditions], units_c: Sequence[float]) -> None:
+    def __init__(
+        self, weather: Callable[[int], Conditions], units: Mapping[int, float] | Sequence[float]
+    ) -> None:
         self._weather = weather
-        self._units = list(units_c)
+        self._units = units
         self._now: Conditions | None = None
         self._up: list[float] = []
         self._down: list[float] = []

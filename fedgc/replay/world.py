@@ -23,6 +23,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any, Final
 
+import numpy as np
+
 from fedgc.codes import Wire, packed_bytes
 from fedgc.messages import (
     Close,
@@ -67,6 +69,10 @@ Stretch = tuple[int, int, float, float, bool]  # device, chunk, begin, end, fini
 class World:
     """Owns the clock and what every device is at."""
 
+    _sizes: dict[str, int]  # samples of the chunks that all can load, by name
+    _samples: dict[int, int]  # and by the numbers that the machine gives to chunks
+    _names: list[tuple[tuple[int, str], ...]]  # as work named them last to each device
+
     def __init__(
         self,
         devices: Sequence[str],
@@ -80,9 +86,9 @@ class World:
         self.computed, self.uploads = 0, 0  # computed: chunks taken to their target
         self._devices = tuple(devices)
         self._index = {device: w for w, device in enumerate(devices)}
-        self._nature, self._terms, self._holds = nature, terms, tuple(holds)
-        self._witness = witness
-        self._samples = {number: held.samples for number, held in enumerate(self._holds)}
+        self._nature, self._terms, self._holds = nature, terms, [tuple(holds)] * workers
+        self._witness, self._names = witness, [()] * workers
+        self._sizes, self._samples = {held.name: held.samples for held in holds}, {}
         self.asked: dict[tuple[str, int], Reveal | Repair] = {}  # for what (device, attempt), in this round
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
@@ -125,16 +131,18 @@ class World:
             version = self._version[worker]
             reached = [(c, r) for at, r in self._reached[worker].items() for c in self._chunks(worker, at)]
             kept = tuple(Kept(version, c, int(r)) for c, r in reached if r >= 1)
-        return Joined(now, self._devices[worker], live, self._holds, kept)
+        return Joined(now, self._devices[worker], live, self._holds[worker], kept)
 
     def _chunks(self, worker: int, at: int) -> tuple[int, ...]:
         return self._whole[worker] if at == WHOLE else (at,)
 
     def play(self, machine: Round, live: Sequence[bool], now: float) -> None:
-        """Drive one round, which has not begun, to its end."""
+        """Drive one round, which has not begun, to its end; each device can load what the plan gives it."""
         self.now = now
-        self._holds = self._holds or tuple(Held(c.name, c.samples) for c in machine.plan.chunks)
-        self._samples = {chunk.number: chunk.samples for chunk in machine.plan.chunks}
+        plan = machine.plan
+        held = [Held(chunk.name, chunk.samples) for chunk in plan.chunks]
+        self._holds = [tuple(held[c] for c in np.flatnonzero(held_c)) for held_c in plan.placement.holds]
+        self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
         present = [self.joined(worker, now, live=hears) for worker, hears in enumerate(live)]
         self.run(machine, machine.start(now, present), lambda: machine.outcome is not None)
 
@@ -337,6 +345,10 @@ class World:
                 known[worker].pop(WHOLE, None)
         self._whole[worker] = whole
         self._most[worker] = command.most_steps
+        if command.names is not self._names[worker]:
+            self._names[worker] = command.names
+            sizes = self._sizes
+            self._samples |= {number: sizes[name] for number, name in command.names if name in sizes}
         if self._witness:
             self._witness.begin(command)
         self._begin_round(worker, command)

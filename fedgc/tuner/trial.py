@@ -22,7 +22,6 @@ import numpy as np
 from fedgc.config import RunConfig
 from fedgc.gate import Decision, Reports
 from fedgc.history import Speed, Speeds
-from fedgc.messages import Held
 from fedgc.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.replay import UNCONTENDED, Line, Terms, Under, World, working
 from fedgc.round import Assignment, Round
@@ -55,7 +54,10 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The devices and chunks a plan is wanted for, and what they would do."""
+    """The devices and chunks a plan is wanted for, and what they would do.
+
+    Chunks that none of these devices can load are left out: they are nobody's work.
+    """
 
     fleet: Fleet
     config: RunConfig
@@ -63,6 +65,11 @@ class Question:
     line: Line = UNCONTENDED
     load_s: float = 0.0  # of moving a chunk to a device that does not have it
     rounds_left: int = 1  # over which a move must pay
+
+    def __post_init__(self) -> None:
+        reachable = self.fleet.reachable
+        if len(reachable) < len(self.fleet.chunks):
+            object.__setattr__(self, "fleet", replace(self.fleet, chunks=reachable))
 
     @property
     def devices(self) -> tuple[str, ...]:
@@ -166,11 +173,11 @@ def _play(question: Question, plan: Plan, futures: Futures, future: int, up_s_w:
     lasts_s = len(plan.chunks) * question.steps / alive if alive else float(pace_w.min())
     conditions = working(pace_w[:, None], up_s=up_s_w)
     conditions = replace(conditions, dies_s_w=futures.dies_bw[future] * lasts_s)
-    nature = Under(lambda _: conditions, [1.0] * len(plan.chunks))
+    nature = Under(lambda _: conditions, {chunk.number: 1.0 for chunk in plan.chunks})
     over = Round(plan, Assignment(1, 0, question.steps, question.config.seed + future), _always)
     config = question.config
     terms = Terms(question.steps, FLOAT_BYTES * question.fleet.size, question.line, config.grace_s)
-    world = World(plan.devices, nature, terms, tuple(Held(c.name, c.samples) for c in plan.chunks))
+    world = World(plan.devices, nature, terms)
     world.play(over, [not question.fleet.deaf] * len(plan.devices), 0.0)
     whole = over.outcome == "synced"
     return over.closed_at * (1.0 if whole else REPEAT)

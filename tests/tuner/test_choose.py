@@ -280,3 +280,30 @@ def test_an_uncoded_round_with_a_death_waits_for_the_grace_and_does_the_work_aga
     futures = Futures(np.array([[1.0, 3.0]] * 2), np.stack([lives, dies]))
     whole_s = 4 * asked.steps / (1.0 + 1.0 / 3.0)  # four chunks at the speed of both
     assert uncoded_s(asked, speeds, futures).tolist() == pytest.approx([whole_s, 1.5 * whole_s + 7.0])
+
+
+def private(numbers: dict[str, list[int]], known: int) -> Question:
+    """Return a fleet in which each device has chunks of its own, out of a table of so many."""
+    chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(known))
+    fleet = Fleet({device: frozenset(held) for device, held in numbers.items()}, chunks, 1000)
+    return Question(fleet, RunConfig.read({"replicas": "auto"}), 1)
+
+
+@pytest.mark.parametrize("first", [0, 3, 40])
+def test_replay_takes_chunk_numbers_with_gaps(first: int) -> None:
+    dense = private({"device 0": [0, 1], "device 1": [2, 3]}, 4)
+    gaps = private({"device 0": [first, first + 1], "device 1": [first + 7, first + 9]}, first + 10)
+    plans = [each.planned(Setting(1, 1), Speeds()) for each in (dense, gaps)]
+    told = Futures(np.array([[1.0, 2.0]]), np.full((1, 2), np.inf))
+    seconds = [
+        replayed_s(each, plan, told, np.zeros(2)) for each, plan in zip((dense, gaps), plans, strict=True)
+    ]
+    assert seconds[0].tolist() == seconds[1].tolist() == [4.0]
+
+
+def test_chunks_that_nobody_can_load_are_no_work_and_bind_nobody() -> None:
+    every = list(range(4, 12))
+    asked = private({"device 0": every, "device 1": every, "device 2": every}, 16)
+    assert asked.free
+    assert fluid_s(asked, Futures(np.ones((1, 3)), np.full((1, 3), np.inf))).tolist() == [8 / 3]
+    assert max(each.replicas for each in settings(asked, Speeds())) == 3
