@@ -44,8 +44,10 @@ from fedgc.messages import (
     Loaded,
     Lost,
     Outcome,
+    Progress,
     Published,
     Refuse,
+    Report,
     Stop,
     Tick,
     Work,
@@ -190,7 +192,7 @@ class Run:
         self._last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
         self._given: dict[str, Collection[int]] = {}  # masked: models that each device was sent of late
         self._fruitless = self._up_bytes = 0  # rounds in a row; bytes of the round under way
-        self._gather_until = now + config.start_timeout_s
+        self._started, self._gather_until = now, now + config.start_timeout_s
         self._keying, self._fault = keying, ""
         if resume is not None:
             self._resume(resume)
@@ -204,6 +206,9 @@ class Run:
             return ()
         current, kind = self.round, type(event)
         outputs: list[Output] = []
+        if isinstance(event, Progress | Report) and event.seconds > event.now - self._started:
+            # Nobody works for longer than the run lasts: a deadline would follow from such a claim.
+            event = replace(event, seconds=max(0.0, event.now - self._started))
         if kind in OF_RUNS:
             event, refused = self._entered(event)
             outputs += refused

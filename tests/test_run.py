@@ -22,6 +22,7 @@ from fedgc.messages import (
     Progress,
     Refuse,
     Repair,
+    Report,
     Reveal,
     Skip,
     Stop,
@@ -415,3 +416,29 @@ def test_resume_with_fewer_clients_plans_without_the_chunks_of_the_others():
     assert again.log[-1] == Finished("14 rounds are done", complete=True)
     assert {row.row.outcome for row in again.of(Append)} == {"synced"}
     assert again.of(Append)[-1].row.chunks == 8
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_a_device_that_claims_to_have_worked_for_ages_holds_up_no_later_round(work: str):
+    driver = Driver(rounds=3, work=work, gate="every")
+    driver.now = 1.0
+    for device in "ab":
+        driver.join(device, holds=[Held(f"chunk {device}", 10)])
+    _, target = driver.at["a"]
+    driver.now = 3.0
+
+    def tell(device: str) -> None:
+        if work == "local":
+            driver.say(Report(driver.now, device, 1, target, 10, 1e30, 1.0, 0.5))
+        elif driver.queue[device]:
+            chunk = driver.queue[device].pop()
+            driver.say(Progress(driver.now, device, 1, chunk, target, 1e30, 10, 1.0, 0.5))
+
+    tell("a")
+    tell("b")
+    while driver.unsent:
+        device, at, attempt = driver.unsent.pop(0)
+        tell(device)
+        driver.say(Codeword(driver.now, device, at, attempt, seconds=1.0, size_bytes=400))
+    assert driver.run.number == 2
+    assert driver.run.next_tick < 60.0, "a few times as long as the run had lasted then"
