@@ -307,3 +307,18 @@ def test_chunks_that_nobody_can_load_are_no_work_and_bind_nobody() -> None:
     assert asked.free
     assert fluid_s(asked, Futures(np.ones((1, 3)), np.full((1, 3), np.inf))).tolist() == [8 / 3]
     assert max(each.replicas for each in settings(asked, Speeds())) == 3
+
+
+def test_a_chunk_with_fewer_holders_than_others_is_covered_when_its_own_are_done() -> None:
+    chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(3))
+    holds = {"a": frozenset({0}), "b": frozenset({0, 1}), "c": frozenset({0, 2}), "d": frozenset({0})}
+    of = Question(Fleet(holds, chunks, 1000), RunConfig.read({"replicas": "auto"}), 1)
+    plan = of.planned(Setting(1, None), Speeds())
+    lives = [np.inf] * 3
+    last_dies = Futures(np.array([[1.0, 2.0, 3.0, 4.0]] * 2), np.array([[*lives, 0.5], [*lives, np.inf]]))
+    at = {(w, c): n for w, order in enumerate(plan.placement.orders) for n, c in enumerate(order, start=1)}
+    for alive, first_s in zip((3, 4), cover_s(plan, last_dies)[0], strict=True):
+        done_s = [
+            min((w + 1.0) * n for (w, c), n in at.items() if w < alive and c == chunk) for chunk in range(3)
+        ]
+        assert first_s == max(done_s)
