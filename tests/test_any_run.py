@@ -1,0 +1,378 @@
+"""Whole runs in any order of events that hypothesis can think of: private and mixed data, losses, lies.
+
+`make test` plays a few, `make fuzz` thousands that nobody has tried yet. This plays as many as are asked for:
+
+    FEDGC_RUNS=10000 .venv/bin/python -m pytest -q tests/test_any_run.py --hypothesis-profile search
+"""
+
+import os
+
+import numpy as np
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from fedgc.config import RunConfig
+from fedgc.history import Speed, Speeds
+from fedgc.messages import (
+    LARGEST_COUNT,
+    LARGEST_SKETCH,
+    SKETCH_NUMBERS,
+    Advert,
+    Codeword,
+    Deal,
+    Enrolled,
+    Event,
+    Failed,
+    Held,
+    Joined,
+    Kept,
+    Loaded,
+    Pressed,
+    Progress,
+    Report,
+    Shares,
+    Signed,
+)
+from tests.whole_run import Client, Content, Server, one_of
+
+SEARCHED = not settings().derandomize
+RUNS = int(os.environ.get("FEDGC_RUNS", "3000" if SEARCHED else "60"))
+NAMES = "abcde"
+STRANGER = "nobody"
+
+CODED = st.fixed_dictionaries(
+    {},
+    optional={
+        "replicas": st.sampled_from([1, 2, 3]),
+        "blocks": st.sampled_from([1, 2]),
+        "wire": st.just("short"),
+        "gate": st.sampled_from(["every", "drift", "relative-change", "qsr"]),
+        "shared-momentum": st.just(0.1),
+    },
+)
+LOCAL = st.fixed_dictionaries(
+    {"work": st.just("local"), "gate-every": st.just(4)},
+    optional={
+        "placement": st.sampled_from(["scattered", "shuffled-once", "cyclic"]),
+        "gate": st.sampled_from(["every", "drift", "relative-change", "qsr"]),
+        "quorum": st.sampled_from([0.5, 1.0]),
+        "lockstep": st.sampled_from(["on", "off"]),
+    },
+)
+SETTINGS = st.fixed_dictionaries(
+    {"rounds": st.integers(2, 12), "min-devices": st.integers(1, 3)},
+    optional={
+        "gate-period": st.integers(1, 3),
+        "gate-budget": st.sampled_from([0.3, 0.6, 1.0]),
+        "min-gap": st.integers(1, 2),
+        "late-s": st.just(0.5),
+        "deadline-s": st.just(30.0),
+        "local-steps": st.integers(1, 4),
+    },
+)
+
+
+def allowed(table: dict[str, object]) -> dict[str, object]:
+    """Take out what does not go together with the rest."""
+    if isinstance(table.get("replicas"), int) and table.get("blocks", 1) > table["replicas"]:
+        table.pop("blocks")
+    if (
+        table.get("gate", "auto") in ("auto", "drift")
+        and table.get("gate-budget", 0.3) * table.get("min-gap", 1) > 1
+    ):
+        table.pop("min-gap")
+    return table
+
+
+@st.composite
+def fleets(draw: st.DrawFn) -> dict[str, list[Content]]:
+    """What each client holds: data of its own, shared data, or both; names of its own or everybody's."""
+    kind = draw(st.sampled_from(["private", "private", "mixed", "shared"]))
+    number = draw(st.integers(1, 4)) if kind != "private" else 0
+    shared = [Content(f"shared {at}", 10 + at, f"shared {at}") for at in range(number)]
+    found = {}
+    for name in NAMES[: draw(st.sampled_from([3, 4, 2, 5, 1]))]:
+        count = draw(st.sampled_from([1, 2, 3, 0])) if kind != "shared" else 0
+        own = [Content(f"{name} {at}", 7 + at, f"{name}'s {at}") for at in range(count)]
+        taken = draw(st.permutations(shared))[
+            : draw(st.sampled_from([number, 1])) if kind == "mixed" else number
+        ]
+        found[name] = [*own, *taken]
+    return found
+
+
+class AnyRun(RuleBasedStateMachine):
+    """Clients come late, come back with other data, leave for good, fail and lie; the server is resumed."""
+
+    @initialize(
+        table=st.one_of(CODED, CODED, LOCAL),
+        common=SETTINGS,
+        fleet=fleets(),
+        hostile=st.sampled_from(["", "", "", "a", "b"]),
+        known=st.booleans(),
+        present=st.sampled_from([5, 3, 2, 1, 0]),
+        ending=st.sampled_from(["calm", "silence"]),
+        seed=st.integers(0, 2**32),
+    )
+    def begin(
+        self,
+        table: dict[str, object],
+        common: dict[str, object],
+        fleet: dict[str, list[Content]],
+        hostile: str,
+        present: int,
+        ending: str,
+        seed: int,
+        *,
+        known: bool,
+    ) -> None:
+        config = RunConfig.read(allowed({**common, **table}))
+        chance = np.random.default_rng(seed)
+        speeds = {name: Speed(name, one_of((0.05, 0.1, 0.4), chance), rounds=5) for name in fleet}
+        self.server = Server(config, Speeds(speeds if known else {}))
+        self.clients = {
+            name: Client(name, contents, step_s=one_of((0.05, 0.1, 0.4), chance))
+            for name, contents in fleet.items()
+        }
+        self.first = fleet
+        for name, client in self.clients.items():
+            client.honest = name != hostile
+        self.hostile = self.clients.get(hostile)
+        self.gone: set[str] = set()
+        self.ending, self.chance = ending, chance
+        for name in NAMES[:present]:
+            if name in self.clients:
+                self.server.join(self.clients[name])
+
+    @property
+    def here(self) -> list[Client]:
+        return [client for client in self.clients.values() if client.connected]
+
+    @property
+    def away(self) -> list[Client]:
+        clients = self.clients.values()
+        return [each for each in clients if not each.connected and each.name not in self.gone]
+
+    # ---- clients come and go
+
+    @rule(live=st.sampled_from([True, True, True, False]))
+    def all_come(self, *, live: bool) -> None:
+        for client in self.away:
+            self.server.join(client, live=live)
+
+    @precondition(lambda self: self.away)
+    @rule(data=st.data(), live=st.sampled_from([True, True, False]), keeps=st.booleans())
+    def come(self, data: st.DataObject, *, live: bool, keeps: bool) -> None:
+        client = data.draw(st.sampled_from(self.away))
+        if data.draw(st.booleans()):
+            client.restart(keeps=keeps)
+        self.server.join(client, live=live)
+
+    @precondition(lambda self: self.away)
+    @rule(data=st.data(), fewer=st.booleans())
+    def come_with_other_data(self, data: st.DataObject, *, fewer: bool) -> None:
+        client = data.draw(st.sampled_from(self.away))
+        self.server.join(self.changed(client, data, fewer=fewer))
+
+    def changed(self, client: Client, data: st.DataObject, *, fewer: bool) -> Client:
+        contents = self.first[client.name]
+        kept = data.draw(st.lists(st.sampled_from(contents), unique=True)) if contents else []
+        names = [] if fewer else data.draw(st.lists(st.integers(10, 13), unique=True))
+        other = [Content(f"{client.name} {at}", 9, f"{client.name}'s {at}") for at in names]
+        client.restart(keeps=True)
+        client.hold([*kept, *other])
+        return client
+
+    @precondition(lambda self: self.here)
+    @rule(data=st.data(), for_good=st.booleans())
+    def leave(self, data: st.DataObject, *, for_good: bool) -> None:
+        client = data.draw(st.sampled_from(self.here))
+        if for_good and len(self.gone) < len(self.clients) - 1:
+            self.gone.add(client.name)
+        self.server.lose(client)
+
+    @precondition(lambda self: self.here)
+    @rule(data=st.data(), same=st.booleans())
+    def come_twice(self, data: st.DataObject, *, same: bool) -> None:
+        """A `Joined` of a client that nobody has missed."""
+        client = data.draw(st.sampled_from(self.here))
+        if not same:
+            self.changed(client, data, fewer=False)
+        self.server.join(client, live=client.live)
+
+    # ---- they work
+
+    @rule(seed=st.integers(0, 2**32), rounds=st.integers(1, 5))
+    def play(self, seed: int, rounds: int) -> None:
+        if self.here:
+            self.server.play(rounds, np.random.default_rng(seed))
+
+    @rule(seed=st.integers(0, 2**32), actions=st.integers(1, 40), data=st.data())
+    def play_and_lose_one(self, seed: int, actions: int, data: st.DataObject) -> None:
+        """At whatever point of a round, for good."""
+        self.play_a_little(seed, actions)
+        left = [client for client in self.here if client.contents]
+        if len(left) > 1 and len(self.gone) < len(self.clients) - 1:
+            client = data.draw(st.sampled_from(left))
+            self.gone.add(client.name)
+            self.server.lose(client)
+            self.play(seed, 3)
+
+    @rule(seed=st.integers(0, 2**32), actions=st.integers(1, 40))
+    def play_a_little(self, seed: int, actions: int) -> None:
+        if self.here:
+            self.server.some(actions, np.random.default_rng(seed))
+
+    @rule(seconds=st.sampled_from([0.1, 1.0, 10.0, 1000.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.server.now += seconds
+        self.server.tick()
+
+    @precondition(lambda self: any(each.work and each.names for each in self.here))
+    @rule(data=st.data(), all_of_it=st.booleans())
+    def fail(self, data: st.DataObject, *, all_of_it: bool) -> None:
+        client = data.draw(st.sampled_from([each for each in self.here if each.work and each.names]))
+        chunk = data.draw(st.sampled_from(sorted(client.names)))
+        named = () if all_of_it or client.work.kind == "local" else (chunk,)
+        for each in named or list(client.trajectories):
+            client.trajectories.pop(each, None)
+        self.server.say(Failed(self.server.now, client.name, client.work.round, "out of luck", named))
+
+    @precondition(lambda self: any(each.work for each in self.here))
+    @rule(data=st.data())
+    def have_no_room_left(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from([each for each in self.here if each.work]))
+        self.server.say(Pressed(self.server.now, client.name, client.work.round))
+
+    # ---- the server is resumed
+
+    @precondition(lambda self: self.server.saved)
+    @rule(data=st.data(), keeps=st.booleans())
+    def resume(self, data: st.DataObject, *, keeps: bool) -> None:
+        state = data.draw(st.sampled_from(self.server.saved[-3:]))
+        self.server.resume(state)
+        for name in data.draw(st.sets(st.sampled_from(sorted(self.clients)))):
+            client = self.clients[name]
+            if name not in self.gone:
+                client.restart(keeps=keeps)
+                self.server.join(client)
+
+    # ---- one of them lies
+
+    @precondition(lambda self: self.hostile)
+    @rule(data=st.data(), times=st.integers(1, 5))
+    def lie(self, data: st.DataObject, times: int) -> None:
+        for _ in range(times):
+            event = data.draw(self.lies())
+            if isinstance(event, Joined):
+                self.claims(event)
+            self.server.say(event)
+
+    def claims(self, event: Joined) -> None:
+        """What it claims is what it is held to: its vectors are those of such data."""
+        liar = self.hostile
+        self.server.cut(liar)
+        self.server.clients[liar.name] = liar
+        liar.connected, liar.live = True, event.live
+        true = {c.name: c for contents in self.first.values() for c in contents}
+        liar.hold([true.get(each.name, Content(each.name, each.samples, each.name)) for each in event.holds])
+
+    def lies(self) -> st.SearchStrategy[Event]:
+        liar, now, number = self.hostile.name, self.server.now, self.server.run.number
+        contents = {c.name: c for each in self.first.values() for c in each}
+        names = st.sampled_from([*sorted(contents), "invented", "invented too"])
+        counts = st.sampled_from([1, 9, 10, LARGEST_COUNT])
+        held = st.builds(
+            lambda name, count, true: Held(
+                name, contents[name].samples if true and name in contents else count
+            ),
+            names,
+            counts,
+            st.booleans(),
+        )
+        rounds = st.sampled_from([0, max(0, number - 1), number, number, number, number + 1, LARGEST_COUNT])
+        chunks = st.sampled_from([*range(12), 999, LARGEST_COUNT])
+        steps = st.sampled_from([0, 1, 2, 3, 4, 8, LARGEST_COUNT])
+        sizes = st.sampled_from([0.0, 1e-9, 1.0, 1e30])
+        waits = st.sampled_from([0.0, 1e-9, now])  # the server has measured them
+        sketches = st.sampled_from(
+            [(), (0.0,) * SKETCH_NUMBERS, (7.0,) * SKETCH_NUMBERS, (-LARGEST_SKETCH,) * SKETCH_NUMBERS]
+        )
+        versions = st.sampled_from([0, 1, 2, 3, LARGEST_COUNT])
+        kept = st.lists(
+            st.builds(Kept, versions, chunks, steps, sketches), max_size=4, unique_by=lambda each: each.chunk
+        )
+        joined = st.builds(
+            lambda live, holds, kept: Joined(now, liar, live, tuple(holds), tuple(kept)),
+            st.booleans(),
+            st.lists(held, max_size=8, unique_by=lambda each: each.name),
+            kept,
+        )
+        samples = st.sampled_from([0, 7, 8, 9, 10, 11, 12, 13, LARGEST_COUNT])
+        losses = st.sampled_from([0.5, -1e30, 1e30])
+        norms = st.sampled_from([0.0, -1.0, 1e300, float("inf"), float("nan")])
+        named = st.lists(chunks, max_size=4, unique=True).map(tuple)
+        letter = st.just(b"no letter")
+        return st.one_of(
+            joined,
+            joined,
+            *(
+                st.builds(Progress, st.just(now), st.just(liar), rounds, chunks, steps, sizes, samples, sizes,
+                          losses, sketches)
+                for _ in range(3)
+            ),
+            st.builds(Failed, st.just(now), st.just(liar), rounds, st.just("a lie"), named),
+            st.builds(Pressed, st.just(now), st.just(liar), rounds),
+            st.builds(Report, st.just(now), st.just(liar), rounds, steps, samples, sizes, norms, losses),
+            st.builds(Codeword, st.just(now), st.just(liar), rounds, st.integers(70, 71), waits),
+            st.builds(Loaded, st.just(now), st.just(liar), versions, waits, samples),
+            st.builds(Enrolled, st.just(now), st.just(liar), st.just(bytes(32)), steps, steps),
+            st.builds(Advert, st.just(now), st.just(liar), rounds, letter),
+            st.builds(Deal, st.just(now), st.just(liar), rounds, letter),
+            st.builds(Signed, st.just(now), st.just(liar), rounds, st.just(bytes(64))),
+            st.builds(Shares, st.just(now), st.just(liar), rounds, letter),
+            st.builds(Progress, st.just(now), st.just(STRANGER), rounds, chunks, steps, sizes, samples,
+                      sizes, losses),
+        )  # fmt: skip
+
+    # ---- the end
+
+    def teardown(self) -> None:
+        """Whatever happened: left alone the run ends, and honest clients that stay do all its rounds."""
+        if not hasattr(self, "server"):
+            return
+        if self.ending == "calm" and not self.server.finished:
+            self.calm()
+        else:
+            self.silence()
+
+    def silence(self) -> None:
+        ticks = 0
+        while not self.server.finished:
+            ticks += 1
+            assert ticks <= 2000, "the run does not end"
+            self.server.tick()
+
+    def calm(self) -> None:
+        """From the next round on there is work, and it counts."""
+        server = self.server
+        if self.hostile and self.hostile.connected:
+            server.lose(self.hostile)
+        for client in self.away:
+            if client.honest:
+                server.join(client)
+        if not any(each.contents for each in self.here):
+            self.silence()
+        begun = server.run.number
+        while not server.finished:
+            server.play(1, self.chance)
+        after = [row for row in server.rows if row.round > begun]
+        assert not [row for row in after if row.outcome == "empty"]
+        assert server.finished.complete or not after, server.finished
+
+
+AnyRun.TestCase.settings = settings(
+    max_examples=RUNS, stateful_step_count=20, deadline=None, suppress_health_check=list(HealthCheck)
+)
+TestAnyRun = AnyRun.TestCase
