@@ -333,8 +333,8 @@ class Attendance:
         return self.roll.assignment.version
 
     def _loads(self, worker: int, event: Joined) -> bool:
-        names, needed = {held.name for held in event.holds}, self.roll.plan.names_w[worker]
-        return bool(needed) and all(name in names for _, name in needed)
+        said, needed = {held.name: held for held in event.holds}, self._held[worker]
+        return bool(needed) and all(c.name in said and c.fits(said[c.name]) for c in needed)
 
     def _carry_on(self, worker: int) -> Continue:
         this, numbers = self.roll.assignment, self._numbers(worker)

@@ -94,6 +94,7 @@ class ChunkWork:
         self._number = [chunk.number for chunk in plan.chunks]
         self._chunk = {number: c for c, number in enumerate(self._number)}
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
+        self._by_number = {chunk.number: chunk for chunk in plan.chunks}
         self._foreseen: Foreseen | None = None
         self._came_ahead: set[int] = set()  # workers whose foreseen codeword lies with the driver
         self.came: tuple[int, ...] = ()  # those of them whom the sum needs
@@ -189,13 +190,15 @@ class ChunkWork:
         if worker is None:
             return False
         holds, size = event.holds, len(event.holds)
+        by_number = self._by_number
         unsure = [  # who can load all chunks lists each at its number: no need to look on
-            (number, name)
-            for number, name in self.roll.plan.names_w[worker]
-            if number >= size or holds[number].name != name
+            by_number[number]
+            for number, _ in self.roll.plan.names_w[worker]
+            if number >= size or not by_number[number].fits(holds[number])
         ]
-        names = {held.name for held in holds} if unsure else set()
-        self._ledger.failed(worker, [self._chunk[number] for number, name in unsure if name not in names])
+        said = {held.name: held for held in holds} if unsure else {}
+        gone = [each.number for each in unsure if each.name not in said or not each.fits(said[each.name])]
+        self._ledger.failed(worker, [self._chunk[number] for number in gone])
         return True
 
     def lost(self, worker: int) -> bool:

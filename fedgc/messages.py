@@ -29,6 +29,8 @@ LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and
 LARGEST_LETTER: Final = 700_000  # bytes of a masked exchange's letter: as base64 it still fits a line
 LARGEST_HOLDINGS: Final = 800_000  # bytes of a line that the chunks of one device may take in its work
 CHUNK_BYTES: Final = 17  # of them for each chunk beside its name: its number, twice, and what stands between
+LONGEST_DIGEST: Final = 16  # characters of a shared chunk's content digest
+UNREAD: Final = "?"  # in place of a digest: the chunk is shared, but could not be read when it was announced
 SIGNATURE_BYTES: Final = 64
 HASH_BYTES: Final = 32
 RING_BITS: Final = (8, 16, 32)
@@ -86,10 +88,20 @@ def _finite(message: object, values: Iterable[float], what: str) -> None:
 
 @value
 class Held:
-    """A chunk that a device can load, by the task's name for it."""
+    """A chunk that a device can load, by the task's name for it.
+
+    Without a `digest` it is the device's own: no other device has it, whatever the name. With one the task
+    declares its data as shared: it is the same chunk on all devices that announce this name and digest.
+    """
 
     name: Annotated[str, Filled("a chunk's name")]
     samples: Samples
+    digest: str = ""
+
+    def __post_init__(self) -> None:
+        if len(self.digest) > LONGEST_DIGEST:
+            seen = f"a digest of {len(self.digest)} characters"
+            raise BadMessage(f"Held: saw {seen}, needed at most {LONGEST_DIGEST}")
 
 
 @value
@@ -174,7 +186,7 @@ class Joined:
         _check(len({held.name for held in self.holds}) == len(self.holds), self, "each chunk once")
         _distinct(self, [kept.chunk for kept in self.kept], "kept")
         names = json.dumps([held.name for held in self.holds], separators=(",", ":"))
-        size = len(names) + CHUNK_BYTES * len(self.holds)
+        size = len(names) + CHUNK_BYTES * len(self.holds) + sum(len(held.digest) for held in self.holds)
         if size > LARGEST_HOLDINGS:  # the names are not repeated: they are as long
             seen = f"{len(self.holds)} chunks whose names and numbers take {size} bytes of a line"
             raise BadMessage(f"Joined: saw {seen}, needed at most {LARGEST_HOLDINGS}")

@@ -44,11 +44,28 @@ UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk as the run knows it: its number never changes."""
+    """A chunk as the run knows it: its number never changes.
+
+    It belongs to its `owner`. A shared one has none, and the `digest` of its content.
+    """
 
     number: int
     name: str
     samples: int
+    owner: str = ""
+    digest: str = ""
+
+    @property
+    def unread(self) -> bool:
+        """Whether it is shared, and nobody could read it yet."""
+        return self.digest == messages.UNREAD
+
+    def fits(self, held: messages.Held) -> bool:
+        """Whether a device that may have this chunk means it by what it announced."""
+        same = held.digest == self.digest or (
+            bool(held.digest) and bool(self.digest) and messages.UNREAD in (held.digest, self.digest)
+        )
+        return same and held.name == self.name and held.samples == self.samples
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.gate import Decision, Gate, GateSettings, Reports, make_gate
 from fedgc.history import WINDOW, DeviceRow, RoundRow, Speeds, Told
+from fedgc.holdings import Holdings, Known
 from fedgc.keying import Drawn, Keying, Phase
 from fedgc.messages import (
     Add,
@@ -39,7 +40,6 @@ from fedgc.messages import (
     Deal,
     Enrolled,
     Event,
-    Held,
     Joined,
     Loaded,
     Lost,
@@ -53,7 +53,7 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.pace import Pace
-from fedgc.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, make_plan, model_limit_s, upload_s
+from fedgc.plan import UNKNOWN_LINE, Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.replay import Line
 from fedgc.round import Assignment, Round
 from fedgc.tuner import Choice, Question, choose, chunk_weights, recall, review
@@ -108,13 +108,15 @@ Output = Command | Apply | Append | Chose | Finished
 class RunState:
     """What a resumed run needs: the round to go on with, its version, and what was learnt of the devices.
 
-    `gate` is the gate's state as JSON. `first_step` and `common_steps` are those of `Work`.
+    `gate` is the gate's state as JSON. `first_step` and `common_steps` are those of `Work`. Chunks keep
+    their numbers, and the next one that is new gets `next_chunk`.
     """
 
     round: int
     version: int
     gate: str
-    chunks: tuple[tuple[str, int], ...]
+    chunks: tuple[Known, ...]
+    next_chunk: int
     step_s: tuple[tuple[str, float], ...]
     first_step: int
     common_steps: float
@@ -152,8 +154,7 @@ class Run:
 
     _planned_for: Fleet | None
     _present: dict[str, Joined]
-    _held: dict[str, frozenset[int]]  # numbers of the chunks that each of them can load
-    _alike: tuple[tuple[Held, ...], frozenset[int]]  # what who was admitted last holds, and their numbers
+    _holdings: Holdings
     _fleet: Fleet | None  # made anew after somebody came or went
     _fault: str  # the first that a device had
 
@@ -177,8 +178,7 @@ class Run:
         self._pace, self._aiming = Pace(speeds or Speeds()), Aiming()
         self._gate = _gate_of(config)
         self._gate_state = self._gate_next = self._gate.init()
-        self._present, self._held, self._alike = {}, {}, ((), frozenset())
-        self._chunks: dict[str, Chunk] = {}
+        self._present, self._holdings = {}, Holdings()
         self._plan: Plan | None = None
         self._choice: Choice | None = None  # the tuner's, where copies are left to it
         self._rows: deque[RoundRow] = deque(maxlen=WINDOW)  # of this run alone, whose chunks they number
@@ -226,7 +226,7 @@ class Run:
             return self._admit(event)
         if isinstance(event, Lost):
             self._present.pop(event.device, None)
-            self._held.pop(event.device, None)
+            self._holdings.lost(event.device)
             self._given.pop(event.device, None)
             self._fleet = None
             self._left = self._left.without(event.device)
@@ -477,38 +477,13 @@ class Run:
     # ---- what is known
 
     def _admit(self, event: Joined) -> tuple[Joined, list[Output]]:
-        """Enter a device and its chunks; a chunk that others know with another size is left out."""
-        refused: list[tuple[Held, int]] = []
-        if event.holds != self._alike[0]:  # devices that share data hold the same
-            refused = self._misfits(event.holds)
-        left_out = {held for held, _ in refused}
-        admitted = (
-            replace(event, holds=tuple(h for h in event.holds if h not in left_out)) if refused else event
-        )
-        if admitted.holds != self._alike[0]:
-            self._alike = admitted.holds, frozenset(self._chunks[held.name].number for held in admitted.holds)
-        self._present[event.device], self._held[event.device] = admitted, self._alike[1]
+        """Enter a device and its chunks; a shared chunk that others announced otherwise is left out."""
+        found = self._holdings.announced(event.device, event.holds)
+        admitted = replace(event, holds=found.holds) if found.refused else event
+        self._present[event.device] = admitted
         self._fleet = None
         self._left = self._left.without(event.device)
-        return admitted, [
-            Refuse(
-                event.device,
-                self.number,
-                f"chunk {held.name}: saw {held.samples} samples, others have {known}",
-            )
-            for held, known in refused
-        ]
-
-    def _misfits(self, holds: Sequence[Held]) -> list[tuple[Held, int]]:
-        """Enter these chunks; return those that are known with another size, and that size."""
-        refused: list[tuple[Held, int]] = []
-        for held in holds:
-            known = self._chunks.get(held.name)
-            if known is None:
-                self._chunks[held.name] = Chunk(len(self._chunks), held.name, held.samples)
-            elif known.samples != held.samples:
-                refused.append((held, known.samples))
-        return refused
+        return admitted, [Refuse(event.device, self.number, found.refused)] if found.refused else []
 
     def _here(self) -> Fleet:
         if self._fleet is None:
@@ -523,8 +498,9 @@ class Run:
         """
         deaf = any(not joined.live for joined in self._present.values())
         there = self._present.keys() if self._keying is None else set(self._keying.members)
-        holds = {device: self._held[device] for device in sorted(self._present) if device in there}
-        return Fleet(holds, tuple(self._chunks.values()), self._size, deaf)
+        held = self._holdings.present
+        holds = {device: held[device] for device in sorted(self._present) if device in there}
+        return Fleet(holds, self._holdings.chunks, self._size, deaf)
 
     def _learn(self, over: Round) -> None:
         for device, step_s in zip(over.plan.devices, over.tally.step_s, strict=True):
@@ -599,7 +575,8 @@ class Run:
             round=self.number,
             version=self.version,
             gate=json.dumps(self._gate_state),
-            chunks=tuple((chunk.name, chunk.samples) for chunk in self._chunks.values()),
+            chunks=self._holdings.known(),
+            next_chunk=self._holdings.next_number,
             step_s=tuple(self._pace.step_s().items()),
             first_step=self._first_step,
             common_steps=self._common_steps,
@@ -609,9 +586,7 @@ class Run:
         self.number, self.version = state.round, state.version
         self._first_step, self._common_steps = state.first_step, state.common_steps
         self._gate_state = self._gate_next = json.loads(state.gate)
-        self._chunks = {
-            name: Chunk(number, name, samples) for number, (name, samples) in enumerate(state.chunks)
-        }
+        self._holdings = Holdings(state.chunks, state.next_chunk)
         for device, step_s in state.step_s:
             self._pace.worked(device, step_s)
 

@@ -6,6 +6,7 @@
 """
 
 import os
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import HealthCheck, settings
@@ -90,16 +91,21 @@ def fleets(draw: st.DrawFn) -> dict[str, list[Content]]:
     """What each client holds: data of its own, shared data, or both; names of its own or everybody's."""
     kind = draw(st.sampled_from(["private", "private", "mixed", "shared"]))
     number = draw(st.integers(1, 4)) if kind != "private" else 0
-    shared = [Content(f"shared {at}", 10 + at, f"shared {at}") for at in range(number)]
+    alike = draw(st.booleans())
     found = {}
     for name in NAMES[: draw(st.sampled_from([3, 4, 2, 5, 1]))]:
         count = draw(st.sampled_from([1, 2, 3, 0])) if kind != "shared" else 0
-        own = [Content(f"{name} {at}", 7 + at, f"{name}'s {at}") for at in range(count)]
-        taken = draw(st.permutations(shared))[
-            : draw(st.sampled_from([number, 1])) if kind == "mixed" else number
-        ]
-        found[name] = [*own, *taken]
+        own = [own_chunk("part" if alike else name, name, at) for at in range(count)]
+        shared = [Content(f"shared {at}", 10 + at, f"shared {at}", shared=True) for at in range(number)]
+        if number and draw(st.sampled_from([False] * 9 + [True])):
+            shared[0] = Content("shared 0", 10, f"what {name} takes for it", shared=True)
+        taken = draw(st.permutations(shared))[: draw(st.sampled_from([number, 1]))]
+        found[name] = [*own, *(taken if kind == "mixed" else shared)]
     return found
+
+
+def own_chunk(named: str, owner: str, at: int, samples: int = 7) -> Content:
+    return Content(f"{named} {at}", samples + at, f"{owner}'s {at}, {samples}")
 
 
 class AnyRun(RuleBasedStateMachine):
@@ -179,7 +185,10 @@ class AnyRun(RuleBasedStateMachine):
         contents = self.first[client.name]
         kept = data.draw(st.lists(st.sampled_from(contents), unique=True)) if contents else []
         names = [] if fewer else data.draw(st.lists(st.integers(10, 13), unique=True))
-        other = [Content(f"{client.name} {at}", 9, f"{client.name}'s {at}") for at in names]
+        other = [own_chunk(client.name, client.name, at) for at in names]
+        if data.draw(st.booleans()):  # the data of its own has grown, and what is shared cannot be read now
+            kept = [c if c.shared else replace(c, samples=c.samples + 1, what=f"more {c.what}") for c in kept]
+            client.unread = not any("takes for it" in c.what for each in self.first.values() for c in each)
         client.restart(keeps=True)
         client.hold([*kept, *other])
         return client
@@ -275,22 +284,17 @@ class AnyRun(RuleBasedStateMachine):
         self.server.cut(liar)
         self.server.clients[liar.name] = liar
         liar.connected, liar.live = True, event.live
-        true = {c.name: c for contents in self.first.values() for c in contents}
-        liar.hold([true.get(each.name, Content(each.name, each.samples, each.name)) for each in event.holds])
+        true = {c.held(): c for contents in self.first.values() for c in contents if c.shared}
+        own = {each: Content(each.name, each.samples, f"{liar.name} says {each}") for each in event.holds}
+        liar.hold([true.get(each, own[each]) for each in event.holds])
 
     def lies(self) -> st.SearchStrategy[Event]:
         liar, now, number = self.hostile.name, self.server.now, self.server.run.number
-        contents = {c.name: c for each in self.first.values() for c in each}
-        names = st.sampled_from([*sorted(contents), "invented", "invented too"])
+        true = sorted({c.held() for each in self.first.values() for c in each}, key=repr)
+        names = st.sampled_from([*(each.name for each in true), "invented", "invented too"])
         counts = st.sampled_from([1, 9, 10, LARGEST_COUNT])
-        held = st.builds(
-            lambda name, count, true: Held(
-                name, contents[name].samples if true and name in contents else count
-            ),
-            names,
-            counts,
-            st.booleans(),
-        )
+        digests = st.sampled_from(["", "", "false", *(each.digest for each in true)])
+        held = st.builds(Held, names, counts, digests) | st.sampled_from(true or [Held("invented", 1)])
         rounds = st.sampled_from([0, max(0, number - 1), number, number, number, number + 1, LARGEST_COUNT])
         chunks = st.sampled_from([*range(12), 999, LARGEST_COUNT])
         steps = st.sampled_from([0, 1, 2, 3, 4, 8, LARGEST_COUNT])

@@ -31,8 +31,9 @@ class Fleet:
         self.kept = dict.fromkeys(DEVICES, 0)  # steps since the common model, on these chunks
         self.done = dict.fromkeys(DEVICES, 0)  # in all
         for device in DEVICES:
-            held = DEVICES * shared or (device,)
-            self.say(Joined(0.0, device, True, tuple(Held(f"chunk {each}", SAMPLES) for each in held)))
+            held, digest = (DEVICES, "same") if shared else ((device,), "")
+            holds = tuple(Held(f"chunk {each}", SAMPLES, digest) for each in held)
+            self.say(Joined(0.0, device, True, holds))
 
     def say(self, event: object) -> None:
         outputs = self.run.handle(event)  # type: ignore[arg-type]

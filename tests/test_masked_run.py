@@ -74,7 +74,8 @@ class Fleet:
             self.away.discard(device)
             at = self.party.devices.index(device)
             names = self.shared or [f"chunk {at}-{half}" for half in range(2)]
-            self.say(Joined(self.now, device, True, tuple(Held(name, 1) for name in names)))
+            digest = "same" if self.shared else ""
+            self.say(Joined(self.now, device, True, tuple(Held(name, 1, digest) for name in names)))
             self.say(self.party.enrolled(device, self.now))
 
     def lose(self, device):

@@ -32,7 +32,7 @@ from fedgc.messages import (
 )
 from fedgc.run import Append, Apply, Finished, Output, Run
 
-SHARED = tuple(Held(f"chunk {number}", 10) for number in range(4))
+SHARED = tuple(Held(f"chunk {number}", 10, "same") for number in range(4))
 
 
 class Driver:
@@ -206,7 +206,7 @@ def test_when_all_are_gone_it_waits_and_goes_on():
 def test_a_device_that_is_four_times_slower_gets_less():
     driver = Driver(min_devices=4)
     driver.step_s = {"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.4}
-    driver.join("a", "b", "c", "d", holds=[Held(f"chunk {n}", 10) for n in range(16)])
+    driver.join("a", "b", "c", "d", holds=[Held(f"chunk {n}", 10, "same") for n in range(16)])
     before = {work.device: len(work.names) for work in driver.of(Work)}
     driver.do_a_round()
     after = {work.device: len(work.names) for work in driver.of(Work)}
@@ -232,7 +232,7 @@ def test_a_task_that_fails_everywhere_ends_the_run_with_its_own_words():
 def test_a_chunk_that_two_devices_size_differently_is_refused_from_the_second():
     driver = Driver()
     driver.join("a")
-    driver.join("b", holds=[Held("chunk 0", 99), Held("mine", 5)])
+    driver.join("b", holds=[Held("chunk 0", 99, "same"), Held("mine", 5)])
     assert [(refuse.device, "chunk 0" in refuse.reason) for refuse in driver.of(Refuse)] == [("b", True)]
     works = {work.device: dict(work.names) for work in driver.of(Work)}
     assert list(works["b"].values()) == ["mine"]
@@ -442,3 +442,49 @@ def test_a_device_that_claims_to_have_worked_for_ages_holds_up_no_later_round(wo
         driver.say(Codeword(driver.now, device, at, attempt, seconds=1.0, size_bytes=400))
     assert driver.run.number == 2
     assert driver.run.next_tick < 60.0, "a few times as long as the run had lasted then"
+
+
+def test_sites_that_name_their_private_chunks_alike_train_all_of_them():
+    driver = Driver(rounds=2, min_devices=3)
+    for device in "abc":
+        driver.join(device, holds=[Held(f"part-{at}", 10) for at in range(4)])
+    play_private_rounds(driver, 2)
+    assert not driver.of(Refuse)
+    rows = [each.row for each in driver.of(Append)]
+    assert [(row.outcome, row.chunks, row.samples) for row in rows] == [("synced", 12, 120)] * 2
+
+
+def test_shared_chunk_with_other_content_is_refused_with_both_digests():
+    driver = Driver(rounds=2)
+    driver.join("a")
+    driver.join("b", holds=[Held(f"chunk {number}", 10, "other") for number in range(4)])
+    (refused,) = driver.of(Refuse)
+    said = "chunk chunk 0: saw content of digest other, others have same; 3 more chunks differ"
+    assert (refused.device, refused.reason) == ("b", said)
+
+
+def test_repeated_announcements_leave_no_trace_in_the_checkpoint():
+    driver = Driver(rounds=3)
+    driver.join("a", "b")
+    before = len(json.dumps(driver.run.state().chunks))
+    for at in range(30):
+        driver.join("c", holds=[Held(f"invented {at}-{each}", 10) for each in range(200)])
+    driver.join("c", holds=())
+    play_private_rounds(driver, 1)
+    state = driver.run.state()
+    assert [name for _, _, name, _, _ in state.chunks] == [held.name for held in SHARED]
+    assert len(json.dumps(state.chunks)) - before < 1000
+    assert state.next_chunk == 4 + 30 * 200  # no number is given twice
+
+
+def test_resumed_run_gives_chunks_their_numbers_again():
+    first = Driver(rounds=3)
+    first.join("a", holds=own("a"))
+    first.join("b", holds=own("b"))
+    play_private_rounds(first, 1)
+    again = Driver(rounds=3)
+    again.run = Run(again.config, now=0.0, size=100, resume=first.run.state())
+    again.join("c", holds=own("c"))
+    again.join("b", holds=own("b"))
+    numbers = {work.device: {number for number, _ in work.names} for work in again.of(Work)}
+    assert numbers == {"b": {4, 5, 6, 7}, "c": {8, 9, 10, 11}}

@@ -24,6 +24,7 @@ from fedgc.flower import typed
 from fedgc.history import DeviceRow, RoundRow, Speeds, Told
 from fedgc.messages import (
     SKETCH_NUMBERS,
+    UNREAD,
     Add,
     Close,
     Codeword,
@@ -58,15 +59,16 @@ Vector = np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A chunk as its client knows it."""
+    """A chunk as its client knows it; others may have a shared one."""
 
     name: str
     samples: int
     what: str
+    shared: bool = False
 
-    @property
-    def held(self) -> Held:
-        return Held(self.name, self.samples)
+    def held(self, *, unread: bool = False) -> Held:
+        digest = f"{crc32(self.what.encode()):x}" if self.shared else ""
+        return Held(self.name, self.samples, UNREAD if digest and unread else digest)
 
 
 @lru_cache(maxsize=4096)
@@ -108,6 +110,7 @@ class Client:
         self.contents = {each.name: each for each in contents}
         self.step_s = step_s
         self.honest = True
+        self.unread = False  # it could not read its data when it announced it
         self.connected = self.live = False
         self.inbox: deque[object] = deque()
         self.outbox: deque[Sending] = deque()
@@ -147,9 +150,8 @@ class Client:
                 kept |= {
                     number: Kept(self.way[0], number, each.reached) for number in numbers if each.reached
                 }
-        return Joined(
-            now, self.name, self.live, tuple(c.held for c in self.contents.values()), tuple(kept.values())
-        )
+        holds = tuple(content.held(unread=self.unread) for content in self.contents.values())
+        return Joined(now, self.name, self.live, holds, tuple(kept.values()))
 
     @property
     def can_hear(self) -> bool:

@@ -115,7 +115,7 @@ def measure_events(events: int = MILLION, devices: int = 1000) -> Mapping[str, V
     plan = _plan(devices)
     rng = np.random.default_rng(0)
     sketches = [tuple(each) for each in rng.normal(size=(devices, SKETCH_NUMBERS)).tolist()]
-    holds = tuple(Held(chunk.name, chunk.samples) for chunk in plan.chunks)
+    holds = tuple(Held(chunk.name, chunk.samples, chunk.digest) for chunk in plan.chunks)
     present = [Joined(0.0, device, live=True, holds=holds) for device in plan.devices]
     handled = number = skips = takes = synced = 0
     seconds = alone = 0.0

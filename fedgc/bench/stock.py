@@ -67,6 +67,7 @@ def task(numbers, loss):
         chunks={f"chunk-{n}": SAMPLES for n in range(config.chunks)},
         load=lambda name: (torch.ones(SAMPLES),),
         loss=loss,
+        may_move=True,
     )
 
 

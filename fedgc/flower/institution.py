@@ -31,7 +31,6 @@ from fedgc.messages import (
     Deal,
     Enrolled,
     Failed,
-    Held,
     Joined,
     Open,
     Persist,
@@ -158,7 +157,7 @@ class Institution:
         """
         match event:
             case Joined():
-                return replace(event, holds=tuple(Held(held.name, 1) for held in event.holds), kept=())
+                return replace(event, holds=tuple(replace(held, samples=1) for held in event.holds), kept=())
             case Progress():
                 norm = self._coarse(event.squared_norm)
                 return replace(event, samples=1, squared_norm=norm, loss=0.0, sketch=())

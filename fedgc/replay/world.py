@@ -140,7 +140,7 @@ class World:
         """Drive one round, which has not begun, to its end; each device can load what the plan gives it."""
         self.now = now
         plan = machine.plan
-        held = [Held(chunk.name, chunk.samples) for chunk in plan.chunks]
+        held = [Held(chunk.name, chunk.samples, chunk.digest) for chunk in plan.chunks]
         self._holds = [tuple(held[c] for c in np.flatnonzero(held_c)) for held_c in plan.placement.holds]
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
         present = [self.joined(worker, now, live=hears) for worker, hears in enumerate(live)]

@@ -28,6 +28,7 @@ LATE_S: Final = 0.5  # no process pauses under a virtual clock
 PATIENT_S: Final = 1e9  # what is measured is how long a round takes, so nothing cuts it off
 SHORT_ERROR: Final = 1.001 * EPSILON[Wire.INT8]  # amplification 1 is reckoned with rounding of its own
 CHOSEN: Final = 0  # blocks: by each round
+SHARED: Final = "shared"  # digest of chunks that every modelled device can load
 NUMBERS: Final = 1_000_000  # of the model: what matters is its upload time, which the conditions say
 
 
@@ -90,7 +91,7 @@ class Simulation:
         self._devices = devices
         self.rounds: list[tuple[Result, tuple[Span, ...]]] = []
         self._before = (0.0, 0)
-        held = tuple(Held(f"chunk {number}", 1) for number in range(chunks))
+        held = tuple(Held(f"chunk {number}", 1, SHARED) for number in range(chunks))
         nature = Under(lambda number: weather[number - 1], [1.0 / policy.pieces] * chunks)
         terms = Terms(1, 4 * NUMBERS, line, steered=policy.obeys is Obeys.ALL, watch=watch)
         self._names = [f"device {worker}" for worker in range(devices)]

@@ -44,6 +44,7 @@ from fedgc.messages import (
 )
 from fedgc.replay import UNCONTENDED, Finding, Line, Terms, Under, Weather, World
 from fedgc.run import Append, Apply, Run
+from fedgc.sim.ours import SHARED
 from fedgc.task import Task
 from fedgc.train import CommonModel, Engine, ServerOptimiser, Vector
 from fedgc.train.stacked import MODELS_KEPT, Stacked
@@ -296,7 +297,7 @@ class _Training:
         self._fleet.load(0, self.model)
         self._metrics: Mapping[str, float] = {}
         self.points: list[Point] = []
-        held = tuple(Held(name, samples) for name, samples in job.task.sizes().items())
+        held = tuple(Held(name, samples, SHARED) for name, samples in job.task.sizes().items())
         self._world = self._made(held)
         self._run = Run(job.config, now=0.0, size=self._common.size)
 

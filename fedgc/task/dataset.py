@@ -46,9 +46,15 @@ def over(
             raise BadTask(f"task: saw chunk {chunk!r}, needed one of the {config.chunks} made by this run")
         return _some(dataset, rows[chunk])
 
-    sizes = {chunk: len(piece) for chunk, piece in rows.items()}
     return Task(
-        model=model, chunks=sizes, load=load, loss=loss, evaluate=evaluate, optimiser=optimiser, may_move=True
+        model=model,
+        chunks={chunk: len(piece) for chunk, piece in rows.items()},
+        load=load,
+        loss=loss,
+        evaluate=evaluate,
+        optimiser=optimiser,
+        may_move=True,
+        peek=lambda chunk, few: _some(dataset, rows[chunk][list(few)]),
     )
 
 

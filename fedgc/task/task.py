@@ -8,7 +8,7 @@ chance comes from torch's, numpy's or Python's global generator only, which the 
 May import: errors; torch for its types alone.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from numbers import Integral
 from types import MappingProxyType
@@ -35,8 +35,11 @@ class Task:
                alone; without it nothing is evaluated.
     optimiser  (parameters, learning rate) -> the optimiser of the local steps; without it plain SGD. Its
                steps must be proportional to the rates of its groups.
-    may_move   whether chunks may be loaded on any device of the run that can: without it local work leaves
-               data where it is.
+    may_move   whether the data is shared: chunks may be loaded on any device of the run that can, and two
+               devices that name the same chunk have the same data. Without it a chunk belongs to its device,
+               whatever its name, and stays there.
+    peek       (chunk name, rows) -> these samples alone, in the form of `load`. Shared chunks are compared
+               by a few rows before the first round; without `peek` each is loaded once for that.
 
     >>> Task(model=list, chunks={"north": 0}, load=str, loss=max)
     Traceback (most recent call last):
@@ -51,11 +54,12 @@ class Task:
     evaluate: Callable[["nn.Module"], Mapping[str, float]] | None = None
     optimiser: Callable[[Iterable["Tensor"], float], "Optimizer"] | None = None
     may_move: bool = False
+    peek: Callable[[str, Sequence[int]], Any] | None = None
 
     def __post_init__(self) -> None:
         for name in ("model", "load", "loss"):
             _callable(name, getattr(self, name), "a function")
-        for name in ("evaluate", "optimiser"):
+        for name in ("evaluate", "optimiser", "peek"):
             if getattr(self, name) is not None:
                 _callable(name, getattr(self, name), "a function or None")
         if isinstance(self.chunks, Mapping):

@@ -332,8 +332,9 @@ class Engine:
         return tuple(self._models)
 
     def holds(self) -> tuple[Held, ...]:
-        """Return the chunks that this device can load."""
-        return tuple(Held(name, samples) for name, samples in self._trainer.sizes.items())
+        """Return the chunks that this device can load: its own, or with digests where they are shared."""
+        digest = self._trainer.digest
+        return tuple(Held(name, samples, digest(name)) for name, samples in self._trainer.sizes.items())
 
     def kept(self) -> tuple[Kept, ...]:
         """Return what there is of earlier work."""

@@ -7,8 +7,8 @@ So it does not matter in which order chunks are worked on, how often one is set 
 The learning rate follows the run's schedule; where there is shared momentum, the module's own step is taken
 at alpha times the rate, and the lead added to it (lead.py).
 
-May import: config, errors, messages, task; of this room chance, data, descent, devices, dropout, flat,
-inject, lead, private, shelf.
+May import: config, errors, messages, task; of this room chance, data, descent, devices, digest, dropout,
+flat, inject, lead, private, shelf.
 """
 
 import math
@@ -28,6 +28,7 @@ from fedgc.train.chance import key, seeded
 from fedgc.train.data import Rows, Samples, batch_rows, samples_of, together
 from fedgc.train.descent import Descent
 from fedgc.train.devices import autocast, choose, repeatable
+from fedgc.train.digest import content_digest
 from fedgc.train.dropout import same_dropout
 from fedgc.train.flat import FlatModel, Vector
 from fedgc.train.inject import everything, injected_rows
@@ -73,6 +74,7 @@ class Trainer:
         self._rates = [config.alpha * float(group["lr"]) for group in self._optimiser.param_groups]
         self._lead: Sequence[Tensor] | None = None
         self._loaded: dict[tuple[str, ...], Samples] = {}
+        self._digests: dict[str, str] = {}
 
     def clip_records(self, reach: float) -> None:
         """Bound how far one record moves an update (private.py); refuse what such a bound cannot hold for."""
@@ -99,6 +101,14 @@ class Trainer:
                 f"chunk {name!r}: load() gave {len(samples)} samples, chunks says {self.sizes[name]}"
             )
         return samples
+
+    def digest(self, name: str) -> str:
+        """Return the digest of a shared chunk, made once; nothing where chunks are the device's own."""
+        if not self._task.may_move:
+            return ""
+        if name not in self._digests:
+            self._digests[name] = content_digest(self._task, name, self.sizes[name])
+        return self._digests[name]
 
     def follow(self, lead: Vector | None) -> None:
         """From now on steps are led so."""

@@ -46,6 +46,7 @@ def _task(numbers: int) -> Task:
         load=lambda name: (torch.full((SAMPLES,), int(name.removeprefix("part-"))),),
         loss=lambda module, batch: -(module.part(int(batch[0][0])) * module.pattern).sum(),
         evaluate=counted,
+        may_move=True,
     )
 
 

@@ -127,7 +127,7 @@ def lone(**slow: float) -> World:
     """One device with three chunks, a second each."""
     slowness = {name: np.array([seconds]) for name, seconds in slow.items()}
     nature = Under(lambda _: replace(working([[1.0]]), **slowness), [1.0] * 3)
-    return World(["a"], nature, Terms(), tuple(Held(f"chunk {number}", 1) for number in range(3)))
+    return World(["a"], nature, Terms(), tuple(Held(f"chunk {number}", 1, "same") for number in range(3)))
 
 
 def test_a_device_sends_one_vector_after_the_other_and_none_of_a_closed_round():
@@ -163,7 +163,7 @@ def test_what_is_said_while_the_model_is_on_its_way_is_heard_behind_the_work():
 @pytest.mark.parametrize(("steered", "order"), [(True, [0, 3, 2, 1, 4]), (False, [0, 1, 4, 3, 2])])
 def test_taken_chunks_come_next_in_their_order_or_last_where_nobody_is_steered(steered, order):
     nature = Under(lambda _: working([[1.0]]), [1.0] * 5)
-    held = tuple(Held(f"chunk {number}", 1) for number in range(5))
+    held = tuple(Held(f"chunk {number}", 1, "same") for number in range(5))
     world, listener = World(["a"], nature, Terms(steered=steered), held), Listener()
     names = tuple((number, each.name) for number, each in enumerate(held))
     said = [Work("a", 1, 0, 1, (0, 1, 2, 4), names, 0, 9.0), Take("a", 1, (0, 3, 2))]
@@ -173,7 +173,7 @@ def test_taken_chunks_come_next_in_their_order_or_last_where_nobody_is_steered(s
 
 @pytest.mark.parametrize(("then", "ends_s"), [((0,), 2.0), ((0, 1), 3.0)])
 def test_local_work_goes_on_with_the_same_chunks_and_begins_anew_with_others(then, ends_s):
-    held = tuple(Held(f"chunk {number}", 1) for number in range(2))
+    held = tuple(Held(f"chunk {number}", 1, "same") for number in range(2))
     world = World(["a"], Under(lambda _: working([[1.0]]), [1.0] * 2), Terms(steps=4), held)
     listener = Listener()
     for number, chunks in ((1, (0,)), (2, then)):
@@ -213,7 +213,7 @@ def test_finished_work_is_counted_or_discarded_and_the_same_again(held, blocks, 
 
 def played(weather, *, chunks, replicas=2, rounds=None):
     devices = weather[0].devices
-    held = tuple(Held(f"chunk {number}", 1) for number in range(chunks))
+    held = tuple(Held(f"chunk {number}", 1, "same") for number in range(chunks))
     nature = Under(lambda number: weather[number - 1], [devices / chunks] * chunks)
     world = World([f"d{at}" for at in range(devices)], nature, Terms(update_bytes=4_000), held)
     config = RunConfig(
@@ -251,7 +251,7 @@ def test_with_a_large_model_on_slow_lines_every_round_is_exact_from_the_first(sh
     """Work of a second, a model of 400 MB that is on its way for two to twelve minutes."""
     numbers, down_s = 10**8, np.array([120.0, 400.0, 120.0, 700.0])
     conditions = working([[1.0]] * 4, down_s=down_s, up_s=60.0)
-    held = tuple(Held(f"chunk {number}", 1) for number in range(8))
+    held = tuple(Held(f"chunk {number}", 1, "same") for number in range(8))
     line = Line(update_s=30.0) if shared else Line()
     terms = Terms(update_bytes=4 * numbers, line=line)
     world = World([f"d{at}" for at in range(4)], Under(lambda _: conditions, [0.5] * 8), terms, held)

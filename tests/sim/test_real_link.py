@@ -74,7 +74,7 @@ class Told:
 
 def simulated() -> Told:
     conditions = working([[STEPS * step_s * 2.0] for step_s in STEP_S])  # a unit is two chunks
-    held = tuple(Held(name, size) for name, size in SIZES.items())
+    held = tuple(Held(name, size, "same") for name, size in SIZES.items())
     nature = Under(lambda _: conditions, [0.5] * 6)
     world = World([f"device {at}" for at in range(3)], nature, Terms(STEPS), held)
     told = Told(Run(CONFIG, now=0.0, size=12))

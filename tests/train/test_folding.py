@@ -12,6 +12,7 @@ from fedgc.errors import BadMessage
 from fedgc.gate import Decision
 from fedgc.history import Speeds
 from fedgc.messages import (
+    UNREAD,
     Add,
     Close,
     Codeword,
@@ -211,7 +212,8 @@ def test_a_fold_of_what_is_not_there_changes_nothing(bench, cramped):
 
 
 def fleet(devices: int, replicas: int, blocks: int, size: int):
-    chunks = tuple(Chunk(number, name, samples) for number, (name, samples) in enumerate(SIX.items()))
+    six = enumerate(SIX.items())
+    chunks = tuple(Chunk(number, name, samples, digest=UNREAD) for number, (name, samples) in six)
     held = {f"device {w}": frozenset(range(len(chunks))) for w in range(devices)}
     config = RunConfig(replicas=replicas, blocks=blocks, local_steps=2)
     return make_plan(Fleet(held, chunks, size), Speeds({}), config, steps=2)

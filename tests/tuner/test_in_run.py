@@ -19,7 +19,7 @@ def whole_run(weather: Weather, speeds: Speeds | None = None, **settings: object
     config = RunConfig.read(
         {"rounds": len(weather), "local_steps": 1, "replicas": "auto", "min_devices": 6, **settings}
     )
-    held = tuple(Held(f"chunk {at}", 1) for at in range(CHUNKS))
+    held = tuple(Held(f"chunk {at}", 1, "same") for at in range(CHUNKS))
     nature = Under(lambda number: weather[number - 1], [6 / CHUNKS] * CHUNKS)
     world = World(NAMES, nature, Terms(1, 4000), held)
     run = Run(config, now=0.0, size=1000, speeds=speeds)
