@@ -606,12 +606,14 @@ class ChunkWork:
             self.covered_s.append(now - self.roll.started_at)
 
     def _kept(self, event: Joined) -> list[int]:
-        """Return the chunks that a device has finished before, as far as they belong to this round."""
+        """Return what of this round a device has finished before, of the chunks that it can load now."""
         if not event.kept:
             return []
         here = (self.roll.assignment.version, self.roll.assignment.target)
-        known = (each for each in event.kept if each.chunk in self._chunk)
-        return [self._chunk[each.chunk] for each in known if (each.version, each.reached) == here]
+        said, by_number = {held.name: held for held in event.holds}, self._by_number
+        kept = (each.chunk for each in event.kept if (each.version, each.reached) == here)
+        known = (by_number[number] for number in kept if number in by_number)
+        return [self._chunk[c.number] for c in known if c.name in said and c.fits(said[c.name])]
 
     def _numbers(self, chunks: Iterable[int]) -> list[int]:
         number = self._number

@@ -285,6 +285,7 @@ class AnyRun(RuleBasedStateMachine):
         self.server.clients[liar.name] = liar
         liar.connected, liar.live = True, event.live
         true = {c.held(): c for contents in self.first.values() for c in contents if c.shared}
+        true |= {c.held(): c for c in self.first[liar.name]}
         own = {each: Content(each.name, each.samples, f"{liar.name} says {each}") for each in event.holds}
         liar.hold([true.get(each, own[each]) for each in event.holds])
 

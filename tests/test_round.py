@@ -1091,6 +1091,20 @@ def test_when_the_verdict_turns_only_copies_count_that_somebody_has(*, keeps: bo
     assert machine.effort.holds == ({1: 1, 2: 1} if keeps and not fails else {0: 1})
 
 
+@pytest.mark.parametrize("holds", [True, False])
+def test_a_kept_copy_of_a_chunk_that_its_device_no_longer_holds_does_not_count(*, holds: bool):
+    plan = planned(3, 2, replicas=3, blocks=1)
+    machine, devices = begun(plan)
+    one, other, _ = plan.devices
+    tells(machine, devices, one, 0, ONE)
+    tells(machine, devices, other, 0, OTHER)
+    for name in (other, one):
+        devices.obey(machine.handle(Lost(2.0, name)))
+    event = joined(plan, other, 3.0, (Kept(0, 0, TARGET),))
+    devices.obey(machine.handle(event if holds else replace(event, holds=event.holds[1:])))
+    assert machine.effort.holds == ({1: 1} if holds else {})
+
+
 def test_a_copy_whose_holder_is_gone_refuses_nobody_while_working():
     plan = planned(2, 2, replicas=2, blocks=1)
     for early in (True, False):

@@ -363,6 +363,18 @@ class Sum:
     weight: float = 0.0
 
 
+def chunks_of(command: object) -> Sequence[int]:
+    """What a command asks for."""
+    match command:
+        case Work() | Continue():
+            return command.order
+        case Take():
+            return command.chunks
+        case Reveal() | Repair() | Fold() if command.mix is not None:
+            return command.mix.chunks
+    return ()
+
+
 def numbers_of(row: RoundRow | DeviceRow) -> list[float]:
     values = [getattr(row, each.name) for each in fields(row)]
     return [each for each in values if isinstance(each, float)]
@@ -387,7 +399,7 @@ class Server:
         speeds = Speeds(self.speeds.known, told)
         self.run = Run(self.config, now=self.now, size=SIZE, speeds=speeds, resume=resume)
         self.finished: Finished | None = None
-        self.named: dict[str, dict[int, Content]] = {}  # chunks that each client was last told to work on
+        self.names: dict[str, dict[int, str]] = {}  # of chunks, as each client was last told
         self.here: dict[tuple[str, int, int], Sending] = {}
         self.sum = Sum()
         self.requests: dict[tuple[str, int, int], Reveal | Repair] = {}
@@ -504,25 +516,20 @@ class Server:
         if client is None or not client.connected:
             return
         if isinstance(command, Work):
-            self._named(client, command)
-        elif isinstance(command, Continue):
-            self._counts_on(client, self.named.get(client.name, {}))
+            assert command.version == self.run.version
+            self.names[client.name] = dict(command.names)
+        self._counts_on(client, chunks_of(command))
         if not isinstance(command, Refuse):
             client.inbox.append(command)
 
-    def _named(self, client: Client, work: Work) -> None:
-        """A client is only told to work on what it holds."""
-        assert work.version == self.run.version
-        if client.honest:
-            assert {dict(work.names)[number] for number in work.order} <= client.contents.keys()
-        self.named[client.name] = {
-            number: client.contents[name] for number, name in work.names if name in client.contents
-        }
-        self._counts_on(client, self.named[client.name])
-
-    def _counts_on(self, client: Client, named: dict[int, Content]) -> None:
-        """One number, one data: else the data of one would be taken for that of another."""
-        for number, content in named.items():
+    def _counts_on(self, client: Client, chunks: Sequence[int]) -> None:
+        """A client is asked for what it holds, and one number is one data, whoever has it."""
+        names = self.names.get(client.name, {})
+        for number in chunks:
+            content = client.contents.get(names.get(number, ""))
+            if content is None:
+                assert not client.honest, f"{client.name} was asked for {number}, which it does not hold"
+                continue
             known = self.sum.content.setdefault(number, content)
             assert known.what == content.what, f"{client.name}: {content} was taken for {known}"
 
@@ -534,8 +541,10 @@ class Server:
             (weight,) = add.weights
             assert (add.device, WHOLE) not in self.sum.terms, "once"
             self.sum.terms.add((add.device, WHOLE))
-            samples = sum(content.samples for content in self.named[add.device].values())
-            assert weight == samples or not self.clients[add.device].honest
+            client = self.clients[add.device]
+            assert not client.honest or weight == sum(
+                client.contents[name].samples for name in self.names[add.device].values()
+            )
             self.sum.local = self.sum.local + weight * sending.vector
             self.sum.weight += weight
             return
@@ -564,7 +573,7 @@ class Server:
 
     def _check_coverage(self, over: Round) -> None:
         """Local work is whole where somebody in the mean has trained on each chunk."""
-        trained = {number for name, _ in self.sum.terms for number in self.named[name]}
+        trained = {number for name, _ in self.sum.terms for number in self.names[name]}
         assert {chunk.number for chunk in over.plan.chunks} - trained == set(over.short)
         self.checked += 1
 
@@ -580,7 +589,11 @@ class Server:
         self.checked += 1
 
     def _append(self, row: RoundRow) -> None:
-        assert row.round == (self.rows[-1].round + 1 if self.rows else 1), (row.round, self.rows)
+        assert row.round == (self.rows[-1].round + 1 if self.rows else 1), (
+            row.round,
+            [(r.round, r.outcome) for r in self.rows],
+            self.saved,
+        )
         assert row.covered <= row.chunks
         assert all(each.counted <= each.finished for each in row.devices)
         for each in (row, *row.devices):
