@@ -22,7 +22,7 @@ GATHER_S = 600.0  # a run that is to have all its devices begins without those t
 LOOK_S = 0.2  # between two looks at what is waited for: each reads the store
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
-SHARING = ("test_federation", "test_local_work", "test_stock")  # one federation is enough for them
+SHARING = ("test_federation", "test_local_work", "test_private", "test_stock")  # one federation is enough
 
 
 class Federation(LocalFederation):

@@ -5,6 +5,8 @@ scaled such that the mean over all chunks adds the pattern once: after v exact r
 the pattern, to the last bit, whoever trained it. A codeword that is added twice, lost or mixed up shows.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -37,6 +39,11 @@ def small(_: RunConfig) -> Task:
 
 def large(_: RunConfig) -> Task:
     return _task(LARGE)
+
+
+def private(_: RunConfig) -> Task:
+    """Every device has all chunks as its own: they have the same names, but the run knows them apart."""
+    return replace(_task(SMALL), may_move=False)
 
 
 def _task(numbers: int) -> Task:
