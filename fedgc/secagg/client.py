@@ -45,7 +45,7 @@ from fedgc.secagg.keys import (
 )
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
 from fedgc.secagg.letters import SHARE_BYTES
-from fedgc.secagg.privacy import add_noise
+from fedgc.secagg.privacy import Gaussian
 from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import split
 from fedgc.secagg.state import State, Turn, changes, restore
@@ -195,9 +195,9 @@ class Client:
             raise BadVector(
                 f"update: saw {update.dtype} of shape {update.shape}, needed float32 ({turn.size},)"
             )
-        noisy = self._noisy(update, weight, derive(entropy, turn.context, "noise"))
+        noise = self._noise(weight, derive(entropy, turn.context, "noise"))
         words = pad.take()
-        self.federation.quantiser.add(noisy, weight, words, derive(entropy, turn.context, "rounding"))
+        self.federation.quantiser.add(update, weight, words, derive(entropy, turn.context, "rounding"), noise)
         words.flags.writeable = False
         after = replace(
             self.state,
@@ -385,15 +385,13 @@ class Client:
         ]
         return [rules.self_mask(seed, turn.context, self.number), *masks]
 
-    def _noisy(self, update: Float, weight: int, chance: bytes) -> Float:
+    def _noise(self, weight: int, chance: bytes) -> Gaussian | None:
         privacy, w_max = self.federation.privacy, self.federation.quantiser.w_max
         if privacy is None:
-            return update
+            return None
         if weight != w_max:
             raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of records")
-        noisy = update.copy()
-        add_noise(noisy, privacy.own_noise(self.federation.n_min), chance)
-        return noisy
+        return Gaussian(privacy.own_noise(self.federation.n_min), chance)
 
     def _keep(self, after: State, *replies: Reply) -> "Step":
         exchange = after.turn.exchange if after.turn else 0

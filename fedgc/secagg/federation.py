@@ -22,7 +22,7 @@ from fedgc.messages import LARGEST_LETTER
 from fedgc.secagg.canonical import Value, pack, read, rows, typed
 from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
 from fedgc.secagg.privacy import Privacy
-from fedgc.secagg.quantiser import Quantiser, fits
+from fedgc.secagg.quantiser import LEAST_NOISE, Quantiser, fits, fits_with_noise
 from fedgc.secagg.shamir import POINTS
 
 PROTOCOL: Final = 1
@@ -77,6 +77,7 @@ class Federation:
                 raise BadSetting(f"federation: saw two members with one {what}, needed each once")
         self._check_quorum(count)
         self._check_sums(count)
+        self._check_noise(count)
         if self.largest_letter > LARGEST_LETTER:
             raise BadSetting(
                 f"exchanges: saw {self.exchanges} an epoch of {count} members, whose letters have up to "
@@ -98,6 +99,23 @@ class Federation:
             raise BadSetting(
                 f"ring: saw {count} members with {bits} bits, whose sum needs more than {ring} bits; "
                 "needed fewer bits or a larger ring"
+            )
+
+    def _check_noise(self, count: int) -> None:
+        """Refuse noise that rounding would show through, or that goes around the ring."""
+        if self.privacy is None:
+            return
+        bits, ring = self.quantiser.bits, self.quantiser.ring
+        steps = self.privacy.own_noise(self.n_min) / self.quantiser.step
+        if not steps >= LEAST_NOISE:
+            raise BadSetting(
+                f"noise: saw a deviation of {steps:.3g} steps for each institution, needed {LEAST_NOISE:g}: "
+                "more bits, a smaller clip, or more noise"
+            )
+        if not fits_with_noise(count, bits, ring, steps):
+            raise BadSetting(
+                f"noise: saw a deviation of {steps:.3g} steps for each of {count} members with {bits} bits, "
+                f"whose sum needs more than {ring} bits; needed a larger ring, fewer bits, or less noise"
             )
 
     @property
