@@ -518,7 +518,7 @@ def test_another_descriptor_is_refused_before_training(fleet):
     one.join(*one.party.devices[:2])
     device = one.party.devices[2]
     one.say(Joined(one.now, device, True, (Held("chunk 2-0", 1),)))
-    one.say(Enrolled(one.now, device, bytes(32), 2, 0))
+    one.say(Enrolled(one.now, device, bytes(32), 2, 0, bytes(64)))
     assert any(isinstance(each, Refuse) and "compare the files" in each.reason for each in one.log)
     one.drive()
     assert "waited 120 s for 3 devices, saw 2" in one.finished.reason

@@ -57,6 +57,7 @@ class Job:
     save: Save | None = None
     resume: Checkpoint | None = None
     federation: Federation | None = None  # of a masked run
+    name: str = ""  # by which its links call the run
 
 
 class Driver:
@@ -92,7 +93,7 @@ class Driver:
 
     def _keying(self, federation: Federation) -> Keying:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
-        return Keying(federation, terms, KEYS_S, time.time() - self._started)
+        return Keying(federation, terms, KEYS_S, time.time() - self._started, self._job.name)
 
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model

@@ -5,6 +5,7 @@ Every method returns the machine after the step and what to do, in this order: `
 changes nothing. A letter that comes again gets the same bytes as before, or a refusal; never a second
 answer. No clock, no chance, no disk: `now` and 32 fresh secret bytes (`entropy`) are arguments.
 
+    enrol(...)                                    the signed word that this member is there
     open(Open)     -> Persist, Reply(Advert)      keys of an epoch
     join(Roster)   -> Persist, Reply(Deal)        its secrets, shared among all
     begin(Begin)   -> Persist                     an exchange is bound to one context
@@ -91,6 +92,11 @@ class Client:
         return cls(federation, identity, federation.number(identity.public), restore(records))
 
     # ---- set-up
+
+    def enrol(self, run: str, device: str) -> bytes:
+        """Return the signature by which the server of a run knows that this member is at this device."""
+        said = rules.enrolment(self.federation.fid, run, device, self.number, self.state.epoch)
+        return self.identity.sign(said)
 
     def open(self, letter: letters.Open, now: float, entropy: bytes) -> "Step":
         """Make one-time keys for a new epoch, and say their public halves."""

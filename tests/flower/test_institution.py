@@ -75,7 +75,7 @@ class House:
 
     def set_up(self) -> None:
         for device in self.devices:
-            self.keying.enrol(self.open[device].enrolled(device))
+            self.keying.enrol(self.open[device].enrolled(device, ""))
         todo = list(self.keying.open(0.0, 1))
         while todo:
             todo += self.keying.heard(self.hear(todo.pop(0)))
@@ -151,7 +151,7 @@ def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.M
     monkeypatch.setattr(one._vault, "write", lambda *_: (_ for _ in ()).throw(EdgeFailed("the disk is full")))
     with pytest.raises(EdgeFailed, match="the disk is full"):
         one.masked(MODEL, 50, FROM)
-    for attempt in (lambda: one.masked(MODEL, 50, FROM), lambda: one.enrolled("device 0")):
+    for attempt in (lambda: one.masked(MODEL, 50, FROM), lambda: one.enrolled("device 0", "")):
         with pytest.raises(EdgeFailed, match="needed a new start"):
             attempt()
     assert one.broken
@@ -281,7 +281,7 @@ def test_a_vault_is_opened_by_its_key_file_or_by_the_environment(house: House) -
     node = node_of(house)
     made = of(MASKED, node)
     assert made is not None
-    assert made.enrolled("d").member == 0
+    assert made.enrolled("d", "").member == 0
     made.close()
     del node["vault-key"]
     of(MASKED, node, {"FEDGC_PASSPHRASE": SECRET.decode()}).close()
