@@ -236,8 +236,9 @@ def promises(federation: Federation) -> tuple[str, ...]:
         f"Any {federation.threshold} institutions together can unmask; fewer can unmask nothing.",
         f"Keys serve one exchange each and are made anew every {federation.exchanges} exchanges; whoever "
         f"breaks into {federation.threshold} institutions learns nothing of exchanges that are over.",
-        f"Values beyond +-{quantiser.clip:g} are clipped; the rest is rounded to steps of "
-        f"{quantiser.clip / quantiser.top:.3g} without bias; sums cannot overflow.",
+        f"Each institution's own program clips its values to +-{quantiser.clip:g} and rounds them to steps "
+        f"of {quantiser.step:.3g} without bias; sums of what is clipped cannot overflow.",
+        "No institution helps to unmask two sums of one model.",
         f"An institution uploads {quantiser.ring // 8} bytes for each parameter.",
     ]
     privacy = federation.privacy
@@ -257,7 +258,11 @@ def silences(federation: Federation) -> tuple[str, ...]:
         "It does not hide the sum. What a sum over few institutions, or a row of sums, tells of their data "
         "is not limited" + (" but by the noise." if federation.privacy else "."),
         f"It does not hold against {colluders + 1} or more institutions that work with the server.",
-        "It does not stop an institution from sending a wrong update: nobody sees it, the sum takes it in.",
+        "It does not stop an institution from sending a wrong update: nobody sees it, the sum takes it in, "
+        "and nobody can tell whose it was.",
+        "It does not hold an institution to the clip or to the largest weight: a program that keeps to none "
+        f"moves a value of the mean by up to {federation.quantiser.reach:.3g}.",
+        "It does not hide what two sums of nearly the same model differ by: a server chooses the models.",
         "It does not make the server finish: it can always let an exchange fail.",
         _shares_of_a_sum(federation),
         "It does not hide who takes part, when, and how long each takes.",
