@@ -12,6 +12,9 @@ another says is believed, waited for or told to anybody: nobody who is no member
 Epochs only ever go up, on every institution's side; the next one is after the last that any of them has
 seen. One that claims a number far beyond the others is not believed, for they would refuse to follow.
 
+A model of which shares were asked for is spent: institutions mask no second update of it (`secagg.client`). A
+run goes on where the sum is had, since that makes another model; else it ends.
+
 May import: secagg, messages, errors.
 """
 
@@ -82,6 +85,7 @@ class Keying:
         self.reason = ""  # why the last set-up left no epoch
         self._terms = terms
         self._run = run
+        self._spent: set[bytes] = set()  # digests of models of which shares were asked for
         self._model: Published | None = None
         self._before: Published | None = None  # the version before it, if that was published here
         self._drawn: Drawn | None = None
@@ -302,6 +306,16 @@ class Keying:
         letter = {device: told[at].pack() for device, at in member.items()}
         self._drawn = Drawn(exchange, member, letter)
         return self._drawn
+
+    def unmasks(self) -> None:
+        """Shares are asked for: from here on no institution may mask the present model again."""
+        if self._model is not None:
+            self._spent.add(self._model.digest)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether shares were asked for of the present model."""
+        return self._model is not None and self._model.digest in self._spent
 
     def supplied(self, device: str) -> None:
         """A device's vector came: it has what the others dealt to it."""

@@ -14,6 +14,10 @@ answer. No clock, no chance, no disk: `now` and 32 fresh secret bytes (`entropy`
     agree(Agree)   -> Persist, Reply(signature)   one set of survivors, ever
     unlock(Unlock) -> Persist, Reply(Opened)      shares given; all others of this exchange are gone
 
+Once it has given shares for a sum, the machine masks no other update that is made from the same model, in no
+exchange, epoch or run: two sums from one model differ by what one institution added or did more. The model's
+digest is on the disk before the shares leave.
+
 Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017),
 the variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one
 exchange, so that rebuilding it after a loss tells nothing of any other.
@@ -116,7 +120,7 @@ class Client:
         secret, pairs = stream[:KEY_BYTES], _cut(stream[KEY_BYTES:], PAIR_BYTES)
         own = dict(enumerate(pairs, start=1))
         advert = self._advert(letter.epoch, round(now), secret, own).pack()
-        after = State(letter.epoch, state.released, advert, secret, own)
+        after = State(letter.epoch, state.released, advert, secret, own, spent=state.spent)
         return self._keep(after, Reply(advert))
 
     def join(self, roster: letters.Roster, now: float, entropy: bytes) -> "Step":
@@ -148,6 +152,7 @@ class Client:
     def begin(self, letter: letters.Begin, model: bytes) -> "Step":
         """Bind the next exchange to its members, its settings and the model that really came.
 
+        A model for which shares were given before is refused.
         `model` is the SHA-256 that this side computed. `letter.size` is the server's word: the driver
         compares it with its model before it lets `pad` allocate as much.
         """
@@ -157,6 +162,7 @@ class Client:
         if state.turn is not None and letter.exchange == state.turn.exchange:
             return self._begin_again(state.turn, bound)
         self._check_begin(letter)
+        self._check_unspent(model)
         held, sources = state.held, state.sources
         if sources == (self.number,):
             held, sources = self._opened_parcels(known, letter)
@@ -171,7 +177,7 @@ class Client:
             sources=sources,
             held={at: shares for at, shares in held.items() if at >= letter.exchange},
             start=rules.start(model, letter.settings),
-            turn=Turn(letter.exchange, bound, letter.members, letter.size),
+            turn=Turn(letter.exchange, bound, letter.members, letter.size, model),
         )
         return self._keep(after)
 
@@ -251,6 +257,7 @@ class Client:
             self.state,
             held={at: shares for at, shares in self.state.held.items() if at > turn.exchange},
             turn=replace(turn, unlocked_by=name, opened=opened),
+            spent=self.state.spent | {turn.model},
         )
         return self._keep(after, Reply(opened))
 
@@ -284,6 +291,14 @@ class Client:
             raise BadMessage(
                 f"privacy: saw {self.state.released} exchanges done, needed fewer than {privacy.exchanges}: "
                 "the agreed epsilon is spent"
+            )
+
+    def _check_unspent(self, model: bytes) -> None:
+        if model in self.state.spent:
+            raise BadMessage(
+                f"begin: saw the model {model.hex()[:16]}, of which this institution helped to unmask a sum "
+                "before, and two sums of one model tell single updates; needed another: go on from the "
+                "newest model, or begin with another seed"
             )
 
     def _check_signatures(self, turn: Turn, signatures: Sequence[tuple[int, bytes]]) -> None:

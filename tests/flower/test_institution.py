@@ -142,6 +142,27 @@ def test_a_restarted_institution_masks_nothing_twice(house: House) -> None:
         house.open["device 1"].masked(MODEL / 3, 50, FROM)
 
 
+def test_a_restarted_institution_masks_no_model_of_which_it_gave_shares(house: House) -> None:
+    house.set_up()
+    drawn, begins = house.draw()
+    for device in house.devices:
+        house.hear(begins[device])
+        house.open[device].masked(MODEL / 2, 50, FROM)
+    exchange, told = agree_on(house, drawn.exchange)
+    for device in house.devices:
+        exchange = exchange.sign(drawn.member[device], house.hear(told[device]).signature)
+    for device in house.devices:
+        house.hear(Unmask(device, 1, exchange.unlock().pack()))
+        house.restart(device)
+    _, begins = house.draw()
+    for device in house.devices:
+        with pytest.raises(BadMessage, match="two sums of one model tell single updates"):
+            house.hear(begins[device])
+    _, begins = house.draw(MODEL + 1)
+    for device in house.devices:
+        house.hear(begins[device], dataclasses.replace(FROM, model=MODEL + 1))
+
+
 def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.set_up()
     _, begins = house.draw()
