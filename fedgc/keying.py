@@ -6,11 +6,14 @@
     STANDING   exchanges are drawn from the epoch, one for each that is begun
 
 A set-up that ends with fewer than a quorum leaves no epoch, and says why. Who was away joins the next one.
-An institution is known by the device over which its advert came: the advert is signed with the pinned key,
-what an `Enrolled` claims is not. So a false claim can keep its maker out, nobody else.
+Whoever enrols signs with a member's pinned key, for this run and the device that it speaks over. Nothing that
+another says is believed, waited for or told to anybody: nobody who is no member can delay a set-up.
 
 Epochs only ever go up, on every institution's side; the next one is after the last that any of them has
 seen. One that claims a number far beyond the others is not believed, for they would refuse to follow.
+
+A model of which shares were asked for is spent: institutions mask no second update of it (`secagg.client`). A
+run goes on where the sum is had, since that makes another model; else it ends.
 
 May import: secagg, messages, errors.
 """
@@ -67,17 +70,22 @@ class Drawn:
 class Keying:
     """The institutions of one federation, as the server sees them."""
 
-    def __init__(self, federation: Federation, terms: Terms, patience_s: float, wall_s: float) -> None:
+    def __init__(
+        self, federation: Federation, terms: Terms, patience_s: float, wall_s: float, run: str = ""
+    ) -> None:
         """`terms` are those of every exchange, but for the model and where its steps stand.
 
         `patience_s` is how long each half of a set-up may take. `wall_s` added to an event's time gives
-        seconds since 1970: institutions' clocks are held against it.
+        seconds since 1970: institutions' clocks are held against it. `run` is the name that institutions
+        were told.
         """
         self.federation: Final = federation
         self.phase = Phase.IDLE
         self.next_tick = math.inf
         self.reason = ""  # why the last set-up left no epoch
         self._terms = terms
+        self._run = run
+        self._spent: set[bytes] = set()  # digests of models of which shares were asked for
         self._model: Published | None = None
         self._before: Published | None = None  # the version before it, if that was published here
         self._drawn: Drawn | None = None
@@ -124,16 +132,11 @@ class Keying:
         return self._enrolled.keys()
 
     def enrol(self, event: Enrolled) -> tuple[Command, ...]:
-        """Take an institution in; one with another descriptor is told so."""
-        fid = self.federation.fid
-        if event.descriptor != fid:
-            return _refused(
-                event.device,
-                self._round,
-                f"saw descriptor {event.descriptor.hex()[:16]}, needed {fid.hex()[:16]}: compare the files",
-            )
-        if event.member >= len(self.federation.members):
-            return _refused(event.device, self._round, f"saw member {event.member}, needed one there is")
+        """Take an institution in; one with another descriptor, or who is no member, is told so."""
+        try:
+            self._check_enrolled(event)
+        except NotAdmitted as error:
+            return _refused(event.device, self._round, str(error))
         self._enrolled[event.device] = event.epoch
         if self.phase is Phase.OPENING and self._setup is not None:
             self._waiting.add(event.device)
@@ -143,6 +146,15 @@ class Keying:
             return (Roster(event.device, self._round, self._roster),)
         return ()
 
+    def _check_enrolled(self, event: Enrolled) -> None:
+        fid = self.federation.fid
+        if event.descriptor != fid:
+            raise NotAdmitted(
+                f"saw descriptor {event.descriptor.hex()[:16]}, needed {fid.hex()[:16]}: compare the files"
+            )
+        said = rules.enrolment(fid, self._run, event.device, event.member, event.epoch)
+        rules.check_enrolment(self.federation, said, event.member, event.signature)
+
     def left(self, device: str, now: float) -> tuple[Command, ...]:
         """Wait for this institution no more; it may come back."""
         self._enrolled.pop(device, None)
@@ -151,7 +163,8 @@ class Keying:
 
     def failed(self, event: Failed) -> tuple[Command, ...]:
         """An institution could not do its part of the set-up."""
-        self.reason = f"{event.device}: {event.reason}"
+        if event.device in self._waiting:
+            self.reason = f"{event.device}: {event.reason}"
         return self._without(event.device, event.now)
 
     def _without(self, device: str, now: float) -> tuple[Command, ...]:
@@ -180,7 +193,7 @@ class Keying:
     def open(self, now: float, round_: int) -> tuple[Command, ...]:
         """Begin a set-up among all who are there."""
         told = self._enrolled.values()
-        self._last = 1 + max([self._last, *(each for each in told if each <= min(told) + LONGEST_LEAP)])
+        self._last = 1 + max([self._last, *(each for each in told if each < min(told) + LONGEST_LEAP)])
         self._setup, self._epoch, self._round = SetUp(self.federation, self._last), None, round_
         self._device, self._exchange, self._drawn, self.reason = {}, 0, None, ""
         self._asked = set(self._enrolled)
@@ -293,6 +306,16 @@ class Keying:
         letter = {device: told[at].pack() for device, at in member.items()}
         self._drawn = Drawn(exchange, member, letter)
         return self._drawn
+
+    def unmasks(self) -> None:
+        """Shares are asked for: from here on no institution may mask the present model again."""
+        if self._model is not None:
+            self._spent.add(self._model.digest)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether shares were asked for of the present model."""
+        return self._model is not None and self._model.digest in self._spent
 
     def supplied(self, device: str) -> None:
         """A device's vector came: it has what the others dealt to it."""

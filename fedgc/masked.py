@@ -7,7 +7,9 @@ A collection like those of `collect`, with two steps more. Once every vector tha
     uncover  T shares of each secret give the masks; nothing else was ever known here
 
 A vector that was lost is left out and its pairwise masks are rebuilt, so nobody else is asked for it. What
-fails here burns the exchange: its keys are never used again, and nothing of it was learned.
+fails before shares were asked for burns the exchange: its keys are never used again, and nothing of it was
+learned. Once they were asked for, institutions may have given them, and those mask no other update of this
+model: shares are asked for only where enough are there, and then whoever is away may still come back.
 
 Index w is a device, as in the plan. May import: plan, secagg, messages, errors.
 """
@@ -122,6 +124,11 @@ class MaskedSum:
         """Whether enough have signed."""
         return len(self._exchange.signatures) >= self._exchange.federation.threshold
 
+    def can_open(self, there: Sequence[int]) -> bool:
+        """Whether enough survivors are there to give their shares."""
+        able = [worker for worker in self._added - self._unable if worker in there]
+        return len(able) >= self._exchange.federation.threshold
+
     def unlock(self) -> tuple[Unmask, ...]:
         """Ask the survivors for their shares; all get the same letter."""
         self._unlock = self._exchange.unlock().pack()
@@ -152,9 +159,10 @@ class MaskedSum:
         self._unable.add(worker)
 
     def can_still(self, there: Sequence[int]) -> bool:
-        """Whether enough survivors can still answer, with those who have."""
-        done = self._exchange.opened if self._unlock else self._exchange.signatures
-        able = {self._member[worker] for worker in self._added - self._unable if worker in there}
+        """Whether enough survivors can still answer, with those who have; shares of those who come back."""
+        done = self._exchange.opened if self.asked else self._exchange.signatures
+        willing = self._added - self._unable
+        able = {self._member[worker] for worker in willing if self.asked or worker in there}
         return len(able | set(done)) >= self._exchange.federation.threshold
 
     # ---- small print

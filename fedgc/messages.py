@@ -299,7 +299,7 @@ class Codeword:
 class Enrolled:
     """Masked: an institution is there, with this descriptor, as this member, with keys up to this epoch.
 
-    Nothing of it is proven here: its advert is signed.
+    The member signs that, for this run and this device (`secagg.rules.enrolment`).
     """
 
     now: Amount
@@ -307,9 +307,11 @@ class Enrolled:
     descriptor: bytes
     member: Count
     epoch: Count
+    signature: bytes
 
     def __post_init__(self) -> None:
         _check(len(self.descriptor) == HASH_BYTES, self, f"a descriptor's hash of {HASH_BYTES} bytes")
+        _check(len(self.signature) == SIGNATURE_BYTES, self, f"a signature of {SIGNATURE_BYTES} bytes")
 
 
 @value

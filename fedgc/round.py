@@ -119,6 +119,7 @@ from fedgc.tally import Tally
 
 __all__ = ["Assignment", "Round", "State", "WORKING", "COLLECTING", "UNMASKING"]
 
+TOO_FEW: Final = "too few institutions are left to unmask the sum"
 PATIENCE: Final = 3  # times the longer of sending and training: so long may what is lost be asked of others
 
 
@@ -459,9 +460,10 @@ class Round:
             return self._refuse(event, why_not)
         if not masked.signed:
             return []
+        if not masked.can_open(self.effort.live):  # once they are asked, this model is masked no more
+            return self._burn(TOO_FEW, event.now)
         self.next_tick = event.now + self.plan.upload_deadline_s
-        asked: list[Command] = list(masked.unlock())
-        return self._can_still(masked, event.now) or asked
+        return list(masked.unlock())
 
     def _shared(self, masked: MaskedSum, event: Shares) -> list[Command]:
         """One more institution's shares; with enough of them, the masks are known."""
@@ -495,7 +497,7 @@ class Round:
     def _can_still(self, masked: MaskedSum, now: float) -> list[Command]:
         if masked.can_still(self.effort.live):
             return []
-        return self._burn("too few institutions are left to unmask the sum", now)
+        return self._burn(TOO_FEW, now)
 
     def _too_late(self, masked: MaskedSum, event: Tick) -> list[Command]:
         asked = "shares" if masked.asked else "signatures"

@@ -11,6 +11,8 @@ back, in the order in which it comes. Beside a round's commands these are
 
 In a masked run keys are set up before a round, and anew when they are used up or somebody came (`keying`);
 a round is bound to the model that its devices are sent, so it waits until the driver has `Published` that.
+Where shares of a round's sum were asked for and no other model came of it, the run ends: of that model no
+institution masks another update.
 
 May import: tuner and below.
 """
@@ -50,6 +52,7 @@ from fedgc.messages import (
     Report,
     Stop,
     Tick,
+    Unmask,
     Work,
 )
 from fedgc.pace import Pace
@@ -64,6 +67,7 @@ THIS_RUN: Final = "this run"  # where it has no name of its own
 CHECK_BYTES: Final = 300  # of a device's report and of the command to carry on, as lines of a session
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events that are no round's
 OF_RUNS: Final = frozenset({Joined, Lost, Codeword, Loaded})  # events that are more than a round's
+SPENT: Final = "its sum was asked for and made no new model; no institution masks one model for two sums"
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
 
 
@@ -260,6 +264,8 @@ class Run:
             return self._finish(event.reason, complete=False)
         if self.number > self.config.rounds:
             return self._done()
+        if self._keying is not None and self._keying.knows(self.version) and self._keying.is_spent:
+            return self._finish(f"round {self.number - 1}: {SPENT}", complete=False)
         able = self._able()
         least = self._keying.federation.quorum if self._keying else 1
         wanted = max(least, 1 if self._begun else self.config.min_devices)
@@ -316,6 +322,8 @@ class Run:
         for each in commands:
             if isinstance(each, Add):
                 keying.supplied(each.device)
+            elif isinstance(each, Unmask):
+                keying.unmasks()
             elif isinstance(each, Work):
                 older = self._given.get(each.device, ())
                 self._given[each.device] = {

@@ -7,6 +7,7 @@ loaded, so that examples may differ where others are: a strategy must be right f
 No garbage is looked for while thousands of tests are collected, nor later in what that has made: it stays.
 """
 
+import dataclasses
 import gc
 import hashlib
 from collections.abc import Callable
@@ -50,9 +51,15 @@ class Party:
         }
         self._entropy = 0
 
-    def enrolled(self, device: str, now: float = 0.0) -> messages.Enrolled:
+    def enrolled(
+        self, device: str, now: float = 0.0, epoch: int | None = None, run: str = ""
+    ) -> messages.Enrolled:
+        """What it says to be let in; with `epoch`, a member lies about the keys that it has seen."""
         client = self.clients[device]
-        return messages.Enrolled(now, device, self.federation.fid, client.number, client.state.epoch)
+        if epoch is not None:
+            client = dataclasses.replace(client, state=dataclasses.replace(client.state, epoch=epoch))
+        fid, signature = self.federation.fid, client.enrol(run, device)
+        return messages.Enrolled(now, device, fid, client.number, client.state.epoch, signature)
 
     def fresh(self) -> bytes:
         self._entropy += 1
@@ -62,8 +69,8 @@ class Party:
         self.clients[device], todo = step
         return next((each.content for each in todo if isinstance(each, Reply)), None)
 
-    def answer(self, command: object, now: float = 0.0, wall: float = 0.0) -> object:
-        """What the device of a command says to it."""
+    def answer(self, command: object, now: float = 0.0, wall: float = 0.0, model: bytes = MODEL) -> object:
+        """What the device of a command says to it; `model` is the digest of the one that it has."""
         device, round_, letter = command.device, command.round, command.letter
         client = self.clients[device]
         match command:
@@ -74,7 +81,7 @@ class Party:
                 step = client.join(letters.Roster.unpack(letter), wall, self.fresh())
                 return messages.Deal(now, device, round_, self.take(device, step))
             case messages.Begin():
-                self.take(device, client.begin(letters.Begin.unpack(letter), MODEL))
+                self.take(device, client.begin(letters.Begin.unpack(letter), model))
                 return None
             case messages.Survivors():
                 step = client.agree(letters.Agree.unpack(letter))

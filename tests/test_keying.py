@@ -232,15 +232,65 @@ def test_who_comes_back_before_its_deal_gets_the_roster_again(party):
 def test_epochs_go_up_past_what_any_institution_has_seen(party):
     three = party(3)
     keying = keying_of(three)
-    keying.enrol(dataclasses.replace(three.enrolled("device 1"), epoch=41))
+    assert keying.enrol(three.enrolled("device 1", epoch=41)) == ()
     assert letters.Open.unpack(keying.open(0.0, 1)[0].letter).epoch == 42
 
 
 def test_one_who_claims_a_number_far_beyond_the_others_is_not_followed(party):
     three = party(3)
     keying = keying_of(three)
-    keying.enrol(dataclasses.replace(three.enrolled("device 1"), epoch=LONGEST_LEAP + 1))
+    assert keying.enrol(three.enrolled("device 1", epoch=LONGEST_LEAP)) == ()
     assert letters.Open.unpack(keying.open(0.0, 1)[0].letter).epoch == 1
+
+
+@pytest.mark.parametrize("epoch", [1, LONGEST_LEAP - 1])
+def test_one_who_claims_less_than_that_is_followed_by_all(party, epoch):
+    three = party(3)
+    keying = keying_of(three)
+    assert keying.enrol(three.enrolled("device 1", epoch=epoch)) == ()
+    set_up(keying, three)
+    assert keying.phase is Phase.STANDING
+
+
+CLAIMS = {  # what is no member's word, made from one that is
+    "unsigned": {"signature": bytes(64), "device": "a stranger"},
+    "of another device": {"device": "a stranger"},
+    "as another member": {"member": 2},
+    "of another epoch": {"epoch": LONGEST_LEAP - 1},
+    "no such member": {"member": 3},
+    "of another run": {},
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("when", ["before", "while opening"])
+def test_a_claim_that_no_member_signed_is_not_believed_and_delays_nobody(party, claim, when):
+    three = party(3)
+    keying = keying_of(three)
+    run = "another run" if claim == "of another run" else ""
+    said = dataclasses.replace(three.enrolled("device 1", epoch=LONGEST_LEAP, run=run), **CLAIMS[claim])
+    if when == "before":
+        (refused,) = keying.enrol(said)
+        opens = keying.open(0.0, 1)
+    else:
+        opens = keying.open(0.0, 1)
+        (refused,) = keying.enrol(said)
+    assert isinstance(refused, Refuse)
+    assert refused.device == said.device
+    play(keying, three, opens, now=0.0)
+    assert keying.phase is Phase.STANDING, "at once: nobody waited for it"
+    assert set(keying.members) == set(three.devices)
+    assert {client.state.epoch for client in three.clients.values()} == {1}
+
+
+def test_the_failure_of_a_stranger_is_no_reason(party):
+    three = party(3)
+    keying = keying_of(three)
+    keying.open(0.0, 1)
+    keying.failed(Failed(1.0, "a stranger", 1, "nonsense"))
+    for device in three.devices:
+        keying.left(device, 1.0)
+    assert "nonsense" not in keying.reason
 
 
 def test_a_second_set_up_makes_other_keys(party):

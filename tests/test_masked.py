@@ -184,6 +184,11 @@ def test_it_is_known_when_too_few_are_left_to_answer(exchange):
     assert one.sum.can_still([2])
     assert not one.sum.can_still([])
     one.sum.sign(2, one.party.answer(one.sum.ask_again(2)[0]).signature)
+    assert one.sum.can_open([0, 1, 3])
+    assert not one.sum.can_open([0, 1]), "a signature is no share"
     one.opened([0])
-    assert one.sum.can_still([1, 2])
-    assert not one.sum.can_still([1])
+    assert one.sum.can_still([]), "who is away may come back"
+    one.sum.cannot(1)
+    assert one.sum.can_still([])
+    one.sum.cannot(2)
+    assert not one.sum.can_still([0, 1, 2, 3])

@@ -72,7 +72,7 @@ GOOD = (
     Progress(1.0, "a", 1, 2, 3, 0.5, 10, 2.0, -1.5, SKETCH),
     Report(1.0, "a", 1, 3, 10, 0.5, 2.0, -1.5),
     Codeword(1.0, "a", 1, 0, 0.5, 4),
-    Enrolled(1.0, "a", bytes(32), 0, 0),
+    Enrolled(1.0, "a", bytes(32), 0, 0, bytes(64)),
     Advert(1.0, "a", 1, b"l"),
     Deal(1.0, "a", 1, b"l"),
     Signed(1.0, "a", 1, bytes(64)),
@@ -158,7 +158,8 @@ def test_a_letter_has_a_size_that_fits_a_line_and_is_never_shown(message):
 def test_a_signature_and_a_descriptor_have_their_length():
     for message, name in (
         (Signed(0.0, "a", 1, bytes(64)), "signature"),
-        (Enrolled(0.0, "a", bytes(32), 0, 0), "descriptor"),
+        (Enrolled(0.0, "a", bytes(32), 0, 0, bytes(64)), "descriptor"),
+        (Enrolled(0.0, "a", bytes(32), 0, 0, bytes(64)), "signature"),
     ):
         with pytest.raises(BadMessage, match=name):
             dataclasses.replace(message, **{name: bytes(63)})

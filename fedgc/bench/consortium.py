@@ -36,7 +36,6 @@ Float = NDArray[np.float32]
 Entropy = Callable[[int], bytes]
 
 EXCHANGES: Final = 32  # of one set-up, over which its cost is spread
-_MODEL: Final = hashlib.sha256(b"model").digest()
 _NOW: Final = 0.0
 
 
@@ -76,11 +75,12 @@ class Consortium:
         """
         count = len(self._clients)
         self._number += 1
+        model = hashlib.sha256(self._number.to_bytes(8, "big")).digest()
         with watch.on("server letters"):
-            exchange, begun = self._epoch.begin(self._number, range(count), Terms(update.size, b"", _MODEL))
+            exchange, begun = self._epoch.begin(self._number, range(count), Terms(update.size, b"", model))
         for member, letter in begun.items():
             with watch.on("client letters"):
-                step = self._clients[member].begin(letter, _MODEL)
+                step = self._clients[member].begin(letter, model)
             self._done(member, step)
             self._epoch = self._epoch.supply(member)
         total = RingSum(self._pinned.quantiser, update.size)

@@ -14,6 +14,7 @@ May import: flower.local, flower.consortium, secagg, store, cli.
 """
 
 import os
+import secrets
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +52,7 @@ COLLECTING: Final = "collecting"  # the phase in which a codeword can be lost
 LATEST: Final = 3  # rounds after which the killing waits for that phase no longer
 SLOWER: Final = 4
 SUMMED: Final = ("synced", "approximate")  # how a round ends that has a sum
+SEEDS: Final = 2**31
 LEAST: Final = 3  # devices: a usual one, a slow one and one that dies
 NUMBERS: Final = Quantiser(clip=0.5, bits=20, ring=32, w_max=2000)  # updates of this model are far smaller
 
@@ -110,7 +112,8 @@ class Cast:
             nodes = [Node(name, config) for name, config in configs.items()]
             return nodes, {"min-devices": self.institutions}
         consortium = make_consortium(keys / f"consortium-{self.institutions}", configs, NUMBERS)
-        return consortium.nodes, consortium.settings()
+        seed = secrets.randbelow(SEEDS)  # no institution masks a model again that it knows from another demo
+        return consortium.nodes, {**consortium.settings(), "seed": seed}
 
 
 def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:

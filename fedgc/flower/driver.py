@@ -57,6 +57,7 @@ class Job:
     save: Save | None = None
     resume: Checkpoint | None = None
     federation: Federation | None = None  # of a masked run
+    name: str = ""  # by which its links call the run
 
 
 class Driver:
@@ -92,7 +93,7 @@ class Driver:
 
     def _keying(self, federation: Federation) -> Keying:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
-        return Keying(federation, terms, KEYS_S, time.time() - self._started)
+        return Keying(federation, terms, KEYS_S, time.time() - self._started, self._job.name)
 
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model
@@ -222,9 +223,18 @@ class Driver:
                 self._warn_once(device.device, row.round, f"{name}: {' '.join(device.failure.split())}")
         self._account(row)
         if self._due is not None and self._job.save:
-            write = partial(self._save, self._job.save, self._due)
-            self._beside.submit("checkpoint", self._due.round, write)
+            self._keep(self._job.save, self._due)
         self._due = None
+
+    def _keep(self, save: Save, due: Checkpoint) -> None:
+        """Write a checkpoint beside the next round; under masks at once.
+
+        No institution masks an update of a model of which a sum was had: from that no run can go on.
+        """
+        if self._job.federation is not None:
+            self._save(save, due)
+        else:
+            self._beside.submit("checkpoint", due.round, partial(self._save, save, due))
 
     def _account(self, row: RoundRow) -> None:
         """Say how much privacy the sums up to this one have spent, where that is agreed on."""

@@ -48,7 +48,7 @@ class Errand:
         if not letter.commands:
             self._say(Joined(0.0, self._device, False, self._engine.holds(), self._engine.kept()))
             if self._institution is not None:
-                self.lines.append(self._institution.enrolled(self._device))
+                self.lines.append(self._institution.enrolled(self._device, letter.run))
         elif all(map(self._obeyed, letter.commands)):
             self._work(until)
             self._send_along(letter.commands)

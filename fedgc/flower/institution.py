@@ -106,10 +106,11 @@ class Institution:
 
     # ---- letters
 
-    def enrolled(self, device: str) -> Enrolled:
+    def enrolled(self, device: str, run: str) -> Enrolled:
         """Return what says that this institution is there."""
         client = self._machine()
-        return Enrolled(0.0, device, self.federation.fid, client.number, client.state.epoch)
+        signature = client.enrol(run, device)
+        return Enrolled(0.0, device, self.federation.fid, client.number, client.state.epoch, signature)
 
     def heard(self, command: ToMember, start: Start | None) -> Answer | None:
         """Do what a letter asks for and return what to say, if anything; or raise, and nothing has changed.

@@ -109,6 +109,11 @@ class Session:
     # ---- for the engine's thread
 
     @property
+    def run(self) -> str:
+        """The run that it was invited to."""
+        return self._invitation.run
+
+    @property
     def ended(self) -> str:
         """Why the session is over; empty while it is not."""
         return self._ended

@@ -120,6 +120,7 @@ class FedGC(Strategy):
 
     def _start_coded(self, grid: Grid) -> Result:
         past = self._memory
+        name = full_name(past.run, grid.run.run_id)
         job = Job(
             self._with_task(),
             self.config,
@@ -128,9 +129,10 @@ class FedGC(Strategy):
             past.save,
             past.resume,
             self._federation(),
+            name,
         )
         driver = Driver(job, time.monotonic, LOG)
-        links, ways = self._links(driver, full_name(past.run, grid.run.run_id))
+        links, ways = self._links(driver, name)
         doorman = Doorman(grid, ways, time.monotonic, LOG)
         reason = "the server ended early"
 

@@ -69,7 +69,7 @@ class Worker:
         self._session = session
         self._say(session, Joined(0.0, device, True, self.engine.holds(), self.engine.kept()))
         if self._institution is not None:
-            session.say(self._institution.enrolled(device))
+            session.say(self._institution.enrolled(device, session.run))
         while not session.ended:
             self._beat(self._finished)
             idle = self.engine.idle

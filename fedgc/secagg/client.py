@@ -5,6 +5,7 @@ Every method returns the machine after the step and what to do, in this order: `
 changes nothing. A letter that comes again gets the same bytes as before, or a refusal; never a second
 answer. No clock, no chance, no disk: `now` and 32 fresh secret bytes (`entropy`) are arguments.
 
+    enrol(...)                                    the signed word that this member is there
     open(Open)     -> Persist, Reply(Advert)      keys of an epoch
     join(Roster)   -> Persist, Reply(Deal)        its secrets, shared among all
     begin(Begin)   -> Persist                     an exchange is bound to one context
@@ -12,6 +13,10 @@ answer. No clock, no chance, no disk: `now` and 32 fresh secret bytes (`entropy`
     upload(...)    -> Persist, Reply(vector)      the exchange is used; its own secrets are gone
     agree(Agree)   -> Persist, Reply(signature)   one set of survivors, ever
     unlock(Unlock) -> Persist, Reply(Opened)      shares given; all others of this exchange are gone
+
+Once it has given shares for a sum, the machine masks no other update that is made from the same model, in no
+exchange, epoch or run: two sums from one model differ by what one institution added or did more. The model's
+digest is on the disk before the shares leave.
 
 Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017),
 the variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one
@@ -45,7 +50,7 @@ from fedgc.secagg.keys import (
 )
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
 from fedgc.secagg.letters import SHARE_BYTES
-from fedgc.secagg.privacy import add_noise
+from fedgc.secagg.privacy import Gaussian
 from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import split
 from fedgc.secagg.state import State, Turn, changes, restore
@@ -92,6 +97,11 @@ class Client:
 
     # ---- set-up
 
+    def enrol(self, run: str, device: str) -> bytes:
+        """Return the signature by which the server of a run knows that this member is at this device."""
+        said = rules.enrolment(self.federation.fid, run, device, self.number, self.state.epoch)
+        return self.identity.sign(said)
+
     def open(self, letter: letters.Open, now: float, entropy: bytes) -> "Step":
         """Make one-time keys for a new epoch, and say their public halves."""
         _check_entropy(entropy)
@@ -110,7 +120,7 @@ class Client:
         secret, pairs = stream[:KEY_BYTES], _cut(stream[KEY_BYTES:], PAIR_BYTES)
         own = dict(enumerate(pairs, start=1))
         advert = self._advert(letter.epoch, round(now), secret, own).pack()
-        after = State(letter.epoch, state.released, advert, secret, own)
+        after = State(letter.epoch, state.released, advert, secret, own, spent=state.spent)
         return self._keep(after, Reply(advert))
 
     def join(self, roster: letters.Roster, now: float, entropy: bytes) -> "Step":
@@ -142,6 +152,7 @@ class Client:
     def begin(self, letter: letters.Begin, model: bytes) -> "Step":
         """Bind the next exchange to its members, its settings and the model that really came.
 
+        A model for which shares were given before is refused.
         `model` is the SHA-256 that this side computed. `letter.size` is the server's word: the driver
         compares it with its model before it lets `pad` allocate as much.
         """
@@ -151,6 +162,7 @@ class Client:
         if state.turn is not None and letter.exchange == state.turn.exchange:
             return self._begin_again(state.turn, bound)
         self._check_begin(letter)
+        self._check_unspent(model)
         held, sources = state.held, state.sources
         if sources == (self.number,):
             held, sources = self._opened_parcels(known, letter)
@@ -165,7 +177,7 @@ class Client:
             sources=sources,
             held={at: shares for at, shares in held.items() if at >= letter.exchange},
             start=rules.start(model, letter.settings),
-            turn=Turn(letter.exchange, bound, letter.members, letter.size),
+            turn=Turn(letter.exchange, bound, letter.members, letter.size, model),
         )
         return self._keep(after)
 
@@ -195,9 +207,9 @@ class Client:
             raise BadVector(
                 f"update: saw {update.dtype} of shape {update.shape}, needed float32 ({turn.size},)"
             )
-        noisy = self._noisy(update, weight, derive(entropy, turn.context, "noise"))
+        noise = self._noise(weight, derive(entropy, turn.context, "noise"))
         words = pad.take()
-        self.federation.quantiser.add(noisy, weight, words, derive(entropy, turn.context, "rounding"))
+        self.federation.quantiser.add(update, weight, words, derive(entropy, turn.context, "rounding"), noise)
         words.flags.writeable = False
         after = replace(
             self.state,
@@ -245,6 +257,7 @@ class Client:
             self.state,
             held={at: shares for at, shares in self.state.held.items() if at > turn.exchange},
             turn=replace(turn, unlocked_by=name, opened=opened),
+            spent=self.state.spent | {turn.model},
         )
         return self._keep(after, Reply(opened))
 
@@ -278,6 +291,14 @@ class Client:
             raise BadMessage(
                 f"privacy: saw {self.state.released} exchanges done, needed fewer than {privacy.exchanges}: "
                 "the agreed epsilon is spent"
+            )
+
+    def _check_unspent(self, model: bytes) -> None:
+        if model in self.state.spent:
+            raise BadMessage(
+                f"begin: saw the model {model.hex()[:16]}, of which this institution helped to unmask a sum "
+                "before, and two sums of one model tell single updates; needed another: go on from the "
+                "newest model, or begin with another seed"
             )
 
     def _check_signatures(self, turn: Turn, signatures: Sequence[tuple[int, bytes]]) -> None:
@@ -385,15 +406,13 @@ class Client:
         ]
         return [rules.self_mask(seed, turn.context, self.number), *masks]
 
-    def _noisy(self, update: Float, weight: int, chance: bytes) -> Float:
+    def _noise(self, weight: int, chance: bytes) -> Gaussian | None:
         privacy, w_max = self.federation.privacy, self.federation.quantiser.w_max
         if privacy is None:
-            return update
+            return None
         if weight != w_max:
             raise BadVector(f"weight: saw {weight}, needed w_max ({w_max}): another would tell of records")
-        noisy = update.copy()
-        add_noise(noisy, privacy.own_noise(self.federation.n_min), chance)
-        return noisy
+        return Gaussian(privacy.own_noise(self.federation.n_min), chance)
 
     def _keep(self, after: State, *replies: Reply) -> "Step":
         exchange = after.turn.exchange if after.turn else 0

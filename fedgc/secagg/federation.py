@@ -22,7 +22,7 @@ from fedgc.messages import LARGEST_LETTER
 from fedgc.secagg.canonical import Value, pack, read, rows, typed
 from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
 from fedgc.secagg.privacy import Privacy
-from fedgc.secagg.quantiser import Quantiser, fits
+from fedgc.secagg.quantiser import LEAST_NOISE, Quantiser, fits, fits_with_noise
 from fedgc.secagg.shamir import POINTS
 
 PROTOCOL: Final = 1
@@ -77,6 +77,7 @@ class Federation:
                 raise BadSetting(f"federation: saw two members with one {what}, needed each once")
         self._check_quorum(count)
         self._check_sums(count)
+        self._check_noise(count)
         if self.largest_letter > LARGEST_LETTER:
             raise BadSetting(
                 f"exchanges: saw {self.exchanges} an epoch of {count} members, whose letters have up to "
@@ -98,6 +99,23 @@ class Federation:
             raise BadSetting(
                 f"ring: saw {count} members with {bits} bits, whose sum needs more than {ring} bits; "
                 "needed fewer bits or a larger ring"
+            )
+
+    def _check_noise(self, count: int) -> None:
+        """Refuse noise that rounding would show through, or that goes around the ring."""
+        if self.privacy is None:
+            return
+        bits, ring = self.quantiser.bits, self.quantiser.ring
+        steps = self.privacy.own_noise(self.n_min) / self.quantiser.step
+        if not steps >= LEAST_NOISE:
+            raise BadSetting(
+                f"noise: saw a deviation of {steps:.3g} steps for each institution, needed {LEAST_NOISE:g}: "
+                "more bits, a smaller clip, or more noise"
+            )
+        if not fits_with_noise(count, bits, ring, steps):
+            raise BadSetting(
+                f"noise: saw a deviation of {steps:.3g} steps for each of {count} members with {bits} bits, "
+                f"whose sum needs more than {ring} bits; needed a larger ring, fewer bits, or less noise"
             )
 
     @property
@@ -218,8 +236,9 @@ def promises(federation: Federation) -> tuple[str, ...]:
         f"Any {federation.threshold} institutions together can unmask; fewer can unmask nothing.",
         f"Keys serve one exchange each and are made anew every {federation.exchanges} exchanges; whoever "
         f"breaks into {federation.threshold} institutions learns nothing of exchanges that are over.",
-        f"Values beyond +-{quantiser.clip:g} are clipped; the rest is rounded to steps of "
-        f"{quantiser.clip / quantiser.top:.3g} without bias; sums cannot overflow.",
+        f"Each institution's own program clips its values to +-{quantiser.clip:g} and rounds them to steps "
+        f"of {quantiser.step:.3g} without bias; sums of what is clipped cannot overflow.",
+        "No institution helps to unmask two sums of one model.",
         f"An institution uploads {quantiser.ring // 8} bytes for each parameter.",
     ]
     privacy = federation.privacy
@@ -239,7 +258,11 @@ def silences(federation: Federation) -> tuple[str, ...]:
         "It does not hide the sum. What a sum over few institutions, or a row of sums, tells of their data "
         "is not limited" + (" but by the noise." if federation.privacy else "."),
         f"It does not hold against {colluders + 1} or more institutions that work with the server.",
-        "It does not stop an institution from sending a wrong update: nobody sees it, the sum takes it in.",
+        "It does not stop an institution from sending a wrong update: nobody sees it, the sum takes it in, "
+        "and nobody can tell whose it was.",
+        "It does not hold an institution to the clip or to the largest weight: a program that keeps to none "
+        f"moves a value of the mean by up to {federation.quantiser.reach:.3g}.",
+        "It does not hide what two sums of nearly the same model differ by: a server chooses the models.",
         "It does not make the server finish: it can always let an exchange fail.",
         _shares_of_a_sum(federation),
         "It does not hide who takes part, when, and how long each takes.",

@@ -3,7 +3,9 @@
 Secure aggregation hides who said what; the sum itself still tells of the records in it. With this option
 one record changes the released sum by at most C in Euclidean norm, and the sum carries Gaussian noise of at
 least sigma C: each institution adds N(0, (sigma C)^2 / n_min), and at least n_min of them are in every sum.
-The noise is added once, after an institution decoded the work of its own devices, never per device.
+The noise is added once, after an institution decoded the work of its own devices, never per device; and after
+its values were clipped to what the ring is made for (`quantiser`), so that nothing cuts the noise off. A clip
+before the noise brings neighbours no further apart; one behind it would take noise off values at the edge.
 
 T releases of the Gaussian mechanism without subsampling are one Gaussian mechanism with mu = sqrt(T) / sigma
 (Dong, Roth, Su 2022), and exactly (Balle, Wang 2018, theorem 8)
@@ -32,6 +34,8 @@ from fedgc.errors import BadSetting
 from fedgc.secagg.keystream import BLOCK_WORDS, RandomBytes
 
 Float = NDArray[np.float32]
+Numbers = NDArray[np.float64]
+NOISE_BLOCK: Final = BLOCK_WORDS // 8
 _HALVINGS: Final = 200
 _FAR: Final = -20.0  # below, Phi is taken from its asymptotic series
 
@@ -79,16 +83,19 @@ def clip_factors(norms: Float, record_clip: float) -> Float:
     return (record_clip / np.maximum(norms, record_clip)).astype(np.float32)
 
 
-def add_noise(update: Float, deviation: float, chance: bytes) -> None:
-    """Add Gaussian noise to `update` in place (Box and Muller 1958), from the stream of a secret key."""
-    source = RandomBytes(chance)
-    for start in range(0, update.size, BLOCK_WORDS // 8):
-        part = update[start : start + BLOCK_WORDS // 8]
-        pairs = -(-part.size // 2)
-        radius = np.sqrt(-2.0 * np.log(1.0 - _uniform(source, pairs)))  # 1 - [0, 1) is never 0
-        angle = 2.0 * math.pi * _uniform(source, pairs)
-        noise = np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[: part.size]
-        part += (deviation * noise).astype(np.float32)
+class Gaussian:
+    """Gaussian noise of this deviation (Box and Muller 1958), from the stream of a secret key."""
+
+    def __init__(self, deviation: float, chance: bytes) -> None:
+        self.deviation: Final = deviation
+        self._source = RandomBytes(chance)
+
+    def next(self, count: int) -> Numbers:
+        """Return the next numbers, at most `NOISE_BLOCK`."""
+        pairs = -(-count // 2)
+        radius = np.sqrt(-2.0 * np.log(1.0 - _uniform(self._source, pairs)))  # 1 - [0, 1) is never 0
+        angle = 2.0 * math.pi * _uniform(self._source, pairs)
+        return self.deviation * np.concatenate([radius * np.cos(angle), radius * np.sin(angle)])[:count]
 
 
 def epsilon(noise: float, exchanges: int, delta: float) -> float:
@@ -124,7 +131,7 @@ def _log_phi(x: float) -> float:
     return -x * x / 2 - math.log(-x * math.sqrt(2 * math.pi)) + math.log(series)
 
 
-def _uniform(source: RandomBytes, count: int) -> NDArray[np.float64]:
+def _uniform(source: RandomBytes, count: int) -> Numbers:
     """Return numbers of [0, 1) with 53 random bits."""
     bits = source.next(8 * count).view("<u8") >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53

@@ -9,26 +9,35 @@ at 22 bits, which is why there are no more).
 The sum of n institutions must fit the ring of K bits with its sign: n Q < 2^(K-1), or sums wrap around
 without a word. That is checked when a federation is written down, not when it trains.
 
+Noise z (`privacy`) comes after the clip and before the rounding, unclipped: v = rint(F (s clip(x) + z)). With
+a deviation of at least 2 steps in each institution, what rounding adds depends on the values by less than
+exp(-2 pi^2 2^2) < 1e-34: the sum is that of the clipped values and the noise, and of something independent.
+The ring has room for 9 deviations of a sum's noise beside the values, so that a value wraps around with a
+probability below 1e-18. That would spoil the value; it tells nothing.
+
 Weights travel inside: institution i sends w_i x_i / w_max, and w_i itself as digits of b - 1 bits, one ring
 word each, as few as w_max needs. Digits obey the same bound, so the sum of the weights is exact.
 
-May import: numpy; keystream; errors.
+May import: numpy; keystream, privacy; errors.
 """
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting, BadVector, NotRecoverable
 from fedgc.secagg.keystream import BLOCK_WORDS, RING_TYPES, RandomBytes, Words
+from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, Numbers
 
 Float = NDArray[np.float32]
 FEWEST_BITS: Final = 2
 MOST_BITS: Final = 22
 _SHORT_BITS: Final = 8  # up to here the chance has 16 bits, so that its bias stays small beside the step
+LEAST_NOISE: Final = 2.0  # steps: with less, rounding shows the values through
+_FAR: Final = 9.0  # deviations of the noise of a sum that must fit the ring
 _NEAR: Final = 0.999  # beyond this share of the clip, clipping is done; below, it would change nothing
 
 
@@ -39,6 +48,16 @@ def fits(members: int, bits: int, ring: int) -> bool:
     (True, False)
     """
     return members * _top(bits) < 1 << (ring - 1)
+
+
+def fits_with_noise(members: int, bits: int, ring: int, noise_steps: float) -> bool:
+    """Whether there is room for the noise as well, of which each of them adds this deviation, in steps.
+
+    >>> fits_with_noise(3, 8, 16, 293.0), fits_with_noise(3, 4, 8, 16.0)
+    (True, False)
+    """
+    noise = _FAR * noise_steps * math.sqrt(members)
+    return members * (_top(bits) + 1) + noise < 1 << (ring - 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +102,26 @@ class Quantiser:
         steps = institutions * (1 + 1 / (2 * self._finer) + self.top * 2**-22)
         return steps * self.clip / self.top * self.w_max / weight + self.clip * 2**-22
 
-    def add(self, update: Float, weight: int, words: Words, chance: bytes) -> None:
+    @property
+    def step(self) -> float:
+        """What one step stands for, where the weight is the largest."""
+        return self.clip / self.top
+
+    @property
+    def reach(self) -> float:
+        """How far one vector can move a value of the mean, if its words are not made here.
+
+        Half of the ring, in steps; and the word of the weights may leave no more than 1 to divide by.
+        """
+        return self.step * (1 << (self.ring - 1)) * self.w_max
+
+    def add(
+        self, update: Float, weight: int, words: Words, chance: bytes, noise: Gaussian | None = None
+    ) -> None:
         """Add the quantised `weight * update / w_max`, and the weight, to the masks in `words`, in place.
 
-        On BadVector part of `words` is written: it must not be used again.
+        `noise` is added to that, after the clip. On BadVector part of `words` is written: it must not be used
+        again.
         """
         if update.dtype != np.float32 or update.ndim != 1:
             raise BadVector(f"update: saw {update.dtype} of shape {update.shape}, needed a float32 vector")
@@ -100,9 +135,13 @@ class Quantiser:
         rounding = RandomBytes(chance)
         work = _Work.empty()
         scale = np.float32(self._finer * self.top / self.clip * weight / self.w_max)
-        for start in range(0, update.size, BLOCK_WORDS):
-            part = update[start : start + BLOCK_WORDS]
-            steps = self._steps(part, scale, rounding, work)
+        block = BLOCK_WORDS if noise is None else NOISE_BLOCK
+        for start in range(0, update.size, block):
+            part = update[start : start + block]
+            if noise is None:
+                steps = self._steps(part, scale, rounding, work)
+            else:
+                steps = self._noisy_steps(part, weight, noise.next(part.size), rounding)
             target = words[start : start + part.size]
             np.add(target, steps.astype(target.dtype, copy=False), out=target)
         words[update.size :] += self._digits_of(weight)
@@ -146,18 +185,25 @@ class Quantiser:
         self._scaled(part, scale, fine)
         np.rint(fine, out=fine)
         np.copyto(whole, fine, casting="unsafe")
-        if self._finer == 256:
-            np.copyto(extra, chance.next(part.size))
-        else:
-            np.copyto(extra, chance.next(2 * part.size).view("<u2"))
+        np.copyto(extra, self._chance(chance, part.size))
         np.add(whole, extra, out=whole)
         np.right_shift(whole, self._finer.bit_length() - 1, out=whole)
         return whole.view(np.uint32)
 
+    def _noisy_steps(self, part: Float, weight: int, noise: Numbers, chance: RandomBytes) -> Words:
+        """Return the steps of one block with noise, in words of 64 bits: it may go far beyond the clip."""
+        _finite(part)
+        values = np.clip(part.astype(np.float64), -self.clip, self.clip) * (weight / self.w_max)
+        fine = np.rint((values + noise) * (self._finer / self.step)).astype(np.int64)
+        np.add(fine, self._chance(chance, part.size), out=fine)
+        np.right_shift(fine, self._finer.bit_length() - 1, out=fine)
+        return fine.view(np.uint64)
+
+    def _chance(self, chance: RandomBytes, count: int) -> NDArray[Any]:
+        return chance.next(count) if self._finer == 256 else chance.next(2 * count).view("<u2")
+
     def _scaled(self, part: Float, scale: np.float32, out: Float) -> None:
-        low, high = float(part.min()), float(part.max())
-        if not (math.isfinite(low) and math.isfinite(high)):
-            raise BadVector(f"update: saw values from {low} to {high}, needed finite ones")
+        low, high = _finite(part)
         if max(-low, high) < _NEAR * self.clip:
             np.multiply(part, scale, out=out)
             return
@@ -169,6 +215,14 @@ class Quantiser:
 
 def _top(bits: int) -> int:
     return (1 << (bits - 1)) - 1
+
+
+def _finite(part: Float) -> tuple[float, float]:
+    """Return the least value and the largest."""
+    low, high = float(part.min()), float(part.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise BadVector(f"update: saw values from {low} to {high}, needed finite ones")
+    return low, high
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -92,6 +92,21 @@ def check_quorum(federation: Federation, count: int, what: str) -> None:
         raise BadMessage(f"{what}: saw {count} institutions, needed {federation.quorum}")
 
 
+def enrolment(fid: bytes, run: str, device: str, member: int, epoch: int) -> bytes:
+    """Return what a member signs to say that it is there, over this device, with keys up to this epoch.
+
+    Nobody else can say it again: a device proves in each session, and with each letter, that it is itself.
+    """
+    return pack("enrolment", fid, run, device, member, epoch)
+
+
+def check_enrolment(federation: Federation, statement: bytes, member: int, signature: bytes) -> None:
+    """Raise unless this member of the federation signed the statement."""
+    if member >= len(federation.members):
+        raise NotAdmitted(f"enrolment: saw member {member}, needed one of {len(federation.members)}")
+    verify(federation.members[member].public, signature, statement, federation.name(member))
+
+
 def commitment(fid: bytes, epoch: int, member: int, exchange: int, seed: bytes) -> bytes:
     """Return the hash by which a rebuilt self seed is known to be the right one."""
     return digest("self seed", fid, epoch, member, exchange, seed)

@@ -20,6 +20,8 @@ from fedgc.secagg.rules import Known
 
 _OWN: Final = "own/"
 _HELD: Final = "held/"
+_SPENT: Final = "spent/"
+_GIVEN: Final = pack("given")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,6 +32,7 @@ class Turn:
     context: bytes
     members: tuple[int, ...]
     size: int
+    model: bytes
     used: bool = False
     survivors: tuple[int, ...] = ()
     signature: bytes = b""
@@ -40,17 +43,17 @@ class Turn:
     def pack(self) -> bytes:
         """Return the record; the vector is not in it."""
         return pack(
-            "turn", self.exchange, self.context, self.members, self.size, int(self.used), self.survivors,
-            self.signature, self.unlocked_by, self.opened,
+            "turn", self.exchange, self.context, self.members, self.size, self.model, int(self.used),
+            self.survivors, self.signature, self.unlocked_by, self.opened,
         )  # fmt: skip
 
     @classmethod
     def unpack(cls, data: bytes) -> "Turn":
         """Return what `pack` wrote."""
-        exchange, bound, members, size, used, *rest = read(
-            data, "turn", int, bytes, tuple, int, int, tuple, bytes, bytes, bytes
+        exchange, bound, members, size, model, used, *rest = read(
+            data, "turn", int, bytes, tuple, int, bytes, int, tuple, bytes, bytes, bytes
         )
-        return cls(exchange, bound, members, size, bool(used), *rest)
+        return cls(exchange, bound, members, size, model, bool(used), *rest)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -59,7 +62,8 @@ class State:
 
     `own` holds mask key and self seed of each exchange that is still to come; `held` the shares, one after
     the other in the order of `sources`. `released` counts masked vectors over all epochs. `start`
-    is what the update of the present exchange must be made from.
+    is what the update of the present exchange must be made from. `spent` are the digests of the models for
+    which this institution gave shares: it masks no second update of them. They are never forgotten.
     """
 
     epoch: int = 0
@@ -73,6 +77,7 @@ class State:
     held: Mapping[int, bytes] = field(default_factory=dict, repr=False)
     start: bytes = b""
     turn: Turn | None = None
+    spent: frozenset[bytes] = frozenset()
 
     def records(self) -> dict[str, bytes]:
         """Return the state as named records; what is empty has none."""
@@ -87,6 +92,7 @@ class State:
         }
         found |= {f"{_OWN}{exchange}": pair for exchange, pair in self.own.items()}
         found |= {f"{_HELD}{exchange}": shares for exchange, shares in self.held.items()}
+        found |= {f"{_SPENT}{model.hex()}": _GIVEN for model in self.spent}
         return {name: record for name, record in found.items() if record}
 
 
@@ -110,6 +116,7 @@ def restore(records: Mapping[str, bytes]) -> State:
         _numbered(records, _HELD),
         records.get("start", b""),
         Turn.unpack(turn) if turn else None,
+        frozenset(bytes.fromhex(name.removeprefix(_SPENT)) for name in records if name.startswith(_SPENT)),
     )
 
 

@@ -97,7 +97,8 @@ def test_check_says_what_is_promised_and_what_is_not(desk: Desk, written: Path):
     assert "3 institutions: a, b, c." in said
     assert "signed by a." in said
     promised, _, silent = said.partition("It does not promise more")
-    assert "Values beyond +-0.5 are clipped" in promised
+    assert "own program clips its values to +-0.5" in promised
+    assert "by up to" in silent
     assert "does not hide the sum" in silent
 
 

@@ -65,6 +65,7 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
     settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline-s": 300.0}
+    settings |= {"seed": 7}  # from the other run's first model no institution masks again
     settings |= {"connect-s": 2.0, "bind": listener, "advertise": relay.address, "start-timeout-s": GATHER_S}
     try:
         run = federation.submit(settings)

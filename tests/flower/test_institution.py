@@ -75,7 +75,7 @@ class House:
 
     def set_up(self) -> None:
         for device in self.devices:
-            self.keying.enrol(self.open[device].enrolled(device))
+            self.keying.enrol(self.open[device].enrolled(device, ""))
         todo = list(self.keying.open(0.0, 1))
         while todo:
             todo += self.keying.heard(self.hear(todo.pop(0)))
@@ -142,6 +142,27 @@ def test_a_restarted_institution_masks_nothing_twice(house: House) -> None:
         house.open["device 1"].masked(MODEL / 3, 50, FROM)
 
 
+def test_a_restarted_institution_masks_no_model_of_which_it_gave_shares(house: House) -> None:
+    house.set_up()
+    drawn, begins = house.draw()
+    for device in house.devices:
+        house.hear(begins[device])
+        house.open[device].masked(MODEL / 2, 50, FROM)
+    exchange, told = agree_on(house, drawn.exchange)
+    for device in house.devices:
+        exchange = exchange.sign(drawn.member[device], house.hear(told[device]).signature)
+    for device in house.devices:
+        house.hear(Unmask(device, 1, exchange.unlock().pack()))
+        house.restart(device)
+    _, begins = house.draw()
+    for device in house.devices:
+        with pytest.raises(BadMessage, match="two sums of one model tell single updates"):
+            house.hear(begins[device])
+    _, begins = house.draw(MODEL + 1)
+    for device in house.devices:
+        house.hear(begins[device], dataclasses.replace(FROM, model=MODEL + 1))
+
+
 def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.set_up()
     _, begins = house.draw()
@@ -151,7 +172,7 @@ def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.M
     monkeypatch.setattr(one._vault, "write", lambda *_: (_ for _ in ()).throw(EdgeFailed("the disk is full")))
     with pytest.raises(EdgeFailed, match="the disk is full"):
         one.masked(MODEL, 50, FROM)
-    for attempt in (lambda: one.masked(MODEL, 50, FROM), lambda: one.enrolled("device 0")):
+    for attempt in (lambda: one.masked(MODEL, 50, FROM), lambda: one.enrolled("device 0", "")):
         with pytest.raises(EdgeFailed, match="needed a new start"):
             attempt()
     assert one.broken
@@ -281,7 +302,7 @@ def test_a_vault_is_opened_by_its_key_file_or_by_the_environment(house: House) -
     node = node_of(house)
     made = of(MASKED, node)
     assert made is not None
-    assert made.enrolled("d").member == 0
+    assert made.enrolled("d", "").member == 0
     made.close()
     del node["vault-key"]
     of(MASKED, node, {"FEDGC_PASSPHRASE": SECRET.decode()}).close()

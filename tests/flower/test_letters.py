@@ -82,7 +82,7 @@ def carried_out(
     """A whole run over letters."""
     torch.set_num_threads(1)
     config, sink = RunConfig.read({**SETTINGS, **UNMEASURED, **settings}), KeptRows()
-    job = Job(named("digits", config), config, sink, Speeds(), federation=pinned)
+    job = Job(named("digits", config), config, sink, Speeds(), federation=pinned, name=RUN)
     log = logging.getLogger("test")
     driver = Driver(job, time.monotonic, log)
     links = Links(driver.events.put, log)

@@ -85,7 +85,7 @@ class Masked:
         self.ward, self.federation = ward, federation
         self.keying = Keying(federation, Terms(ward.common.size, CONFIG.shape, bytes(32)), 10.0, 0.0)
         for device, one in self.open.items():
-            self.keying.enrol(one.enrolled(device))
+            self.keying.enrol(one.enrolled(device, ""))
         todo = list(self.keying.open(0.0, 1))
         while todo:
             todo += self.keying.heard(self.said(todo.pop(0)))

@@ -130,10 +130,12 @@ class Consortium:
         lost_early: Collection[int] = (),
         lost_late: Collection[int] = (),
         lost_last: Collection[int] = (),
+        model: bytes = b"",
     ) -> tuple[np.ndarray, int, tuple[int, ...]]:
-        """Run one exchange; members are lost before upload, after it, and after signing."""
+        """Run one exchange, by default of a new model; members are lost at each of its steps."""
         size = len(next(iter(updates.values())))
-        exchange, _ = self.begin(epoch, number, list(updates), size)
+        model = model or hashlib.sha256(epoch.known.rho + bytes([number])).digest()
+        exchange, _ = self.begin(epoch, number, list(updates), size, model)
         ring = RingSum(self.federation.quantiser, size)
         survivors = [m for m in updates if m not in lost_early]
         for member in survivors:

@@ -179,3 +179,20 @@ def test_one_masked_vector_alone_is_uniform(kit):
     vector = group.sites[0].upload(np.zeros(size, np.float32), 0)
     assert looks_uniform(vector[:size])
     assert not looks_uniform(np.zeros(size, np.uint32))
+
+
+@pytest.mark.parametrize(("weight_word", "moved"), [(0, 4096 / 200), (-199, 4096)])
+def test_15_the_clip_does_not_bound_a_member_that_writes_its_own_words(kit, weight_word, moved):
+    """What the documentation says of it: half of the ring, by what is left of the weights, and no further."""
+    quantiser = Quantiser(clip=1.0, bits=20, ring=32, w_max=100)
+    ring = RingSum(quantiser, kit.size)
+    honest = np.zeros(quantiser.words(kit.size), np.uint32)
+    quantiser.add(np.zeros(kit.size, np.float32), 100, honest, bytes(32))
+    for _ in range(2):
+        ring.add(honest)
+    hostile = np.full(honest.size, 2**31 - 1, np.uint32)
+    hostile[kit.size :] = np.uint32(weight_word % 2**32)
+    ring.add(hostile)
+    mean, _ = ring.mean()
+    assert mean == pytest.approx(np.full(kit.size, 100 * moved), rel=1e-3)
+    assert quantiser.reach == pytest.approx(100 * 4096, rel=1e-3)

@@ -1,5 +1,6 @@
 """A hostile server, and institutions that help it, while a sum is unmasked."""
 
+import hashlib
 from dataclasses import replace
 
 import numpy as np
@@ -166,7 +167,7 @@ def test_13_shares_of_another_exchange_are_refused(kit):
     opened = {}
     for number in (1, 2):
         if number == 2:
-            exchange, _ = group.begin(epoch, 2, range(5), kit.size)
+            exchange, _ = group.begin(epoch, 2, range(5), kit.size, hashlib.sha256(b"the next").digest())
         for member, site in enumerate(group.sites):
             site.upload(updates[member], weights[member])
         exchange, letter = group.collect(exchange, range(5))

@@ -4,12 +4,12 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from dp_accounting.privacy_loss_distribution import PrivacyLossDistribution
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, BadSetting, BadVector
-from fedgc.secagg import Privacy, clip_factors
-from fedgc.secagg.privacy import add_noise, delta_of, epsilon
+from fedgc.secagg import Privacy, Quantiser, RingSum, clip_factors
+from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, delta_of, epsilon
 
 SPENT = Privacy(record_clip=1.0, noise=4.0, exchanges=2, delta=1e-6)
 
@@ -50,8 +50,8 @@ def test_clipped_records_have_at_most_the_norm():
 
 
 def test_noise_is_gaussian_of_the_stated_deviation():
-    noise = np.zeros(200_001, np.float32)
-    add_noise(noise, 3.0, b"noise" + bytes(27))
+    source = Gaussian(3.0, b"noise" + bytes(27))
+    noise = np.concatenate([source.next(count) for count in [NOISE_BLOCK] * 25 + [1]])
     assert abs(noise.mean()) < 5 * 3 / math.sqrt(noise.size)
     assert abs(noise.std() - 3) < 5 * 3 / math.sqrt(2 * noise.size)
     for at in (-1.0, 0.0, 0.5, 2.0):
@@ -70,6 +70,98 @@ def test_each_institution_adds_its_part_of_the_noise_and_the_sum_has_it_all(kit)
     deviation = 2.0 * 0.01 * math.sqrt(4 / 3)
     assert abs(total.std() - deviation) < 5 * deviation / math.sqrt(2 * size) + 1e-5
     assert not updates[0].any()  # the caller's vector is not touched
+
+
+def released(kit, count, quantiser, privacy, updates, n_min=3):
+    """The sum that the server learns, less the true sum of the clipped updates."""
+    group = kit.make(count, n_min=n_min, quantiser=quantiser, privacy=privacy)
+    weights = dict.fromkeys(range(count), quantiser.w_max)
+    mean, weight, _ = group.run(group.set_up(), 1, updates, weights)
+    assert weight == count * quantiser.w_max
+    clip = quantiser.clip
+    return count * mean.astype(np.float64) - sum(
+        np.clip(u.astype(np.float64), -clip, clip) for u in updates.values()
+    )
+
+
+def mixed(count, size, clip):
+    """Institution 0 has values in and beyond the clip; all others are at its edge, above or below."""
+    rng = np.random.default_rng(count)
+    edge = np.where(rng.random(size) < 0.5, -clip, clip)
+    first = rng.uniform(-3 * clip, 3 * clip, size)
+    return {m: (edge * 2 if m else first).astype(np.float32) for m in range(count)}
+
+
+@pytest.mark.parametrize(
+    ("count", "n_min", "quantiser", "record_clip", "noise"),
+    [
+        (3, 3, Quantiser(clip=1.0, bits=20, ring=32, w_max=1), 1.0, 4.0),
+        (10, 10, Quantiser(clip=1.0, bits=20, ring=32, w_max=100), 0.05, 4.0),
+        (4, 3, Quantiser(clip=0.5, bits=8, ring=16, w_max=7), 0.5, 2.0),
+    ],
+)
+def test_the_released_noise_is_what_epsilon_is_computed_from(
+    kit, count, n_min, quantiser, record_clip, noise
+):
+    """Values at the edge of the clip keep all of their noise: it is not clipped away."""
+    size, privacy = 40_000, Privacy(record_clip, noise, 5, 1e-6)
+    rest = released(kit, count, quantiser, privacy, mixed(count, size, quantiser.clip), n_min)
+    deviation = noise * record_clip * math.sqrt(count / n_min)
+    near = 5 / math.sqrt(2 * size)
+    assert 1 - near < rest.std() / deviation < 1 + near + count * (quantiser.step / deviation) ** 2
+    assert abs(rest.mean()) < 5 * deviation / math.sqrt(size)
+    for at in (-3.0, -1.0, 0.0, 2.0):
+        share, true = float((rest / deviation <= at).mean()), NormalDist().cdf(at)
+        assert abs(share - true) < 5 * 0.5 / math.sqrt(size)
+
+
+@given(
+    count=st.integers(3, 12),
+    clip=st.sampled_from([0.01, 1.0, 30.0]),
+    form=st.sampled_from([(20, 32), (22, 32), (8, 16), (4, 16)]),
+    reach=st.floats(0.01, 3),
+    noise=st.floats(0.3, 30),
+    at=st.floats(-4, 4),
+)
+@settings(max_examples=60)
+def test_no_descriptor_that_is_taken_loses_noise(kit, count, clip, form, reach, noise, at):
+    """Whatever is pinned, and wherever the values are, the deviation of the sum is the promised one."""
+    bits, ring = form
+    quantiser, privacy = Quantiser(clip, bits, ring, 1), Privacy(reach * clip, noise, 5, 1e-6)
+    try:
+        pinned = kit.federation(count, quantiser=quantiser, privacy=privacy)
+    except BadSetting:
+        assume(False)
+    size = 4000
+    total = RingSum(quantiser, size)
+    for member in range(count):
+        words = np.zeros(quantiser.words(size), f"<u{ring // 8}")
+        source = Gaussian(privacy.own_noise(pinned.n_min), bytes([member]) * 32)
+        update = np.full(size, at * clip, np.float32)
+        quantiser.add(update, 1, words, bytes([99 - member]) * 32, source)
+        total.add(words)
+    mean, _ = total.mean()
+    promised = noise * privacy.record_clip * math.sqrt(count / 3)
+    assert count * mean.astype(np.float64).std() > promised * (1 - 6 / math.sqrt(2 * size))
+    true = min(max(at, -1), 1) * clip
+    assert (
+        abs(mean.astype(np.float64).mean() - true)
+        < 6 * promised / count / math.sqrt(size) + quantiser.step / 256
+    )
+
+
+@pytest.mark.parametrize(
+    ("quantiser", "privacy", "said"),
+    [
+        (Quantiser(1.0, 4, 8, 1), Privacy(1.0, 4.0, 5, 1e-6), "needs more than 8 bits"),
+        (Quantiser(1e-4, 20, 32, 1), Privacy(1.0, 400.0, 5, 1e-6), "needs more than 32 bits"),
+        (Quantiser(1.0, 4, 32, 1), Privacy(0.01, 4.0, 5, 1e-6), "more bits, a smaller clip, or more noise"),
+    ],
+)
+def test_a_descriptor_whose_ring_cannot_carry_the_noise_is_refused(kit, quantiser, privacy, said):
+    kit.federation(4, quantiser=quantiser)
+    with pytest.raises(BadSetting, match=said):
+        kit.federation(4, quantiser=quantiser, privacy=privacy)
 
 
 def test_a_weight_that_tells_of_records_is_refused(kit):

@@ -229,7 +229,7 @@ for line in sys.stdin:
     kind, *rest = line.split()
     try:
         if kind == "begin":
-            do(client.begin(letters.Begin.unpack(bytes.fromhex(rest[0])), bytes(32)), kind)
+            do(client.begin(letters.Begin.unpack(bytes.fromhex(rest[0])), bytes.fromhex(rest[1])), kind)
             print("begun", flush=True)
         elif kind == "upload":
             update = np.full(int(rest[0]), float(rest[1]), np.float32)
@@ -321,10 +321,11 @@ def exchange_with(consortium, number, dies):
     """Run an exchange in which institution 0 is killed at a point, started again, and asked once more."""
     federation, sites, epoch = consortium
     sites[0].again(dies)
-    exchange, out = epoch.begin(number, range(4), Terms(30, b"", bytes(32)))
+    model = bytes([number]) * 32
+    exchange, out = epoch.begin(number, range(4), Terms(30, b"", model))
     ring, survivors = RingSum(federation.quantiser, 30), []
     for member, site in enumerate(sites):
-        asked(site, "begin", out[member].pack().hex())
+        asked(site, "begin", out[member].pack().hex(), model.hex())
         vector = asked(site, "upload", 30, (member + 1) / 8)
         if vector:
             ring.add(np.frombuffer(bytes.fromhex(vector), "<u4"))
@@ -349,3 +350,25 @@ def test_12_an_institution_killed_beside_its_record_is_counted_once_or_left_out(
         survivors, error = exchange_with(consortium, number, dies)
         assert survivors == ([1, 2, 3] if dies == "after upload" else [0, 1, 2, 3])
         assert error <= bound
+
+
+@pytest.mark.parametrize(("dies", "gave"), [("after unlock", True), ("before unlock", False)])
+def test_14_an_institution_killed_beside_the_record_of_its_shares_masks_that_model_only_if_it_gave_none(
+    consortium, dies, gave
+):
+    """Whether it said them or died before: once they may have been said, two sums could be told apart."""
+    _, sites, epoch = consortium
+    model = bytes(32)
+    exchange, out = epoch.begin(1, range(4), Terms(30, b"", model))
+    sites[0].again(dies)
+    for member, site in enumerate(sites):
+        assert asked(site, "begin", out[member].pack().hex(), model.hex()) == "begun"
+        assert asked(site, "upload", 30, 0.5)
+    exchange, agree = exchange.agree(range(4))
+    for member, site in enumerate(sites):
+        exchange = exchange.sign(member, bytes.fromhex(asked(site, "agree", agree.pack().hex())))
+    assert sites[0].ask("unlock", exchange.unlock().pack().hex()) == "", "it died"
+    sites[0].again()
+    _, out = epoch.begin(2, range(4), Terms(30, b"", model))
+    said = [asked(site, "begin", out[member].pack().hex(), model.hex()) for member, site in enumerate(sites)]
+    assert said == ["" if gave else "begun", "begun", "begun", "begun"]
