@@ -70,7 +70,7 @@ def client_app(task: Task | None = None) -> ClientApp:
     @app.train("session")
     def session(message: Message, context: Context) -> Message:
         with _device(context, task) as device:
-            invitation = invited(message)
+            invitation = invited(message.content)
             heart = Pulse(os.environ.get(ENVIRONMENT), time.time)
             worker = Worker(device.engine, heart.beat, device.institution)
             shelf = device.shelf(invitation.run)

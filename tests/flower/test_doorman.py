@@ -76,7 +76,7 @@ class House:
     def session_ends(self, message: Message, *, reached: bool, says_who: bool = True) -> None:
         content = RecordDict()
         if not reached and says_who:
-            invitation = invited(message)
+            invitation = invited(message.content)
             asked = letters.introduction(invitation.run, invitation.token)
             content = letters.write_answer(asked, self.who, "n", [JOINED], {})
         content[RECORD] = ConfigRecord({"ended": "so", "device": "d", "reached": reached})
@@ -154,7 +154,7 @@ def test_a_node_whose_session_never_begins_is_invited_less_and_less_often(link, 
             pass
         pauses.append(house.now - before)
         if opens:
-            session = link.open(Session(invited(sent[0]), link.identity(), link.terms()))
+            session = link.open(Session(invited(sent[0].content), link.identity(), link.terms()))
             session.say(Joined(0.0, "me", True, (Held("a", 1),)))
             link.event(Joined)
         house.now += SHORT_S  # its process may take as long to start as a session must last to have lived
