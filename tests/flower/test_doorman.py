@@ -289,3 +289,24 @@ def test_a_grid_that_can_no_longer_be_called_is_told_once(link) -> None:
     assert heard.wait(60.0)
     house.doorman.stop()
     assert told == ["Flower's grid: RuntimeError: the run was stopped"]
+
+
+def test_failed_and_silent_nodes_are_explained(link) -> None:
+    house = House(link, link.listener)
+    house.grid.nodes = [1, 2]
+    failing, _ = house.turn()
+    assert house.doorman.explained() == "2 connected and did not answer: a SuperNode serves one run at a time"
+    house.fails(failing, 0)
+    house.turn()
+    assert house.doorman.explained() == (
+        "node 1 failed: gone; 1 connected and did not answer: a SuperNode serves one run at a time"
+    )
+
+
+def test_node_with_an_open_session_needs_no_explanation(link) -> None:
+    house = House(link, link.listener)
+    (sent,) = house.turn()
+    session = link.open(Session(invited(sent.content), link.identity(), link.terms()))
+    session.say(JOINED)
+    link.event(Joined)
+    assert house.doorman.explained() == ""
