@@ -29,7 +29,7 @@ import numpy as np
 from fedgc.aiming import Aiming
 from fedgc.codes import Wire, packed_bytes
 from fedgc.config import AUTO, RunConfig
-from fedgc.errors import BadPlacement
+from fedgc.errors import BadPlacement, BadSetting
 from fedgc.gate import Decision, Gate, GateSettings, Reports, make_gate
 from fedgc.history import WINDOW, DeviceRow, RoundRow, Speeds, Told
 from fedgc.holdings import Holdings, Known
@@ -593,10 +593,19 @@ class Run:
     def _resume(self, state: RunState) -> None:
         self.number, self.version = state.round, state.version
         self._first_step, self._common_steps = state.first_step, state.common_steps
-        self._gate_state = self._gate_next = json.loads(state.gate)
+        self._gate_state = self._gate_next = _gate_state(state.gate)
         self._holdings = Holdings(state.chunks, state.next_chunk)
         for device, step_s in state.step_s:
             self._pace.worked(device, step_s)
+
+
+def _gate_state(text: str) -> Any:  # noqa: ANN401  a gate's own plain values
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadSetting(
+            f"resume: saw a gate state of {len(text)} characters, needed JSON ({error})"
+        ) from error
 
 
 def _kind_of(plan: Plan) -> tuple[object, ...]:

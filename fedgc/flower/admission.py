@@ -33,6 +33,10 @@ class Admission:
         """Let one device in that shows this token."""
         self._tokens[token] = None
 
+    def opened(self, token: bytes) -> bool:
+        """Whether a session began with this token."""
+        return self._tokens.get(token) is not None
+
     def cancel(self, token: bytes) -> bool:
         """Let nobody in with this token any more; return whether somebody was."""
         return self._tokens.pop(token, None) is not None

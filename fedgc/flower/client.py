@@ -19,7 +19,7 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting
+from fedgc.errors import BadSetting, BadTask
 from fedgc.flower import identity, letter
 from fedgc.flower.errand import Errand
 from fedgc.flower.identity import Identity
@@ -70,7 +70,7 @@ def client_app(task: Task | None = None) -> ClientApp:
     @app.train("session")
     def session(message: Message, context: Context) -> Message:
         with _device(context, task) as device:
-            invitation = invited(message)
+            invitation = invited(message.content)
             heart = Pulse(os.environ.get(ENVIRONMENT), time.time)
             worker = Worker(device.engine, heart.beat, device.institution)
             shelf = device.shelf(invitation.run)
@@ -109,7 +109,8 @@ def _answer(device: _Device, engine: Engine, shelf: Lasting, asked: letter.Lette
 @contextmanager
 def _device(context: Context, task: Task | None) -> Iterator[_Device]:
     config, node = RunConfig.read(context.run_config), context.node_config
-    chosen = task or named(config.task, config)
+    name = str(node.get("name", ""))
+    chosen = task or _task_of(config, name)
     shelves = Path(str(node["shelf"])) if node.get("shelf") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
@@ -121,8 +122,15 @@ def _device(context: Context, task: Task | None) -> Iterator[_Device]:
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:
             raise BadSetting(f"node config uplink-kb-s: saw {node['uplink-kb-s']!r}, needed more than 0")
-        name = str(node.get("name", ""))
         yield _Device(who, name, config, chosen, pace_s, uplink_bytes_s, shelves, spill, institution)
+
+
+def _task_of(config: RunConfig, name: str) -> Task:
+    """Return the task that the settings name; where it cannot be had, the error names this device."""
+    try:
+        return named(config.task, config)
+    except BadTask as error:
+        raise BadTask(f"device {name or 'without a name'}: {error}") from error
 
 
 def _terms(device: _Device, numbers: int) -> Terms:

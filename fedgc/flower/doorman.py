@@ -34,6 +34,7 @@ JOIN_S: Final = 1.0  # a call of the grid may hang for longer: the thread is a d
 SHORT_S: Final = 10.0  # a session that ended sooner did not live
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
+NAMED: Final = 3  # nodes whose failure the end of a run repeats
 
 
 @dataclass(slots=True)
@@ -44,6 +45,7 @@ class _Guest:
     invited: float = 0.0
     pause_s: float = FIRST_PAUSE_S
     next: float = 0.0
+    heard: bool = False  # it has answered, or opened a session
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +71,7 @@ class Doorman:
         self._clock = clock
         self._log = log
         self._guests: dict[int, _Guest] = {}
+        self._failures: dict[int, str] = {}  # why the app of a node did not serve, the last of each
         self._looked = -POLL_S
         self._over = threading.Event()
         self._wake = ways.post.wanted if ways.post else threading.Event()
@@ -85,6 +88,23 @@ class Doorman:
         self._wake.set()
         if self._thread is not None:
             self._thread.join(JOIN_S)
+
+    def explained(self) -> str:
+        """Return why connected nodes took no part: those whose app failed, and those that never answered."""
+        failures = sorted(self._failures.items())
+        said = [f"node {node} failed: {reason}" for node, reason in failures[:NAMED]]
+        said += [f"{len(failures) - NAMED} more failed"] if len(failures) > NAMED else []
+        silent = sum(map(self._is_silent, list(self._guests.values())))
+        if silent:
+            said.append(f"{silent} connected and did not answer: a SuperNode serves one run at a time")
+        return "; ".join(said)
+
+    def _is_silent(self, guest: _Guest) -> bool:
+        """Whether a node has answered nothing so far, and opened no session."""
+        if guest.heard or not guest.message:
+            return False
+        listener, invitation = self._ways.listener, guest.invitation
+        return listener is None or invitation is None or not listener.opened(invitation)
 
     # ---- the thread
 
@@ -202,7 +222,7 @@ class Doorman:
 
     def _replied(self, node: int, reply: Message) -> None:
         guest, post = self._guests[node], self._ways.post
-        guest.message = ""
+        guest.message, guest.heard = "", True
         if post is None or not post.serves(node):
             self._session_over(node, guest, reply)
         elif reply.has_error():
@@ -217,8 +237,8 @@ class Doorman:
         lived = opened and now - guest.invited >= SHORT_S
         self._pause(guest, now, lived=lived)
         if reply.has_error():
-            reason = for_people(reply.error.reason)
-            self._log.log(WARNING, "a session failed: code %d, %s", reply.error.code, reason)
+            self._failures[node] = reason = for_people(reply.error.reason)
+            self._log.log(WARNING, "node %d: its app failed: code %d, %s", node, reply.error.code, reason)
             return
         about = reply.content.config_records.get(RECORD, ConfigRecord())
         ended, device = about.get("ended", "saw a reply of another form"), about.get("device", f"node {node}")

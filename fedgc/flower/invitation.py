@@ -1,13 +1,18 @@
 """The Flower message that opens a session, written by the server and read by the device."""
 
+from types import MappingProxyType
 from typing import Any, Final
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from fedgc.errors import BadMessage
 from fedgc.flower.wire import Invitation
 
 TYPE: Final = "train.session"
 RECORD: Final = "session"
+FIELDS: Final = MappingProxyType(
+    {"address": str, "certificate": bytes, "token": bytes, "run": str, "authority": bytes}
+)
 
 
 def invite(invitation: Invitation, node: int, ttl_s: float) -> Message:
@@ -30,7 +35,11 @@ def invite(invitation: Invitation, node: int, ttl_s: float) -> Message:
     )
 
 
-def invited(message: Message) -> Invitation:
-    """Return the invitation that a message carries."""
-    record: Any = message.content[RECORD]
-    return Invitation(*(record[name] for name in ("address", "certificate", "token", "run", "authority")))
+def invited(content: RecordDict) -> Invitation:
+    """Return the invitation that a message carries, or raise BadMessage."""
+    record: Any = content.config_records.get(RECORD, {})
+    for name, kind in FIELDS.items():
+        if type(record.get(name)) is not kind:
+            seen = type(record.get(name)).__name__
+            raise BadMessage(f"invitation: saw {seen} as {name}, needed {kind.__name__}")
+    return Invitation(*(record[name] for name in FIELDS))

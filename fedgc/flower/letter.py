@@ -13,6 +13,7 @@ May import: flwr, errors, messages, and this room's identity, pieces, wire.
 
 import hashlib
 import io
+import math
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final, get_args
@@ -35,6 +36,7 @@ _CODEWORDS: Final = "codewords"
 _NUMPY_HEADER: Final = 1024  # bytes by which numpy's own format may exceed the numbers
 _NUMPY: Final = ("numpy.ndarray", (1, 0))  # how Flower calls that format, and its version for plain numbers
 _PURPOSE: Final = b"messages"
+LONGEST_VERSION: Final = 18  # digits of a model's version
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,11 +110,34 @@ def read_letter(content: RecordDict, device: str) -> Letter:
     if about.get("version") != WIRE_VERSION:
         raise BadMessage(f"letter: saw wire version {about.get('version')}, needed {WIRE_VERSION}")
     commands = tuple(_decoded(frame, _TO_DEVICE, 0.0, device) for frame in about["lines"])
-    model = None
-    if _MODEL in content.array_records:
-        ((version, array),) = content.array_records[_MODEL].items()
-        model = int(version), np.asarray(array.numpy(), NUMBER)
-    return Letter(str(about["run"]), bytes(about["nonce"]), float(about["lease_s"]), commands, model)
+    run, nonce, lease_s = (
+        _field(about, *each) for each in (("run", str), ("nonce", bytes), ("lease_s", float))
+    )
+    if not 0 <= lease_s < math.inf:
+        raise BadMessage(f"letter: saw lease_s={lease_s}, needed seconds, 0 or more")
+    return Letter(run, nonce, lease_s, commands, _model_in(content))
+
+
+def _field(about: Any, name: str, kind: type) -> Any:  # noqa: ANN401  Flower's record of plain values
+    value = about.get(name)
+    if type(value) is not kind:
+        raise BadMessage(f"letter: saw {type(value).__name__} as {name}, needed {kind.__name__}")
+    return value
+
+
+def _model_in(content: RecordDict) -> tuple[int, Vector] | None:
+    """Return the model that came with a letter and its version, or raise BadMessage."""
+    record = content.array_records.get(_MODEL)
+    if record is None:
+        return None
+    named = [(name, array) for name, array in record.items() if name.isascii() and name.isdecimal()]
+    if len(record) != 1 or not named or len(named[0][0]) > LONGEST_VERSION:
+        raise BadMessage(f"letter: saw {len(record)} arrays as model, needed one, named by its version")
+    ((name, array),) = named
+    try:
+        return int(name), _numbers("model", array, NUMBER)
+    except BadVector as error:
+        raise BadMessage(f"letter: {error}") from error
 
 
 # ---- answers
@@ -194,7 +219,9 @@ def _decoded(frame: object, kinds: "MappingProxyType[str, type]", now: float, de
     return line.value
 
 
-def _numbers(stream: StreamId, array: Array, kind: "np.dtype[Any]", count: int) -> Packed:
+def _numbers(
+    what: object, array: Array, kind: "np.dtype[Any]", count: int | None = None
+) -> "np.ndarray[Any, np.dtype[Any]]":
     """Return so many numbers of this kind as they lie in the record; room is made for nothing.
 
     Flower's own reader takes whatever numpy can load: archives, and headers that claim any shape.
@@ -204,12 +231,14 @@ def _numbers(stream: StreamId, array: Array, kind: "np.dtype[Any]", count: int) 
         form = array.stype, np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=_NUMPY_HEADER)
     except Exception as error:  # a header is Python's text: its readers raise as they like
-        raise BadVector(f"{stream}: needed an array of numpy ({type(error).__name__})") from error
-    if form != _NUMPY or dtype != kind or shape != (count,):
-        raise BadVector(f"{stream}: saw {dtype} {shape} as {form}, needed {kind} {(count,)} as {_NUMPY}")
-    if len(array.data) - file.tell() != count * kind.itemsize:
-        raise BadVector(f"{stream}: saw {len(array.data) - file.tell()} bytes behind the header of {shape}")
-    return np.frombuffer(array.data, kind, count, file.tell())
+        raise BadVector(f"{what}: needed an array of numpy ({type(error).__name__})") from error
+    size = len(array.data) - file.tell()
+    needed = (size // kind.itemsize if count is None else count,)
+    if form != _NUMPY or dtype != kind or shape != needed:
+        raise BadVector(f"{what}: saw {dtype} {shape} as {form}, needed {kind} {needed} as {_NUMPY}")
+    if size != needed[0] * kind.itemsize:
+        raise BadVector(f"{what}: saw {size} bytes behind the header of {shape}")
+    return np.frombuffer(array.data, kind, needed[0], file.tell())
 
 
 def _signed(run: str, nonce: bytes, frames: list[bytes]) -> bytes:

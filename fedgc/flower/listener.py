@@ -88,6 +88,10 @@ class Listener:
         public, run = self._certificate.public, self._admission.run
         return Invitation(self._address, public, token, run, self._authority)
 
+    def opened(self, invitation: Invitation) -> bool:
+        """Whether a session began with this invitation."""
+        return self._admission.opened(invitation.token)
+
     def cancel(self, invitation: Invitation) -> bool:
         """Make an invitation void; return whether it had opened a session."""
         return self._admission.cancel(invitation.token)

@@ -9,7 +9,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,10 +28,12 @@ from fedgc.store import checkpoint
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path, runs_folder
 from fedgc.store.keeper import Keeper
+from fedgc.store.views import Run
 from fedgc.task import Task, named
 
 PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
 LONGEST_TASK: Final = 24  # letters of a task in a name that is made up
+ALIVE_S: Final = 30.0  # a run that gave no sign of life for longer may be dead
 FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
 
 
@@ -52,6 +54,9 @@ def server_app(task: Task | None = None) -> ServerApp:
                 beginning.must_be_new(run, store, folder)
             store.fold(config.keep_rounds)
             speeds = store.speeds(config.task)
+            others = under_way(store.runs(), run, time.time())
+        if others:
+            LOG.warning("%s; a SuperNode serves one run at a time, so this one waits for its devices", others)
         aside = default_path(os.environ).with_name(f"aside-{context.run_id}.jsonl")
         keeper = Keeper(Store.open, aside, LOG.warning)
         lines = Lines(config.log_file, LOG.warning)
@@ -59,7 +64,7 @@ def server_app(task: Task | None = None) -> ServerApp:
         with sink.recorded(config):
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
             save = _save(folder / run, keep, keeper) if keep else None
-            strategy = FedGC(chosen, config, sink, Memory(run, speeds, save, resumed))
+            strategy = FedGC(chosen, config, sink, Memory(run, speeds, save, resumed, others))
             strategy.summary()
             gc.freeze()  # what was imported stays: a collection that walks through it stops a round for long
             strategy.start(grid)
@@ -82,6 +87,14 @@ def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
         if environment.get(f"FEDGC_{name.upper()}") and getattr(config, name) == getattr(usual, name)
     }
     return replace(config, **known)
+
+
+def under_way(runs: Sequence[Run], own: str, now: float) -> str:
+    """Return which other runs of this store were alive just now, in a sentence; nothing where none was."""
+    alive = [
+        each.run for each in runs if each.ended is None and each.run != own and now - each.heard < ALIVE_S
+    ]
+    return f"under way at its beginning: {', '.join(alive)}" if alive else ""
 
 
 def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:

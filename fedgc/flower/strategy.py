@@ -9,7 +9,7 @@ written letters, which are Flower messages like any other.
 import os
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from logging import INFO
 from pathlib import Path
 from typing import Final, NoReturn
@@ -46,13 +46,15 @@ SLACK_S: Final = 600.0  # a message outlives its session's lease, or Flower thro
 class Memory:
     """What is known from before, and who keeps what is learnt now.
 
-    `run` is the run's own name, which a resume shares: devices keep their work under it.
+    `run` is the run's own name, which a resume shares: devices keep their work under it. `others` names the
+    runs that may have kept devices busy, for the reason of a run that found none.
     """
 
     run: str = ""
     speeds: Speeds = field(default_factory=Speeds)
     save: Save | None = None
     resume: Checkpoint | None = None
+    others: str = ""  # which runs were under way when this one began
 
 
 class FedGC(Strategy):
@@ -147,6 +149,9 @@ class FedGC(Strategy):
             doorman.start(lambda why: driver.events.put(Stop(time.monotonic(), why)))
             with before_signals(stopped):
                 finished = driver.drive(links)
+            if not finished.complete:
+                why = (finished.reason, doorman.explained(), past.others)
+                finished = replace(finished, reason="; ".join(filter(None, why)))
             reason = finished.reason
         finally:
             if ways.listener is not None:

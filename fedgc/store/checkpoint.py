@@ -53,7 +53,7 @@ class Checkpoint:
             )
         try:
             json.loads(self.state)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise Unusable(f"checkpoint: saw a state that is not JSON ({error}), needed JSON text") from error
 
 
@@ -268,7 +268,7 @@ def _header(text: bytearray) -> dict[str, int | str]:
         header = json.loads(text)
         counts = [header[name] for name in ("round", "version", "numbers", "optimiser_bytes")]
         sound = isinstance(header["state"], str) and all(type(n) is int and n >= 0 for n in counts)
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EdgeFailed(f"saw a header that cannot be read ({error}), needed the one written") from error
     if not sound:
         raise EdgeFailed("saw a header with other values, needed counts of 0 or more and a state")

@@ -172,7 +172,7 @@ def from_line(line: str) -> tuple[Record, str]:
             if name in says:
                 says[name] = MappingProxyType(says[name])
         return _KINDS[words["kind"]](**says), str(words["stamp"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise BadMessage(f"record kept aside: saw {line[:60]!r} ({error}), needed a whole line") from error
 
 

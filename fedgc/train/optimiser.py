@@ -56,7 +56,7 @@ class ServerOptimiser:
             if rule != "sgd":
                 raise BadSetting(f"setting server_momentum: saw it with {rule}, needed sgd or 0")
             options["momentum"] = config.server_momentum
-        self._rule = rule
+        self._rule, self._options = rule, options
         self._rate = config.server_learning_rate
         self._parameters = parameters
         plain = rule == "sgd" and not config.server_momentum
@@ -119,7 +119,37 @@ class ServerOptimiser:
             raise BadSetting(f"server optimiser: the checkpoint is of {seen}, needed {needed}")
         if self._optimiser is not None:
             groups = self._optimiser.state_dict()["param_groups"]  # the run's settings, not the checkpoint's
-            self._optimiser.load_state_dict({**kept["state"], "param_groups": groups})
+            self._take_up(self._optimiser, {**kept["state"], "param_groups": groups})
+
+    def _take_up(self, optimiser: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Load the state of every part; torch looks at neither names nor sizes before its next step."""
+        kept, names = state.get("state"), self._names()
+        sizes = {
+            number: min(PART, self._parameters - each.start) for number, (each, _) in enumerate(self._parts)
+        }
+        for number, each in kept.items() if isinstance(kept, dict) else [("all", None)]:
+            if number not in sizes or not _fits(each, names, sizes[number]):
+                raise EdgeFailed(
+                    f"server optimiser: saw a state of part {number!r} of another form, "
+                    f"needed {', '.join(sorted(names))} for any of {len(sizes)} parts"
+                )
+        optimiser.load_state_dict({**state, "state": kept})
+
+    def _names(self) -> set[str]:
+        """Return what the rule remembers of a parameter, by letting it step one."""
+        tried = torch.zeros(1, requires_grad=True)
+        tried.grad = torch.ones(1)
+        probe = RULES[self._rule]([tried], **self._options)
+        probe.step()
+        return set(probe.state[tried])
+
+
+def _fits(remembered: object, names: set[str], size: int) -> bool:
+    """Whether this is what a rule remembers of a part: each one number, as many as the part has, or none."""
+    if not isinstance(remembered, dict) or remembered.keys() != names:
+        return False
+    tensors = [value for value in remembered.values() if value is not None]
+    return all(isinstance(each, torch.Tensor) and each.numel() in (1, size) for each in tensors)
 
 
 def _read(state: bytes) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.flower.local import free_port
+from fedgc.store.views import Run
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
 from tests.contract.relay import Relay, owner
 
@@ -66,6 +67,38 @@ def test_bad_settings_are_one_line_and_a_failed_run(federation) -> None:
     assert federation.wait(run, WAIT_S) == "finished:failed"
     assert "BadSetting: setting batch_size: saw 0, needed at least 1" in federation.run_log(run)
     assert "Traceback" not in federation.run_log(run)
+
+
+def reason_of(federation: Federation, run: str) -> str:
+    with federation.store() as store:
+        return store.run(run).reason
+
+
+def test_missing_package_names_the_client_and_the_package(tmp_path: Path) -> None:
+    environment = {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path)}
+    with Federation(1, folder=tmp_path / "processes", environment=environment) as federation:
+        settings = {"task": "tests.contract.lacking:digits", "min-devices": 1, "start-timeout-s": 20.0}
+        run = federation.submit(settings | {"run": "lacking"})
+        assert federation.wait(run, WAIT_S) == "finished:failed"
+        reason = reason_of(federation, "lacking")
+        assert "device device-0: task tests.contract.lacking:digits" in reason
+        assert "No module named 'package_of_the_server'" in reason
+
+
+def test_run_that_finds_all_clients_busy_names_the_other_run(two_links: TwoLinks) -> None:
+    federation = two_links.federation
+    eventually(lambda: "two-links" in {each.run for each in _runs(federation)})
+    run = federation.submit(SETTINGS | {"run": "second", "rounds": 1, "start-timeout-s": 6.0})
+    assert federation.wait(run, WAIT_S) == "finished:failed"
+    reason = reason_of(federation, "second")
+    assert "waited 6 s for 4 devices" in reason
+    assert "connected and did not answer: a SuperNode serves one run at a time" in reason
+    assert f"under way at its beginning: {RUN}" in reason
+
+
+def _runs(federation: Federation) -> tuple[Run, ...]:
+    with federation.store() as store:
+        return store.runs()
 
 
 def test_no_process_outlives_a_starter_that_was_killed(tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ class House:
     def session_ends(self, message: Message, *, reached: bool, says_who: bool = True) -> None:
         content = RecordDict()
         if not reached and says_who:
-            invitation = invited(message)
+            invitation = invited(message.content)
             asked = letters.introduction(invitation.run, invitation.token)
             content = letters.write_answer(asked, self.who, "n", [JOINED], {})
         content[RECORD] = ConfigRecord({"ended": "so", "device": "d", "reached": reached})
@@ -154,7 +154,7 @@ def test_a_node_whose_session_never_begins_is_invited_less_and_less_often(link, 
             pass
         pauses.append(house.now - before)
         if opens:
-            session = link.open(Session(invited(sent[0]), link.identity(), link.terms()))
+            session = link.open(Session(invited(sent[0].content), link.identity(), link.terms()))
             session.say(Joined(0.0, "me", True, (Held("a", 1),)))
             link.event(Joined)
         house.now += SHORT_S  # its process may take as long to start as a session must last to have lived
@@ -289,3 +289,24 @@ def test_a_grid_that_can_no_longer_be_called_is_told_once(link) -> None:
     assert heard.wait(60.0)
     house.doorman.stop()
     assert told == ["Flower's grid: RuntimeError: the run was stopped"]
+
+
+def test_failed_and_silent_nodes_are_explained(link) -> None:
+    house = House(link, link.listener)
+    house.grid.nodes = [1, 2]
+    failing, _ = house.turn()
+    assert house.doorman.explained() == "2 connected and did not answer: a SuperNode serves one run at a time"
+    house.fails(failing, 0)
+    house.turn()
+    assert house.doorman.explained() == (
+        "node 1 failed: gone; 1 connected and did not answer: a SuperNode serves one run at a time"
+    )
+
+
+def test_node_with_an_open_session_needs_no_explanation(link) -> None:
+    house = House(link, link.listener)
+    (sent,) = house.turn()
+    session = link.open(Session(invited(sent.content), link.identity(), link.terms()))
+    session.say(JOINED)
+    link.event(Joined)
+    assert house.doorman.explained() == ""

@@ -94,7 +94,7 @@ def test_a_proxy_that_is_not_the_deployments_is_never_spoken_to(
 def test_a_message_brings_the_authority_with_the_rest(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(invitation, "Message", SimpleNamespace)  # Flower makes messages inside a run alone
     given = wire.Invitation("fl.example.org:443", b"certificate", b"token", "run", b"authority")
-    assert invitation.invited(invitation.invite(given, 7, 60.0)) == given
+    assert invitation.invited(invitation.invite(given, 7, 60.0).content) == given
 
 
 def test_an_authority_that_is_none_is_said_before_the_run_begins(tmp_path: Path, make_link: Callable):

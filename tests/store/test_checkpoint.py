@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.store.checkpoint import Checkpoint, listed, load, restore, save, versions
+from fedgc.store.checkpoint import _LENGTH, MAGIC, Checkpoint, listed, load, restore, save, versions
 
 
 def make(version=1, round_number=1, size=5):
@@ -217,3 +217,17 @@ def test_a_damaged_version_is_not_restored_and_nothing_is_moved(tmp_path):
     with pytest.raises(EdgeFailed, match="SHA-256"):
         restore(tmp_path, 1)
     assert versions(tmp_path) == (1, 2)
+
+
+def test_deeply_nested_header_is_refused(tmp_path):
+    save(tmp_path, make(), keep=1)
+    (path,) = tmp_path.iterdir()
+    header = b"[" * 100_000
+    path.write_bytes(MAGIC + _LENGTH.pack(len(header)) + header)
+    with pytest.raises(Unusable, match="saw a header that cannot be read"):
+        load(tmp_path)
+
+
+def test_deeply_nested_state_is_refused():
+    with pytest.raises(Unusable, match="a state that is not JSON"):
+        Checkpoint(1, 1, np.zeros(1, np.float32), b"", "[" * 100_000)

@@ -90,3 +90,8 @@ def test_a_line_of_something_else_is_refused(line):
 def test_a_record_that_says_nothing_is_refused(make):
     with pytest.raises(BadMessage):
         make()
+
+
+def test_deeply_nested_line_is_refused():
+    with pytest.raises(BadMessage, match="record kept aside"):
+        from_line("[" * 100_000)

@@ -1,3 +1,4 @@
+import io
 import subprocess
 import sys
 import tracemalloc
@@ -163,3 +164,35 @@ def test_vectors_that_cannot_be_are_refused(vector, mean):
 def test_momentum_is_refused_where_the_rule_has_none():
     with pytest.raises(BadSetting, match="server_momentum: saw it with adam"):
         ServerOptimiser(RunConfig(server_optimiser="adam", server_momentum=0.9), 5)
+
+
+def damaged(state, name):
+    """Return states of this rule whose form is not its own."""
+    kept = torch.load(io.BytesIO(state), weights_only=True)
+    parts = kept["state"]["state"]
+    whole = parts.get(0, {})
+    key = sorted(whole)[0]
+    return {
+        "no parts": {},
+        "parts are a list": {**kept["state"], "state": [whole]},
+        "another part": {**kept["state"], "state": {7: whole}},
+        "a name is lacking": {**kept["state"], "state": {0: {k: v for k, v in whole.items() if k != key}}},
+        "a name too many": {**kept["state"], "state": {0: {**whole, "more": torch.zeros(1)}}},
+        "another size": {**kept["state"], "state": {0: {**whole, key: torch.zeros(3)}}},
+        "text for numbers": {**kept["state"], "state": {0: {**whole, key: "text"}}},
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_optimizer_state_of_another_form_is_refused(name):
+    momentum = 0.9 if name == "sgd" else 0.0
+    config = RunConfig(server_optimiser=name, server_learning_rate=0.1, server_momentum=momentum)
+    one = ServerOptimiser(config, 5)
+    vector, mean = vectors(2)
+    one.apply(vector, mean)
+    for state in damaged(one.state(), name).values():
+        written = io.BytesIO()
+        torch.save({"rule": name, "parameters": 5, "state": state}, written)
+        other = ServerOptimiser(config, 5)
+        with pytest.raises(EdgeFailed, match=r"saw a state of part .* of another form"):
+            other.restore(written.getvalue())

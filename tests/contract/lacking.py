@@ -1,0 +1,13 @@
+"""A task that needs a package which only the server has."""
+
+from pathlib import Path
+
+from fedgc.config import RunConfig
+from fedgc.task import Task, named
+
+if "clientapp" in Path("/proc/self/cmdline").read_text():
+    import package_of_the_server  # noqa: F401
+
+
+def digits(config: RunConfig) -> Task:
+    return named("digits", config)
