@@ -5,6 +5,8 @@ scaled such that the mean over all chunks adds the pattern once: after v exact r
 the pattern, to the last bit, whoever trained it. A codeword that is added twice, lost or mixed up shows.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -37,6 +39,18 @@ def small(_: RunConfig) -> Task:
 
 def large(_: RunConfig) -> Task:
     return _task(LARGE)
+
+
+class OnHalfBase(Counter):
+    """Numbers beside a frozen base of a type that numpy lacks, as that of a language model often is."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__(numbers)
+        self.base = nn.Parameter(torch.ones(4, dtype=torch.bfloat16), requires_grad=False)
+
+
+def on_half_base(_: RunConfig) -> Task:
+    return replace(_task(SMALL), model=lambda: OnHalfBase(SMALL))
 
 
 def _task(numbers: int) -> Task:

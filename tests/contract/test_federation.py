@@ -16,6 +16,7 @@ import pytest
 
 from fedgc.flower.local import free_port
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
+from tests.contract.counting import SETTINGS as COUNTING
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -66,6 +67,14 @@ def test_bad_settings_are_one_line_and_a_failed_run(federation) -> None:
     assert federation.wait(run, WAIT_S) == "finished:failed"
     assert "BadSetting: setting batch_size: saw 0, needed at least 1" in federation.run_log(run)
     assert "Traceback" not in federation.run_log(run)
+
+
+def test_a_base_of_a_type_that_numpy_lacks_fails_no_run(federation) -> None:
+    task = {"task": "tests.contract.counting:on_half_base", "rounds": 1, "run": "half-base"}
+    run = federation.submit(COUNTING | task | {"min-devices": 1, "threads": 1, "replicas": 1})
+    assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
+    with federation.store() as store:
+        assert [each.row.outcome for each in store.rounds("half-base")] == ["synced"]
 
 
 def test_no_process_outlives_a_starter_that_was_killed(tmp_path: Path) -> None:
