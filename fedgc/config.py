@@ -138,8 +138,19 @@ class RunConfig:
         _count,
         "at least 1, or auto",
     )
-    min_devices: int = _setting(2, "devices to wait for before the first round", _count, "at least 1")
-    start_timeout_s: float = _setting(120.0, "how long to wait for them", _positive, "above 0")
+    min_devices: int = _setting(
+        2,
+        "devices without which a run does not begin, nor a resumed one go on; after its first round fewer "
+        "may remain",
+        _count,
+        "at least 1",
+    )
+    start_timeout_s: float = _setting(
+        120.0,
+        "how long to wait for them (once begun: for anybody) before the run ends",
+        _positive,
+        "above 0",
+    )
 
     # When a round ends
     deadline_s: float | Auto = _setting(
