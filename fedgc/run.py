@@ -623,7 +623,7 @@ def _kind_of(plan: Plan) -> tuple[object, ...]:
 def _gate_of(config: RunConfig) -> Gate[Any]:
     settings = GateSettings(
         period=config.gate_period,
-        budget=config.gate_budget,
+        budget=config.chosen_budget,
         unit=config.gate_budget_unit,
         delta=config.gate_delta,
         window=config.gate_window,
