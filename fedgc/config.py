@@ -25,6 +25,8 @@ All = Literal["all"]
 NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # latest is the newest run
 NAME_NEEDS: Final = "letters, digits, - _ and . (not first), at most 64, and not latest"
 SHARED: Final = 0.1  # weight of a device's own gradient beside the shared momentum: flat from 0.05 to 0.2
+SHARE_OF_ROUNDS: Final = 0.1  # that are exchanged in a long run of the drift gate
+LEAST_EXCHANGES: Final = 20  # of a run: with fewer, own steps at SHARED of their rate come to little
 
 
 def _setting(
@@ -138,8 +140,19 @@ class RunConfig:
         _count,
         "at least 1, or auto",
     )
-    min_devices: int = _setting(2, "devices to wait for before the first round", _count, "at least 1")
-    start_timeout_s: float = _setting(120.0, "how long to wait for them", _positive, "above 0")
+    min_devices: int = _setting(
+        2,
+        "devices without which a run does not begin, nor a resumed one go on; after its first round fewer "
+        "may remain",
+        _count,
+        "at least 1",
+    )
+    start_timeout_s: float = _setting(
+        120.0,
+        "how long to wait for them (once begun: for anybody) before the run ends",
+        _positive,
+        "above 0",
+    )
 
     # When a round ends
     deadline_s: float | Auto = _setting(
@@ -199,8 +212,12 @@ class RunConfig:
         16, "local work: optimiser steps from one look at the gate to the next", _count, "at least 1"
     )
     gate_period: int = _setting(1, "every: rounds from one exchange to the next", _count, "at least 1")
-    gate_budget: float = _setting(
-        0.1, "drift: what exchanges may cost over the whole run", _positive, "above 0"
+    gate_budget: float | Auto = _setting(
+        AUTO,
+        "drift: what exchanges may cost over the whole run; auto: a tenth of the rounds, but no fewer than "
+        f"{LEAST_EXCHANGES} exchanges (a shorter run has one each round)",
+        _positive,
+        "above 0, or auto",
     )
     gate_budget_unit: Literal["share", "megabytes", "seconds"] = _setting(
         "share", "drift: what the budget counts; share: of the rounds"
@@ -333,7 +350,9 @@ class RunConfig:
     def _check_gate(self) -> None:
         if 0 < self.max_gap < self.min_gap:
             raise BadSetting(f"setting max_gap: saw {self.max_gap}, needed at least min_gap ({self.min_gap})")
-        if self.gate_budget_unit == "share" and self.gate_budget > 1:
+        if self.gate_budget == AUTO and self.gate_budget_unit != "share" and self.chosen_gate == "drift":
+            raise BadSetting(f"setting gate_budget: saw auto, needed a number of {self.gate_budget_unit}")
+        if self.gate_budget_unit == "share" and self.chosen_budget > 1:
             raise BadSetting(f"setting gate_budget: saw {self.gate_budget} of all rounds, needed at most 1")
 
     def _check_local(self) -> None:
@@ -386,6 +405,39 @@ class RunConfig:
         if self.gate == AUTO:
             return "drift" if self.work == "local" else "every"
         return self.gate
+
+    @property
+    def chosen_budget(self) -> float:
+        """The drift gate's budget, auto settled, within what `max_gap` and `min_gap` allow.
+
+        >>> [RunConfig(work="local", rounds=rounds).chosen_budget for rounds in (12, 20, 40, 200, 2000)]
+        [1.0, 1.0, 0.5, 0.1, 0.1]
+        """
+        if self.gate_budget != AUTO:
+            return float(self.gate_budget)
+        least = 1 / self.max_gap if self.max_gap else 0.0
+        return min(max(SHARE_OF_ROUNDS, LEAST_EXCHANGES / self.rounds, least), 1 / self.min_gap)
+
+    def told_of_skips(self, skipped: int, rounds: int) -> str:
+        """Return what to say of rounds that the gate skipped: how many, and by which setting; else nothing.
+
+        >>> RunConfig(work="local", gate_budget=0.1).told_of_skips(11, 12)[:76]
+        '11 of 12 rounds were skipped by the gate (drift, gate-budget 0.1 of the roun'
+        >>> RunConfig(work="local", gate="every", gate_period=4).told_of_skips(9, 12)
+        '9 of 12 rounds were skipped by the gate (every, gate-period 4)'
+        """
+        if not skipped:
+            return ""
+        gate = self.chosen_gate
+        unit = "of the rounds" if self.gate_budget_unit == "share" else self.gate_budget_unit
+        by = {
+            "drift": f"gate-budget {self.chosen_budget:g} {unit}",
+            "every": f"gate-period {self.gate_period}",
+            "relative-change": f"gate-delta {self.gate_delta:g}",
+            "qsr": f"gate-qsr-base {self.gate_qsr_base}, gate-qsr-growth {self.gate_qsr_growth:g}",
+        }[gate]
+        said = f"{skipped} of {rounds} rounds were skipped by the gate ({gate}, {by})"
+        return f"{said}: a larger gate-budget, or gate = every, exchanges more" if gate == "drift" else said
 
     @property
     def shape(self) -> bytes:

@@ -270,12 +270,13 @@ class Run:
         least = self._keying.federation.quorum if self._keying else 1
         wanted = max(least, 1 if self._begun else self.config.min_devices)
         late = isinstance(event, Tick) and event.now >= self._gather_until
-        if len(able) >= wanted or (late and len(able) >= least):
+        if len(able) >= wanted:
             return self._begin(event.now) if self._keying is None else self._keyed(self._keying, event.now)
         if late:
             return self._finish(
                 f"waited {self.config.start_timeout_s:g} s for {wanted} devices, saw {len(able)}"
-                + self._chunkless(),
+                + self._chunkless()
+                + fewer_would_do(len(able), least, wanted),
                 complete=False,
             )
         return []
@@ -608,6 +609,15 @@ def _gate_state(text: str) -> Any:  # noqa: ANN401  a gate's own plain values
         ) from error
 
 
+def fewer_would_do(seen: int, least: int, wanted: int) -> str:
+    """Say what begins a run with those that are here, where there are some.
+
+    >>> fewer_would_do(2, 1, 3)
+    '; min-devices = 2 begins with them'
+    """
+    return f"; min-devices = {seen} begins with them" if least <= seen < wanted else ""
+
+
 def _kind_of(plan: Plan) -> tuple[object, ...]:
     """Rounds of one kind show what more copies cost each other."""
     return plan.devices, len(plan.chunks), plan.most_blocks
@@ -616,7 +626,7 @@ def _kind_of(plan: Plan) -> tuple[object, ...]:
 def _gate_of(config: RunConfig) -> Gate[Any]:
     settings = GateSettings(
         period=config.gate_period,
-        budget=config.gate_budget,
+        budget=config.chosen_budget,
         unit=config.gate_budget_unit,
         delta=config.gate_delta,
         window=config.gate_window,

@@ -74,7 +74,8 @@ def test_no_setting_takes_what_is_of_another_type(name):
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_choice_is_taken_and_a_refusal_names_all_of_them(name):
     for choice in choices(name):
-        others = {"work": "local", "min-devices": 3, "federation": "all.fed"}
+        others: dict[str, object] = {"work": "local", "min-devices": 3, "federation": "all.fed"}
+        others |= {"gate-budget": 0.5} if name == "gate_budget_unit" else {}
         assert getattr(RunConfig.read(others | {name: choice}), name) == choice
     if not takes(name, str):
         said = refused({name: "no such choice"})
@@ -128,6 +129,11 @@ def test_shares_are_at_most_1(name):
 
 def test_a_budget_in_megabytes_may_be_above_1():
     assert RunConfig(gate_budget=50.0, gate_budget_unit="megabytes").gate_budget == 50.0
+
+
+def test_a_budget_that_is_no_share_must_be_given():
+    said = refused({"gate": "drift", "gate-budget-unit": "seconds"})
+    assert said == "setting gate_budget: saw auto, needed a number of seconds"
 
 
 def test_gaps_between_exchanges_have_their_order():
@@ -269,6 +275,8 @@ def configs(draw: st.DrawFn) -> RunConfig:
         values |= {"clients": "fedgc", "delta_bits": 32, "placement": "private", "federation": "all.fed"}
         values |= {"gate": "every", "lockstep": "auto"}
     values["max_gap"] = max(values.get("max_gap", 32), values.get("min_gap", 1))
+    if values.get("gate_budget_unit", "share") != "share":
+        values["gate_budget"] = 0.5 if values.get("gate_budget", AUTO) == AUTO else values["gate_budget"]
     if isinstance(values.get("blocks"), int):
         replicas = values.get("replicas", AUTO)
         values["replicas"] = max(values["blocks"], replicas) if isinstance(replicas, int) else replicas
@@ -299,8 +307,8 @@ def test_every_setting_is_explained_with_its_default():
 def test_auto_is_allowed_exactly_where_its_type_says_so():
     automatic = {name for name in NAMES if AUTO in choices(name)}
     assert automatic == {
-        "blocks", "deadline_s", "gate", "late_s", "link", "lockstep", "quorum", "replicas", "shared_momentum",
-            "upload_deadline_s",
+        "blocks", "deadline_s", "gate", "gate_budget", "late_s", "link", "lockstep", "quorum", "replicas",
+        "shared_momentum", "upload_deadline_s",
     }  # fmt: skip
     for name in automatic:
         assert getattr(DEFAULTS, name) == AUTO

@@ -160,6 +160,25 @@ def test_the_gate_is_told_what_an_exchange_and_a_look_cost():
     assert first.learning_rate == fleet.config.learning_rate
 
 
+@pytest.mark.parametrize("rounds", [1, 2, 12, 20])
+def test_by_default_a_short_run_exchanges_each_round(rounds):
+    assert Fleet(rounds=rounds).to_the_end() == ["synced"] * rounds
+
+
+@pytest.mark.parametrize(("rounds", "exchanges"), [(21, 20), (40, 20), (200, 20), (400, 40)])
+def test_by_default_a_longer_run_has_20_exchanges_or_a_tenth_of_its_rounds(rounds, exchanges):
+    assert Fleet(rounds=rounds).to_the_end().count("synced") == exchanges
+
+
+@pytest.mark.parametrize("gaps", [{"max-gap": 4}, {"min-gap": 20}, {"min-gap": 3, "max-gap": 3}])
+def test_the_default_budget_fits_whatever_gaps_are_asked_for(gaps):
+    assert Fleet(rounds=100, **gaps).to_the_end().count("synced") >= 5
+
+
+def test_a_budget_that_is_given_is_kept_however_short_the_run():
+    assert Fleet(rounds=12, **{"gate-budget": 0.1}).to_the_end() == ["skipped"] * 11 + ["synced"]
+
+
 def test_the_last_round_is_always_exchanged():
     fleet = Fleet(gate="relative-change", **{"gate-delta": math.inf, "max-gap": 0})
     assert fleet.to_the_end() == ["skipped"] * 11 + ["synced"]

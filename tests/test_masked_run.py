@@ -223,14 +223,22 @@ def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["one never comes", "all come at the last moment"])
-def test_keys_are_set_up_once_nobody_else_is_waited_for(fleet, late):
-    one = fleet(5, **{"min-devices": 5, "start-timeout-s": 20.0})
+def test_keys_are_set_up_once_the_minimum_is_there(fleet, late):
+    one = fleet(5, **{"min-devices": 5 if late else 4, "start-timeout-s": 20.0})
     if late:
         one.now = 19.995
     one.join(*one.party.devices[: None if late else 4])
     one.drive()
     assert one.finished.complete, one.finished
     assert one.outcomes() == ["synced"] * 3
+
+
+def test_institutions_that_are_a_quorum_but_not_the_minimum_do_not_begin(fleet):
+    one = fleet(5, **{"min-devices": 5, "start-timeout-s": 20.0})
+    one.join(*one.party.devices[:4])
+    one.drive()
+    assert one.rows == []
+    assert one.finished.reason == "waited 20 s for 5 devices, saw 4; min-devices = 4 begins with them"
 
 
 def test_local_work_that_was_never_told_counts_as_done_once_its_vector_is_in_the_sum(fleet):
@@ -458,9 +466,8 @@ def test_below_the_quorum_nobody_trains(fleet):
 
 
 def test_who_comes_later_is_in_from_the_next_keys(fleet):
-    one = fleet(4, rounds=3)
+    one = fleet(4, rounds=3, **{"min-devices": 3})
     one.join(*one.party.devices[:3])
-    one.drive(lambda f: f.now > 119)
     one.drive(lambda f: f.rows)
     one.join(one.party.devices[3])
     one.drive()

@@ -30,7 +30,7 @@ from fedgc.messages import (
     Tick,
     Work,
 )
-from fedgc.run import Append, Apply, Finished, Output, Run
+from fedgc.run import Append, Apply, Finished, Output, Run, RunState
 
 SHARED = tuple(Held(f"chunk {number}", 10, "same") for number in range(4))
 
@@ -38,9 +38,9 @@ SHARED = tuple(Held(f"chunk {number}", 10, "same") for number in range(4))
 class Driver:
     """Carries out what the run says, with devices that finish a chunk whenever they are asked to."""
 
-    def __init__(self, **settings: object) -> None:
+    def __init__(self, resume: RunState | None = None, **settings: object) -> None:
         self.config = RunConfig.read({"rounds": 3, "replicas": 2, "blocks": 1, "min_devices": 2, **settings})
-        self.run = Run(self.config, now=0.0, size=100)
+        self.run = Run(self.config, now=0.0, size=100, resume=resume)
         self.now = 0.0
         self.log: list[Output] = []
         self.queue: dict[str, list[int]] = {}
@@ -152,11 +152,34 @@ def test_too_few_devices_end_the_run_with_a_sentence_that_counts_them():
     assert driver.log == [Finished("waited 5 s for 2 devices, saw 0", complete=False)]
 
 
-def test_fewer_devices_than_asked_for_start_when_the_wait_is_over():
-    driver = Driver(start_timeout_s=5.0)
-    driver.join("a")
+def test_no_wait_is_long_enough_to_begin_with_fewer_devices_than_the_minimum():
+    driver = Driver(start_timeout_s=5.0, min_devices=3)
+    driver.join("a", "b")
     driver.say(Tick(5.0))
-    assert driver.of(Work)
+    said = "waited 5 s for 3 devices, saw 2; min-devices = 2 begins with them"
+    assert driver.log == [Finished(said, complete=False)]
+
+
+def test_a_resumed_run_needs_its_minimum_again():
+    first = Driver(min_devices=2, rounds=3)
+    first.join("a", "b")
+    first.do_a_round()
+    resumed = Driver(start_timeout_s=5.0, min_devices=2, rounds=3, resume=first.run.state())
+    resumed.join("a")
+    resumed.say(Tick(5.0))
+    said = "waited 5 s for 2 devices, saw 1; min-devices = 1 begins with them"
+    assert resumed.log == [Finished(said, complete=False)]
+
+
+def test_a_run_that_has_begun_goes_on_with_fewer_than_its_minimum():
+    driver = Driver(min_devices=3, rounds=3)
+    driver.join("a", "b", "c")
+    driver.do_a_round()
+    driver.say(Lost(driver.now, "b"))
+    driver.say(Lost(driver.now, "c"))
+    while not driver.run.finished:
+        driver.do_a_round()
+    assert driver.log[-1] == Finished("3 rounds are done", complete=True)
 
 
 def test_a_skipped_round_goes_on_from_where_devices_are():

@@ -239,7 +239,7 @@ def _judged(bare: Measured, job: Job, way: Sequence[Mark]) -> Measured:
         control_mb=CHECK_BYTES * last.messages / 1e6,
         injected_mb=each_mb * last.steps,
         seconds=last.seconds,
-        budget_error=_budget_error(bare, last.syncs / len(way), spent[-1], job.config.gate_budget),
+        budget_error=_budget_error(bare, last.syncs / len(way), spent[-1], job.config.chosen_budget),
         trace=Trace(
             tuple(way[at].seconds for at, _ in known),
             tuple(spent[at] for at, _ in known),

@@ -1,5 +1,6 @@
 """The commands, their words and their help; what they do stands in the rooms that they call."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
@@ -269,7 +270,11 @@ def watch(
     port: Annotated[int, typer.Option(help="Port to bind to; 0: any free one.")] = 8600,
     token: Annotated[
         str | None,
-        typer.Option(envvar="FEDGC_TOKEN", help="Ask for this token; made up where one is needed."),
+        typer.Option(
+            metavar="FILE|env:NAME",
+            help="Ask for the token that this file or variable holds, else FEDGC_TOKEN; "
+            "made up where one is needed.",
+        ),
     ] = None,
     json_check: Annotated[
         bool, typer.Option("--json-check", help="Look at the page once, print what was found, and end.")
@@ -279,11 +284,12 @@ def watch(
 
     Example: fedgc watch --port 8600
     """
-    from fedgc.cli.watch import look_at_it
+    from fedgc.cli.watch import look_at_it, token_of
     from fedgc.cli.watch import watch as serve
     from fedgc.web.serve import Place
 
-    (look_at_it if json_check else serve)(Place(host, port, token), run)
+    place = Place(host, port, token_of(token, os.environ))
+    (look_at_it if json_check else serve)(place, run)
 
 
 @app.command()

@@ -213,6 +213,9 @@ def print_tables(console: Console, seen: Seen, seconds: float) -> None:
         if seen.run is not None and view.unit_of(seen.rounds) == "local steps":
             steps = int(seen.run.settings.get("gate-every", RunConfig().gate_every))
             console.print(view.gate_table(seen.rounds, seen.rows, steps))
+        skipped = sum(each.row.outcome == "skipped" for each in seen.rounds)
+        if seen.run is not None and (said := view.told_of_skips(seen.run, skipped)):
+            console.print(said, soft_wrap=True, highlight=False, markup=False)
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:

@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedgc.cli.view import done_of, megabytes, terminal
+from fedgc.cli.view import done_of, megabytes, terminal, told_of_skips
 from fedgc.errors import Unusable
 from fedgc.store.database import Store
 from fedgc.store.views import Device, Pace, Round, Run
@@ -157,10 +157,12 @@ def status(store: Store, run: str | None) -> Answer:
     last = store.rounds(chosen.run, after=(chosen.last_round or 0) - 1)
     devices, decisions = store.devices(), store.decisions(chosen.run)
     audit = store.audited(chosen.run, SHOWN_AUDIT)
+    skips = told_of_skips(chosen, sum(each.skipped for each in store.stretches(chosen.run, 1)))
     figures = {
         "store": store.name,
         "runs": runs,
         "run": chosen,
+        "skips": skips,
         "last_round": _round_figures(last[-1]) if last else None,
         "devices": devices,
         "decisions": decisions[-SHOWN_RUNS:],
@@ -169,6 +171,7 @@ def status(store: Store, run: str | None) -> Answer:
     why = [f"round {each.round}: {each.what}: {each.reason}" for each in decisions[-3:]]
     refused = [each for each in audit if each.kind == "refused"][-3:]
     why += [f"refused: {each.who or 'a stranger'}: {each.what}" for each in refused]
+    why += [skips] if skips else []
     return Answer(
         figures, lambda: Group(_runs_table(runs), _run_lines(chosen, last, why), _seen_table(devices))
     )

@@ -1,6 +1,6 @@
 """What a person sees of a run: a live view while it runs, tables when it is over. Reads the store alone.
 
-May import: store; rich.
+May import: store; config, errors; rich.
 """
 
 from collections import Counter
@@ -13,8 +13,10 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
 from fedgc.history import DeviceRow
-from fedgc.store.views import Round
+from fedgc.store.views import Round, Run
 
 PIPE_WIDTH: Final = 120
 BAR_WIDTH: Final = 40
@@ -157,6 +159,16 @@ def gate_table(
     table.add_row("bytes saved by that", megabytes(skipped * cost))
     table.add_row("steps counted that a dropping server would have lost", str(partial))
     return table
+
+
+def told_of_skips(run: Run, skipped: int) -> str:
+    """Return what to say of a run's skipped rounds; nothing where there were none."""
+    known = RunConfig().table()
+    try:
+        config = RunConfig.read({name: value for name, value in run.settings.items() if name in known})
+    except BadSetting:  # of another version
+        return ""
+    return config.told_of_skips(skipped, run.rounds)
 
 
 def summary(rounds: Sequence[Round], seconds: float) -> Table:

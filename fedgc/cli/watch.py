@@ -5,13 +5,40 @@ May import: web, store; errors.
 
 import json
 import sys
+from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import Final
 
-from fedgc.errors import EdgeFailed
+from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
 from fedgc.web.check import check
 from fedgc.web.serve import Place, Served
+
+TOKEN_IN: Final = "FEDGC_TOKEN"  # noqa: S105  the variable's name
+NAMED: Final = "env:"
+
+
+def token_of(said: str | None, environment: Mapping[str, str]) -> str | None:
+    """Return the token that `--token` names: env:NAME or a file; without it the one in FEDGC_TOKEN.
+
+    A token is never a word of the command line: everybody on the machine can read that.
+    """
+    if said is None:
+        return environment.get(TOKEN_IN)
+    if said.startswith(NAMED):
+        name = said.removeprefix(NAMED)
+        if name not in environment:
+            raise Unusable(f"--token: saw no variable {name!r}, needed one that holds the token")
+        return environment[name]
+    try:
+        return Path(said).read_text(encoding="ascii").strip()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "not ASCII"
+        raise Unusable(
+            f"--token: needed env:NAME or a file that holds the token, saw none of that name ({reason})"
+        ) from error
 
 
 def watch(place: Place, run: str | None) -> None:

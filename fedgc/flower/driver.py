@@ -86,6 +86,7 @@ class Driver:
         self._shown = 0.0
         self._names: dict[str, str] = {}
         self._warned: set[str] = set()
+        self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[Event]] = queue.SimpleQueue()
         self.finished: Finished | None = None
         self.metrics: dict[int, Mapping[str, float]] = {}
@@ -118,6 +119,8 @@ class Driver:
         self._beside.close()
         self._shown = 0.0
         self._show(link)
+        if said := self._job.config.told_of_skips(self._skipped, self._over):
+            self._log.log(INFO, "%s", said)
         return self.finished
 
     def _next_event(self) -> Event:
@@ -216,6 +219,8 @@ class Driver:
         self._sum = self._ring = self._mean = None
         row = replace(row, devices=tuple(_counted(device, link) for device in row.devices))
         self._log.log(INFO, "%s", line_of(row))
+        self._over += 1
+        self._skipped += row.outcome == "skipped"
         self._job.sink.append(row)
         for device in row.devices:
             if device.failure:

@@ -14,7 +14,7 @@ model that it started from, with weight 1 / sqrt(1 + versions between) times its
 "Federated learning with buffered asynchronous aggregation", 2022). A node that has not answered is not
 asked again until it has.
 
-May import: config, errors, history, messages.
+May import: run (how a start that waited in vain is told); config, errors, history, messages.
 """
 
 import math
@@ -28,6 +28,7 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadMessage
 from fedgc.history import DeviceRow, RoundRow
 from fedgc.messages import Outcome
+from fedgc.run import fewer_would_do
 
 FIRST_DEADLINE_S: Final = 600.0  # too little is known of these nodes yet
 LEAST_ANSWERS: Final = 8  # from which a scatter can be told
@@ -242,9 +243,9 @@ class Stock:
     def _begin(self, now: float) -> tuple[Output, ...]:
         wanted = 1 if self._begun else self._config.min_devices
         late = now >= self._gather_until
-        if len(self._nodes) < (1 if late else wanted):
-            seen = len(self._nodes)
+        if (seen := len(self._nodes)) < wanted:
             reason = f"waited {self._config.start_timeout_s:g} s for {wanted} devices, saw {seen}"
+            reason += fewer_would_do(seen, 1, wanted)
             return self._finish(reason, complete=False) if late else ()
         free = tuple(node for node in self._nodes if node not in self._out)
         self._begun = True

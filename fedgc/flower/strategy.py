@@ -10,11 +10,11 @@ import os
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from logging import INFO
+from logging import INFO, WARNING
 from pathlib import Path
 from typing import Final, NoReturn
 
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
@@ -38,6 +38,7 @@ from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.descriptor import read_descriptor
 from fedgc.task import Task
 from fedgc.train import CommonModel
+from fedgc.train.export import arrays_of
 
 SLACK_S: Final = 600.0  # a message outlives its session's lease, or Flower throws the reply away
 
@@ -98,7 +99,7 @@ class FedGC(Strategy):
     def _start_stock(self, grid: Grid, arrays: ArrayRecord | None, named: Mapping[str, object]) -> Result:
         if arrays is None:
             common = CommonModel(self._with_task(), self.config)
-            arrays = ArrayRecord(common.module(common.first()).state_dict())
+            arrays = _record(common.module(common.first()).state_dict())
         default = ConfigRecord({"lr": self.config.learning_rate})
         job = StockJob(
             self.config,
@@ -244,7 +245,15 @@ def _not_here() -> NoReturn:
 
 def _result(driver: Driver) -> Result:
     result = Result()
-    result.arrays = ArrayRecord(driver.common.module(driver.model).state_dict())
+    result.arrays = _record(driver.common.module(driver.model).state_dict())
     for round_, metrics in driver.metrics.items():
         result.evaluate_metrics_serverapp[round_] = MetricRecord(dict(metrics))
     return result
+
+
+def _record(state: Mapping[str, object]) -> ArrayRecord:
+    """Return a state as Flower's record, as far as that can hold it: no run fails for the rest."""
+    arrays, left_out = arrays_of(state)
+    if left_out:
+        LOG.log(WARNING, "Flower's record leaves out what it cannot hold: %s", ", ".join(left_out))
+    return ArrayRecord({name: Array(each) for name, each in arrays.items()})

@@ -10,9 +10,11 @@ May import: config, errors, task; common of this room.
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
+import numpy as np
 import torch
 from safetensors.torch import save_file
 
@@ -37,6 +39,30 @@ def first_state(task: Task, config: RunConfig) -> State:
     """Return the state of the model that a run starts from."""
     common = CommonModel(task, config)
     return state_of(task, config, common.first())
+
+
+def arrays_of(state: Mapping[str, object]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
+    """Return the arrays of a state, and the names of what no array can hold.
+
+    Floating-point types that numpy lacks (bf16, float8) become float32, which holds each of their values.
+
+    >>> arrays, left_out = arrays_of({"half": torch.ones(2, dtype=torch.bfloat16), "words": "none"})
+    >>> arrays, left_out
+    ({'half': array([1., 1.], dtype=float32)}, ('words',))
+    """
+    found = {name: _array(each) for name, each in state.items()}
+    arrays = {name: each for name, each in found.items() if each is not None}
+    return arrays, tuple(name for name in found if name not in arrays)
+
+
+def _array(value: object) -> np.ndarray | None:
+    if not isinstance(value, torch.Tensor):
+        return None
+    with suppress(TypeError, RuntimeError):
+        return value.detach().cpu().numpy()
+    with suppress(TypeError, RuntimeError):
+        return value.detach().cpu().float().numpy() if value.is_floating_point() else None
+    return None
 
 
 def check_path(path: Path) -> None:

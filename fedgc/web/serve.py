@@ -1,6 +1,6 @@
 """The port: where the page is served, until somebody says that it ends.
 
-May import: app, guard; store, errors; uvicorn.
+May import: app, connection, guard; store, errors; uvicorn.
 """
 
 import secrets
@@ -18,11 +18,13 @@ from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
 from fedgc.web.app import make_app
+from fedgc.web.connection import MOST_HEAD, Connection
 from fedgc.web.guard import LOOPBACK, Entry
 
 START_S: Final = 10.0
 STOP_S: Final = 5.0
-MOST_CONNECTIONS: Final = 256
+MOST_CONNECTIONS: Final = 256  # far more than those that wait (connection.py) and the streams together
+IDLE_S: Final = 4  # of a connection after an answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +60,9 @@ class Served:
                 log_level="error",
                 access_log=False,
                 server_header=False,
+                http=Connection,
+                h11_max_incomplete_event_size=MOST_HEAD,
+                timeout_keep_alive=IDLE_S,
                 timeout_graceful_shutdown=round(STOP_S),
                 limit_concurrency=MOST_CONNECTIONS,
                 lifespan="off",

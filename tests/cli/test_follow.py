@@ -8,7 +8,17 @@ import pytest
 from rich.console import Console
 
 from fedgc.cli import view
-from fedgc.cli.follow import MOST_WARNED, UNSETTLED, Follower, Log, Warned, follow, show_on, why_incomplete
+from fedgc.cli.follow import (
+    MOST_WARNED,
+    UNSETTLED,
+    Follower,
+    Log,
+    Warned,
+    follow,
+    print_tables,
+    show_on,
+    why_incomplete,
+)
 from fedgc.config import RunConfig
 from fedgc.history import DeviceRow, RoundRow
 from fedgc.store.database import Store
@@ -161,6 +171,16 @@ def test_while_the_store_does_not_know_the_run_the_other_source_is_asked(store: 
     with show_on(console, 3) as show:
         follow(Follower(store, "r"), show, going, unknown)
     assert len(asked) == 2
+
+
+def test_at_its_end_a_run_says_how_many_rounds_were_skipped_and_why(store: Store):
+    store.write(Begun(100.0, "r", RunConfig(work="local", gate="every", gate_period=3).table()))
+    for number in range(1, 4):
+        row = replace(ROW, round=number, outcome="synced" if number == 3 else "skipped")
+        store.write(Appended(100.0 + number, "r", row))
+    out = io.StringIO()
+    print_tables(Console(file=out, width=150), Follower(store, "r").whole(), 1.0)
+    assert "2 of 3 rounds were skipped by the gate (every, gate-period 3)" in out.getvalue()
 
 
 def test_why_a_run_did_not_complete_is_its_own_word_else_its_logs_last(store: Store):

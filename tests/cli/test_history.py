@@ -1,6 +1,7 @@
 """`fedgc speeds`, `fedgc status`, `fedgc store`: what they say of a store that holds two runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,19 @@ def test_status_says_how_the_newest_run_stands_and_why(told: Path):
     assert "running, silent for" in said
     assert f"refused: {SLOW}: BadVector: too long" in said
     assert "refused: a stranger: NotAdmitted: a foreign token" in said
+
+
+def test_status_says_how_many_rounds_the_gate_skipped_and_by_which_setting(told: Path):
+    assert "skipped by the gate" not in fedgc("status")
+    settings = RunConfig(work="local", rounds=100, gate_budget=0.1).table()
+    with Store.open() as store:
+        store.write(Begun(2000.0, "third", settings))
+        for number in range(1, 13):
+            outcome = "skipped" if number < 12 else "synced"
+            store.write(Appended(2001.0, "third", replace(round_row(number, 0.04), outcome=outcome)))
+    said = "11 of 12 rounds were skipped by the gate (drift, gate-budget 0.1 of the rounds)"
+    assert said in fedgc("status")
+    assert json.loads(fedgc("status", "--json"))["skips"].startswith(said)
 
 
 def test_runs_and_devices_may_be_called_anything(told: Path):

@@ -111,3 +111,10 @@ def test_help_loads_nothing_heavy(command: str):
     )
     said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240)
     assert said.stdout.rstrip().endswith("[]")
+
+
+@pytest.mark.parametrize("words", ["a-token-of-this-test", "env:NOWHERE"])
+def test_a_token_on_the_command_line_is_refused_and_not_repeated(told: Path, words: str):
+    with pytest.raises(Unusable, match="needed") as refused:
+        fedgc("watch", "--token", words)
+    assert "a-token" not in str(refused.value)

@@ -18,7 +18,7 @@ from fedgc.flower.local import LocalFederation, Node
 from fedgc.store.database import Store
 
 WAIT_S = 400.0  # a slow and busy machine takes twenty times as long as a quick one
-GATHER_S = 600.0  # a run that is to have all its devices begins without those that are not there by then
+GATHER_S = 600.0  # a run that does not have all its devices by then ends
 LOOK_S = 0.2  # between two looks at what is waited for: each reads the store
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]

@@ -46,6 +46,18 @@ def private(_: RunConfig) -> Task:
     return replace(_task(SMALL), may_move=False)
 
 
+class OnHalfBase(Counter):
+    """Numbers beside a frozen base of a type that numpy lacks, as that of a language model often is."""
+
+    def __init__(self, numbers: int) -> None:
+        super().__init__(numbers)
+        self.base = nn.Parameter(torch.ones(4, dtype=torch.bfloat16), requires_grad=False)
+
+
+def on_half_base(_: RunConfig) -> Task:
+    return replace(_task(SMALL), model=lambda: OnHalfBase(SMALL))
+
+
 def _task(numbers: int) -> Task:
     return Task(
         model=lambda: Counter(numbers),

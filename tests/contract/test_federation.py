@@ -17,6 +17,7 @@ import pytest
 from fedgc.flower.local import free_port
 from fedgc.store.views import Run
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
+from tests.contract.counting import SETTINGS as COUNTING
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -99,6 +100,14 @@ def test_run_that_finds_all_clients_busy_names_the_other_run(two_links: TwoLinks
 def _runs(federation: Federation) -> tuple[Run, ...]:
     with federation.store() as store:
         return store.runs()
+
+
+def test_a_base_of_a_type_that_numpy_lacks_fails_no_run(federation) -> None:
+    task = {"task": "tests.contract.counting:on_half_base", "rounds": 1, "run": "half-base"}
+    run = federation.submit(COUNTING | task | {"min-devices": 1, "threads": 1, "replicas": 1})
+    assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
+    with federation.store() as store:
+        assert [each.row.outcome for each in store.rounds("half-base")] == ["synced"]
 
 
 def test_no_process_outlives_a_starter_that_was_killed(tmp_path: Path) -> None:

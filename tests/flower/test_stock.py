@@ -119,6 +119,11 @@ def test_a_run_ends_after_its_rounds_or_when_nothing_comes_of_them() -> None:
         barren.failed(1.0, 2, "code 2, it raised")
     assert not barren.finished.complete
     assert "gave nothing; code 2, it raised" in barren.finished.reason
+    few = stock(**{"start-timeout-s": 5.0, "min-devices": 2})
+    assert few.there(1.0, [1]) == ()
+    assert few.there(5.0, [1])[-1] == Over(
+        "waited 5 s for 2 devices, saw 1; min-devices = 1 begins with them", False
+    )
     lonely = stock(**{"start-timeout-s": 5.0})
     assert lonely.there(1.0, []) == ()
     assert "needed" not in lonely.there(5.0, [])[0].reason

@@ -10,7 +10,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.task import Task
 from fedgc.train import CommonModel
-from fedgc.train.export import check_path, first_state, state_of, write_model
+from fedgc.train.export import arrays_of, check_path, first_state, state_of, write_model
 
 
 class Tied(nn.Module):
@@ -63,3 +63,19 @@ def test_a_place_that_is_taken_or_of_another_kind_is_refused(tmp_path):
     ]:
         with pytest.raises(Unusable, match=sentence):
             check_path(tmp_path / name)
+
+
+@pytest.mark.parametrize(
+    "kind", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.int64, torch.bool]
+)
+def test_arrays_hold_the_values_of_every_type(kind: torch.dtype):
+    tensor = torch.tensor([0.0, 1.0, 1.5, 3.5]).to(kind)
+    arrays, left_out = arrays_of({"part": tensor})
+    assert left_out == ()
+    assert arrays["part"].tolist() == tensor.to(torch.float64).tolist()
+
+
+def test_what_no_array_can_hold_is_left_out_and_named():
+    state = {"words": "none", "sparse": torch.eye(2).to_sparse(), "whole": torch.ones(1)}
+    arrays, left_out = arrays_of(state)
+    assert (set(arrays), left_out) == ({"whole"}, ("words", "sparse"))

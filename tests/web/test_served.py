@@ -221,7 +221,7 @@ def test_a_token_is_made_up_where_the_page_leaves_this_machine(place: Place, ask
     ("wrong", "sentence"),
     [
         (lambda: Place(port=70_000), "--port: saw 70000"),
-        (lambda: Place(token="short"), "--token: saw 5 characters"),
+        (lambda: Place(token="short"), "token: saw 5 characters"),
         (lambda: Entry("ü" * 20), "all of them ASCII"),
     ],
 )
