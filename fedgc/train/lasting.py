@@ -2,8 +2,9 @@
 
 A trajectory's file says itself what it is (`About`), so that there is no list that could differ from what
 lies there. A file is written under another name and then renamed: a process that is killed leaves what was
-there before. Tensors are read as maps of their file, and by torch's restricted loader: a file can be wrong,
-but it cannot run code. What cannot be read counts as not there, for its work can be done again.
+there before. Each name ends with a digest, of the file's bytes or of a model's numbers, which is checked when
+the file is read: a file that was changed counts as not there, for its work can be done again. Tensors are
+read as maps of their file, and by torch's restricted loader: a file cannot run code.
 
 The folder belongs to one device and one set of settings that shape its training; whoever opens it sees to
 that, and to it that no two processes use it at once.
@@ -24,7 +25,7 @@ import torch
 
 from fedgc.errors import EdgeFailed
 from fedgc.train.flat import Vector
-from fedgc.train.shelf import Saved
+from fedgc.train.shelf import Saved, file_digest
 from fedgc.train.together import Rest
 
 MODELS_KEPT: Final = 2  # the newest, and the one before it: a device may still be asked for its work from it
@@ -68,16 +69,19 @@ class Lasting:
 
         What a process that was killed has half written goes too: this is asked first of all.
         """
-        read = [each for path in self._folder.glob("chunk-*.pt") if (each := _trajectory(path)) is not None]
-        newest = max((about.version for about, _ in read), default=-1)
-        kept = {about.chunk: (about, saved) for about, saved in read if about.version == newest}
-        self._known = {chunk: about for chunk, (about, _) in kept.items()}
-        for path in self._folder.glob("chunk-*.pt"):
-            if path not in map(self._chunk, kept):
+        read = {
+            path: each for path in self._folder.glob("chunk-*.pt") if (each := _trajectory(path)) is not None
+        }
+        newest = max((about.version for about, _ in read.values()), default=-1)
+        best: dict[int, Path] = {}
+        for path, (about, _) in sorted(read.items(), key=lambda pair: pair[1][0].reached):
+            if about.version == newest:
+                best[about.chunk] = path
+        self._known = {chunk: read[path][0] for chunk, path in best.items()}
+        for path in [*self._folder.glob("chunk-*.pt"), *self._folder.glob("*.part")]:
+            if path not in best.values():
                 path.unlink(missing_ok=True)
-        for part in self._folder.glob("*.part"):
-            part.unlink(missing_ok=True)
-        return kept
+        return {chunk: read[path] for chunk, path in best.items()}
 
     def put(self, about: About, saved: Saved) -> None:
         """Keep this in place of what there was of the chunk, or raise EdgeFailed."""
@@ -85,7 +89,7 @@ class Lasting:
             return
         parts = {"vector": torch.from_numpy(saved.vector), "unsent": saved.unsent}
         self._write(
-            self._chunk(about.chunk),
+            f"chunk-{about.chunk}",
             {"about": asdict(about), "optimiser": dict(saved.optimiser), **parts},
         )
         self._known[about.chunk] = about
@@ -93,7 +97,7 @@ class Lasting:
     def drop(self, chunk: int) -> None:
         """Forget the chunk."""
         if self._known.pop(chunk, None) is not None:
-            self._chunk(chunk).unlink(missing_ok=True)
+            self._remove(f"chunk-{chunk}")
 
     def clear(self) -> None:
         """Forget every trajectory; models stay."""
@@ -105,11 +109,11 @@ class Lasting:
     def put_rest(self, rest: Rest) -> None:
         """Keep what the next update must make good, or raise EdgeFailed."""
         parts = {"before": torch.from_numpy(rest.before), "after": torch.from_numpy(rest.after)}
-        self._write(self._folder / "rest.pt", {"stamp": list(rest.stamp), **parts})
+        self._write("rest", {"stamp": list(rest.stamp), **parts})
 
     def rest(self) -> Rest | None:
         """Return what was kept, if it can be read."""
-        read = _read(self._folder / "rest.pt")
+        read: Any = next((_checked(path) for path in self._files("rest")), None)
         try:
             number, attempt, device = read["stamp"]
             return Rest(
@@ -127,14 +131,7 @@ class Lasting:
 
     def put_model(self, version: int, vector: Vector) -> None:
         """Keep a common model, and no more than the few newest."""
-        stale = [
-            path for path in self._folder.glob("model-*-*.pt") if path.stem.startswith(f"model-{version}-")
-        ]
-        path = self._folder / f"model-{version}-{digest_of(vector)}.pt"
-        self._write(path, torch.from_numpy(np.array(vector)))
-        for each in stale:
-            if each != path:
-                each.unlink(missing_ok=True)
+        self._write(f"model-{version}", torch.from_numpy(np.array(vector)), digest_of(vector))
         here = self.models()
         for old in sorted(here)[:-MODELS_KEPT]:
             (self._folder / f"model-{old}-{here[old]}.pt").unlink(missing_ok=True)
@@ -146,26 +143,44 @@ class Lasting:
             return None
         path = self._folder / f"model-{version}-{digest}.pt"
         read = _read(path)
-        if not isinstance(read, torch.Tensor):
-            path.unlink(missing_ok=True)
-            return None
-        return read.numpy()
+        if isinstance(read, torch.Tensor) and read.dtype == torch.float32 and read.ndim == 1:
+            vector: Vector = read.numpy()
+            if digest_of(vector) == digest:
+                return vector
+        path.unlink(missing_ok=True)
+        return None
 
     # ---- small print
 
-    def _chunk(self, chunk: int) -> Path:
-        return self._folder / f"chunk-{chunk}.pt"
+    def _files(self, stem: str) -> list[Path]:
+        return list(self._folder.glob(f"{stem}-*.pt"))
 
-    def _write(self, path: Path, content: object) -> None:
-        temporary = path.with_suffix(f".{os.getpid()}.part")
+    def _remove(self, stem: str, but: Path | None = None) -> None:
+        for path in self._files(stem):
+            if path != but:
+                path.unlink(missing_ok=True)
+
+    def _write(self, stem: str, content: object, digest: str = "") -> None:
+        """Write this in place of what there was under this stem; its name ends with the digest."""
+        temporary = self._folder / f"{stem}.{os.getpid()}.part"
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
             torch.save(content, temporary)
+            path = self._folder / f"{stem}-{digest or file_digest(temporary)}.pt"
             temporary.replace(path)
         except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise EdgeFailed(f"shelf {path}: could not be written: {error}") from error
+            raise EdgeFailed(f"shelf {self._folder / stem}: could not be written: {error}") from error
+        self._remove(stem, but=path)
+
+
+def _checked(path: Path) -> Any:  # noqa: ANN401  whatever the file holds
+    """Return what a file holds whose bytes its name tells, else None."""
+    try:
+        return _read(path) if file_digest(path) == path.stem.rpartition("-")[2] else None
+    except OSError:
+        return None
 
 
 def _read(path: Path) -> Any:  # noqa: ANN401  whatever the file holds
@@ -176,7 +191,7 @@ def _read(path: Path) -> Any:  # noqa: ANN401  whatever the file holds
 
 
 def _trajectory(path: Path) -> tuple[About, Saved] | None:
-    read = _read(path)
+    read = _checked(path)
     try:
         saved = Saved(read["vector"].numpy(), list(read["unsent"]), dict(read["optimiser"]))
         return About(**read["about"]), saved

@@ -2,20 +2,22 @@
 
 What is kept of a trajectory is the local model's vector (from which its update follows exactly), the
 buffers that do not travel, and the local optimiser's state. The oldest go to disk first: they are wanted
-again only when the round ends. What the disk refuses stays in memory, beyond the limit, until its owner has
-freed something or gives the oldest up. The folder is private to this process and goes with `close`; a spilled
-vector is mapped, not read, so that a codeword is mixed from it piece by piece.
+again only when the round ends. A file whose digest is not that of what was written is not read. What the
+disk refuses stays in memory, beyond the limit, until its owner has freed something or gives the oldest up.
+The folder is private to this process and goes with `close`; a spilled vector is mapped, not read, so that a
+codeword is mixed from it piece by piece.
 
 May import: errors, flat of this room.
 """
 
+import hashlib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError  # an error's name alone: nothing here unpickles
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import torch
@@ -23,6 +25,9 @@ from torch import Tensor
 
 from fedgc.errors import EdgeFailed
 from fedgc.train.flat import Vector
+
+FILES: Final = ("npy", "pt")  # of a trajectory: its vector, and all else
+DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Shelf:
         self._parent = parent
         self._folder: TemporaryDirectory[str] | None = None
         self._near: dict[int, Saved] = {}
-        self._far: set[int] = set()
+        self._far: dict[int, tuple[str, str]] = {}  # digests of the vector's file and of the other's
 
     def put(self, chunk: int, saved: Saved) -> str:
         """Keep this in place of what there was of the chunk; return what `make_room` says."""
@@ -83,6 +88,7 @@ class Shelf:
         if chunk in self._near:
             return self._near[chunk].vector
         try:
+            self._check(chunk, "npy")
             return np.asarray(np.load(self._file(chunk, "npy"), mmap_mode="r"))
         except (OSError, ValueError) as error:
             raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {error}") from error
@@ -101,8 +107,9 @@ class Shelf:
             return self._near[chunk]
         vector = np.array(self.vector(chunk))
         try:
+            self._check(chunk, "pt")
             unsent, optimiser = torch.load(self._file(chunk, "pt"), weights_only=True)
-        except (OSError, RuntimeError, EOFError, UnpicklingError) as error:
+        except (OSError, RuntimeError, EOFError, UnpicklingError, ValueError) as error:
             raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {error}") from error
         return Saved(vector, unsent, optimiser)
 
@@ -110,7 +117,7 @@ class Shelf:
         """Forget the chunk."""
         self._near.pop(chunk, None)
         if chunk in self._far:
-            self._far.discard(chunk)
+            del self._far[chunk]
             self._remove(chunk)
 
     def clear(self) -> None:
@@ -129,10 +136,15 @@ class Shelf:
     def _spill(self, chunk: int, saved: Saved) -> None:
         np.save(self._file(chunk, "npy"), saved.vector)
         torch.save([saved.unsent, dict(saved.optimiser)], self._file(chunk, "pt"))
-        self._far.add(chunk)
+        self._far[chunk] = file_digest(self._file(chunk, "npy")), file_digest(self._file(chunk, "pt"))
+
+    def _check(self, chunk: int, kind: str) -> None:
+        """Raise ValueError where a file is not as it was written."""
+        if file_digest(self._file(chunk, kind)) != self._far[chunk][FILES.index(kind)]:
+            raise ValueError("its bytes are not those that were written")
 
     def _remove(self, chunk: int) -> None:
-        for kind in ("npy", "pt"):
+        for kind in FILES:
             with suppress(OSError):  # the folder goes as a whole in the end
                 self._file(chunk, kind).unlink(missing_ok=True)
 
@@ -141,6 +153,12 @@ class Shelf:
             self._parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             self._folder = TemporaryDirectory(prefix="fedgc-", dir=self._parent)
         return Path(self._folder.name) / f"{chunk}.{kind}"
+
+
+def file_digest(path: Path) -> str:
+    """Return the digest of a file's bytes."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=DIGEST_BYTES)).hexdigest()
 
 
 def _tensors(value: object) -> Iterator[Tensor]:

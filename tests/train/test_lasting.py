@@ -1,13 +1,20 @@
 """What outlives a process: taken up whole, from the same model only, and never half written."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Close, Mix
 from fedgc.train import Engine, Lasting
 from fedgc.train.engine import WORTH_S
+from fedgc.train.lasting import About
+from fedgc.train.shelf import Saved
+from fedgc.train.together import Rest
 
 ALL = Mix((0, 1, 2), ((1.0,),) * 3)
 
@@ -93,7 +100,7 @@ def test_a_spoilt_file_counts_as_not_there(bench, small, folder, spoilt: bytes |
     engine.handle(bench.work([0, 1]))
     bench.drain(engine)
     engine.keep()
-    path = folder / "chunk-0.pt"
+    (path,) = folder.glob("chunk-0-*.pt")
     path.write_bytes(path.read_bytes()[:200] if spoilt is None else spoilt)
     second = later(bench, small, folder)
     assert [kept.chunk for kept in second.kept()] == [1]
@@ -137,3 +144,43 @@ def test_models_are_known_by_their_digest_and_only_the_newest_stay(folder, bench
     assert shelf.model(2) is None
     assert 2 not in shelf.models()
     assert shelf.model(7) is None
+
+
+def changed(data: bytes, how: int, at: int) -> bytes:
+    """Return these bytes with one bit flipped, cut short, or followed by one more."""
+    at %= len(data)
+    if how == 0:
+        return data[:at]
+    if how == 1:
+        return data + bytes([at % 256])
+    return data[:at] + bytes([data[at] ^ (1 << how % 8)]) + data[at + 1 :]
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(how=st.integers(0, 9), at=st.integers(0, 10**6))
+def test_changed_file_is_never_taken(tmp_path_factory, how: int, at: int):
+    folder = tmp_path_factory.mktemp("cache")
+    lasting, vector = Lasting(folder), np.arange(20, dtype=np.float32)
+    about = About(3, "m", 0, 5, "chunk-5", 8, 2, 1.0, 0.5, 0.0, 0, 0.0, "")
+    lasting.put(about, Saved(vector, [], {}))
+    lasting.put_model(3, vector)
+    lasting.put_rest(Rest((1, 0, "me"), vector, vector))
+    for path in folder.iterdir():
+        path.write_bytes(changed(path.read_bytes(), how, at))
+    later = Lasting(folder)
+    assert later.found() == {}
+    assert later.model(3) is None or np.array_equal(later.model(3), vector)
+    assert later.rest() is None
+
+
+def test_newest_of_two_files_of_a_chunk_is_taken(tmp_path):
+    one, other = Lasting(tmp_path), Lasting(tmp_path / "other")
+    about = About(3, "m", 0, 5, "chunk-5", 8, 2, 1.0, 0.5, 0.0, 0, 0.0, "")
+    one.put(about, Saved(np.zeros(4, np.float32), [], {}))
+    other.put(replace(about, reached=4), Saved(np.ones(4, np.float32), [], {}))
+    (newer,) = (tmp_path / "other").iterdir()
+    newer.rename(tmp_path / newer.name)
+    ((found, saved),) = Lasting(tmp_path).found().values()
+    assert found.reached == 4
+    assert saved.vector.tolist() == [1.0] * 4
+    assert [path.name for path in tmp_path.glob("chunk-*")] == [newer.name]

@@ -98,3 +98,16 @@ def test_a_file_that_is_gone_or_spoilt_is_named(tmp_path):
     with pytest.raises(EdgeFailed, match="chunk 3 cannot be read back"):
         shelf.vector(3)
     shelf.close()
+
+
+@pytest.mark.parametrize("kind", ["npy", "pt"])
+def test_spilled_file_with_one_bit_flipped_is_not_read(tmp_path, kind):
+    shelf = Shelf(0, tmp_path)
+    shelf.put(3, saved(3))
+    (path,) = tmp_path.rglob(f"3.{kind}")
+    whole = path.read_bytes()
+    for at in range(0, len(whole), 7):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 4]) + whole[at + 1 :])
+        with pytest.raises(EdgeFailed, match="chunk 3 cannot be read back"):
+            shelf.saved(3)
+    shelf.close()
