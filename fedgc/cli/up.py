@@ -24,6 +24,7 @@ from typing import IO, Final
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower.local import LocalFederation, Node
 from fedgc.flower.superlink import tail
+from fedgc.store import owned
 from fedgc.store.engine import default_path
 
 NAME: Final = "up"  # what `fedgc run --superlink` calls it
@@ -85,7 +86,7 @@ def down() -> None:
 
 def _start(devices: int) -> None:
     folder = _folder()
-    folder.mkdir(parents=True, exist_ok=True)
+    owned.make_folder(folder)
     log = folder / "up.log"
     words = ["up", "--foreground", "--devices", str(devices)]
     with log.open("wb") as out:
@@ -130,7 +131,7 @@ def _hold(devices: int) -> None:
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    folder.mkdir(parents=True, exist_ok=True)
+    owned.make_folder(folder)
     (folder / "standing.json").unlink(missing_ok=True)
     with (folder / "lock").open("wb") as lock:
         try:

@@ -11,7 +11,7 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, Unusable
-from fedgc.store import checkpoint
+from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
 
 SUMMED: Final = ("synced", "approximate")  # outcomes that make a new model
@@ -39,7 +39,7 @@ def must_be_kept(config: RunConfig, folder: Path) -> None:
     """Refuse a folder of checkpoints, or a file of lines, that cannot be written."""
     if config.keep_checkpoints:
         try:
-            folder.mkdir(parents=True, exist_ok=True)
+            owned.make_folder(folder)
             with tempfile.TemporaryFile(dir=folder):
                 pass
         except OSError as error:
@@ -48,7 +48,7 @@ def must_be_kept(config: RunConfig, folder: Path) -> None:
             ) from error
     if config.log_file:
         try:
-            with Path(config.log_file).open("a"):
+            with open(config.log_file, "a", opener=owned.opener):
                 pass
         except OSError as error:
             raise BadSetting(

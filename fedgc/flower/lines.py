@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedgc.history import RoundRow
+from fedgc.store import owned
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Record
 
 _SUMS = ("finished", "counted", "up_bytes", "down_bytes", "control_bytes", "refused")
@@ -40,7 +41,7 @@ class Lines:
         if self._path is None or said is None:
             return
         try:
-            with self._path.open("a", encoding="utf-8") as opened:
+            with open(self._path, "a", encoding="utf-8", opener=owned.opener) as opened:
                 opened.write(said + "\n")
         except OSError as error:
             self._warn(f"log {self._path}: {error.strerror or error}; the run goes on without it")

@@ -14,6 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from fedgc.errors import BadMessage, EdgeFailed
+from fedgc.store import owned
 from fedgc.store.engine import address, beside
 from fedgc.store.records import Record, from_line, to_line
 
@@ -50,8 +51,8 @@ class Aside:
         """Add records at the end."""
         data = "".join(to_line(record, stamp) for record, stamp in entries).encode()
         try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with self.path.open("ab", buffering=0) as file:
+            owned.make_folder(self.path.parent)
+            with open(self.path, "ab", buffering=0, opener=owned.opener) as file:
                 end = os.fstat(file.fileno()).st_size
                 try:
                     _write_whole(file.fileno(), data)

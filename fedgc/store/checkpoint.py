@@ -24,6 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store import owned
 
 MAGIC: Final = b"fedgc-checkpoint-1\n"
 _LENGTH: Final = struct.Struct("<Q")
@@ -67,7 +68,7 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
         raise Unusable(f"checkpoints to keep: saw {keep}, needed at least 1")
     path = folder / _name(checkpoint.version)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        owned.make_folder(folder)
         _write(path, checkpoint)
         _prune(folder, checkpoint.version, keep)
     except OSError as error:
@@ -147,7 +148,7 @@ def restore(folder: Path, version: int) -> Saved:
 
 def _put_aside(folder: Path, paths: list[Path]) -> None:
     apart = folder / f"{_ASIDE}{len(_asides(folder)) + 1:04d}"
-    apart.mkdir()
+    apart.mkdir(mode=owned.FOLDER)
     for path in paths:
         path.replace(apart / path.name)
     _sync_folder(apart)
@@ -195,7 +196,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
     digest = hashlib.sha256()
     temporary = path.with_suffix(f".{os.getpid()}.part")
     try:
-        with temporary.open("wb") as file:
+        with open(temporary, "wb", opener=owned.opener) as file:
             for part in (MAGIC, _LENGTH.pack(len(header)), header, model.data, checkpoint.optimiser):
                 digest.update(part)
                 file.write(part)

@@ -24,6 +24,7 @@ from sqlalchemy import URL, Connection, create_engine, event, exc, make_url, tex
 from sqlalchemy.pool import StaticPool
 
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable
+from fedgc.store import owned
 
 ENVIRONMENT: Final = "FEDGC_DB"
 _MODE: Final = "fedgc_mode"  # of a connection: reading unless it says "write" or "apart"
@@ -229,12 +230,23 @@ def open_to_write(url: str | None, wait_s: float, *, makes: bool = True) -> Data
         _must_be_there(database)
     elif database.file is not None:
         try:
-            database.file.parent.mkdir(parents=True, exist_ok=True)
+            _keep_to_owner(database.file)
         except OSError as error:
             raise Unusable(
                 f"store {database.name}: its folder: {error.strerror}, needed one to write"
             ) from error
     return database
+
+
+def _keep_to_owner(file: Path) -> None:
+    """Make the file of a store readable for its owner alone; SQLite gives its other files the same mode."""
+    owned.make_folder(file.parent)
+    if file == default_path(os.environ):
+        owned.close_to_others(file.parent)
+    if not file.exists():
+        owned.make_file(file)
+    elif file == default_path(os.environ):
+        owned.close_to_others(file)
 
 
 def there(url: str | None = None) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, case, delete, func, insert, select, tuple_, update
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.store import migrate, tables
+from fedgc.store import migrate, owned, tables
 from fedgc.store.engine import Database
 from fedgc.store.tables import DeviceRound, Recent, Round, Summary
 from fedgc.store.views import Health
@@ -141,6 +141,7 @@ def backup(database: Database, path: Path) -> None:
     try:
         with database.apart() as connection:
             source = connection.connection.driver_connection
+            owned.make_file(temporary)
             target = sqlite3.connect(temporary)
             try:
                 source.backup(target)  # type: ignore[union-attr]  # every SQLite connection has it
