@@ -23,6 +23,7 @@ from fedgc.config import RunConfig
 from fedgc.flower import typed
 from fedgc.history import DeviceRow, RoundRow, Speeds, Told
 from fedgc.messages import (
+    LARGEST_COUNT,
     SKETCH_NUMBERS,
     UNREAD,
     Add,
@@ -199,7 +200,8 @@ class Client:
     def report(self, now: float, work: Work) -> Report:
         at = self.trajectories.get(WHOLE)
         steps = at.reached if at else 0
-        return Report(now, self.name, work.round, steps, self.samples, self.step_s * steps, float(steps), 0.5)
+        samples = min(self.samples, LARGEST_COUNT)  # more cannot be said, even by one who lies
+        return Report(now, self.name, work.round, steps, samples, self.step_s * steps, float(steps), 0.5)
 
     def _send_along(self, work: Work) -> None:
         request = self.foreseen
