@@ -38,7 +38,7 @@ from fedgc.messages import (
 from tests.whole_run import Client, Content, Server, one_of
 
 SEARCHED = not settings().derandomize
-RUNS = int(os.environ.get("FEDGC_RUNS", "3000" if SEARCHED else "60"))
+RUNS = int(os.environ.get("FEDGC_RUNS", "3000" if SEARCHED else "200"))
 NAMES = "abcde"
 STRANGER = "nobody"
 
