@@ -49,7 +49,12 @@ class DeviceRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """One round: what it took, what it gave, and what it was decided from."""
+    """One round: what it took, what it gave, and what it was decided from.
+
+    `known_samples` are those of all data that devices announced to the run and did not withdraw, also of
+    devices that are lost and of data that was refused; 0: unknown. `counted_samples` of them are in the sum.
+    `left_out` says in words whose data was refused, and why.
+    """
 
     round: int
     version: int
@@ -74,6 +79,30 @@ class RoundRow:
     reason: str
     devices: tuple[DeviceRow, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    known_samples: int = 0
+    counted_samples: int = 0
+    left_out: str = ""
+
+    @property
+    def coverage(self) -> float | None:
+        """The share of the known samples that is in the sum; None where no sum was wanted."""
+        if not self.known_samples or self.outcome in ("skipped", "stopped"):
+            return None
+        return self.counted_samples / self.known_samples
+
+    @property
+    def lacking(self) -> str:
+        """Say what share of the samples counted; nothing where all did.
+
+        >>> from dataclasses import fields
+        >>> zero = {each.name: 0 for each in fields(RoundRow)}
+        >>> row = RoundRow(**{**zero, "outcome": "synced", "known_samples": 1000, "counted_samples": 999})
+        >>> row.lacking
+        '99% of the samples'
+        """
+        if self.coverage is None or (self.coverage >= 1.0 and not self.left_out):
+            return ""
+        return f"{math.floor(100 * self.coverage)}% of the samples"
 
     @property
     def discarded(self) -> int:

@@ -23,6 +23,7 @@ from fedgc.plan import Chunk
 
 Known = tuple[int, str, str, int, str]  # number, owner, name, samples, digest
 NOBODY: Final = ""  # owns what is shared
+LONGEST_NAME: Final = 64  # characters of a chunk's name that a refusal repeats
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Holdings:
         self._present: dict[str, frozenset[int]] = {}
         self._gone: dict[str, frozenset[int]] = {}  # what lost devices announced
         self._alike: Admitted | None = None  # the last announcement that was all shared
-        self._refused: dict[str, int] = {}  # samples, by device
+        self._refused: dict[str, tuple[int, str]] = {}  # samples, and why the first of them, by device
         self._forgotten: dict[str, int] = {}  # samples of private chunks that are no longer kept, by owner
         self._bytes = self._samples = 0  # of all that is in the table
         self._swept_bytes = 0  # what the table took after the last sweep
@@ -69,7 +70,13 @@ class Holdings:
     @property
     def samples(self) -> int:
         """The samples of all that was announced and not withdrawn, also of lost devices, also if refused."""
-        return self._samples + sum(self._refused.values()) + sum(self._forgotten.values())
+        refused = sum(samples for samples, _ in self._refused.values())
+        return self._samples + refused + sum(self._forgotten.values())
+
+    @property
+    def refused(self) -> Mapping[str, str]:
+        """The devices of which something that they announced last was refused, and why."""
+        return {device: why for device, (_, why) in self._refused.items()}
 
     def known(self) -> tuple[Known, ...]:
         """Return what a later process needs to go on with these numbers."""
@@ -151,7 +158,7 @@ class Holdings:
         self._refused.pop(device, None)
         if admitted.refused:
             every, kept = (sum(held.samples for held in each) for each in (holds, admitted.holds))
-            self._refused[device] = every - kept
+            self._refused[device] = every - kept, admitted.refused
 
     def _enter(self, chunk: Chunk, device: str) -> None:
         self._chunks[chunk.number] = chunk
@@ -194,7 +201,8 @@ def _refusal(refused: list[tuple[Held, Chunk]]) -> str:
     if not refused:
         return ""
     held, known = refused[0]
+    name = held.name if len(held.name) <= LONGEST_NAME else f"{held.name[:LONGEST_NAME]}..."
     more = f"; {len(refused) - 1} more chunks differ" if len(refused) > 1 else ""
     if held.samples != known.samples:
-        return f"chunk {held.name}: saw {held.samples} samples, others have {known.samples}{more}"
-    return f"chunk {held.name}: saw content of digest {held.digest}, others have {known.digest}{more}"
+        return f"chunk {name}: saw {held.samples} samples, others have {known.samples}{more}"
+    return f"chunk {name}: saw content of digest {held.digest}, others have {known.digest}{more}"

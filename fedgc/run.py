@@ -277,7 +277,18 @@ class Run:
     def _chunkless(self) -> str:
         """Say how many are here for nothing."""
         count = sum(not joined.holds for joined in self._present.values())
-        return f", and {count} that hold no chunk" if count else ""
+        why = f" ({self._left_out})" if self._left_out else ""
+        return f", and {count} that hold no chunk{why}" if count else ""
+
+    @property
+    def _left_out(self) -> str:
+        """Say whose data was refused, and why the first one's."""
+        refused = self._holdings.refused
+        if not refused:
+            return ""
+        count = f"{len(refused)} devices were" if len(refused) > 1 else "1 device was"
+        device, why = next(iter(refused.items()))
+        return f"{count} refused data: {device}: {why}"
 
     def _done(self) -> list[Output]:
         done = f"{self.config.rounds} rounds are done"
@@ -446,13 +457,32 @@ class Run:
         if synced:
             self._settled = self._state()
         self._left = _Left() if synced else self._left_by(over)
-        row = _row(over, coded=self.config.work == "coded")
+        row = self._with_coverage(_row(over, coded=self.config.work == "coded"), over)
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
             self._rows.append(row)
             self._told.append(Told(self.config.resume or self.config.run or THIS_RUN, row))
             self._since.append(row.working_s + row.collecting_s)
         outputs.append(Append(row))
         return outputs + self._next(over, now)
+
+    def _with_coverage(self, row: RoundRow, over: Round) -> RoundRow:
+        """Say how much of the run's data counted; a device whose data was refused had a fault."""
+        short, refused = set(row.short), self._holdings.refused
+        summed = row.outcome in ("synced", "approximate")
+        counted = sum(chunk.samples for chunk in over.plan.chunks if chunk.number not in short)
+        planned = tuple(
+            replace(each, refused=each.refused + 1) if each.device in refused else each
+            for each in row.devices
+        )
+        idle = [device for device in refused if device in self._present and device not in over.plan.devices]
+        others = tuple(DeviceRow(device, refused=1, failure=refused[device]) for device in idle)
+        return replace(
+            row,
+            devices=planned + others,
+            known_samples=self._holdings.samples,
+            counted_samples=counted if summed else 0,
+            left_out=self._left_out,
+        )
 
     def _left_by(self, over: Round) -> _Left:
         """Return what a round leaves that had no exchange: after a skipped one all are told to carry on."""

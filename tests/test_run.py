@@ -488,3 +488,46 @@ def test_resumed_run_gives_chunks_their_numbers_again():
     again.join("b", holds=own("b"))
     numbers = {work.device: {number for number, _ in work.names} for work in again.of(Work)}
     assert numbers == {"b": {4, 5, 6, 7}, "c": {8, 9, 10, 11}}
+
+
+def test_lost_private_data_is_missing_from_the_samples_that_counted():
+    driver = Driver(rounds=3, min_devices=3)
+    for device in "abc":
+        driver.join(device, holds=own(device))
+    play_private_rounds(driver, 1)
+    driver.say(Lost(driver.now, "c"))
+    driver.queue.pop("c")
+    driver.unsent = [each for each in driver.unsent if each[0] != "c"]
+    play_private_rounds(driver, 3)
+    rows = [each.row for each in driver.of(Append)]
+    assert [row.known_samples for row in rows] == [120] * 3
+    assert (rows[0].counted_samples, rows[0].lacking) == (120, "")
+    assert (rows[2].counted_samples, rows[2].lacking) == (80, "66% of the samples")
+
+
+def test_refused_data_counts_as_known_and_as_a_fault_in_every_round():
+    driver = Driver(rounds=2)
+    driver.join("a", "b")
+    driver.join("c", holds=[Held(f"chunk {number}", 10, "other") for number in range(4)])
+    play_private_rounds(driver, 2)
+    for row in (each.row for each in driver.of(Append)):
+        assert (row.known_samples, row.counted_samples) == (80, 40)
+        assert row.left_out.startswith(
+            "1 device was refused data: c: chunk chunk 0: saw content of digest other"
+        )
+        (fault,) = [each for each in row.devices if each.device == "c"]
+        assert (fault.refused, "saw content of digest other" in fault.failure) == (1, True)
+
+
+def test_run_that_waits_for_clients_whose_data_was_refused_says_so():
+    driver = Driver(start_timeout_s=5.0)
+    driver.join("a")
+    driver.join("b", holds=[Held("chunk 0", 11, "same")])
+    driver.say(Lost(1.0, "a"))
+    driver.say(Tick(5.0))
+    last = driver.log[-1]
+    assert isinstance(last, Finished)
+    said = (
+        "1 that hold no chunk (1 device was refused data: b: chunk chunk 0: saw 11 samples, others have 10)"
+    )
+    assert last.reason.endswith(said)

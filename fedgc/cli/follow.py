@@ -205,7 +205,7 @@ def follow(
 
 
 def print_tables(console: Console, seen: Seen, seconds: float) -> None:
-    """Print the run as tables, where it had any rounds."""
+    """Print the run as tables, where it had any rounds, and in the last line whether all data counted."""
     if seen.rounds:
         console.print(view.summary(seen.rounds, seconds))
         rows = {device: [row for _, row in own] for device, own in seen.rows.items()}
@@ -213,6 +213,9 @@ def print_tables(console: Console, seen: Seen, seconds: float) -> None:
         if seen.run is not None and view.unit_of(seen.rounds) == "local steps":
             steps = int(seen.run.settings.get("gate-every", RunConfig().gate_every))
             console.print(view.gate_table(seen.rounds, seen.rows, steps))
+    if seen.run is not None and seen.run.state == "completed":
+        lacking = f", {seen.run.reason}" if seen.run.reason else ""
+        console.print(f"completed: {seen.last} rounds{lacking}", soft_wrap=True, markup=False)
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:

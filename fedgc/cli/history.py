@@ -184,6 +184,8 @@ def _round_figures(each: Round) -> dict[str, Any]:
         "amplification": row.amplification,
         "error": row.error,
         "short": list(row.short),
+        "coverage": row.coverage,
+        "left_out": row.left_out,
         "reason": row.reason,
         "metrics": dict(row.metrics),
         "finished": each.finished,
@@ -223,6 +225,7 @@ def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
         lines.append(
             f"  last round {row.round}: {row.outcome}, {row.replicas} replicas, {row.blocks} blocks"
             f"{f', amplification {row.amplification:.2f}' if row.amplification is not None else ''}"
+            f"{f', {row.lacking}' if row.lacking else ''}{f' ({row.left_out})' if row.left_out else ''}"
         )
     return Text("\n".join(lines + [f"  {line}" for line in why]))
 

@@ -53,6 +53,7 @@ def round_line(each: Round) -> str:
     row = each.row
     measured = "".join(f"  {name} {value:.3f}" for name, value in sorted(row.metrics.items()))
     missing = f", short of {len(row.short)} chunks" if row.short else ""
+    missing += f", {row.lacking}" if row.lacking else ""
     what = f"finished chunks counted, {row.blocks} blocks" if row.blocks else "local steps counted"
     counted = "" if row.outcome == "skipped" else f"{each.counted} of {each.finished} {what}, "
     return (
@@ -176,6 +177,7 @@ def summary(rounds: Sequence[Round], seconds: float) -> Table:
         "bytes up": megabytes(sum(each.up_bytes for each in rounds)),
         "bytes down": megabytes(sum(each.down_bytes for each in rounds)),
         "bytes of control": megabytes(sum(each.control_bytes for each in rounds)),
+        "samples counted": f"{rows[-1].lacking} in the last round" if rows[-1].lacking else "",
         "work counted": f"{counted} of {finished} {unit_of(rounds)} done",
         "work discarded": f"{1 - counted / finished:.1%}" if finished else "none was finished",
         "chunks skipped, taken": f"{sum(r.skips for r in rows)}, {sum(r.takes for r in rows)}",

@@ -213,7 +213,8 @@ class Driver:
 
     def _append(self, row: RoundRow, link: Link) -> None:
         self._sum = self._ring = self._mean = None
-        row = replace(row, devices=tuple(_counted(device, link) for device in row.devices))
+        devices = tuple(_counted(device, link) for device in row.devices)
+        row = replace(row, devices=devices, left_out=self._by_name(row.left_out, link))
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
         for device in row.devices:

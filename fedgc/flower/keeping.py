@@ -36,6 +36,7 @@ class KeptSink:
         self._offset_s = offset_s
         self._seen: dict[str, tuple[str, str]] = {}
         self._ended = False
+        self._lacking = ""  # what the last round's sum did not count, in words
         self._audits: Counter[tuple[str, str]] = Counter()
         self._audits_lock = Lock()
 
@@ -45,7 +46,7 @@ class KeptSink:
         self._put(Begun(self._wall(), self._run, config.table()))
         try:
             yield
-            self._end("completed", "")
+            self._end("completed", self._lacking)
         except FedgcError as error:
             self._end("failed", str(error))
             raise
@@ -69,6 +70,8 @@ class KeptSink:
 
     def append(self, row: RoundRow) -> None:
         """Keep a round's row."""
+        why = f" ({row.left_out})" if row.left_out else ""
+        self._lacking = f"{row.lacking} in the last round{why}" if row.lacking else ""
         row = replace(row, started=row.started + self._offset_s)
         self._put(Appended(self._wall(), self._run, row))
 

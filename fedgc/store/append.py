@@ -22,7 +22,7 @@ from fedgc.store.tables import WINDOW, Device, DeviceRound, Recent, Round, Run, 
 
 _COPIED = (  # the columns of a round that hold what RoundRow says, as it says it
     "round", "version", "started", "working_s", "collecting_s", "outcome", "chunks", "covered", "replicas",
-    "blocks", "needed", "samples", "skips", "takes", "pruned", "repairs",
+    "blocks", "needed", "samples", "skips", "takes", "pruned", "repairs", "known_samples", "counted_samples",
 )  # fmt: skip
 _MEASURED = ("amplification", "error", "loss")
 _SUMMED = ("finished", "counted", "up_bytes", "down_bytes", "control_bytes")
@@ -113,6 +113,7 @@ def _round_values(row: RoundRow, devices: list[DeviceRow]) -> dict[str, object]:
         "short": json.dumps(row.short),
         "metrics": metrics_text(row.metrics),
         "reason": text(row.reason, 1000),
+        "left_out": text(row.left_out, 1000),
         "devices": len(devices),
     }
 

@@ -27,7 +27,7 @@ _DEVICE_ROW: Final = (
 _ROUND_ROW: Final = (
     "round", "version", "started", "working_s", "collecting_s", "outcome", "chunks", "covered", "replicas",
     "blocks", "needed", "amplification", "error", "loss", "samples", "skips", "takes", "pruned", "repairs",
-    "reason",
+    "reason", "known_samples", "counted_samples", "left_out",
 )  # fmt: skip
 
 

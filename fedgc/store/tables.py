@@ -98,6 +98,9 @@ class Round(Table):
     up_bytes: Mapped[int] = mapped_column(BigInteger)
     down_bytes: Mapped[int] = mapped_column(BigInteger)
     control_bytes: Mapped[int] = mapped_column(BigInteger)
+    known_samples: Mapped[int] = mapped_column(BigInteger)
+    counted_samples: Mapped[int] = mapped_column(BigInteger)
+    left_out: Mapped[str]
 
 
 class DeviceRound(Table):

@@ -168,6 +168,8 @@ class Totals:
     measure: str | None
     saved: Saved | None
     model_bytes: int | None
+    coverage: float | None  # share of the run's samples in the newest round that wanted a sum
+    left_out: str  # whose data was refused, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,8 @@ def picture(store: Store, wanted: Wanted) -> Picture:
     fleet = _fleet(store, run, wanted, [each.row.round for each in newest], plans)
     model_bytes = _model_bytes(plans)
     names = {each.device: each.name for each in store.devices()}
-    seconds = [each.row.working_s + each.row.collecting_s for each in newest]
+    last = [each.row for each in reversed(newest)]
+    seconds = [row.working_s + row.collecting_s for row in last]
     return Picture(
         task=run.task,
         now=now_of(run, [each.device for each in fleet.lines]),
@@ -266,6 +269,8 @@ def picture(store: Store, wanted: Wanted) -> Picture:
             measure=_measure(stretches),
             saved=saved(stretches, model_bytes),
             model_bytes=model_bytes,
+            coverage=next((row.coverage for row in last if row.coverage is not None), None),
+            left_out=last[0].left_out if last else "",
         ),
         series=_series(stretches, model_bytes),
         fleet=fleet,

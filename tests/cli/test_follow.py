@@ -8,7 +8,17 @@ import pytest
 from rich.console import Console
 
 from fedgc.cli import view
-from fedgc.cli.follow import MOST_WARNED, UNSETTLED, Follower, Log, Warned, follow, show_on, why_incomplete
+from fedgc.cli.follow import (
+    MOST_WARNED,
+    UNSETTLED,
+    Follower,
+    Log,
+    Warned,
+    follow,
+    print_tables,
+    show_on,
+    why_incomplete,
+)
 from fedgc.config import RunConfig
 from fedgc.history import DeviceRow, RoundRow
 from fedgc.store.database import Store
@@ -179,3 +189,20 @@ def test_why_a_run_did_not_complete_is_its_own_word_else_its_logs_last(store: St
     assert why_incomplete(Follower(store, "r").look(), "b") == "no device came"
     store.write(Ended(101.0, "r", "completed", ""))
     assert why_incomplete(Follower(store, "r").look(), "b") is None
+
+
+@pytest.mark.parametrize("lacking", ["", "66% of the samples in the last round (1 device)"])
+def test_last_line_of_a_completed_run_says_whether_all_data_counted(store: Store, lacking: str):
+    store.write(Begun(100.0, "r", RunConfig().table()))
+    tell(store, 1, 2)
+    store.write(Ended(110.0, "r", "completed", lacking))
+    out = io.StringIO()
+    print_tables(Console(file=out, width=150, color_system=None), Follower(store, "r").whole(), 10.0)
+    last = out.getvalue().splitlines()[-1]
+    assert last == (f"completed: 2 rounds, {lacking}" if lacking else "completed: 2 rounds")
+
+
+def test_line_of_a_round_says_that_it_covered_a_part_of_the_data():
+    row = replace(ROW, known_samples=120, counted_samples=80)
+    assert "synced, 66% of the samples in" in view.round_line(Round(row, 1, 8, 6, 0, 0, 0))
+    assert "of the samples" not in view.round_line(Round(ROW, 1, 8, 6, 0, 0, 0))

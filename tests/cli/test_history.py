@@ -1,6 +1,7 @@
 """`fedgc speeds`, `fedgc status`, `fedgc store`: what they say of a store that holds two runs."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -159,3 +160,23 @@ def test_what_keeps_a_store_in_shape_makes_none(tmp_path: Path, monkeypatch: pyt
     with pytest.raises(Unusable, match="saw nothing there, needed the store of an earlier run"):
         fedgc("store", *words)
     assert not (tmp_path / "none.db").exists()
+
+
+def test_status_says_what_share_of_the_samples_counted_and_whose_data_was_refused(told: Path):
+    row = replace(
+        round_row(4, 0.04),
+        known_samples=120,
+        counted_samples=80,
+        left_out="1 device was refused data: c: why",
+    )
+    with Store.open() as store:
+        store.write(Appended(1009.0, "second", row))
+        store.write(Ended(1020.0, "second", "completed", "66% of the samples in the last round"))
+    said = fedgc("status")
+    assert (
+        "last round 4: synced, 2 replicas, 2 blocks, amplification 1.50, 66% of the samples (1 device" in said
+    )
+    assert "66% of the samples in the last round" in said
+    answer = json.loads(fedgc("status", "--json"))
+    assert answer["last_round"]["coverage"] == pytest.approx(2 / 3)
+    assert answer["last_round"]["left_out"] == row.left_out

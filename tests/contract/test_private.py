@@ -45,12 +45,16 @@ def test_private_and_lost_run_completes_on_default_settings(federation: Federati
     try:
         assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
         rows = rounds_of(federation, RUN)
+        with federation.store() as store:
+            reason = store.run(RUN).reason
     finally:
         federation.restart(LOST)
     assert {rows[0].chunks, rows[-1].chunks} == {4 * counting.CHUNKS, 3 * counting.CHUNKS}
     assert [row.round for row in rows] == list(range(1, ROUNDS + 1))
     assert rows[-1].outcome == "synced"
     assert rows[-1].metrics["off"] == 0.0
+    assert (rows[0].coverage, rows[-1].coverage) == (1.0, 0.75)
+    assert reason == "75% of the samples in the last round"
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 import os
 import shutil
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -14,27 +15,30 @@ from sqlalchemy import inspect
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store import migrate
 from fedgc.store.database import Store
+from fedgc.store.records import Appended
 from fedgc.store.tables import Table
 
-SECOND = """
+NEWEST, NEXT = "0002", "0003"
+OLD = Path(__file__).with_name("written_by_0001.sql")  # as the code of schema 0001 wrote it
+FURTHER = f"""
 import sqlalchemy as sa
 from alembic import op
-revision = "0002"
-down_revision = "0001"
+revision = "{NEXT}"
+down_revision = "{NEWEST}"
 def upgrade():
     op.create_table("more", sa.Column("id", sa.Integer(), primary_key=True))
-    {then}
+    {{then}}
 """
 
 
 @pytest.fixture
-def second_step(tmp_path, monkeypatch):
+def further_step(tmp_path, monkeypatch):
     """Let the code know a step more."""
 
     def make(then: str) -> None:
         folder = tmp_path / "migrations"
         shutil.copytree(Path(migrate.__file__).with_name("migrations"), folder, dirs_exist_ok=True)
-        (folder / "versions" / "second.py").write_text(SECOND.format(then=then))
+        (folder / "versions" / "further.py").write_text(FURTHER.format(then=then))
 
         def steps():
             found = ScriptDirectory(str(folder))
@@ -70,39 +74,58 @@ def test_every_foreign_key_and_primary_key_is_there(store):
             }
 
 
-def test_an_older_schema_is_brought_up_to_date(url, second_step):
+def test_an_older_schema_is_brought_up_to_date(url, further_step):
     if url == "sqlite://":
         pytest.skip("a database in memory is never older than the code")
     Store.open(url).close()
-    second_step("pass")
+    further_step("pass")
     with pytest.raises(Unusable, match="older schema"):
         Store.open(url, reads_only=True)
     with Store.open(url) as store:
-        assert state(store) == (True, "0002")
+        assert state(store) == (True, NEXT)
     Store.open(url, reads_only=True).close()
 
 
-def test_a_step_that_fails_leaves_nothing_of_itself(url, second_step, monkeypatch):
+def test_store_of_the_first_schema_is_read_and_goes_on(tmp_path, a_row):
+    path = tmp_path / "old.db"
+    with sqlite3.connect(path) as old:
+        old.executescript(OLD.read_text())
+    old.close()
+    with Store.open(str(path)) as store:
+        assert state(store) == (False, NEWEST)
+        first, second = (each.row for each in store.rounds("old"))
+        assert (first.samples, second.short, second.metrics) == (80, (3,), {"accuracy": 0.5})
+        assert [(row.known_samples, row.coverage, row.left_out) for row in (first, second)] == [
+            (0, None, "")
+        ] * 2
+        told = a_row(3, known_samples=90, counted_samples=60, left_out="1 device was refused data")
+        store.write(Appended(1010.0, "old", told))
+        third = store.rounds("old")[-1].row
+        assert (third.lacking, third.left_out) == ("66% of the samples", told.left_out)
+        assert store.check().faults == ()
+
+
+def test_a_step_that_fails_leaves_nothing_of_itself(url, further_step, monkeypatch):
     if url == "sqlite://":
         pytest.skip("a database in memory is never older than the code")
     Store.open(url).close()
     with monkeypatch.context():
-        second_step("op.execute('no such language')")
+        further_step("op.execute('no such language')")
         with pytest.raises(EdgeFailed):
             Store.open(url)
     monkeypatch.undo()
     with Store.open(url) as store:
-        assert state(store) == (False, "0001")
+        assert state(store) == (False, NEWEST)
 
 
-def test_a_newer_schema_is_refused_in_one_line(url, second_step, monkeypatch):
+def test_a_newer_schema_is_refused_in_one_line(url, further_step, monkeypatch):
     if url == "sqlite://":
         pytest.skip("a database in memory is never newer than the code")
-    second_step("pass")
+    further_step("pass")
     Store.open(url).close()
     monkeypatch.undo()
     for reads_only in (False, True):
-        with pytest.raises(Unusable, match="saw schema 0002, needed 0001 or older") as refusal:
+        with pytest.raises(Unusable, match=f"saw schema {NEXT}, needed {NEWEST} or older") as refusal:
             Store.open(url, reads_only=reads_only)
         assert "\n" not in str(refusal.value)
 

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from statistics import median
 
 import pytest
@@ -192,3 +193,17 @@ def test_whatever_is_shown_is_json_that_a_browser_reads(value):
     read = json.loads(as_json({"value": value}), parse_constant=lambda word: pytest.fail(word))
     if isinstance(value, float) and math.isfinite(value):
         assert read["value"] == pytest.approx(value, rel=1e-4, abs=1e-300)
+
+
+def test_it_says_what_share_of_the_samples_counted_and_shows_refused_devices_as_faults(told):
+    refused = DeviceRow("stranger", refused=1, failure="chunk x: saw 11 samples, others have 10")
+    row = replace(round_of(98, devices=[refused]), known_samples=120, counted_samples=80, left_out="1 device")
+    told.write(Appended(START + 500.0, "spring", row))
+    told.write(Appended(START + 501.0, "spring", replace(round_of(99, "skipped"), left_out="1 device")))
+    seen = picture(told, Wanted())
+    assert (seen.totals.coverage, seen.totals.left_out) == (pytest.approx(2 / 3), "1 device")
+    assert ("stranger", 1) in {(each.device, each.refused) for each in seen.faults}
+
+
+def test_it_says_no_share_of_samples_where_none_is_known(told):
+    assert picture(told, Wanted()).totals.coverage is None

@@ -153,6 +153,7 @@ function showFigures() {
       saved ? `of ${bytes(saved.plain)} by plain averaging: code ${bytes(saved.by_code)}, gate ${bytes(saved.by_gate)}` : "the model's size is not known"],
     ["Rounds", `${totals.rounds}${totals.wanted ? ` of ${totals.wanted}` : ""}`,
       [`${totals.synced} synced`, totals.skipped && `${totals.skipped} skipped`, totals.approximate && `${totals.approximate} approximate`].filter(Boolean).join(", ")],
+    ["Samples counted", totals.coverage === null ? "–" : `${Math.floor(100 * totals.coverage)}%`, totals.left_out || "of all that devices have, newest round"],
     ["Faults", faults.length >= 30 ? "30 or more" : `${faults.length}`, `in ${shown.fault_rounds} rounds; ${totals.repairs} ${totals.repairs === 1 ? "upload" : "uploads"} repaired`],
   ];
   at("figures").replaceChildren(...facts.map(([name, value, says]) => {

@@ -1,0 +1,14 @@
+"""What share of the known samples a round's sum counted, and whose data was refused."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "0001"
+
+
+def upgrade() -> None:
+    """Add the columns; of the rounds that are there already nothing is known."""
+    for name in ("known_samples", "counted_samples"):
+        op.add_column("rounds", sa.Column(name, sa.BigInteger(), nullable=False, server_default="0"))
+    op.add_column("rounds", sa.Column("left_out", sa.String(), nullable=False, server_default=""))
