@@ -1,6 +1,6 @@
 """Devices of a coded round that obey what they hear, with real updates: what tests of rounds play with."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -44,16 +44,21 @@ def planned(
     devices: int,
     chunks: int,
     *,
-    replicas: int,
+    replicas: int | str,
     blocks: int | str,
     uplink: float | None = None,
     lag: float = 1.0,
     settings: Mapping[str, object] = MappingProxyType({}),
+    held: Sequence[Collection[int]] | None = None,
 ) -> Plan:
-    """A plan in which every device can load every chunk; the first one's uplink lags behind the others'."""
+    """A plan in which every device can load every chunk; the first one's uplink lags behind the others'.
+
+    Or each can load the chunks of the numbers that it has `held`; what nobody holds leaves a gap.
+    """
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
     names = [f"device {w}" for w in range(devices)]
-    fleet = Fleet({name: frozenset(range(chunks)) for name in names}, table, SIZE)
+    held = held or [range(chunks)] * devices
+    fleet = Fleet({name: frozenset(each) for name, each in zip(names, held, strict=True)}, table, SIZE)
     known = {}
     if uplink:
         known = {
@@ -198,7 +203,8 @@ class Devices:
 def joined(
     plan: Plan, device: str, now: float = 0.0, kept: tuple[Kept, ...] = (), *, live: bool = True
 ) -> Joined:
-    return Joined(now, device, live, tuple(Held(chunk.name, chunk.samples) for chunk in plan.chunks), kept)
+    held = [chunk for chunk in plan.chunks if chunk.number in plan.held[device]]
+    return Joined(now, device, live, tuple(Held(chunk.name, chunk.samples) for chunk in held), kept)
 
 
 def progress(device: str, chunk: int, now: float = 1.0, **changes: object) -> Progress:

@@ -62,26 +62,36 @@ class AnyOrder(RuleBasedStateMachine):
     @initialize(
         devices=st.integers(1, 5),
         chunks=st.integers(1, 6),
-        replicas=st.integers(1, 4),
+        replicas=st.sampled_from([1, 2, 3, 4, "auto"]),
         blocks=st.sampled_from([1, 2, 3, "auto"]),
         uplink=st.sampled_from([None, 1.0, 1e9]),
         lag=st.sampled_from([1.0, 4.0]),
         live=st.booleans(),
+        data=st.data(),
     )
     def begin(
         self,
         devices: int,
         chunks: int,
-        replicas: int,
+        replicas: int | str,
         blocks: int | str,
         uplink: float | None,
         lag: float,
+        data: st.DataObject,
         *,
         live: bool,
     ) -> None:
-        if isinstance(blocks, int):
+        if isinstance(blocks, int) and isinstance(replicas, int):
             blocks = min(blocks, replicas)
-        self.plan = planned(devices, chunks, replicas=replicas, blocks=blocks, uplink=uplink, lag=lag)
+        held = None
+        if data.draw(st.sampled_from([False, True, True]), "some chunks are private"):
+            some = st.sets(st.integers(0, 2 * chunks), max_size=chunks)
+            held = [data.draw(some) for _ in range(devices)]
+            held[0] = held[0] or {chunks}
+            chunks = 1 + 2 * chunks
+        self.plan = planned(
+            devices, chunks, replicas=replicas, blocks=blocks, uplink=uplink, lag=lag, held=held
+        )
         self.now = 0.0
         self.round, self.devices = begun(self.plan, live=live)
         self.live = set(self.plan.devices)

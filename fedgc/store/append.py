@@ -16,14 +16,15 @@ from sqlalchemy import Connection, case, delete, insert, select, update
 
 from fedgc.errors import BadMessage
 from fedgc.history import DeviceRow, RoundRow
-from fedgc.store.plausible import checked, number, text
+from fedgc.store.plausible import checked, number, text, whole
 from fedgc.store.records import Appended
 from fedgc.store.tables import WINDOW, Device, DeviceRound, Recent, Round, Run, Track
 
 _COPIED = (  # the columns of a round that hold what RoundRow says, as it says it
     "round", "version", "started", "working_s", "collecting_s", "outcome", "chunks", "covered", "replicas",
-    "blocks", "needed", "samples", "skips", "takes", "pruned", "repairs", "known_samples", "counted_samples",
+    "blocks", "needed", "skips", "takes", "pruned", "repairs",
 )  # fmt: skip
+_CLAIMED = ("samples", "known_samples", "counted_samples")
 _MEASURED = ("amplification", "error", "loss")
 _SUMMED = ("finished", "counted", "up_bytes", "down_bytes", "control_bytes")
 _DEVICE = (
@@ -108,6 +109,7 @@ def _round(
 def _round_values(row: RoundRow, devices: list[DeviceRow]) -> dict[str, object]:
     return {
         **{name: getattr(row, name) for name in _COPIED},
+        **{name: whole(getattr(row, name)) for name in _CLAIMED},
         **{name: number(getattr(row, name)) for name in _MEASURED},
         **{name: sum(getattr(device, name) for device in devices) for name in _SUMMED},
         "short": json.dumps(row.short),

@@ -20,6 +20,7 @@ FASTEST_STEP_S: Final = 1e-6
 FASTEST_LINK: Final = 1e11  # bytes a second; a faster transfer is a clock's error
 SLACK_S: Final = 1.0  # between the server's clock readings
 LONGEST_TEXT: Final = 200
+LARGEST_WHOLE: Final = (1 << 63) - 1
 _LARGEST: Final = (1 << 31) - 1
 _LARGEST_SIZE: Final = 1 << 53  # a thousand of them still fit a database's largest number
 _NAMES: Final = (
@@ -44,6 +45,15 @@ def text(words: object, longest: int = LONGEST_TEXT) -> str:
 def number(value: float | None) -> float | None:
     """Return a finite number, or None: databases disagree on what NaN is."""
     return float(value) if value is not None and math.isfinite(value) else None
+
+
+def whole(value: int) -> int:
+    """Return a count that every database can hold: devices say how many samples they have.
+
+    >>> whole(10**30) < 2**63
+    True
+    """
+    return _within(value, LARGEST_WHOLE)
 
 
 def checked(row: DeviceRow, elapsed_s: float) -> tuple[DeviceRow, int]:

@@ -190,6 +190,15 @@ def test_words_that_a_database_cannot_take_are_cleaned(store, a_row, a_device):
     assert store.rounds()[0].row.reason == "nul"
 
 
+def test_a_round_of_more_samples_than_a_database_can_count_is_kept(store, a_row):
+    begin(store)
+    claimed = 10**15 * 40_000  # as many chunks as one device may announce, each of as many samples as it may
+    row = a_row(0, samples=claimed, known_samples=claimed, counted_samples=claimed)
+    store.write(Appended(START + 5, "r1", row))
+    (kept,) = [each.row for each in store.rounds("r1")]
+    assert kept.samples == kept.known_samples == kept.counted_samples > 10**18
+
+
 def test_history_outlives_the_run_and_the_process(url, a_row, a_device):
     if url == "sqlite://":
         pytest.skip("a database in memory ends with its process")

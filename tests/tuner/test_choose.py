@@ -5,6 +5,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import settings as searched
+from hypothesis import strategies as st
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
@@ -322,3 +325,30 @@ def test_a_chunk_with_fewer_holders_than_others_is_covered_when_its_own_are_done
             min((w + 1.0) * n for (w, c), n in at.items() if w < alive and c == chunk) for chunk in range(3)
         ]
         assert first_s == max(done_s)
+
+
+@searched(max_examples=40)
+@given(
+    held=st.lists(st.sets(st.integers(0, 11), max_size=5), min_size=1, max_size=5).filter(any),
+    shared=st.booleans(),
+    config=st.fixed_dictionaries({}, optional={"blocks": st.integers(1, 3), "deadline_s": st.just(5.0)}),
+    rounds=st.integers(0, 6),
+    seed=st.integers(0, 99),
+)
+def test_whatever_devices_hold_there_is_a_choice_that_can_be_planned(held, shared, config, rounds, seed):
+    """Private and mixed chunks, numbers that nobody holds, devices that fail, and some that hold nothing."""
+    all_of_them = frozenset().union(*held)
+    chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(12))
+    holds = {f"device {w}": all_of_them if shared else frozenset(each) for w, each in enumerate(held)}
+    of = Question(Fleet(holds, chunks, 1000), RunConfig.read({"replicas": "auto", **config}), 2)
+    chance = np.random.default_rng(seed)
+    step_rw = chance.choice([0.1, 1.0, 9.0, np.nan], (rounds, len(of.devices)))
+    past = Past(of.devices, step_rw, chance.random(step_rw.shape) < 0.3)
+    links = Speeds({of.devices[0]: Speed(of.devices[0], 1.0, up_bytes_s=chance.choice([1.0, 1e9]))})
+    choice = choose(of, past, links, rng())
+    again = review(choice, of, past, links, measured_s=[choice.high_s * 2] * 2, rng=rng())
+    for each in (choice, again):
+        assert math.isfinite(each.high_s)
+        made = of.planned(each.setting, each.speeds)
+        assert {chunk.number for chunk in made.chunks} == all_of_them
+        assert made.placement.holds.any(axis=0).all()
