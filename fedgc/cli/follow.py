@@ -3,7 +3,7 @@
 On a terminal a view that is drawn over itself, elsewhere one line a round. Where the run keeps its store
 elsewhere, as one on a SuperLink of other people does, its log is what there is to show.
 
-May import: store, history, config, flower.beginning, cli.view; rich.
+May import: store, history, config, flower.beginning, flower.superlink, cli.view; rich.
 """
 
 import re
@@ -20,14 +20,17 @@ from fedgc.cli import view
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.flower.beginning import SUMMED
+from fedgc.flower.superlink import framed
 from fedgc.history import DeviceRow
 from fedgc.store.database import Store
+from fedgc.store.standing import reason_of
 from fedgc.store.views import Round, Run
 
 POLL_S: Final = 0.2
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # as Flower's log tells one
 WARNED: Final = re.compile(r"^WARNING *: +round \d+: (.*\S)")  # what a round lacks, as the server says it
+EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
 INCOMPLETE: Final = "the run did not complete: "  # so begins the reason of one that the server gave up
 MOST_WARNED: Final = 8  # of them that are shown, each sentence once
 UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still join them
@@ -61,11 +64,17 @@ class Follower:
         self._run = run
         self._rounds: list[Round] = []
 
-    def look(self) -> Seen:
-        """Return the run as it stands; one that has not begun is nothing yet."""
+    def run(self) -> Run | None:
+        """Return the run alone; one that has not begun is nothing yet."""
         try:
-            found = self._store.run(self._run)
+            return self._store.run(self._run)
         except Unusable:
+            return None
+
+    def look(self) -> Seen:
+        """Return the run as it stands."""
+        found = self.run()
+        if found is None:
             return Seen(None)
         settled = self._rounds[:-UNSETTLED]
         after = settled[-1].row.round if settled else -1
@@ -222,11 +231,22 @@ def print_tables(console: Console, seen: Seen, seconds: float) -> None:
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:
-    """Return why a run that is over did not do its rounds; None where it did."""
-    if seen.run is not None and seen.run.state == "completed":
+    """Return why a run that is over did not do its rounds; None where it did.
+
+    That is its own word, or how its server ended, or what the log calls an error: no line is a reason because
+    it is the last.
+    """
+    run = seen.run
+    if run is not None and run.state == "completed":
         return None
-    if seen.run is not None and seen.run.reason:
-        return seen.run.reason.removeprefix(INCOMPLETE)
-    faults = FAULT.findall(COLOURS.sub("", log))
-    words = faults or [line.strip() for line in log.splitlines() if line.strip()]
-    return words[-1] if words else "its log is empty"
+    if run is not None and (said := reason_of(run)):
+        return said.removeprefix(INCOMPLETE)
+    plain = COLOURS.sub("", log)
+    faults = FAULT.findall(plain)
+    return faults[-1] if faults else framed(plain) or _without_a_word(seen, EXIT_CODE.findall(plain))
+
+
+def _without_a_word(seen: Seen, codes: Sequence[str]) -> str:
+    where = f" after round {seen.last}" if seen.last else " before its first round was over"
+    by = f", with Flower's exit code {codes[-1]}" if codes else ""
+    return f"the server ended{where}{by}, and neither store nor log says why"

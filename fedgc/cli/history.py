@@ -19,6 +19,7 @@ from rich.text import Text
 from fedgc.cli.view import done_of, megabytes, terminal, told_of_skips
 from fedgc.errors import Unusable
 from fedgc.store.database import Store
+from fedgc.store.standing import ALIVE_S, STOPPED, advice_for, alive, reason_of, state_of
 from fedgc.store.views import Device, Pace, Round, Run
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -26,19 +27,13 @@ TREND_WIDTH: Final = 16
 SHOWN_RUNS: Final = 5
 SHOWN_AUDIT: Final = 50
 WATCH_S: Final = 1.0
-ALIVE_S: Final = 60.0  # a run that said nothing for so long has probably died
-
-
-def alive(run: Run) -> bool:
-    """Return whether a run goes on, as far as the store knows."""
-    return run.state == "running" and time.time() - run.heard < ALIVE_S
 
 
 def must_be_over(run: Run) -> None:
     """Refuse what would be done to a run that goes on."""
-    if alive(run):
+    if alive(run, time.time()):
         raise Unusable(
-            f"run {run.run}: saw it running, needed it to be over (one that was killed is, "
+            f"run {run.run}: saw it running, needed it to be over (one that was killed elsewhere is, "
             f"{ALIVE_S:.0f} s later)"
         )
 
@@ -162,6 +157,8 @@ def status(store: Store, run: str | None) -> Answer:
         "store": store.name,
         "runs": runs,
         "run": chosen,
+        "state": state_of(chosen),
+        "reason": reason_of(chosen),
         "skips": skips,
         "last_round": _round_figures(last[-1]) if last else None,
         "devices": devices,
@@ -204,20 +201,21 @@ def _runs_table(runs: Sequence[Run]) -> Table:
     for column in ("run", "task", "state", "rounds", "reason"):
         table.add_column(column, no_wrap=column != "reason")
     for each in runs:
-        table.add_row(*map(Text, (each.run, each.task, _state(each), str(each.rounds), each.reason)))
+        table.add_row(*map(Text, (each.run, each.task, _state(each), str(each.rounds), reason_of(each))))
     return table
 
 
 def _state(run: Run) -> str:
-    silent = time.time() - run.heard
-    return (
-        f"{run.state}, silent for {ago(silent)}" if run.state == "running" and silent > ALIVE_S else run.state
-    )
+    state, silent = state_of(run), time.time() - run.heard
+    return f"{state}, silent for {ago(silent)}" if state == "running" and silent > ALIVE_S else state
 
 
 def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
     lines = [f"{run.run}:"]
-    if run.state == "running" and run.present:
+    state = state_of(run)
+    if state == STOPPED:
+        lines += [f"  {said}" for said in (f"{state}: {reason_of(run)}", advice_for(run)) if said]
+    elif state == "running" and run.present:
         now = run.present
         lines.append(
             f"  round {now.get('round')} of {now.get('rounds')}, {now.get('phase')}: "

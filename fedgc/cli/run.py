@@ -31,7 +31,7 @@ from fedgc.cli.follow import (
     show_on,
     why_incomplete,
 )
-from fedgc.cli.history import ALIVE_S, alive, must_be_over
+from fedgc.cli.history import must_be_over
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
@@ -40,6 +40,7 @@ from fedgc.flower.app import MANIFEST, App, Setting, app_in
 from fedgc.flower.superlink import Superlink, connection, told_time
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
+from fedgc.store.standing import ALIVE_S, advice_for, alive, lost, reason_of
 from fedgc.task.find import check_name
 
 DEVICES: Final = 4  # that are started where nothing else is said
@@ -82,7 +83,7 @@ def run(wanted: Wanted) -> None:
         config = _ready(store, wanted, app)
         name = config.resume or config.run
         follower = Follower(store, name)
-        before = follower.look().last
+        before = follower.look()
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
         with _where(wanted) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
@@ -90,17 +91,19 @@ def run(wanted: Wanted) -> None:
             log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
             unknown = _say(console, log) if wanted.elsewhere else _nothing
             with show_on(console, config.rounds) as show:
-                stopped = _followed(Shown(follower, show, Warned(Log(path))), superlink, flower_run, unknown)
+                stopped, gone = _followed(
+                    Shown(follower, show, Warned(Log(path)), before), superlink, flower_run, unknown
+                )
             said = log.text()
             unseen = wanted.elsewhere and follower.look().run is None
             ended = superlink.status(flower_run) if unseen else ""
         seen = follower.whole()
         print_tables(console, seen, time.monotonic() - began)
-    goes_on = f"; `fedgc run --resume {name}` goes on" if seen.last > before and seen.has_model else ""
+    goes_on = f"; `fedgc run --resume {name}` goes on" if seen.last > before.last and seen.has_model else ""
     if stopped:
         console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
-    reason = why_incomplete(seen, said) if not ended else _unlike_completed(ended)
+    reason = gone or (_why(before, seen, said) if not ended else _unlike_completed(ended))
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}{goes_on}")
 
@@ -119,13 +122,15 @@ def attach(run_name: str, *, alone: bool) -> None:
         rounds = int(found.settings.get("rounds", 0)) or 1
         began = time.monotonic()
         with show_on(console, rounds) as show:
-            follow(follower, show, lambda: alive(store.run(found.run)))
+            follow(follower, show, lambda: alive(store.run(found.run), time.time()))
             seen = follower.whole()
             show.update(seen, ())
         print_tables(console, seen, time.monotonic() - began)
-    reason = why_incomplete(seen, f"it has said nothing for {ALIVE_S:.0f} s")
+    silent = seen.run is not None and seen.run.state == "running" and not lost(seen.run)
+    reason = f"it has said nothing for {ALIVE_S:.0f} s" if silent else why_incomplete(seen, "")
     if reason is not None:
-        raise EdgeFailed(f"the run did not complete: {reason}")
+        advice = advice_for(seen.run) if seen.run else ""
+        raise EdgeFailed("; ".join(filter(None, (f"the run did not complete: {reason}", advice))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,6 +140,12 @@ class Shown:
     follower: Follower
     show: Show
     warned: Warned
+    before: Seen  # how the run stood before this attempt
+
+    def lost(self) -> str:
+        """Return how the server of this attempt went without a word; nothing where it did not."""
+        run = self.follower.run()
+        return reason_of(run) if run and run.heard != _heard(self.before) and lost(run) else ""
 
     def update(self, *more: str) -> Seen:
         """Show how things stand, with these notes; return it."""
@@ -143,11 +154,17 @@ class Shown:
         return seen
 
 
-def _followed(shown: Shown, superlink: Superlink, flower_run: int, unknown: Callable[[], None]) -> bool:
-    """Show the run until it is over; return whether it was stopped from here."""
+def _followed(
+    shown: Shown, superlink: Superlink, flower_run: int, unknown: Callable[[], None]
+) -> tuple[bool, str]:
+    """Show the run until it is over; return whether it was stopped from here, and how its server was lost."""
     said: list[str] = []
+
+    def going() -> bool:
+        return superlink.running(flower_run) and not shown.lost()
+
     try:
-        follow(shown.follower, shown.show, lambda: superlink.running(flower_run), unknown, shown.warned.notes)
+        follow(shown.follower, shown.show, going, unknown, shown.warned.notes)
     except KeyboardInterrupt:
         said.append("stopping the run")
         shown.update(*said)
@@ -156,7 +173,16 @@ def _followed(shown: Shown, superlink: Superlink, flower_run: int, unknown: Call
         said.append("stopped")
     if shown.update(*said).run is None:
         unknown()
-    return bool(said)
+    return bool(said), shown.lost()
+
+
+def _why(before: Seen, seen: Seen, log: str) -> str | None:
+    """Return why it did not complete; a store that has heard nothing of this attempt knows an earlier one."""
+    return why_incomplete(seen if _heard(seen) != _heard(before) else Seen(None), log)
+
+
+def _heard(seen: Seen) -> float:
+    return seen.run.heard if seen.run else 0.0
 
 
 def _unlike_completed(status: str) -> str | None:

@@ -18,6 +18,7 @@ from fedgc.flower.sink import Live
 from fedgc.history import RoundRow
 from fedgc.store.keeper import Keeper
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Record, Seen
+from fedgc.store.standing import SERVER, this_process
 
 AUDITED: Final = 100  # of one kind and one device in a run: nobody fills the record by being refused
 
@@ -34,6 +35,7 @@ class KeptSink:
         self._run = run
         self._wall = wall
         self._offset_s = offset_s
+        self._process = {SERVER: this_process().words()}  # by which a server that was killed is known
         self._seen: dict[str, tuple[str, str]] = {}
         self._ended = False
         self._lacking = ""  # what the last round's sum did not count, in words
@@ -49,6 +51,10 @@ class KeptSink:
             self._end("completed", self._lacking)
         except FedgcError as error:
             self._end("failed", str(error))
+            raise
+        except Exception as error:  # whatever it was, it is the reason
+            said = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self._end("failed", f"the server ended in mid-run: {said}")
             raise
         finally:
             self._end("failed", "the server ended in mid-run")
@@ -81,7 +87,7 @@ class KeptSink:
             if self._seen.get(each.device) != (each.name, each.link):
                 self._seen[each.device] = each.name, each.link
                 self._put(Seen(self._wall(), each.device, each.name, link=each.link))
-        self._put(Present(self._wall(), self._run, asdict(live)))
+        self._put(Present(self._wall(), self._run, asdict(live) | self._process))
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Keep what the model was worth after a round."""

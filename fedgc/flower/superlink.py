@@ -126,13 +126,20 @@ def _mistrust(where: Connection, error: ssl.SSLError) -> str:
     return f"its certificate is refused by {trusted}: {error.verify_message}"
 
 
+def framed(text: str) -> str:
+    r"""Return what Flower's program framed as an error, in one line; nothing where it framed none.
+
+    >>> framed("╭──── Error ────╮\n│ Loading failed │\n│ (exit 608)     │\n╰─────────────────╯")
+    'Loading failed (exit 608)'
+    """
+    found = _BOX.findall(text)
+    return " ".join(found[-1].replace("│", " ").split()) if found else ""
+
+
 def tail(log: Path, lines: int = LAST_WORDS) -> str:
     """Return what went wrong as a log says it, in one line: what Flower framed, else its last lines."""
     text = log.read_text(errors="replace")
-    framed = _BOX.findall(text)
-    if framed:
-        return " ".join(framed[-1].replace("│", " ").split())
-    return " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
+    return framed(text) or " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
 
 
 class Superlink:

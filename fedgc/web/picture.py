@@ -18,6 +18,7 @@ from fedgc.history import DeviceRow
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
 from fedgc.store.records import Decided
+from fedgc.store.standing import advice_for, reason_of, state_of
 from fedgc.store.views import Lately, Round, Run, Stretch
 from fedgc.web.savings import Saved, plain_bytes, saved
 
@@ -255,7 +256,9 @@ def picture(store: Store, wanted: Wanted) -> Picture:
     return Picture(
         task=run.task,
         now=now_of(run, [each.device for each in fleet.lines]),
-        runs=tuple(RunLine(each.run, each.task, each.state, each.started) for each in store.runs(SHOWN_RUNS)),
+        runs=tuple(
+            RunLine(each.run, each.task, state_of(each), each.started) for each in store.runs(SHOWN_RUNS)
+        ),
         totals=Totals(
             rounds=run.rounds,
             wanted=_whole(run.settings.get("rounds")),
@@ -293,8 +296,8 @@ def now_of(run: Run, shown: Collection[str]) -> Now:
     devices = _present(run)
     return Now(
         run=run.run,
-        state=run.state,
-        reason=run.reason,
+        state=state_of(run),
+        reason="; ".join(filter(None, (reason_of(run), advice_for(run)))),
         started=run.started,
         ended=run.ended,
         heard=run.heard,

@@ -16,6 +16,7 @@ from starlette.concurrency import run_in_threadpool
 
 from fedgc.errors import FedgcError
 from fedgc.store.database import Store
+from fedgc.store.standing import STOPPED, lost
 from fedgc.store.views import Pulse
 from fedgc.web.picture import Now, OneRound, Picture, Wanted, now_of, one_round, picture
 from fedgc.web.plain import as_json
@@ -32,6 +33,7 @@ class _Told:
     round: int | None = None
     shown: Sequence[str] = ()
     due: bool = False  # the picture, after a round that went ahead of it
+    gone: bool = False  # the server's process, of which the store says nothing
     trouble: str = ""
 
 
@@ -71,13 +73,18 @@ def _news(store: Store, wanted: Wanted, told: _Told) -> tuple[str, _Told]:
         if before and pulse.run == before.run and pulse.last_round not in (None, told.round):
             newest = one_round(store, pulse.run, pulse.last_round or 0)
             return event("round", newest), replace(told, round=pulse.last_round, due=True)
-        made = picture(store, wanted)
-        return event("picture", made), _Told(
-            pulse, pulse.last_round, [each.device for each in made.fleet.lines]
-        )
+        return _whole(store, wanted, pulse)
     if pulse.heard != before.heard:
-        return event("now", now_of(store.run(pulse.run), told.shown)), replace(told, pulse=pulse)
+        return event("now", now_of(store.run(pulse.run), told.shown)), replace(told, pulse=pulse, gone=False)
+    if pulse.state == "running" and not told.gone and lost(store.run(pulse.run)):
+        return _whole(store, wanted, pulse)
     return "", told
+
+
+def _whole(store: Store, wanted: Wanted, pulse: Pulse) -> tuple[str, _Told]:
+    made = picture(store, wanted)
+    shown = [each.device for each in made.fleet.lines]
+    return event("picture", made), _Told(pulse, pulse.last_round, shown, gone=made.now.state == STOPPED)
 
 
 def _stands(pulse: Pulse) -> Pulse:

@@ -183,10 +183,8 @@ def test_at_its_end_a_run_says_how_many_rounds_were_skipped_and_why(store: Store
     assert "2 of 3 rounds were skipped by the gate (every, gate-period 3)" in out.getvalue()
 
 
-def test_why_a_run_did_not_complete_is_its_own_word_else_its_logs_last(store: Store):
+def test_why_a_run_did_not_complete_is_its_own_word_else_an_error_of_its_log(store: Store):
     store.write(Begun(100.0, "r", RunConfig().table()))
-    assert why_incomplete(Follower(store, "r").look(), "a\nb\n\n") == "b"
-    assert why_incomplete(Follower(store, "r").look(), " \n") == "its log is empty"
     flowers = (
         "\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process\n"
         "\x1b[91mERROR \x1b[0m:     BadTask: task no.such:thing: importing no.such raised an error\n"
@@ -195,6 +193,8 @@ def test_why_a_run_did_not_complete_is_its_own_word_else_its_logs_last(store: St
     )
     found = why_incomplete(Follower(store, "r").look(), flowers)
     assert found == "BadTask: task no.such:thing: importing no.such raised an error"
+    boxed = "INFO : round 4 evaluated\n╭── Error ──╮\n│ (exit 608) │\n╰───────────╯\n"
+    assert why_incomplete(Follower(store, "r").look(), boxed) == "(exit 608)"
     store.write(Ended(101.0, "r", "failed", "no device came"))
     assert why_incomplete(Follower(store, "r").look(), "b") == "no device came"
     store.write(Ended(101.0, "r", "completed", ""))
@@ -216,3 +216,16 @@ def test_line_of_a_round_says_that_it_covered_a_part_of_the_data():
     row = replace(ROW, known_samples=120, counted_samples=80)
     assert "synced, 66% of the samples in" in view.round_line(Round(row, 1, 8, 6, 0, 0, 0))
     assert "of the samples" not in view.round_line(Round(ROW, 1, 8, 6, 0, 0, 0))
+
+
+@pytest.mark.parametrize(
+    "log", ["", " \n", "INFO :      round 4 evaluated: accuracy=0.9\n", "╰──────────────╯\n", "a\nb\n\n"]
+)
+def test_no_line_of_a_log_is_a_reason_because_it_is_the_last(store: Store, log: str):
+    store.write(Begun(100.0, "r", RunConfig().table()))
+    why = "the server ended before its first round was over, and neither store nor log says why"
+    assert why_incomplete(Follower(store, "r").look(), log) == why
+    tell(store, 1, 2)
+    found = why_incomplete(Follower(store, "r").look(), log + "ERROR :     Exit Code: 201\n")
+    assert found is not None
+    assert found.startswith("the server ended after round 2, with Flower's exit code 201")

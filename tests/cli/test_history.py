@@ -1,6 +1,9 @@
 """`fedgc speeds`, `fedgc status`, `fedgc store`: what they say of a store that holds two runs."""
 
 import json
+import subprocess
+import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgc.cli.commands import app
+from fedgc.cli.history import must_be_over
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.history import DeviceRow, RoundRow
@@ -115,6 +119,29 @@ def test_status_says_how_many_rounds_the_gate_skipped_and_by_which_setting(told:
     said = "11 of 12 rounds were skipped by the gate (drift, gate-budget 0.1 of the rounds)"
     assert said in fedgc("status")
     assert json.loads(fedgc("status", "--json"))["skips"].startswith(said)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are seen in /proc")
+def test_a_run_whose_server_was_killed_has_stopped_without_a_word(told: Path):
+    program = (
+        "import os, signal, time; from fedgc.config import RunConfig; "
+        "from fedgc.store.database import Store; from fedgc.store.records import Begun, Present; "
+        "from fedgc.store.standing import SERVER, this_process; "
+        "store = Store.open(); store.write(Begun(time.time(), 'third', RunConfig().table())); "
+        "present = {'round': 4, 'rounds': 9, 'phase': 'working', SERVER: this_process().words()}; "
+        "store.write(Present(time.time(), 'third', present)); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    subprocess.run([sys.executable, "-c", program], check=False)
+    with Store.open() as store:
+        store.write(Appended(time.time(), "third", round_row(3, 0.04)))
+        must_be_over(store.run("third"))
+    said = fedgc("status")
+    assert "stopped without a word: the server process is gone in round 4, last heard of at 2" in said
+    assert "`fedgc run --resume third` goes on" in said
+    assert "working" not in said
+    answer = json.loads(fedgc("status", "--json"))
+    assert answer["state"] == "stopped without a word"
+    assert answer["reason"].startswith("the server process is gone")
 
 
 def test_runs_and_devices_may_be_called_anything(told: Path):

@@ -4,6 +4,7 @@ import fcntl
 import os
 import pty
 import re
+import signal
 import struct
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import pytest
 
 from fedgc.flower import tether
 from fedgc.store.database import Store
+from tests.contract.conftest import command
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
 WAIT_S = 400.0
@@ -111,3 +113,22 @@ def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
     assert f"round {run.last_round + 2}: synced" in resumed.stdout
     with Store.open() as store:
         assert store.run(run.run).state == "completed"
+
+
+def test_a_run_whose_server_is_killed_says_so_and_how_to_go_on(folder: Path):
+    settings = ["--set", "rounds=100000", "--set", "chunks=4", "--set", "threads=1"]
+    terminal = Terminal(["run", "--devices", "2", *settings], folder)
+    terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
+    below = tether.descendants(terminal.program.pid)
+    (server,) = (pid for pid in below if "flwr-serverapp" in command(pid))
+    os.kill(server, signal.SIGKILL)
+    assert terminal.ended() == 1
+    said = " ".join(terminal.text.split())
+    assert "the run did not complete: the server process was killed by SIGKILL in round" in said
+    assert "Traceback" not in said
+    with Store.open() as store:
+        run = store.run()
+    assert f"`fedgc run --resume {run.run}` goes on" in said
+    assert run.state == "running", "it could not say that it ended"
+    status = subprocess.run([*COMMAND, "status"], cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
+    assert "stopped without a word: the server process is gone in round" in status.stdout

@@ -1,15 +1,58 @@
-"""What is kept of a run's end: a run that did not count all data does not read as complete."""
+"""The sink that keeps: how a run ended is in the store, whatever ended it."""
 
+import time
 from pathlib import Path
 
 import pytest
 
 from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
 from fedgc.flower.keeping import KeptSink
 from fedgc.flower.lines import Lines
+from fedgc.flower.sink import Live
 from fedgc.history import RoundRow
 from fedgc.store.database import Store
 from fedgc.store.keeper import Keeper
+from fedgc.store.standing import SERVER, lost, this_process
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "fedgc.db")
+
+
+@pytest.fixture
+def sink(path: str, tmp_path: Path) -> KeptSink:
+    keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
+    return KeptSink(keeper, "r", time.time, 0.0, Lines("", lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (EdgeFailed("the run did not complete: no device came"), "the run did not complete: no device came"),
+        (IndexError("list index out of range\nand more"),
+         "the server ended in mid-run: IndexError: list index out of range"),
+        (SystemExit(1), "the server ended in mid-run"),
+    ],
+)  # fmt: skip
+def test_what_ended_a_run_is_its_reason(sink: KeptSink, path: str, error: BaseException, reason: str):
+    with pytest.raises(type(error)), sink.recorded(RunConfig()):
+        raise error
+    with Store.open(path) as store:
+        run = store.run("r")
+    assert (run.state, run.reason) == ("failed", reason)
+
+
+def test_how_a_run_stands_says_which_process_serves_it(sink: KeptSink, path: str):
+    with sink.recorded(RunConfig()):
+        sink.present(Live(1, 3, 0, "working", 1.0, 0, 4, 1, ()))
+    with Store.open(path) as store:
+        run = store.run("r")
+    assert run.present[SERVER] == this_process().words()
+    assert run.present["phase"] == "working"
+    assert not lost(run)
+
 
 ROW = {
     "round": 1, "version": 0, "started": 1.0, "working_s": 1.0, "collecting_s": 1.0, "outcome": "synced",

@@ -2,6 +2,8 @@
 
 import json
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing
 from http.client import HTTPConnection, HTTPResponse
@@ -11,6 +13,7 @@ import pytest
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present
+from fedgc.store.standing import SERVER
 from fedgc.web import app as app_room
 from fedgc.web.check import HEAVIEST, check
 from fedgc.web.guard import COOKIE, Entry
@@ -87,7 +90,7 @@ def test_the_picture_and_a_round_are_json(served: Served):
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "sentence"),
+    ("asked", "status", "sentence"),
     [
         ("/picture?run=sprung", 404, "did you mean spring"),
         ("/picture?sort=sped", 404, "did you mean speed"),
@@ -99,8 +102,8 @@ def test_the_picture_and_a_round_are_json(served: Served):
         ("/metrics?run=sprung", 404, "did you mean spring"),
     ],
 )
-def test_what_is_not_there_is_one_line_of_json(served: Served, path: str, status: int, sentence: str):
-    answer, said = ask(served, path)
+def test_what_is_not_there_is_one_line_of_json(served: Served, asked: str, status: int, sentence: str):
+    answer, said = ask(served, asked)
     assert answer.status == status
     assert sentence in json.loads(said)["error"]
 
@@ -133,6 +136,24 @@ def test_a_stream_of_the_newest_run_goes_over_to_the_next(events: Events, told: 
     assert events.next("picture")["now"]["run"] == "spring"
     told.write(Begun(START + 500, "summer", {"task": "digits"}))
     assert events.next("picture")["now"]["run"] == "summer"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="processes are seen in /proc")
+def test_a_stream_tells_that_the_server_of_its_run_was_killed(events: Events, told: Store):
+    program = (
+        "from fedgc.store.standing import this_process; import json, time; "
+        "print(json.dumps(this_process().words()), flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as server:
+        assert server.stdout is not None
+        process = json.loads(server.stdout.readline())
+        told.write(Present(START + 99.0, "spring", {"round": 13, SERVER: process}))
+        assert events.next("now")["state"] == "running"
+        server.kill()
+        now = events.next("picture")["now"]
+    assert now["state"] == "stopped without a word"
+    assert now["reason"].startswith("the server process ")
+    assert now["reason"].endswith("; `fedgc run --resume spring` goes on")
 
 
 def test_a_stream_outlives_a_store_that_is_away_for_a_while(events: Events, told: Store, path, tmp_path):

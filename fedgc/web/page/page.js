@@ -115,7 +115,7 @@ function showRuns() {
 function showNow(now) {
   if (shown) shown.now = now;
   const silent = Date.now() / 1000 - now.heard;
-  const kinds = { running: "good", completed: "good", failed: "bad", stopped: "warn" };
+  const kinds = { running: "good", completed: "good", failed: "bad", stopped: "warn", "stopped without a word": "bad" };
   const dead = now.state === "running" && silent > SILENT_S;
   text("state", dead ? `silent for ${seconds(silent)}` : now.state, `badge ${dead ? "bad" : (kinds[now.state] ?? "warn")}`);
   const running = now.state === "running";
