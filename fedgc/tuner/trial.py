@@ -140,6 +140,7 @@ def cover_s(plan: Plan, futures: Futures) -> Float:
     for worker, order in enumerate(placement.orders):
         position_wc[worker, list(order)] = np.arange(1, len(order) + 1)
     position_kc = np.take_along_axis(position_wc, np.maximum(held_cn, 0), axis=0)
+    position_kc = np.where(held_cn >= 0, position_kc, 1.0)  # no holder: left out below, dead or not
     step_bw = np.where(np.isfinite(futures.dies_bw), np.inf, futures.step_bw)
     times_bkc = step_bw[:, held_cn] * position_kc * plan.steps
     times_bkc = np.sort(np.where(held_cn >= 0, times_bkc, np.inf), axis=1)

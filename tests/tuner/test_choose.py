@@ -307,3 +307,10 @@ def test_chunks_that_nobody_can_load_are_no_work_and_bind_nobody() -> None:
     assert asked.free
     assert fluid_s(asked, Futures(np.ones((1, 3)), np.full((1, 3), np.inf))).tolist() == [8 / 3]
     assert max(each.replicas for each in settings(asked, Speeds())) == 3
+
+
+def test_bound_of_unequal_holders_takes_a_first_device_that_dies() -> None:
+    asked = private({"device 0": [0], "device 1": [1, 2], "device 2": [0, 1]}, 3)
+    plan = asked.planned(Setting(1, 1), Speeds())
+    cover_kb = cover_s(plan, Futures(np.ones((1, 3)), np.array([[0.5, np.inf, np.inf]])))
+    assert cover_kb.tolist() == [[2.0]]
