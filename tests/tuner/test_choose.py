@@ -352,3 +352,10 @@ def test_whatever_devices_hold_there_is_a_choice_that_can_be_planned(held, share
         made = of.planned(each.setting, each.speeds)
         assert {chunk.number for chunk in made.chunks} == all_of_them
         assert made.placement.holds.any(axis=0).all()
+
+
+def test_bound_of_unequal_holders_takes_a_first_device_that_dies() -> None:
+    asked = private({"device 0": [0], "device 1": [1, 2], "device 2": [0, 1]}, 3)
+    plan = asked.planned(Setting(1, 1), Speeds())
+    cover_kb = cover_s(plan, Futures(np.ones((1, 3)), np.array([[0.5, np.inf, np.inf]])))
+    assert cover_kb.tolist() == [[2.0]]
