@@ -252,9 +252,12 @@ class ChunkWork:
         commands: list[Command] = []
         if verdict is not AGREES:
             if not verdict.agrees:
-                return [*self._leave_out(event, verdict), *self.stirred()]
+                left_out = [*self._leave_out(event, verdict), *self._accuse()]
+                return [*left_out, *self.stirred()]
             commands = self._turn(verdict, event.chunk)
         self._book(worker, chunk, event)
+        if verdict is not AGREES:
+            commands += self._accuse()
         moved = self._ledger.skips(chunk)
         for other, instead in moved:  # first what to take, then what to leave for it
             if instead is not None:
@@ -461,6 +464,7 @@ class ChunkWork:
         verdict = self.copies.judge(event.chunk, worker, event, self._summed)
         if not verdict.agrees:
             refused = self._leave_out(event, verdict)
+            self.roll.tally.disputed = self.copies.disputed()
             self.without(worker)
             return refused
         commands = self._turn(verdict, event.chunk)
@@ -561,22 +565,38 @@ class ChunkWork:
         return ""
 
     def _leave_out(self, event: Progress, verdict: Verdict) -> list[Command]:
+        """Put a copy aside: it is another than the one that is believed, whoever of them is wrong."""
         self._ledger.failed(self.roll.worker[event.device], [self._chunk[event.chunk]])
-        return self.roll.refuse(
-            event, f"chunk {event.chunk} differs from the first copy by {verdict.distance:.2%}"
-        )
+        return self._blame(verdict, event.chunk)
+
+    def _blame(self, verdict: Verdict, number: int) -> list[Command]:
+        """Tell those whose copies of a chunk are known to be wrong, and count it against them."""
+        reason = f"chunk {number}: its copy has another sketch than those of others, or none"
+        return [self._refused(worker, reason) for worker in verdict.blamed]
+
+    def _refused(self, worker: int, reason: str) -> Refuse:
+        self.roll.tally.refused[worker] += 1
+        return Refuse(self.roll.plan.devices[worker], self.roll.assignment.number, reason)
+
+    def _accuse(self) -> list[Command]:
+        """Count on nothing of a device whose copies differ from those of many others; note what is open."""
+        commands: list[Command] = []
+        for worker in self.copies.accused():
+            reason = "its copies differ from those of several other devices, which do not differ among them"
+            self.roll.tally.failure[worker] = reason
+            commands.append(self._refused(worker, reason))
+            self._cannot(worker, range(len(self.roll.plan.chunks)))
+        self.roll.tally.disputed = self.copies.disputed()
+        return [*commands, *self.stirred()] if commands else []
 
     def _turn(self, verdict: Verdict, number: int) -> list[Command]:
         """Strike the copies that the majority speaks against, and count those that it speaks for."""
-        commands: list[Command] = []
+        commands = self._blame(verdict, number)
         for worker in verdict.wrong:
             if self._early.folds(worker, [self._chunk[number]]):
                 self._cannot(worker, [self._chunk[number]])
                 commands += self.stirred()
             self._ledger.failed(worker, [self._chunk[number]])
-            self.roll.tally.refused[worker] += 1
-            reason = f"chunk {number} differs from two later copies, which agree"
-            commands.append(Refuse(self.roll.plan.devices[worker], self.roll.assignment.number, reason))
         self._count_after_all({number: verdict.right})
         return commands
 

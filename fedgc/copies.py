@@ -2,9 +2,15 @@
 
 All copies of a chunk update are one vector up to rounding (the same model, batches and chance on every
 holder), and each report brings a sketch of it, 16 random projections. A copy whose sketch is far from the
-first one's is not counted, and named: hardware breaks, and memory flips. If a third copy sides with the one
-that was refused, the first was wrong, and the verdict turns. One copy alone cannot be judged; nor can the
-vector itself be checked against its sketch, for which devices of one site are trusted.
+first one's is not counted: hardware breaks, and memory flips. If a third copy sides with the one that was
+put aside, the first was wrong, and the verdict turns. One copy alone cannot be judged; nor can the vector
+itself be checked against its sketch, for which devices of one site are trusted.
+
+Two copies that differ do not tell which of them is wrong, so nobody is blamed for being the second. A device
+is blamed for a chunk once two or more say the same and more than say what it says, or if it sends no sketch
+where another sends one (masked devices send none, all of them). And it is *accused* for all its chunks
+once it has differed in two chunks and from two others at least, and from more of them than each of those
+has: one false device is found so where every chunk has two holders only, and cannot have any other accused.
 
 Only those speak who are here with their copy: it was told, or kept, since the device came; and those who had
 to let it go while they were here. A copy that nobody
@@ -16,7 +22,7 @@ A copy is known by the report of it. May import: codes, gate, messages.
 
 import math
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fedgc.codes import estimate_correlation
@@ -25,15 +31,20 @@ from fedgc.messages import Progress
 
 COPIES_AGREE: Final = 1e-2  # largest distance of two sketches of one vector, relative to the longer
 NOTHING: Final = 1e-12  # sketches this short are of no update at all
+MANY: Final = 2  # that say the same, or from whom one has differed: more than one false device can be
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a copy counts; if it turned the verdict, who was wrong before and who was right."""
+    """Whether a copy counts; if it turned the verdict, who was wrong before and who was right.
+
+    `blamed` are those of whom it is known from now on that they were wrong.
+    """
 
     distance: float | None = None
     wrong: tuple[int, ...] = ()
     right: tuple[int, ...] = ()
+    blamed: tuple[int, ...] = ()
 
     @property
     def agrees(self) -> bool:
@@ -57,6 +68,11 @@ class _Side:
         """How many speak for this copy, with those who needed its room."""
         return len(self.here) + len(self.freed)
 
+    @property
+    def rank(self) -> tuple[bool, int]:
+        """What decides whether it is believed: a copy with a sketch before those without."""
+        return bool(self.copy.sketch) and self.voices > 0, self.voices
+
 
 AGREES: Final = Verdict()
 
@@ -66,6 +82,9 @@ class Copies:
 
     def __init__(self) -> None:
         self._sides: dict[int, list[_Side]] = {}  # the side that is believed stands first
+        self._blamed: set[tuple[int, int]] = set()  # chunk and worker
+        self._against: dict[int, set[int]] = {}  # from whom each worker has differed, in any chunk
+        self._in: dict[int, set[int]] = {}  # and in which chunks
 
     @property
     def believed(self) -> Mapping[int, Progress]:
@@ -76,21 +95,40 @@ class Copies:
         """Take a copy in, and say whether it counts: where more say the same, it is believed."""
         mine = self._told(chunk, worker, copy)
         before = self._sides[chunk][0]
-        if mine is before:
-            return AGREES
-        if mine.voices <= before.voices:
-            return Verdict(_distance(before.copy, copy))
-        return self._believe(chunk, mine, worker)
+        if mine is not before and mine.rank > before.rank:
+            return replace(self._believe(chunk, mine, worker), blamed=self._blame(chunk))
+        return self._verdict(chunk, mine, copy)
 
     def judge(self, chunk: int, worker: int, copy: Progress, summed: Collection[int] = ()) -> Verdict:
         """Take in a copy while vectors are collected; something of the `summed` chunks is in the sum."""
         mine = self._told(chunk, worker, copy)
         before = self._sides[chunk][0]
-        if mine is before:
-            return AGREES
-        if before.voices or chunk in summed:
-            return Verdict(_distance(before.copy, copy))
-        return self._believe(chunk, mine, worker)
+        if mine is not before and not before.voices and chunk not in summed:
+            return self._believe(chunk, mine, worker)
+        return self._verdict(chunk, mine, copy)
+
+    def accused(self) -> tuple[int, ...]:
+        """Return who has newly differed from so many others that it is wrong, and not they."""
+        against = self._against
+        found = [
+            worker
+            for worker, others in against.items()
+            if min(len(others), len(self._in[worker])) >= MANY
+            and all(len(against[other]) < len(others) for other in others)
+        ]
+        for worker in found:  # nobody else is accused for having differed from it
+            for other in against.pop(worker):
+                against[other].discard(worker)
+        return tuple(found)
+
+    def disputed(self) -> Mapping[int, tuple[int, ...]]:
+        """Return by chunk whose copies differ, where it is not known who is wrong."""
+        return {
+            chunk: tuple(sorted(worker for side in sides for worker in side.here))
+            for chunk, sides in self._sides.items()
+            if sum(bool(side.here) for side in sides) > 1
+            and not any((chunk, worker) in self._blamed for side in sides for worker in side.said)
+        }
 
     def stands(
         self, worker: int, kept: Collection[int] = (), summed: Collection[int] = ()
@@ -128,7 +166,35 @@ class Copies:
             side.said.pop(worker, None)
             side.freed.discard(worker)
         mine.said[worker] = True
+        for side in sides:
+            if side is not mine and side.copy.sketch and copy.sketch:
+                self._note_differing(chunk, worker, side.said)
         return mine
+
+    def _note_differing(self, chunk: int, worker: int, others: Collection[int]) -> None:
+        for other in others:
+            for one, two in ((worker, other), (other, worker)):
+                self._against.setdefault(one, set()).add(two)
+                self._in.setdefault(one, set()).add(chunk)
+
+    def _verdict(self, chunk: int, mine: _Side, copy: Progress) -> Verdict:
+        """Return what a copy means that turns nothing."""
+        before, blamed = self._sides[chunk][0], self._blame(chunk)
+        if mine is before:
+            return Verdict(blamed=blamed) if blamed else AGREES
+        return Verdict(_distance(before.copy, copy), blamed=blamed)
+
+    def _blame(self, chunk: int) -> tuple[int, ...]:
+        """Return who is now known to be wrong about a chunk, and was not before."""
+        first, *others = self._sides[chunk]
+        wrong = [
+            side
+            for side in others
+            if first.copy.sketch and (not side.copy.sketch or first.voices >= max(MANY, side.voices + 1))
+        ]
+        said = {(chunk, worker) for side in wrong for worker in side.said} - self._blamed
+        self._blamed |= said
+        return tuple(sorted(worker for _, worker in said))
 
     def _note(
         self, worker: int, has: Mapping[int, bool], summed: Collection[int]
@@ -140,7 +206,7 @@ class Copies:
                 side.freed.discard(worker)
                 if worker in side.said:
                     side.said[worker] = has_it
-            most = max(sides, key=lambda side: len(side.here))  # the first of them
+            most = max(sides, key=lambda side: (bool(side.copy.sketch and side.here), len(side.here)))
             if most.here and not sides[0].voices and chunk not in summed:
                 right[chunk] = self._believe(chunk, most).right
         return right
@@ -174,9 +240,14 @@ class Copies:
 
 
 def _distance(first: Progress, second: Progress) -> float | None:
-    """Return how far apart two copies are, relative to the longer; None where they are the same."""
-    if first.sketch == second.sketch or not first.sketch or not second.sketch:
+    """Return how far apart two copies are, relative to the longer; None where they are the same.
+
+    One that has a sketch and one that has none are not: who sends none could agree with everything.
+    """
+    if first.sketch == second.sketch:
         return None
+    if not first.sketch or not second.sketch:
+        return math.inf
     size = max(math.hypot(*first.sketch), math.hypot(*second.sketch))
     if size <= NOTHING:
         return None

@@ -18,7 +18,7 @@ May import: tuner and below.
 import json
 import math
 from collections import deque
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
@@ -694,9 +694,20 @@ def _row(over: Round, *, coded: bool) -> RoundRow:
         takes=tally.takes,
         pruned=tally.pruned,
         repairs=tally.repairs,
-        reason=f"{over.reason}; {tally.folds} copies folded early" if tally.folds else over.reason,
+        reason="; ".join(filter(None, [over.reason, *_remarks(over)])),
         devices=tuple(_device_row(over, worker) for worker in range(len(plan.devices))),
     )
+
+
+def _remarks(over: Round) -> Iterator[str]:
+    """Say what else a person should know of a round."""
+    tally = over.tally
+    if tally.folds:
+        yield f"{tally.folds} copies folded early"
+    if tally.disputed:
+        workers = sorted({worker for said in tally.disputed.values() for worker in said})
+        devices = ", ".join(over.plan.devices[worker] for worker in workers)
+        yield f"copies of {len(tally.disputed)} chunks differ among {devices}, whose are wrong is not known"
 
 
 def _device_row(over: Round, worker: int) -> DeviceRow:

@@ -4,7 +4,7 @@ May import: nothing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(slots=True)
@@ -23,6 +23,9 @@ class Tally:
     repairs: int = 0
     pruned: int = 0
     folds: int = 0  # copies that were folded into a codeword early
+    disputed: Mapping[int, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # by chunk whose copies differ
 
     @classmethod
     def empty(cls, workers: int) -> "Tally":

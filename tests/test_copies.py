@@ -47,10 +47,10 @@ def test_one_worker_cannot_turn_it_by_saying_it_twice():
     assert not copies.hear(0, 1, copy(OTHER)).agrees
 
 
-def test_without_a_sketch_there_is_nothing_to_judge_by():
+def test_without_any_sketch_there_is_nothing_to_judge_by():
     copies = Copies()
     assert copies.hear(0, 0, copy()).agrees
-    assert copies.hear(0, 1, copy(ONE)).agrees
+    assert copies.hear(0, 1, copy()).agrees
     assert copies.hear(1, 0, copy((0.0,) * 16)).agrees
     assert copies.hear(1, 1, copy((1e-13,) * 16)).agrees
 
@@ -162,3 +162,44 @@ def test_the_tolerance_is_relative():
     copies = Copies()
     copies.hear(0, 0, copy(tuple(1e6 * each for each in ONE)))
     assert copies.hear(0, 1, copy(tuple(1e6 * (1 + 0.9 * COPIES_AGREE) for _ in ONE))).agrees
+
+
+def test_a_copy_without_a_sketch_gives_way_to_one_with_a_sketch_and_is_blamed():
+    copies = Copies()
+    for worker in (0, 1):
+        assert copies.hear(0, worker, copy()).agrees
+    verdict = copies.hear(0, 2, copy(ONE))
+    assert (verdict.agrees, verdict.wrong, verdict.blamed) == (True, (0, 1), (0, 1))
+    assert copies.hear(0, 3, copy()).blamed == (3,)
+    assert copies.believed[0].sketch == ONE
+    assert copies.accused() == ()
+
+
+def test_of_two_that_differ_nobody_is_blamed_and_of_three_the_odd_one():
+    for order in ((0, 1, 2), (1, 0, 2), (1, 2, 0)):
+        copies, blamed = Copies(), []
+        for told, worker in enumerate(order):
+            blamed += copies.hear(0, worker, copy(OTHER if worker == 0 else ONE)).blamed
+            if told == 1:
+                assert set(blamed) == set()
+                assert bool(copies.disputed()) == (0 in order[:2])
+        assert blamed == [0]
+        assert copies.disputed() == {}
+
+
+@given(st.permutations([(chunk, who) for chunk in range(6) for who in ("false", "honest")]))
+def test_only_the_false_one_is_accused_in_whatever_order_copies_come(said: list[tuple[int, str]]):
+    """Worker 9 holds every chunk and lies; chunk c lies with honest worker c % 3 as well."""
+    copies, accused = Copies(), []
+    for chunk, who in said:
+        worker, sketch = (9, (float(chunk + 2),) * 16) if who == "false" else (chunk % 3, ONE)
+        copies.hear(chunk, worker, copy(sketch))
+        accused += copies.accused()
+    assert set(accused) == {9}
+
+
+def test_one_wrong_chunk_accuses_nobody_for_all_the_others():
+    copies = Copies()
+    for worker, sketch in ((0, OTHER), (1, ONE), (2, ONE), (3, ONE)):
+        copies.hear(0, worker, copy(sketch))
+    assert copies.accused() == ()

@@ -531,3 +531,15 @@ def test_run_that_waits_for_clients_whose_data_was_refused_says_so():
         "1 that hold no chunk (1 device was refused data: b: chunk chunk 0: saw 11 samples, others have 10)"
     )
     assert last.reason.endswith(said)
+
+
+def test_two_differing_copies_are_told_in_the_row_with_both_devices():
+    driver = Driver(rounds=1)
+    driver.join("a", "b", holds=[Held("chunk 0", 10, "same"), Held("chunk 1", 10, "same")])
+    for device, chunk, number in (("a", 0, 1.0), ("b", 0, 2.0), ("b", 1, 1.0)):
+        driver.say(Progress(1.0, device, 1, chunk, driver.at[device][1], 0.1, 10, 1.0, 0.5, (number,) * 16))
+    driver.queue.clear()
+    driver.do_a_round()
+    (row,) = (each.row for each in driver.of(Append))
+    assert "copies of 1 chunks differ among a, b, whose are wrong is not known" in row.reason
+    assert [each.refused for each in row.devices] == [0, 0]

@@ -214,7 +214,8 @@ class Driver:
     def _append(self, row: RoundRow, link: Link) -> None:
         self._sum = self._ring = self._mean = None
         devices = tuple(_counted(device, link) for device in row.devices)
-        row = replace(row, devices=devices, left_out=self._by_name(row.left_out, link))
+        reason, left_out = (self._by_name(said, link) for said in (row.reason, row.left_out))
+        row = replace(row, devices=devices, reason=reason, left_out=left_out)
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
         for device in row.devices:
