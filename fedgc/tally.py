@@ -23,9 +23,7 @@ class Tally:
     repairs: int = 0
     pruned: int = 0
     folds: int = 0  # copies that were folded into a codeword early
-    disputed: Mapping[int, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # by chunk whose copies differ
+    disputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by chunk whose copies differ
 
     @classmethod
     def empty(cls, workers: int) -> "Tally":
