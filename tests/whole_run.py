@@ -519,7 +519,10 @@ class Server:
             assert command.version == self.run.version
             self.names[client.name] = dict(command.names)
         self._counts_on(client, chunks_of(command))
-        if not isinstance(command, Refuse):
+        if isinstance(command, Refuse):
+            blamed = "sketch" in command.reason or "its copies differ" in command.reason
+            assert not (blamed and client.honest), f"{client.name}: its copies are true: {command.reason}"
+        else:
             client.inbox.append(command)
 
     def _counts_on(self, client: Client, chunks: Sequence[int]) -> None:

@@ -31,7 +31,7 @@ def probed(samples: int) -> tuple[int, ...]:
     """Return the rows that are read.
 
     >>> probed(3), probed(100)
-    ((0, 1, 2), (0, 14, 28, 42, 57, 71, 85, 99))
+    ((0, 1, 2), (0, 14, 28, 42, 56, 70, 84, 99))
     """
     count = min(PROBED, samples)
     return tuple(at * (samples - 1) // max(count - 1, 1) for at in range(count))
