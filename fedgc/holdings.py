@@ -73,6 +73,10 @@ class Holdings:
         refused = sum(samples for samples, _ in self._refused.values())
         return self._samples + refused + sum(self._forgotten.values())
 
+    def knows(self, number: int) -> bool:
+        """Whether this chunk was announced and not withdrawn."""
+        return number in self._chunks
+
     @property
     def refused(self) -> Mapping[str, str]:
         """The devices of which something that they announced last was refused, and why."""

@@ -469,7 +469,8 @@ class Run:
         """Say how much of the run's data counted; a device whose data was refused had a fault."""
         short, refused = set(row.short), self._holdings.refused
         summed = row.outcome in ("synced", "approximate")
-        counted = sum(chunk.samples for chunk in over.plan.chunks if chunk.number not in short)
+        there = (chunk for chunk in over.plan.chunks if self._holdings.knows(chunk.number))
+        counted = sum(chunk.samples for chunk in there if chunk.number not in short)
         planned = tuple(
             replace(each, refused=each.refused + 1) if each.device in refused else each
             for each in row.devices

@@ -543,3 +543,16 @@ def test_two_differing_copies_are_told_in_the_row_with_both_devices():
     (row,) = (each.row for each in driver.of(Append))
     assert "copies of 1 chunks differ among a, b, whose are wrong is not known" in row.reason
     assert [each.refused for each in row.devices] == [0, 0]
+
+
+def test_data_that_changed_in_mid_round_did_not_count_in_it():
+    driver = Driver(rounds=2)
+    driver.join("a", holds=own("a"))
+    driver.join("b", holds=own("b"))
+    for device in "ab":
+        while driver.queue[device]:
+            driver.work(device)
+    driver.say(Joined(driver.now, "a", True, tuple(Held(f"a {number}", 15) for number in range(4))))
+    driver.do_a_round()
+    first = driver.of(Append)[0].row
+    assert (first.known_samples, first.counted_samples) == (100, 40)

@@ -307,10 +307,21 @@ def test_work_on_all_that_a_device_may_hold_fits_a_line(letter: str) -> None:
     most = next(count for count in range(20_000, 0, -1_000) if _is_made(joined, count))
     with pytest.raises(BadMessage, match="bytes of a line"):
         joined(40_000)
-    order = tuple(range(10**6 - most, 10**6))
+    order = tuple(range(10**8 - most, 10**8))  # numbers grow in a run, as none is given twice
     names = tuple(zip(order, (held.name for held in joined(most).holds), strict=True))
     work = Work(DEVICE, 10**9, 10**9, 10**9, order, names, 2**32, 1e9)
     assert len(wire.encode(work, 2**62)) <= wire.LINE_LIMIT
+
+
+@pytest.mark.parametrize("name", ["{}", "chunk-{:05}-of-20000", "\U0001f40c{}"])
+def test_shared_chunks_of_a_joined_line_fit_it_with_their_digests(name: str) -> None:
+    def joined(count: int) -> Joined:
+        held = (Held(name.format(each), 10**6, "0123456789abcdef") for each in range(count))
+        return Joined(NOW, DEVICE, False, tuple(held))
+
+    most = next(count for count in range(30_000, 0, -100) if _is_made(joined, count))
+    assert most > 10_000
+    assert len(wire.encode(joined(most), 2**62)) <= wire.LINE_LIMIT
 
 
 def _is_made(make: typing.Callable[[int], object], count: int) -> bool:
