@@ -139,11 +139,11 @@ def cover_s(plan: Plan, futures: Futures) -> Float:
     position_wc = np.zeros(placement.holds.shape)
     for worker, order in enumerate(placement.orders):
         position_wc[worker, list(order)] = np.arange(1, len(order) + 1)
-    held = held_cn >= 0  # else a chunk has fewer holders than others
-    position_kc = np.where(held, np.take_along_axis(position_wc, np.maximum(held_cn, 0), axis=0), 1.0)
+    position_kc = np.take_along_axis(position_wc, np.maximum(held_cn, 0), axis=0)
+    position_kc = np.where(held_cn >= 0, position_kc, 1.0)  # no holder: left out below, dead or not
     step_bw = np.where(np.isfinite(futures.dies_bw), np.inf, futures.step_bw)
     times_bkc = step_bw[:, held_cn] * position_kc * plan.steps
-    times_bkc = np.sort(np.where(held, times_bkc, np.inf), axis=1)
+    times_bkc = np.sort(np.where(held_cn >= 0, times_bkc, np.inf), axis=1)
     cover_kb: Float = times_bkc.max(axis=2).T[: placement.replicas]
     return cover_kb
 
