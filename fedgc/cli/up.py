@@ -1,7 +1,8 @@
 """`fedgc up` and `fedgc down`: a federation on this machine that stays, to play with.
 
 A process of its own holds it (`fedgc up --foreground`), and while it lives it holds a lock on a file: so
-`down` ends no other process, whatever became of the number that was written down.
+`down` ends no other process, whatever became of the number that was written down. It restarts the SuperLink
+or a SuperNode that ended by itself.
 
 May import: flower.local, flower.superlink, store.engine; config, errors.
 """
@@ -31,6 +32,7 @@ NAME: Final = "up"  # what `fedgc run --superlink` calls it
 START_S: Final = 90.0
 END_S: Final = 30.0
 POLL_S: Final = 0.1
+RESTART_S: Final = 2.0  # between two looks for processes that ended
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +127,10 @@ def _hold(devices: int) -> None:
             (folder / "standing.part").replace(folder / "standing.json")
             sys.stdout.write(f"{devices} devices at {there.address}, until Ctrl-C\n")
             sys.stdout.flush()
-            over.wait()
+            while not over.wait(RESTART_S):
+                for name in federation.restart_ended():
+                    sys.stdout.write(f"{name} ended and is restarted; its log: {federation.log(name)}\n")
+                    sys.stdout.flush()
         (folder / "standing.json").unlink()
 
 

@@ -4,6 +4,9 @@ Demo, benchmarks, `fedgc run` without an address and the contract tests all star
 Everything lives in one folder: private Flower homes, the devices' keys, one log file for each process.
 Every process hangs on a leash (tether.py), so that none outlives this one.
 
+The SuperLink keeps its state in a file, not in memory. After a restart it still knows its SuperNodes; a
+SuperNode that its SuperLink does not know (HTTP 401) ends itself.
+
 The app that Flower is given is always written here, from a table of settings: Flower refuses overrides
 of keys that an app does not list, and so every setting can be given, whether fedgc is run from its
 checkout or installed.
@@ -36,6 +39,7 @@ from fedgc.flower.programs import write_programs
 from fedgc.flower.superlink import Superlink, tail
 
 NAME: Final = "local"  # what the federation's SuperLink is called in its own Flower configuration
+SUPERLINK: Final = "superlink"  # its process here
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
 POLL_S: Final = 0.05
 EXEC_POLL_S: Final = 0.5  # between two questions of a SuperExec for work: all of a fleet are on this machine
@@ -123,6 +127,8 @@ class LocalFederation:
         self.nodes: Final = {node.name: node for node in every}
         if len(self.nodes) != len(every):
             raise BadSetting(f"node names: saw {[node.name for node in every]}, needed each once")
+        if SUPERLINK in self.nodes:
+            raise BadSetting(f"node names: saw {SUPERLINK!r}, needed another: it is the SuperLink's process")
         self._temporary = folder is None
         self.folder: Final = folder or Path(tempfile.mkdtemp(prefix="fedgc-"))
         self._environment = dict(environment)
@@ -130,7 +136,7 @@ class LocalFederation:
         self._leashes: dict[str, subprocess.Popen[bytes]] = {}
         self._apps = 0
         self.superlink: Final = Superlink(
-            NAME, self.folder, self._variables("superlink"), self._programs / "flwr"
+            NAME, self.folder, self._variables(SUPERLINK), self._programs / "flwr"
         )
 
     # ---- life
@@ -168,24 +174,28 @@ class LocalFederation:
             f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{self.address}"\n'
             "insecure = true\n"
         )
-        self._launch(
-            "superlink",
-            "flower-superlink",
-            "--insecure",
-            "--disable-runtime-dependency-installation",
-            *("--host", "127.0.0.1"),
-            *("--port", str(self._port)),
-        )
+        self._launch_superlink()
         self._await_port()
         for name in self.nodes:
             self._launch_node(name)
 
+    def _launch_superlink(self) -> None:
+        self._launch(
+            SUPERLINK,
+            "flower-superlink",
+            "--insecure",
+            "--disable-runtime-dependency-installation",
+            *("--database", str(self.folder / "superlink.db")),
+            *("--host", "127.0.0.1"),
+            *("--port", str(self._port)),
+        )
+
     def _await_port(self) -> None:
         end = time.monotonic() + START_S
         while not _listens(self._port):
-            if self._leashes["superlink"].poll() is not None or time.monotonic() > end:
+            if self._leashes[SUPERLINK].poll() is not None or time.monotonic() > end:
                 raise EdgeFailed(
-                    f"flower-superlink did not start; its last words: {tail(self.log('superlink'))}"
+                    f"flower-superlink did not start; its last words: {tail(self.log(SUPERLINK))}"
                 )
             time.sleep(POLL_S)
 
@@ -245,7 +255,7 @@ class LocalFederation:
     @property
     def home(self) -> Path:
         """Where Flower's own programs find this federation, as `FLWR_HOME`."""
-        return self._home("superlink")
+        return self._home(SUPERLINK)
 
     def log(self, name: str) -> Path:
         """Return the log file of the SuperLink ("superlink"), of a node, or of a run ("run-ID")."""
@@ -258,7 +268,7 @@ class LocalFederation:
     # ---- faults
 
     def kill(self, name: str) -> tuple[int, ...]:
-        """SIGKILL a node and every process that it started; return their ids."""
+        """SIGKILL a node (or "superlink") and every process that it started; return their ids."""
         leash = self._leashes.pop(name)
         killed = tether.kill_below(leash.pid)
         _let_go(leash)
@@ -266,10 +276,22 @@ class LocalFederation:
         return killed
 
     def restart(self, name: str) -> None:
-        """Start a node that was killed; it has its old name, key and node config."""
+        """Start a node (or "superlink") that was killed; a node has its old name, key and node config."""
         if name in self._leashes:
             raise BadSetting(f"node {name!r}: it runs; needed one that was killed")
-        self._launch_node(name)
+        if name == SUPERLINK:
+            self._launch_superlink()
+            self._await_port()
+        else:
+            self._launch_node(name)
+
+    def restart_ended(self) -> tuple[str, ...]:
+        """Restart every process that ended without `kill`, and wait for the SuperLink; return their names."""
+        ended = tuple(name for name, leash in self._leashes.items() if leash.poll() is not None)
+        for name in ended:
+            _let_go(self._leashes.pop(name))
+            self.restart(name)
+        return ended
 
     # ---- runs
 

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.flower.local import PORTS, PORTS_EACH, free_port
+from fedgc.errors import BadSetting
+from fedgc.flower.local import PORTS, PORTS_EACH, LocalFederation, Node, free_port
 
 
 def test_a_port_for_a_program_is_free_and_none_that_the_system_gives_to_connections() -> None:
@@ -18,3 +19,8 @@ def test_a_port_for_a_program_is_free_and_none_that_the_system_gives_to_connecti
         assert free_port() != taken, "its turn has come again"
     assert len(set(found) - {taken}) == PORTS_EACH - 1
     assert not [port for port in found if first <= port <= last]
+
+
+def test_a_node_is_not_named_as_the_superlink(tmp_path: Path) -> None:
+    with pytest.raises(BadSetting, match="needed another"):
+        LocalFederation([Node("superlink")], folder=tmp_path)
