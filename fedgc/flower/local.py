@@ -33,7 +33,7 @@ from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.flower import tether
 from fedgc.flower.app import App, Setting, toml_value
 from fedgc.flower.programs import write_programs
-from fedgc.flower.superlink import Superlink, tail
+from fedgc.flower.superlink import KEEP_INSTALLED, Superlink, tail
 
 NAME: Final = "local"  # what the federation's SuperLink is called in its own Flower configuration
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
@@ -172,7 +172,7 @@ class LocalFederation:
             "superlink",
             "flower-superlink",
             "--insecure",
-            "--disable-runtime-dependency-installation",
+            KEEP_INSTALLED,
             *("--host", "127.0.0.1"),
             *("--port", str(self._port)),
         )
