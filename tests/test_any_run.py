@@ -333,7 +333,9 @@ class AnyRun(RuleBasedStateMachine):
             st.builds(Report, st.just(now), st.just(liar), rounds, steps, samples, sizes, norms, losses),
             st.builds(Codeword, st.just(now), st.just(liar), rounds, st.integers(70, 71), waits),
             st.builds(Loaded, st.just(now), st.just(liar), versions, waits, samples),
-            st.builds(Enrolled, st.just(now), st.just(liar), st.just(bytes(32)), steps, steps, st.just(bytes(64))),
+            st.builds(
+                Enrolled, st.just(now), st.just(liar), st.just(bytes(32)), steps, steps, st.just(bytes(64))
+            ),
             st.builds(Advert, st.just(now), st.just(liar), rounds, letter),
             st.builds(Deal, st.just(now), st.just(liar), rounds, letter),
             st.builds(Signed, st.just(now), st.just(liar), rounds, st.just(bytes(64))),

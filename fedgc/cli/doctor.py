@@ -31,7 +31,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.flower.app import MANIFEST, Setting, app_in
 from fedgc.flower.local import NAME as LOCAL
-from fedgc.flower.superlink import Connection, connection, told_time
+from fedgc.flower.superlink import KEEP_INSTALLED, Connection, connection, installs, told_time
 from fedgc.messages import WIRE_VERSION
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
@@ -104,6 +104,7 @@ def there(name: str) -> list[Finding]:
                 lambda: certificates(where),
                 lambda: reached(where),
                 lambda: both_versions(name, lambda: asked.ask("list")),
+                lambda: dependencies(where),
             )
             for check in checks:
                 findings.append(check())
@@ -300,6 +301,18 @@ def both_versions(name: str, ask: Callable[[], object]) -> Finding:
     return Finding(
         "versions", "ok", f"{name} takes flwr {version('flwr')}; devices need fedgc {version('fedgc')}"
     )
+
+
+def dependencies(where: Connection) -> Finding:
+    """The SuperLink runs an app with what is installed beside it: fedgc is in no package registry."""
+    does = installs(where)
+    if does is None:
+        saw = f"{where.address} does not say whether it installs what an app depends on"
+        return Finding("dependencies", "warning", saw, f"make sure that it was started with {KEEP_INSTALLED}")
+    if does:
+        saw = "the SuperLink would install what an app depends on, and no run would start"
+        return Finding("dependencies", "wrong", saw, f"start flower-superlink with {KEEP_INSTALLED}")
+    return Finding("dependencies", "ok", "an app runs with what is installed beside the SuperLink")
 
 
 def _table(found: Sequence[Finding]) -> Table:

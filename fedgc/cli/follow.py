@@ -20,7 +20,7 @@ from fedgc.cli import view
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.flower.beginning import SUMMED
-from fedgc.flower.superlink import framed
+from fedgc.flower.superlink import KEEP_INSTALLED, framed
 from fedgc.history import DeviceRow
 from fedgc.store.database import Store
 from fedgc.store.standing import reason_of
@@ -31,6 +31,7 @@ COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # as Flower's log tells one
 WARNED: Final = re.compile(r"^WARNING *: +round \d+: (.*\S)")  # what a round lacks, as the server says it
 EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
+INSTALLS: Final = "608"  # the exit code of a server whose app's dependencies could not be installed
 INCOMPLETE: Final = "the run did not complete: "  # so begins the reason of one that the server gave up
 MOST_WARNED: Final = 8  # of them that are shown, each sentence once
 UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still join them
@@ -242,8 +243,20 @@ def why_incomplete(seen: Seen, log: str) -> str | None:
     if run is not None and (said := reason_of(run)):
         return said.removeprefix(INCOMPLETE)
     plain = COLOURS.sub("", log)
+    if (not_begun := why_not_begun(plain)) is not None:
+        return not_begun
     faults = FAULT.findall(plain)
     return faults[-1] if faults else framed(plain) or _without_a_word(seen, EXIT_CODE.findall(plain))
+
+
+def why_not_begun(log: str) -> str | None:
+    """Return why a SuperLink could not start the app, where its log says that it tried to install things."""
+    if INSTALLS not in EXIT_CODE.findall(COLOURS.sub("", log)):
+        return None
+    return (
+        "the SuperLink tried to install what the app depends on, and fedgc is in no package registry; "
+        f"start flower-superlink with {KEEP_INSTALLED}"
+    )
 
 
 def _without_a_word(seen: Seen, codes: Sequence[str]) -> str:

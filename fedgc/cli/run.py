@@ -30,6 +30,7 @@ from fedgc.cli.follow import (
     print_tables,
     show_on,
     why_incomplete,
+    why_not_begun,
 )
 from fedgc.cli.history import must_be_over
 from fedgc.cli.settings import GIVEN, Layer, settle
@@ -103,7 +104,7 @@ def run(wanted: Wanted) -> None:
     if stopped:
         console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
-    reason = gone or (_why(before, seen, said) if not ended else _unlike_completed(ended))
+    reason = gone or (_why(before, seen, said) if not ended else _unlike_completed(ended, said))
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}{goes_on}")
 
@@ -185,9 +186,9 @@ def _heard(seen: Seen) -> float:
     return seen.run.heard if seen.run else 0.0
 
 
-def _unlike_completed(status: str) -> str | None:
+def _unlike_completed(status: str, log: str) -> str | None:
     """Return what Flower says of a run whose store is elsewhere; None where it is done."""
-    return None if status == "finished:completed" else f"Flower says {status}"
+    return None if status == "finished:completed" else why_not_begun(log) or f"Flower says {status}"
 
 
 def _say(console: Console, log: Log) -> Callable[[], None]:

@@ -7,7 +7,7 @@ process, which finds what it needs in the state folder.
 
 TLS and node authentication are always on; `insecure` is for one machine's loopback alone.
 
-May import: errors, and this room's authority, keyring, pulse, tether.
+May import: errors, and this room's authority, keyring, pulse, superlink, tether.
 """
 
 import http.client
@@ -31,6 +31,7 @@ from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import pulse, tether
 from fedgc.flower.authority import describe, signed_by
 from fedgc.flower.keyring import DEVICE_NAME, read, write
+from fedgc.flower.superlink import EXECUTOR, KEEP_INSTALLED, LOOPBACK
 
 SUPERLINK_PORT: Final = 9092
 SESSION_PORT: Final = 9094
@@ -39,8 +40,6 @@ CLOCK_LIMIT_S: Final = 300.0  # Flower refuses what was signed longer ago
 STALE_S: Final = 120.0  # an engine that has not come round for so long hangs: a step takes seconds
 SPACE_BYTES: Final = 64 * 2**20  # less than this, and the next checkpoint does not fit
 PATIENCE_S: Final = 10.0
-EXECUTOR: Final = "flower-superexec"
-LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 Environment = dict[str, str]
 
 
@@ -102,7 +101,7 @@ class ServerPlace:
             "flower-superlink",
             *(("--insecure",) if self.insecure else secure),
             *("--database", str(self.state / "superlink.db")),
-            "--disable-runtime-dependency-installation",
+            KEEP_INSTALLED,
             *("--host", self.host),
             *("--port", str(SUPERLINK_PORT)),
         )

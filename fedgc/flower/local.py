@@ -36,7 +36,7 @@ from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.flower import tether
 from fedgc.flower.app import App, Setting, toml_value
 from fedgc.flower.programs import write_programs
-from fedgc.flower.superlink import Superlink, tail
+from fedgc.flower.superlink import KEEP_INSTALLED, Superlink, tail
 
 NAME: Final = "local"  # what the federation's SuperLink is called in its own Flower configuration
 SUPERLINK: Final = "superlink"  # its process here
@@ -184,7 +184,7 @@ class LocalFederation:
             SUPERLINK,
             "flower-superlink",
             "--insecure",
-            "--disable-runtime-dependency-installation",
+            KEEP_INSTALLED,
             *("--database", str(self.folder / "superlink.db")),
             *("--host", "127.0.0.1"),
             *("--port", str(self._port)),

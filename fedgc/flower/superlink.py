@@ -17,7 +17,8 @@ import sys
 import tempfile
 import time
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
@@ -32,7 +33,12 @@ POLL_S: Final = 0.05
 CONFIG: Final = "config.toml"
 ANSWER_S: Final = 10.0
 LAST_WORDS: Final = 5  # lines of a log that an error quotes
+KEEP_INSTALLED: Final = "--disable-runtime-dependency-installation"  # with which a SuperLink must be started
+INSTALLS: Final = "--allow-runtime-dependency-installation"  # what one without it tells its executor
+EXECUTOR: Final = "flower-superexec"
 COLUMNS: Final = 1000  # of the terminal that Flower's program may think it has: it breaks paths at its edge
+LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
+_DIALS: Final = "--runtime-api-address"
 _BOX: Final = re.compile(r"╭─+ Error ─+╮\n(.*?)╰", re.DOTALL)  # how it frames what went wrong
 
 
@@ -110,6 +116,28 @@ def told_time(where: Connection) -> float | None:
     finally:
         asked.close()
     return parsedate_to_datetime(told).timestamp() if told else None
+
+
+def installs(where: Connection) -> bool | None:
+    """Return whether a SuperLink here installs what an app depends on; None where it cannot be seen.
+
+    It does unless it was started with KEEP_INSTALLED, and then every run fails: fedgc is in no package
+    registry. It answers no question on this, but its executor's command line tells.
+    """
+    host, _, port = where.address.rpartition(":")
+    if host.strip("[]") not in LOOPBACK:
+        return None
+    for words in _command_lines():
+        address = words[words.index(_DIALS) + 1 :][:1] if _DIALS in words else []
+        if address and address[0].endswith(f":{port}") and any(EXECUTOR in word for word in words):
+            return INSTALLS in words
+    return None
+
+
+def _command_lines() -> Iterator[list[str]]:
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            yield path.read_bytes().decode(errors="replace").split("\0")
 
 
 def _trusting(certificates: Path | None) -> ssl.SSLContext:

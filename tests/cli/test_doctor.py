@@ -190,3 +190,10 @@ def test_versions_are_judged_by_whether_the_superlink_answers():
 
     assert doctor.both_versions("x", dict).grade == "ok"
     assert doctor.both_versions("x", refuse).grade == "wrong"
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:1", "fl.hospital.example:9092"])
+def test_what_a_superlink_does_with_dependencies_is_not_called_well_where_nobody_can_see_it(address: str):
+    found = doctor.dependencies(Connection("x", address, insecure=True, certificates=None))
+    assert found.grade == "warning"
+    assert found.do.endswith("--disable-runtime-dependency-installation")

@@ -195,6 +195,10 @@ def test_why_a_run_did_not_complete_is_its_own_word_else_an_error_of_its_log(sto
     assert found == "BadTask: task no.such:thing: importing no.such raised an error"
     boxed = "INFO : round 4 evaluated\n╭── Error ──╮\n│ (exit 608) │\n╰───────────╯\n"
     assert why_incomplete(Follower(store, "r").look(), boxed) == "(exit 608)"
+    installing = "ERROR :     ServerApp raised an exception\nERROR :     Exit Code: 608\n"
+    found = why_incomplete(Follower(store, "r").look(), installing)
+    assert found is not None
+    assert found.endswith("start flower-superlink with --disable-runtime-dependency-installation")
     store.write(Ended(101.0, "r", "failed", "no device came"))
     assert why_incomplete(Follower(store, "r").look(), "b") == "no device came"
     store.write(Ended(101.0, "r", "completed", ""))

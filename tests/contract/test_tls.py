@@ -1,9 +1,13 @@
-"""A SuperLink with TLS and known devices alone, as a hospital has it: keys, doctor, a run, and a certificate
-that is not the right one. Every command is typed as a person types it, and sees no store but its own."""
+"""A SuperLink with TLS and known devices alone, as a hospital has it: keys, doctor, a run, a certificate
+that is not the right one, and a SuperLink without the flag that it needs.
+
+The servers' and devices' commands are those of the README, with this machine's names and ports. Every command
+is typed as a person types it, and sees no store but its own."""
 
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -16,11 +20,13 @@ import pytest
 from fedgc.errors import EdgeFailed
 from fedgc.flower import tether
 from fedgc.flower.local import free_port
-from fedgc.flower.superlink import Connection, told_time
+from fedgc.flower.superlink import Connection, installs, told_time
 from tests.contract.conftest import WAIT_S, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
 DEVICES = ("ward-1", "ward-2")
+README = Path(__file__).parents[2] / "README.md"
+FLAG = "--disable-runtime-dependency-installation"
 PROGRAMS = Path(sys.executable).parent
 
 
@@ -30,6 +36,22 @@ class Hospital:
 
     folder: Path
     port: int
+    sessions: int
+
+    def documented(self, beginning: str, device: str = DEVICES[0]) -> list[str]:
+        """Return the words of the README's command that begins so, with this machine's names and ports."""
+        text = README.read_text().replace("\\\n", " ")
+        (line,) = re.findall(rf"^\$ ((?:[A-Z_]+=\S+ )*{beginning} .*)$", text, re.MULTILINE)
+        here = {
+            "fl.hospital.example": "localhost",
+            "0.0.0.0": "127.0.0.1",  # noqa: S104  it is this that is replaced
+            "9092": str(self.port),
+            "9443": str(self.sessions),
+            DEVICES[0]: device,
+        }
+        for there, ours in here.items():
+            line = line.replace(there, ours)
+        return shlex.split(line)
 
     @property
     def environment(self) -> dict[str, str]:
@@ -50,7 +72,7 @@ class Hospital:
     def knows(self, **certificates: Path) -> None:
         """Write Flower's configuration: connections to one SuperLink with these root certificates."""
         named = (
-            f'[superlink.{name}]\naddress = "127.0.0.1:{self.port}"\nroot-certificates = "{path}"\n'
+            f'[superlink.{name}]\naddress = "localhost:{self.port}"\nroot-certificates = "{path}"\n'
             for name, path in certificates.items()
         )
         (self.folder / "flwr").mkdir(exist_ok=True)
@@ -58,10 +80,14 @@ class Hospital:
 
     def starts(self, name: str, *words: str) -> "subprocess.Popen[bytes]":
         """Start a program of Flower's with a home and a store of its own."""
-        own = {"FLWR_HOME": str(self.folder / name), "FEDGC_DB": str(self.folder / "theirs.db")}
+        own = {
+            "FLWR_HOME": str(self.folder / name),
+            "FEDGC_DB": str(self.folder / "theirs.db"),
+            "XDG_STATE_HOME": str(self.folder / name / "state"),
+        }
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, tether.__file__, str(PROGRAMS / words[0]), *words[1:]],
+                [sys.executable, tether.__file__, "env", *words],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -76,10 +102,14 @@ class Hospital:
 
     def answers(self) -> bool:
         ours = self.folder / "keys" / "authority" / "ca.pem"
-        try:
-            return told_time(Connection("hospital", f"127.0.0.1:{self.port}", False, ours)) is not None
-        except EdgeFailed:
-            return False
+        return answers(Connection("hospital", f"localhost:{self.port}", False, ours))
+
+
+def answers(where: Connection) -> bool:
+    try:
+        return told_time(where) is not None
+    except EdgeFailed:
+        return False
 
 
 def ended(leash: "subprocess.Popen[bytes]") -> None:
@@ -90,33 +120,19 @@ def ended(leash: "subprocess.Popen[bytes]") -> None:
 
 @pytest.fixture(scope="module")
 def hospital(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospital]:
-    made = Hospital(tmp_path_factory.mktemp("hospital"), free_port())
-    assert made.types("keys", "tls", "127.0.0.1", "--folder", "keys").returncode == 0
+    made = Hospital(tmp_path_factory.mktemp("hospital"), free_port(), free_port())
+    assert made.types(*made.documented("fedgc keys tls")[1:]).returncode == 0
     keys = made.folder / "keys"
     made.knows(hospital=keys / "authority" / "ca.pem")
     with ExitStack() as stack:
-        superlink = made.starts(
-            "superlink",
-            "flower-superlink",
-            *("--ssl-ca-certfile", str(keys / "server" / "ca.pem")),
-            *("--ssl-certfile", str(keys / "server" / "server.pem")),
-            *("--ssl-keyfile", str(keys / "server" / "server.key")),
-            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
-            *("--host", "127.0.0.1", "--port", str(made.port)),
-        )
+        superlink = made.starts("superlink", *made.documented("flower-superlink"))
         stack.callback(ended, superlink)
         eventually(made.answers)
         for name in DEVICES:
-            said = made.types("keys", "device", name, "--register", "--superlink", "hospital")
+            said = made.types(*made.documented("fedgc keys device", name)[1:])
             assert said.returncode == 0, said.stderr
-            node = made.starts(
-                name,
-                "flower-supernode",
-                *("--superlink", f"127.0.0.1:{made.port}", "--port", str(free_port())),
-                *("--root-certificates", str(keys / "devices" / name / "ca.pem")),
-                *("--auth-supernode-private-key", str(keys / "devices" / name / "device.key")),
-                *("--node-config", f'name="{name}" identity="{made.folder / name}.key"'),
-            )
+            own = ("--port", str(free_port()))  # only because both are on one machine
+            node = made.starts(name, *made.documented("flower-supernode", name), *own)
             stack.callback(ended, node)
         yield made
 
@@ -124,7 +140,9 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospital]:
 def test_doctor_finds_nothing_wrong_and_a_run_goes_to_its_end(hospital: Hospital):
     said = hospital.types("doctor", "--superlink", "hospital", "--json")
     found = {each["what"]: each["grade"] for each in json.loads(said.stdout)["findings"]}
-    assert {found[what] for what in ("certificates", "SuperLink", "versions")} == {"ok"}, said.stdout
+    assert {found[what] for what in ("certificates", "SuperLink", "versions", "dependencies")} == {"ok"}, (
+        said.stdout
+    )
     run = ["run", "--superlink", "hospital", "--set", "rounds=2", "--set", "chunks=4", "--set", "threads=1"]
     said = hospital.types(*run)
     assert said.returncode == 0, said.stdout + said.stderr
@@ -155,3 +173,26 @@ def test_a_certificate_that_is_not_the_right_one_is_said_in_one_line(hospital: H
             assert f"root-certificates {path}" in said.stderr
         said = hospital.types("doctor", "--superlink", name)
         assert (said.returncode, said.stderr.count("\n")) == (1, 1)
+
+
+def test_a_superlink_without_the_flag_is_found_by_doctor_and_named_by_the_run(tmp_path: Path):
+    made = Hospital(tmp_path, free_port(), free_port())
+    (tmp_path / "flwr").mkdir()
+    (tmp_path / "flwr" / "config.toml").write_text(
+        f'[superlink.hospital]\naddress = "127.0.0.1:{made.port}"\ninsecure = true\n'
+    )
+    where = Connection("hospital", f"127.0.0.1:{made.port}", True, None)
+    plain = ("--insecure", "--host", "127.0.0.1", "--port", str(made.port))
+    with ExitStack() as stack:
+        stack.callback(ended, made.starts("superlink", "flower-superlink", *plain))
+        eventually(lambda: installs(where))
+        eventually(lambda: answers(where))
+        said = made.types("doctor", "--superlink", "hospital", "--json")
+        found = {each["what"]: each for each in json.loads(said.stdout)["findings"]}
+        assert (said.returncode, found["dependencies"]["grade"]) == (1, "wrong"), said.stdout
+        assert FLAG in found["dependencies"]["do"]
+        said = made.types("run", "--superlink", "hospital", "--set", "rounds=1")
+    assert said.returncode == 1, said.stdout
+    assert said.stderr.startswith("fedgc: the run did not complete: ")
+    assert said.stderr.endswith(f"{FLAG}\n")
+    assert said.stderr.count("\n") == 1
