@@ -92,7 +92,9 @@ def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
 def under_way(runs: Sequence[Run], own: str, now: float) -> str:
     """Return which other runs of this store were alive just now, in a sentence; nothing where none was."""
     alive = [
-        each.run for each in runs if each.ended is None and each.run != own and now - each.heard < ALIVE_S
+        each.run
+        for each in runs
+        if each.ended is None and each.run != own and now - max(each.heard, each.started) < ALIVE_S
     ]
     return f"under way at its beginning: {', '.join(alive)}" if alive else ""
 
