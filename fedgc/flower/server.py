@@ -33,7 +33,7 @@ from fedgc.task import Task, named
 
 PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
 LONGEST_TASK: Final = 24  # letters of a task in a name that is made up
-ALIVE_S: Final = 30.0  # a run that gave no sign of life for longer may be dead
+ALIVE_S: Final = 60.0  # a run that gave no sign of life for longer may be dead
 FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
 
 
@@ -91,12 +91,9 @@ def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
 
 def under_way(runs: Sequence[Run], own: str, now: float) -> str:
     """Return which other runs of this store were alive just now, in a sentence; nothing where none was."""
-    alive = [
-        each.run
-        for each in runs
-        if each.ended is None and each.run != own and now - max(each.heard, each.started) < ALIVE_S
-    ]
-    return f"under way at its beginning: {', '.join(alive)}" if alive else ""
+    alive = [each for each in runs if each.ended is None and each.run != own]
+    alive = [each for each in alive if now - max(each.heard, each.started) < ALIVE_S]
+    return f"under way at its beginning: {', '.join(each.run for each in alive)}" if alive else ""
 
 
 def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:
