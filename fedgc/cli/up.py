@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower.local import LocalFederation, Node
+from fedgc.flower.local import LocalFederation, Node, exposure
 from fedgc.flower.superlink import tail
 from fedgc.store import owned
 from fedgc.store.engine import default_path
@@ -105,7 +105,7 @@ def _start(devices: int) -> None:
         time.sleep(POLL_S)
     sys.stdout.write(
         f"{devices} devices at {there.address}; `fedgc run --superlink {NAME}` trains on them, "
-        "`fedgc down` ends them\n"
+        f"`fedgc down` ends them\n{exposure(there.address)}\n"
     )
 
 
@@ -123,7 +123,9 @@ def _hold(devices: int) -> None:
             there = Standing(os.getpid(), federation.address, str(federation.home), devices)
             (folder / "standing.part").write_text(json.dumps(asdict(there)))
             (folder / "standing.part").replace(folder / "standing.json")
-            sys.stdout.write(f"{devices} devices at {there.address}, until Ctrl-C\n")
+            sys.stdout.write(
+                f"{devices} devices at {there.address}, until Ctrl-C\n{exposure(there.address)}\n"
+            )
             sys.stdout.flush()
             over.wait()
         (folder / "standing.json").unlink()
