@@ -97,6 +97,7 @@ def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
     terminal.press("\x03")
     assert terminal.ended() == 130
     assert "stopping the run" in terminal.text
+    assert "where Flower asks for no login" in terminal.text
     assert not set(tether.descendants(1)) & set(below)
     with Store.open() as store:
         run = store.run()
