@@ -29,7 +29,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.flower.app import Setting
 from fedgc.flower.consortium import make_consortium
-from fedgc.flower.local import LocalFederation, Node
+from fedgc.flower.local import LocalFederation, Node, exposure
 from fedgc.secagg import Quantiser
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
@@ -129,6 +129,7 @@ def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
         console.print(f"run {run}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
         with LocalFederation(nodes) as federation, show_on(console, rounds) as show:
+            console.print(exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             flower_run = federation.submit(config.table())
             while federation.running(flower_run):
                 seen = follower.look()

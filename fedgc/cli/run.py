@@ -87,7 +87,7 @@ def run(wanted: Wanted) -> None:
         before = follower.look()
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
-        with _where(wanted) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+        with _where(wanted, console) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
             written = _written(app, Path(folder) / "app", config)
             log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
             unknown = _say(console, log) if wanted.elsewhere else _nothing
@@ -204,10 +204,11 @@ def _nothing() -> None:
 
 
 @contextmanager
-def _where(wanted: Wanted) -> Iterator[Superlink]:
+def _where(wanted: Wanted, console: Console) -> Iterator[Superlink]:
     """Give the SuperLink that is to run it, started for it or there already."""
     if wanted.superlink is None:
         with local.LocalFederation(wanted.here) as federation:
+            console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             yield federation.superlink
         return
     with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import IO, Final
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower.local import LocalFederation, Node
+from fedgc.flower.local import LocalFederation, Node, exposure
 from fedgc.flower.superlink import tail
 from fedgc.store import owned
 from fedgc.store.engine import default_path
@@ -107,7 +107,7 @@ def _start(devices: int) -> None:
         time.sleep(POLL_S)
     sys.stdout.write(
         f"{devices} devices at {there.address}; `fedgc run --superlink {NAME}` trains on them, "
-        "`fedgc down` ends them\n"
+        f"`fedgc down` ends them\n{exposure(there.address)}\n"
     )
 
 
@@ -125,7 +125,9 @@ def _hold(devices: int) -> None:
             there = Standing(os.getpid(), federation.address, str(federation.home), devices)
             (folder / "standing.part").write_text(json.dumps(asdict(there)))
             (folder / "standing.part").replace(folder / "standing.json")
-            sys.stdout.write(f"{devices} devices at {there.address}, until Ctrl-C\n")
+            sys.stdout.write(
+                f"{devices} devices at {there.address}, until Ctrl-C\n{exposure(there.address)}\n"
+            )
             sys.stdout.flush()
             while not over.wait(RESTART_S):
                 for name in federation.restart_ended():

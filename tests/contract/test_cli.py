@@ -11,11 +11,14 @@ import sys
 import termios
 import threading
 import time
+from http import HTTPStatus
+from http.client import HTTPConnection
 from pathlib import Path
 
 import pytest
 
 from fedgc.flower import tether
+from fedgc.flower.local import exposure
 from fedgc.store.database import Store
 from tests.contract.conftest import command
 
@@ -94,6 +97,7 @@ def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
     terminal.press("\x03")
     assert terminal.ended() == 130
     assert "stopping the run" in terminal.text
+    assert "where Flower asks for no login" in terminal.text
     assert not set(tether.descendants(1)) & set(below)
     with Store.open() as store:
         run = store.run()
@@ -132,3 +136,21 @@ def test_a_run_whose_server_is_killed_says_so_and_how_to_go_on(folder: Path):
     assert run.state == "running", "it could not say that it ended"
     status = subprocess.run([*COMMAND, "status"], cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
     assert "stopped without a word: the server process is gone in round" in status.stdout
+
+
+def test_what_stands_open_while_a_federation_is_up_is_said_and_is_so(folder: Path):
+    here = {"cwd": folder, "env": {**os.environ, "XDG_STATE_HOME": str(folder)}, "capture_output": True}
+    said = subprocess.run([*COMMAND, "up", "--devices", "1"], **here, text=True, timeout=WAIT_S)
+    try:
+        assert said.returncode == 0, said.stderr
+        found = re.search(r"^(\d+) devices? .*?(127\.0\.0\.1:\d+);", said.stdout, re.MULTILINE)
+        assert found, said.stdout
+        assert said.stdout.splitlines()[-1] == exposure(found[2])
+        stranger = HTTPConnection(found[2], timeout=WAIT_S)
+        words = {"Host": "elsewhere.example", "Origin": "http://elsewhere.example"}
+        words |= {"Content-Type": "application/protobuf", "Accept": "application/protobuf"}
+        stranger.request("POST", "/v1/control/list-runs", b"", words)
+        assert stranger.getresponse().status == HTTPStatus.OK
+        stranger.close()
+    finally:
+        subprocess.run([*COMMAND, "down"], **here, timeout=WAIT_S, check=True)
