@@ -16,7 +16,6 @@ from typing import Final
 
 import click
 
-from fedgc.cli.commands import app
 from fedgc.errors import FedgcError, Unusable
 
 FAILED: Final = 1
@@ -30,7 +29,11 @@ def main() -> None:
     if debug:
         sys.argv.remove("--debug")
     try:
+        from fedgc.cli.commands import app  # here, so that Ctrl-C while it loads is told like any other
+
         code = app(standalone_mode=False)
+    except KeyboardInterrupt:
+        code = _told(click.exceptions.Abort())
     except Exception as error:
         if debug:
             raise

@@ -6,6 +6,7 @@ May import: store; config, errors.
 """
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
@@ -14,6 +15,7 @@ from fedgc.errors import BadSetting, Unusable
 from fedgc.store import checkpoint, owned
 from fedgc.store.database import Store
 
+OF_A_RESUME: Final = ("resume", "run")
 SUMMED: Final = ("synced", "approximate")  # outcomes that make a new model
 
 
@@ -28,6 +30,18 @@ def must_go_on(config: RunConfig, reached: int) -> None:
     """Refuse to resume a run that is to end before the round that it has reached."""
     if config.rounds < reached:
         raise BadSetting(f"setting rounds: saw {config.rounds}, the run is at {reached}, needed more")
+
+
+def changed(config: RunConfig, before: Mapping[str, object]) -> str:
+    """Return which settings a resume changes, in words; nothing where none.
+
+    >>> changed(RunConfig(learning_rate=0.5), RunConfig(learning_rate=0.1, resume="demo").table())
+    'learning-rate was 0.1, is 0.5'
+    """
+    named = ((name, before[name], now) for name, now in config.table().items() if name in before)
+    return ", ".join(
+        f"{name} was {was}, is {now}" for name, was, now in named if was != now and name not in OF_A_RESUME
+    )
 
 
 def reached(folder: Path) -> int:

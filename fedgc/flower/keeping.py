@@ -46,6 +46,7 @@ class KeptSink:
     def recorded(self, config: RunConfig) -> Iterator[None]:
         """Record the run's begin, and how it ended."""
         self._put(Begun(self._wall(), self._run, config.table()))
+        self._put(Present(self._wall(), self._run, self._process))
         try:
             yield
             self._end("completed", self._lacking)

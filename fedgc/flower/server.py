@@ -24,7 +24,7 @@ from fedgc.flower.keeping import KeptSink
 from fedgc.flower.lines import Lines
 from fedgc.flower.log import LOG, keep_to_the_point
 from fedgc.flower.strategy import FedGC, Memory
-from fedgc.store import checkpoint
+from fedgc.store import checkpoint, standing
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path, runs_folder
 from fedgc.store.keeper import Keeper
@@ -33,7 +33,6 @@ from fedgc.task import Task, named
 
 PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
 LONGEST_TASK: Final = 24  # letters of a task in a name that is made up
-ALIVE_S: Final = 60.0  # a run that gave no sign of life for longer may be dead
 FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
 
 
@@ -55,8 +54,8 @@ def server_app(task: Task | None = None) -> ServerApp:
             store.fold(config.keep_rounds)
             speeds = store.speeds(config.task)
             others = under_way(store.runs(), run, time.time())
-        if others:
-            LOG.warning("%s; a SuperNode serves one run at a time, so this one waits for its devices", others)
+            changes = beginning.changed(config, store.run(run).settings) if resumed else ""
+        _warn_of(others, changes)
         aside = default_path(os.environ).with_name(f"aside-{context.run_id}.jsonl")
         keeper = Keeper(Store.open, aside, LOG.warning)
         lines = Lines(config.log_file, LOG.warning)
@@ -90,10 +89,16 @@ def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
 
 
 def under_way(runs: Sequence[Run], own: str, now: float) -> str:
-    """Return which other runs of this store were alive just now, in a sentence; nothing where none was."""
-    alive = [each for each in runs if each.ended is None and each.run != own]
-    alive = [each for each in alive if now - max(each.heard, each.started) < ALIVE_S]
-    return f"under way at its beginning: {', '.join(each.run for each in alive)}" if alive else ""
+    """Return which other runs of this store go on, in a sentence; nothing where none does."""
+    others = [each.run for each in runs if each.run != own and standing.alive(each, now)]
+    return f"under way at its beginning: {', '.join(others)}" if others else ""
+
+
+def _warn_of(others: str, changes: str) -> None:
+    if changes:
+        LOG.warning("the run goes on with other settings than before: %s", changes)
+    if others:
+        LOG.warning("%s; a SuperNode serves one run at a time, so this one waits for its devices", others)
 
 
 def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:

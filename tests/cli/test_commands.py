@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from fedgc import cli
+from fedgc.cli import commands
 from fedgc.cli.new import write_new
 from fedgc.cli.settings import parse
 from fedgc.config import RunConfig
@@ -141,7 +142,7 @@ def test_every_error_is_a_line_and_an_exit_code(error, code, line, monkeypatch, 
     def raising(**_):
         raise error
 
-    monkeypatch.setattr(cli, "app", raising)
+    monkeypatch.setattr(commands, "app", raising)
     monkeypatch.setattr(sys, "argv", ["fedgc"])
     with pytest.raises(SystemExit) as ended:
         cli.main()
@@ -153,7 +154,7 @@ def test_with_debug_the_error_itself_is_raised(monkeypatch):
     def raising(**_):
         raise EdgeFailed("the disk")
 
-    monkeypatch.setattr(cli, "app", raising)
+    monkeypatch.setattr(commands, "app", raising)
     monkeypatch.setattr(sys, "argv", ["fedgc", "--debug"])
     with pytest.raises(EdgeFailed):
         cli.main()
@@ -186,7 +187,7 @@ def test_the_shell_is_told_commands_settings_and_runs(tmp_path):
 
 
 def shown(*words: str) -> dict[str, dict[str, object]]:
-    said = CliRunner().invoke(cli.app, ["config", "--json", *words], catch_exceptions=False)
+    said = CliRunner().invoke(commands.app, ["config", "--json", *words], catch_exceptions=False)
     return {each["name"]: each for each in json.loads(said.stdout)["settings"]}
 
 
@@ -207,7 +208,7 @@ def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_pat
     with Store.open() as store:
         store.write(Begun(1000.0, "r", RunConfig(rounds=4).table()))
     assert (shown("--run", "r")["rounds"]["value"], shown("--run", "r")["rounds"]["origin"]) == (4, "run r")
-    words = CliRunner().invoke(cli.app, ["config"], env={"COLUMNS": "200"}).stdout
+    words = CliRunner().invoke(commands.app, ["config"], env={"COLUMNS": "200"}).stdout
     assert all(name in words for name in plain)
 
 
@@ -267,3 +268,18 @@ def test_a_round_that_never_ends_is_null_in_a_simulations_json():
 
     first = json.loads(said.stdout, parse_constant=refuse)["predictions"][0]
     assert first["p95_s"] is None
+
+
+def test_ctrl_c_while_the_commands_load_is_one_line() -> None:
+    script = (
+        "import sys\n"
+        "class Interrupted:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'fedgc.cli.commands':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Interrupted())\n"
+        "from fedgc.cli import main\n"
+        "main()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (130, "fedgc: interrupted\n")

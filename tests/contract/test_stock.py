@@ -1,5 +1,6 @@
 """Flower's own kind of client, unchanged: once under Flower's FedAvg, once under FedGC, on one federation."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from fedgc.flower.local import Wiring
 from tests.contract.conftest import WAIT_S, Federation, eventually
 
 pytestmark = pytest.mark.contract
+
+NODE_ID = re.compile(r"SuperNode ID: (\d+)")
 
 CLIENT = '''
 import numpy as np
@@ -86,13 +89,21 @@ def arrays(path: Path) -> list[np.ndarray]:
         return [saved[name] for name in saved.files]
 
 
-def online(federation: Federation) -> int:
-    """How many nodes Flower takes for living; one that was killed is among them for a while."""
-    return sum(node["status"] == "online" for node in federation.superlink.ask("supernode", "list")["nodes"])
+def online(federation: Federation) -> set[str]:
+    """The nodes that Flower takes for living; one that was killed is among them for a while."""
+    nodes = federation.superlink.ask("supernode", "list")["nodes"]
+    return {str(node["node-id"]) for node in nodes if node["status"] == "online"}
+
+
+def living(federation: Federation) -> set[str]:
+    """The nodes whose processes run, as their logs name them."""
+    logs = [federation.log(name).read_text(errors="replace") for name in federation.nodes]
+    return {NODE_ID.findall(log)[-1] for log in logs if NODE_ID.search(log)}
 
 
 def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_path: Path) -> None:
-    eventually(lambda: online(federation) == len(federation.nodes))
+    eventually(lambda: len(federation.nodes) == len(living(federation)))
+    eventually(lambda: online(federation) == living(federation))
     settings = {"clients": "stock", "rounds": 1, "evaluate-every": 1, "min-devices": 4}
     settings |= {"checkpoint-dir": str(tmp_path)}
     coming = [federation.submit(settings, Wiring(server, CLIENT)) for server in (FEDGC, FEDAVG)]
