@@ -6,14 +6,14 @@ READY := $(VENV)/.ready
 export FLWR_TELEMETRY_ENABLED := 0
 export FLWR_DISABLE_UPDATE_CHECK := 1
 export PYTHONUNBUFFERED := 1
-# Every device is a process of its own: without bytecode on disk each would compile fedgc anew, a second or so.
+# Every client is a process of its own: without bytecode on disk each would compile fedgc anew, a second or so.
 export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: help setup demo test test-slow test-gpu fuzz check format clean
 .PHONY: docker-wheels docker-images docker-arm64 docker-check
 
 help:
-	@echo "make demo    train digits on four local devices, one slow, one killed in the middle"
+	@echo "make demo    train digits on four local clients, one slow, one killed in the middle"
 	@echo "make test    every test that needs no GPU and no minutes"
 	@echo "make fuzz    the properties with examples nobody has tried yet"
 	@echo "make check   format, lint, types, storeys, what lies in docker/"
@@ -64,7 +64,7 @@ docker-wheels: $(READY)
 
 docker-images:
 	docker build --file docker/server.Dockerfile --tag fedgc-server:latest --build-arg PACKAGES='$(PACKAGES)' .
-	docker build --file docker/device.Dockerfile --tag fedgc-device:latest --build-arg PACKAGES='$(PACKAGES)' .
+	docker build --file docker/client.Dockerfile --tag fedgc-client:latest --build-arg PACKAGES='$(PACKAGES)' .
 	docker build --file docker/proxy.Dockerfile --tag fedgc-proxy:latest .
 
 docker-arm64: $(READY)

@@ -9,7 +9,7 @@ RUN apt-get update \
 COPY docker/proxy/nginx.conf /etc/nginx/nginx.conf
 COPY docker/proxy/healthy docker/proxy/start /usr/local/bin/
 
-# Where the server is, seen from here, and the port that is open to devices.
+# Where the server is, seen from here, and the port that is open to clients.
 ENV FEDGC_INSIDE=server \
     FEDGC_PORT=8443
 USER 10001:10001

@@ -1,7 +1,7 @@
 """Draws docs/picture.svg: how fedgc works, taken from the code that says so.
 
 The states, what each reacts to and in what a round can end are read from the tables at the end of
-`fedgc/round.py` and from what their entries call; the storeys from the contract in `pyproject.toml`. Only
+`fedgc/round/machine.py` and from what their entries call; the storeys from the contract in `pyproject.toml`. Only
 the strip at the top, who talks to whom, is drawn by hand. A test holds the picture against the code.
 
     python docs/picture.py      writes the picture anew
@@ -22,7 +22,7 @@ PICTURE: Final = ROOT / "docs" / "picture.svg"
 ROUND: Final = ROOT / "fedgc" / "round.py"
 WIDTH: Final = 1010
 LINE: Final = 17
-LETTER: Final = 6.2  # how wide one is, about
+PACKET: Final = 6.2  # how wide one is, about
 GAP: Final = 150  # below the states, for what leads to which end
 ENTERS: Final = {"Exchange": "COLLECTING"}  # what is made when a state begins
 STYLE: Final = """
@@ -190,9 +190,9 @@ def _titled(x: float, y: float, wide: float, title: str, lines: Sequence[str]) -
 def _walk() -> list[str]:
     """Draw who talks to whom: the one part that no table of the code says."""
     return [
-        *_titled(10, 10, 190, "devices", ["train chunk by chunk,", "keep what is finished"]),
+        *_titled(10, 10, 190, "clients", ["train chunk by chunk,", "keep what is finished"]),
         *_titled(350, 10, 160, "server", ["counts copies,", "keeps one running sum"]),
-        *_titled(620, 10, 140, "store", ["a row per round", "and device"]),
+        *_titled(620, 10, 140, "store", ["a row per round", "and client"]),
         '<path class="way" d="M200 30H348"/>',
         _text(274, 24, "progress, codewords", "said", "middle"),
         '<path class="way" d="M350 62H202"/>',
@@ -206,8 +206,8 @@ def _walk() -> list[str]:
 
 def _states(states: Mapping[str, Sequence[Entry]], said: Mapping[str, str]) -> tuple[list[str], float]:
     """Draw the states with what each reacts to, the end below them, and the ways between."""
-    drawn, top, wide = [], 120.0, 750 / len(states) - 30
-    texts = {name: _lines(entries, int((wide - 24) / LETTER)) for name, entries in states.items()}
+    exchange, top, wide = [], 120.0, 750 / len(states) - 30
+    texts = {name: _lines(entries, int((wide - 24) / PACKET)) for name, entries in states.items()}
     most = max(map(len, texts.values()))
     high = 36 + LINE * most
     ends = dict.fromkeys(end for entries in states.values() for entry in entries for end in entry.leads_to)
@@ -215,16 +215,16 @@ def _states(states: Mapping[str, Sequence[Entry]], said: Mapping[str, str]) -> t
     below = top + high + GAP
     for number, name in enumerate(states):
         x = 10 + number * (wide + 45)
-        drawn += _titled(x, top, wide, name, [*texts[name], *[""] * (most - len(texts[name]))])
-        drawn += _ways(name, states, (x, top, wide, high), below)
-    drawn += _titled(10, below, 750, "CLOSED", closed)
-    return drawn, below + 36 + LINE * len(closed)
+        exchange += _titled(x, top, wide, name, [*texts[name], *[""] * (most - len(texts[name]))])
+        exchange += _ways(name, states, (x, top, wide, high), below)
+    exchange += _titled(10, below, 750, "CLOSED", closed)
+    return exchange, below + 36 + LINE * len(closed)
 
 
-def _lines(entries: Sequence[Entry], letters: int) -> list[str]:
-    """Return what is said of these entries, in lines of no more than so many letters."""
+def _lines(entries: Sequence[Entry], packets: int) -> list[str]:
+    """Return what is said of these entries, in lines of no more than so many packets."""
     said = [f"{entry.event}: {entry.says}" if entry.says else entry.event for entry in entries]
-    return [line for each in said for line in textwrap.wrap(each, letters, subsequent_indent="\u2003")]
+    return [line for each in said for line in textwrap.wrap(each, packets, subsequent_indent="\u2003")]
 
 
 def _ways(
@@ -244,18 +244,21 @@ def _ways(
             ends.setdefault(outcome, []).append(entry.event)
     yield f'<path class="way" d="M{x + 12:g} {top + high:g}V{below - 2:g}"/>'
     said = [f"{', '.join(sorted(events))} → {', '.join(sorted(end))}" for end, events in ends.items()]
-    lines = [line for each in said for line in textwrap.wrap(each, int((wide - 24) / LETTER))]
+    lines = [line for each in said for line in textwrap.wrap(each, int((wide - 24) / PACKET))]
     for row, words in enumerate(lines):
         yield _text(x + 22, top + high + 22 + LINE * row, words, "said")
 
 
 def _house(floors: Sequence[str]) -> tuple[list[str], float]:
     """Draw the storeys: each imports only those below it."""
-    drawn = [_text(890, 24, "each storey imports those below", "said", "middle")]
+    exchange = [_text(890, 24, "each storey imports those below", "said", "middle")]
     for number, floor in enumerate(floors):
         y = 34 + 30 * number
-        drawn += [_box(780, y, 220, 26), _text(890, y + 17, floor.replace(" | ", " · "), "floor", "middle")]
-    return drawn, 34.0 + 30 * len(floors)
+        exchange += [
+            _box(780, y, 220, 26),
+            _text(890, y + 17, floor.replace(" | ", " · "), "floor", "middle"),
+        ]
+    return exchange, 34.0 + 30 * len(floors)
 
 
 if __name__ == "__main__":

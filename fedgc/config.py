@@ -23,8 +23,8 @@ Auto = Literal["auto"]
 AUTO: Final = "auto"
 All = Literal["all"]
 NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # latest is the newest run
-NAME_NEEDS: Final = "letters, digits, - _ and . (not first), at most 64, and not latest"
-SHARED: Final = 0.1  # weight of a device's own gradient beside the shared momentum: flat from 0.05 to 0.2
+NAME_NEEDS: Final = "packets, digits, - _ and . (not first), at most 64, and not latest"
+SHARED: Final = 0.1  # weight of a client's own gradient beside the shared momentum: flat from 0.05 to 0.2
 SHARE_OF_ROUNDS: Final = 0.1  # that are exchanged in a long run of the drift gate
 LEAST_EXCHANGES: Final = 20  # of a run: with fewer, own steps at SHARED of their rate come to little
 
@@ -80,10 +80,10 @@ class RunConfig:
     work: Literal["coded", "local"] = _setting(
         "coded",
         "coded: every chunk is trained by itself, and any holder's copy will do; "
-        "local: each device trains one model on all of its chunks, and any number of steps counts",
+        "local: each client trains one model on all of its chunks, and any number of steps counts",
     )
     local_steps: int = _setting(
-        4, "coded work: optimiser steps on each chunk before it counts as finished", _count, "at least 1"
+        4, "coded work: optimizer steps on each chunk before it counts as finished", _count, "at least 1"
     )
     batch_size: int = _setting(32, "samples in one local step", _count, "at least 1")
     learning_rate: float = _setting(0.1, "of the local steps", _positive, "above 0")
@@ -95,16 +95,16 @@ class RunConfig:
     )
     shared_momentum: float | Literal["off", "auto"] = _setting(
         AUTO,
-        "weight of a device's own gradient in a local step, the rest is the last common step; "
+        "weight of a client's own gradient in a local step, the rest is the last common step; "
         f"auto: {SHARED} for local work, off for coded",
         _share,
         "above 0 and at most 1, off or auto",
     )
-    server_optimiser: Literal["sgd", "adam", "adamw", "adagrad", "rmsprop"] = _setting(
-        "sgd", "torch optimiser that applies the mean update"
+    server_optimizer: Literal["sgd", "adam", "adamw", "adagrad", "rmsprop"] = _setting(
+        "sgd", "torch optimizer that applies the mean update"
     )
     server_learning_rate: float = _setting(
-        1.0, "of the server's optimiser (sgd at 1.0 is averaging)", _positive, "above 0"
+        1.0, "of the server's optimizer (sgd at 1.0 is averaging)", _positive, "above 0"
     )
     server_momentum: float = _setting(0.0, "of the server's sgd", lambda v: 0 <= v < 1, "0 or more, below 1")
     seed: int = _setting(0, "the root of every random choice", _not_negative, "0 or more")
@@ -116,11 +116,11 @@ class RunConfig:
     placement: Literal["private", "scattered", "shuffled-once", "cyclic"] = _setting(
         "private",
         "local work: private: data stays where it is; where the task lets it move, scattered: every chunk at "
-        "random on replicas devices, shuffled-once: on one, cyclic: replicas neighbouring shares each",
+        "random on replicas clients, shuffled-once: on one, cyclic: replicas neighboring shares each",
     )
-    inject_devices: float = _setting(
+    inject_clients: float = _setting(
         0.0,
-        "local work, where the task lets data move: share of the devices that at each step give samples to "
+        "local work, where the task lets data move: share of the clients that at each step give samples to "
         "all (0: none; SelSync's alpha)",
         lambda v: 0 <= v <= 1,
         "0 to 1",
@@ -130,7 +130,7 @@ class RunConfig:
     )
     replicas: int | Auto = _setting(
         AUTO,
-        "devices that hold each chunk (fewer devices: all of them); auto: from what the devices did before",
+        "clients that hold each chunk (fewer clients: all of them); auto: from what the clients did before",
         _count,
         "at least 1, or auto",
     )
@@ -140,9 +140,9 @@ class RunConfig:
         _count,
         "at least 1, or auto",
     )
-    min_devices: int = _setting(
+    min_clients: int = _setting(
         2,
-        "devices without which a run does not begin, nor a resumed one go on; after its first round fewer "
+        "clients without which a run does not begin, nor a resumed one go on; after its first round fewer "
         "may remain",
         _count,
         "at least 1",
@@ -177,14 +177,14 @@ class RunConfig:
     )
     quorum: float | Auto = _setting(
         AUTO,
-        "local work: share of the devices that must have done their steps before the gate is looked at; "
+        "local work: share of the clients that must have done their steps before the gate is looked at; "
         "auto: three of four",
         _share,
         "above 0 and at most 1, or auto",
     )
     patience: float = _setting(
         0.25,
-        "local work: how much longer, as a share of the time so far, an exchange waits for devices that "
+        "local work: how much longer, as a share of the time so far, an exchange waits for clients that "
         "are nearly done (0: not at all)",
         _not_negative,
         "0 or more",
@@ -204,12 +204,12 @@ class RunConfig:
     # Which rounds are exchanged
     gate: Literal["auto", "every", "drift", "relative-change", "qsr"] = _setting(
         AUTO,
-        "every: a fixed period; drift: within a budget, when devices have moved far enough; "
+        "every: a fixed period; drift: within a budget, when clients have moved far enough; "
         "relative-change: SelSync as published; qsr: a period by the learning rate; "
         "auto: drift for local work, every for coded",
     )
     gate_every: int = _setting(
-        16, "local work: optimiser steps from one look at the gate to the next", _count, "at least 1"
+        16, "local work: optimizer steps from one look at the gate to the next", _count, "at least 1"
     )
     gate_period: int = _setting(1, "every: rounds from one exchange to the next", _count, "at least 1")
     gate_budget: float | Auto = _setting(
@@ -232,7 +232,7 @@ class RunConfig:
     )
     lockstep: Literal["auto", "on", "off"] = _setting(
         AUTO,
-        "local work: on: a device rests at each look until the verdict comes; off: it goes on with local "
+        "local work: on: a client rests at each look until the verdict comes; off: it goes on with local "
         "steps meanwhile, up to max-gap looks from the last exchange; auto: on with relative-change and with "
         "masks, else off",
     )
@@ -244,37 +244,37 @@ class RunConfig:
     )
     min_gap: int = _setting(1, "rounds from one exchange to the next at least", _count, "at least 1")
 
-    # Devices
+    # Clients
     device: str = _setting(AUTO, "cpu, cuda, cuda:0, mps; auto: the best there is")
     precision: Literal["float32", "bf16"] = _setting("float32", "bf16: local steps under autocast")
     threads: int = _setting(
-        0, "CPU threads of a device's engine (0: torch decides)", _not_negative, "0 or more"
+        0, "CPU threads of a client's engine (0: torch decides)", _not_negative, "0 or more"
     )
     memory_mb: int = _setting(
-        1024, "finished updates a device keeps in memory before it spills to disk", _count, "at least 1"
+        1024, "finished updates a client keeps in memory before it spills to disk", _count, "at least 1"
     )
 
     # Links
-    clients: Literal["fedgc", "stock"] = _setting(
+    client_app: Literal["fedgc", "stock"] = _setting(
         "fedgc",
         "stock: unmodified Flower ClientApps, which are sent Flower's own train and evaluate messages",
     )
     link: Literal["auto", "session", "messages"] = _setting(
         AUTO,
-        "session: one lasting connection per device; messages: Flower messages alone; "
-        "auto: sessions, and messages for each device whose session does not connect",
+        "session: one lasting connection per client; messages: Flower messages alone; "
+        "auto: sessions, and messages for each client whose session does not connect",
     )
     connect_s: float = _setting(
         10.0,
-        "how long a device tries to connect its session before it goes on over messages",
+        "how long a client tries to connect its session before it goes on over messages",
         _positive,
         "above 0",
     )
     bind: str = _setting("127.0.0.1:0", "address the session listener binds to (port 0: any free one)")
-    advertise: str = _setting("", "address devices are told (empty: the bound one)")
+    advertise: str = _setting("", "address clients are told (empty: the bound one)")
     authority: str = _setting(
         "",
-        "file of the authority whose certificate devices find at that address, where a proxy stands before "
+        "file of the authority whose certificate clients find at that address, where a proxy stands before "
         "the listener (empty: the listener's own certificate)",
     )
     lease_s: float = _setting(3600.0, "a session's life before it is renewed", _positive, "above 0")
@@ -285,14 +285,14 @@ class RunConfig:
         lambda v: v in (4, 8, 32),
         "4, 8 or 32",
     )
-    upload_slots: int = _setting(2, "devices that upload at the same time", _count, "at least 1")
+    upload_slots: int = _setting(2, "clients that upload at the same time", _count, "at least 1")
     piece_kb: int = _setting(
         1024, "size of the pieces in which vectors travel", lambda v: 1 <= v <= 4096, "1 to 4096"
     )
 
-    # Secrecy between institutions
+    # Secrecy between sites
     secrecy: Literal["open", "masked"] = _setting(
-        "open", "masked: the server learns sums over institutions, no update of one; needs a federation"
+        "open", "masked: the server learns sums over sites, no update of one; needs a federation"
     )
     federation: str = _setting("", "masked: the file with the federation's descriptor, on the server")
 
@@ -309,7 +309,7 @@ class RunConfig:
     log_file: str = _setting("", "file of the server to add JSON lines to, one a round (empty: none)")
     keep_rounds: int = _setting(
         10_000,
-        "rounds whose device rows the store keeps before it folds them into summaries",
+        "rounds whose client rows the store keeps before it folds them into summaries",
         _count,
         "at least 1",
     )
@@ -330,7 +330,7 @@ class RunConfig:
     def _check_secrecy(self) -> None:
         if self.secrecy == "open":
             return
-        for name, needed in (("clients", "fedgc"), ("delta_bits", 32), ("placement", "private")):
+        for name, needed in (("client_app", "fedgc"), ("delta_bits", 32), ("placement", "private")):
             if getattr(self, name) != needed:
                 raise BadSetting(
                     f"setting {name}: saw {getattr(self, name)}, needed {needed} with secrecy = masked"
@@ -359,16 +359,16 @@ class RunConfig:
         if self.work == "coded" and (self.placement != "private" or self.delta_bits != 32):
             name = "placement" if self.placement != "private" else "delta_bits"
             raise BadSetting(f"setting {name}: saw {getattr(self, name)}, needed work = local with it")
-        if self.inject_devices and self.placement == "private":
+        if self.inject_clients and self.placement == "private":
             raise BadSetting(
-                f"setting inject_devices: saw {self.inject_devices} with placement private, needed 0 where "
+                f"setting inject_clients: saw {self.inject_clients} with placement private, needed 0 where "
                 "data stays where it is (cyclic with replicas = 1 lets it lie so, and be shared)"
             )
         overlaps = self.placement in ("scattered", "cyclic") and isinstance(self.replicas, int)
-        if overlaps and int(self.replicas) > self.min_devices:
+        if overlaps and int(self.replicas) > self.min_clients:
             raise BadSetting(
                 f"setting replicas: saw {self.replicas} with placement {self.placement}, "
-                f"needed at most min_devices ({self.min_devices})"
+                f"needed at most min_clients ({self.min_clients})"
             )
 
     # ---- what follows from them
@@ -380,14 +380,14 @@ class RunConfig:
 
     @property
     def alpha(self) -> float:
-        """The weight of a device's own gradient in a local step (1: there is no shared momentum)."""
+        """The weight of a client's own gradient in a local step (1: there is no shared momentum)."""
         if self.shared_momentum == AUTO:
             return SHARED if self.work == "local" else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
 
     @property
     def most_steps(self) -> int:
-        """Local steps from a common model up to which a device goes on without a verdict (0: it rests).
+        """Local steps from a common model up to which a client goes on without a verdict (0: it rests).
 
         A masked update has as many steps as was agreed, or fewer: its reach is bounded by them.
 
@@ -450,7 +450,7 @@ class RunConfig:
     def rate_share(self, step: int) -> float:
         """Return the share of the full learning rate at this local step of the run, counted from 0.
 
-        Steps, never samples: a slow device's step is then as long as everybody's.
+        Steps, never samples: a slow client's step is then as long as everybody's.
 
         >>> [RunConfig(warmup_steps=4).rate_share(step) for step in (0, 3, 9)]
         [0.25, 1.0, 1.0]

@@ -4,7 +4,7 @@ FedgcError
 ├── Unusable           the caller's input; a command line prints the sentence and exits 2
 │   ├── BadSetting         a setting of the run: unknown name, wrong type, out of range
 │   ├── BadTask            a task that does not hold what a task must hold
-│   └── BadPlacement       a placement or code that cannot exist with these devices
+│   └── BadPlacement       a placement or code that cannot exist with these clients
 ├── Refused            something that arrived; it is counted, named and left out, the round goes on
 │   ├── BadMessage         a frame or message that is not of this protocol or not of this round
 │   │   └── NotHere            it asks for chunks that are not here as they are asked for
@@ -15,7 +15,7 @@ FedgcError
 └── EdgeFailed         disk, network or another program did not do its part
 
 A message says what was seen and what was needed. Errors are caught at an edge only: a link, the
-engine's loop, the command line. What a device does wrong is an event there, never an exception.
+engine's loop, the command line. What a client does wrong is an event there, never an exception.
 """
 
 from collections.abc import Iterable
@@ -39,7 +39,7 @@ class BadTask(Unusable):
 
 
 class BadPlacement(Unusable):
-    """A placement or a code that cannot exist with these devices."""
+    """A placement or a code that cannot exist with these clients."""
 
 
 class Refused(FedgcError):

@@ -1,4 +1,4 @@
-"""What happened, as values: a row for each round and device, and the speeds read back from them.
+"""What happened, as values: a row for each round and client, and the speeds read back from them.
 
 `run` makes rows, the driver adds the bytes it counted, `store` keeps them; before a run the store gives
 them back as `Speeds`, which `plan` and the tuner read. So the rows stand on a storey of their own, below
@@ -21,8 +21,8 @@ WINDOW: Final = 20  # rounds that are looked back on when the next ones are plan
 
 
 @value
-class DeviceRow:
-    """One device in one round.
+class ClientRow:
+    """One client in one round.
 
     `finished` chunks reached the target; `counted` of them are in the sum, the rest was discarded. In local
     work both are local steps, told by the row of an exchange for all rounds since the one before.
@@ -30,7 +30,7 @@ class DeviceRow:
     chunks; both are None where nothing was finished. `failure` names what went wrong, or is empty.
     """
 
-    device: str
+    client: str
     finished: int = 0
     counted: int = 0
     steps: int = 0
@@ -51,8 +51,8 @@ class DeviceRow:
 class RoundRow:
     """One round: what it took, what it gave, and what it was decided from.
 
-    `known_samples` are those of all data that devices announced to the run and did not withdraw, also of
-    devices that are lost and of data that was refused; 0: unknown. `counted_samples` of them are in the sum.
+    `known_samples` are those of all data that clients announced to the run and did not withdraw, also of
+    clients that are lost and of data that was refused; 0: unknown. `counted_samples` of them are in the sum.
     `left_out` says in words whose data was refused, and why.
     """
 
@@ -77,7 +77,7 @@ class RoundRow:
     pruned: int
     repairs: int
     reason: str
-    devices: tuple[DeviceRow, ...] = ()
+    clients: tuple[ClientRow, ...] = ()
     metrics: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     known_samples: int = 0
     counted_samples: int = 0
@@ -107,11 +107,11 @@ class RoundRow:
     @property
     def discarded(self) -> int:
         """Finished copies of chunks, or local steps, that are in no sum; what goes on is not lost."""
-        return 0 if self.outcome == "skipped" else sum(row.finished - row.counted for row in self.devices)
+        return 0 if self.outcome == "skipped" else sum(row.finished - row.counted for row in self.clients)
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class PastRound:
     """A round's row, and the run that it is of."""
 
     run: str
@@ -120,9 +120,9 @@ class Told:
 
 @value
 class Speed:
-    """What one device could do so far."""
+    """What one client could do so far."""
 
-    device: str
+    client: str
     step_s: float
     spread_s: float = 0.0
     failures: float = 0.0
@@ -135,29 +135,29 @@ class Speed:
             seen = getattr(self, name)
             if not (math.isfinite(seen) and seen >= 0):
                 raise BadMessage(
-                    f"speed of {self.device}: saw {name}={seen}, needed a finite number of 0 or more"
+                    f"speed of {self.client}: saw {name}={seen}, needed a finite number of 0 or more"
                 )
         if self.step_s == 0:
-            raise BadMessage(f"speed of {self.device}: saw step_s=0, needed more")
+            raise BadMessage(f"speed of {self.client}: saw step_s=0, needed more")
         for name in ("up_bytes_s", "down_bytes_s"):
             seen = getattr(self, name)
             if seen is not None and not (math.isfinite(seen) and seen > 0):
                 raise BadMessage(
-                    f"speed of {self.device}: saw {name}={seen}, needed a number above 0, or none"
+                    f"speed of {self.client}: saw {name}={seen}, needed a number above 0, or none"
                 )
 
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The known speeds, by device; a device that is not in here has no history.
+    """The known speeds, by client; a client that is not in here has no history.
 
     `told` are the last rounds of the task, oldest first, of whatever run.
     """
 
     known: Mapping[str, Speed] = field(default_factory=lambda: MappingProxyType({}))
-    told: tuple[Told, ...] = ()
+    told: tuple[PastRound, ...] = ()
 
-    def step_s(self, device: str, default: float) -> float:
-        """Return the seconds of one local step on `device`, or the default where nothing is known."""
-        speed = self.known.get(device)
+    def step_s(self, client: str, default: float) -> float:
+        """Return the seconds of one local step on `client`, or the default where nothing is known."""
+        speed = self.known.get(client)
         return speed.step_s if speed else default

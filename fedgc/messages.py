@@ -1,12 +1,12 @@
 """All that is said during a round: events go into the machine, commands come out of it.
 
 An event tells what happened and when (`now`, seconds on the driver's clock); a command tells one
-device, or the driver itself, what to do. `fedgc/round.py` holds the table that turns the first into the
+client, or the driver itself, what to do. `fedgc/round/machine.py` holds the table that turns the first into the
 second. Values are frozen and check themselves when made, so that whatever reaches the machine has the
 right shape; whether it is *expected* there is for the machine to say.
 
-Devices are named by their identity, chunks by their number in the run's table. Vectors never travel in
-these messages: a device keeps them until a `Reveal`, the driver until an `Add`.
+Clients are named by their identity, chunks by their number in the run's table. Vectors never travel in
+these messages: a client keeps them until a `Reveal`, the driver until an `Add`.
 
 May import: errors, values.
 """
@@ -26,8 +26,8 @@ SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which copies ar
 LARGEST_SKETCH: Final = 1e60  # far above any update, and its square times any number of samples is finite
 LONGEST_REASON: Final = 1000
 LARGEST_COUNT: Final = 10**15  # of steps, samples, bytes: more is nobody's, and sums stay exact
-LARGEST_LETTER: Final = 700_000  # bytes of a masked exchange's letter: as base64 it still fits a line
-LARGEST_HOLDINGS: Final = 800_000  # bytes of a line that the chunks of one device may take in its work
+LARGEST_PACKET: Final = 700_000  # bytes of a masked exchange's packet: as base64 it still fits a line
+LARGEST_HOLDINGS: Final = 800_000  # bytes of a line that the chunks of one client may take in its work
 CHUNK_BYTES: Final = 17  # of them for each chunk beside its name: its number, twice, and what stands between
 LONGEST_DIGEST: Final = 16  # characters of a shared chunk's content digest
 UNREAD: Final = "?"  # in place of a digest: the chunk is shared, but could not be read when it was announced
@@ -38,7 +38,7 @@ LARGEST_AMOUNT: Final = 1e30  # of seconds, of a squared norm: more is no measur
 
 Kind = Literal["coded", "local", "masked"]
 Wire = Literal["float32", "bf16", "int8", "int4"]  # how the numbers of a vector travel
-Outcome = Literal["synced", "approximate", "skipped", "empty", "burnt", "stopped"]
+Outcome = Literal["synced", "approximate", "skipped", "empty", "aborted", "stopped"]
 
 
 Count = Annotated[int, Within(0, LARGEST_COUNT, f"{{name}} of 0 or more, at most {LARGEST_COUNT:g}")]
@@ -49,7 +49,7 @@ Amount = Annotated[
     float, Within(0, LARGEST_AMOUNT, f"a finite {{name}} of 0 or more, at most {LARGEST_AMOUNT:g}")
 ]
 Loss = Annotated[float, Within(-LARGEST_AMOUNT, LARGEST_AMOUNT, f"a loss up to {LARGEST_AMOUNT:g}")]
-Device = Annotated[str, Filled("a device")]
+Client = Annotated[str, Filled("a client")]
 
 
 def _check(condition: bool, message: object, needed: str) -> None:
@@ -72,11 +72,11 @@ def _sketched(message: object, sketch: tuple[float, ...]) -> None:
         raise BadMessage(f"{message!r}: needed a sketch up to {LARGEST_SKETCH:g}")
 
 
-def _lettered(message: object, letter: bytes) -> None:
-    """Refuse by its size alone: what is in a letter is for `secagg` to read."""
-    if not 1 <= len(letter) <= LARGEST_LETTER:
+def _lettered(message: object, packet: bytes) -> None:
+    """Refuse by its size alone: what is in a packet is for `secagg` to read."""
+    if not 1 <= len(packet) <= LARGEST_PACKET:
         name = type(message).__name__
-        raise BadMessage(f"{name}: saw a letter of {len(letter)} bytes, needed 1 to {LARGEST_LETTER}")
+        raise BadMessage(f"{name}: saw a packet of {len(packet)} bytes, needed 1 to {LARGEST_PACKET}")
 
 
 def _finite(message: object, values: Iterable[float], what: str) -> None:
@@ -88,10 +88,10 @@ def _finite(message: object, values: Iterable[float], what: str) -> None:
 
 @value
 class Held:
-    """A chunk that a device can load, by the task's name for it.
+    """A chunk that a client can load, by the task's name for it.
 
-    Without a `digest` it is the device's own: no other device has it, whatever the name. With one the task
-    declares its data as shared: it is the same chunk on all devices that announce this name and digest.
+    Without a `digest` it is the client's own: no other client has it, whatever the name. With one the task
+    declares its data as shared: it is the same chunk on all clients that announce this name and digest.
     """
 
     name: Annotated[str, Filled("a chunk's name")]
@@ -106,7 +106,7 @@ class Held:
 
 @value
 class Kept:
-    """A trajectory that a returning device still has: steps reached from model `version`."""
+    """A trajectory that a returning client still has: steps reached from model `version`."""
 
     version: Count
     chunk: Count
@@ -119,7 +119,7 @@ class Kept:
 
 @value
 class Mix:
-    """What a device mixes into one codeword: a row of `blocks` factors for each chunk."""
+    """What a client mixes into one codeword: a row of `blocks` factors for each chunk."""
 
     chunks: tuple[int, ...]
     matrix: tuple[tuple[float, ...], ...]
@@ -150,9 +150,9 @@ class Ring:
 
 @value
 class Pool:
-    """What devices of one site share at each local step: `givers` of them give `given` samples to all.
+    """What clients of one site share at each local step: `givers` of them give `given` samples to all.
 
-    `holders` are the devices, each with the names of its chunks, in the order of their numbers.
+    `holders` are the clients, each with the names of its chunks, in the order of their numbers.
     """
 
     givers: int
@@ -160,10 +160,10 @@ class Pool:
     holders: tuple[tuple[str, tuple[str, ...]], ...]
 
     def __post_init__(self) -> None:
-        devices = [device for device, _ in self.holders]
-        _check(len(set(devices)) == len(devices), self, "each device once")
-        _check(all(names for _, names in self.holders), self, "a chunk for every device")
-        _check(1 <= self.givers <= len(devices), self, "one device that gives at least, and no more than all")
+        clients = [client for client, _ in self.holders]
+        _check(len(set(clients)) == len(clients), self, "each client once")
+        _check(all(names for _, names in self.holders), self, "a chunk for every client")
+        _check(1 <= self.givers <= len(clients), self, "one client that gives at least, and no more than all")
 
 
 # ---- events
@@ -171,13 +171,13 @@ class Pool:
 
 @value
 class Joined:
-    """A device is there: what it can load, and what it still has of earlier work.
+    """A client is there: what it can load, and what it still has of earlier work.
 
-    `live` devices hear commands while they work; others (the messages link) only between messages.
+    `live` clients hear commands while they work; others (the messages link) only between messages.
     """
 
     now: Amount
-    device: Device
+    client: Client
     live: bool
     holds: tuple[Held, ...]
     kept: tuple[Kept, ...] = ()
@@ -194,24 +194,24 @@ class Joined:
 
 @value
 class Lost:
-    """A device is gone and did not come back within its grace time.
+    """A client is gone and did not come back within its grace time.
 
-    Said before any later `Joined` of that device: it never tells of a connection that another replaced.
+    Said before any later `Joined` of that client: it never tells of a connection that another replaced.
     """
 
     now: Amount
-    device: Device
+    client: Client
 
 
 @value
 class Loaded:
-    """The model of this version has come to a device whole, in `seconds`: from here on it can work.
+    """The model of this version has come to a client whole, in `seconds`: from here on it can work.
 
     Only a link that hears of it says so; a report of work tells as much.
     """
 
     now: Amount
-    device: Device
+    client: Client
     version: Count
     seconds: Amount = 0.0
     size_bytes: Count = 0
@@ -219,10 +219,10 @@ class Loaded:
 
 @value
 class Failed:
-    """A device could not do what it was told; it lives on. Chunks named cannot be had from it."""
+    """A client could not do what it was told; it lives on. Chunks named cannot be had from it."""
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
     reason: str
     chunks: tuple[int, ...] = ()
@@ -234,19 +234,19 @@ class Failed:
 
 @value
 class Pressed:
-    """A device has finished more than it has room for, and its disk takes no more: it waits for a `Fold`."""
+    """A client has finished more than it has room for, and its disk takes no more: it waits for a `Fold`."""
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
 
 
 @value
 class Progress:
-    """A device has taken a chunk to `reached` steps since the last common model, in `seconds` all told."""
+    """A client has taken a chunk to `reached` steps since the last common model, in `seconds` all told."""
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
     chunk: Count
     reached: Count
@@ -263,14 +263,14 @@ class Progress:
 
 @value
 class Report:
-    """Local work: a device is so many steps beyond the last common model, in `seconds` all told.
+    """Local work: a client is so many steps beyond the last common model, in `seconds` all told.
 
     `samples` are those that it trains on. `squared_norm` is what the gate weighs; a gate leaves out one that
-    is no length, and names its device, so that it is not checked here.
+    is no length, and names its client, so that it is not checked here.
     """
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
     steps: Count
     samples: Count
@@ -281,13 +281,13 @@ class Report:
 
 @value
 class Codeword:
-    """A device's codeword for this attempt lies whole and checked with the driver.
+    """A client's codeword for this attempt lies whole and checked with the driver.
 
     `ahead`: it was mixed by the coefficients that came with the work, before anybody asked for it.
     """
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
     attempt: Count
     seconds: Amount = 0.0
@@ -297,13 +297,13 @@ class Codeword:
 
 @value
 class Enrolled:
-    """Masked: an institution is there, with this descriptor, as this member, with keys up to this epoch.
+    """Masked: a site is there, with this descriptor, as this member, with keys up to this epoch.
 
-    The member signs that, for this run and this device (`secagg.rules.enrolment`).
+    The member signs that, for this run and this client (`secagg.rules.enrolment`).
     """
 
     now: Amount
-    device: Device
+    client: Client
     descriptor: bytes
     member: Count
     epoch: Count
@@ -316,36 +316,36 @@ class Enrolled:
 
 @value
 class Advert:
-    """Masked: an institution's public keys for an epoch."""
+    """Masked: a site's public keys for an epoch."""
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
-    letter: bytes = field(repr=False)
+    packet: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _lettered(self, self.letter)
+        _lettered(self, self.packet)
 
 
 @value
 class Deal:
-    """Masked: an institution's secrets, shared and sealed for each of the others."""
+    """Masked: a site's secrets, shared and sealed for each of the others."""
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
-    letter: bytes = field(repr=False)
+    packet: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _lettered(self, self.letter)
+        _lettered(self, self.packet)
 
 
 @value
 class Signed:
-    """Masked: a device signed the set of survivors."""
+    """Masked: a client signed the set of survivors."""
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
     signature: bytes
 
@@ -355,15 +355,15 @@ class Signed:
 
 @value
 class Shares:
-    """Masked: a device gave its shares of the secrets that unmask the sum."""
+    """Masked: a client gave its shares of the secrets that unmask the sum."""
 
     now: Amount
-    device: Device
+    client: Client
     round: Count
-    letter: bytes = field(repr=False)
+    packet: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _lettered(self, self.letter)
+        _lettered(self, self.packet)
 
 
 @value
@@ -410,25 +410,25 @@ Event = (
 )
 
 
-# ---- commands to a device
+# ---- commands to a client
 
 
 @value
 class Work:
     """Take these chunks to `target` steps from model `version`, in this order.
 
-    `names` tells the task's name of every chunk that the device may be asked for.
-    `lease_s` is how long the device may work without hearing anything; `lockstep` devices wait for a
-    verdict after each chunk. With `coefficients`, a device that has finished all they mix sends its codeword
+    `names` tells the task's name of every chunk that the client may be asked for.
+    `lease_s` is how long the client may work without hearing anything; `lockstep` clients wait for a
+    verdict after each chunk. With `coefficients`, a client that has finished all they mix sends its codeword
     along with what it reports, its numbers in the format `wire`.
     In local work all named chunks are trained on together, by one model. `first_step` local steps of the
-    run lie before the common model; the last `common_steps` of them, by the mean over all devices, led to
-    it from the model before (0: nobody knows). Where `most_steps` is beyond the target, the device reports
+    run lie before the common model; the last `common_steps` of them, by the mean over all clients, led to
+    it from the model before (0: nobody knows). Where `most_steps` is beyond the target, the client reports
     at the target and goes on, up to so many steps from the common model, until it hears what comes next.
     With a `pool`, its batches hold samples of others.
     """
 
-    device: str
+    client: str
     round: Count
     version: Count
     target: Steps
@@ -448,14 +448,14 @@ class Work:
     def __post_init__(self) -> None:
         _distinct(self, self.order, "order")
         _check(dict(self.names).keys() >= set(self.order), self, "a name for every chunk")
-        _check(self.pool is None or self.device in dict(self.pool.holders), self, "the device in its pool")
+        _check(self.pool is None or self.client in dict(self.pool.holders), self, "the client in its pool")
 
 
 @value
 class Skip:
     """There are enough copies of this chunk for now: leave it, keep what there is of it."""
 
-    device: str
+    client: str
     round: Count
     chunk: Count
 
@@ -464,7 +464,7 @@ class Skip:
 class Take:
     """Work on these chunks next, in this order, whether or not they were skipped before."""
 
-    device: str
+    client: str
     round: Count
     chunks: tuple[int, ...]
 
@@ -476,11 +476,11 @@ class Take:
 class Fold:
     """Add these finished chunks to your codeword now, with these factors, and free them; then work on.
 
-    `spare` are chunks that nobody needs of this device any more: free them as well. Where nothing is freed,
-    the device gives something up.
+    `spare` are chunks that nobody needs of this client any more: free them as well. Where nothing is freed,
+    the client gives something up.
     """
 
-    device: str
+    client: str
     round: Count
     mix: Mix | None
     spare: tuple[int, ...] = ()
@@ -493,7 +493,7 @@ class Fold:
 class Continue:
     """The round was not exchanged: carry on to `target` steps from the same model."""
 
-    device: str
+    client: str
     round: Count
     target: Steps
     order: tuple[int, ...]
@@ -508,10 +508,10 @@ class Reveal:
     """Mix and send one codeword; without a mix (local, masked work) send the update itself.
 
     `wire` is the format of its numbers on the wire, `ring` that of a masked vector. Before an update of
-    local work its device reports how many steps it holds; one that has none sends none.
+    local work its client reports how many steps it holds; one that has none sends none.
     """
 
-    device: str
+    client: str
     round: Count
     attempt: Count
     kind: Kind
@@ -526,9 +526,9 @@ class Reveal:
 
 @value
 class Repair:
-    """Send this part of a codeword that was lost: the terms of `column` (a device) for these chunks."""
+    """Send this part of a codeword that was lost: the terms of `column` (a client) for these chunks."""
 
-    device: str
+    client: str
     round: Count
     attempt: Annotated[
         int, Within(1, LARGEST_COUNT, f"an attempt after the first, at most {LARGEST_COUNT:g}")
@@ -540,9 +540,9 @@ class Repair:
 
 @value
 class Refuse:
-    """Something that the device sent was left out, and why."""
+    """Something that the client sent was left out, and why."""
 
-    device: str
+    client: str
     round: Count
     reason: str
 
@@ -551,67 +551,67 @@ class Refuse:
 class Open:
     """Masked: make one-time keys for an epoch."""
 
-    device: str
+    client: str
     round: Count
-    letter: bytes = field(repr=False)
+    packet: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _lettered(self, self.letter)
+        _lettered(self, self.packet)
 
 
 @value
 class Roster:
-    """Masked: these institutions are in the epoch; share your secrets among them."""
+    """Masked: these sites are in the epoch; share your secrets among them."""
 
-    device: str
+    client: str
     round: Count
-    letter: bytes = field(repr=False)
+    packet: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _lettered(self, self.letter)
+        _lettered(self, self.packet)
 
 
 @value
 class Begin:
     """Masked: an exchange of the model that the work of this round starts from; expand its masks."""
 
-    device: str
+    client: str
     round: Count
-    letter: bytes = field(repr=False)
+    packet: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _lettered(self, self.letter)
+        _lettered(self, self.packet)
 
 
 @value
 class Survivors:
-    """Masked: sign that these institutions' vectors are in the sum."""
+    """Masked: sign that these sites' vectors are in the sum."""
 
-    device: str
+    client: str
     round: Count
-    letter: bytes = field(repr=False)
+    packet: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _lettered(self, self.letter)
+        _lettered(self, self.packet)
 
 
 @value
 class Unmask:
     """Masked: so many have signed; give the shares."""
 
-    device: str
+    client: str
     round: Count
-    letter: bytes = field(repr=False)
+    packet: bytes = field(repr=False)
 
     def __post_init__(self) -> None:
-        _lettered(self, self.letter)
+        _lettered(self, self.packet)
 
 
 @value
 class Close:
     """The round is over; `frees` says that what was kept for it may go."""
 
-    device: str
+    client: str
     round: Count
     outcome: Outcome
     frees: bool
@@ -624,7 +624,7 @@ class Close:
 class Add:
     """Add this codeword to the running sum: block k of the sum gets weights[k] times the codeword."""
 
-    device: str
+    client: str
     round: Count
     attempt: Count
     weights: tuple[float, ...]
@@ -645,18 +645,18 @@ class Uncover:
         _check(bool(self.masks), self, "at least one mask")
 
 
-# ---- the one word of a masked institution's machine to its own disk
+# ---- the one word of a masked site's machine to its own disk
 
 
 @value
 class Persist:
     """Masked: write this down durably before anything else is said; it never travels."""
 
-    device: str
+    client: str
     round: Count
     record: bytes = field(repr=False)
 
 
 ToMember = Open | Roster | Begin | Survivors | Unmask
-ToDevice = Work | Skip | Take | Fold | Continue | Reveal | Repair | Refuse | ToMember | Close  # of a link
-Command = ToDevice | Add | Uncover
+ToClient = Work | Skip | Take | Fold | Continue | Reveal | Repair | Refuse | ToMember | Close  # of a link
+Command = ToClient | Add | Uncover

@@ -1,4 +1,4 @@
-"""Devices of a coded round that obey what they hear, with real updates: what tests of rounds play with."""
+"""Clients of a coded round that obey what they hear, with real updates: what tests of rounds play with."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -7,7 +7,7 @@ import numpy as np
 
 from fedgc.codes import Wire, encode, pack, unpack
 from fedgc.config import RunConfig
-from fedgc.gate import Decision
+from fedgc.gates import Decision
 from fedgc.history import Speed, Speeds
 from fedgc.messages import (
     Add,
@@ -28,8 +28,8 @@ from fedgc.messages import (
     Take,
     Work,
 )
-from fedgc.plan import Chunk, Fleet, Plan, make_plan
-from fedgc.round import Assignment, Round, State
+from fedgc.round.machine import Assignment, Round, State
+from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
 
 SIZE = 7  # numbers in an update: divisible by no number of blocks but one
 TARGET = 4
@@ -41,7 +41,7 @@ def sync(_: object) -> Decision:
 
 
 def planned(
-    devices: int,
+    clients: int,
     chunks: int,
     *,
     replicas: int | str,
@@ -51,13 +51,13 @@ def planned(
     settings: Mapping[str, object] = MappingProxyType({}),
     held: Sequence[Collection[int]] | None = None,
 ) -> Plan:
-    """A plan in which every device can load every chunk; the first one's uplink lags behind the others'.
+    """A plan in which every client can load every chunk; the first one's uplink lags behind the others'.
 
     Or each can load the chunks of the numbers that it has `held`; what nobody holds leaves a gap.
     """
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
-    names = [f"device {w}" for w in range(devices)]
-    held = held or [range(chunks)] * devices
+    names = [f"client {w}" for w in range(clients)]
+    held = held or [range(chunks)] * clients
     fleet = Fleet({name: frozenset(each) for name, each in zip(names, held, strict=True)}, table, SIZE)
     known = {}
     if uplink:
@@ -77,19 +77,19 @@ def planned(
     return make_plan(fleet, Speeds(known), config, steps=TARGET)
 
 
-class Devices:
-    """The other side: devices with real vectors that obey commands and never forget a request."""
+class Clients:
+    """The other side: clients with real vectors that obey commands and never forget a request."""
 
     def __init__(self, plan: Plan, seed: int = 0, size: int = SIZE) -> None:
         self.plan = plan
         self.size = size
         rng = np.random.default_rng(seed)
         self.updates = {chunk.number: rng.normal(size=size) for chunk in plan.chunks}
-        self.queue: dict[str, list[int]] = {device: [] for device in plan.devices}
-        self.done: dict[str, set[int]] = {device: set() for device in plan.devices}
-        self.folded: dict[str, dict[int, tuple[float, ...]]] = {device: {} for device in plan.devices}
+        self.queue: dict[str, list[int]] = {client: [] for client in plan.clients}
+        self.done: dict[str, set[int]] = {client: set() for client in plan.clients}
+        self.folded: dict[str, dict[int, tuple[float, ...]]] = {client: {} for client in plan.clients}
         self.codeword: dict[str, np.ndarray] = {}  # what is folded, and nowhere else
-        self.freed: dict[str, int] = dict.fromkeys(plan.devices, 0)
+        self.freed: dict[str, int] = dict.fromkeys(plan.clients, 0)
         self.requests: dict[tuple[str, int], Reveal | Repair] = {}
         self.made: dict[tuple[str, int], np.ndarray] = {}
         self.unsent: list[tuple[str, int]] = []
@@ -104,9 +104,9 @@ class Devices:
         for command in commands:
             match command:
                 case Work() | Continue():
-                    self.queue[command.device] = list(command.order)
-                    self.folded[command.device] = {}
-                    self.codeword.pop(command.device, None)
+                    self.queue[command.client] = list(command.order)
+                    self.folded[command.client] = {}
+                    self.codeword.pop(command.client, None)
                     self._foresee(command)
                 case Skip() | Take():
                     self._steer(command)
@@ -114,70 +114,70 @@ class Devices:
                     self._fold(command)
                 case Reveal() | Repair():
                     assert command.mix is not None
-                    self.made[command.device, command.attempt] = self._mixed(command.device, command.mix)
-                    self.requests[command.device, command.attempt] = command
-                    self.unsent.append((command.device, command.attempt))
+                    self.made[command.client, command.attempt] = self._mixed(command.client, command.mix)
+                    self.requests[command.client, command.attempt] = command
+                    self.unsent.append((command.client, command.attempt))
                 case Add():
                     self._add(command)
                 case Close() | Refuse():
                     (self.closed if isinstance(command, Close) else self.refused).append(command)
 
     def _fold(self, command: Fold) -> None:
-        device, mix = command.device, command.mix
+        client, mix = command.client, command.mix
         if mix is not None:
-            fresh = self._mixed(device, mix)
-            self.codeword[device] = self.codeword.get(device, 0.0) + fresh
-            self.folded[device] |= zip(mix.chunks, mix.matrix, strict=True)
-        let_go = self.done[device] & {*command.spare, *(mix.chunks if mix else ())}
-        self.done[device] -= let_go
-        self.freed[device] += len(let_go)
+            fresh = self._mixed(client, mix)
+            self.codeword[client] = self.codeword.get(client, 0.0) + fresh
+            self.folded[client] |= zip(mix.chunks, mix.matrix, strict=True)
+        let_go = self.done[client] & {*command.spare, *(mix.chunks if mix else ())}
+        self.done[client] -= let_go
+        self.freed[client] += len(let_go)
 
-    def _mixed(self, device: str, mix: Mix) -> np.ndarray:
-        """What a device makes of a mix: what it has folded is there as it was folded, all of it or none."""
-        rows, folded = dict(zip(mix.chunks, mix.matrix, strict=True)), self.folded[device]
+    def _mixed(self, client: str, mix: Mix) -> np.ndarray:
+        """What a client makes of a mix: what it has folded is there as it was folded, all of it or none."""
+        rows, folded = dict(zip(mix.chunks, mix.matrix, strict=True)), self.folded[client]
         if folded.keys() <= rows.keys() and all(np.allclose(rows[c], row) for c, row in folded.items()):
-            start = self.codeword.get(device, np.zeros(-(-self.size // mix.blocks)))
+            start = self.codeword.get(client, np.zeros(-(-self.size // mix.blocks)))
         else:
             folded, start = {}, np.zeros(-(-self.size // mix.blocks))
         rest = {chunk: row for chunk, row in rows.items() if chunk not in folded}
-        assert rest.keys() <= self.done[device], "asked for a chunk that it does not have"
+        assert rest.keys() <= self.done[client], "asked for a chunk that it does not have"
         return start + encode(tuple(rest), tuple(rest.values()), self.updates) if rest else start.copy()
 
     def _foresee(self, command: Work | Continue) -> None:
-        self.foreseen.pop(command.device, None)
+        self.foreseen.pop(command.client, None)
         if isinstance(command, Work) and command.coefficients is not None:
-            self.foreseen[command.device] = Reveal(
-                command.device, command.round, 0, "coded", command.coefficients, command.wire
+            self.foreseen[command.client] = Reveal(
+                command.client, command.round, 0, "coded", command.coefficients, command.wire
             )
 
     def can_send_along(self) -> list[str]:
         return sorted(
-            device
-            for device, reveal in self.foreseen.items()
-            if reveal.mix and set(reveal.mix.chunks) <= self.done[device]
+            client
+            for client, reveal in self.foreseen.items()
+            if reveal.mix and set(reveal.mix.chunks) <= self.done[client]
         )
 
-    def sends_along(self, device: str, now: float = 1.0) -> Codeword:
-        self.ahead[device] = self.foreseen.pop(device)
-        return Codeword(now, device, 1, 0, ahead=True)
+    def sends_along(self, client: str, now: float = 1.0) -> Codeword:
+        self.ahead[client] = self.foreseen.pop(client)
+        return Codeword(now, client, 1, 0, ahead=True)
 
     def _steer(self, command: Skip | Take) -> None:
-        """The head of the queue is what a device works on."""
-        queue = self.queue[command.device]
+        """The head of the queue is what a client works on."""
+        queue = self.queue[command.client]
         at, named = queue[:1], command.chunks if isinstance(command, Take) else (command.chunk,)
         rest = [c for c in queue[1:] if c not in named]
         if isinstance(command, Take):
             rest = [c for c in named if [c] != at] + rest
         elif at == [command.chunk]:
             at = []
-        self.queue[command.device] = at + rest
+        self.queue[command.client] = at + rest
 
     def _add(self, command: Add) -> None:
-        key = (command.device, command.attempt)
-        ahead = self.ahead.pop(command.device, None) if command.attempt == 0 else None
+        key = (command.client, command.attempt)
+        ahead = self.ahead.pop(command.client, None) if command.attempt == 0 else None
         request = ahead or self.requests[key]
         assert request.mix is not None
-        codeword = self._mixed(command.device, request.mix) if ahead else self.made[key]
+        codeword = self._mixed(command.client, request.mix) if ahead else self.made[key]
         if request.wire != "float32":
             wire = Wire(request.wire)
             codeword = unpack(
@@ -187,7 +187,7 @@ class Devices:
         if self.sums is None:
             self.sums = np.zeros((blocks, len(codeword)))
         self.sums += np.outer(command.weights, codeword)
-        column = request.column if isinstance(request, Repair) else command.device
+        column = request.column if isinstance(request, Repair) else command.client
         self.terms += [(column, chunk) for chunk in request.mix.chunks]
 
     @property
@@ -201,50 +201,50 @@ class Devices:
 
 
 def joined(
-    plan: Plan, device: str, now: float = 0.0, kept: tuple[Kept, ...] = (), *, live: bool = True
+    plan: Plan, client: str, now: float = 0.0, kept: tuple[Kept, ...] = (), *, live: bool = True
 ) -> Joined:
-    held = [chunk for chunk in plan.chunks if chunk.number in plan.held[device]]
-    return Joined(now, device, live, tuple(Held(chunk.name, chunk.samples) for chunk in held), kept)
+    held = [chunk for chunk in plan.chunks if chunk.number in plan.held[client]]
+    return Joined(now, client, live, tuple(Held(chunk.name, chunk.samples) for chunk in held), kept)
 
 
-def progress(device: str, chunk: int, now: float = 1.0, **changes: object) -> Progress:
+def progress(client: str, chunk: int, now: float = 1.0, **changes: object) -> Progress:
     values: dict[str, object] = {
-        "now": now, "device": device, "round": 1, "chunk": chunk, "reached": TARGET,
+        "now": now, "client": client, "round": 1, "chunk": chunk, "reached": TARGET,
         "seconds": 1.0, "samples": 10, "squared_norm": 1.0, "loss": 0.5,
     }  # fmt: skip
     return Progress(**{**values, **changes})  # type: ignore[arg-type]
 
 
-def begun(plan: Plan, decide=sync, size: int = SIZE, *, live: bool = True) -> tuple[Round, Devices]:
+def begun(plan: Plan, decide=sync, size: int = SIZE, *, live: bool = True) -> tuple[Round, Clients]:
     machine = Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0), decide)
-    devices = Devices(plan, size=size)
-    devices.obey(machine.start(0.0, [joined(plan, device, live=live) for device in plan.devices]))
-    return machine, devices
+    clients = Clients(plan, size=size)
+    clients.obey(machine.start(0.0, [joined(plan, client, live=live) for client in plan.clients]))
+    return machine, clients
 
 
-def finish_working(machine: Round, devices: Devices, order: Iterable[str] | None = None) -> None:
-    """Devices take turns until the working phase is over."""
-    names = list(order or devices.plan.devices)
+def finish_working(machine: Round, clients: Clients, order: Iterable[str] | None = None) -> None:
+    """Clients take turns until the working phase is over."""
+    names = list(order or clients.plan.clients)
     while machine.state is State.WORKING:
-        busy = [name for name in names if devices.queue[name]]
+        busy = [name for name in names if clients.queue[name]]
         assert busy, "the round waits although nobody has anything to do"
         for name in busy:
-            if machine.state is State.WORKING and devices.queue[name]:
-                work(machine, devices, name)
+            if machine.state is State.WORKING and clients.queue[name]:
+                work(machine, clients, name)
 
 
-def work(machine: Round, devices: Devices, name: str, now: float = 1.0) -> None:
-    chunk = devices.queue[name].pop(0)
-    devices.done[name].add(chunk)
-    devices.obey(machine.handle(progress(name, chunk, now)))
+def work(machine: Round, clients: Clients, name: str, now: float = 1.0) -> None:
+    chunk = clients.queue[name].pop(0)
+    clients.done[name].add(chunk)
+    clients.obey(machine.handle(progress(name, chunk, now)))
 
 
-def send_all(machine: Round, devices: Devices, now: float = 2.0) -> None:
-    while devices.unsent:
-        device, attempt = devices.unsent.pop(0)
-        devices.obey(machine.handle(Codeword(now, device, 1, attempt)))
+def send_all(machine: Round, clients: Clients, now: float = 2.0) -> None:
+    while clients.unsent:
+        client, attempt = clients.unsent.pop(0)
+        clients.obey(machine.handle(Codeword(now, client, 1, attempt)))
 
 
-def tells(machine: Round, devices: Devices, name: str, chunk: int, sketch: tuple[float, ...]) -> None:
-    devices.done[name].add(chunk)
-    devices.obey(machine.handle(progress(name, chunk, sketch=sketch)))
+def tells(machine: Round, clients: Clients, name: str, chunk: int, sketch: tuple[float, ...]) -> None:
+    clients.done[name].add(chunk)
+    clients.obey(machine.handle(progress(name, chunk, sketch=sketch)))

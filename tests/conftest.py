@@ -1,4 +1,4 @@
-"""How properties are searched: the same examples every time, new ones by `make fuzz`; masked institutions.
+"""How properties are searched: the same examples every time, new ones by `make fuzz`; masked sites.
 
 A test run that finds what another did not is no verdict on a change. What a search finds becomes an
 example of its own, written into the test. (Hypothesis also draws numbers and words out of modules that are
@@ -17,7 +17,7 @@ import pytest
 from hypothesis import settings
 
 from fedgc import messages
-from fedgc.secagg import Client, Federation, Identity, Quantiser, Reply, letters
+from fedgc.secagg import Client, Federation, Identity, Quantizer, Reply, packets
 from fedgc.secagg.federation import least_threshold, member_list
 
 settings.register_profile("same", deadline=None, derandomize=True)
@@ -37,64 +37,64 @@ def pytest_collection_finish() -> None:
 
 
 class Party:
-    """Institutions of one federation, without a link: what a server's command makes them say."""
+    """Sites of one federation, without a link: what a server's command makes them say."""
 
     def __init__(self, count: int, exchanges: int = 3) -> None:
         self.identities = [Identity(hashlib.sha256(f"party {at}".encode()).digest()) for at in range(count)]
         named = [(f"site {at}", each.public) for at, each in enumerate(self.identities)]
-        quantiser = Quantiser(clip=1.0, bits=20, ring=32, w_max=100)
-        self.federation = Federation(member_list(named), least_threshold(count), 3, exchanges, quantiser)
-        self.devices = [f"device {at}" for at in range(count)]
-        self.clients = {
-            device: Client.start(self.federation, each, {})
-            for device, each in zip(self.devices, self.identities, strict=True)
+        quantizer = Quantizer(clip=1.0, bits=20, ring=32, w_max=100)
+        self.federation = Federation(member_list(named), least_threshold(count), 3, exchanges, quantizer)
+        self.clients = [f"client {at}" for at in range(count)]
+        self.machines = {
+            client: Client.start(self.federation, each, {})
+            for client, each in zip(self.clients, self.identities, strict=True)
         }
         self._entropy = 0
 
     def enrolled(
-        self, device: str, now: float = 0.0, epoch: int | None = None, run: str = ""
+        self, client: str, now: float = 0.0, epoch: int | None = None, run: str = ""
     ) -> messages.Enrolled:
         """What it says to be let in; with `epoch`, a member lies about the keys that it has seen."""
-        client = self.clients[device]
+        machine = self.machines[client]
         if epoch is not None:
-            client = dataclasses.replace(client, state=dataclasses.replace(client.state, epoch=epoch))
-        fid, signature = self.federation.fid, client.enrol(run, device)
-        return messages.Enrolled(now, device, fid, client.number, client.state.epoch, signature)
+            machine = dataclasses.replace(machine, state=dataclasses.replace(machine.state, epoch=epoch))
+        fid, signature = self.federation.fid, machine.enrol(run, client)
+        return messages.Enrolled(now, client, fid, machine.number, machine.state.epoch, signature)
 
     def fresh(self) -> bytes:
         self._entropy += 1
         return hashlib.sha256(f"chance {self._entropy}".encode()).digest()
 
-    def take(self, device: str, step: tuple) -> object:
-        self.clients[device], todo = step
+    def take(self, client: str, step: tuple) -> object:
+        self.machines[client], todo = step
         return next((each.content for each in todo if isinstance(each, Reply)), None)
 
     def answer(self, command: object, now: float = 0.0, wall: float = 0.0, model: bytes = MODEL) -> object:
-        """What the device of a command says to it; `model` is the digest of the one that it has."""
-        device, round_, letter = command.device, command.round, command.letter
-        client = self.clients[device]
+        """What the client of a command says to it; `model` is the digest of the one that it has."""
+        client, round_, packet = command.client, command.round, command.packet
+        machine = self.machines[client]
         match command:
             case messages.Open():
-                step = client.open(letters.Open.unpack(letter), wall, self.fresh())
-                return messages.Advert(now, device, round_, self.take(device, step))
+                step = machine.open(packets.Open.unpack(packet), wall, self.fresh())
+                return messages.Advert(now, client, round_, self.take(client, step))
             case messages.Roster():
-                step = client.join(letters.Roster.unpack(letter), wall, self.fresh())
-                return messages.Deal(now, device, round_, self.take(device, step))
+                step = machine.join(packets.Roster.unpack(packet), wall, self.fresh())
+                return messages.Deal(now, client, round_, self.take(client, step))
             case messages.Begin():
-                self.take(device, client.begin(letters.Begin.unpack(letter), model))
+                self.take(client, machine.begin(packets.Begin.unpack(packet), model))
                 return None
             case messages.Survivors():
-                step = client.agree(letters.Agree.unpack(letter))
-                return messages.Signed(now, device, round_, self.take(device, step))
+                step = machine.agree(packets.Agree.unpack(packet))
+                return messages.Signed(now, client, round_, self.take(client, step))
             case messages.Unmask():
-                step = client.unlock(letters.Unlock.unpack(letter))
-                return messages.Shares(now, device, round_, self.take(device, step))
+                step = machine.unlock(packets.Unlock.unpack(packet))
+                return messages.Shares(now, client, round_, self.take(client, step))
         return None
 
-    def vector(self, device: str, update: np.ndarray, weight: int) -> np.ndarray:
-        client = self.clients[device]
+    def vector(self, client: str, update: np.ndarray, weight: int) -> np.ndarray:
+        machine = self.machines[client]
         return self.take(
-            device, client.upload(update, weight, client.state.start, client.pad(), self.fresh())
+            client, machine.upload(update, weight, machine.state.start, machine.pad(), self.fresh())
         )
 
 

@@ -5,7 +5,7 @@ from functools import partial
 import torch
 from torch import nn
 
-from fedgc.task import Task
+from fedgc.training.tasks import Task
 
 SIZES = {f"c{at}": 8 + 4 * at for at in range(6)}
 

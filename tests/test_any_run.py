@@ -63,7 +63,7 @@ LOCAL = st.fixed_dictionaries(
     },
 )
 SETTINGS = st.fixed_dictionaries(
-    {"rounds": st.integers(2, 12), "min-devices": st.integers(1, 3)},
+    {"rounds": st.integers(2, 12), "min-clients": st.integers(1, 3)},
     optional={
         "gate-period": st.integers(1, 3),
         "gate-budget": st.sampled_from([0.3, 0.6, 1.0]),
@@ -319,7 +319,7 @@ class AnyRun(RuleBasedStateMachine):
         losses = st.sampled_from([0.5, -1e30, 1e30])
         norms = st.sampled_from([0.0, -1.0, 1e300, float("inf"), float("nan")])
         named = st.lists(chunks, max_size=4, unique=True).map(tuple)
-        letter = st.just(b"no letter")
+        packet = st.just(b"no packet")
         return st.one_of(
             joined,
             joined,
@@ -336,10 +336,10 @@ class AnyRun(RuleBasedStateMachine):
             st.builds(
                 Enrolled, st.just(now), st.just(liar), st.just(bytes(32)), steps, steps, st.just(bytes(64))
             ),
-            st.builds(Advert, st.just(now), st.just(liar), rounds, letter),
-            st.builds(Deal, st.just(now), st.just(liar), rounds, letter),
+            st.builds(Advert, st.just(now), st.just(liar), rounds, packet),
+            st.builds(Deal, st.just(now), st.just(liar), rounds, packet),
             st.builds(Signed, st.just(now), st.just(liar), rounds, st.just(bytes(64))),
-            st.builds(Shares, st.just(now), st.just(liar), rounds, letter),
+            st.builds(Shares, st.just(now), st.just(liar), rounds, packet),
             st.builds(Progress, st.just(now), st.just(STRANGER), rounds, chunks, steps, sizes, samples,
                       sizes, losses),
         )  # fmt: skip

@@ -36,7 +36,7 @@ INTEGERS = [name for name in NAMES if takes(name, int)]
 FLOATS = [name for name in NAMES if takes(name, float)]
 FREE_TEXTS = [name for name in NAMES if takes(name, str)]
 CHOICES = [name for name in NAMES if choices(name)]
-FLOAT_MAY_BE_0 = ["server_momentum", "patience", "gate_delta", "inject_devices"]
+FLOAT_MAY_BE_0 = ["server_momentum", "patience", "gate_delta", "inject_clients"]
 OVER_0 = [name for name in FLOATS if name not in (*FLOAT_MAY_BE_0, "error_limit")]
 MAY_BE_0 = ["seed", "threads", "evaluate_every", "keep_checkpoints", "warmup_steps", "max_gap"]
 UP_TO_1 = ["shared_momentum", "quorum", "gate_budget", "inject_share"]
@@ -53,7 +53,7 @@ def test_every_setting_is_of_one_of_the_kinds_tested_here():
     assert set(NAMES) == {*INTEGERS, *FLOATS, *FREE_TEXTS, *CHOICES}
     assert {"local_steps", "blocks"} <= set(INTEGERS)
     assert {"deadline_s", "learning_rate"} <= set(FLOATS)
-    assert {"blocks", "deadline_s", "server_optimiser", "precision"} <= set(CHOICES)
+    assert {"blocks", "deadline_s", "server_optimizer", "precision"} <= set(CHOICES)
     assert {"task", "bind"} <= set(FREE_TEXTS)
 
 
@@ -74,7 +74,7 @@ def test_no_setting_takes_what_is_of_another_type(name):
 @pytest.mark.parametrize("name", CHOICES)
 def test_a_choice_is_taken_and_a_refusal_names_all_of_them(name):
     for choice in choices(name):
-        others: dict[str, object] = {"work": "local", "min-devices": 3, "federation": "all.fed"}
+        others: dict[str, object] = {"work": "local", "min-clients": 3, "federation": "all.fed"}
         others |= {"gate-budget": 0.5} if name == "gate_budget_unit" else {}
         assert getattr(RunConfig.read(others | {name: choice}), name) == choice
     if not takes(name, str):
@@ -144,26 +144,26 @@ def test_gaps_between_exchanges_have_their_order():
 @pytest.mark.parametrize(("name", "value"), [("placement", "scattered"), ("delta_bits", 8)])
 def test_what_is_of_local_work_is_refused_with_coded(name, value):
     assert (
-        refused({name: value, "min-devices": 8})
+        refused({name: value, "min-clients": 8})
         == f"setting {name}: saw {value}, needed work = local with it"
     )
-    assert getattr(RunConfig.read({"work": "local", name: value, "min-devices": 8}), name) == value
+    assert getattr(RunConfig.read({"work": "local", name: value, "min-clients": 8}), name) == value
 
 
-def test_shares_overlap_on_no_more_devices_than_there_are():
-    said = refused({"work": "local", "placement": "cyclic", "replicas": 9, "min-devices": 8})
-    assert said == "setting replicas: saw 9 with placement cyclic, needed at most min_devices (8)"
+def test_shares_overlap_on_no_more_clients_than_there_are():
+    said = refused({"work": "local", "placement": "cyclic", "replicas": 9, "min-clients": 8})
+    assert said == "setting replicas: saw 9 with placement cyclic, needed at most min_clients (8)"
 
 
 def test_samples_are_given_where_data_may_move_alone():
-    table = {"inject-devices": 0.5, "inject-share": 0.5}
+    table = {"inject-clients": 0.5, "inject-share": 0.5}
     for private in (table, {"work": "local", **table}):
         assert refused(private).startswith(
-            "setting inject_devices: saw 0.5 with placement private, needed 0 where data stays where it is"
+            "setting inject_clients: saw 0.5 with placement private, needed 0 where data stays where it is"
         )
     moving = {"work": "local", "placement": "cyclic", "replicas": 1}
-    assert RunConfig.read({**moving, **table}).inject_devices == 0.5
-    assert refused({**moving, "inject-devices": 1.5}) == "setting inject_devices: saw 1.5, needed 0 to 1"
+    assert RunConfig.read({**moving, **table}).inject_clients == 0.5
+    assert refused({**moving, "inject-clients": 1.5}) == "setting inject_clients: saw 1.5, needed 0 to 1"
     assert refused({**moving, "inject-share": 0.0}).startswith("setting inject_share: saw 0.0, needed above")
 
 
@@ -215,7 +215,7 @@ def test_a_whole_number_beyond_all_floats_is_out_of_range(name):
 
 @pytest.mark.parametrize("name", FLOATS)
 def test_a_whole_number_is_taken_for_a_float(name):
-    value = 0 if name in ("server_momentum", "inject_devices") else 1
+    value = 0 if name in ("server_momentum", "inject_clients") else 1
     read = getattr(RunConfig.read({name: value}), name)
     assert type(read) is float
     assert read == value
@@ -223,7 +223,7 @@ def test_a_whole_number_is_taken_for_a_float(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @given(data=st.data())
-def test_a_name_with_a_letter_missing_names_the_nearest(name, data):
+def test_a_name_with_a_packet_missing_names_the_nearest(name, data):
     if len(name) < 4:
         return
     at = data.draw(st.integers(0, len(name) - 1))
@@ -252,7 +252,7 @@ def test_a_setting_that_is_there_twice_is_refused():
 
 counts, amounts = st.integers(1, 4096), st.floats(1e-3, 1e6)
 NARROW = {
-    "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1), "inject_devices": st.just(0.0),
+    "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1), "inject_clients": st.just(0.0),
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
 WORDS = {"run": st.from_regex(NAME, fullmatch=True), "resume": st.text("ab-7:", max_size=10)}
@@ -269,10 +269,10 @@ def configs(draw: st.DrawFn) -> RunConfig:
         kinds += [NARROW.get(name, amounts)] if takes(name, float) else []
         kinds += [WORDS.get(name, st.text(max_size=10))] if takes(name, str) else []
         values[name] = draw(st.one_of(kinds))
-    local = {"work": "local", "min_devices": 4096}
+    local = {"work": "local", "min_clients": 4096}
     values |= local if values.keys() & {"placement", "delta_bits"} else {}
     if values.get("secrecy") == "masked":
-        values |= {"clients": "fedgc", "delta_bits": 32, "placement": "private", "federation": "all.fed"}
+        values |= {"client_app": "fedgc", "delta_bits": 32, "placement": "private", "federation": "all.fed"}
         values |= {"gate": "every", "lockstep": "auto"}
     values["max_gap"] = max(values.get("max_gap", 32), values.get("min_gap", 1))
     if values.get("gate_budget_unit", "share") != "share":
@@ -318,7 +318,7 @@ def test_auto_is_allowed_exactly_where_its_type_says_so():
     ("table", "sentence"),
     [
         ({}, "setting federation: saw none, needed a descriptor's file with secrecy = masked"),
-        ({"clients": "stock"}, "setting clients: saw stock, needed fedgc with secrecy = masked"),
+        ({"client-app": "stock"}, "setting client_app: saw stock, needed fedgc with secrecy = masked"),
         (
             {"federation": "x", "work": "local", "lockstep": "off"},
             "setting lockstep: saw off, needed on or auto with secrecy = masked",
@@ -360,14 +360,14 @@ def test_settings_that_shape_an_update_are_told_apart():
         ({"work": "coded"}, 0),
     ],
 )
-def test_devices_run_ahead_of_the_verdict_unless_they_are_kept_in_lockstep(table, steps):
+def test_clients_run_ahead_of_the_verdict_unless_they_are_kept_in_lockstep(table, steps):
     local = {"work": "local", "gate-every": 4, "max-gap": 3}
     assert RunConfig.read({**local, **table}).most_steps == steps
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "a" * 65, "a b", "é", "latest", "a\n"])
 def test_a_runs_name_is_a_plain_word(name):
-    with pytest.raises(BadSetting, match=r"setting run: saw .*, needed letters, digits, - _ and"):
+    with pytest.raises(BadSetting, match=r"setting run: saw .*, needed packets, digits, - _ and"):
         RunConfig(run=name)
 
 

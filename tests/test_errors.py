@@ -11,7 +11,7 @@ from fedgc import errors
 from fedgc.errors import FedgcError, nearest
 
 
-def drawn() -> dict[str, str]:
+def exchange() -> dict[str, str]:
     """Read the tree from the file's head: name -> parent."""
     parents: dict[str, str] = {}
     trail: list[str] = []
@@ -35,7 +35,7 @@ def defined() -> dict[str, str]:
 
 def test_the_tree_at_the_head_of_the_file_is_the_tree():
     assert len(defined()) > 5
-    assert drawn() == defined()
+    assert exchange() == defined()
 
 
 def test_every_error_says_when_it_is_raised():
@@ -63,7 +63,7 @@ def test_a_hint_names_a_known_name_or_is_empty(name, known):
     assert nearest(name, iter(known)) in {"", *(f"; did you mean {each}?" for each in known)}
 
 
-def test_a_slip_of_one_letter_is_seen_through():
+def test_a_slip_of_one_packet_is_seen_through():
     assert nearest("replicaz", ["rounds", "replicas", "blocks"]) == "; did you mean replicas?"
     assert nearest("zzz", ["rounds", "replicas"]) == ""
     assert nearest("anything", []) == ""

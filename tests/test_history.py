@@ -7,24 +7,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage
-from fedgc.history import DeviceRow, RoundRow, Speed, Speeds
+from fedgc.history import ClientRow, RoundRow, Speed, Speeds
 
 
-def row(devices: tuple[DeviceRow, ...]) -> RoundRow:
+def row(clients: tuple[ClientRow, ...]) -> RoundRow:
     return RoundRow(
         round=1, version=0, started=0.0, working_s=1.0, collecting_s=1.0, outcome="synced", chunks=4,
         covered=4, short=(), replicas=2, blocks=1, needed=2, amplification=1.0, error=None, loss=0.5,
-        samples=40, skips=0, takes=0, pruned=0, repairs=0, reason="every round", devices=devices,
+        samples=40, skips=0, takes=0, pruned=0, repairs=0, reason="every round", clients=clients,
     )  # fmt: skip
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=5))
 def test_what_is_discarded_was_finished_and_is_in_no_sum(pairs):
-    devices = tuple(
-        DeviceRow(f"device {at}", finished=counted + rest, counted=counted)
+    clients = tuple(
+        ClientRow(f"client {at}", finished=counted + rest, counted=counted)
         for at, (counted, rest) in enumerate(pairs)
     )
-    assert row(devices).discarded == sum(rest for _, rest in pairs)
+    assert row(clients).discarded == sum(rest for _, rest in pairs)
 
 
 def test_a_row_keeps_its_own_read_only_metrics():
@@ -57,10 +57,10 @@ def test_a_step_takes_time():
 
 
 @given(known=st.dictionaries(st.sampled_from("abc"), st.floats(1e-6, 1e6)), default=st.floats(1e-6, 1e6))
-def test_a_device_without_history_has_the_default_speed(known, default):
-    speeds = Speeds({device: Speed(device, step_s) for device, step_s in known.items()})
-    for device in "abc":
-        assert speeds.step_s(device, default) == known.get(device, default)
+def test_a_client_without_history_has_the_default_speed(known, default):
+    speeds = Speeds({client: Speed(client, step_s) for client, step_s in known.items()})
+    for client in "abc":
+        assert speeds.step_s(client, default) == known.get(client, default)
 
 
 def test_nothing_is_known_at_first():

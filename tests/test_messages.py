@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from fedgc import messages
 from fedgc.errors import BadMessage
 from fedgc.messages import (
-    LARGEST_LETTER,
+    LARGEST_PACKET,
     SKETCH_NUMBERS,
     Add,
     Advert,
@@ -50,7 +50,7 @@ from fedgc.messages import (
     Survivors,
     Take,
     Tick,
-    ToDevice,
+    ToClient,
     Uncover,
     Unmask,
     Work,
@@ -135,24 +135,24 @@ def test_every_event_says_when_and_every_command_says_to_whom():
     for event in get_args(Event):
         assert "now" in {field.name for field in dataclasses.fields(event)}
     for command in get_args(Command):
-        assert command is Uncover or "device" in {field.name for field in dataclasses.fields(command)}
+        assert command is Uncover or "client" in {field.name for field in dataclasses.fields(command)}
 
 
 def test_what_is_the_drivers_own_no_link_carries():
-    assert set(get_args(Command)) - set(get_args(ToDevice)) == {Add, Uncover}
+    assert set(get_args(Command)) - set(get_args(ToClient)) == {Add, Uncover}
 
 
-def test_what_an_institution_keeps_never_travels():
-    assert Persist not in get_args(ToDevice)
+def test_what_an_site_keeps_never_travels():
+    assert Persist not in get_args(ToClient)
 
 
-@pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "letter")], ids=label)
-def test_a_letter_has_a_size_that_fits_a_line_and_is_never_shown(message):
-    assert dataclasses.replace(message, letter=bytes(LARGEST_LETTER)).letter
-    for size in (0, LARGEST_LETTER + 1):
-        with pytest.raises(BadMessage, match=f"saw a letter of {size} bytes"):
-            dataclasses.replace(message, letter=bytes(size))
-    assert "letter" not in repr(message)
+@pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "packet")], ids=label)
+def test_a_packet_has_a_size_that_fits_a_line_and_is_never_shown(message):
+    assert dataclasses.replace(message, packet=bytes(LARGEST_PACKET)).packet
+    for size in (0, LARGEST_PACKET + 1):
+        with pytest.raises(BadMessage, match=f"saw a packet of {size} bytes"):
+            dataclasses.replace(message, packet=bytes(size))
+    assert "packet" not in repr(message)
 
 
 def test_a_signature_and_a_descriptor_have_their_length():
@@ -175,7 +175,7 @@ def test_a_count_below_0_is_refused(message, name):
 @pytest.mark.parametrize(("message", "name"), fields_named(*AMOUNTS), ids=label)
 def test_an_amount_is_finite_and_not_below_0(message, name, wrong):
     if isinstance(message, Report) and name == "squared_norm":
-        return  # a gate leaves it out, and names its device
+        return  # a gate leaves it out, and names its client
     with pytest.raises(BadMessage, match=f"needed a finite {name} of 0 or more"):
         dataclasses.replace(message, **{name: wrong})
 
@@ -200,12 +200,12 @@ def test_a_sketch_is_whole_and_finite_or_absent(message):
 
 
 @pytest.mark.parametrize("event", [m for m in GOOD if type(m) in get_args(Event)], ids=label)
-def test_an_event_of_a_device_names_it(event):
+def test_an_event_of_a_client_names_it(event):
     if isinstance(event, Tick | Stop | Published):
-        assert not hasattr(event, "device")
+        assert not hasattr(event, "client")
     else:
-        with pytest.raises(BadMessage, match="needed a device"):
-            dataclasses.replace(event, device="")
+        with pytest.raises(BadMessage, match="needed a client"):
+            dataclasses.replace(event, client="")
 
 
 @pytest.mark.parametrize(
@@ -222,7 +222,7 @@ def test_a_list_of_chunks_names_each_once_and_none_below_0(message, name):
         dataclasses.replace(message, **{name: listed(-1)})
 
 
-def test_a_chunk_that_a_device_holds_has_a_name_and_at_least_one_sample():
+def test_a_chunk_that_a_client_holds_has_a_name_and_at_least_one_sample():
     with pytest.raises(BadMessage, match="a chunk's name"):
         Held("", 1)
     for samples in (0, -1):
@@ -230,8 +230,8 @@ def test_a_chunk_that_a_device_holds_has_a_name_and_at_least_one_sample():
             Held("left", samples)
 
 
-def test_a_device_that_joins_has_a_name_and_names_each_chunk_once():
-    with pytest.raises(BadMessage, match="needed a device"):
+def test_a_client_that_joins_has_a_name_and_names_each_chunk_once():
+    with pytest.raises(BadMessage, match="needed a client"):
         Joined(0.0, "", True, ())
     with pytest.raises(BadMessage, match="each chunk once"):
         Joined(0.0, "a", True, (Held("left", 1), Held("left", 2)))
@@ -309,10 +309,10 @@ def test_an_add_has_a_finite_weight_for_each_block():
 
 def test_a_refusal_shows_the_message_and_what_was_needed():
     with pytest.raises(BadMessage) as caught:
-        Skip("worker 7", -3, 0)
+        Skip("client 7", -3, 0)
     assert (
         str(caught.value)
-        == "Skip(device='worker 7', round=-3, chunk=0): needed round of 0 or more, at most 1e+15"
+        == "Skip(client='client 7', round=-3, chunk=0): needed round of 0 or more, at most 1e+15"
     )
 
 
@@ -330,7 +330,7 @@ def test_a_refusal_shows_the_message_and_what_was_needed():
         ),
     ],
 )
-def test_no_device_may_claim_numbers_that_overflow_what_is_made_of_them(make, said: str):
+def test_no_client_may_claim_numbers_that_overflow_what_is_made_of_them(make, said: str):
     with pytest.raises(BadMessage, match=said):
         make()
 
@@ -338,11 +338,11 @@ def test_no_device_may_claim_numbers_that_overflow_what_is_made_of_them(make, sa
 @pytest.mark.parametrize(
     ("values", "needed"),
     [
-        ((0, 1, (("a", ("left",)),)), "one device that gives at least, and no more than all"),
-        ((2, 1, (("a", ("left",)),)), "one device that gives at least, and no more than all"),
+        ((0, 1, (("a", ("left",)),)), "one client that gives at least, and no more than all"),
+        ((2, 1, (("a", ("left",)),)), "one client that gives at least, and no more than all"),
         ((1, 0, (("a", ("left",)),)), "at least one sample"),
-        ((1, 1, (("a", ("left",)), ("a", ("right",)))), "each device once"),
-        ((1, 1, (("a", ()),)), "a chunk for every device"),
+        ((1, 1, (("a", ("left",)), ("a", ("right",)))), "each client once"),
+        ((1, 1, (("a", ()),)), "a chunk for every client"),
     ],
 )
 def test_a_pool_has_givers_and_chunks(values, needed):
@@ -352,5 +352,5 @@ def test_a_pool_has_givers_and_chunks(values, needed):
 
 def test_who_works_with_a_pool_is_in_it():
     pool = Pool(1, 1, (("b", ("left",)),))
-    with pytest.raises(BadMessage, match="the device in its pool"):
+    with pytest.raises(BadMessage, match="the client in its pool"):
         Work("a", 1, 0, 1, (0,), ((0, "left"),), 0, 1.0, kind="local", pool=pool)

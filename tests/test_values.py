@@ -90,7 +90,7 @@ def test_a_rule_that_nobody_would_look_at_is_refused_when_the_class_is_made(kind
 
 SAID = Progress(1.0, "a", 1, 2, 3, 0.5, 4, 1.0, 0.5)
 WRONG = {
-    "now": (-1.0, float("nan"), float("inf")), "device": ("",), "seconds": (-1.0, float("nan")),
+    "now": (-1.0, float("nan"), float("inf")), "client": ("",), "seconds": (-1.0, float("nan")),
     "squared_norm": (-1.0, float("inf")), "round": (-1, 10**16), "chunk": (-1,), "reached": (-1,),
     "samples": (-1, 10**16),
 }  # fmt: skip
@@ -98,7 +98,7 @@ WRONG = {
 
 @pytest.mark.parametrize(("name", "wrong"), [(name, each) for name, all_ in WRONG.items() for each in all_])
 def test_progress_says_what_is_wrong_with_it(name: str, wrong: object):
-    with pytest.raises(BadMessage, match=f"needed a.* {name}|needed {name}|needed a device"):
+    with pytest.raises(BadMessage, match=f"needed a.* {name}|needed {name}|needed a client"):
         replace(SAID, **{name: wrong})
 
 

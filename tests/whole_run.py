@@ -20,8 +20,8 @@ from zlib import crc32
 import numpy as np
 
 from fedgc.config import RunConfig
-from fedgc.flower import typed
-from fedgc.history import DeviceRow, RoundRow, Speeds, Told
+from fedgc.history import ClientRow, PastRound, RoundRow, Speeds
+from fedgc.links import typed_json as typed
 from fedgc.messages import (
     LARGEST_COUNT,
     SKETCH_NUMBERS,
@@ -49,8 +49,8 @@ from fedgc.messages import (
     Tick,
     Work,
 )
-from fedgc.round import Round
-from fedgc.run import Append, Apply, Chose, Finished, Run, RunState
+from fedgc.round.machine import Round
+from fedgc.run.machine import Append, Apply, Chose, Finished, Run, RunState
 
 SIZE = 5  # numbers in an update: divisible by no number of blocks but one
 WHOLE = -1  # the one trajectory of local work
@@ -377,7 +377,7 @@ def chunks_of(command: object) -> Sequence[int]:
     return ()
 
 
-def numbers_of(row: RoundRow | DeviceRow) -> list[float]:
+def numbers_of(row: RoundRow | ClientRow) -> list[float]:
     values = [getattr(row, each.name) for each in fields(row)]
     return [each for each in values if isinstance(each, float)]
 
@@ -397,7 +397,7 @@ class Server:
         self._start(None)
 
     def _start(self, resume: RunState | None) -> None:
-        told = tuple(Told("this run", row) for row in self.rows)
+        told = tuple(PastRound("this run", row) for row in self.rows)
         speeds = Speeds(self.speeds.known, told)
         self.run = Run(self.config, now=self.now, size=SIZE, speeds=speeds, resume=resume)
         self.finished: Finished | None = None
@@ -508,11 +508,11 @@ class Server:
                 case _:
                     self._send(output)
         if isinstance(event, Codeword) and not event.ahead:
-            self.here.pop((event.device, event.round, event.attempt), None)
+            self.here.pop((event.client, event.round, event.attempt), None)
         assert self.run.finished == (self.finished is not None)
 
     def _send(self, command: object) -> None:
-        client = self.clients.get(command.device)
+        client = self.clients.get(command.client)
         if client is None or not client.connected:
             return
         if isinstance(command, Work):
@@ -537,22 +537,22 @@ class Server:
             assert known.what == content.what, f"{client.name}: {content} was taken for {known}"
 
     def _add(self, add: Add) -> None:
-        sending = self.here.pop((add.device, add.round, add.attempt), None)
+        sending = self.here.pop((add.client, add.round, add.attempt), None)
         assert sending is not None, f"{add}: there is no such vector"
         request = sending.request
         if request.mix is None:
             (weight,) = add.weights
-            assert (add.device, WHOLE) not in self.sum.terms, "once"
-            self.sum.terms.add((add.device, WHOLE))
-            client = self.clients[add.device]
+            assert (add.client, WHOLE) not in self.sum.terms, "once"
+            self.sum.terms.add((add.client, WHOLE))
+            client = self.clients[add.client]
             assert not client.honest or weight == sum(
-                client.contents[name].samples for name in self.names[add.device].values()
+                client.contents[name].samples for name in self.names[add.client].values()
             )
             self.sum.local = self.sum.local + weight * sending.vector
             self.sum.weight += weight
             return
         assert request.mix.blocks == len(add.weights)
-        column = request.column if isinstance(request, Repair) else add.device
+        column = request.column if isinstance(request, Repair) else add.client
         terms = {(column, chunk) for chunk in request.mix.chunks}
         assert not terms & self.sum.terms, "each term once"
         self.sum.terms |= terms
@@ -598,8 +598,8 @@ class Server:
             self.saved,
         )
         assert row.covered <= row.chunks
-        assert all(each.counted <= each.finished for each in row.devices)
-        for each in (row, *row.devices):
+        assert all(each.counted <= each.finished for each in row.clients)
+        for each in (row, *row.clients):
             assert all(map(math.isfinite, numbers_of(each))), each
         self.rows.append(row)
         self.sum = Sum()

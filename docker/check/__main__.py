@@ -2,8 +2,8 @@
 
 Needs root (namespaces), buildah, debootstrap and iproute2; docker/wheels is used where it holds wheels. Its
 one word is the folder in which images are kept between calls. What is shown: images are built, keys made,
-devices let in; bad input of every kind refused in one line (refused.py); a run trained; the same run again
-with a device cut off in the midst of a round and another's power lost, which must give the same model; a run
+clients let in; bad input of every kind refused in one line (refused.py); a run trained; the same run again
+with a client cut off in the midst of a round and another's power lost, which must give the same model; a run
 whose session port is closed. Ends 0 if all of it was so.
 
 Rooms, each of which may import those before it and fedgc.flower: compose, network, images; fleet; stage;

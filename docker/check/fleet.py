@@ -1,6 +1,6 @@
 """Containers, each in a namespace of its own, started with what their compose file says.
 
-A container's processes hang on a leash (fedgc.flower.tether): a kill reaches every one of them, and none
+A container's processes hang on a leash (fedgc.deploy.supervision): a kill reaches every one of them, and none
 outlives this program. One that ends by itself is started anew as `restart: unless-stopped` does it, after
 pauses that double from a tenth of a second to a minute.
 """
@@ -18,7 +18,7 @@ from compose import Mount, Service
 from images import Images
 from network import Network
 
-from fedgc.flower import tether
+from fedgc.deploy import supervision
 
 USER = 10001
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SETTLED_S = 0.1, 60.0, 10.0
@@ -62,7 +62,7 @@ class Container:
             self.leash = subprocess.Popen(
                 [
                     sys.executable,
-                    tether.__file__,
+                    supervision.__file__,
                     *self.words((*self.entry, *self.service.command), self.identity),
                 ],
                 stdin=subprocess.PIPE,
@@ -84,7 +84,7 @@ class Container:
 
     def ask(self, *command: str, timeout_s: float = 90.0) -> "subprocess.CompletedProcess[str]":
         """Run a program in it, as `docker compose exec` does; it ends in time, with all below it."""
-        words = [sys.executable, tether.__file__, *self.words(command)]
+        words = [sys.executable, supervision.__file__, *self.words(command)]
         near, far = os.pipe()
         with open(near) as held, open(far, "w") as leash:  # noqa: PTH123  ends of a pipe
             program = subprocess.Popen(
@@ -101,7 +101,7 @@ class Container:
     def kill(self) -> None:
         """SIGKILL every process of it, as a power cut does; it is not started anew by itself."""
         if self.leash is not None:
-            tether.kill_below(self.leash.pid)
+            supervision.kill_below(self.leash.pid)
             self._let_go()
         self.again = None
 
@@ -110,7 +110,7 @@ class Container:
         if self.leash is None:
             return 0.0
         ticks = 0
-        for process in tether.descendants(self.leash.pid):
+        for process in supervision.descendants(self.leash.pid):
             with suppress(OSError):
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
                 ticks += sum(map(int, stat[11:15]))  # its own, and those of children that it has waited for

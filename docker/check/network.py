@@ -1,7 +1,7 @@
 """Hosts on one machine: network namespaces, joined by a bridge, each with a line of a given speed.
 
-    outside  10.77.0.0/24   the proxy (.1) and the devices, every line a token bucket both ways (tc tbf)
-    inside   10.78.0.0/24   the proxy (.1) and the server (.2): no way here from a device but by the proxy
+    outside  10.77.0.0/24   the proxy (.1) and the clients, every line a token bucket both ways (tc tbf)
+    inside   10.78.0.0/24   the proxy (.1) and the server (.2): no way here from a client but by the proxy
 
 A host is cut off by taking its line off the bridge, so that it is not told: packets vanish, as behind a
 NAT that has forgotten it. Names carry this process's id; `close` removes all of them, whatever was made.
@@ -48,9 +48,9 @@ class Network:
         self._line(host, "outside", address, "switch", f"to-{host}"[:15], None)
         self._ip("-n", self.space("switch"), "link", "set", f"to-{host}"[:15], "master", "bridge")
         bits = max(1, round(rate_mbit * 1e6))
-        for space, device in ((host, "outside"), ("switch", f"to-{host}"[:15])):
+        for space, client in ((host, "outside"), ("switch", f"to-{host}"[:15])):
             bucket = ["root", "tbf", "rate", f"{bits}bit", "burst", "64kb", "latency", "400ms"]
-            self._run("tc", "-n", self.space(space), "qdisc", "add", "dev", device, *bucket)
+            self._run("tc", "-n", self.space(space), "qdisc", "add", "dev", client, *bucket)
         self.hosts[host] = address
 
     def cut(self, host: str) -> None:
@@ -79,11 +79,11 @@ class Network:
         self._ip("-n", self.space(host), "link", "set", "lo", "up")
 
     def _line(
-        self, host: str, device: str, address: str, peer: str, peer_device: str, peer_address: str | None
+        self, host: str, client: str, address: str, peer: str, peer_client: str, peer_address: str | None
     ) -> None:
-        ends = ["type", "veth", "peer", "name", peer_device, "netns", self.space(peer)]
-        self._ip("link", "add", device, "netns", self.space(host), *ends)
-        for space, name, given in ((host, device, address), (peer, peer_device, peer_address)):
+        ends = ["type", "veth", "peer", "name", peer_client, "netns", self.space(peer)]
+        self._ip("link", "add", client, "netns", self.space(host), *ends)
+        for space, name, given in ((host, client, address), (peer, peer_client, peer_address)):
             if given is not None:
                 self._ip("-n", self.space(space), "address", "add", f"{given}/24", "dev", name)
             self._ip("-n", self.space(space), "link", "set", name, "up")

@@ -1,10 +1,10 @@
 """Bad input, act by act: each ends with one clear line where somebody can act on it, and not with code 0.
 
 strangers   an unregistered key, a missing variable, another authority's certificate
-clocks      certificates that are not yet valid or no longer, a device whose clock is a day ahead
-full_disks  a server, a device and a server at work whose volume is full
-curious     what a device tries that is none of its business
-old_wire    a device whose fedgc speaks another wire version
+clocks      certificates that are not yet valid or no longer, a client whose clock is a day ahead
+full_disks  a server, a client and a server at work whose volume is full
+curious     what a client tries that is none of its business
+old_wire    a client whose fedgc speaks another wire version
 revoked     a key that was shut out
 """
 
@@ -20,53 +20,53 @@ from fleet import Container, own
 from network import PROXY, SERVER
 from stage import ADDRESS, PORT, READY_S, Stage
 
-from fedgc.flower.keyring import Keyring
+from fedgc.deploy.key_files import Keyring
 
 STRANGER, LAGGARD = "stranger", "laggard"
 ASTRAY, ASTRAY_AT = "astray", "10.77.0.98"  # a proxy whose certificate is of another time
 DAY_S = 86_400.0
-OTHER_CERTIFICATES = (  # told as the device sees it; for whom, from which day on, what is said
+OTHER_CERTIFICATES = (  # told as the client sees it; for whom, from which day on, what is said
     (
-        "a device far behind the certificate",
+        "a client far behind the certificate",
         ASTRAY_AT,
         3,
         "certificate is not yet valid; this machine's clock",
     ),
     (
-        "a device far ahead of the certificate",
+        "a client far ahead of the certificate",
         ASTRAY_AT,
         -40,
         "certificate has expired; this machine's clock",
     ),
-    ("a device that dials another name", PROXY, 0, "IP address mismatch"),
+    ("a client that dials another name", PROXY, 0, "IP address mismatch"),
 )
 RATE_MBIT = 20.0
-FULL_MB, ROOM_MB = 32, 20.0  # less than the 64 MB that a server or device needs
+FULL_MB, ROOM_MB = 32, 20.0  # less than the 64 MB that a server or client needs
 FLOWERS_REFUSAL = r"\[code: \d+\] .*"
 
 
 def strangers(stage: Stage) -> None:
     """Who is not let in."""
     stage.network.join(STRANGER, "10.77.0.99", RATE_MBIT)
-    stranger = stage.device(STRANGER)
+    stranger = stage.client(STRANGER)
     stranger.start()
-    stage.wait("an unregistered device ends", READY_S, lambda: _ended(stranger), tends=False)
+    stage.wait("an unregistered client ends", READY_S, lambda: _ended(stranger), tends=False)
     code = stranger.leash.returncode if stranger.leash else 0
     said = re.findall(FLOWERS_REFUSAL, stranger.log.read_text(errors="replace"))
-    stage.must(code != 0 and bool(said), f"unregistered device: exit code {code}, it said {said}")
-    stage.so("an unregistered device", f"exit code {code}: {' '.join(said[-1].split())[:160]}")
+    stage.must(code != 0 and bool(said), f"unregistered client: exit code {code}, it said {said}")
+    stage.so("an unregistered client", f"exit code {code}: {' '.join(said[-1].split())[:160]}")
     stranger.kill()
-    _refused(stage, "a device without FEDGC_SERVER", stranger, "FEDGC_SERVER: is not set", FEDGC_SERVER="")
+    _refused(stage, "a client without FEDGC_SERVER", stranger, "FEDGC_SERVER: is not set", FEDGC_SERVER="")
     foreign = Keyring(stage.folder / "foreign")
     foreign.begin((PROXY,), time.time(), 30)
     ours = stranger.seen("/keys") / "ca.pem"
     kept = ours.read_bytes()
     ours.write_bytes((foreign.folder / "authority" / "ca.pem").read_bytes())
-    _refused(stage, "a device with another authority", stranger, "unable to get local issuer certificate")
+    _refused(stage, "a client with another authority", stranger, "unable to get local issuer certificate")
     ours.write_bytes(kept)
-    key = stranger.seen("/keys") / "device.key"
+    key = stranger.seen("/keys") / "client.key"
     os.chown(key, 0, 0)
-    _refused(stage, "a device that may not read its key", stranger, "user 10001 may not read it")
+    _refused(stage, "a client that may not read its key", stranger, "user 10001 may not read it")
     own(key.parent)
 
 
@@ -86,7 +86,7 @@ def clocks(stage: Stage) -> None:
         proxy.kill()
     clock = stranger.seen("/tasks") / "sitecustomize.py"  # Python's own way to change what all programs see
     clock.write_text(f"import time\n_now = time.time\ntime.time = lambda: _now() + {DAY_S}\n")
-    _refused(stage, "a device whose clock is a day ahead", stranger, "s ahead of the server's, needed within")
+    _refused(stage, "a client whose clock is a day ahead", stranger, "s ahead of the server's, needed within")
     clock.unlink()
 
 
@@ -98,7 +98,7 @@ def full_disks(stage: Stage) -> None:
     _refused(stage, "a server whose volume is full", cramped, "MB free, needed at least 64")
     stranger = stage.fleet.containers[STRANGER]
     stage.fleet.limit(stranger.seen("/cache"), FULL_MB)
-    _refused(stage, "a device whose cache is full", stranger, "MB free, needed at least 64")
+    _refused(stage, "a client whose cache is full", stranger, "MB free, needed at least 64")
     state = stage.server.seen("/state")  # a small volume since the start
     ballast = state / "ballast"
     free = shutil.disk_usage(state).free
@@ -113,7 +113,7 @@ def full_disks(stage: Stage) -> None:
 
 
 def curious(stage: Stage) -> None:
-    """The control API and the inside, tried from a device's host."""
+    """The control API and the inside, tried from a client's host."""
     tries = [
         (f"https://{ADDRESS}/v1/control/start-run", "404"),
         (f"https://{ADDRESS}/v1/control/list-nodes", "404"),
@@ -125,14 +125,14 @@ def curious(stage: Stage) -> None:
     ]
     for url, needed in tries:
         seen = _try(stage, "ward-1", url)
-        stage.must(seen == needed, f"from a device, {url}: saw {seen}, needed {needed}")
-        stage.so(f"from a device, {url.partition('//')[2]}", seen)
+        stage.must(seen == needed, f"from a client, {url}: saw {seen}, needed {needed}")
+        stage.so(f"from a client, {url.partition('//')[2]}", seen)
 
 
 def old_wire(stage: Stage, run_log: Path) -> None:
-    """A device whose fedgc was changed to speak the wire's next version; call it while a run is on."""
+    """A client whose fedgc was changed to speak the wire's next version; call it while a run is on."""
     stage.network.join(LAGGARD, "10.77.0.97", RATE_MBIT)
-    laggard = stage.device(LAGGARD)
+    laggard = stage.client(LAGGARD)
     root = stage.images.mounted(laggard.identity)
     source = next(root.glob("opt/fedgc/lib/python3*/site-packages/fedgc/messages.py"))
     changed, times = re.subn(
@@ -145,23 +145,23 @@ def old_wire(stage: Stage, run_log: Path) -> None:
     source.write_text(changed)
     stage.register(LAGGARD)
     laggard.start()
-    sentence = re.compile(r"ended: (the server speaks wire version \d+, this device \d+)")
+    sentence = re.compile(r"ended: (the server speaks wire version \d+, this client \d+)")
 
     def heard() -> bool:
         return all(sentence.search(log.read_text(errors="replace")) for log in (laggard.log, run_log))
 
-    stage.wait("device and run say that their wire versions differ", READY_S, heard)
+    stage.wait("client and run say that their wire versions differ", READY_S, heard)
     stage.so(
-        "a device of another wire version", sentence.findall(laggard.log.read_text(errors="replace"))[-1]
+        "a client of another wire version", sentence.findall(laggard.log.read_text(errors="replace"))[-1]
     )
     laggard.kill()
 
 
 def revoked(stage: Stage) -> None:
-    """A device that was let in, and is not any more."""
+    """A client that was let in, and is not any more."""
     container = stage.fleet.containers["ward-1"]
     stage.wait("ward-1 is healthy", READY_S, lambda: stage.healthy(container))
-    done = stage.server.ask("fedgc", "keys", "device", "ward-1", "--revoke")
+    done = stage.server.ask("fedgc", "keys", "client", "ward-1", "--revoke")
     stage.must(done.returncode == 0, f"ward-1 was not revoked: {done.stderr.strip()}")
     before = len(container.ends)
     stage.wait("ward-1 is refused", READY_S, lambda: len(container.ends) > before + 1)
@@ -201,7 +201,7 @@ def _listens(stage: Stage, container: Container) -> bool:
 
 
 def _try(stage: Stage, host: str, url: str) -> str:
-    """POST from a device's namespace; return the status, or that nobody is there."""
+    """POST from a client's namespace; return the status, or that nobody is there."""
     program = (
         "import http.client, ssl, sys\n"
         "host, path = sys.argv[1].split('/', 3)[2], '/' + sys.argv[1].split('/', 3)[3]\n"

@@ -15,11 +15,11 @@ from fleet import Container, Fleet
 from images import Images
 from network import PROXY, Network
 
-from fedgc.flower.keyring import Keyring
+from fedgc.deploy.key_files import Keyring
 
 PORT = 8443
 ADDRESS = f"{PROXY}:{PORT}"
-DEVICES = {"ward-1": 100.0, "ward-2": 50.0, "ward-3": 20.0}  # megabits a second, both ways
+CLIENTS = {"ward-1": 100.0, "ward-2": 50.0, "ward-3": 20.0}  # megabits a second, both ways
 READY_S = 300.0
 PACE_S = 0.1  # least time of a local step: so that a round has a middle
 
@@ -45,7 +45,7 @@ class Stage:
 
     @property
     def server(self) -> Container:
-        """The server that devices know."""
+        """The server that clients know."""
         return self.fleet.containers["server"]
 
     @property
@@ -59,19 +59,19 @@ class Stage:
             host, name, {"FEDGC_ADVERTISE": ADDRESS, "FEDGC_KEYS_FOLDER": str(keys)}, environment
         )
 
-    def device(self, host: str, address: str = ADDRESS, **environment: str) -> Container:
-        """Add a device to the host of its name."""
+    def client(self, host: str, address: str = ADDRESS, **environment: str) -> Container:
+        """Add a client to the host of its name."""
         given = {
             "FEDGC_SERVER": address,
             "FEDGC_NAME": host,
             "FEDGC_NODE_CONFIG": f"pace-s={PACE_S}",
-            "FEDGC_KEYS_FOLDER": str(self.ring.folder / "devices" / host),
+            "FEDGC_KEYS_FOLDER": str(self.ring.folder / "clients" / host),
             "FEDGC_DATA_FOLDER": str(self.folder / "data"),
         }
-        return self._add(host, "device", given, environment)
+        return self._add(host, "client", given, environment)
 
     def _add(self, host: str, name: str, given: Mapping[str, str], more: Mapping[str, str]) -> Container:
-        file = self._repository / "docker" / f"compose.{'device' if name == 'device' else 'server'}.yaml"
+        file = self._repository / "docker" / f"compose.{'client' if name == 'client' else 'server'}.yaml"
         given = {**given, "FEDGC_TASKS_FOLDER": str(self.folder / "tasks" / host)}
         return self.fleet.add(host, service(file, name, given), f"localhost/fedgc-{name}", more)
 
@@ -87,8 +87,8 @@ class Stage:
         self.must(done.returncode == 0, f"fedgc {' '.join(words)}: {done.stderr.strip()}")
 
     def register(self, name: str) -> None:
-        """Let a device in."""
-        done = self.server.ask("fedgc", "keys", "device", name, "--register")
+        """Let a client in."""
+        done = self.server.ask("fedgc", "keys", "client", name, "--register")
         self.must(done.returncode == 0, f"{name} was not registered: {done.stderr.strip()}")
         self.so(f"{name} registered", done.stdout.strip().partition(", ")[2])
 

@@ -15,9 +15,10 @@ import refused
 from fleet import Container, Fleet, own
 from images import Images, megabytes, uncompiled
 from network import PROXY, SERVER, Network
-from stage import DEVICES, READY_S, Failed, Stage
+from stage import CLIENTS, READY_S, Failed, Stage
 
-from fedgc.flower import pulse, tether
+from fedgc.deploy import supervision
+from fedgc.flower import heartbeat as pulse
 from fedgc.store import checkpoint
 from fedgc.store.database import Store
 
@@ -25,7 +26,7 @@ ROUNDS = 80
 CUT_IN, CUT_S, KILL_IN = 3, 20.0, 8  # rounds, seconds
 SETTINGS: dict[str, str | int | float] = {
     "rounds": ROUNDS,
-    "min-devices": 3,
+    "min-clients": 3,
     "chunks": 12,
     "replicas": 3,
     "blocks": 1,
@@ -49,8 +50,8 @@ RUN_S = 900.0
 FIRST_CHUNK_S, SIZE_MB = 20.0, 600.0  # what is promised
 STATE_MB = 256  # of the server's volume
 COMPILER = re.compile(r"(^|-)(gcc|g\+\+|cc|c\+\+|clang)(-|$)")
-WAY = {  # what a device says on its way to its first chunk
-    "its own checks are over": re.compile(r"^fedgc device: ", re.MULTILINE),
+WAY = {  # what a client says on its way to its first chunk
+    "its own checks are over": re.compile(r"^fedgc client: ", re.MULTILINE),
     "its SuperNode is connected": re.compile(r"SuperNode ID"),
     "it is asked": re.compile(r"Receiving: train"),
 }
@@ -65,7 +66,7 @@ class Story:
         self._repository = repository
         self._began = time.monotonic()
         self._streams: list[subprocess.Popen[bytes]] = []
-        self._returned: dict[str, int] = {}  # device -> round in which it was back
+        self._returned: dict[str, int] = {}  # client -> round in which it was back
 
     def tell(self) -> None:
         """Do all of it."""
@@ -93,14 +94,14 @@ class Story:
     def _build(self) -> None:
         self._say("a Debian base by debootstrap, our Dockerfiles on it by buildah")
         self._images.make_base()
-        for role in ("device", "server", "proxy"):
+        for role in ("client", "server", "proxy"):
             began = time.monotonic()
             self._images.build(f"docker/{role}.Dockerfile", f"localhost/fedgc-{role}")
             Stage.so(f"image fedgc-{role}", f"{time.monotonic() - began:.0f} s")
         self._measure()
 
     def _measure(self) -> None:
-        for role in ("device", "server", "proxy"):
+        for role in ("client", "server", "proxy"):
             container = self._images.container(f"localhost/fedgc-{role}")
             try:
                 root = self._images.mounted(container)
@@ -112,32 +113,32 @@ class Story:
                     f"fedgc-{role} unpacked", f"{whole:.0f} MB, {whole - torch:.0f} MB of it without torch"
                 )
                 Stage.must(not compilers, f"image fedgc-{role} holds compilers: {compilers}")
-                small = role != "device" or whole - torch < SIZE_MB
+                small = role != "client" or whole - torch < SIZE_MB
                 Stage.must(small, f"image fedgc-{role} is larger than {SIZE_MB:.0f} MB without torch")
                 slow = uncompiled(root)
                 Stage.must(not slow, f"image fedgc-{role}: {len(slow)} modules without bytecode: {slow[:5]}")
             finally:
                 self._images.remove([container])
 
-    # ---- server, keys, devices
+    # ---- server, keys, clients
 
     def _open(self, network: Network) -> None:
         self._say("keys, server and proxy; every host in a namespace of its own")
         stage, keys = self._stage, str(self._stage.ring.folder)
         stage.fedgc("keys", "tls", PROXY, "--folder", keys)
-        for name in (*DEVICES, refused.STRANGER, refused.LAGGARD):
-            stage.fedgc("keys", "device", name, "--folder", keys)
+        for name in (*CLIENTS, refused.STRANGER, refused.LAGGARD):
+            stage.fedgc("keys", "client", name, "--folder", keys)
         server = stage.serve("server", "server", stage.ring.folder)
         proxy = stage.serve("proxy", "proxy", stage.ring.folder, FEDGC_INSIDE=SERVER)
         stage.fleet.limit(server.seen("/state"), STATE_MB)
         server.start()
         proxy.start()
         stage.wait("server and proxy are healthy", READY_S, lambda: stage.healthy(server, proxy))
-        for name in DEVICES:
+        for name in CLIENTS:
             stage.register(name)
-        for number, (name, rate) in enumerate(DEVICES.items()):
+        for number, (name, rate) in enumerate(CLIENTS.items()):
             network.join(name, f"10.77.0.{11 + number}", rate)
-            stage.device(name)
+            stage.client(name)
         for name in ("ward-1", "ward-2"):
             stage.fleet.containers[name].start()
         stage.wait(
@@ -151,7 +152,7 @@ class Story:
         refused.clocks(self._stage)
         self._say("full disks")
         refused.full_disks(self._stage)
-        self._say("what is none of a device's business")
+        self._say("what is none of a client's business")
         refused.curious(self._stage)
 
     # ---- training
@@ -165,7 +166,7 @@ class Story:
                 lambda: all(joined(log, name) for name in ("ward-1", "ward-2")),
             )
             self._first_chunk("ward-3")
-            names = [name for name in DEVICES if self._chunks(self._stage.fleet.containers[name]) > 0]
+            names = [name for name in CLIENTS if self._chunks(self._stage.fleet.containers[name]) > 0]
             self._stage.so("engines whose pulse is heard", ", ".join(names))
             refused.old_wire(self._stage, log)
             self._stage.wait("the run ends", RUN_S, lambda: not self._runs())
@@ -184,8 +185,8 @@ class Story:
         with self._run("shut", SHUT) as log:
             self._stage.wait("the run ends", RUN_S, lambda: not self._runs())
         said = log.read_text(errors="replace")
-        falls = re.findall(r"device [0-9a-f]+ goes on over Flower messages alone", said)
-        self._stage.must(len(falls) == len(DEVICES), f"{len(falls)} devices went on over messages: {falls}")
+        falls = re.findall(r"client [0-9a-f]+ goes on over Flower messages alone", said)
+        self._stage.must(len(falls) == len(CLIENTS), f"{len(falls)} clients went on over messages: {falls}")
         self._stage.so("the run says of each of them", falls[0])
         reasons = {line for line in said.splitlines() if "could not be reached" in line}
         self._stage.must(bool(reasons), "nobody says what could not be reached")
@@ -199,7 +200,7 @@ class Story:
         log = self._folder / f"run-{name}.log"
         with log.open("wb") as out:
             stream = subprocess.Popen(
-                [sys.executable, tether.__file__, *self._stage.server.words(command)],
+                [sys.executable, supervision.__file__, *self._stage.server.words(command)],
                 stdin=subprocess.PIPE,
                 stdout=out,
                 stderr=subprocess.STDOUT,
@@ -211,7 +212,7 @@ class Story:
         return self._streams[-1].poll() is None
 
     def _first_chunk(self, host: str) -> None:
-        """Start a device that a run waits for, and tell how long each part of its way takes."""
+        """Start a client that a run waits for, and tell how long each part of its way takes."""
         container = self._stage.fleet.containers[host]
         way: dict[str, float] = {}
         began = time.monotonic()
@@ -255,7 +256,7 @@ class Story:
         self._back(log, "ward-2")
 
     def _back(self, log: Path, name: str) -> None:
-        """Wait until a device has joined the run again, and keep the round in which it did."""
+        """Wait until a client has joined the run again, and keep the round in which it did."""
         joins = joined(log, name)
         self._stage.wait(f"{name} is back", READY_S, lambda: joined(log, name) > joins or not self._runs())
         self._stage.must(joined(log, name) > joins, f"{name} was not back before the run's end")
@@ -301,22 +302,22 @@ class Story:
         self._stage.must(store.run(run).state == "completed", f"run {run} is {store.run(run).state}")
         self._stage.must(set(outcomes) == {"synced"}, f"run {run}: outcomes {sorted(set(outcomes))}")
         self._stage.so(f"run {run}", f"{len(outcomes)} rounds, each sum exact")
-        for device in store.devices():
-            rows = store.device_history(run, device.device)
+        for client in store.clients():
+            rows = store.client_history(run, client.client)
             counted = {number: row.counted for number, row in rows}
             told = f"{sum(row.finished for _, row in rows)} chunks finished, {sum(counted.values())} counted"
             links = {row.link for _, row in rows if row.link}
-            self._stage.so(f"  {device.name}", f"{told}, over {' and '.join(sorted(links))}")
-            self._stage.must(link in links, f"run {run}: {device.name} over {links}, needed {link}")
-            since = self._returned.get(device.name, 0) if run == "storm" else 0
+            self._stage.so(f"  {client.name}", f"{told}, over {' and '.join(sorted(links))}")
+            self._stage.must(link in links, f"run {run}: {client.name} over {links}, needed {link}")
+            since = self._returned.get(client.name, 0) if run == "storm" else 0
             late = sum(count for number, count in counted.items() if number > since)
             idle = (
                 link == "session" and not late
-            )  # over messages a slow device's chunks may all be others' too
-            self._stage.must(not idle, f"run {run}: nothing of {device.name} counted after round {since}")
+            )  # over messages a slow client's chunks may all be others' too
+            self._stage.must(not idle, f"run {run}: nothing of {client.name} counted after round {since}")
             if since:
                 self._stage.so(
-                    f"    {device.name} after its return", f"{late} chunks counted since round {since}"
+                    f"    {client.name} after its return", f"{late} chunks counted since round {since}"
                 )
 
     # ---- after it
@@ -343,5 +344,5 @@ def rounds(log: Path) -> int:
 
 
 def joined(log: Path, name: str) -> int:
-    """Return how often a device has joined a run."""
-    return len(re.findall(rf"device {name} \([0-9a-f]+\) joins", log.read_text(errors="replace")))
+    """Return how often a client has joined a run."""
+    return len(re.findall(rf"client {name} \([0-9a-f]+\) joins", log.read_text(errors="replace")))

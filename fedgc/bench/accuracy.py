@@ -10,7 +10,7 @@ two or three exchanges, so that ratios come in steps: they say more with harder 
 Ours exchanges at FedAvg's period. A drift budget is played too: it saves syncs for the end of a run, for the
 best model that it can buy, and is the wrong choice for who will stop half-way.
 
-Figures, the least favourable of all weathers:
+Figures, the least favourable of all scenarios:
 
     best_baseline_time_over_ours   the quickest baseline's seconds over ours: median over seeds, and the least
     best_baseline_time_over_drift  the same over those of a drift budget of as many syncs
@@ -164,9 +164,9 @@ def _inverse(ratios: Sequence[float]) -> float | None:
 
 
 def told(of: Report) -> Iterator[str]:
-    """Yield what a person reads: every arm in every weather, the quickest first."""
+    """Yield what a person reads: every arm in every scenario, the quickest first."""
     head = " ".join(f"{name:>9}" for name in ("seconds", "MB", "target", "at end"))
-    yield f"{'weather':22} {'arm':24} {'seed':>4} {head}"
+    yield f"{'scenario':22} {'arm':24} {'seed':>4} {head}"
     order = sorted(of.rows, key=lambda row: (str(row["straggler"]), _number(row["seconds_to_target"])))
     for row in order:
         names = ("seconds_to_target", "megabytes_to_target", "target", "points")

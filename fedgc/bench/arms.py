@@ -4,12 +4,12 @@
     FedAvg           a fixed period; an exchange waits for six of eight and drops what the others did
     FedAvgM          the same, with momentum on the server (Hsu et al., arXiv 1909.06335)
     FedCM            the same, with shared momentum (Xu et al., arXiv 2106.10874)
-    shuffle once     FedCM after the data was dealt anew, each sample on one device
+    shuffle once     FedCM after the data was dealt anew, each sample on one client
     5% shared        a twentieth of everybody's samples with everybody (Zhao et al., arXiv 1806.00582)
     relative change  SelSync as published, on private data (arXiv 2307.07950)
-    injected         the same, half of the devices giving half of their batch to all at each step
+    injected         the same, half of the clients giving half of their batch to all at each step
     QSR              periods by the learning rate, under a cosine (arXiv 2310.14423)
-    gradient code    every chunk with three devices, one step a round (Tandon et al., arXiv 1612.03301),
+    gradient code    every chunk with three clients, one step a round (Tandon et al., arXiv 1612.03301),
                      under the placement and code that fedgc has for that at one block
     grace window     a quorum, a window for those who are nearly done, no shared momentum (Decoupled DiLoCo,
                      arXiv 2604.21428, which merges by tokens; here by samples, which is better under skew)
@@ -17,13 +17,13 @@
                      fixed periods and drift at several budgets, on private or scattered data, in 32, 8 or
                      4 bits
 
-    SSP              every step is sent, and a device is at most so many steps ahead of the slowest (Ho et
+    SSP              every step is sent, and a client is at most so many steps ahead of the slowest (Ho et
                      al., NIPS 2013)
-    FedBuff          every device goes at its own pace; four updates make a model (arXiv 2106.06639)
+    FedBuff          every client goes at its own pace; four updates make a model (arXiv 2106.06639)
 
 The last two are trained by `sim.asynchronous`, all others by `run`.
 
-`run` counts partial steps; an arm that drops has its devices send nothing (`Terms.partial`). Each is tuned
+`run` counts partial steps; an arm that drops has its clients send nothing (`Terms.partial`). Each is tuned
 over five rates, twice as high each.
 
 May import: sim and below; scene.
@@ -33,7 +33,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from fedgc.bench.scene import DEVICES
+from fedgc.bench.scene import CLIENTS
 from fedgc.config import RunConfig
 from fedgc.sim.asynchronous import Bounded, Buffered, Rule
 
@@ -44,10 +44,10 @@ RATES: Final = {"sgd": 0.1, "adam": 0.0005}  # the least of the five of plain st
 RATE_STEPS: Final = 5
 LED: Final = 4.0  # what shared momentum makes of them
 PUSHED: Final = 0.5  # the server's
-PIECES: Final = 32  # of a device's samples, where they may move
+PIECES: Final = 32  # of a client's samples, where they may move
 ALONE: Final[Mapping[str, Any]] = {"shared_momentum": "off"}
 INJECTED: Final[Mapping[str, Any]] = {
-    "placement": "cyclic", "replicas": 1, "inject_devices": 0.5, "inject_share": 0.5
+    "placement": "cyclic", "replicas": 1, "inject_clients": 0.5, "inject_share": 0.5
 }  # fmt: skip
 QSR_GROWTH: Final = 6.0  # (6 / 1)^2 = 36 steps at the full rate
 
@@ -75,11 +75,11 @@ class Arm:
         """Return the steps from look to look."""
         return int(self.settings.get("gate_every", LOOK))
 
-    def rates(self, optimiser: str) -> tuple[float, ...]:
+    def rates(self, optimizer: str) -> tuple[float, ...]:
         """Return the rates that it is tuned over, the middle ones first."""
         factor = 1.0 if self.settings.get("shared_momentum") == "off" else LED
         factor *= PUSHED if "server_momentum" in self.settings else 1.0
-        rates = [RATES[optimiser] * factor * 2.0**at for at in range(RATE_STEPS)]
+        rates = [RATES[optimizer] * factor * 2.0**at for at in range(RATE_STEPS)]
         middle = (RATE_STEPS - 1) / 2
         return tuple(sorted(rates, key=lambda rate: abs(rates.index(rate) - middle)))
 
@@ -87,7 +87,7 @@ class Arm:
         """Return the settings of a run of so many steps."""
         values: dict[str, Any] = {
             "work": "local", "rounds": steps // self.look, "gate_every": LOOK, "quorum": QUORUM,
-            "patience": 0.0, "batch_size": 32, "learning_rate": rate, "min_devices": DEVICES, "seed": seed,
+            "patience": 0.0, "batch_size": 32, "learning_rate": rate, "min_clients": CLIENTS, "seed": seed,
             "device": "cpu", "evaluate_every": 16 if self.look == 1 else 1, "gate": "every", "max_gap": 0,
             "replicas": COPIES, "threads": 1, "lockstep": "auto" if self.ours else "on",
         }  # fmt: skip
@@ -95,7 +95,7 @@ class Arm:
         if values["gate"] == "qsr":
             values["gate_qsr_growth"] = QSR_GROWTH * rate
         if self.tenth:
-            bsp = steps * DEVICES * 2 * model_bytes
+            bsp = steps * CLIENTS * 2 * model_bytes
             values |= {"gate_budget_unit": "megabytes", "gate_budget": bsp / 10 / 1e6}
         return RunConfig(**values)
 

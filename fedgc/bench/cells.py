@@ -18,12 +18,12 @@ UPLOADS: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One policy under one weather and seed; times of rounds after practice.
+    """One policy under one scenario and seed; times of rounds after practice.
 
     `upload`: how long a whole update takes over a unit of work; None where the times are without upload.
     """
 
-    weather: str
+    scenario: str
     seed: int
     policy: str
     family: str  # ours, rival, bound
@@ -45,12 +45,12 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One weather and upload ratio: the best of each kind.
+    """One scenario and upload ratio: the best of each kind.
 
     `short`: of whatever is as exact as 8 bits, float32 included; `coarse`: of shorter numbers.
     """
 
-    weather: str
+    scenario: str
     upload: float
     even_links: bool
     ours: str
@@ -86,20 +86,20 @@ class Cell:
 
 def compare(rows: Sequence[Row]) -> list[Cell]:
     """Return every cell, of medians over seeds."""
-    by_weather: defaultdict[str, defaultdict[tuple[str, int], list[Row]]] = defaultdict(
+    by_scenario: defaultdict[str, defaultdict[tuple[str, int], list[Row]]] = defaultdict(
         lambda: defaultdict(list)
     )
     for row in rows:
-        by_weather[row.weather][row.policy, row.blocks].append(row)
+        by_scenario[row.scenario][row.policy, row.blocks].append(row)
     return [
-        _cell(weather, upload, [_Median.of(each, upload) for each in policies.values()])
-        for weather, policies in by_weather.items()
+        _cell(scenario, upload, [_Median.of(each, upload) for each in policies.values()])
+        for scenario, policies in by_scenario.items()
         for upload in _uploads(next(iter(policies.values())))
     ]
 
 
 def _uploads(rows: Sequence[Row]) -> Sequence[float]:
-    """Return the uploads for which these rows stand: a weather with links of its own has its own."""
+    """Return the uploads for which these rows stand: a scenario with links of its own has its own."""
     own = [row.upload for row in rows if row.upload is not None]
     return (float(np.median(own)),) if own else UPLOADS
 
@@ -125,7 +125,7 @@ def _seconds(row: Row, upload: float) -> float:
     return row.median_s + upload * row.unit_s * row.upload_size
 
 
-def _cell(weather: str, upload: float, medians: Sequence[_Median]) -> Cell:
+def _cell(scenario: str, upload: float, medians: Sequence[_Median]) -> Cell:
     exact = [each for each in medians if each.row.exact and each.row.family != "bound"]
     single = [each for each in exact if math.isclose(each.row.upload_size * each.row.blocks, 1.0)]
     short = [each for each in exact if not each.row.coarse]
@@ -137,7 +137,7 @@ def _cell(weather: str, upload: float, medians: Sequence[_Median]) -> Cell:
     coded_s, plain_s = _by_blocks(single)
     coded_short_s, plain_short_s = _by_blocks(short)
     return Cell(
-        weather,
+        scenario,
         upload,
         mine.row.upload is None,
         mine.row.policy,
@@ -192,12 +192,12 @@ def told(report: Report) -> Iterator[str]:
         f"short as 8 bits, in {single:.1%} where only float32 is sent"
     )
     columns = " ".join(f"{name:>8}" for name in ("ours", "rival", "short:", "rival", "4 bits", "bound"))
-    yield f"{'weather':20} {'upload':>6} {columns}  {'':14}  best: ours | rival | short: ours | rival"
+    yield f"{'scenario':20} {'upload':>6} {columns}  {'':14}  best: ours | rival | short: ours | rival"
     for row in report.rows:
         if "loss" in row:
             times = " ".join(f"{row[name]:8.2f}" for name in TIMES)
             names = f"{row['ours']} | {row['rival']} | {row['ours_short']} | {row['rival_short']}"
-            yield f"{row['weather']:20} {row['upload']:6.3g} {times}  {row['lost']:14}  {names}"
+            yield f"{row['scenario']:20} {row['upload']:6.3g} {times}  {row['lost']:14}  {names}"
 
 
 # ---- figures
@@ -221,7 +221,7 @@ def figures(cells: Sequence[Cell]) -> dict[str, float | None]:
             (_ratio(cell.chosen_s, cell.ours_s) for cell in cells if cell.chosen_s < math.inf), default=None
         ),
         "worst_over_best_short": max(_ratio(cell.ours_short_s, cell.rival_short_s) for cell in cells),
-        "worst_over_best_quantised": max(
+        "worst_over_best_quantized": max(
             _ratio(cell.ours_short_s, min(cell.rival_short_s, cell.coarse_s)) for cell in cells
         ),
     }

@@ -6,7 +6,7 @@ Figures:
                           amplification beside it, so that a rescaled row does not pass for a better frame
     copies_differ_frame   relative error of the decoded sum where copies differ by 1e-3, at (8, 4): worst draw
     copies_differ_gaussian  the same for the published Gaussian code: median draw
-    solve_ms, place_ms    10,000 chunks on 1000 devices, 8 replicas, 4 blocks: median
+    solve_ms, place_ms    10,000 chunks on 1000 clients, 8 replicas, 4 blocks: median
     encode_over_memory    time of encode / time in which numpy reads the same updates and writes a codeword
     decode_over_memory    time of the running sum / time in which numpy reads a codeword and adds to the sum
     unbiased_gain         squared error of least squares / of the completion without bias, correlation 0.5
@@ -117,21 +117,21 @@ def _just_enough(placement: Placement, blocks: int, rng: np.random.Generator) ->
 def _error(
     code: Code, done: np.ndarray, rng: np.random.Generator, *, mismatch: float, wire: Wire | None
 ) -> float:
-    """Return the relative error of the decoded sum where every worker has its own copy of each update."""
+    """Return the relative error of the decoded sum where every client has its own copy of each update."""
     size = 256 * code.blocks
     updates = rng.standard_normal((done.shape[1], size))
     solution = code.solve(done)
     codewords = {}
-    for worker in solution.needed:
+    for w in solution.needed:
         own = updates + mismatch * rng.standard_normal(updates.shape) if mismatch else updates
-        sent = solution.encode(worker, dict(enumerate(own)))
-        codewords[worker] = unpack(pack(sent, wire, rng), wire, sent.size) if wire else sent
+        sent = solution.encode(w, dict(enumerate(own)))
+        codewords[w] = unpack(pack(sent, wire, rng), wire, sent.size) if wire else sent
     total = updates.sum(axis=0)
     return float(np.linalg.norm(solution.decode(codewords, size) - total) / np.linalg.norm(total))
 
 
 def _fixed_code(draw: int, rng: np.random.Generator) -> Iterator[Row]:
-    """Measure the cyclic code (Tandon; Ye-Abbe above one block), which knows full workers only."""
+    """Measure the cyclic code (Tandon; Ye-Abbe above one block), which knows full clients only."""
     for blocks in (1, 4):
         code = cyclic(WORKERS, 8, blocks, rng)
         answered = np.ones(WORKERS, np.bool_)
@@ -154,8 +154,8 @@ def _unbiased_gain(draws: int) -> float:
         updates = np.sqrt(0.5) * (rng.standard_normal(32) + rng.standard_normal((WORKERS, 32)))
         done = np.zeros_like(placement.holds)
         part = np.minimum(0.35 / (1.0 + rng.exponential(1.0, WORKERS)), 1.0)
-        for worker, order in enumerate(orders_for_round(placement, draw)):
-            done[worker, list(order[: round(part[worker] * len(order))])] = True
+        for w, order in enumerate(orders_for_round(placement, draw)):
+            done[w, list(order[: round(part[w] * len(order))])] = True
         code = FrameCode(placement, 1)
         least_squares += _squared_error(code, done, updates, 0.0)
         without_bias += _squared_error(code, done, updates, None)
@@ -165,7 +165,7 @@ def _unbiased_gain(draws: int) -> float:
 def _squared_error(code: Code, done: np.ndarray, updates: np.ndarray, correlation: float | None) -> float:
     solution = code.solve(done, correlation=correlation)
     held = dict(enumerate(updates))
-    codewords = {worker: solution.encode(worker, held) for worker in solution.needed}
+    codewords = {w: solution.encode(w, held) for w in solution.needed}
     total = updates.sum(axis=0)
     return float(
         np.square(solution.decode(codewords, updates.shape[1]) - total).sum() / np.square(total).sum()
@@ -187,16 +187,21 @@ def _ms(work: Callable[[], object], repeats: int = REPEATS) -> float:
 
 
 def _solving(*, quick: bool) -> Iterator[Row]:
-    workers, chunks = (100, 1000) if quick else (1000, 10_000)
-    speeds = [1.0] * workers
+    clients_w, chunks = (100, 1000) if quick else (1000, 10_000)
+    speeds = [1.0] * clients_w
     placement = place(chunks, speeds, 8)
     code = FrameCode(placement, 4)
     done = placement.holds & (np.random.default_rng(0).random(placement.holds.shape) < 0.8)
-    yield {"what": "place", "ms": _ms(lambda: place(chunks, speeds, 8)), "workers": workers, "chunks": chunks}
-    yield {"what": "solve", "ms": _ms(lambda: code.solve(done)), "workers": workers, "chunks": chunks}
-    yield {"what": "prune", "ms": _ms(lambda: code.prune(done)), "workers": workers, "chunks": chunks}
+    yield {
+        "what": "place",
+        "ms": _ms(lambda: place(chunks, speeds, 8)),
+        "clients_w": clients_w,
+        "chunks": chunks,
+    }
+    yield {"what": "solve", "ms": _ms(lambda: code.solve(done)), "clients_w": clients_w, "chunks": chunks}
+    yield {"what": "prune", "ms": _ms(lambda: code.prune(done)), "clients_w": clients_w, "chunks": chunks}
     gaussian = GaussianCode(placement, 4, np.random.default_rng(0))
-    yield {"what": "solve gaussian", "ms": _ms(lambda: gaussian.solve(done), 3), "workers": workers}
+    yield {"what": "solve gaussian", "ms": _ms(lambda: gaussian.solve(done), 3), "clients_w": clients_w}
 
 
 def _vectors(numbers: int) -> Iterator[Row]:

@@ -1,4 +1,4 @@
-"""How wrong the sum is when a round is cut off: fedgc against codes that count full workers only.
+"""How wrong the sum is when a round is cut off: fedgc against codes that count full clients only.
 
 A round ends at 0.9 of fedgc's own median time. Chunk updates are drawn: a unit of data gives a common part
 and a part of its own of the same size, so that half of a unit's update is what all share. Both the codes and
@@ -16,12 +16,12 @@ from typing import Final
 import numpy as np
 
 from fedgc.config import RunConfig
-from fedgc.gate import Decision, Reports
+from fedgc.gates import Decision, Reports
 from fedgc.history import Speeds
-from fedgc.plan import Chunk, Fleet, Plan, make_plan
-from fedgc.replay import UNCONTENDED, Conditions, Terms, Under, Weather, World
-from fedgc.replay.conditions import Float
-from fedgc.round import Assignment, Round
+from fedgc.round.machine import Assignment, Round
+from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Conditions, Scenario, Terms, VirtualClock
+from fedgc.sim.clock.conditions import Float
 from fedgc.sim.ours import PATIENT_S, Fedgc
 
 SHARE: Final = 0.9
@@ -38,17 +38,17 @@ class Errors:
     full_workers: dict[int, float]  # by load
 
 
-def errors_at_deadline(weather: Weather, policy: Fedgc, rng: np.random.Generator) -> Errors:
+def errors_at_deadline(scenario: Scenario, policy: Fedgc, rng: np.random.Generator) -> Errors:
     """Measure at 0.9 of the policy's own median time."""
-    times = [result.seconds for result in policy.play(weather, UNCONTENDED)]
+    times = [result.seconds for result in policy.play(scenario, UNCONTENDED)]
     deadline_s = SHARE * float(np.median(times))
-    devices = weather[0].devices
+    clients = scenario[0].clients
     loads = [load for load in (1, 2, 4, 8) if load <= policy.replicas]
-    plan = _plan(policy, devices, deadline_s)
+    plan = _plan(policy, clients, deadline_s)
     kinds: dict[str, list[float]] = {"ours": [], "dropping": []}
     full: dict[int, list[float]] = {load: [] for load in loads}
-    for number, conditions in enumerate(weather, start=1):
-        updates_cd = _updates(devices, policy.pieces, rng)
+    for number, conditions in enumerate(scenario, start=1):
+        updates_cd = _updates(clients, policy.pieces, rng)
         over = _cut_off(plan, conditions, number)
         kinds["ours"].append(_error(_estimate(over, updates_cd), updates_cd))
         kinds["dropping"].append(_error(_dropped(over, updates_cd), updates_cd))
@@ -58,10 +58,10 @@ def errors_at_deadline(weather: Weather, policy: Fedgc, rng: np.random.Generator
     return Errors(deadline_s, float(np.mean(kinds["ours"])), float(np.mean(kinds["dropping"])), by_load)
 
 
-def _plan(policy: Fedgc, devices: int, deadline_s: float) -> Plan:
-    chunks = tuple(Chunk(number, f"chunk {number}", 1) for number in range(devices * policy.pieces))
+def _plan(policy: Fedgc, clients: int, deadline_s: float) -> Plan:
+    chunks = tuple(Chunk(number, f"chunk {number}", 1) for number in range(clients * policy.pieces))
     every = frozenset(range(len(chunks)))
-    fleet = Fleet({f"device {worker}": every for worker in range(devices)}, chunks)
+    fleet = Fleet({f"client {w}": every for w in range(clients)}, chunks)
     config = RunConfig(
         chunks=len(chunks),
         replicas=policy.replicas,
@@ -73,19 +73,19 @@ def _plan(policy: Fedgc, devices: int, deadline_s: float) -> Plan:
     return make_plan(fleet, Speeds(), config, steps=1)
 
 
-def _updates(devices: int, pieces: int, rng: np.random.Generator) -> Float:
+def _updates(clients: int, pieces: int, rng: np.random.Generator) -> Float:
     """Return a chunk's update in each row: smaller chunks share the same mean and are noisier."""
     shared_d = rng.standard_normal(NUMBERS)
-    own_cd = rng.standard_normal((devices * pieces, NUMBERS))
+    own_cd = rng.standard_normal((clients * pieces, NUMBERS))
     updates_cd: Float = shared_d / pieces + own_cd / np.sqrt(pieces)
     return updates_cd
 
 
 def _cut_off(plan: Plan, conditions: Conditions, number: int) -> Round:
     machine = Round(plan, Assignment(number, number - 1, 1, 0), always)
-    pieces = len(plan.chunks) // conditions.devices
-    nature = Under(lambda _: conditions, [1.0 / pieces] * len(plan.chunks))
-    World(plan.devices, nature, Terms()).play(machine, [True] * conditions.devices, 0.0)
+    pieces = len(plan.chunks) // conditions.clients
+    client_model = ArrayClientModel(lambda _: conditions, [1.0 / pieces] * len(plan.chunks))
+    VirtualClock(plan.clients, client_model, Terms()).play(machine, [True] * conditions.clients, 0.0)
     return machine
 
 
@@ -99,7 +99,7 @@ def _estimate(over: Round, updates_cd: Float) -> Float:
     if over.solution is None:
         return np.zeros(NUMBERS)
     updates = dict(enumerate(updates_cd))
-    words = {worker: over.solution.encode(worker, updates) for worker in over.solution.needed}
+    words = {w: over.solution.encode(w, updates) for w in over.solution.needed}
     return np.asarray(over.solution.decode(words, NUMBERS), np.float64)
 
 
@@ -111,16 +111,16 @@ def _dropped(over: Round, updates_cd: Float) -> Float:
 
 
 def _of_full_workers(conditions: Conditions, load: int, deadline_s: float, updates_cd: Float) -> Float:
-    """Return the scaled sum of the units that lie with a device which did all of its own (cyclic code)."""
-    devices = conditions.devices
-    full_w = conditions.after_s(np.full(devices, float(load))) <= deadline_s
-    covered = np.zeros(devices, np.bool_)
+    """Return the scaled sum of the units that lie with a client which did all of its own (cyclic code)."""
+    clients = conditions.clients
+    full_w = conditions.after_s(np.full(clients, float(load))) <= deadline_s
+    covered = np.zeros(clients, np.bool_)
     for shift in range(load):
         covered |= np.roll(full_w, shift)
     if not covered.any():
         return np.zeros(NUMBERS)
-    units_wd = updates_cd.reshape(devices, -1, NUMBERS).sum(axis=1)
-    total: Float = units_wd[covered].sum(axis=0) * devices / int(covered.sum())
+    units_wd = updates_cd.reshape(clients, -1, NUMBERS).sum(axis=1)
+    total: Float = units_wd[covered].sum(axis=0) * clients / int(covered.sum())
     return total
 
 
@@ -132,6 +132,6 @@ def _error(estimate_d: Float, updates_cd: Float) -> float:
 def ratios(errors: Errors, load: int) -> Iterator[tuple[str, float]]:
     """Yield how many times larger the others' errors are."""
     least = max(errors.ours, 1e-30)  # a sum that came out whole has only its rounding
-    yield "full workers", errors.full_workers[load] / least
-    yield "full workers, best load", min(errors.full_workers.values()) / least
+    yield "full clients", errors.full_workers[load] / least
+    yield "full clients, best load", min(errors.full_workers.values()) / least
     yield "dropping", errors.dropping / least

@@ -1,7 +1,7 @@
-"""What masks add to a round on real Flower processes: four institutions, a model of 10 MB, over sessions.
+"""What masks add to a round on real Flower processes: four sites, a model of 10 MB, over sessions.
 
 The overhead of a round is taken as the bench of links takes it: from its beginning to the next one's, less
-what the slowest institution spent in local steps. Flower's own SecAgg+ has the same SuperLink, SuperNodes,
+what the slowest site spent in local steps. Flower's own SecAgg+ has the same SuperLink, SuperNodes,
 model and step as the rounds without masks; what it cannot do leaves a row that says why.
 
 May import: flower.local, flower.consortium, secagg, store, stock and plus.
@@ -16,26 +16,26 @@ from typing import Final
 from fedgc.bench.plus import SECAGG_PLUS
 from fedgc.bench.report import Value
 from fedgc.bench.stock import MODELS, Quickstart, overheads_s
+from fedgc.deploy.app_folder import Setting
+from fedgc.deploy.local_consortium import make_consortium
+from fedgc.deploy.local_federation import LocalFederation, Node
 from fedgc.errors import EdgeFailed
-from fedgc.flower.app import Setting
-from fedgc.flower.consortium import make_consortium
-from fedgc.flower.local import LocalFederation, Node
-from fedgc.secagg import Quantiser
+from fedgc.secagg import Quantizer
 from fedgc.store.database import Store
 
-INSTITUTIONS: Final = 4
+SITES: Final = 4
 WAIT_S: Final = 240.0
 PLUS_WAIT_S: Final = 150.0
 PRACTICE: Final = 1  # rounds in which chunks are loaded and keys are made
 PLUS_ROUNDS: Final = 2  # beyond practice: each takes many seconds
-NUMBERS: Final = Quantiser(clip=1.0, bits=20, ring=32, w_max=8)
+NUMBERS: Final = Quantizer(clip=1.0, bits=20, ring=32, w_max=8)
 SETTINGS: Final[Mapping[str, Setting]] = {
     "task": "bench_models:mb10",
     "local-steps": 1,
     "replicas": 1,
     "blocks": 1,
-    "chunks": INSTITUTIONS,
-    "min-devices": INSTITUTIONS,
+    "chunks": SITES,
+    "min-clients": SITES,
     "evaluate-every": 0,
     "keep-checkpoints": 0,
     "link": "session",
@@ -48,8 +48,8 @@ def deployed_rows(rounds: int) -> Iterator[dict[str, Value]]:
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as name:
         folder = Path(name)
         (folder / "bench_models.py").write_text(MODELS)
-        names = [f"site-{number}" for number in range(INSTITUTIONS)]
-        consortium = make_consortium(folder / "institutions", {each: {} for each in names}, NUMBERS)
+        names = [f"site-{number}" for number in range(SITES)]
+        consortium = make_consortium(folder / "sites", {each: {} for each in names}, NUMBERS)
         plain: Sequence[Node] = [Node(each) for each in names]
         ways: Mapping[str, tuple[Sequence[Node], Mapping[str, Setting]]] = {
             "plain": (plain, {}),
@@ -79,7 +79,7 @@ def _trained(federation: LocalFederation, settings: Mapping[str, Setting]) -> No
 
 
 def _plus_rows(federation: LocalFederation, folder: Path) -> Iterator[dict[str, Value]]:
-    run = Quickstart("mb10", PRACTICE + PLUS_ROUNDS, INSTITUTIONS)
+    run = Quickstart("mb10", PRACTICE + PLUS_ROUNDS, SITES)
     try:
         found = overheads_s(federation, folder, SECAGG_PLUS, run, PLUS_WAIT_S)
     except EdgeFailed as error:
@@ -93,7 +93,7 @@ def _rows(database: Path, way: str) -> Iterator[dict[str, Value]]:
     with Store.open(str(database), reads_only=True) as store:
         rounds = store.rounds(way)
         busy_s = [
-            max((row.busy_s for row in store.device_rows(way, each.row.round)), default=0.0)
+            max((row.busy_s for row in store.client_rows(way, each.row.round)), default=0.0)
             for each in rounds
         ]
     for this, following, work_s in zip(

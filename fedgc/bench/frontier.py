@@ -53,8 +53,8 @@ def field(group: Sequence[Measured], cost: str) -> Pixels:
     pixels[EDGE:-EDGE, [EDGE - 1, -EDGE]] = FRAME
     for each, x, y in zip(group, costs, points, strict=True):
         row, column = HEIGHT - 1 - up.at(y), across.at(x)
-        colour = REFERENCE if each.arm.name == "BSP" else OURS if each.arm.ours else RIVAL
-        pixels[row - DOT : row + DOT, column - DOT : column + DOT] = colour
+        color = REFERENCE if each.arm.name == "BSP" else OURS if each.arm.ours else RIVAL
+        pixels[row - DOT : row + DOT, column - DOT : column + DOT] = color
     return pixels
 
 

@@ -35,7 +35,7 @@ from typing import Final
 
 from fedgc.bench.arms import ARMS, BSP, Arm, named
 from fedgc.bench.report import Report, Value, machine
-from fedgc.bench.scene import COLUMNS, MODELS, OPTIMISERS, STRAGGLERS, Scene, has, read
+from fedgc.bench.scene import COLUMNS, MODELS, OPTIMIZERS, STRAGGLERS, Scene, has, read
 from fedgc.bench.trial import Care, Measured, Trial, play
 
 CLOSE: Final = 0.3  # points: as good as BSP
@@ -96,16 +96,16 @@ def cells(size: Size, data: Path | None) -> list[Cell]:
         ]
     if size.kind == "full":
         return [
-            (usual(column, straggler, model, optimiser), ARMS)
+            (usual(column, straggler, model, optimizer), ARMS)
             for column in COLUMNS
             for straggler in STRAGGLERS
             for model in MODELS
-            for optimiser in OPTIMISERS
+            for optimizer in OPTIMIZERS
         ]
     straggling = [(usual("skew", each), CORE) for each in STRAGGLERS[1:]]
     others = [
-        (usual("skew", "persistent", model, optimiser, steps=SHORT), FEW)
-        for model, optimiser in (("cnn", "sgd"), ("mlp", "adam"))
+        (usual("skew", "persistent", model, optimizer, steps=SHORT), FEW)
+        for model, optimizer in (("cnn", "sgd"), ("mlp", "adam"))
     ]
     long = (usual("skew", steps=LONG), MOVABLE)
     return [long, *((usual(column), ARMS) for column in COLUMNS), *straggling, *others]
@@ -142,9 +142,9 @@ class Results:
         for each in measured:
             self._runs[each.scene].setdefault(each.arm.name, {})[each.seed] = each
 
-    def scenes(self, *, model: str = "mlp", optimiser: str = "sgd") -> list[Scene]:
+    def scenes(self, *, model: str = "mlp", optimizer: str = "sgd") -> list[Scene]:
         """Return the scenes of these models."""
-        return [each for each in self._runs if (each.model, each.optimiser) == (model, optimiser)]
+        return [each for each in self._runs if (each.model, each.optimizer) == (model, optimizer)]
 
     def all_scenes(self) -> list[Scene]:
         """Return every scene."""
@@ -200,7 +200,7 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
     tenth = [results.gain(scene, BSP.name, TENTH) for scene in calm if scene.column == "iid"]
     gain = [results.gain(scene, *pair) for scene in scenes for pair in PAIRS]
     skew_gain = [results.gain(scene, *pair) for scene in skewed for pair in PAIRS]
-    others = [(model, optimiser) for model in MODELS for optimiser in OPTIMISERS][1:]
+    others = [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS][1:]
     return {
         "tenth_bytes_loss_points": _extreme(max, tenth),
         "budget_error": _budget_error(results),
@@ -216,11 +216,11 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
             results.over_best(scene, SCATTERED, (*PRIVATE, "shuffle once, drop")) for scene in scenes
         ),
         "by_model": {
-            f"{model}, {optimiser}": _least(
+            f"{model}, {optimizer}": _least(
                 results.over_best(scene, OURS, PRIVATE)
-                for scene in results.scenes(model=model, optimiser=optimiser)
+                for scene in results.scenes(model=model, optimizer=optimizer)
             )
-            for model, optimiser in others
+            for model, optimizer in others
         },
     }
 

@@ -1,8 +1,8 @@
-"""The weathers of `fedgc bench rounds`: models of machines, and every trace in a folder that has a reader.
+"""The scenarios of `fedgc bench rounds`: models of machines, and every trace in a folder that has a reader.
 
-    *.parquet, *.pkl, *.pickle, *.csv   times of workers: GPU jobs, AWS Lambda, a plain table
-    flash_speed_distri.json             links of mobile users, for devices that are otherwise modelled
-    client_device_capacity              FedScale's phones: what they can do, and their links
+    *.parquet, *.pkl, *.pickle, *.csv   times of clients: GPU jobs, AWS Lambda, a plain table
+    flash_speed_distri.json             links of mobile users, for clients that are otherwise modelled
+    client_client_capacity              FedScale's phones: what they can do, and their links
     client_behave_trace                 beside it: when they are there
 
 Times without links serve for every ratio of upload to work (see `rounds`). Links are as they are recorded;
@@ -19,15 +19,15 @@ from typing import Final, Protocol
 import numpy as np
 
 from fedgc.errors import EdgeFailed
-from fedgc.replay import MODELS, Conditions, Weather
-from fedgc.replay.conditions import Int
-from fedgc.sim.traces import read_behaviour, read_capacity, read_links, read_weather
+from fedgc.sim.clock import MODELS, Conditions, Scenario
+from fedgc.sim.clock.conditions import Int
+from fedgc.sim.traces import read_behavior, read_capacity, read_links, read_scenario
 
 TIMES: Final = (".parquet", ".pkl", ".pickle", ".csv")
 LINKS: Final = "flash_speed_distri.json"
-CAPACITY: Final = "client_device_capacity"
-BEHAVIOUR: Final = "client_behave_trace"
-LINK_RATIOS: Final = (0.3, 3.0)  # of the median device's upload to its unit of work
+CAPACITY: Final = "client_client_capacity"
+BEHAVIOR: Final = "client_behave_trace"
+LINK_RATIOS: Final = (0.3, 3.0)  # of the median client's upload to its unit of work
 ONE_MEGABYTE: Final = 1_000_000
 PHONE_BYTES: Final = 5 * ONE_MEGABYTE  # a model for phones
 PHONE_SAMPLES: Final = 100  # in a unit of a phone's work
@@ -35,14 +35,14 @@ APART_S: Final = 3600.0  # from the beginning of a round with phones to that of 
 
 
 class Source(Protocol):
-    """Where the rounds of one weather come from; frozen, as it goes to other processes."""
+    """Where the rounds of one scenario come from; frozen, as it goes to other processes."""
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
 
-    def make(self, devices: int, rounds: int, seed: int) -> Weather:
-        """Return so many rounds of at most so many devices."""
+    def make(self, clients: int, rounds: int, seed: int) -> Scenario:
+        """Return so many rounds of at most so many clients."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +51,9 @@ class Modelled:
 
     name: str
 
-    def make(self, devices: int, rounds: int, seed: int) -> Weather:
+    def make(self, clients: int, rounds: int, seed: int) -> Scenario:
         """Draw the rounds."""
-        return MODELS[self.name](devices, rounds, np.random.default_rng(seed))
+        return MODELS[self.name](clients, rounds, np.random.default_rng(seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +67,16 @@ class Recorded:
         """Return its name in tables."""
         return self.path.stem
 
-    def make(self, devices: int, rounds: int, seed: int) -> Weather:
+    def make(self, clients: int, rounds: int, seed: int) -> Scenario:
         """Cut the rounds out of the trace."""
-        whole = read_weather(self.path)
-        rows_w = _some(whole[0], devices, np.random.default_rng(seed))
+        whole = read_scenario(self.path)
+        rows_w = _some(whole[0], clients, np.random.default_rng(seed))
         return tuple(whole[(seed * rounds + at) % len(whole)].only(rows_w) for at in range(rounds))
 
 
 @dataclass(frozen=True, slots=True)
 class Linked:
-    """Shifted-exponential devices on recorded links; a median upload takes `ratio` units of work."""
+    """Shifted-exponential clients on recorded links; a median upload takes `ratio` units of work."""
 
     path: Path
     ratio: float
@@ -86,14 +86,14 @@ class Linked:
         """Return its name in tables."""
         return f"links of users x{self.ratio:g}"
 
-    def make(self, devices: int, rounds: int, seed: int) -> Weather:
-        """Draw paces, then a user's link for each device; the model is as large as the ratio wants it."""
+    def make(self, clients: int, rounds: int, seed: int) -> Scenario:
+        """Draw paces, then a user's link for each client; the model is as large as the ratio wants it."""
         rng = np.random.default_rng(seed)
-        weather = MODELS["shifted-exponential"](devices, rounds, rng)
+        scenario = MODELS["shifted-exponential"](clients, rounds, rng)
         links = read_links(self.path)
-        small = links.over(weather, ONE_MEGABYTE, np.random.default_rng(seed))
+        small = links.over(scenario, ONE_MEGABYTE, np.random.default_rng(seed))
         size = self.ratio / link_ratio(small) * ONE_MEGABYTE
-        return links.over(weather, round(size), np.random.default_rng(seed))
+        return links.over(scenario, round(size), np.random.default_rng(seed))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,25 +101,25 @@ class Phones:
     """FedScale's clients, others for every seed; they come and go where that was recorded."""
 
     capacity: Path
-    behaviour: Path | None = None
+    behavior: Path | None = None
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
-        return "phones" + (" that come and go" if self.behaviour else "")
+        return "phones" + (" that come and go" if self.behavior else "")
 
-    def make(self, devices: int, rounds: int, seed: int) -> Weather:
-        """Choose clients; rounds begin an hour apart."""
-        clients = read_capacity(self.capacity, samples=PHONE_SAMPLES, update_bytes=PHONE_BYTES)
-        absences = read_behaviour(self.behaviour) if self.behaviour else None
-        most = min(devices, len(absences.laps_s)) if absences else devices
-        weather = (clients.only(_some(clients, most, np.random.default_rng(seed))),) * rounds
+    def make(self, clients: int, rounds: int, seed: int) -> Scenario:
+        """Choose processes; rounds begin an hour apart."""
+        processes = read_capacity(self.capacity, samples=PHONE_SAMPLES, update_bytes=PHONE_BYTES)
+        absences = read_behavior(self.behavior) if self.behavior else None
+        most = min(clients, len(absences.laps_s)) if absences else clients
+        scenario = (processes.only(_some(processes, most, np.random.default_rng(seed))),) * rounds
         starts_s = tuple(APART_S * (seed * rounds + at) for at in range(rounds))
-        return absences.over(weather, starts_s) if absences else weather
+        return absences.over(scenario, starts_s) if absences else scenario
 
 
 def sources(traces: Path | None) -> list[Source]:
-    """Return all weathers: the models, and what lies in a folder of traces."""
+    """Return all scenarios: the models, and what lies in a folder of traces."""
     found: list[Source] = [Modelled(name) for name in MODELS]
     if traces is not None and not traces.is_dir():
         raise EdgeFailed(f"traces {traces}: saw no folder, needed one that is there")
@@ -132,23 +132,23 @@ def _of_folder(traces: Path) -> Iterator[Source]:
         yield from (Linked(traces / LINKS, ratio) for ratio in LINK_RATIOS)
     if (traces / CAPACITY).exists():
         yield Phones(traces / CAPACITY)
-        if (traces / BEHAVIOUR).exists():
-            yield Phones(traces / CAPACITY, traces / BEHAVIOUR)
+        if (traces / BEHAVIOR).exists():
+            yield Phones(traces / CAPACITY, traces / BEHAVIOR)
 
 
-def link_ratio(weather: Weather) -> float:
+def link_ratio(scenario: Scenario) -> float:
     """Return the median upload of a whole update over the median unit of work.
 
-    >>> from fedgc.replay import working
+    >>> from fedgc.sim.clock import working
     >>> link_ratio((working([[1.0], [2.0], [4.0]], up_s=3.0),))
     1.5
     """
-    up_s = float(np.median([each.up_s_w for each in weather]))
-    return up_s / float(np.median([each.mean_pace_w for each in weather]))
+    up_s = float(np.median([each.up_s_w for each in scenario]))
+    return up_s / float(np.median([each.mean_pace_w for each in scenario]))
 
 
-def _some(conditions: Conditions, devices: int, rng: np.random.Generator) -> Int:
-    """Return all devices, or so many of them by chance."""
-    if conditions.devices <= devices:
-        return np.arange(conditions.devices)
-    return np.sort(rng.choice(conditions.devices, devices, replace=False))
+def _some(conditions: Conditions, clients: int, rng: np.random.Generator) -> Int:
+    """Return all clients, or so many of them by chance."""
+    if conditions.clients <= clients:
+        return np.arange(conditions.clients)
+    return np.sort(rng.choice(conditions.clients, clients, replace=False))

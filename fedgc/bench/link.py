@@ -1,17 +1,17 @@
 """`fedgc bench link`: what a round costs beyond its work, on real Flower processes on this machine.
 
 The overhead of a round is the time from its beginning to the next one's, less the time that the slowest
-device whose work was needed spent in local steps. It is taken for sessions, for the messages link, and for
+client whose work was needed spent in local steps. It is taken for sessions, for the messages link, and for
 Flower's own FedAvg with the same models, local step, SuperLink and SuperNodes.
 
-    session_overhead_s         with a model of 4 kB, 4 devices: median over rounds
+    session_overhead_s         with a model of 4 kB, 4 clients: median over rounds
     messages_overhead_s        the same over Flower's messages
     fedavg_overhead_s          the same of Flower's FedAvg, training alone
     fedavg_over_session        ratio of the two
     session_100mb_over_stream  overhead at 100 MB / time of a bare TLS stream that moves as many bytes
-    stop_heard_ms              from the server's decision to a busy device's having heard it, median
+    stop_heard_ms              from the server's decision to a busy client's having heard it, median
     peak_models_above_blocks   peak of the ServerApp's memory above its idle one, in models, less blocks;
-                               8 devices, 100 MB
+                               8 clients, 100 MB
 
 A part that fails, or for which no time is left, leaves a row that says why, and its figures are null; what
 no figure needs is measured last.
@@ -35,18 +35,18 @@ from typing import Final
 from fedgc.bench.report import Report, Value, machine
 from fedgc.bench.stock import MODELS, Quickstart, fedavg_overheads_s, plain_stream_s
 from fedgc.bench.stop import stops_heard_s
+from fedgc.deploy.app_folder import Setting
+from fedgc.deploy.local_federation import LocalFederation
 from fedgc.errors import EdgeFailed, FedgcError
-from fedgc.flower.app import Setting
-from fedgc.flower.local import LocalFederation
 from fedgc.store.database import Store
 
 Rows = list[dict[str, Value]]
 
-DEVICES: Final = 4
+CLIENTS: Final = 4
 MANY: Final = 8
 BLOCKS: Final = 1
 BUDGET_S: Final = 560.0  # the bench ends in ten minutes on two cores, starts and ends of processes included
-KEPT_BACK_S: Final = 170.0  # of that for the parts behind the four devices
+KEPT_BACK_S: Final = 170.0  # of that for the parts behind the four clients
 MODEL_BYTES: Final = {"tiny": 4_000, "mb10": 10_000_000, "mb100": 100_000_000}
 WAIT_S: Final = 240.0
 WATCH_S: Final = 0.02
@@ -111,10 +111,10 @@ def bench_link(*, quick: bool) -> Report:
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as name:
         folder = Path(name)
         (folder / "bench_models.py").write_text(MODELS)
-        parts.add("four devices", lambda _: _on_four(parts, folder, size))
+        parts.add("four clients", lambda _: _on_four(parts, folder, size))
         parts.add("stops", lambda _: _stops(folder, size.stops))
         if size.memory_rounds:
-            parts.add("eight devices", lambda _: _on_eight(parts, folder, size.memory_rounds))
+            parts.add("eight clients", lambda _: _on_eight(parts, folder, size.memory_rounds))
     return Report(figures(parts.rows), parts.rows, machine())
 
 
@@ -122,19 +122,19 @@ def bench_link(*, quick: bool) -> Report:
 
 
 @contextmanager
-def _federation(folder: Path, devices: int) -> Iterator[LocalFederation]:
-    place = folder / f"federation-{devices}"
+def _federation(folder: Path, clients: int) -> Iterator[LocalFederation]:
+    place = folder / f"federation-{clients}"
     environment = {
         "FEDGC_DB": str(folder / "fedgc.db"),
         "XDG_STATE_HOME": str(folder / "state"),
         "PYTHONPATH": os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")])),
     }
-    with LocalFederation(devices, folder=place, environment=environment) as federation:
+    with LocalFederation(clients, folder=place, environment=environment) as federation:
         yield federation
 
 
 def _on_four(parts: Parts, folder: Path, size: Size) -> Rows:
-    with _federation(folder, DEVICES) as federation:
+    with _federation(folder, CLIENTS) as federation:
 
         def link(plan: Plan) -> None:
             parts.add(plan.name, lambda left_s: _run(federation, folder, plan, left_s), keep_s=KEPT_BACK_S)
@@ -146,20 +146,20 @@ def _on_four(parts: Parts, folder: Path, size: Size) -> Rows:
             )
 
         for model, rounds in size.session.items():
-            link(Plan("session", model, rounds, DEVICES))
+            link(Plan("session", model, rounds, CLIENTS))
         if "mb100" in size.session:
             parts.add("stream", lambda _: [_plain(parts.rows)])
         for model in size.fedavg:  # the smallest first: figures are made of it
-            fedavg(Quickstart(model, size.fedavg[model], DEVICES))
+            fedavg(Quickstart(model, size.fedavg[model], CLIENTS))
             if model in size.messages:
-                link(Plan("messages", model, size.messages[model], DEVICES))
+                link(Plan("messages", model, size.messages[model], CLIENTS))
     return []
 
 
 def _fedavg(federation: LocalFederation, folder: Path, run: Quickstart, timeout_s: float) -> Rows:
     overheads = fedavg_overheads_s(federation, folder, run, timeout_s)
     return [
-        {"what": "fedavg", "model": run.size, "devices": run.devices, "overhead_s": overhead}
+        {"what": "fedavg", "model": run.size, "clients": run.clients, "overhead_s": overhead}
         for overhead in overheads
     ]
 
@@ -180,17 +180,17 @@ def _on_eight(parts: Parts, folder: Path, rounds: int) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run: over which link, of which model, for how long, with how many devices."""
+    """One run: over which link, of which model, for how long, with how many clients."""
 
     link: str
     model: str
     rounds: int
-    devices: int
+    clients: int
 
     @property
     def name(self) -> str:
         """What it is called in the store."""
-        return f"{self.link}-{self.model}-{self.devices}"
+        return f"{self.link}-{self.model}-{self.clients}"
 
     def settings(self) -> dict[str, Setting]:
         """Return its settings over the defaults."""
@@ -199,8 +199,8 @@ class Plan:
             "run": self.name,
             "task": f"bench_models:{self.model}",
             "rounds": self.rounds + FIRST,
-            "chunks": self.devices,
-            "min-devices": self.devices,
+            "chunks": self.clients,
+            "min-clients": self.clients,
         }
         return chosen | {"link": self.link}
 
@@ -212,7 +212,7 @@ def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float
             status = federation.wait(run, timeout_s)
         finally:
             if federation.running(run):
-                federation.stop(run)  # others are to find the devices free
+                federation.stop(run)  # others are to find the clients free
     if status != "finished:completed":
         said = federation.log(f"run-{run}").read_text(errors="replace")[-400:]
         raise EdgeFailed(f"bench run {plan.name}: saw {status}, needed finished:completed; it said: {said}")
@@ -221,7 +221,7 @@ def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float
         "what": "server",
         "link": plan.link,
         "model": plan.model,
-        "devices": plan.devices,
+        "clients": plan.clients,
         "idle_bytes": watch.idle_bytes,
         "peak_bytes": watch.peak_bytes,
         "cpu_s_per_round": watch.cpu_s / (plan.rounds + FIRST),
@@ -232,17 +232,17 @@ def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float
 def _rounds(database: Path, plan: Plan) -> Rows:
     with Store.open(str(database), reads_only=True) as store:
         rounds = store.rounds(plan.name)
-        devices = [store.device_rows(plan.name, each.row.round) for each in rounds]
+        clients = [store.client_rows(plan.name, each.row.round) for each in rounds]
     rows: Rows = []
-    for this, following, of_devices in zip(
-        rounds[FIRST:], rounds[FIRST + 1 :], devices[FIRST:], strict=False
+    for this, following, of_clients in zip(
+        rounds[FIRST:], rounds[FIRST + 1 :], clients[FIRST:], strict=False
     ):
-        work_s = max((row.busy_s for row in of_devices if row.counted), default=0.0)
+        work_s = max((row.busy_s for row in of_clients if row.counted), default=0.0)
         rows.append(
             {
                 "what": plan.link,
                 "model": plan.model,
-                "devices": plan.devices,
+                "clients": plan.clients,
                 "outcome": this.row.outcome,
                 "overhead_s": following.row.started - this.row.started - work_s,
                 "work_s": work_s,
@@ -260,14 +260,14 @@ def _plain(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     if not session:
         raise EdgeFailed("there is no round over a session to be compared with")
     down, up = (
-        int(median(int(_number(row[way])) for row in session)) // DEVICES
+        int(median(int(_number(row[way])) for row in session)) // CLIENTS
         for way in ("down_bytes", "up_bytes")
     )
-    seconds = median(plain_stream_s(down, up, DEVICES) for _ in range(STREAMS))
+    seconds = median(plain_stream_s(down, up, CLIENTS) for _ in range(STREAMS))
     return {
         "what": "stream",
         "model": "mb100",
-        "devices": DEVICES,
+        "clients": CLIENTS,
         "down_bytes": down,
         "up_bytes": up,
         "seconds": seconds,
@@ -279,7 +279,7 @@ def _plain(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen of the ServerApp: memory while devices gather, its peak, CPU seconds since then."""
+    """What was seen of the ServerApp: memory while clients gather, its peak, CPU seconds since then."""
 
     idle_bytes: int = 0
     peak_bytes: int = 0
@@ -358,10 +358,10 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
 
 
 def _of(
-    rows: Sequence[Mapping[str, Value]], what: str, model: str, devices: int = DEVICES
+    rows: Sequence[Mapping[str, Value]], what: str, model: str, clients: int = CLIENTS
 ) -> list[Mapping[str, Value]]:
     return [
-        row for row in rows if (row["what"], row.get("model"), row.get("devices")) == (what, model, devices)
+        row for row in rows if (row["what"], row.get("model"), row.get("clients")) == (what, model, clients)
     ]
 
 
@@ -371,7 +371,7 @@ def _overhead_s(rows: Sequence[Mapping[str, Value]], what: str, model: str) -> f
 
 
 def _peak_models(rows: Sequence[Mapping[str, Value]]) -> float | None:
-    """The idle ServerApp is one that gathers devices for the smallest model."""
+    """The idle ServerApp is one that gathers clients for the smallest model."""
     idle, full = _of(rows, "server", "tiny", MANY), _of(rows, "server", "mb100", MANY)
     if not (idle and full):
         return None

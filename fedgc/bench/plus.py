@@ -22,7 +22,7 @@ from FLOWER.clientapp import ClientApp
 torch.set_num_threads(1)
 
 
-class Institution(NumPyClient):
+class Site(NumPyClient):
     def __init__(self, size):
         self.model = Weights(NUMBERS[size])
 
@@ -30,15 +30,15 @@ class Institution(NumPyClient):
         with torch.no_grad():
             self.model.weights.copy_(torch.from_numpy(parameters[0].copy()))
         began = time.monotonic()
-        optimiser = torch.optim.SGD(self.model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         loss(self.model, (torch.ones(SAMPLES),)).backward()
-        optimiser.step()
+        optimizer.step()
         work_s = time.monotonic() - began
         return [self.model.weights.detach().numpy()], SAMPLES, {"work_s": work_s}
 
 
 def client_fn(context):
-    return Institution(context.run_config["size"]).to_client()
+    return Site(context.run_config["size"]).to_client()
 
 
 app = ClientApp(client_fn, mods=[secaggplus_mod])
@@ -70,18 +70,18 @@ def main(grid, context):
         work_s.append(max(metrics["work_s"] for _, metrics in results))
         return {}
 
-    devices = config["devices"]
+    clients = config["clients"]
     start = [Weights(NUMBERS[config["size"]]).weights.detach().numpy()]
     strategy = FedAvg(
         fraction_evaluate=0.0,
-        min_fit_clients=devices,
-        min_available_clients=devices,
+        min_fit_clients=clients,
+        min_available_clients=clients,
         evaluate_fn=evaluate,
         fit_metrics_aggregation_fn=slowest,
         initial_parameters=ndarrays_to_parameters(start),
     )
     legacy = LegacyContext(context, ServerConfig(num_rounds=config["rounds"]), strategy)
-    plus = SecAggPlusWorkflow(devices, max(3, 2 * devices // 3 + 1), max_weight=2.0 * SAMPLES)
+    plus = SecAggPlusWorkflow(clients, max(3, 2 * clients // 3 + 1), max_weight=2.0 * SAMPLES)
     DefaultWorkflow(fit_workflow=plus)(grid, legacy)
 """.replace("FLOWER", "flwr")
 

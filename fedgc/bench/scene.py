@@ -1,16 +1,16 @@
-"""Where the training benches take place: data and how it lies, model, optimiser, how long, who straggles.
+"""Where the training benches take place: data and how it lies, model, optimizer, how long, who straggles.
 
     iid      samples dealt at random
-    writers  every device has other writers, where the data names them
-    skew     two stretches of the samples by label for each device (McMahan et al., arXiv 1602.05629)
+    writers  every client has other writers, where the data names them
+    skew     two stretches of the samples by label for each client (McMahan et al., arXiv 1602.05629)
 
-Data is a file with x_train (n x pixels, grey values), y_train, writer, x_test, y_test, as of FEMNIST; without
-one, the shipped digits serve, and there are no writers. A device does `BLOCK` steps in a second, one that
+Data is a file with x_train (n x pixels, gray values), y_train, writer, x_test, y_test, as of FEMNIST; without
+one, the shipped digits serve, and there are no writers. A client does `BLOCK` steps in a second, one that
 straggles takes four or eight times as long, a whole float32 model is on its line for `LINK_S`.
 
-    persistent  one device in eight 8 times slower, one 4 times, the same all the time
+    persistent  one client in eight 8 times slower, one 4 times, the same all the time
     transient   the same, but others in every block
-    dead        two devices are 4 times slower, and one of them goes for good after a fifth of the run
+    dead        two clients are 4 times slower, and one of them goes for good after a fifth of the run
 
 May import: sim and below; grid.
 """
@@ -26,17 +26,17 @@ from numpy.typing import NDArray
 
 from fedgc.bench.grid import Source
 from fedgc.errors import EdgeFailed
-from fedgc.replay import Weather, working
-from fedgc.task import Task
-from fedgc.task.digits import read as digits
-from fedgc.task.images import Images, images
-from fedgc.task.shipped import split
+from fedgc.sim.clock import Scenario, working
+from fedgc.training.tasks import Task
+from fedgc.training.tasks.digits import read as digits
+from fedgc.training.tasks.images import Images, images
+from fedgc.training.tasks.shipped import split
 
 COLUMNS: Final = ("iid", "writers", "skew")
 STRAGGLERS: Final = ("none", "persistent", "transient", "dead")
 MODELS: Final = ("mlp", "cnn")
-OPTIMISERS: Final = ("sgd", "adam")
-DEVICES: Final = 8
+OPTIMIZERS: Final = ("sgd", "adam")
+CLIENTS: Final = 8
 BLOCK: Final = 16
 LINK_S: Final = 0.5
 CONTROL_S: Final = 0.01
@@ -53,15 +53,15 @@ class Scene:
     column: str
     straggler: str = "none"
     model: str = "mlp"
-    optimiser: str = "sgd"
+    optimizer: str = "sgd"
     data: Path | None = None
     source: Source | None = None  # of the paces, where they are none of these; `straggler` is then its name
-    steps: int = 768  # of a device that nothing keeps from them
+    steps: int = 768  # of a client that nothing keeps from them
 
     @property
     def name(self) -> str:
         """Return its name in tables."""
-        return f"{self.column}, {self.straggler}, {self.model}, {self.optimiser}, {self.steps} steps"
+        return f"{self.column}, {self.straggler}, {self.model}, {self.optimizer}, {self.steps} steps"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +79,13 @@ class Table:
 
     @property
     def sample_bytes(self) -> int:
-        """Return what moving a sample takes: a grey value for each pixel, and its label."""
+        """Return what moving a sample takes: a gray value for each pixel, and its label."""
         return int(self.images.inputs[0].size) + 1
 
 
 @lru_cache(maxsize=2)
 def read(data: Path | None) -> Table:
-    """Return the data, its grey values standardised by those to train on."""
+    """Return the data, its gray values standardised by those to train on."""
     raw = _digits() if data is None else _file(data)
     inputs, tests = raw.images.inputs, raw.images.test_inputs
     mean, spread = inputs.mean(), inputs.std()
@@ -95,9 +95,9 @@ def read(data: Path | None) -> Table:
 
 def _digits() -> Table:
     found = digits()
-    grey, labels = found.inputs[:, 0], found.labels
+    gray, labels = found.inputs[:, 0], found.labels
     trained, held_out = split(labels)
-    return Table("digits", Images(grey[trained], labels[trained], grey[held_out], labels[held_out]), None)
+    return Table("digits", Images(gray[trained], labels[trained], gray[held_out], labels[held_out]), None)
 
 
 def _file(data: Path) -> Table:
@@ -110,9 +110,9 @@ def _file(data: Path) -> Table:
         raise EdgeFailed(f"data {data}: saw {saw}, needed an npz file with {', '.join(needed)}") from error
     side = round(raw["x_train"].shape[1] ** 0.5)
 
-    grey = [(raw[name].reshape(-1, side, side) / 255.0).astype(np.float32) for name in ("x_train", "x_test")]
+    gray = [(raw[name].reshape(-1, side, side) / 255.0).astype(np.float32) for name in ("x_train", "x_test")]
     labels, test_labels, writer = (raw[name].astype(np.int64) for name in ("y_train", "y_test", "writer"))
-    return Table(data.stem, Images(grey[0], labels, grey[1], test_labels), writer)
+    return Table(data.stem, Images(gray[0], labels, gray[1], test_labels), writer)
 
 
 # ---- how it lies
@@ -124,46 +124,46 @@ def has(column: str, table: Table) -> bool:
 
 
 def homes(column: str, table: Table, rng: np.random.Generator) -> list[Int]:
-    """Return the samples of every device."""
+    """Return the samples of every client."""
     count = len(table.labels)
     if column == "iid":
-        return np.array_split(rng.permutation(count), DEVICES)
+        return np.array_split(rng.permutation(count), CLIENTS)
     if column == "writers":
         writer = np.zeros(count, np.int64) if table.writer is None else table.writer
         place = dict(zip(rng.permutation(np.unique(writer)).tolist(), range(count), strict=False))
-        return np.array_split(np.argsort([place[each] for each in writer.tolist()], kind="stable"), DEVICES)
-    shards = np.array_split(np.argsort(table.labels, kind="stable"), SHARDS * DEVICES)
-    dealt = rng.permutation(len(shards)).reshape(DEVICES, SHARDS)
+        return np.array_split(np.argsort([place[each] for each in writer.tolist()], kind="stable"), CLIENTS)
+    shards = np.array_split(np.argsort(table.labels, kind="stable"), SHARDS * CLIENTS)
+    dealt = rng.permutation(len(shards)).reshape(CLIENTS, SHARDS)
     return [np.concatenate([shards[at] for at in mine]) for mine in dealt.tolist()]
 
 
 def task_of(scene: Scene, seed: int, *, pieces: int = 1, shared: float = 0.0) -> Task:
-    """Return the task: every device's samples in so many chunks, `shared` of everybody's with all.
+    """Return the task: every client's samples in so many chunks, `shared` of everybody's with all.
 
-    What is shared lies in the first chunk of each device. Chunks are numbered device by device, as private
+    What is shared lies in the first chunk of each client. Chunks are numbered client by client, as private
     placement deals them.
     """
     table, rng = read(scene.data), np.random.default_rng([seed, 1])
     home = homes(scene.column, table, rng)
     common = np.concatenate([rng.permutation(each)[: round(shared * len(each))] for each in home])
     rows: dict[str, Int] = {}
-    for device, mine in enumerate(home):
+    for client, mine in enumerate(home):
         others = np.setdiff1d(common, mine)
         for piece, part in enumerate(np.array_split(mine, pieces)):
-            name = f"chunk {device * pieces + piece:04}"
+            name = f"chunk {client * pieces + piece:04}"
             rows[name] = np.concatenate([part, others]) if piece == 0 else part
-    return images(table.images, rows, model=scene.model, optimiser=scene.optimiser)
+    return images(table.images, rows, model=scene.model, optimizer=scene.optimizer)
 
 
 def shared_samples(scene: Scene, shared: float) -> int:
     """Return how many samples are sent so that everybody has that share of everybody's."""
-    return round(shared * len(read(scene.data).labels)) * (DEVICES - 1)
+    return round(shared * len(read(scene.data).labels)) * (CLIENTS - 1)
 
 
 # ---- who straggles
 
 
-def weather_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Weather:
+def scenario_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Scenario:
     """Return the conditions of every round; a block of steps is the same whatever a round's length is."""
     blocks, straggler = -(-rounds * round_steps // BLOCK), scene.straggler
     rng = np.random.default_rng([seed, 2])
@@ -171,7 +171,7 @@ def weather_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Weathe
     if scene.source is not None:
         slow_b = _recorded(scene.source, blocks, seed)
     elif straggler == "none":
-        slow_b = [np.ones(DEVICES)] * blocks
+        slow_b = [np.ones(CLIENTS)] * blocks
     elif straggler == "dead":
         slow_b = [np.minimum(slow_b[0], SLOW[1])] * blocks
     elif straggler == "persistent":
@@ -179,24 +179,24 @@ def weather_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Weathe
     share = round_steps / BLOCK
     links = {"up_s": LINK_S, "down_s": LINK_S, "control_s": CONTROL_S}
     made = [working(slow_w[:, None] * share, **links) for slow_w in slow_b]
-    weather = [made[number * round_steps // BLOCK] for number in range(rounds)]
+    scenario = [made[number * round_steps // BLOCK] for number in range(rounds)]
     if straggler == "dead":
-        at, dies_s_w = rounds // 5, weather[0].dies_s_w.copy()
+        at, dies_s_w = rounds // 5, scenario[0].dies_s_w.copy()
         dies_s_w[int(np.argmax(slow_b[0] > 1))] = share / 2
-        weather[at] = replace(weather[at], dies_s_w=dies_s_w)
-    return tuple(weather)
+        scenario[at] = replace(scenario[at], dies_s_w=dies_s_w)
+    return tuple(scenario)
 
 
 def _recorded(source: Source, blocks: int, seed: int) -> list[NDArray[np.float64]]:
-    """Return the paces of a source; its median device does a block in a second."""
-    weather = source.make(DEVICES, blocks, seed)
-    if weather[0].devices < DEVICES:
-        raise EdgeFailed(f"{source.name}: saw {weather[0].devices} devices, needed {DEVICES}")
-    middle = float(np.median([each.mean_pace_w for each in weather]))
-    return [each.mean_pace_w / middle for each in weather]
+    """Return the paces of a source; its median client does a block in a second."""
+    scenario = source.make(CLIENTS, blocks, seed)
+    if scenario[0].clients < CLIENTS:
+        raise EdgeFailed(f"{source.name}: saw {scenario[0].clients} clients, needed {CLIENTS}")
+    middle = float(np.median([each.mean_pace_w for each in scenario]))
+    return [each.mean_pace_w / middle for each in scenario]
 
 
 def _paces(rng: np.random.Generator) -> NDArray[np.float64]:
-    slow_w = np.ones(DEVICES)
-    slow_w[rng.choice(DEVICES, len(SLOW), replace=False)] = SLOW
+    slow_w = np.ones(CLIENTS)
+    slow_w[rng.choice(CLIENTS, len(SLOW), replace=False)] = SLOW
     return slow_w

@@ -1,21 +1,21 @@
 """`fedgc bench secagg`: what masking costs, beside Flower's SecAgg+, plain float32 and this machine's limits.
 
-For n institutions and d numbers, with nobody lost and with some lost before they upload, in one process:
+For n sites and d numbers, with nobody lost and with some lost before they upload, in one process:
 
-    ours     an institution: bind the exchange, expand masks, quantise, mask, sign, give shares, and its part
+    ours     a site: bind the exchange, expand masks, quantize, mask, sign, give shares, and its part
              of the set-up, which serves 32 exchanges. The server: begin, sum, check, rebuild secrets, take
              the masks off, dequantise, and its part of the set-up.
     flower   the same of SecAgg+, by Flower's own functions on the complete graph, its set-up in each round.
-    plain    float32: an institution copies its vector, the server sums and divides.
+    plain    float32: a site copies its vector, the server sums and divides.
 
 Seconds are CPU seconds; a cell is the median of its repeats, in which the ways take turns. The first rows
 compare the ways cell by cell, those first in which ours gains least on Flower's; beside plain it only loses.
 
-    flower_client_over_ours {"10,1e6,1": x, ...}   n, d, lost; the whole of an institution's round
+    flower_client_over_ours {"10,1e6,1": x, ...}   n, d, lost; the whole of a site's round
     flower_server_over_ours
     mask_over_aes          time of one mask / time of AES-256-GCM alone over as many bytes
-    bytes_over_float32     {"32": x, ...} by ring: all that an institution sends, letters included, over 4 d
-    masked_round_over_plain  overhead of a round on real Flower processes: 4 institutions, 10 MB
+    bytes_over_float32     {"32": x, ...} by ring: all that a site sends, packets included, over 4 d
+    masked_round_over_plain  overhead of a round on real Flower processes: 4 sites, 10 MB
     flower_round_over_ours   overhead of a round of Flower's own SecAgg+ there / of ours
 
 May import: flower's SecAgg+, secagg, consortium, deployed.
@@ -35,8 +35,8 @@ from fedgc.bench.consortium import EXCHANGES, Consortium, Watch
 from fedgc.bench.deployed import deployed_rows
 from fedgc.bench.report import Figure, Report, Value, machine
 from fedgc.errors import EdgeFailed
-from fedgc.flower.secaggplus import PlusInstitutions
-from fedgc.secagg import Quantiser
+from fedgc.flower.secaggplus import PlusSites
+from fedgc.secagg import Quantizer
 from fedgc.secagg.federation import least_threshold
 from fedgc.secagg.keystream import BLOCK_WORDS, Strand, add_strands, aes_stream
 
@@ -45,8 +45,8 @@ Float = NDArray[np.float32]
 WEIGHT: Final = 500
 W_MAX: Final = 1000
 CLIP: Final = 1.0
-USUAL_NUMBERS: Final = Quantiser(CLIP, 20, 32, W_MAX)
-NARROW: Final = Quantiser(CLIP, 8, 16, W_MAX), Quantiser(CLIP, 4, 8, W_MAX)
+USUAL_NUMBERS: Final = Quantizer(CLIP, 20, 32, W_MAX)
+NARROW: Final = Quantizer(CLIP, 8, 16, W_MAX), Quantizer(CLIP, 4, 8, W_MAX)
 NARROW_CELL: Final = (10, 10**6)
 MOVED: Final = 3 * 10**8  # numbers that all repeats of a cell move, about
 MASKS: Final = 10  # expanded at once for the rate of one
@@ -56,7 +56,7 @@ MASKS: Final = 10  # expanded at once for the rate of one
 class Size:
     """Which cells, and how many numbers all repeats of one cell may move."""
 
-    institutions: tuple[int, ...]
+    sites: tuple[int, ...]
     numbers: tuple[int, ...]
     least: int  # repeats of a cell
     most: int
@@ -70,13 +70,13 @@ QUICK: Final = Size((5, 10), (10**6,), 2, 3, 10**6)
 FLOWERS_LARGEST: Final = 5 * 10**8  # n d beyond which Flower's part takes minutes and gigabytes: left out
 
 
-def lost_of(institutions: int) -> tuple[int, int]:
-    """Return the two numbers of lost institutions that are measured: none, and about a tenth.
+def lost_of(sites: int) -> tuple[int, int]:
+    """Return the two numbers of lost sites that are measured: none, and about a tenth.
 
     >>> [lost_of(n)[1] for n in (5, 10, 20, 50)]
     [1, 1, 2, 5]
     """
-    return 0, max(1, institutions // 10)
+    return 0, max(1, sites // 10)
 
 
 def bench_secagg(size: Size) -> Report:
@@ -85,8 +85,8 @@ def bench_secagg(size: Size) -> Report:
         {"what": "load", "load_1m": os.getloadavg()[0]},
         *limits(size.mask_numbers),
     ]
-    for institutions in size.institutions:
-        rows += _of_institutions(institutions, size)
+    for sites in size.sites:
+        rows += _of_sites(sites, size)
     rows += _narrow()
     if size.deployed_rounds:
         rows += deployed_rows(size.deployed_rounds)
@@ -98,41 +98,41 @@ def bench_secagg(size: Size) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """So many institutions, numbers and lost ones."""
+    """So many sites, numbers and lost ones."""
 
-    institutions: int
+    sites: int
     numbers: int
     lost: int
 
     @property
     def name(self) -> str:
         """What the figures call it."""
-        return f"{self.institutions},1e{len(str(self.numbers)) - 1},{self.lost}"
+        return f"{self.sites},1e{len(str(self.numbers)) - 1},{self.lost}"
 
     def repeats(self, size: Size) -> int:
         """Return how often it is measured: small cells oftener."""
-        return max(size.least, min(size.most, MOVED // (self.institutions * self.numbers)))
+        return max(size.least, min(size.most, MOVED // (self.sites * self.numbers)))
 
     def row(self, what: str, **measured: Value) -> dict[str, Value]:
         """Return a row of the report."""
         return {
             "what": what,
-            "institutions": self.institutions,
+            "sites": self.sites,
             "numbers": self.numbers,
             "lost": self.lost,
             **measured,
         }
 
 
-def _of_institutions(institutions: int, size: Size) -> list[dict[str, Value]]:
+def _of_sites(sites: int, size: Size) -> list[dict[str, Value]]:
     watch = Watch()
-    ours = Consortium(institutions, USUAL_NUMBERS, os.urandom, watch)
+    ours = Consortium(sites, USUAL_NUMBERS, os.urandom, watch)
     ours.round(update_of(1000), WEIGHT, 0, watch)  # opens what the others dealt: part of the set-up
-    theirs = _Plus(institutions)
+    theirs = _Plus(sites)
     rows: list[dict[str, Value]] = []
     for numbers in size.numbers:
-        for lost in lost_of(institutions):
-            cell = Cell(institutions, numbers, lost)
+        for lost in lost_of(sites):
+            cell = Cell(sites, numbers, lost)
             rows += _measured(cell, cell.repeats(size), (ours, watch), theirs)
     return rows
 
@@ -143,7 +143,7 @@ def _measured(
     update, found = update_of(cell.numbers), []
     for _ in range(repeats):
         found.append(our_row(cell, *ours, update))
-        if cell.institutions * cell.numbers <= FLOWERS_LARGEST:
+        if cell.sites * cell.numbers <= FLOWERS_LARGEST:
             found.append(theirs.row(cell, update))
         found.append(plain_row(cell, update))
     return found
@@ -158,43 +158,41 @@ def our_row(cell: Cell, consortium: Consortium, set_up: Watch, update: Float) ->
         raise EdgeFailed(
             f"masked mean of {cell.name}: saw an error of {error:.2e}, needed at most {bound:.2e}"
         )
-    vector_s, letters_s = (
-        _each(watch, f"client {what}", cell.institutions) for what in ("vector", "letters")
-    )
-    set_up_s = sum(map(sum, (set_up.seconds["client"], set_up.seconds["client letters"])))
+    vector_s, packets_s = (_each(watch, f"client {what}", cell.sites) for what in ("vector", "packets"))
+    set_up_s = sum(map(sum, (set_up.seconds["client"], set_up.seconds["client packets"])))
     server_set_up_s = sum(set_up.seconds["server"]) / EXCHANGES
-    server_s = sum(watch.seconds["server vector"]) + sum(watch.seconds["server letters"])
+    server_s = sum(watch.seconds["server vector"]) + sum(watch.seconds["server packets"])
     return cell.row(
         "ours",
-        client_s=vector_s + letters_s + set_up_s / cell.institutions / EXCHANGES,
+        client_s=vector_s + packets_s + set_up_s / cell.sites / EXCHANGES,
         client_vector_s=vector_s,
         server_s=server_s + server_set_up_s,
         server_vector_s=sum(watch.seconds["server vector"]),
-        up_bytes=_up_bytes(watch, set_up, cell.institutions),
+        up_bytes=_up_bytes(watch, set_up, cell.sites),
         error=error,
         bound=bound,
     )
 
 
-def _each(watch: Watch, what: str, institutions: int) -> float:
-    """Return one institution's seconds: the median of a step that each does once, the mean of several."""
+def _each(watch: Watch, what: str, sites: int) -> float:
+    """Return one site's seconds: the median of a step that each does once, the mean of several."""
     seconds = watch.seconds[what]
-    return median(seconds) if len(seconds) <= institutions else sum(seconds) / institutions
+    return median(seconds) if len(seconds) <= sites else sum(seconds) / sites
 
 
-def _up_bytes(watch: Watch, set_up: Watch, institutions: int) -> float:
-    spread = sum(set_up.size_bytes["letters"]) / EXCHANGES
+def _up_bytes(watch: Watch, set_up: Watch, sites: int) -> float:
+    spread = sum(set_up.size_bytes["packets"]) / EXCHANGES
     survivors = len(watch.size_bytes["vector"])
-    letters = sum(watch.size_bytes["letters"]) / survivors
-    return watch.size_bytes["vector"][0] + letters + spread / institutions
+    packets = sum(watch.size_bytes["packets"]) / survivors
+    return watch.size_bytes["vector"][0] + packets + spread / sites
 
 
 class _Plus:
-    """SecAgg+ of so many institutions; one of them masks, and the others' uploads are taken to be alike."""
+    """SecAgg+ of so many sites; one of them masks, and the others' uploads are taken to be alike."""
 
-    def __init__(self, institutions: int) -> None:
+    def __init__(self, sites: int) -> None:
         self._watch = watch = Watch()
-        self._plus = PlusInstitutions(institutions, least_threshold(institutions), W_MAX)
+        self._plus = PlusSites(sites, least_threshold(sites), W_MAX)
         self._set_up_bytes = 0
         for do in (self._plus.open, self._plus.share):
             for number in self._plus.numbers:
@@ -206,7 +204,7 @@ class _Plus:
     def row(self, cell: Cell, update: Float) -> dict[str, Value]:
         """Measure one round."""
         watch, plus = Watch(), self._plus
-        survivors = plus.numbers[: cell.institutions - cell.lost]
+        survivors = plus.numbers[: cell.sites - cell.lost]
         with watch.on("vector"):
             upload = plus.mask(1, update, WEIGHT)
         opened = []
@@ -216,13 +214,13 @@ class _Plus:
         with watch.on("server"):
             plus.mean(plus.total(upload for _ in survivors), opened, survivors)
         small_s = sum(median(each) for each in (*self._watch.seconds.values(), watch.seconds["unlock"]))
-        letters = sum(len(share) for _, share in opened[0]) + self._set_up_bytes / cell.institutions
+        packets = sum(len(share) for _, share in opened[0]) + self._set_up_bytes / cell.sites
         return cell.row(
             "flower",
             client_s=small_s + watch.seconds["vector"][0],
             client_vector_s=watch.seconds["vector"][0],
             server_s=watch.seconds["server"][0],
-            up_bytes=sum(map(len, upload)) + letters,
+            up_bytes=sum(map(len, upload)) + packets,
         )
 
 
@@ -233,9 +231,9 @@ def plain_row(cell: Cell, update: Float) -> dict[str, Value]:
         sent = update.copy()
     with watch.on("server"):
         total = sent.copy()
-        for _ in range(cell.institutions - cell.lost - 1):
+        for _ in range(cell.sites - cell.lost - 1):
             np.add(total, sent, out=total)
-        np.divide(total, cell.institutions - cell.lost, out=total)
+        np.divide(total, cell.sites - cell.lost, out=total)
     return cell.row(
         "plain",
         client_s=watch.seconds["client"][0],
@@ -247,11 +245,11 @@ def plain_row(cell: Cell, update: Float) -> dict[str, Value]:
 def _narrow() -> Iterable[dict[str, Value]]:
     """Run the narrower rings once, for their bytes."""
     cell = Cell(*NARROW_CELL, lost_of(NARROW_CELL[0])[1])
-    for quantiser in (USUAL_NUMBERS, *NARROW):
+    for quantizer in (USUAL_NUMBERS, *NARROW):
         watch = Watch()
-        consortium = Consortium(cell.institutions, quantiser, os.urandom, watch)
+        consortium = Consortium(cell.sites, quantizer, os.urandom, watch)
         row = our_row(cell, consortium, watch, update_of(cell.numbers))
-        yield {**row, "what": "ring", "ring": quantiser.ring, "bits": quantiser.bits}
+        yield {**row, "what": "ring", "ring": quantizer.ring, "bits": quantizer.bits}
 
 
 def update_of(numbers: int) -> Float:
@@ -338,11 +336,11 @@ def lines(report: Report) -> list[str]:
     said = []
     for row in report.rows:
         if row["what"] == "compared":
-            cell = Cell(*(int(number(row[name])) for name in ("institutions", "numbers", "lost")))
+            cell = Cell(*(int(number(row[name])) for name in ("sites", "numbers", "lost")))
             gains = [_times(row[f"flower_{side}_over_ours"]) for side in ("client", "server")]
             costs = [_times(row[f"{side}_over_plain"]) for side in ("client", "server")]
             said.append(
-                f"{cell.name}: Flower's SecAgg+ takes {gains[0]} as long at an institution, {gains[1]} at "
+                f"{cell.name}: Flower's SecAgg+ takes {gains[0]} as long at a site, {gains[1]} at "
                 f"the server; ours takes {costs[0]} and {costs[1]} as long as plain float32"
             )
     return said
@@ -359,11 +357,11 @@ def _times(ratio: Value) -> str:
 
 def _cells(rows: Sequence[Mapping[str, Value]]) -> list[Cell]:
     cells = {
-        Cell(int(number(row["institutions"])), int(number(row["numbers"])), int(number(row["lost"])))
+        Cell(int(number(row["sites"])), int(number(row["numbers"])), int(number(row["lost"])))
         for row in rows
         if row["what"] in ("ours", "flower")
     }
-    return sorted(cells, key=lambda cell: (cell.institutions, cell.numbers, cell.lost))
+    return sorted(cells, key=lambda cell: (cell.sites, cell.numbers, cell.lost))
 
 
 def _ratios(rows: Sequence[Mapping[str, Value]], what: str) -> dict[str, float | None]:

@@ -24,10 +24,10 @@ from typing import Any, Final
 
 import grpc
 
+from fedgc.deploy.local_federation import LocalFederation
 from fedgc.errors import EdgeFailed
-from fedgc.flower.certificate import make_certificate
-from fedgc.flower.local import LocalFederation
-from fedgc.flower.options import client_options, server_options
+from fedgc.links.session.certificate import make_certificate
+from fedgc.links.session.options import client_options, server_options
 from fedgc.sim.owned import end_with_the_parent
 
 PIECE: Final = 2**20  # as a session's by default
@@ -39,7 +39,7 @@ MODELS: Final = '''"""Models of three sizes whose local step costs little, and o
 import torch
 from torch import nn
 
-from fedgc.task import Task
+from fedgc.training.tasks import Task
 
 SAMPLES = 4
 
@@ -91,7 +91,7 @@ clientapp = "quickstart.client_app:app"
 [tool.flwr.app.config]
 size = "{size}"
 rounds = {rounds}
-devices = {devices}
+clients = {clients}
 out = "{out}"
 """
 # FLOWER stands for its package: this room imports none of it, the app that it writes does.
@@ -111,9 +111,9 @@ def train(message, context):
     model = Weights(NUMBERS[context.run_config["size"]])
     model.load_state_dict(message.content["arrays"].to_torch_state_dict())
     began = time.monotonic()
-    optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     loss(model, (torch.ones(SAMPLES),)).backward()
-    optimiser.step()
+    optimizer.step()
     metrics = {"num-examples": SAMPLES, "work_s": time.monotonic() - began}
     content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
     return Message(RecordDict(content), reply_to=message)
@@ -141,11 +141,11 @@ def main(grid, context):
         work_s.append(max(record["metrics"]["work_s"] for record in records))
         return MetricRecord({})
 
-    devices = config["devices"]
+    clients = config["clients"]
     strategy = FedAvg(
         fraction_evaluate=0.0,
-        min_train_nodes=devices,
-        min_available_nodes=devices,
+        min_train_nodes=clients,
+        min_available_nodes=clients,
         train_metrics_aggr_fn=slowest,
     )
     arrays = ArrayRecord(Weights(NUMBERS[config["size"]]).state_dict())
@@ -163,7 +163,7 @@ class Quickstart:
 
     size: str
     rounds: int
-    devices: int
+    clients: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +194,7 @@ def overheads_s(
     (app / "quickstart" / "client_app.py").write_text(flowers.client)
     (app / "quickstart" / "server_app.py").write_text(flowers.server)
     (app / "quickstart" / "__init__.py").write_text("")
-    values = {"size": run.size, "rounds": run.rounds, "devices": run.devices, "out": out}
+    values = {"size": run.size, "rounds": run.rounds, "clients": run.clients, "out": out}
     (app / "pyproject.toml").write_text(PROJECT.format(**values))
     home.mkdir()
     (home / "config.toml").write_text(
@@ -205,7 +205,7 @@ def overheads_s(
     with log.open("wb") as said:
         ended = _flwr(["run", str(app), "bench", "--stream"], home, said, timeout_s)
     if not ended and (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
-        federation.stop(int(found.group(1)))  # others are to find the devices free
+        federation.stop(int(found.group(1)))  # others are to find the clients free
     if not out.exists():
         last = " ".join(log.read_text(errors="replace")[-400:].split())
         raise EdgeFailed(f"Flower's {flowers.what} has ended no round; its last words: {last}")
@@ -248,25 +248,25 @@ class _Way:
     up: int
 
 
-def plain_stream_s(down: int, up: int, devices: int) -> float:
+def plain_stream_s(down: int, up: int, clients: int) -> float:
     """Return how long as many processes take to be sent `down` bytes and then send `up`, all at once."""
     certificate = make_certificate(time.time())
     context = get_context("spawn")
-    begin, address = context.Barrier(devices + 1), context.Queue()
+    begin, address = context.Barrier(clients + 1), context.Queue()
     ends = context.Queue()
-    server = context.Process(target=_serve, args=(certificate, address, down, devices), daemon=True)
+    server = context.Process(target=_serve, args=(certificate, address, down, clients), daemon=True)
     server.start()
     at = address.get(timeout=WAIT_S)
     arguments = (_Way(at, certificate.public, down, up), begin, ends)
-    clients = [context.Process(target=_move, args=arguments, daemon=True) for _ in range(devices)]
-    for client in clients:
+    processes = [context.Process(target=_move, args=arguments, daemon=True) for _ in range(clients)]
+    for client in processes:
         client.start()
     try:
         begin.wait(WAIT_S)
         began = time.monotonic()
-        return float(max(ends.get(timeout=WAIT_S) for _ in clients)) - began
+        return float(max(ends.get(timeout=WAIT_S) for _ in processes)) - began
     finally:
-        for process in (*clients, server):
+        for process in (*processes, server):
             process.kill()
             process.join()
 
@@ -277,7 +277,7 @@ def _pieces(size: int) -> Iterator[bytes]:
         yield piece[: min(PIECE, size - start)]
 
 
-def _serve(certificate: Any, address: Any, down: int, devices: int) -> None:  # noqa: ANN401  queues have no types
+def _serve(certificate: Any, address: Any, down: int, clients: int) -> None:  # noqa: ANN401  queues have no types
     end_with_the_parent()
 
     def move(frames: Iterator[bytes], _: object) -> Iterator[bytes]:
@@ -287,7 +287,7 @@ def _serve(certificate: Any, address: Any, down: int, devices: int) -> None:  # 
             pass
         yield b"all"
 
-    server = grpc.server(ThreadPoolExecutor(devices), options=server_options(WAIT_S))
+    server = grpc.server(ThreadPoolExecutor(clients), options=server_options(WAIT_S))
     service, name = METHOD.strip("/").split("/")
     handler = grpc.method_handlers_generic_handler(
         service, {name: grpc.stream_stream_rpc_method_handler(move)}

@@ -1,7 +1,7 @@
-"""How soon a busy device hears that its round is over: a listener here, a real engine in another process.
+"""How soon a busy client hears that its round is over: a listener here, a real engine in another process.
 
-The device computes without a pause, in micro-batches of some milliseconds, on one thread. What is timed is
-the way from the server's decision (its call of the listener) to the device's engine having been told, which
+The client computes without a pause, in micro-batches of some milliseconds, on one thread. What is timed is
+the way from the server's decision (its call of the listener) to the client's engine having been told, which
 it can be between two micro-batches only. Both clocks are the machine's monotonic one.
 
 May import: flower, train and below.
@@ -22,16 +22,16 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.flower.desk import Surroundings
-from fedgc.flower.identity import Identity
-from fedgc.flower.listener import Listener
-from fedgc.flower.session import Session, Terms
-from fedgc.flower.wire import Invitation
-from fedgc.flower.work import Worker
+from fedgc.flower.client_loop import Worker
+from fedgc.links.frames import Invitation
+from fedgc.links.identity import Identity
+from fedgc.links.session.client import Session, Terms
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Close, Event, Joined, Work
-from fedgc.task import named
-from fedgc.train import CommonModel, Engine
-from fedgc.train.engine import Order
+from fedgc.training import CommonModel, Engine
+from fedgc.training.engine import Order
+from fedgc.training.tasks import named
 
 WAIT_S: Final = 60.0
 STEPS: Final = 1_000_000  # more than it can do: it is busy until it is told
@@ -50,14 +50,14 @@ class _Listening(Engine):
 
 
 @dataclass(frozen=True, slots=True)
-class _Device:
+class _Client:
     invitation: Invitation
     models: str  # the folder of the task's module
     heard: Any
 
 
 def stops_heard_s(folder: Path, count: int) -> list[float]:
-    """Return how long each of `count` stops took to be heard by a device that computes."""
+    """Return how long each of `count` stops took to be heard by a client that computes."""
     sys.path.insert(0, str(folder))
     try:
         return _stops_heard_s(folder, count)
@@ -72,10 +72,10 @@ def _stops_heard_s(folder: Path, count: int) -> list[float]:
     listener = Listener(CONFIG, "bench", common.size, events.put, around)
     listener.start()
     heard = context.Queue()
-    device = context.Process(
-        target=_serve, args=(_Device(listener.invite(), str(folder), heard),), daemon=True
+    client = context.Process(
+        target=_serve, args=(_Client(listener.invite(), str(folder), heard),), daemon=True
     )
-    device.start()
+    client.start()
     try:
         joined = events.get(timeout=WAIT_S)
         if not isinstance(joined, Joined):
@@ -84,29 +84,27 @@ def _stops_heard_s(folder: Path, count: int) -> list[float]:
         return [_stop_heard_s(listener, joined, round_, heard) for round_ in range(1, count + 1)]
     finally:
         listener.close("the bench is over")
-        device.kill()
-        device.join()
+        client.kill()
+        client.join()
 
 
 def _stop_heard_s(listener: Listener, joined: Joined, round_: int, heard: Any) -> float:  # noqa: ANN401  a queue
     names = tuple(enumerate(held.name for held in joined.holds))
-    listener.send(Work(joined.device, round_, 0, STEPS, (0,), names, 0, WAIT_S))
+    listener.send(Work(joined.client, round_, 0, STEPS, (0,), names, 0, WAIT_S))
     time.sleep(random.uniform(0.1, 0.3))  # noqa: S311  anywhere in a micro-batch
     decided = time.monotonic()
-    listener.send(Close(joined.device, round_, "synced", frees=True))
+    listener.send(Close(joined.client, round_, "synced", frees=True))
     return float(heard.get(timeout=WAIT_S)) - decided
 
 
-def _serve(device: _Device) -> None:
-    sys.path.insert(0, device.models)
-    _Listening.heard = device.heard
+def _serve(client: _Client) -> None:
+    sys.path.insert(0, client.models)
+    _Listening.heard = client.heard
     task, who = named(CONFIG.task, CONFIG), Identity(Ed25519PrivateKey.generate())
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
-        worker = Worker(
+        w = Worker(
             lambda rest: _Listening(task, CONFIG, clock=time.monotonic, rest=rest, spill_dir=Path(folder))
         )
-        terms = Terms(
-            CONFIG.grace_s, CONFIG.piece_kb * 1024, worker.engine.size, time.monotonic, random.random
-        )
-        with Session(device.invitation, who, terms) as session:
-            worker.serve(session, who.device)
+        terms = Terms(CONFIG.grace_s, CONFIG.piece_kb * 1024, w.engine.size, time.monotonic, random.random)
+        with Session(client.invitation, who, terms) as session:
+            w.serve(session, who.client)

@@ -5,8 +5,8 @@ best two on the second, as one seed alone may favour a rate at which others fail
 taken. The better is who is more accurate at the end, or, where there is a target, who comes to it sooner. A
 run that leaves the finite numbers counts as nothing learnt.
 
-Bytes are all that moves: models down, updates up as they are packed, a report and a command for each device
-and look (without rounds: for each update), samples that a step takes from other devices (but not those that
+Bytes are all that moves: models down, updates up as they are packed, a report and a command for each client
+and look (without rounds: for each update), samples that a step takes from other clients (but not those that
 it takes twice), and what a placement sends before the run (every copy that it deals, whoever had it before).
 Everything runs under the clock of `replay`, or that of `sim.asynchronous`.
 
@@ -22,15 +22,15 @@ from typing import Final
 
 from fedgc.bench.arms import COPIES, PIECES, Arm
 from fedgc.bench.report import Value
-from fedgc.bench.scene import DEVICES, Scene, read, shared_samples, task_of, weather_of
+from fedgc.bench.scene import CLIENTS, Scene, read, scenario_of, shared_samples, task_of
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
-from fedgc.plan import injected
-from fedgc.run import CHECK_BYTES
+from fedgc.round.plan import injected
+from fedgc.run.machine import CHECK_BYTES
 from fedgc.sim.asynchronous import Moment, train_freely
 from fedgc.sim.owned import processes
 from fedgc.sim.training import Job, Point, train
-from fedgc.train import CommonModel, Vector
+from fedgc.training import CommonModel, Vector
 
 TUNING_SEEDS: Final = (1000, 1001)
 AGAIN: Final = 2  # rates that are tried on the second as well
@@ -110,7 +110,7 @@ class Measured:
         """Return it as a row of the report."""
         numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in WORDS}
         scene = {
-            name: getattr(self.scene, name) for name in ("column", "straggler", "model", "optimiser", "steps")
+            name: getattr(self.scene, name) for name in ("column", "straggler", "model", "optimizer", "steps")
         }
         names = {"task": read(self.scene.data).name, **scene, "arm": self.arm.name, "ours": self.arm.ours}
         return {**names, **numbers}
@@ -134,7 +134,7 @@ class Trial:
     def tune(self) -> tuple[float, float]:
         """Return the best rate, and the points that it came to on the tuning seeds."""
         first, second = TUNING_SEEDS
-        tried = [self._at(rate, first) for rate in self.arm.rates(self.scene.optimiser)[: self.care.rates]]
+        tried = [self._at(rate, first) for rate in self.arm.rates(self.scene.optimizer)[: self.care.rates]]
         close = sorted(tried, key=lambda each: each.worth(self.target), reverse=True)[:AGAIN]
         both = [(each, self._at(each.rate, second)) for each in close]
         best = max(both, key=lambda pair: _mean([each.worth(self.target) for each in pair]))
@@ -164,9 +164,9 @@ def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
     common = CommonModel(task, RunConfig(seed=seed, device="cpu"))
     model_bytes = 4 * common.size
     config = arm.config(scene.steps, rate, seed, model_bytes)
-    weather = weather_of(scene, config.rounds, config.round_steps, seed)
+    scenario = scenario_of(scene, config.rounds, config.round_steps, seed)
     placement_mb = _placement_mb(scene, arm)
-    job = Job(task, config, weather, stacked=not arm.coded, partial=arm.partial)
+    job = Job(task, config, scenario, stacked=not arm.coded, partial=arm.partial)
     try:
         way, model = _way(job, arm, model_bytes / 1e6)
     except FedgcError as error:
@@ -184,7 +184,7 @@ class Mark:
     up_mb: float
     down_mb: float
     messages: int
-    steps: int  # of all devices together
+    steps: int  # of all clients together
     accuracy: float | None  # where it was evaluated
 
 
@@ -198,8 +198,8 @@ def _way(job: Job, arm: Arm, model_mb: float) -> tuple[Sequence[Mark], Vector]:
     sums = zip(
         accumulate(map(_synced, points)),
         accumulate(_down(points)),
-        accumulate(len(point.row.devices) for point in points),
-        accumulate(sum(each.steps for each in point.row.devices) for point in points),
+        accumulate(len(point.row.clients) for point in points),
+        accumulate(sum(each.steps for each in point.row.clients) for point in points),
         strict=True,
     )
     marks = [
@@ -212,7 +212,7 @@ def _way(job: Job, arm: Arm, model_mb: float) -> tuple[Sequence[Mark], Vector]:
 def _mark(of: Moment, model_mb: float) -> Mark:
     up_mb, down_mb = of.pushed * model_mb, of.pulled * model_mb
     accuracy = of.metrics.get("accuracy")
-    return Mark(of.seconds, of.pushed // DEVICES, up_mb, down_mb, of.pushed, of.steps, accuracy)
+    return Mark(of.seconds, of.pushed // CLIENTS, up_mb, down_mb, of.pushed, of.steps, accuracy)
 
 
 def _judged(bare: Measured, job: Job, way: Sequence[Mark]) -> Measured:
@@ -259,24 +259,24 @@ def _known(point: Point) -> float | None:
 
 def _down(points: Sequence[Point]) -> Iterator[int]:
     """Yield how many models went down for each round; the first goes to everybody, the last to nobody."""
-    fresh, asked = True, DEVICES
+    fresh, asked = True, CLIENTS
     for point in points:
         yield asked if fresh else 0
         fresh = _synced(point)
-        asked = len(point.row.devices)
+        asked = len(point.row.clients)
 
 
 def _injected_mb(scene: Scene, config: RunConfig) -> float:
-    """Return what the gifts take that come with one step of one device: of each, all but the giver's own."""
-    givers, given = injected(config, DEVICES)
-    return givers * given * (DEVICES - 1) / DEVICES * read(scene.data).sample_bytes / 1e6
+    """Return what the gifts take that come with one step of one client: of each, all but the giver's own."""
+    givers, given = injected(config, CLIENTS)
+    return givers * given * (CLIENTS - 1) / CLIENTS * read(scene.data).sample_bytes / 1e6
 
 
 def _placement_mb(scene: Scene, arm: Arm) -> float:
-    table, copies = read(scene.data), 0
+    table, replicas = read(scene.data), 0
     if arm.moves:
-        copies = 1 if arm.settings.get("placement") == "shuffled-once" else COPIES
-    samples = copies * len(table.labels) + shared_samples(scene, arm.shared)
+        replicas = 1 if arm.settings.get("placement") == "shuffled-once" else COPIES
+    samples = replicas * len(table.labels) + shared_samples(scene, arm.shared)
     return samples * table.sample_bytes / 1e6
 
 

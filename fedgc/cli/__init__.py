@@ -1,6 +1,6 @@
 """The command line: each command reads its words, calls one room below and prints.
 
-    fedgc demo      a federation on this machine, with a slow device and one that dies
+    fedgc demo      a federation on this machine, with a slow client and one that dies
     fedgc new NAME  an app of one's own
     fedgc run       trains, on this machine or on a SuperLink
 

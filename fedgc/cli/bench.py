@@ -12,7 +12,7 @@ from rich.table import Table
 from fedgc.bench.frontier import frontier
 from fedgc.bench.report import Figure, Report
 from fedgc.bench.trial import Measured
-from fedgc.cli.pictures import keep
+from fedgc.cli.image_files import keep
 from fedgc.cli.view import terminal
 
 

@@ -89,11 +89,11 @@ def demo(
     gate: Annotated[
         str | None, typer.Option(help="every, drift, relative-change or qsr; the same as --set gate=...")
     ] = None,
-    institutions: Annotated[int, typer.Option(help="Devices; under masks, each is an institution.")] = 4,
+    sites: Annotated[int, typer.Option(help="Clients; under masks, each is a site.")] = 4,
     secrecy: Annotated[str, typer.Option(help="open, or masked: only sums are seen.")] = "open",
     settings: Settings = None,
 ) -> None:
-    """Train digits on devices of this machine: one is four times slower, one is killed and comes back.
+    """Train digits on clients of this machine: one is four times slower, one is killed and comes back.
 
     Example: fedgc demo --work local --gate drift
     """
@@ -101,7 +101,7 @@ def demo(
     from fedgc.cli.settings import parse
 
     chosen = [f"{name}={value}" for name, value in (("work", work), ("gate", gate)) if value is not None]
-    run_demo(rounds, parse([*chosen, *(settings or [])]), Cast(institutions, secrecy))
+    run_demo(rounds, parse([*chosen, *(settings or [])]), Cast(sites, secrecy))
 
 
 @app.command()
@@ -112,7 +112,7 @@ def new(
 
     Example: fedgc new ward && cd ward && make test
     """
-    from fedgc.cli.new import write_new
+    from fedgc.cli.new_app import write_new
 
     write_new(folder)
 
@@ -120,8 +120,8 @@ def new(
 @app.command()
 def run(
     task: Annotated[str | None, typer.Option(help="A shipped task, or module:attribute of your own.")] = None,
-    devices: Annotated[
-        int | None, typer.Option(help="Devices to start on this machine; 4 where nothing is said.")
+    clients: Annotated[
+        int | None, typer.Option(help="Clients to start on this machine; 4 where nothing is said.")
     ] = None,
     superlink: Annotated[
         str | None,
@@ -136,32 +136,32 @@ def run(
         str | None, typer.Option(help="Only show this run until it is over.", autocompletion=_runs_like)
     ] = None,
 ) -> None:
-    """Train the app in this folder, or a task, on devices started for it, or on a SuperLink; Ctrl-C stops it.
+    """Train the app in this folder, or a task, on clients started for it, or on a SuperLink; Ctrl-C stops it.
 
-    Example: fedgc run --task digits --devices 3 --set rounds=10
+    Example: fedgc run --task digits --clients 3 --set rounds=10
     """
     from fedgc.cli import run as running
     from fedgc.cli.settings import parse
 
     if attach is not None:
-        running.attach(attach, alone=(task, devices, superlink, settings, resume) == (None,) * 5)
+        running.attach(attach, alone=(task, clients, superlink, settings, resume) == (None,) * 5)
         return
     table = {**parse(settings or []), **({"task": task} if task else {})}
-    running.run(running.Wanted(devices, table, superlink, resume))
+    running.run(running.Wanted(clients, table, superlink, resume))
 
 
 @app.command()
 def up(
-    devices: Annotated[int, typer.Option(help="Devices to start.")] = 4,
+    clients: Annotated[int, typer.Option(help="Clients to start.")] = 4,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay, until Ctrl-C.")] = False,
 ) -> None:
     """Start a federation on this machine that stays, for `fedgc run --superlink up`.
 
-    Example: fedgc up --devices 4
+    Example: fedgc up --clients 4
     """
     from fedgc.cli.up import up as start
 
-    start(devices, foreground=foreground)
+    start(clients, foreground=foreground)
 
 
 @app.command()
@@ -213,7 +213,7 @@ def doctor(
 
 @app.command()
 def speeds(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
-    """Show what each device could do so far: speed, spread, failures, trend, share of its work that counted.
+    """Show what each client could do so far: speed, spread, failures, trend, share of its work that counted.
 
     Example: fedgc speeds --run demo-20260101-120000-1 --json
     """
@@ -224,7 +224,7 @@ def speeds(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -
 
 @app.command()
 def status(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
-    """Show the runs, the round under way, the code and why it was chosen, and when each device was last seen.
+    """Show the runs, the round under way, the code and why it was chosen, and when each client was last seen.
 
     Example: fedgc status --watch
     """
@@ -241,16 +241,16 @@ def plan(  # noqa: PLR0913, PLR0917  each is one word of the command line
     run: RunName = None,
     add: Annotated[
         list[float] | None,
-        typer.Option(help="Seconds of a step of one more device to try; may be repeated."),
+        typer.Option(help="Seconds of a step of one more client to try; may be repeated."),
     ] = None,
     model_mb: Annotated[float, typer.Option(help="Size of the model (0: as the last run's).")] = 0.0,
     uplink_mb_s: Annotated[
-        float, typer.Option(help="Uplink of a trace's devices (0: uploads take no time).")
+        float, typer.Option(help="Uplink of a trace's clients (0: uploads take no time).")
     ] = 0.0,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what would be chosen for these devices and why, what it is predicted to take, and what would help.
+    """Show what would be chosen for these clients and why, what it is predicted to take, and what would help.
 
     Example: fedgc plan --add 0.05 --json
     """
@@ -280,7 +280,7 @@ def watch(
         bool, typer.Option("--json-check", help="Look at the page once, print what was found, and end.")
     ] = False,
 ) -> None:
-    """Show runs on a web page that follows them: rounds, devices, bytes, plans, faults; and /metrics.
+    """Show runs on a web page that follows them: rounds, clients, bytes, plans, faults; and /metrics.
 
     Example: fedgc watch --port 8600
     """
@@ -298,7 +298,7 @@ def export(
     to: Annotated[str, typer.Argument(help="A folder; for mlflow a tracking address or an SQLite file.")],
     run: RunName = None,
 ) -> None:
-    """Write a run for other programs: rounds and devices as tables, measures for TensorBoard and MLflow.
+    """Write a run for other programs: rounds and clients as tables, measures for TensorBoard and MLflow.
 
     Example: fedgc export csv tables
     """
@@ -309,18 +309,18 @@ def export(
 
 @app.command()
 def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
-    devices: Annotated[
-        int | None, typer.Option(help="How many devices; else all of the trace, or 200.", show_default=False)
+    clients: Annotated[
+        int | None, typer.Option(help="How many clients; else all of the trace, or 200.", show_default=False)
     ] = None,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,
-    replicas: Annotated[int, typer.Option(help="How many devices have each chunk.")] = 4,
-    chunks_each: Annotated[int, typer.Option(help="Chunks, for every device there is.")] = 1,
+    replicas: Annotated[int, typer.Option(help="How many clients have each chunk.")] = 4,
+    chunks_each: Annotated[int, typer.Option(help="Chunks, for every client there is.")] = 1,
     blocks: Annotated[int, typer.Option(help="Parts of an update in a codeword; 0: rounds choose.")] = 0,
     model_mb: Annotated[float, typer.Option(help="Size of the model.")] = 50.0,
-    uplink_mb_s: Annotated[float, typer.Option(help="Of each device, where there are no links.")] = 12.5,
+    uplink_mb_s: Annotated[float, typer.Option(help="Of each client, where there are no links.")] = 12.5,
     downlink_mb_s: Annotated[float, typer.Option(help="The same, downwards.")] = 50.0,
     model: Annotated[
-        str, typer.Option(help="How devices behave, where there is no trace.")
+        str, typer.Option(help="How clients behave, where there is no trace.")
     ] = "shifted-exponential",
     trace: Annotated[
         Path | None, typer.Option(help="Times of real machines: parquet, pickle or CSV.")
@@ -332,17 +332,17 @@ def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
     html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
 ) -> None:
-    """Predict a round's time, bytes and wasted work on so many devices, under a virtual clock.
+    """Predict a round's time, bytes and wasted work on so many clients, under a virtual clock.
 
     In --json a time that is null is that of a round that never ends: what it waits for has died.
 
-    Example: fedgc sim --devices 200 --model-mb 50 --html out.html
+    Example: fedgc sim --clients 200 --model-mb 50 --html out.html
     """
     from fedgc.cli.sim import Wanted, run_sim
     from fedgc.sim import Request
 
     request = Request(
-        devices=devices,
+        clients=clients,
         rounds=rounds,
         replicas=replicas,
         pieces=chunks_each,
@@ -405,7 +405,7 @@ def check(as_json: AsJson = False) -> None:
 
     Example: fedgc store check
     """
-    from fedgc.cli import upkeep
+    from fedgc.cli import store as upkeep
 
     upkeep.check(as_json=as_json)
 
@@ -416,7 +416,7 @@ def backup(path: Annotated[Path, typer.Argument(help="A file that does not exist
 
     Example: fedgc store backup /backups/fedgc-monday.db
     """
-    from fedgc.cli import upkeep
+    from fedgc.cli import store as upkeep
 
     upkeep.backup(path)
 
@@ -424,14 +424,14 @@ def backup(path: Annotated[Path, typer.Argument(help="A file that does not exist
 @store.command()
 def vacuum(
     keep: Annotated[
-        int | None, typer.Option(help="First fold the device rows of all but so many rounds.")
+        int | None, typer.Option(help="First fold the client rows of all but so many rounds.")
     ] = None,
 ) -> None:
     """Give room that is no longer used back to the disk.
 
     Example: fedgc store vacuum --keep 10000
     """
-    from fedgc.cli import upkeep
+    from fedgc.cli import store as upkeep
 
     upkeep.vacuum(keep)
 
@@ -453,17 +453,17 @@ def bench_rounds(
     as_json: AsJson = False,
     quick: Quick = False,
     full: Annotated[
-        bool, typer.Option("--full", help="Measure more devices and rounds; takes longer.")
+        bool, typer.Option("--full", help="Measure more clients and rounds; takes longer.")
     ] = False,
     traces: Annotated[
         Path | None,
         typer.Option(
             help="A folder with traces of real machines: *.parquet (GPU jobs), *.pkl (AWS Lambda), *.csv, "
-            "flash_speed_distri.json (links), client_device_capacity, client_behave_trace (FedScale)."
+            "flash_speed_distri.json (links), client_client_capacity, client_behave_trace (FedScale)."
         ),
     ] = None,
 ) -> None:
-    """Every policy under every weather, the cases in which fedgc does not win first.
+    """Every policy under every scenario, the cases in which fedgc does not win first.
 
     Example: fedgc bench rounds --traces traces --json
     """
@@ -480,7 +480,7 @@ Full = Annotated[bool, typer.Option("--full", help="Measure the whole matrix; ta
 Data = Annotated[
     Path | None,
     typer.Option(
-        help="An npz file with x_train (grey values), y_train, writer, x_test, y_test; else digits are used."
+        help="An npz file with x_train (gray values), y_train, writer, x_test, y_test; else digits are used."
     ),
 ]
 
@@ -500,7 +500,7 @@ def bench_gate(
     from fedgc.bench.gate import FULL, QUICK, USUAL, told
     from fedgc.bench.gate import bench_gate as measure
     from fedgc.cli.bench import draw, show
-    from fedgc.cli.pictures import drawable
+    from fedgc.cli.image_files import drawable
 
     drawable(png)
     report, measured = measure(QUICK if quick else FULL if full else USUAL, data)

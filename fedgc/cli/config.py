@@ -15,7 +15,7 @@ from rich.text import Text
 from fedgc.cli.settings import DEFAULT, GIVEN, Layer, Settled, settle
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
-from fedgc.flower.app import MANIFEST, Setting, app_in
+from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 
 
 def show(given: Mapping[str, Setting], run: str | None, *, as_json: bool) -> None:

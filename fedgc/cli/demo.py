@@ -1,13 +1,13 @@
-"""The demo: a real federation on this machine in which one device is slow and one dies and comes back.
+"""The demo: a real federation on this machine in which one client is slow and one dies and comes back.
 
-Every device is given the pace of a small one (`pace-s`, the least time of a step) and a line like one's
+Every client is given the pace of a small one (`pace-s`, the least time of a step) and a line like one's
 (`uplink-kb-s`), so that the story is the same on quick machines; the slow one is given a quarter of both. The
 dead one gets SIGKILL while codewords are collected, so that its own has to be made good by others.
 
 Copies and blocks are left to the tuner: what the first demo has shown decides what the second one chooses.
 All that is shown is read from the store that every run writes.
 
-With masks each device is an institution with a vault of its own; the one that dies takes its update along,
+With masks each client is a site with a vault of its own; the one that dies takes its update along,
 and the others unmask the sum of theirs.
 
 May import: flower.local, flower.consortium, secagg, store, cli.
@@ -26,11 +26,11 @@ from typing import Final, Protocol
 from fedgc.cli import view
 from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
 from fedgc.config import RunConfig
+from fedgc.deploy.app_folder import Setting
+from fedgc.deploy.local_consortium import make_consortium
+from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.errors import BadSetting, EdgeFailed
-from fedgc.flower.app import Setting
-from fedgc.flower.consortium import make_consortium
-from fedgc.flower.local import LocalFederation, Node, exposure
-from fedgc.secagg import Quantiser
+from fedgc.secagg import Quantizer
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
 from fedgc.store.records import Decided
@@ -45,7 +45,7 @@ LOCAL: Final[Mapping[str, Setting]] = {  # where that is the work: own steps are
     "learning-rate": 0.5,
     "gate-budget": 0.25,
 }
-SLOW, KILLED = "slow-device", "killed-device"
+SLOW, KILLED = "slow-client", "killed-client"
 PACE_S: Final = 0.02  # least seconds of a local step
 UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
 COLLECTING: Final = "collecting"  # the phase in which a codeword can be lost
@@ -53,8 +53,8 @@ LATEST: Final = 3  # rounds after which the killing waits for that phase no long
 SLOWER: Final = 4
 SUMMED: Final = ("synced", "approximate")  # how a round ends that has a sum
 SEEDS: Final = 2**31
-LEAST: Final = 3  # devices: a usual one, a slow one and one that dies
-NUMBERS: Final = Quantiser(clip=0.5, bits=20, ring=32, w_max=2000)  # updates of this model are far smaller
+LEAST: Final = 3  # clients: a usual one, a slow one and one that dies
+NUMBERS: Final = Quantizer(clip=0.5, bits=20, ring=32, w_max=2000)  # updates of this model are far smaller
 
 
 class Killable(Protocol):
@@ -93,26 +93,26 @@ class Story:
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """How many devices, and whether they show each other what they send."""
+    """How many clients, and whether they show each other what they send."""
 
-    institutions: int = 4
+    sites: int = 4
     secrecy: str = "open"
 
     def __post_init__(self) -> None:
         if self.secrecy not in ("open", "masked"):
             raise BadSetting(f"--secrecy: saw {self.secrecy!r}, needed open or masked")
-        if self.institutions < LEAST:
-            raise BadSetting(f"--institutions: saw {self.institutions}, needed at least {LEAST}")
+        if self.sites < LEAST:
+            raise BadSetting(f"--sites: saw {self.sites}, needed at least {LEAST}")
 
     def nodes(self, keys: Path) -> tuple[Sequence[Node], Mapping[str, Setting]]:
         """Return the nodes, whose keys outlive the demo: the next one knows them; and their settings."""
-        usual = [f"device-{number}" for number in range(1, self.institutions - 1)]
+        usual = [f"client-{number}" for number in range(1, self.sites - 1)]
         configs = {name: _config(keys, name) for name in (*usual, SLOW, KILLED)}
         if self.secrecy == "open":
             nodes = [Node(name, config) for name, config in configs.items()]
-            return nodes, {"min-devices": self.institutions}
-        consortium = make_consortium(keys / f"consortium-{self.institutions}", configs, NUMBERS)
-        seed = secrets.randbelow(SEEDS)  # no institution masks a model again that it knows from another demo
+            return nodes, {"min-clients": self.sites}
+        consortium = make_consortium(keys / f"consortium-{self.sites}", configs, NUMBERS)
+        seed = secrets.randbelow(SEEDS)  # no site masks a model again that it knows from another demo
         return consortium.nodes, {**consortium.settings(), "seed": seed}
 
 
@@ -140,7 +140,7 @@ def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
             show.update(seen, story.notes)
             log = federation.log(f"run-{flower_run}").read_text(errors="replace")
         print_tables(console, seen, time.monotonic() - began)
-        said = [*fate(seen, story), *(sums(seen) if cast.secrecy == "masked" else ())]
+        said = [*failure(seen, story), *(sums(seen) if cast.secrecy == "masked" else ())]
         for line in [*said, *reasons(store.decisions(run) if seen.run else (), seen.names)]:
             console.print(line, highlight=False, markup=False)
     _judge(seen, story, log)
@@ -153,19 +153,19 @@ def _config(keys: Path, name: str) -> dict[str, Setting]:
 
 
 def reasons(decisions: Sequence[Decided], names: Mapping[str, str]) -> Iterator[str]:
-    """Say why the first plan of a run was made, and the last, by the names of the devices."""
+    """Say why the first plan of a run was made, and the last, by the names of the clients."""
     plans = [each for each in decisions if each.what == "plan"]
     for plan in (*plans[:1], *plans[1:][-1:]):
         said = plan.reason
-        for device, name in names.items():
-            said = said.replace(device, name)
+        for client, name in names.items():
+            said = said.replace(client, name)
         yield f"plan of round {plan.round}: {said}"
     if plans:
         yield f"({len(plans)} plans in all; `fedgc plan` says what the next run would begin with, and why)"
 
 
-def fate(seen: Seen, story: Story) -> Iterator[str]:
-    """Say what became of the device that was killed."""
+def failure(seen: Seen, story: Story) -> Iterator[str]:
+    """Say what became of the client that was killed."""
     if story.killed_in is None:
         return
     back = _counted_again(seen, story.killed_in)
@@ -174,20 +174,18 @@ def fate(seen: Seen, story: Story) -> Iterator[str]:
 
 
 def sums(seen: Seen) -> Iterator[str]:
-    """Say how many institutions were in each of the sums, which are all that the server saw."""
+    """Say how many sites were in each of the sums, which are all that the server saw."""
     among = Counter[int]()
     counted = Counter(number for own in seen.rows.values() for number, row in own if row.counted)
     for each in seen.rounds:
         if each.row.outcome in SUMMED:
             among[counted[each.row.round]] += 1
-    said = ", ".join(
-        f"{times} of {count} institutions" for count, times in sorted(among.items(), reverse=True)
-    )
+    said = ", ".join(f"{times} of {count} sites" for count, times in sorted(among.items(), reverse=True))
     yield f"under masks: the server saw {sum(among.values())} sums ({said}), and no update of one"
 
 
 def _counted_again(seen: Seen, killed_in: int) -> int | None:
-    rows = [row for device, own in seen.rows.items() if seen.names.get(device) == KILLED for row in own]
+    rows = [row for client, own in seen.rows.items() if seen.names.get(client) == KILLED for row in own]
     return min((number for number, row in rows if number > killed_in and row.counted), default=None)
 
 

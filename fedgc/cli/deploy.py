@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from fedgc.flower.deployed import Started
+    from fedgc.deploy.processes import Started
 
-deploy = typer.Typer(help="Start a server or a device of a fleet; containers do.", no_args_is_help=True)
+deploy = typer.Typer(help="Start a server or a client of a fleet; containers do.", no_args_is_help=True)
 
 
 class Role(StrEnum):
     """Whose health."""
 
     server = "server"
-    device = "device"
+    client = "client"
 
 
 Keys = Annotated[Path, typer.Option(envvar="FEDGC_KEYS", help="The folder with its keys.")]
@@ -33,7 +33,7 @@ Insecure = Annotated[bool, typer.Option("--insecure", help="Encrypt nothing; on 
 
 @deploy.command("server")
 def server(
-    advertise: Annotated[str, typer.Option(envvar="FEDGC_ADVERTISE", help="The address devices dial.")] = "",
+    advertise: Annotated[str, typer.Option(envvar="FEDGC_ADVERTISE", help="The address clients dial.")] = "",
     host: Annotated[str, typer.Option(envvar="FEDGC_HOST", help="Where to listen.")] = "127.0.0.1",
     keys: Keys = Path("/keys"),
     state: State = Path("/state"),
@@ -43,7 +43,7 @@ def server(
 
     Example: fedgc deploy server --advertise fl.example.org:443
     """
-    from fedgc.flower.deployed import ServerPlace
+    from fedgc.deploy.processes import ServerPlace
 
     place = ServerPlace(advertise, keys, state, host, insecure)
     sys.stderr.write(f"fedgc server: {place.check(time.time())}\n")
@@ -51,10 +51,10 @@ def server(
     _become(place.program(), state)
 
 
-@deploy.command("device")
-def device(  # noqa: PLR0913, PLR0917  each is one word of the command line
+@deploy.command("client")
+def client(  # noqa: PLR0913, PLR0917  each is one word of the command line
     server: Annotated[str, typer.Option(envvar="FEDGC_SERVER", help="The address to dial.")] = "",
-    name: Annotated[str, typer.Option(envvar="FEDGC_NAME", help="What people call this device.")] = "",
+    name: Annotated[str, typer.Option(envvar="FEDGC_NAME", help="What people call this client.")] = "",
     keys: Keys = Path("/keys"),
     state: State = Path("/state"),
     cache: Cache = Path("/cache"),
@@ -63,14 +63,14 @@ def device(  # noqa: PLR0913, PLR0917  each is one word of the command line
     ] = "",
     insecure: Insecure = False,
 ) -> None:
-    """Check what a device needs, then become its SuperNode.
+    """Check what a client needs, then become its SuperNode.
 
-    Example: fedgc deploy device --server fl.example.org:443 --name ward-3
+    Example: fedgc deploy client --server fl.example.org:443 --name ward-3
     """
-    from fedgc.flower.deployed import DevicePlace
+    from fedgc.deploy.processes import ClientPlace
 
-    place = DevicePlace(server, name, keys, state, cache, node_config, insecure)
-    sys.stderr.write(f"fedgc device: {place.check(time.time)}\n")
+    place = ClientPlace(server, name, keys, state, cache, node_config, insecure)
+    sys.stderr.write(f"fedgc client: {place.check(time.time)}\n")
     _become(place.program(), state)
 
 
@@ -82,21 +82,21 @@ def health(
     cache: Cache = Path("/cache"),
     insecure: Insecure = False,
 ) -> None:
-    """Say whether a server or a device that runs here does its work; exit code 1 where it does not.
+    """Say whether a server or a client that runs here does its work; exit code 1 where it does not.
 
-    Example: fedgc deploy health device
+    Example: fedgc deploy health client
     """
-    from fedgc.flower.deployed import device_health, server_health
+    from fedgc.deploy.processes import client_health, server_health
 
     if role is Role.server:
         said = server_health(keys, state, insecure=insecure)
     else:
-        said = device_health(state, cache, time.time())
+        said = client_health(state, cache, time.time())
     sys.stdout.write(f"{said}\n")
 
 
 def _become(program: "Started", state: Path) -> None:
-    from fedgc.flower.deployed import remember
+    from fedgc.deploy.processes import remember
 
     remember(state, os.getpid())
     beside = str(Path(sys.executable).parent)

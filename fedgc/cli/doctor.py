@@ -28,10 +28,10 @@ from fedgc.cli.settings import GIVEN, settle
 from fedgc.cli.up import NAME as UP
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
+from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
+from fedgc.deploy.local_federation import NAME as LOCAL
+from fedgc.deploy.superlink import KEEP_INSTALLED, Connection, connection, installs, told_time
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
-from fedgc.flower.app import MANIFEST, Setting, app_in
-from fedgc.flower.local import NAME as LOCAL
-from fedgc.flower.superlink import KEEP_INSTALLED, Connection, connection, installs, told_time
 from fedgc.messages import WIRE_VERSION
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
@@ -129,7 +129,7 @@ def python() -> Finding:
 def torch() -> Finding:
     """Torch is there, and computes."""
     try:
-        from fedgc.train.devices import build
+        from fedgc.training.devices import build
 
         return Finding("torch", "ok", build())
     except Exception as error:  # a broken build raises what it likes
@@ -138,13 +138,13 @@ def torch() -> Finding:
 
 
 def gpu(wanted: str) -> Finding:
-    """What the setting `device` asks for is there, and no card is left unused."""
+    """What the setting `client` asks for is there, and no card is left unused."""
     try:
-        from fedgc.train.devices import choose
+        from fedgc.training.devices import choose
 
         chosen = choose(wanted)
     except FedgcError as error:
-        return Finding("GPU", "wrong", str(error), "set device=auto, or install torch for that device")
+        return Finding("GPU", "wrong", str(error), "set client=auto, or install torch for that client")
     except Exception as error:  # torch is broken: its own finding says so
         return Finding("GPU", "wrong", f"{type(error).__name__}: {error}", "see torch")
     card = shutil.which("nvidia-smi") is not None
@@ -183,7 +183,7 @@ def port(bind: str) -> Finding:
 
 
 def disk() -> Finding:
-    """There is room for the store, checkpoints and what devices keep."""
+    """There is room for the store, checkpoints and what clients keep."""
     folder = default_path(os.environ).parent
     there_already = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(there_already).free
@@ -292,14 +292,14 @@ def reached(where: Connection) -> Finding:
 def both_versions(name: str, ask: Callable[[], object]) -> Finding:
     """The SuperLink takes this Flower's calls: it refuses versions that do not go together.
 
-    The versions of fedgc itself meet at a device's first hello, and there another wire version is refused.
+    The versions of fedgc itself meet at a client's first hello, and there another wire version is refused.
     """
     try:
         ask()
     except EdgeFailed as error:
         return Finding("versions", "wrong", str(error), f"log in, or have flwr {FLOWER} on both sides")
     return Finding(
-        "versions", "ok", f"{name} takes flwr {version('flwr')}; devices need fedgc {version('fedgc')}"
+        "versions", "ok", f"{name} takes flwr {version('flwr')}; clients need fedgc {version('fedgc')}"
     )
 
 

@@ -1,4 +1,4 @@
-"""`fedgc keys tls` and `device`: what a deployment's keys are, and who is let in.
+"""`fedgc keys tls` and `client`: what a deployment's keys are, and who is let in.
 
 May import: flower.keyring, flower.register, flower.superlink, errors.
 """
@@ -9,10 +9,10 @@ import sys
 import time
 from pathlib import Path
 
+from fedgc.deploy.key_files import ClientKey, Keyring
+from fedgc.deploy.registration import register, revoke
+from fedgc.deploy.superlink import connection, told_time
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower.keyring import DeviceKey, Keyring
-from fedgc.flower.register import register, revoke
-from fedgc.flower.superlink import connection, told_time
 
 
 def certificates(folder: Path, names: tuple[str, ...], days: int, *, renew: bool, as_json: bool) -> None:
@@ -22,19 +22,19 @@ def certificates(folder: Path, names: tuple[str, ...], days: int, *, renew: bool
     _show(ring, as_json=as_json)
 
 
-def device_key(folder: Path, name: str, superlink: str, action: str, *, as_json: bool) -> None:
-    """Make or show a device's key; `action` may be to register or to revoke it."""
+def client_key(folder: Path, name: str, superlink: str, action: str, *, as_json: bool) -> None:
+    """Make or show a client's key; `action` may be to register or to revoke it."""
     ring = Keyring(folder)
-    key = ring.device(name) if action == "revoke" else ring.make_device(name)
+    key = ring.client(name) if action == "revoke" else ring.make_client(name)
     if action:
         _tell(superlink, key, action)
     about = {"name": name, "folder": str(key.folder), "key": key.print(), "node": key.node}
     stands = "not registered" if key.node is None else f"registered as {key.node}"
-    line = f"device {name}: {about['key']}, {stands}, in {key.folder}"
+    line = f"client {name}: {about['key']}, {stands}, in {key.folder}"
     sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else line}\n")
 
 
-def _tell(superlink: str, key: DeviceKey, action: str) -> None:
+def _tell(superlink: str, key: ClientKey, action: str) -> None:
     try:
         (register if action == "register" else revoke)(key, superlink)
     except EdgeFailed:
@@ -46,7 +46,7 @@ def _make_or_renew(ring: Keyring, names: tuple[str, ...], days: int, *, renew: b
     now = time.time()
     if not ring.has_authority:
         if not names:
-            raise Unusable(f"keys tls: no authority in {ring.folder} yet; needed the names that devices dial")
+            raise Unusable(f"keys tls: no authority in {ring.folder} yet; needed the names that clients dial")
         ring.begin(names, now, days)
         return
     had = ring.standing().proxy.names

@@ -18,10 +18,10 @@ from rich.live import Live
 
 from fedgc.cli import view
 from fedgc.config import RunConfig
+from fedgc.deploy.superlink import KEEP_INSTALLED, framed
 from fedgc.errors import Unusable
-from fedgc.flower.beginning import SUMMED
-from fedgc.flower.superlink import KEEP_INSTALLED, framed
-from fedgc.history import DeviceRow
+from fedgc.flower.preconditions import SUMMED
+from fedgc.history import ClientRow
 from fedgc.store.database import Store
 from fedgc.store.standing import reason_of
 from fedgc.store.views import Round, Run
@@ -43,7 +43,7 @@ class Seen:
 
     run: Run | None
     rounds: tuple[Round, ...] = ()
-    rows: Mapping[str, Sequence[tuple[int, DeviceRow]]] = field(default_factory=dict)
+    rows: Mapping[str, Sequence[tuple[int, ClientRow]]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
 
     @property
@@ -83,13 +83,13 @@ class Follower:
         return Seen(found, tuple(self._rounds))
 
     def whole(self) -> Seen:
-        """Return the run with what every device did in it."""
+        """Return the run with what every client did in it."""
         seen = self.look()
         if seen.run is None:
             return seen
-        names = {device.device: device.name for device in self._store.devices()}
+        names = {client.client: client.name for client in self._store.clients()}
         rows = {
-            device: history for device in names if (history := self._store.device_history(self._run, device))
+            client: history for client in names if (history := self._store.client_history(self._run, client))
         }
         return Seen(seen.run, seen.rounds, rows, names)
 
@@ -218,8 +218,8 @@ def print_tables(console: Console, seen: Seen, seconds: float) -> None:
     """Print the run as tables, where it had any rounds, and in the last line whether all data counted."""
     if seen.rounds:
         console.print(view.summary(seen.rounds, seconds))
-        rows = {device: [row for _, row in own] for device, own in seen.rows.items()}
-        console.print(view.devices_table(rows, seen.names))
+        rows = {client: [row for _, row in own] for client, own in seen.rows.items()}
+        console.print(view.clients_table(rows, seen.names))
         if seen.run is not None and view.unit_of(seen.rounds) == "local steps":
             steps = int(seen.run.settings.get("gate-every", RunConfig().gate_every))
             console.print(view.gate_table(seen.rounds, seen.rows, steps))

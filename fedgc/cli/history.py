@@ -20,7 +20,7 @@ from fedgc.cli.view import done_of, megabytes, terminal, told_of_skips
 from fedgc.errors import Unusable
 from fedgc.store.database import Store
 from fedgc.store.standing import ALIVE_S, STOPPED, advice_for, alive, reason_of, state_of
-from fedgc.store.views import Device, Pace, Round, Run
+from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
 
 BARS: Final = "▁▂▃▄▅▆▇█"
 TREND_WIDTH: Final = 16
@@ -82,21 +82,21 @@ def _watch(console: Console, shown: Callable[[], RenderableType]) -> None:
 
 
 def speeds(store: Store, run: str | None) -> Answer:
-    """Return what every device could do at the task of a run (None: the newest)."""
+    """Return what every client could do at the task of a run (None: the newest)."""
     known = store.run(run) if run else next(iter(store.runs(1)), None)
     if known is None:
         raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
     paces = store.paces(known.task)
     return Answer(
-        {"task": known.task, "devices": [_pace_figures(pace) for pace in paces]},
+        {"task": known.task, "clients": [_pace_figures(pace) for pace in paces]},
         lambda: _speeds_table(known.task, paces),
     )
 
 
-def _pace_figures(pace: Pace) -> dict[str, Any]:
+def _pace_figures(pace: MeasuredSpeeds) -> dict[str, Any]:
     return {
-        "device": pace.device.device,
-        "name": pace.device.name,
+        "client": pace.client.client,
+        "name": pace.client.name,
         "speed": pace.speed,
         "trend_step_s": list(pace.trend),
         "rounds": pace.rounds,
@@ -108,16 +108,16 @@ def _pace_figures(pace: Pace) -> dict[str, Any]:
     }
 
 
-def _speeds_table(task: str, paces: Sequence[Pace]) -> Table:
-    table = Table(title=escape(f"Devices at {task}"))
-    table.add_column("device", no_wrap=True)
+def _speeds_table(task: str, paces: Sequence[MeasuredSpeeds]) -> Table:
+    table = Table(title=escape(f"Clients at {task}"))
+    table.add_column("client", no_wrap=True)
     for column in ("steps a second", "spread", "rounds", "failures", "counted", "uplink"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("trend", no_wrap=True)
     for pace in paces:
         speed = pace.speed
         table.add_row(
-            Text(pace.device.name or pace.device.device),
+            Text(pace.client.name or pace.client.client),
             f"{1 / speed.step_s:.1f}" if speed else "-",
             f"{speed.spread_s / speed.step_s:.0%}" if speed else "-",
             str(pace.rounds),
@@ -150,7 +150,7 @@ def status(store: Store, run: str | None) -> Answer:
         raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
     chosen = store.run(run) if run else runs[0]
     last = store.rounds(chosen.run, after=(chosen.last_round or 0) - 1)
-    devices, decisions = store.devices(), store.decisions(chosen.run)
+    clients, decisions = store.clients(), store.decisions(chosen.run)
     audit = store.audited(chosen.run, SHOWN_AUDIT)
     skips = told_of_skips(chosen, sum(each.skipped for each in store.stretches(chosen.run, 1)))
     figures = {
@@ -161,7 +161,7 @@ def status(store: Store, run: str | None) -> Answer:
         "reason": reason_of(chosen),
         "skips": skips,
         "last_round": _round_figures(last[-1]) if last else None,
-        "devices": devices,
+        "clients": clients,
         "decisions": decisions[-SHOWN_RUNS:],
         "audit": audit,
     }
@@ -170,7 +170,7 @@ def status(store: Store, run: str | None) -> Answer:
     why += [f"refused: {each.who or 'a stranger'}: {each.what}" for each in refused]
     why += [skips] if skips else []
     return Answer(
-        figures, lambda: Group(_runs_table(runs), _run_lines(chosen, last, why), _seen_table(devices))
+        figures, lambda: Group(_runs_table(runs), _run_lines(chosen, last, why), _seen_table(clients))
     )
 
 
@@ -219,7 +219,7 @@ def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
         now = run.present
         lines.append(
             f"  round {now.get('round')} of {now.get('rounds')}, {now.get('phase')}: "
-            f"{done_of(now)}, {now.get('copies')} aimed for"
+            f"{done_of(now)}, {now.get('replicas')} aimed for"
         )
     if last:
         row = last[-1].row
@@ -231,13 +231,13 @@ def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
     return Text("\n".join(lines + [f"  {line}" for line in why]))
 
 
-def _seen_table(devices: Sequence[Device]) -> Table:
-    table = Table(title="Devices")
-    for column in ("name", "device", "link", "last seen"):
+def _seen_table(clients: Sequence[Client]) -> Table:
+    table = Table(title="Clients")
+    for column in ("name", "client", "link", "last seen"):
         table.add_column(column, no_wrap=True)
-    for each in devices:
+    for each in clients:
         seen = f"{ago(time.time() - each.last_seen)} ago"
-        table.add_row(*map(Text, (each.name or "-", each.device, each.link or "-", seen)))
+        table.add_row(*map(Text, (each.name or "-", each.client, each.link or "-", seen)))
     return table
 
 

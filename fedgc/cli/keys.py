@@ -1,9 +1,9 @@
 """`fedgc keys`: the keys of a deployment.
 
-    fedgc keys tls      the authority, and the certificate that devices check
-    fedgc keys device   a device's key: made, registered with the SuperLink, revoked
+    fedgc keys tls      the authority, and the certificate that clients check
+    fedgc keys client   a client's key: made, registered with the SuperLink, revoked
     fedgc keys new, federation, check
-                        an institution's identity, and the descriptor that it agrees on with others
+                        a site's identity, and the descriptor that it agrees on with others
 
 May import: typer, errors; the rooms that do it, once a command is called.
 """
@@ -22,7 +22,7 @@ Folder = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 VaultPath = Annotated[
-    Path | None, typer.Option("--vault", help="The institution's vault; by default vault.db by the store.")
+    Path | None, typer.Option("--vault", help="The site's vault; by default vault.db by the store.")
 ]
 KeyFile = Annotated[
     Path | None,
@@ -33,10 +33,10 @@ KeyFile = Annotated[
 @keys.command("tls")
 def tls(
     names: Annotated[
-        list[str] | None, typer.Argument(help="The names and addresses by which devices reach the server.")
+        list[str] | None, typer.Argument(help="The names and addresses by which clients reach the server.")
     ] = None,
     folder: Folder = Path("keys"),
-    days: Annotated[int, typer.Option(help="Life of the certificate that devices check.")] = 397,
+    days: Annotated[int, typer.Option(help="Life of the certificate that clients check.")] = 397,
     renew: Annotated[bool, typer.Option("--renew", help="Sign a new one in place of the old.")] = False,
     as_json: AsJson = False,
 ) -> None:
@@ -49,9 +49,9 @@ def tls(
     certificates(folder, tuple(names or ()), days, renew=renew, as_json=as_json)
 
 
-@keys.command("device")
-def device(
-    name: Annotated[str, typer.Argument(help="What people call the device.")],
+@keys.command("client")
+def client(
+    name: Annotated[str, typer.Argument(help="What people call the client.")],
     folder: Folder = Path("keys"),
     register: Annotated[bool, typer.Option("--register", help="Have the SuperLink let it in.")] = False,
     revoke: Annotated[
@@ -62,25 +62,25 @@ def device(
     ] = "local",
     as_json: AsJson = False,
 ) -> None:
-    """Make a device's key, or show it; register it with the SuperLink, or revoke it.
+    """Make a client's key, or show it; register it with the SuperLink, or revoke it.
 
-    Example: fedgc keys device ward-3 --register
+    Example: fedgc keys client ward-3 --register
     """
-    from fedgc.cli.fleet_keys import device_key
+    from fedgc.cli.fleet_keys import client_key
 
     if register and revoke:
-        raise Unusable("keys device: saw --register and --revoke, needed one of them")
+        raise Unusable("keys client: saw --register and --revoke, needed one of them")
     action = "register" if register else "revoke" if revoke else ""
-    device_key(folder, name, superlink, action, as_json=as_json)
+    client_key(folder, name, superlink, action, as_json=as_json)
 
 
 @keys.command("new")
 def new(vault: VaultPath = None, key_file: KeyFile = None) -> None:
-    """Make this institution's identity in its vault and print its public key; later, print it again.
+    """Make this site's identity in its vault and print its public key; later, print it again.
 
     Example: fedgc keys new --vault /var/lib/fedgc/vault.db --key-file /etc/fedgc/vault.key
     """
-    from fedgc.cli.institution import Opener, show_public
+    from fedgc.cli.federation import Opener, show_public
 
     show_public(Opener(vault, key_file))
 
@@ -89,18 +89,18 @@ def new(vault: VaultPath = None, key_file: KeyFile = None) -> None:
 def federation(  # noqa: PLR0913, PLR0917  each is one word of the command line
     path: Annotated[Path, typer.Argument(help="The descriptor's file.")],
     member: Annotated[
-        list[str] | None, typer.Option(help="An institution, as name=public key; repeated for each.")
+        list[str] | None, typer.Option(help="A site, as name=public key; repeated for each.")
     ] = None,
     threshold: Annotated[
-        int | None, typer.Option(help="Institutions that can unmask together; by default the least allowed.")
+        int | None, typer.Option(help="Sites that can unmask together; by default the least allowed.")
     ] = None,
-    n_min: Annotated[int, typer.Option(help="Fewest institutions in any sum.")] = 3,
+    n_min: Annotated[int, typer.Option(help="Fewest sites in any sum.")] = 3,
     exchanges: Annotated[int, typer.Option(help="Exchanges for which keys are made at once.")] = 32,
     clip: Annotated[float, typer.Option(help="Largest value of an update; beyond it, values are cut.")] = 1.0,
     bits: Annotated[int, typer.Option(help="Bits of a value.")] = 20,
     ring: Annotated[int, typer.Option(help="Bits of a sum: 32, 16 or 8; as many travel.")] = 32,
     largest_weight: Annotated[
-        int, typer.Option(help="Samples of the largest institution; more count as so many.")
+        int, typer.Option(help="Samples of the largest site; more count as so many.")
     ] = 10_000,
     record_clip: Annotated[
         float | None, typer.Option(help="Privacy: the largest norm of one record's gradient.")
@@ -117,7 +117,7 @@ def federation(  # noqa: PLR0913, PLR0917  each is one word of the command line
 
     Example: fedgc keys federation consortium.fed --member a=5e1f... --member b=77d0... --member c=09ab...
     """
-    from fedgc.cli.institution import Numbers, Opener, Pinned, sign, write
+    from fedgc.cli.federation import Numbers, Opener, Pinned, sign, write
 
     opener = Opener(vault, key_file)
     if not member:
@@ -137,6 +137,6 @@ def check(
 
     Example: fedgc keys check consortium.fed
     """
-    from fedgc.cli.institution import explain
+    from fedgc.cli.federation import explain
 
     explain(path, as_json=as_json)

@@ -19,7 +19,7 @@ from fedgc.cli.history import must_be_over
 from fedgc.cli.view import megabytes, terminal
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
-from fedgc.flower.beginning import SUMMED
+from fedgc.flower.preconditions import SUMMED
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Saved
 from fedgc.store.database import Store
@@ -66,16 +66,16 @@ def restore(run: str | None, version: int) -> None:
 
 
 def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None:
-    from fedgc.task import named  # torch is imported only here, where a model is made
-    from fedgc.train import export as models
+    from fedgc.training import export as models
+    from fedgc.training.tasks import named  # torch is imported only here, where a model is made
 
     models.check_path(path)
     config = _config(run)
     vector = checkpoint.load(saved.path.parent, saved.version).model
     sys.path.insert(0, str(Path.cwd()))  # where a task of the user's lies, as for the run itself
     task = named(config.task, config)
-    if config.clients == "stock":
-        from fedgc.flower.layout import Layout
+    if config.client_app == "stock":
+        from fedgc.flower.stock_layout import Layout
 
         first = {name: tensor.cpu().numpy() for name, tensor in models.first_state(task, config).items()}
         models.write_model(path, Layout.of(first).arrays(vector), about)

@@ -1,6 +1,6 @@
 """`fedgc plan`: what the tuner would choose for a fleet, and why, before any run.
 
-From the store it is what the next run of the task would begin with, on the devices of the last one: the same
+From the store it is what the next run of the task would begin with, on the clients of the last one: the same
 question, history and chance, so the same answer. From a trace it is what these machines would be given.
 Without any history there is a plan as well, and it says "no history".
 
@@ -21,22 +21,22 @@ from rich.text import Text
 
 from fedgc.cli.view import terminal
 from fedgc.config import AUTO, RunConfig
+from fedgc.deploy.app_folder import Setting
 from fedgc.errors import Unusable
-from fedgc.flower.app import Setting
 from fedgc.history import Speeds
-from fedgc.plan import Chunk, Fleet
-from fedgc.replay import Line
-from fedgc.sim.traces import read_weather
+from fedgc.round.plan import Chunk, Fleet
+from fedgc.sim.clock import Line
+from fedgc.sim.traces import read_scenario
 from fedgc.store.database import Store
 from fedgc.store.engine import there
 from fedgc.store.views import Run
 from fedgc.tuner import Advice, Question, advise, advise_for, recall
 from fedgc.tuner.past import FLOAT_BYTES
 
-PIECES: Final = 4  # chunks for each device of a trace
-NOBODY: Final = 4  # devices that are asked about where nobody was ever seen
+PIECES: Final = 4  # chunks for each client of a trace
+NOBODY: Final = 4  # clients that are asked about where nobody was ever seen
 MEGABYTE: Final = 1_000_000
-SHOWN: Final = 12  # devices whose load is told to people
+SHOWN: Final = 12  # clients whose load is told to people
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,7 @@ class Asked:
     run: str | None = None
     trace: Path | None = None
     model_mb: float = 0.0  # 0: as the last run's, or not known
-    uplink_mb_s: float = 0.0  # of the devices of a trace; 0: its uploads take no time
+    uplink_mb_s: float = 0.0  # of the clients of a trace; 0: its uploads take no time
     add: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -57,8 +57,8 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
-    """The advice, what it was made from, and what the devices call themselves."""
+class PastRound:
+    """The advice, what it was made from, and what the clients call themselves."""
 
     source: str
     advice: Advice
@@ -66,9 +66,9 @@ class Told:
     names: Mapping[str, str]
 
     def named(self, text: str) -> str:
-        """Return a text with devices by the names that people gave them."""
-        for device, name in self.names.items():
-            text = text.replace(device, name)
+        """Return a text with clients by the names that people gave them."""
+        for client, name in self.names.items():
+            text = text.replace(client, name)
         return text
 
 
@@ -84,23 +84,23 @@ def run_plan(asked: Asked, *, as_json: bool) -> None:
 # ---- the question
 
 
-def _from_trace(asked: Asked, trace: Path) -> Told:
-    weather = read_weather(trace)
-    devices = weather[0].devices
-    config = RunConfig.read({"chunks": PIECES * devices, "local-steps": 1, **asked.settings})
-    pieces = max(1, config.chunks // devices)
+def _from_trace(asked: Asked, trace: Path) -> PastRound:
+    scenario = read_scenario(trace)
+    clients = scenario[0].clients
+    config = RunConfig.read({"chunks": PIECES * clients, "local-steps": 1, **asked.settings})
+    pieces = max(1, config.chunks // clients)
     if asked.model_mb and asked.uplink_mb_s:
-        up_s_w = np.full(devices, asked.model_mb / asked.uplink_mb_s)
-        weather = tuple(replace(each, up_s_w=up_s_w) for each in weather)
-    names = [f"device {w}" for w in range(devices)]
+        up_s_w = np.full(clients, asked.model_mb / asked.uplink_mb_s)
+        scenario = tuple(replace(each, up_s_w=up_s_w) for each in scenario)
+    names = [f"client {w}" for w in range(clients)]
     numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES)
-    question = _question(names, pieces * devices, numbers, replace(config, local_steps=1))
+    question = _question(names, pieces * clients, numbers, replace(config, local_steps=1))
     rng = np.random.default_rng([config.seed, 1])
-    advice = advise_for(question, weather, rng, newcomers_s=asked.add)
-    return Told(f"trace {trace.name}, a step being a chunk", advice, question, {})
+    advice = advise_for(question, scenario, rng, newcomers_s=asked.add)
+    return PastRound(f"trace {trace.name}, a step being a chunk", advice, question, {})
 
 
-def _from_store(asked: Asked) -> Told:
+def _from_store(asked: Asked) -> PastRound:
     if not there():
         return _of_nobody(asked, "a store that is not there yet")
     with Store.open(reads_only=True) as store:
@@ -110,30 +110,30 @@ def _from_store(asked: Asked) -> Told:
         run = store.run(asked.run) if asked.run else runs[0]
         basis = _last_plan(store, run)
         speeds = store.speeds(run.task)
-        names = {each.device: each.name for each in store.devices() if each.name}
+        names = {each.client: each.name for each in store.clients() if each.name}
         source = f"store {store.name}, task {run.task}"
-    devices = list(basis.get("loads") or speeds.known)
-    if not devices:
-        return _of_nobody(asked, f"{source}, in which no device has worked")
+    clients = list(basis.get("loads") or speeds.known)
+    if not clients:
+        return _of_nobody(asked, f"{source}, in which no client has worked")
     config = _settings(run, asked)
     if basis.get("free") is False and config.replicas == AUTO:
         config = replace(config, replicas=int(basis["replicas"]))
     numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES) or int(basis.get("numbers", 0))
     chunks = config.chunks if "chunks" in asked.settings else int(basis.get("chunks", config.chunks))
-    question = _question(devices, chunks, numbers, config)
+    question = _question(clients, chunks, numbers, config)
     rng = np.random.default_rng([config.seed, 1])
-    past = recall(speeds.told, question.devices)
+    past = recall(speeds.told, question.clients)
     advice = advise(question, speeds, rng, past=past, newcomers_s=asked.add)
-    return Told(source, advice, question, names)
+    return PastRound(source, advice, question, names)
 
 
-def _of_nobody(asked: Asked, source: str) -> Told:
+def _of_nobody(asked: Asked, source: str) -> PastRound:
     config = RunConfig.read(asked.settings)
-    devices = [f"device {w}" for w in range(max(NOBODY, config.min_devices))]
+    clients = [f"client {w}" for w in range(max(NOBODY, config.min_clients))]
     numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES)
-    question = _question(devices, config.chunks, numbers, config)
+    question = _question(clients, config.chunks, numbers, config)
     rng = np.random.default_rng([config.seed, 1])
-    return Told(source, advise(question, Speeds(), rng, newcomers_s=asked.add), question, {})
+    return PastRound(source, advise(question, Speeds(), rng, newcomers_s=asked.add), question, {})
 
 
 def _last_plan(store: Store, run: Run) -> Mapping[str, Any]:
@@ -149,13 +149,13 @@ def _settings(run: Run, asked: Asked) -> RunConfig:
     return RunConfig.read({**had, **asked.settings})
 
 
-def _question(devices: Sequence[str], chunks: int, numbers: int, config: RunConfig) -> Question:
+def _question(clients: Sequence[str], chunks: int, numbers: int, config: RunConfig) -> Question:
     if config.work != "coded":
         raise Unusable(
             f"plan: saw work = {config.work}, which all do alike; needed coded work, which is shared"
         )
     table = tuple(Chunk(number, f"chunk {number}", 1) for number in range(chunks))
-    fleet = Fleet(dict.fromkeys(devices, frozenset(range(chunks))), table, numbers)
+    fleet = Fleet(dict.fromkeys(clients, frozenset(range(chunks))), table, numbers)
     line = Line(slots=config.upload_slots)
     return Question(fleet, config, config.round_steps, line, rounds_left=config.rounds)
 
@@ -163,7 +163,7 @@ def _question(devices: Sequence[str], chunks: int, numbers: int, config: RunConf
 # ---- the answer
 
 
-def _figures(told: Told) -> dict[str, Any]:
+def _figures(told: PastRound) -> dict[str, Any]:
     advice = told.advice
     choice = advice.choice
     return {
@@ -176,7 +176,7 @@ def _figures(told: Told) -> dict[str, Any]:
             "local_steps": told.question.steps,
             "order": advice.order,
             "deadline_s": choice.deadline_s,
-            "loads": {told.named(d): load for d, load in zip(advice.devices, advice.loads, strict=True)},
+            "loads": {told.named(d): load for d, load in zip(advice.clients, advice.loads, strict=True)},
         },
         "history": choice.known,
         "history_helps": choice.trusted,
@@ -192,13 +192,13 @@ def _figures(told: Told) -> dict[str, Any]:
             {"chunks": cut.chunks, "local_steps": cut.steps, "predicted_s": cut.round_s}
             for cut in advice.cuts
         ],
-        "one_more_device": [{"step_s": step, "predicted_s": s} for step, s in advice.one_more],
+        "one_more_client": [{"step_s": step, "predicted_s": s} for step, s in advice.one_more],
         "costs_more_than_it_gives": [
-            {"device": told.named(device), "predicted_s_without": s} for device, s in advice.costs
+            {"client": told.named(client), "predicted_s_without": s} for client, s in advice.costs
         ],
         "rows": [
             {
-                "device": told.named(row.device),
+                "client": told.named(row.client),
                 "step_s": row.step_s,
                 "over_median": row.over_median,
                 "failing": row.fails,
@@ -209,7 +209,7 @@ def _figures(told: Told) -> dict[str, Any]:
     }
 
 
-def _shown(told: Told) -> RenderableType:
+def _shown(told: PastRound) -> RenderableType:
     advice = told.advice
     choice = advice.choice
     table = Table(title="The plan", show_header=False)
@@ -222,25 +222,25 @@ def _shown(told: Told) -> RenderableType:
     return Group(Text(f"From {told.source}."), table, *heading, *rows)
 
 
-def _facts(told: Told) -> dict[str, str]:
+def _facts(told: PastRound) -> dict[str, str]:
     advice = told.advice
     choice = advice.choice
-    loads = zip(advice.devices, advice.loads, strict=True)
+    loads = zip(advice.clients, advice.loads, strict=True)
     facts = {
         "chosen": f"{choice.setting.words}, {len(told.question.fleet.chunks)} chunks",
         "why": told.named(choice.reason),
         "order": advice.order,
-        "chunks on each": ", ".join(f"{told.named(device)} {load}" for device, load in list(loads)[:SHOWN])
-        + (", ..." if len(advice.devices) > SHOWN else ""),
+        "chunks on each": ", ".join(f"{told.named(client)} {load}" for client, load in list(loads)[:SHOWN])
+        + (", ..." if len(advice.clients) > SHOWN else ""),
         "round": f"{choice.predicted_s:.3g} s predicted, {choice.low_s:.3g} to {choice.high_s:.3g} s",
         "deadline": "of the first rounds" if choice.deadline_s is None else f"{choice.deadline_s:.3g} s",
         "uncoded": f"{advice.uncoded_s:.3g} s ({advice.over_uncoded:.2f} times that is predicted)",
         "fluid bound": f"{advice.fluid_s:.3g} s ({advice.over_fluid:.2f} times that is predicted)",
-        "one more device": "; ".join(
+        "one more client": "; ".join(
             f"of {step_s:.3g} s a step: {round_s:.3g} s" for step_s, round_s in advice.one_more
         ),
         "costs more than it gives": "; ".join(
-            f"{told.named(device)}: {round_s:.3g} s without it" for device, round_s in advice.costs
+            f"{told.named(client)}: {round_s:.3g} s without it" for client, round_s in advice.costs
         )
         or "nobody",
     }

@@ -1,4 +1,4 @@
-"""`fedgc run`: a run on devices of this machine or of a SuperLink, a resumed run, or a look at one that runs.
+"""`fedgc run`: a run on clients of this machine or of a SuperLink, a resumed run, or a look at one that runs.
 
 What is run is the app in the present folder, where there is one, else fedgc's own with the task named.
 
@@ -19,7 +19,6 @@ import click
 from rich.console import Console
 
 from fedgc.cli import up, view
-from fedgc.cli.ending import like_ctrl_c
 from fedgc.cli.follow import (
     Follower,
     Log,
@@ -34,25 +33,27 @@ from fedgc.cli.follow import (
 )
 from fedgc.cli.history import must_be_over
 from fedgc.cli.settings import GIVEN, Layer, settle
+from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig
+from fedgc.deploy import local_federation as local
+from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
+from fedgc.deploy.superlink import Superlink, connection, told_time
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower import beginning, local
-from fedgc.flower.app import MANIFEST, App, Setting, app_in
-from fedgc.flower.superlink import Superlink, connection, told_time
+from fedgc.flower import preconditions as beginning
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.standing import ALIVE_S, advice_for, alive, lost, reason_of
-from fedgc.task.find import check_name
+from fedgc.training.tasks.find import check_name
 
-DEVICES: Final = 4  # that are started where nothing else is said
+CLIENTS: Final = 4  # that are started where nothing else is said
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be run, and where: on so many devices that are started for it, or on a SuperLink."""
+    """What is to be run, and where: on so many clients that are started for it, or on a SuperLink."""
 
-    devices: int | None
+    clients: int | None
     settings: Mapping[str, Setting]
     superlink: str | None = None
     resume: str | None = None
@@ -63,15 +64,15 @@ class Wanted:
         return self.superlink not in (None, up.NAME)
 
     def __post_init__(self) -> None:
-        if self.devices is not None and self.devices < 1:
-            raise Unusable(f"--devices: saw {self.devices}, needed at least 1")
-        if self.devices is not None and self.superlink is not None:
-            raise Unusable("--devices and --superlink: saw both, needed one: a SuperLink has its own devices")
+        if self.clients is not None and self.clients < 1:
+            raise Unusable(f"--clients: saw {self.clients}, needed at least 1")
+        if self.clients is not None and self.superlink is not None:
+            raise Unusable("--clients and --superlink: saw both, needed one: a SuperLink has its own clients")
 
     @property
     def here(self) -> int:
-        """How many devices are started for it."""
-        return 0 if self.superlink is not None else self.devices or DEVICES
+        """How many clients are started for it."""
+        return 0 if self.superlink is not None else self.clients or CLIENTS
 
 
 def run(wanted: Wanted) -> None:
@@ -247,7 +248,7 @@ def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     """Return the settings: those given, over those the run had when it is resumed, over the app's."""
     layers: list[Layer] = []
     if wanted.here:
-        layers.append(("--devices", {"min-devices": wanted.here}))
+        layers.append(("--clients", {"min-clients": wanted.here}))
     if app is not None:
         layers.append((MANIFEST, app.settings))
     name = f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
@@ -261,8 +262,8 @@ def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
     if "task" in wanted.settings:
         check_name(config.task)  # before anything is started
-    if wanted.here and config.min_devices > wanted.here:
-        raise Unusable(f"--devices: saw {wanted.here}, needed min-devices, {config.min_devices}")
+    if wanted.here and config.min_clients > wanted.here:
+        raise Unusable(f"--clients: saw {wanted.here}, needed min-clients, {config.min_clients}")
     return config
 
 

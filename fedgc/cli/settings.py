@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from fedgc.config import RunConfig
+from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting
-from fedgc.flower.app import Setting
 
 DEFAULT: Final = "default"
 GIVEN: Final = "--set"

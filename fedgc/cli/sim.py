@@ -1,4 +1,4 @@
-"""`fedgc sim`: what these devices would do, before there is any network.
+"""`fedgc sim`: what these clients would do, before there is any network.
 
 May import: sim; rich.
 """
@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from fedgc.cli.pictures import drawable, keep
+from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.view import terminal
 from fedgc.sim import Prediction, Request, page, png, simulate
 

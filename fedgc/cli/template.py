@@ -48,8 +48,8 @@ from torch import nn
 from torch.utils.data import TensorDataset, random_split
 
 from fedgc.config import RunConfig
-from fedgc.task import Task, over
-from fedgc.task.digits import read
+from fedgc.training.tasks import Task, over
+from fedgc.training.tasks.digits import read
 
 digits = read()
 DATASET = TensorDataset(torch.from_numpy(digits.inputs).flatten(1), torch.from_numpy(digits.labels))
@@ -57,7 +57,7 @@ TRAINED, HELD_OUT = random_split(DATASET, [0.8, 0.2], torch.Generator().manual_s
 
 
 def network() -> nn.Module:
-    """Make the model; every device makes the same one."""
+    """Make the model; every client makes the same one."""
     return nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
 
 
@@ -69,7 +69,7 @@ def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Te
 
 def evaluate(model: nn.Module) -> dict[str, float]:
     """Measure the model; this runs on the server, without gradients."""
-    device = next(model.parameters()).device
+    device = next(model.parameters()).client
     inputs, truth = (torch.stack(column).to(device) for column in zip(*HELD_OUT, strict=True))
     return {"accuracy": float((model(inputs).argmax(dim=1) == truth).float().mean())}
 
@@ -88,7 +88,7 @@ app = server_app()
 '''
 
 _CLIENT: Final = '''\
-"""The ClientApp that Flower starts on every device; the setting `task` names what is trained."""
+"""The ClientApp that Flower starts on every client; the setting `task` names what is trained."""
 
 from fedgc.flower import client_app
 
@@ -96,7 +96,7 @@ app = client_app()
 '''
 
 _TEST: Final = '''\
-"""The task by itself, and then on real devices of this machine."""
+"""The task by itself, and then on real clients of this machine."""
 
 import os
 import subprocess
@@ -117,7 +117,7 @@ class TestTask(unittest.TestCase):
     """Run it by `make test`."""
 
     def test_a_chunk_is_the_same_each_time_it_is_loaded(self):
-        """Copies of a chunk on different devices can stand in for each other only then."""
+        """Copies of a chunk on different clients can stand in for each other only then."""
         made = task(RunConfig(chunks=4))
         for name, samples in made.sizes().items():
             once, again = made.load(name), made.load(name)
@@ -131,19 +131,19 @@ class TestTask(unittest.TestCase):
         made, model = task(RunConfig(chunks=4)), network()
         chunk = made.load(next(iter(made.sizes())))
         batch = tuple(torch.stack(column) for column in zip(*chunk, strict=True))
-        optimiser = torch.optim.SGD(model.parameters(), lr=0.1)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
         before = loss(model, batch).item()
         for _ in range(20):
-            optimiser.zero_grad()
+            optimizer.zero_grad()
             loss(model, batch).backward()
-            optimiser.step()
+            optimizer.step()
         self.assertLess(loss(model, batch).item(), before)
 
-    def test_three_rounds_on_two_devices(self):
+    def test_three_rounds_on_two_clients(self):
         """A SuperLink and two SuperNodes on this machine, with a store of their own."""
         with tempfile.TemporaryDirectory() as state:
             apart = {**os.environ, "FEDGC_DB": f"{state}/fedgc.db", "XDG_STATE_HOME": state}
-            words = ["run", "--devices", "2", "--set", "rounds=3"]
+            words = ["run", "--clients", "2", "--set", "rounds=3"]
             said = subprocess.run(
                 [sys.executable, "-m", "fedgc.cli", *words],
                 cwd=ROOT,
@@ -179,13 +179,13 @@ _README: Final = """\
 
 | | |
 |---|---|
-| `make test` | the task by itself, then three rounds on two devices of this machine |
-| `make run` | train on four devices of this machine; `fedgc run --set rounds=50` changes a setting |
-| `fedgc run --superlink hospital` | train on the devices of a SuperLink in Flower's configuration |
+| `make test` | the task by itself, then three rounds on two clients of this machine |
+| `make run` | train on four clients of this machine; `fedgc run --set rounds=50` changes a setting |
+| `fedgc run --superlink hospital` | train on the clients of a SuperLink in Flower's configuration |
 | `fedgc model export NAME.safetensors` | the model, for use without fedgc |
 
 Change `PACKAGE/task.py`: the dataset, the model, the loss. Settings stand in `pyproject.toml`.
-Every device needs fedgc and what `PACKAGE/task.py` imports; the app itself travels to it.
+Every client needs fedgc and what `PACKAGE/task.py` imports; the app itself travels to it.
 """
 
 FILES: Final[Mapping[str, str]] = MappingProxyType(

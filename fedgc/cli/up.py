@@ -22,9 +22,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from fedgc.deploy.local_federation import LocalFederation, Node, exposure
+from fedgc.deploy.superlink import tail
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower.local import LocalFederation, Node, exposure
-from fedgc.flower.superlink import tail
 from fedgc.store import owned
 from fedgc.store.engine import default_path
 
@@ -42,7 +42,7 @@ class Standing:
     pid: int
     address: str
     home: str
-    devices: int
+    clients: int
 
 
 def _folder() -> Path:
@@ -59,17 +59,17 @@ def standing() -> Standing | None:
     return None
 
 
-def up(devices: int, *, foreground: bool) -> None:
+def up(clients: int, *, foreground: bool) -> None:
     """Start a federation; return once it listens, or with `foreground` once it has been ended."""
-    if devices < 1:
-        raise Unusable(f"--devices: saw {devices}, needed at least 1")
+    if clients < 1:
+        raise Unusable(f"--clients: saw {clients}, needed at least 1")
     there = standing()
     if there is not None:
-        raise Unusable(f"saw {there.devices} devices up at {there.address}, needed none: `fedgc down` first")
+        raise Unusable(f"saw {there.clients} clients up at {there.address}, needed none: `fedgc down` first")
     if foreground:
-        _hold(devices)
+        _hold(clients)
     else:
-        _start(devices)
+        _start(clients)
 
 
 def down() -> None:
@@ -86,11 +86,11 @@ def down() -> None:
     sys.stdout.write(f"the federation at {there.address} is down\n")
 
 
-def _start(devices: int) -> None:
+def _start(clients: int) -> None:
     folder = _folder()
     owned.make_folder(folder)
     log = folder / "up.log"
-    words = ["up", "--foreground", "--devices", str(devices)]
+    words = ["up", "--foreground", "--clients", str(clients)]
     with log.open("wb") as out:
         holder = subprocess.Popen(  # noqa: S603  this program
             [sys.executable, "-m", "fedgc.cli", *words],
@@ -106,27 +106,27 @@ def _start(devices: int) -> None:
             raise EdgeFailed(f"the federation did not start; it said: {tail(log) or 'nothing'}")
         time.sleep(POLL_S)
     sys.stdout.write(
-        f"{devices} devices at {there.address}; `fedgc run --superlink {NAME}` trains on them, "
+        f"{clients} clients at {there.address}; `fedgc run --superlink {NAME}` trains on them, "
         f"`fedgc down` ends them\n{exposure(there.address)}\n"
     )
 
 
-def _hold(devices: int) -> None:
+def _hold(clients: int) -> None:
     folder, over = _folder(), threading.Event()
     processes = folder / "processes"
     with _locked(folder):
         shutil.rmtree(processes, ignore_errors=True)
-        names = [f"device-{number}" for number in range(1, devices + 1)]
-        # Keys outlive the federation, so that the next one's devices are known again.
+        names = [f"client-{number}" for number in range(1, clients + 1)]
+        # Keys outlive the federation, so that the next one's clients are known again.
         nodes = [Node(name, {"identity": str(folder / "keys" / f"{name}.key")}) for name in names]
         with LocalFederation(nodes, folder=processes) as federation:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: over.set())
-            there = Standing(os.getpid(), federation.address, str(federation.home), devices)
+            there = Standing(os.getpid(), federation.address, str(federation.home), clients)
             (folder / "standing.part").write_text(json.dumps(asdict(there)))
             (folder / "standing.part").replace(folder / "standing.json")
             sys.stdout.write(
-                f"{devices} devices at {there.address}, until Ctrl-C\n{exposure(there.address)}\n"
+                f"{clients} clients at {there.address}, until Ctrl-C\n{exposure(there.address)}\n"
             )
             sys.stdout.flush()
             while not over.wait(RESTART_S):

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.history import DeviceRow
+from fedgc.history import ClientRow
 from fedgc.store.views import Round, Run
 
 PIPE_WIDTH: Final = 120
@@ -77,7 +77,7 @@ def live_view(
         f"{last} of {total}{f', about {left} left' if left else ''}",
     )
     covered, chunks = int(present.get("covered", 0)), int(present.get("chunks", 0) or 1)
-    aim = f" ({present['copies']} aimed for)" if present.get("copies") else ""
+    aim = f" ({present['replicas']} aimed for)" if present.get("copies") else ""
     phase = f"{present.get('phase', 'waiting')}: {done_of(present)}{aim}"
     head.add_row("this round", ProgressBar(total=chunks, completed=covered, width=BAR_WIDTH), phase)
     lines = [Text(round_line(each), style="dim") for each in rounds[-RECENT:]]
@@ -110,19 +110,19 @@ def _figures(rounds: Sequence[Round]) -> str:
 def done_of(present: Mapping[str, Any]) -> str:
     """Return how far the round under way is.
 
-    >>> done_of({"covered": 3, "chunks": 8}), done_of({"covered": 2, "chunks": 4, "unit": "devices"})
-    ('3 of 8 chunks have a copy', '2 of 4 devices are done')
+    >>> done_of({"covered": 3, "chunks": 8}), done_of({"covered": 2, "chunks": 4, "unit": "clients"})
+    ('3 of 8 chunks have a copy', '2 of 4 clients are done')
     """
-    done = "devices are done" if present.get("unit") == "devices" else "chunks have a copy"
+    done = "clients are done" if present.get("unit") == "clients" else "chunks have a copy"
     return f"{present.get('covered')} of {present.get('chunks')} {done}"
 
 
 def _progress(present: Mapping[str, Any]) -> RenderableType:
-    """Return what each device has finished of its chunks in this round."""
+    """Return what each client has finished of its chunks in this round."""
     table = Table.grid(padding=(0, 1))
-    for each in present.get("devices", ()):
+    for each in present.get("clients", ()):
         finished, held = int(each["finished"]), int(each.get("held", 0))
-        what = "steps" if present.get("unit") == "devices" else "chunks"
+        what = "steps" if present.get("unit") == "clients" else "chunks"
         state = f"{finished} of {held} {what}, {each.get('link') or 'no link'}" if each["present"] else "gone"
         name = Text(each["name"] or each["device"], style="" if each["present"] else "red")
         table.add_row(name, ProgressBar(total=max(1, held), completed=finished, width=BAR_WIDTH), state)
@@ -136,7 +136,7 @@ def unit_of(rounds: Sequence[Round]) -> str:
 
 
 def gate_table(
-    rounds: Sequence[Round], rows: Mapping[str, Sequence[tuple[int, DeviceRow]]], round_steps: int
+    rounds: Sequence[Round], rows: Mapping[str, Sequence[tuple[int, ClientRow]]], round_steps: int
 ) -> Table:
     """Return what was saved in local work: exchanges that were not worth it, steps that were not thrown away.
 
@@ -148,7 +148,7 @@ def gate_table(
     cost = sum(each.up_bytes + each.down_bytes for each in exchanged) / max(1, len(exchanged))
     partial = target = 0
     for each in rounds:
-        target += 0 if each.row.outcome in ("empty", "burnt") else round_steps
+        target += 0 if each.row.outcome in ("empty", "aborted") else round_steps
         if each in exchanged:
             counted = [
                 row.counted for own in rows.values() for number, row in own if number == each.row.round
@@ -202,18 +202,18 @@ def summary(rounds: Sequence[Round], seconds: float) -> Table:
     return table
 
 
-def devices_table(rows: Mapping[str, Sequence[DeviceRow]], names: Mapping[str, str]) -> Table:
-    """Return what each device did, summed over its rounds."""
-    table = Table(title="The devices")
-    table.add_column("device", no_wrap=True)
+def clients_table(rows: Mapping[str, Sequence[ClientRow]], names: Mapping[str, str]) -> Table:
+    """Return what each client did, summed over its rounds."""
+    table = Table(title="The clients")
+    table.add_column("client", no_wrap=True)
     for column in ("rounds", "finished", "counted", "discarded", "s per step", "up", "down"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("faults")
-    for device, own in sorted(rows.items(), key=lambda each: names.get(each[0], each[0])):
+    for client, own in sorted(rows.items(), key=lambda each: names.get(each[0], each[0])):
         finished, counted = sum(row.finished for row in own), sum(row.counted for row in own)
         steps = [row.step_s for row in own if row.step_s is not None]
         table.add_row(
-            Text(names.get(device) or device),
+            Text(names.get(client) or client),
             str(sum(1 for row in own if row.finished)),
             str(finished),
             str(counted),

@@ -1,4 +1,4 @@
-"""Codes: the exact sum of all chunk updates from whatever each device has finished."""
+"""Codes: the exact sum of all chunk updates from whatever each client has finished."""
 
 from fedgc.codes.adopt import adopt
 from fedgc.codes.code import Code

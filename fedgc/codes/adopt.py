@@ -1,7 +1,7 @@
-"""A placement that is dictated: the devices say which chunks they hold.
+"""A placement that is dictated: the clients say which chunks they hold.
 
-Two workers that share a chunk need different columns of the code: a colouring of the conflict graph.
-The fewer colours, the better the frame; Brelaz's rule (DSATUR: colour next whoever sees the most
+Two clients that share a chunk need different columns of the code: a colouring of the conflict graph.
+The fewer colours, the better the frame; Brelaz's rule (DSATUR: color next whoever sees the most
 colours) is exact on placements that do have classes and close to the clique bound on others.
 """
 
@@ -16,7 +16,7 @@ from fedgc.errors import BadPlacement
 
 
 def adopt(holds: Sequence[Collection[int]], chunks: int, *, seed: int = 0) -> Placement:
-    """Return the placement in which worker w holds exactly the chunks `holds[w]`.
+    """Return the placement in which client w holds exactly the chunks `holds[w]`.
 
     >>> adopt([{0, 1}, {1, 2}, {2, 0}], 3).columns
     3
@@ -26,15 +26,15 @@ def adopt(holds: Sequence[Collection[int]], chunks: int, *, seed: int = 0) -> Pl
     if chunks < 1:
         raise BadPlacement(f"{chunks} chunks: a placement needs at least 1")
     if not holds:
-        raise BadPlacement("no workers: a placement needs at least 1")
+        raise BadPlacement("no clients: a placement needs at least 1")
     holds_wn = np.zeros((len(holds), chunks), np.bool_)
-    for worker, held in enumerate(holds):
+    for w, held in enumerate(holds):
         for chunk in held:
             if not isinstance(chunk, int | np.integer) or not 0 <= chunk < chunks:
                 raise BadPlacement(
-                    f"worker {worker} holds chunk {chunk!r}, but chunks are numbered 0 to {chunks - 1}"
+                    f"client {w} holds chunk {chunk!r}, but chunks are numbered 0 to {chunks - 1}"
                 )
-            holds_wn[worker, chunk] = True
+            holds_wn[w, chunk] = True
     phase_n = (np.random.default_rng(seed).permutation(chunks) + 0.5) / chunks
     return coloured(holds_wn, phase_n)
 
@@ -45,20 +45,20 @@ def coloured(holds_wn: Bool, phase_n: Float) -> Placement:
     >>> coloured(np.array([[True, False], [False, True]]), np.array([0.25, 0.75])).classes
     (0, 0)
     """
-    workers, chunks = holds_wn.shape
+    clients_w, chunks = holds_wn.shape
     held_wn = holds_wn.astype(np.float32)
-    color_w = colour(held_wn @ held_wn.T > 0)
+    color_w = color(held_wn @ held_wn.T > 0)
     holder_cn = np.full((int(color_w.max()) + 1, chunks), -1, np.int64)
     worker_s, chunk_s = np.nonzero(holds_wn)
     holder_cn[color_w[worker_s], chunk_s] = worker_s
-    orders = sorted_orders(holder_cn, workers, phase_n)
+    orders = sorted_orders(holder_cn, clients_w, phase_n)
     return Placement(chunks, orders, tuple(color_w.tolist()), tuple(phase_n.tolist()))
 
 
-def colour(conflict_ww: Bool) -> Int:
-    """Colour a graph so that neighbours differ, the most constrained vertex first (Brelaz 1979).
+def color(conflict_ww: Bool) -> Int:
+    """Color a graph so that neighbours differ, the most constrained vertex first (Brelaz 1979).
 
-    >>> colour(np.array([[False, True, False], [True, False, True], [False, True, False]])).tolist()
+    >>> color(np.array([[False, True, False], [True, False, True], [False, True, False]])).tolist()
     [1, 0, 1]
     """
     size = len(conflict_ww)

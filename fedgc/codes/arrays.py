@@ -1,6 +1,6 @@
 """Names for the arrays of this room.
 
-Shape letters: w workers, n chunks, c columns (classes of workers), b blocks, p patterns of finished
+Shape packets: w clients, n chunks, c columns (classes of clients), b blocks, p patterns of finished
 classes, d parameters.
 """
 

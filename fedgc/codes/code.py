@@ -1,6 +1,6 @@
 """One interface for both codes: from a finished matrix to a solution.
 
-What is fixed before the round is a column of R for each worker. What is solved when the finished sets
+What is fixed before the round is a column of R for each client. What is solved when the finished sets
 are known is which rows U_i the finished holders of each chunk mix in (see `mixing`).
 """
 
@@ -20,7 +20,7 @@ from fedgc.errors import BadPlacement, BadSetting
 
 
 class Code(ABC):
-    """A placement, the number of blocks and a column for each worker."""
+    """A placement, the number of blocks and a column for each client."""
 
     def __init__(self, placement: Placement, blocks: int) -> None:
         if not 1 <= blocks <= placement.replicas:
@@ -34,7 +34,7 @@ class Code(ABC):
     @property
     @abstractmethod
     def matrix_bw(self) -> Float:
-        """R: each worker's column (blocks x workers)."""
+        """R: each client's column (blocks x clients)."""
 
     @abstractmethod
     def _frame(self, chunk_s: Int) -> Float:
@@ -56,15 +56,15 @@ class Code(ABC):
         correlation: float | None = None,
         weights: Sequence[float] | None = None,
     ) -> Solution:
-        """Return who mixes what, given who finished what (workers x chunks).
+        """Return who mixes what, given who finished what (clients x chunks).
 
-        `noise`: the relative error of each worker's copies, where it is known: noisy ones count less.
+        `noise`: the relative error of each client's copies, where it is known: noisy ones count less.
         `correlation`: of chunk updates with each other, where it is known; says how far full chunks
         stand in for short ones (see `complete`). `weights`: what each chunk counts in the sum, in
         place of that completion (see `private`).
         """
         check_correlation(correlation)
-        noise_w = _positive("noise", noise, self.placement.workers)
+        noise_w = _positive("noise", noise, self.placement.clients_w)
         weight_n = _positive("weights", weights, self.placement.chunks)
         used_cn = self._used(finished(self.placement, done), noise_w)
         chunk_n = np.arange(self.placement.chunks)
@@ -94,7 +94,7 @@ class Code(ABC):
         )
 
     def prune(self, done: Bool, *, cost: Sequence[float] | None = None, limit: float = np.inf) -> Bool:
-        """Return the finished matrix without the workers that need not send.
+        """Return the finished matrix without the clients that need not send.
 
         Every chunk keeps `blocks` copies and the amplification stays within `limit` (or where it was,
         if it was above). The costliest uploads are left out first.

@@ -1,6 +1,6 @@
 """Early commit: fold a chunk update into the codeword as soon as its copies suffice, and free it.
 
-A device keeps every chunk update until the round is closed, since the coefficients depend on who
+A client keeps every chunk update until the round is closed, since the coefficients depend on who
 finishes. If memory is short, the set of a chunk's holders is frozen when `blocks` of them are done:
 the coefficients of that chunk are then final, since they depend on its own holders alone, the update
 is folded (`encode.fold`) and freed. The price: later copies no longer lower the noise, a lost codeword

@@ -1,7 +1,7 @@
-"""The running sum of one solution, in which a codeword is known by its worker.
+"""The running sum of one solution, in which a codeword is known by its client.
 
 With R the code's columns, g^(k) = sum over codewords of R[k, column] * z. A repair stands in for part of
-a lost codeword: it is added under the lost worker's name, whose column it uses.
+a lost codeword: it is added under the lost client's name, whose column it uses.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ from fedgc.errors import BadVector
 
 
 class Decoder:
-    """The running sum of one solution: a codeword is known by the worker whose column it uses.
+    """The running sum of one solution: a codeword is known by the client whose column it uses.
 
     >>> from fedgc.codes import FrameCode, place
     >>> placed = place(2, [1.0, 1.0], 1)
@@ -30,14 +30,14 @@ class Decoder:
         self._needed = solution.needed
         self._sum = RunningSum(size, solution.blocks, dtype)
 
-    def add(self, worker: int, piece: Vector, offset: int) -> None:
-        """Add part of the codeword of `worker` (or of a repair for it) that starts at `offset`."""
-        if worker not in self._needed:
-            raise BadVector(f"worker {worker} sends no codeword for this sum")
+    def add(self, w: int, piece: Vector, offset: int) -> None:
+        """Add part of the codeword of `client` (or of a repair for it) that starts at `offset`."""
+        if w not in self._needed:
+            raise BadVector(f"client {w} sends no codeword for this sum")
         try:
-            self._sum.add(self._matrix_bw[:, worker].tolist(), piece, offset)
+            self._sum.add(self._matrix_bw[:, w].tolist(), piece, offset)
         except BadVector as error:
-            raise BadVector(f"worker {worker}: {error}") from None
+            raise BadVector(f"client {w}: {error}") from None
 
     def total(self) -> Vector:
         """Return the sum so far: a view, which later codewords change."""

@@ -7,7 +7,7 @@ padded with zeros, without a copy). The codeword of L numbers is
 
 A tile stays in the cache while all its terms are added, so each update is read from memory once and
 nothing of its size is ever copied. Coefficients are float64 and rounded to the type of the update,
-which loses no more than the update has lost already. A device needs the coefficients alone.
+which loses no more than the update has lost already. A client needs the coefficients alone.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Rows = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Coefficients:
-    """What one worker is told: for each chunk, one coefficient for each block."""
+    """What one client is told: for each chunk, one coefficient for each block."""
 
     chunks: tuple[int, ...]
     matrix: tuple[tuple[float, ...], ...]

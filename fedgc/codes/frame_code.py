@@ -1,11 +1,11 @@
-"""The frame code: one column for each class of workers.
+"""The frame code: one column for each class of clients.
 
 With few classes there are few patterns of who finished a chunk. All are solved once, when the code is
 made; to solve a round is to look up each chunk's pattern. With many classes (a dictated placement)
 the patterns that occur are solved when they occur.
 
 At one block a codeword is a plain sum of chunk updates: every coefficient is 0 or 1. Each chunk is
-taken from one worker only, and the workers are chosen so that few must send: a work queue.
+taken from one client only, and the clients are chosen so that few must send: a work queue.
 """
 
 from functools import lru_cache
@@ -34,7 +34,7 @@ def solved(columns: int, blocks: int) -> Mixing:
 
 
 class FrameCode(Code):
-    """A code whose conditioning does not depend on the number of workers.
+    """A code whose conditioning does not depend on the number of clients.
 
     >>> placed = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
     >>> solution = FrameCode(placed, 1).solve(np.array([[True, False], [True, True]]))
@@ -49,7 +49,7 @@ class FrameCode(Code):
 
     @property
     def matrix_bw(self) -> Float:
-        """R: each worker has the column of its class."""
+        """R: each client has the column of its class."""
         matrix: Float = self.frame[:, list(self.placement.classes)]
         return matrix
 

@@ -14,8 +14,8 @@ from itertools import combinations
 import numpy as np
 
 from fedgc.codes.arrays import Bool, Float
+from fedgc.codes.frame_table import SEARCHED
 from fedgc.codes.mixing import mix
-from fedgc.codes.searched import SEARCHED
 from fedgc.errors import BadPlacement
 
 

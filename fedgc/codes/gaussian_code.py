@@ -1,4 +1,4 @@
-"""The published code: a Gaussian column for each worker (arXiv 2405.19509).
+"""The published code: a Gaussian column for each client (arXiv 2405.19509).
 
 Kept faithful for comparison: stability rests on the condition of small Gaussian matrices, which is
 good in the median and has no bound.
@@ -23,12 +23,12 @@ class GaussianCode(Code):
 
     def __init__(self, placement: Placement, blocks: int, rng: np.random.Generator) -> None:
         super().__init__(placement, blocks)
-        self._matrix_bw = rng.standard_normal((blocks, placement.workers))
+        self._matrix_bw = rng.standard_normal((blocks, placement.clients_w))
         self._frame_nbc = np.moveaxis(self._matrix_bw[:, placement.holder_cn], 2, 0)
 
     @property
     def matrix_bw(self) -> Float:
-        """R: a column for each worker."""
+        """R: a column for each client."""
         return self._matrix_bw
 
     def _frame(self, chunk_s: Int) -> Float:

@@ -3,8 +3,8 @@
 Noise of relative size e on every codeword becomes e * sqrt(amplification) on the sum, so a short format
 is allowed only while that stays under a limit. bf16 is rounded to the nearest even. int8 and int4 carry a
 float32 scale for each group of numbers and are rounded by chance, up or down with the probabilities
-that keep the mean: their steps are coarse, and a bias would add up over workers and rounds. int4 is for
-the updates of local work alone, whose devices keep what rounding cost and add it to the next update.
+that keep the mean: their steps are coarse, and a bias would add up over clients and rounds. int4 is for
+the updates of local work alone, whose clients keep what rounding cost and add it to the next update.
 """
 
 import zlib
@@ -82,12 +82,12 @@ def _groups(size: int, wire: Wire) -> int:
     return -(-size // GROUP) if wire in _TOP else 0
 
 
-def rounding(number: int, attempt: int, device: str) -> np.random.Generator:
+def rounding(number: int, attempt: int, client: str) -> np.random.Generator:
     """Return the chance that rounds a vector: a function of whose it is, in which round and attempt.
 
     So a process that starts again sends the same bytes, and goes on in the middle of them.
     """
-    return np.random.default_rng([number, attempt, zlib.crc32(device.encode())])
+    return np.random.default_rng([number, attempt, zlib.crc32(client.encode())])
 
 
 def pack(piece: Vector, wire: Wire, rng: np.random.Generator) -> NDArray[np.uint8]:

@@ -1,8 +1,8 @@
-"""Placing chunks: classes of workers with balanced total speed.
+"""Placing chunks: classes of clients with balanced total speed.
 
-Workers are split in `replicas` classes; inside a class every chunk lies with exactly one worker, and
-a worker's load is its share of the speed of its class, cut at its storage. Chunk ids are permuted at
-random first, so that neither the data's order nor a worker's number says which chunks meet where.
+Clients are split in `replicas` classes; inside a class every chunk lies with exactly one client, and
+a client's load is its share of the speed of its class, cut at its storage. Chunk ids are permuted at
+random first, so that neither the data's order nor a client's number says which chunks meet where.
 
 Where storage is so tight that no split gives every class room for all chunks, the chunks are dealt
 round and round instead (McNaughton's wrap-around rule: a run no longer than one lap holds no chunk
@@ -29,7 +29,7 @@ def place(
     storage: Sequence[int] | None = None,
     seed: int = 0,
 ) -> Placement:
-    """Return a placement in which every chunk lies with `replicas` workers, fast ones holding more.
+    """Return a placement in which every chunk lies with `replicas` clients, fast ones holding more.
 
     >>> placed = place(6, [1.0, 1.0, 2.0], 2)
     >>> placed.classes, placed.loads
@@ -57,26 +57,26 @@ def place(
 def _checked(
     chunks: int, speeds: Sequence[float], replicas: int, storage: Sequence[int] | None
 ) -> tuple[Float, Int]:
-    """Return speeds and the room each worker has, or say why no placement can exist."""
+    """Return speeds and the room each client has, or say why no placement can exist."""
     speed_w = np.asarray(speeds, np.float64)
     if chunks < 1:
         raise BadPlacement(f"{chunks} chunks: a placement needs at least 1")
     if speed_w.ndim != 1 or speed_w.size == 0:
-        raise BadPlacement(f"speeds of shape {speed_w.shape}: one number for each worker is needed")
+        raise BadPlacement(f"speeds of shape {speed_w.shape}: one number for each client is needed")
     bad = np.flatnonzero(~(np.isfinite(speed_w) & (speed_w >= 0)))
     if bad.size:
-        raise BadPlacement(f"worker {bad[0]} has speed {speed_w[bad[0]]}: speeds are finite and not negative")
+        raise BadPlacement(f"client {bad[0]} has speed {speed_w[bad[0]]}: speeds are finite and not negative")
     if not speed_w.any():
-        raise BadPlacement("every speed is 0: at least one worker must work")
+        raise BadPlacement("every speed is 0: at least one client must work")
     if not 1 <= replicas <= speed_w.size:
-        raise BadPlacement(f"{replicas} replicas on {speed_w.size} workers: 1 to {speed_w.size} are possible")
+        raise BadPlacement(f"{replicas} replicas on {speed_w.size} clients: 1 to {speed_w.size} are possible")
     room_w = np.full(speed_w.size, chunks) if storage is None else np.asarray(storage)
     if room_w.shape != speed_w.shape or room_w.dtype.kind not in "iu" or (room_w < 0).any():
-        raise BadPlacement(f"storage {storage}: one count of 0 or more chunks for each worker is needed")
+        raise BadPlacement(f"storage {storage}: one count of 0 or more chunks for each client is needed")
     room_w = np.minimum(room_w, chunks).astype(np.int64)
     if room_w.sum() < chunks * replicas:
         raise BadPlacement(
-            f"storage has room for {room_w.sum()} copies (none counts twice on one worker), "
+            f"storage has room for {room_w.sum()} copies (none counts twice on one client), "
             f"{chunks} chunks in {replicas} replicas need {chunks * replicas}"
         )
     return speed_w, room_w
@@ -118,7 +118,7 @@ def whole_loads(share_s: Float, room_s: Int) -> Int:
 
 
 def _split(share_w: Float, room_w: Int, chunks: int, replicas: int) -> Int | None:
-    """Split the workers in classes of balanced total share, each with room for all chunks."""
+    """Split the clients in classes of balanced total share, each with room for all chunks."""
     for weight_w in (share_w, room_w.astype(np.float64)):
         class_w = _longest_first(weight_w, replicas)
         if np.bincount(class_w, weights=room_w, minlength=replicas).min() >= chunks:
@@ -127,13 +127,13 @@ def _split(share_w: Float, room_w: Int, chunks: int, replicas: int) -> Int | Non
 
 
 def _longest_first(weight_w: Float, bins: int) -> Int:
-    """Graham's rule: the heaviest worker left goes to the lightest class."""
+    """Graham's rule: the heaviest client left goes to the lightest class."""
     bin_w = np.empty(len(weight_w), np.int64)
     heap = [(0.0, 0, index) for index in range(bins)]
-    for worker in np.argsort(-weight_w, kind="stable").tolist():
+    for w in np.argsort(-weight_w, kind="stable").tolist():
         total, count, index = heapq.heappop(heap)
-        bin_w[worker] = index
-        heapq.heappush(heap, (total + float(weight_w[worker]), count + 1, index))
+        bin_w[w] = index
+        heapq.heappush(heap, (total + float(weight_w[w]), count + 1, index))
     return bin_w
 
 
@@ -151,11 +151,11 @@ def _deal(load_s: Int, rng: np.random.Generator) -> Int:
 
 
 def _wrapped(phase_n: Float, load_w: Int) -> Placement:
-    """Deal the chunks round and round in runs of each worker's load."""
+    """Deal the chunks round and round in runs of each client's load."""
     chunks = len(phase_n)
     lap_s = np.argsort(phase_n)[np.arange(int(load_w.sum())) % chunks]
     runs = np.split(lap_s, np.cumsum(load_w)[:-1])
     holds = np.zeros((len(load_w), chunks), np.bool_)
-    for worker, run in enumerate(runs):
-        holds[worker, run] = True
+    for w, run in enumerate(runs):
+        holds[w, run] = True
     return coloured(holds, phase_n)

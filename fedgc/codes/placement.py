@@ -1,9 +1,9 @@
 """Placement: who holds which chunk, in which order, and which column of the code is whose.
 
-Only the holders of one chunk ever meet in one small system of equations, so two workers need
-different columns only where they share a chunk. Workers that share none may form a class and use
+Only the holders of one chunk ever meet in one small system of equations, so two clients need
+different columns only where they share a chunk. Clients that share none may form a class and use
 one column: a placement with `replicas` classes needs a frame of `replicas` columns, and its
-conditioning does not depend on how many workers there are.
+conditioning does not depend on how many clients there are.
 """
 
 from collections.abc import Sequence
@@ -18,12 +18,12 @@ from fedgc.errors import BadPlacement
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds which chunk, three ways; s counts the pairs of worker and chunk, chunk by chunk."""
+    """Who holds which chunk, three ways; s counts the pairs of client and chunk, chunk by chunk."""
 
-    holds: Bool  # workers x chunks
+    holds: Bool  # clients x chunks
     worker_s: Int
     chunk_s: Int
-    of_chunk: tuple[tuple[int, ...], ...]  # the workers of each chunk, in their order
+    of_chunk: tuple[tuple[int, ...], ...]  # the clients of each chunk, in their order
 
     @classmethod
     def of(cls, holds: Bool) -> "Holders":
@@ -36,19 +36,19 @@ class Holders:
         by_chunk = np.argsort(chunk_s, kind="stable")
         worker_s, chunk_s = worker_s[by_chunk], chunk_s[by_chunk]
         ends = np.cumsum(np.bincount(chunk_s, minlength=holds.shape[1])).tolist()
-        workers = worker_s.tolist()
+        clients_w = worker_s.tolist()
         for array in (worker_s, chunk_s):
             array.flags.writeable = False
-        of_chunk = tuple(tuple(workers[begin:end]) for begin, end in pairwise([0, *ends]))
+        of_chunk = tuple(tuple(clients_w[begin:end]) for begin, end in pairwise([0, *ends]))
         return cls(holds, worker_s, chunk_s, of_chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Chunks in working order for each worker, and the class of each worker.
+    """Chunks in working order for each client, and the class of each client.
 
-    No two workers of a class hold the same chunk. `phases` says where on the serpentine each chunk
-    lies (see `order`); `holder_cn` names the worker of each chunk in each class, -1 where none is.
+    No two clients of a class hold the same chunk. `phases` says where on the serpentine each chunk
+    lies (see `order`); `holder_cn` names the client of each chunk in each class, -1 where none is.
 
     >>> both = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
     >>> both.replicas, both.columns, both.holds.tolist()
@@ -100,13 +100,13 @@ class Placement:
             object.__setattr__(self, name, value)
 
     @property
-    def workers(self) -> int:
-        """How many workers there are, idle ones included."""
+    def clients_w(self) -> int:
+        """How many clients there are, idle ones included."""
         return len(self.orders)
 
     @property
     def loads(self) -> tuple[int, ...]:
-        """How many chunks each worker holds."""
+        """How many chunks each client holds."""
         return tuple(len(order) for order in self.orders)
 
 
@@ -116,9 +116,9 @@ def _check_shape(
     if chunks < 1:
         raise BadPlacement(f"{chunks} chunks: a placement needs at least 1")
     if not orders:
-        raise BadPlacement("no workers: a placement needs at least 1")
+        raise BadPlacement("no clients: a placement needs at least 1")
     if len(classes) != len(orders):
-        raise BadPlacement(f"{len(classes)} classes for {len(orders)} workers: each needs one")
+        raise BadPlacement(f"{len(classes)} classes for {len(orders)} clients: each needs one")
     if min(classes) < 0:
         raise BadPlacement(f"class {min(classes)}: classes are numbered from 0")
     if len(phases) != chunks:
@@ -149,15 +149,15 @@ def finished(placement: Placement, done: Bool) -> Bool:
     [[True, False], [True, True]]
     """
     done = np.asarray(done)
-    shape = (placement.workers, placement.chunks)
+    shape = (placement.clients_w, placement.chunks)
     if done.shape != shape or done.dtype != np.bool_:
         raise BadPlacement(f"a finished matrix of {done.dtype} {done.shape} came, bool {shape} is needed")
     finished_cn: Bool = np.take(done, placement.flat_cn, mode="wrap")
     finished_cn &= placement.flat_cn >= 0
     if np.count_nonzero(finished_cn) != np.count_nonzero(done):
-        worker, chunk = np.argwhere(done & ~placement.holds)[0]
+        w, chunk = np.argwhere(done & ~placement.holds)[0]
         raise BadPlacement(
-            f"worker {worker} claims chunk {chunk}, of which it holds no copy; "
-            f"it holds {_few(np.asarray(placement.orders[worker], np.int64)) or 'none'}"
+            f"client {w} claims chunk {chunk}, of which it holds no copy; "
+            f"it holds {_few(np.asarray(placement.orders[w], np.int64)) or 'none'}"
         )
     return finished_cn

@@ -1,8 +1,8 @@
-"""Data that lies with one device only.
+"""Data that lies with one client only.
 
-Nobody can stand in for a slow device there. If it started every round with the same chunk, its last
+Nobody can stand in for a slow client there. If it started every round with the same chunk, its last
 chunks would never count. So it carries on where it stopped; over the rounds every chunk gets the same
-chance p (finished / held, known from the device's history), and weighting by 1 / p makes the sum true
+chance p (finished / held, known from the client's history), and weighting by 1 / p makes the sum true
 on average (Horvitz and Thompson 1952). A weight is cut at a limit: a little bias for much variance.
 """
 
@@ -15,7 +15,7 @@ from fedgc.errors import BadSetting
 
 
 def carry_on(order: Sequence[int], finished: int) -> tuple[int, ...]:
-    """Return the next round's order of a device that finished the first chunks of this one.
+    """Return the next round's order of a client that finished the first chunks of this one.
 
     >>> carry_on((4, 7, 9), 2), carry_on((4, 7, 9), 3)
     ((9, 4, 7), (4, 7, 9))
@@ -26,7 +26,7 @@ def carry_on(order: Sequence[int], finished: int) -> tuple[int, ...]:
 
 
 def completion_probability(finished: Sequence[int], load: int) -> float:
-    """Return the chance that a chunk of this device is finished in a round, from past rounds.
+    """Return the chance that a chunk of this client is finished in a round, from past rounds.
 
     Half a chunk is added to what was finished and to what was held, so that it is never 0.
 
@@ -48,9 +48,9 @@ def inverse_weights(
     (2.0, 4.0)
     """
     chance_w = np.asarray(probability_w, np.float64)
-    if chance_w.shape != (placement.workers,) or not ((chance_w > 0) & (chance_w <= 1)).all():
+    if chance_w.shape != (placement.clients_w,) or not ((chance_w > 0) & (chance_w <= 1)).all():
         raise BadSetting(
-            f"chances {list(probability_w)[:8]}: one above 0 and up to 1 for each worker is needed"
+            f"chances {list(probability_w)[:8]}: one above 0 and up to 1 for each client is needed"
         )
     if not most >= 1:
         raise BadSetting(f"largest weight {most}: 1 or more is needed")

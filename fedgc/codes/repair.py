@@ -1,9 +1,9 @@
 """After a lost upload: who sends which part of the lost codeword.
 
 The codeword z = sum over its terms (chunk, row) of row . update is known term by term, and every term
-can be computed by any other worker that finished the chunk. So the terms are shared out among the
-fewest such workers; each sends one vector of the size of a codeword, which the server adds under the
-lost worker's column. A repair that is lost in its turn is repaired by the same rule: its terms keep
+can be computed by any other client that finished the chunk. So the terms are shared out among the
+fewest such clients; each sends one vector of the size of a codeword, which the server adds under the
+lost client's column. A repair that is lost in its turn is repaired by the same rule: its terms keep
 their column, whoever sends them, and every (column, chunk) enters the sum exactly once.
 """
 
@@ -19,7 +19,7 @@ from fedgc.errors import BadPlacement
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """`helper` sends these terms; they are added under `column`, the worker whose upload was lost."""
+    """`helper` sends these terms; they are added under `column`, the client whose upload was lost."""
 
     helper: int
     column: int
@@ -52,9 +52,9 @@ def repair(
     gone: Sequence[int] = (),
     cost: Sequence[float] | None = None,
 ) -> Repairs:
-    """Share out the lost terms among few workers that finished their chunks.
+    """Share out the lost terms among few clients that finished their chunks.
 
-    `gone` are workers that cannot help, nor can those whose rows of `done` are all False. The worker
+    `gone` are clients that cannot help, nor can those whose rows of `done` are all False. The client
     that gave its name to the column may help like any other, if it is not gone: it may have lost a
     repair only, or be back. Whoever costs least for each term is asked first, and among equals who has most.
 
@@ -68,13 +68,13 @@ def repair(
         raise BadPlacement(
             f"a finished matrix of {done.dtype} {done.shape}, lost are chunks {lost.chunks[:8]}"
         )
-    if not all(0 <= worker < len(done) for worker in (column, *gone)):
-        raise BadPlacement(f"worker {column} or one of {list(gone)[:8]} is none of 0 to {len(done) - 1}")
+    if not all(0 <= w < len(done) for w in (column, *gone)):
+        raise BadPlacement(f"client {column} or one of {list(gone)[:8]} is none of 0 to {len(done) - 1}")
     able_wt = done[:, list(lost.chunks)]
     able_wt[list(gone)] = False
     price_w = np.zeros(len(done)) if cost is None else np.asarray(cost, np.float64)
     if price_w.shape != (len(done),):
-        raise BadPlacement(f"costs of shape {price_w.shape}: one for each of {len(done)} workers is needed")
+        raise BadPlacement(f"costs of shape {price_w.shape}: one for each of {len(done)} clients is needed")
     open_t = np.logical_or.reduce(able_wt, axis=0)
     missing = np.flatnonzero(~open_t)
     parts = []

@@ -1,4 +1,4 @@
-"""The server's running sum: d numbers, whatever the number of workers.
+"""The server's running sum: d numbers, whatever the number of clients.
 
 The sum over all chunks is, block by block, g^(k) = sum over codewords of weight[k] * z. A codeword may
 come in pieces of any size and order; each enters the sum as it comes and is not kept.

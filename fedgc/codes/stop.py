@@ -40,9 +40,9 @@ def amplification_limit(error_limit: float, epsilon: float) -> float:
 def next_chunk(
     copies_n: Sequence[int], started_n: Sequence[int], remaining: Iterable[int], aim: int
 ) -> int | None:
-    """Return the least covered of the chunks a worker has left, the earliest in its order among equals.
+    """Return the least covered of the chunks a client has left, the earliest in its order among equals.
 
-    A copy that another worker has started (`started_n`) counts like a finished one when chunks are
+    A copy that another client has started (`started_n`) counts like a finished one when chunks are
     compared: without that, the whole fleet runs after the same few. Only finished copies make a chunk
     be skipped. None where all chunks left have `aim` copies.
 
@@ -53,9 +53,9 @@ def next_chunk(
     """
     best, least = None, math.inf
     for chunk in remaining:  # a plain loop: this is asked after every copy
-        copies = copies_n[chunk]
-        coverage = copies + started_n[chunk]
-        if copies < aim and coverage < least:
+        replicas = copies_n[chunk]
+        coverage = replicas + started_n[chunk]
+        if replicas < aim and coverage < least:
             best, least = chunk, coverage
             if not coverage:
                 break  # most often the first one, and nothing is covered less

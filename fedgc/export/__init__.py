@@ -1,7 +1,7 @@
-"""A run for other programs: its rounds and devices as tables, its measures for TensorBoard and MLflow.
+"""A run for other programs: its rounds and clients as tables, its measures for TensorBoard and MLflow.
 
-    rows         the columns of a round and of a device in a round, and the lines of a run, a part at a time
-    files        CSV and Parquet: `rounds` and `devices`, side by side in a folder
+    rows         the columns of a round and of a client in a round, and the lines of a run, a part at a time
+    files        CSV and Parquet: `rounds` and `clients`, side by side in a folder
     tensorboard  one event file
     mlflow       one run of a tracking server, or of a folder
 

@@ -15,7 +15,7 @@ from fedgc.export.rows import measures
 from fedgc.store.views import Round, Run
 
 EXPERIMENT: Final = "fedgc"
-TAG: Final = "fedgc.run"
+TAG: Final = "fedgc.run.machine"
 BATCH: Final = 1000  # measures that a tracking server takes at once
 RETRIES: Final = "2"  # seven are usual, which is minutes where nobody answers
 _STATES: Final = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}
@@ -48,7 +48,9 @@ def _logged(client: Any, run: Run, rounds: Iterable[Round]) -> str:  # noqa: ANN
     if client.search_runs([experiment], f"tags.`{TAG}` = '{run.run}'", max_results=1):
         raise Unusable(f"mlflow: saw run {run.run} there, needed a place without it")
     began = round(run.started * 1000)
-    made = client.create_run(experiment, began, {TAG: run.run, "fedgc.task": run.task}, run.run).info.run_id
+    made = client.create_run(
+        experiment, began, {TAG: run.run, "fedgc.training.tasks": run.task}, run.run
+    ).info.run_id
     client.log_batch(made, params=[Param(name, str(value)) for name, value in run.settings.items()])
     waiting: list[Any] = []
     for each in rounds:

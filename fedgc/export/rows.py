@@ -1,6 +1,6 @@
-"""A run as lines: one a round, and one a device in a round.
+"""A run as lines: one a round, and one a client in a round.
 
-The device lines of a large fleet do not fit in memory, so they come in parts of whole rounds.
+The client lines of a large fleet do not fit in memory, so they come in parts of whole rounds.
 
 May import: store, history, messages.
 """
@@ -10,12 +10,12 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.messages import Outcome
 from fedgc.store.database import Store
 from fedgc.store.views import Round, Run
 
-PART: Final = 50_000  # device lines held at a time
+PART: Final = 50_000  # client lines held at a time
 _KINDS: Final[dict[str, type]] = {
     "int": int,
     "float": float,
@@ -23,7 +23,7 @@ _KINDS: Final[dict[str, type]] = {
     "Outcome": str,
     "str": str,
 }
-_TOTALS: Final = ("devices", "finished", "counted", "up_bytes", "down_bytes", "control_bytes")
+_TOTALS: Final = ("clients", "finished", "counted", "up_bytes", "down_bytes", "control_bytes")
 Cell = str | int | float | None
 
 
@@ -45,9 +45,9 @@ class Table:
 
 
 def tables(store: Store, run: Run) -> tuple[Table, Table]:
-    """Return the rounds of a run, and its devices round by round."""
+    """Return the rounds of a run, and its clients round by round."""
     rounds = store.rounds(run.run)
-    return _rounds(run, rounds), _devices(store, run, rounds)
+    return _rounds(run, rounds), _clients(store, run, rounds)
 
 
 def measures(each: Round) -> dict[str, float]:
@@ -68,13 +68,13 @@ def measures(each: Round) -> dict[str, float]:
         "code/replicas": row.replicas,
         "code/amplification": row.amplification,
         "code/error": row.error,
-        "devices": each.devices,
+        "clients": each.clients,
     }
     return {name: float(value) for name, value in found.items() if value is not None}
 
 
 def _rounds(run: Run, rounds: Sequence[Round]) -> Table:
-    names = [each.name for each in fields(RoundRow) if each.name not in ("devices", "short", "metrics")]
+    names = [each.name for each in fields(RoundRow) if each.name not in ("clients", "short", "metrics")]
     plain = [column for column in _columns(RoundRow) if column.name in names]
     measured = sorted({name for each in rounds for name in each.row.metrics})
     columns = (
@@ -100,9 +100,9 @@ def _rounds(run: Run, rounds: Sequence[Round]) -> Table:
     return Table("rounds", columns, iter([[line(each) for each in rounds]]))
 
 
-def _devices(store: Store, run: Run, rounds: Sequence[Round]) -> Table:
-    plain = _columns(DeviceRow)
-    names = {each.device: (each.name, each.site) for each in store.devices()}
+def _clients(store: Store, run: Run, rounds: Sequence[Round]) -> Table:
+    plain = _columns(ClientRow)
+    names = {each.client: (each.name, each.site) for each in store.clients()}
 
     def parts() -> Iterator[Sequence[Sequence[Cell]]]:
         for first, last in spans(rounds):
@@ -110,31 +110,31 @@ def _devices(store: Store, run: Run, rounds: Sequence[Round]) -> Table:
                 [
                     run.run,
                     number,
-                    *names.get(row.device, ("", "")),
+                    *names.get(row.client, ("", "")),
                     *(getattr(row, each.name) for each in plain),
                 ]
-                for number, row in store.device_rounds(run.run, first, last)
+                for number, row in store.client_rounds(run.run, first, last)
             ]
 
     columns = (Column("run", str), Column("round", int), Column("name", str), Column("site", str), *plain)
-    return Table("devices", columns, parts())
+    return Table("clients", columns, parts())
 
 
-def _columns(row: type[RoundRow] | type[DeviceRow]) -> tuple[Column, ...]:
+def _columns(row: type[RoundRow] | type[ClientRow]) -> tuple[Column, ...]:
     kinds: dict[object, type[str] | type[int] | type[float]] = {int: int, str: str, Outcome: str}
     return tuple(Column(each.name, kinds.get(each.type, float)) for each in fields(row))
 
 
 def spans(rounds: Sequence[Round]) -> Iterator[tuple[int, int]]:
-    """Return (first, last) of consecutive rounds whose device lines fit in one part."""
+    """Return (first, last) of consecutive rounds whose client lines fit in one part."""
     part: list[int] = []
     held = 0
     for each in rounds:
-        if part and held + each.devices > PART:
+        if part and held + each.clients > PART:
             yield part[0], part[-1]
             part, held = [], 0
         part.append(each.row.round)
-        held += each.devices
+        held += each.clients
     if part:
         yield part[0], part[-1]
 

@@ -3,7 +3,7 @@
 The names are looked up when they are first used: whoever starts a local federation (local.py) or speaks
 the wire protocol alone needs neither Flower nor torch.
 
-A process is started for every session and every letter, and most of what it does is to import torch. What is
+A process is started for every session and every packet, and most of what it does is to import torch. What is
 imported stays: to look for garbage in it, again and again as it grows and once more at the end, is a third
 of that time.
 """
@@ -15,8 +15,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from fedgc.flower.client import client_app
-    from fedgc.flower.server import server_app
+    from fedgc.flower.client_app import client_app
+    from fedgc.flower.server_app import server_app
     from fedgc.flower.strategy import FedGC
 
 __all__ = ["FedGC", "client_app", "server_app"]

@@ -1,8 +1,8 @@
 """The driver: carries out what the run says. Events in from the links, vectors and commands out.
 
-`run` decides and does no I/O; here are the clock, the links, the running sum, the server's optimiser,
+`run` decides and does no I/O; here are the clock, the links, the running sum, the server's optimizer,
 and the history's sink. Evaluation and checkpoints run beside it in a thread of their own, on vectors that
-nobody changes any more, so that no device ever waits for them.
+nobody changes any more, so that no client ever waits for them.
 
 May import: run and below, train, store, and this room.
 """
@@ -21,27 +21,27 @@ import numpy as np
 from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
-from fedgc.flower import typed
-from fedgc.flower.beside import Beside
-from fedgc.flower.links import Link
-from fedgc.flower.pieces import Vector, digest_of, packed
-from fedgc.flower.sink import Live, LiveDevice, Sink
-from fedgc.history import DeviceRow, RoundRow, Speeds
-from fedgc.keying import Keying
+from fedgc.flower.background import Beside
+from fedgc.flower.sink import Live, LiveClient, Sink
+from fedgc.history import ClientRow, RoundRow, Speeds
+from fedgc.links import typed_json as typed
+from fedgc.links.links import Link
+from fedgc.links.pieces import Vector, digest_of, packed
 from fedgc.messages import Add, Codeword, Event, Published, Refuse, Tick, Uncover
-from fedgc.round import Round
-from fedgc.run import Append, Apply, Chose, Finished, Output, Run, RunState
+from fedgc.round.machine import Round
+from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunState
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.task import Task
-from fedgc.train import CommonModel, ServerOptimiser
+from fedgc.training import CommonModel, ServerOptimizer
+from fedgc.training.tasks import Task
 
 PRESENT_S: Final = 0.25  # between two summaries for whoever watches
 LONGEST_WAIT_S: Final = 0.25
 RELEASES: Final = ("synced", "approximate")  # outcomes by which a sum became known
-KEYS_S: Final = 60.0  # for each half of a set-up of keys: one letter there and back, over whatever link
+KEYS_S: Final = 60.0  # for each half of a set-up of keys: one packet there and back, over whatever link
 
 Save = Callable[[Checkpoint], None]
 
@@ -61,7 +61,7 @@ class Job:
 
 
 class Driver:
-    """One run, from the first device to the last row."""
+    """One run, from the first client to the last row."""
 
     def __init__(self, job: Job, clock: Callable[[], float], log: Logger) -> None:
         self._job = job
@@ -70,12 +70,17 @@ class Driver:
         self._started = clock()
         job.task.allow(job.config.placement)
         self.common: Final = CommonModel(job.task, job.config)
-        self._optimiser = ServerOptimiser(job.config, self.common.parameters)
+        self._optimizer = ServerOptimizer(job.config, self.common.parameters)
         self.model: Vector = self.common.first()
         state = self._restored(job.resume) if job.resume else None
-        keying = self._keying(job.federation) if job.federation else None
+        key_agreement = self._key_agreement(job.federation) if job.federation else None
         self._run = Run(
-            job.config, now=clock(), size=self.common.size, speeds=job.speeds, resume=state, keying=keying
+            job.config,
+            now=clock(),
+            size=self.common.size,
+            speeds=job.speeds,
+            resume=state,
+            key_agreement=key_agreement,
         )
         self._ring: RingSum | None = None  # of a masked round under way
         self._mean: Vector | None = None  # of such a round, once its masks are off
@@ -92,13 +97,13 @@ class Driver:
         self.metrics: dict[int, Mapping[str, float]] = {}
         self._spent: dict[int, Mapping[str, float]] = {}  # epsilon, after rounds whose sum was had
 
-    def _keying(self, federation: Federation) -> Keying:
+    def _key_agreement(self, federation: Federation) -> KeyAgreement:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
-        return Keying(federation, terms, KEYS_S, time.time() - self._started, self._job.name)
+        return KeyAgreement(federation, terms, KEYS_S, time.time() - self._started, self._job.name)
 
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model
-        self._optimiser.restore(checkpoint.optimiser)
+        self._optimizer.restore(checkpoint.optimizer)
         state: RunState = typed.read(RunState, typed.loads(checkpoint.state.encode()), {})
         return state
 
@@ -112,7 +117,7 @@ class Driver:
             for output in self._run.handle(event):
                 self._do(output, link)
             if isinstance(event, Codeword) and not event.ahead:  # it is in the sum by now, or never will be
-                link.forget(event.device, event.round, event.attempt)
+                link.forget(event.client, event.round, event.attempt)
             self._hear_measures(wait=False)
             self._show(link)
         self._hear_measures(wait=True)
@@ -147,8 +152,8 @@ class Driver:
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
                 self.finished = replace(output, reason=self._by_name(output.reason, link))
-            case Refuse(device, round_, reason):
-                self._job.sink.audited("refused", device, f"round {round_}: {reason}")
+            case Refuse(client, round_, reason):
+                self._job.sink.audited("refused", client, f"round {round_}: {reason}")
                 link.send(output)
             case _:
                 link.send(output)
@@ -159,9 +164,9 @@ class Driver:
             self.events.put(Published(self._clock(), version, digest_of(packed(self.model))))
 
     def _add(self, add: Add, link: Link) -> None:
-        vector = link.take(add.device, add.round, add.attempt)
+        vector = link.take(add.client, add.round, add.attempt)
         if self._job.federation is not None:
-            self._ring = self._ring or RingSum(self._job.federation.quantiser, self.common.size)
+            self._ring = self._ring or RingSum(self._job.federation.quantizer, self.common.size)
             self._ring.add(vector)
             return
         if self._sum is None:
@@ -169,7 +174,7 @@ class Driver:
         self._sum.add(add.weights, vector)
 
     def _uncover(self, uncover: Uncover) -> None:
-        """Take the masks off: what is left is the mean over the institutions, and nobody's update."""
+        """Take the masks off: what is left is the mean over the sites, and nobody's update."""
         if self._ring is None:
             return
         ring, self._ring = self._ring, None
@@ -185,7 +190,7 @@ class Driver:
         try:
             mean = self._taken_mean(apply.weight)
             if mean is not None:
-                self.model = self._optimiser.apply(self.model, mean)
+                self.model = self._optimizer.apply(self.model, mean)
         except Refused as error:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
         self._publish(apply.version, link)
@@ -207,7 +212,7 @@ class Driver:
 
     def _checkpoint(self, apply: Apply) -> Checkpoint:
         state = typed.dumps(typed.write(self._run.state())).decode()
-        return Checkpoint(apply.round, apply.version, self.model, self._optimiser.state(), state)
+        return Checkpoint(apply.round, apply.version, self.model, self._optimizer.state(), state)
 
     def _save(self, save: Save, checkpoint: Checkpoint) -> None:
         try:
@@ -217,17 +222,17 @@ class Driver:
 
     def _append(self, row: RoundRow, link: Link) -> None:
         self._sum = self._ring = self._mean = None
-        devices = tuple(_counted(device, link) for device in row.devices)
+        clients = tuple(_counted(client, link) for client in row.clients)
         reason, left_out = (self._by_name(said, link) for said in (row.reason, row.left_out))
-        row = replace(row, devices=devices, reason=reason, left_out=left_out)
+        row = replace(row, clients=clients, reason=reason, left_out=left_out)
         self._log.log(INFO, "%s", line_of(row))
         self._over += 1
         self._skipped += row.outcome == "skipped"
         self._job.sink.append(row)
-        for device in row.devices:
-            if device.failure:
-                name = link.name(device.device) or device.device
-                self._warn_once(device.device, row.round, f"{name}: {' '.join(device.failure.split())}")
+        for client in row.clients:
+            if client.failure:
+                name = link.name(client.client) or client.client
+                self._warn_once(client.client, row.round, f"{name}: {' '.join(client.failure.split())}")
         self._account(row)
         if self._due is not None and self._job.save:
             self._keep(self._job.save, self._due)
@@ -236,7 +241,7 @@ class Driver:
     def _keep(self, save: Save, due: Checkpoint) -> None:
         """Write a checkpoint beside the next round; under masks at once.
 
-        No institution masks an update of a model of which a sum was had: from that no run can go on.
+        No site masks an update of a model of which a sum was had: from that no run can go on.
         """
         if self._job.federation is not None:
             self._save(save, due)
@@ -272,9 +277,9 @@ class Driver:
             self._log.log(WARNING, "round %d: %s", round_, said)
 
     def _by_name(self, text: str, link: Link) -> str:
-        """Return a sentence with the names of devices for their identities."""
-        for device, name in (self._names | {each: link.name(each) for each in link.devices()}).items():
-            text = text.replace(device, name or device)
+        """Return a sentence with the names of clients for their identities."""
+        for client, name in (self._names | {each: link.name(each) for each in link.clients()}).items():
+            text = text.replace(client, name or client)
         return text
 
     def _show(self, link: Link) -> None:
@@ -285,7 +290,7 @@ class Driver:
 
     def _live(self, link: Link) -> Live:
         current = self._run.round
-        covered, chunks, copies = current.progress if current else (0, 0, 0)
+        covered, chunks, replicas = current.progress if current else (0, 0, 0)
         phase = "over" if self.finished else current.state.value if current else "gathering"
         return Live(
             round=self._run.number,
@@ -295,41 +300,41 @@ class Driver:
             elapsed_s=self._clock() - self._started,
             covered=covered,
             chunks=chunks,
-            copies=copies,
-            devices=self._live_devices(link),
-            unit="devices" if self._job.config.work == "local" else "chunks",
+            replicas=replicas,
+            clients=self._live_clients(link),
+            unit="clients" if self._job.config.work == "local" else "chunks",
         )
 
-    def _live_devices(self, link: Link) -> tuple[LiveDevice, ...]:
-        current, present = self._run.round, set(link.devices())
-        planned = current.plan.devices if current else ()
+    def _live_clients(self, link: Link) -> tuple[LiveClient, ...]:
+        current, present = self._run.round, set(link.clients())
+        planned = current.plan.clients if current else ()
         finished, held = _done_of(current) if current else ({}, {})
-        self._names |= {device: link.name(device) for device in present | set(planned)}
+        self._names |= {client: link.name(client) for client in present | set(planned)}
         return tuple(
-            LiveDevice(
-                device,
+            LiveClient(
+                client,
                 name,
-                device in present,
-                finished.get(device, 0),
-                link.link(device),
-                held.get(device, 0),
+                client in present,
+                finished.get(client, 0),
+                link.link(client),
+                held.get(client, 0),
             )
-            for device, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
+            for client, name in sorted(self._names.items(), key=lambda pair: (pair[1], pair[0]))
         )
 
 
 def _done_of(current: Round) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return what each device has done of what is its to do: chunks, or steps of local work."""
-    plan, tally = current.plan, current.tally
+    """Return what each client has done of what is its to do: chunks, or steps of local work."""
+    plan, statistics = current.plan, current.statistics
     if plan.work == "local":
-        done, held = tally.steps, [plan.steps] * len(plan.devices)
+        done, held = statistics.steps, [plan.steps] * len(plan.clients)
     else:
-        done, held = tally.finished, list(plan.placement.loads)
-    return dict(zip(plan.devices, done, strict=True)), dict(zip(plan.devices, held, strict=True))
+        done, held = statistics.finished, list(plan.placement.loads)
+    return dict(zip(plan.clients, done, strict=True)), dict(zip(plan.clients, held, strict=True))
 
 
-def _counted(row: DeviceRow, link: Link) -> DeviceRow:
-    amounts = link.settle(row.device)
+def _counted(row: ClientRow, link: Link) -> ClientRow:
+    amounts = link.settle(row.client)
     return replace(
         row,
         up_bytes=amounts.up_bytes,
@@ -338,19 +343,19 @@ def _counted(row: DeviceRow, link: Link) -> DeviceRow:
         upload_s=amounts.upload_s,
         download_s=amounts.download_s,
         refused=row.refused + amounts.refused,
-        link=link.link(row.device),
+        link=link.link(row.client),
     )
 
 
 def line_of(row: RoundRow) -> str:
     """Return the one line that a round is worth in the log."""
-    up = sum(device.up_bytes for device in row.devices)
-    down = sum(device.down_bytes for device in row.devices)
-    control = sum(device.control_bytes for device in row.devices)
+    up = sum(client.up_bytes for client in row.clients)
+    down = sum(client.down_bytes for client in row.clients)
+    control = sum(client.control_bytes for client in row.clients)
     loss = "-" if row.loss is None else f"{row.loss:.4g}"
     return (
         f"round {row.round} {row.outcome} version={row.version} loss={loss}"
-        f" covered={row.covered}/{row.chunks} blocks={row.blocks} devices={len(row.devices)}"
+        f" covered={row.covered}/{row.chunks} blocks={row.blocks} clients={len(row.clients)}"
         f" working_s={row.working_s:.3f} collecting_s={row.collecting_s:.3f}"
         f" up={up} down={down} control={control} discarded={row.discarded} repairs={row.repairs}"
         f" reason={row.reason!r}"

@@ -2,7 +2,7 @@
 
 The client's part is Flower's modifier itself, stage by stage; the server's part calls the functions that
 Flower's workflow calls, in its order, on the complete graph. What Flower spends on messages and records is
-left out. Between two rounds of the same institutions the set-up is kept, although Flower does it anew each
+left out. Between two rounds of the same sites the set-up is kept, although Flower does it anew each
 round: it does not depend on the vector, so it is timed once.
 
 May import: flwr's SecAgg+; errors.
@@ -45,8 +45,8 @@ STEPS: Final = 1 << 22
 MODULUS: Final = 1 << 32
 
 
-class PlusInstitutions:
-    """Some institutions under SecAgg+, numbered from 1 as Flower's nodes are."""
+class PlusSites:
+    """Some sites under SecAgg+, numbered from 1 as Flower's nodes are."""
 
     def __init__(self, count: int, threshold: int, max_weight: float) -> None:
         self._threshold = threshold
@@ -65,13 +65,13 @@ class PlusInstitutions:
         self._sealed: dict[int, list[tuple[int, bytes]]] = {number: [] for number in self.numbers}
 
     def open(self, number: int) -> int:
-        """Make an institution's keys; return the bytes that it sends."""
+        """Make a site's keys; return the bytes that it sends."""
         said: dict[str, Any] = _setup(self._states[number], self._settings)  # type: ignore[arg-type]
         self._public[number] = (said[Key.PUBLIC_KEY_1], said[Key.PUBLIC_KEY_2])
         return sum(map(len, self._public[number]))
 
     def share(self, number: int) -> int:
-        """Share an institution's secrets among all, once all have keys; return the bytes that it sends."""
+        """Share a site's secrets among all, once all have keys; return the bytes that it sends."""
         known: Any = {str(each): keys for each, keys in self._public.items()}
         said: dict[str, Any] = _share_keys(self._states[number], known)
         parcels = list(zip(said[Key.DESTINATION_LIST], said[Key.CIPHERTEXT_LIST], strict=True))
@@ -80,19 +80,19 @@ class PlusInstitutions:
         return sum(len(parcel) for _, parcel in parcels)
 
     def mask(self, number: int, vector: Float, weight: int) -> list[bytes]:
-        """Return what an institution uploads."""
+        """Return what a site uploads."""
         sources, parcels = zip(*self._sealed[number], strict=True)
-        letter: Any = {Key.SOURCE_LIST: list(sources), Key.CIPHERTEXT_LIST: list(parcels)}
+        packet: Any = {Key.SOURCE_LIST: list(sources), Key.CIPHERTEXT_LIST: list(parcels)}
         parameters = ndarrays_to_parameters([vector])
-        said: dict[str, Any] = _collect_masked_vectors(self._states[number], letter, weight, parameters)
+        said: dict[str, Any] = _collect_masked_vectors(self._states[number], packet, weight, parameters)
         uploaded: list[bytes] = said[Key.MASKED_PARAMETERS]
         return uploaded
 
     def unlock(self, number: int, survivors: Collection[int]) -> list[tuple[int, bytes]]:
         """Return a survivor's shares of what unmasks the sum."""
         lost = [each for each in self.numbers if each not in survivors]
-        letter: Any = {Key.ACTIVE_NODE_ID_LIST: list(survivors), Key.DEAD_NODE_ID_LIST: lost}
-        said: dict[str, Any] = _unmask(self._states[number], letter)
+        packet: Any = {Key.ACTIVE_NODE_ID_LIST: list(survivors), Key.DEAD_NODE_ID_LIST: lost}
+        said: dict[str, Any] = _unmask(self._states[number], packet)
         return list(zip(said[Key.NODE_ID_LIST], said[Key.SHARE_LIST], strict=True))
 
     def total(self, uploads: Iterable[list[bytes]]) -> Arrays:
@@ -110,8 +110,8 @@ class PlusInstitutions:
     ) -> NDArray[np.float64]:
         """Return the weighted mean from the masked sum: the other half."""
         shares: dict[int, list[bytes]] = {number: [] for number in self.numbers}
-        for letter in opened:
-            for owner, share in letter:
+        for packet in opened:
+            for owner, share in packet:
                 shares[owner].append(share)
         for number, parts in shares.items():
             secret = combine_shares(parts)

@@ -1,4 +1,4 @@
-"""Signals that end the server: devices are told before Flower's own handlers take over.
+"""Signals that end the server: clients are told before Flower's own handlers take over.
 
 Flower ends a ServerApp whose run was stopped by a signal to its own process; its handler then flushes logs
 for seconds while the main thread waits, and forces the exit. So the goodbye must come first.

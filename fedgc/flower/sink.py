@@ -11,10 +11,10 @@ from fedgc.history import RoundRow
 
 
 @dataclass(frozen=True, slots=True)
-class LiveDevice:
-    """A device as it stands now."""
+class LiveClient:
+    """A client as it stands now."""
 
-    device: str
+    client: str
     name: str
     present: bool
     finished: int  # chunks in this round; in local work steps
@@ -33,9 +33,9 @@ class Live:
     elapsed_s: float
     covered: int
     chunks: int
-    copies: int
-    devices: tuple[LiveDevice, ...]
-    unit: str = "chunks"  # that are covered; in local work devices that are done with their steps
+    replicas: int
+    clients: tuple[LiveClient, ...]
+    unit: str = "chunks"  # that are covered; in local work clients that are done with their steps
 
 
 class Sink(Protocol):

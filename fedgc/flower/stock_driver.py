@@ -21,14 +21,14 @@ from flwr.serverapp.strategy import Result
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, FedgcError, Refused
-from fedgc.flower import typed
-from fedgc.flower.layout import Layout, Vector
-from fedgc.flower.log import for_people
-from fedgc.flower.sink import Live, LiveDevice, Sink
-from fedgc.flower.stock import Ask, Closed, Output, Over, Stock, StockState, Trained, Use, name_of
+from fedgc.flower.sink import Live, LiveClient, Sink
+from fedgc.flower.stock_layout import Layout, Vector
+from fedgc.flower.stock_rounds import Ask, Closed, Output, Over, Stock, StockState, Trained, Use, name_of
 from fedgc.history import RoundRow
+from fedgc.links import typed_json as typed
+from fedgc.links.log import for_people
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.train import ServerOptimiser
+from fedgc.training import ServerOptimizer
 
 NODES_S: Final = 1.0  # between looks at who is there
 POLL_S: Final = 0.04
@@ -67,7 +67,7 @@ class StockDriver:
         self._grid, self._job, self._clock, self._log = grid, job, clock, log
         first = {name: array.numpy() for name, array in job.arrays.items()}
         self._layout = Layout.of(first)
-        self._optimiser = ServerOptimiser(job.config, self._layout.parameters)
+        self._optimizer = ServerOptimizer(job.config, self._layout.parameters)
         self._model = self._layout.vector(first)
         state = self._restored(job.resume) if job.resume else None
         self._machine = Stock(job.config, clock(), state)
@@ -95,7 +95,7 @@ class StockDriver:
                 f"setting resume: saw a model of {checkpoint.model.size} numbers, needed {self._model.size}"
             )
         self._model = checkpoint.model
-        self._optimiser.restore(checkpoint.optimiser)
+        self._optimizer.restore(checkpoint.optimizer)
         return state
 
     # ---- the loop
@@ -244,7 +244,7 @@ class StockDriver:
         if closed.weight > 0:
             try:
                 mean = self._sum / np.float32(closed.weight)
-                self._model = self._optimiser.apply(self._model, mean)
+                self._model = self._optimizer.apply(self._model, mean)
             except Refused as error:
                 self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
             self._models[closed.version] = self._model
@@ -263,16 +263,16 @@ class StockDriver:
         if self._job.save is None or not closed.weight > 0:
             return
         state = typed.dumps(typed.write(replace(self._machine.state(), round=closed.row.round + 1))).decode()
-        made = Checkpoint(closed.row.round, closed.version, self._model, self._optimiser.state(), state)
+        made = Checkpoint(closed.row.round, closed.version, self._model, self._optimizer.state(), state)
         try:
             self._job.save(made)
         except FedgcError as error:
             self._log.log(WARNING, "round %d: %s", closed.row.round, error)
 
     def _filled(self, row: RoundRow) -> RoundRow:
-        devices = tuple(replace(each, down_bytes=self._down.get(each.device, 0)) for each in row.devices)
+        clients = tuple(replace(each, down_bytes=self._down.get(each.client, 0)) for each in row.clients)
         self._down = {}
-        return replace(row, devices=devices)
+        return replace(row, clients=clients)
 
     # ---- for people
 
@@ -289,9 +289,9 @@ class StockDriver:
             elapsed_s=now - self._began,
             covered=answered,
             chunks=asked,
-            copies=1,
-            devices=tuple(
-                LiveDevice(name_of(node), name_of(node), True, 0, "messages")
+            replicas=1,
+            clients=tuple(
+                LiveClient(name_of(node), name_of(node), True, 0, "messages")
                 for node in self._machine.present
             ),
         )
@@ -326,9 +326,9 @@ def _mean(heard: list[tuple[float, Metrics]]) -> Metrics:
 
 def line_of(row: RoundRow) -> str:
     """Return the one line that a round is worth in the log."""
-    late = sum(each.failure.startswith("late") for each in row.devices)
-    up = sum(each.up_bytes for each in row.devices)
-    down = sum(each.down_bytes for each in row.devices)
+    late = sum(each.failure.startswith("late") for each in row.clients)
+    up = sum(each.up_bytes for each in row.clients)
+    down = sum(each.down_bytes for each in row.clients)
     loss = "-" if row.loss is None else f"{row.loss:.4g}"
     return (
         f"round {row.round} {row.outcome} version={row.version} loss={loss}"

@@ -1,9 +1,9 @@
-"""`FedGC`, the Flower strategy: coded rounds over sessions or letters, behind Flower's own interface.
+"""`FedGC`, the Flower strategy: coded rounds over sessions or packets, behind Flower's own interface.
 
 Flower's rounds (configure, send and receive, aggregate) do not happen here: a Flower message opens one
-session per device, and everything else travels inside it. So session traffic passes neither Flower's
-message plane nor its mods; the run's log and rows account for it. A device whose session cannot connect is
-written letters, which are Flower messages like any other.
+session per client, and everything else travels inside it. So session traffic passes neither Flower's
+message plane nor its mods; the run's log and rows account for it. A client whose session cannot connect is
+written packets, which are Flower messages like any other.
 """
 
 import os
@@ -20,25 +20,25 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower.desk import Surroundings
-from fedgc.flower.doorman import Doorman, Ways
+from fedgc.flower.cache_folders import full_name
 from fedgc.flower.driver import Driver, Job, Save
-from fedgc.flower.links import Links
-from fedgc.flower.listener import Listener
-from fedgc.flower.log import LOG
-from fedgc.flower.post import Post
-from fedgc.flower.shelves import full_name
 from fedgc.flower.signals import before_signals
 from fedgc.flower.sink import Silence, Sink
 from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.history import Speeds
+from fedgc.links.links import Links
+from fedgc.links.log import LOG
+from fedgc.links.message.grid_loop import GridLoop, Ways
+from fedgc.links.message.server import MessageServer
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Stop
 from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.descriptor import read_descriptor
-from fedgc.task import Task
-from fedgc.train import CommonModel
-from fedgc.train.export import arrays_of
+from fedgc.training import CommonModel
+from fedgc.training.export import arrays_of
+from fedgc.training.tasks import Task
 
 SLACK_S: Final = 600.0  # a message outlives its session's lease, or Flower throws the reply away
 
@@ -47,8 +47,8 @@ SLACK_S: Final = 600.0  # a message outlives its session's lease, or Flower thro
 class Memory:
     """What is known from before, and who keeps what is learnt now.
 
-    `run` is the run's own name, which a resume shares: devices keep their work under it. `others` names the
-    runs that may have kept devices busy, for the reason of a run that found none.
+    `run` is the run's own name, which a resume shares: clients keep their work under it. `others` names the
+    runs that may have kept clients busy, for the reason of a run that found none.
     """
 
     run: str = ""
@@ -86,7 +86,7 @@ class FedGC(Strategy):
         Stock clients may be given `initial_arrays`, `train_config` and `evaluate_config`, as by Flower's
         other strategies. What else those take here are settings of the run or parts of the task.
         """
-        stock = self.config.clients == "stock"
+        stock = self.config.client_app == "stock"
         if others or named.keys() - ({"train_config", "evaluate_config"} if stock else set()):
             said = sorted(named) or "positional arguments"
             raise Unusable(f"FedGC.start: saw {said}; what is not for stock clients is a setting of the run")
@@ -136,7 +136,7 @@ class FedGC(Strategy):
         )
         driver = Driver(job, time.monotonic, LOG)
         links, ways = self._links(driver, name)
-        doorman = Doorman(grid, ways, time.monotonic, LOG)
+        grid_loop = GridLoop(grid, ways, time.monotonic, LOG)
         reason = "the server ended early"
 
         def stopped(signal_name: str) -> None:
@@ -147,39 +147,39 @@ class FedGC(Strategy):
         try:
             if ways.listener is not None:
                 LOG.log(INFO, "sessions at %s", ways.listener.start())
-            doorman.start(lambda why: driver.events.put(Stop(time.monotonic(), why)))
+            grid_loop.start(lambda why: driver.events.put(Stop(time.monotonic(), why)))
             with before_signals(stopped):
                 finished = driver.drive(links)
             if not finished.complete:
-                why = (finished.reason, doorman.explained(), past.others)
+                why = (finished.reason, grid_loop.explained(), past.others)
                 finished = replace(finished, reason="; ".join(filter(None, why)))
             reason = finished.reason
         finally:
             if ways.listener is not None:
                 ways.listener.close(reason)
-            doorman.stop()
+            grid_loop.stop()
         _end(finished.reason, complete=finished.complete)
         return _result(driver)
 
     def _federation(self) -> Federation | None:
-        """Return what the institutions of a masked run agreed on."""
+        """Return what the sites of a masked run agreed on."""
         if self.config.secrecy == "open":
             return None
         return read_descriptor(Path(self.config.federation)).federation
 
     def _links(self, driver: Driver, run: str) -> tuple[Links, Ways]:
-        """Return the links that the settings allow, as the driver and as the doorman see them."""
+        """Return the links that the settings allow, as the driver and as the gridloop see them."""
         config, numbers = self.config, driver.common.size
         around = Surroundings(time.monotonic, os.urandom, time.time, LOG, self._sink.audited)
         links = Links(driver.events.put, LOG)
-        listener = post = None
+        listener = message_server = None
         if config.link != "messages":
             listener = Listener(config, run, numbers, links.heard("session"), around)
             links.add({"session": listener})
         if config.link != "session":
-            post = Post(run, numbers, links.heard("messages"), around)
-            links.add({"messages": post})
-        return links, Ways(listener, post, 2 * config.lease_s + SLACK_S)
+            message_server = MessageServer(run, numbers, links.heard("messages"), around)
+            links.add({"messages": message_server})
+        return links, Ways(listener, message_server, 2 * config.lease_s + SLACK_S)
 
     def summary(self) -> None:
         """Log the settings that are not the defaults."""

@@ -1,7 +1,7 @@
 """One way to write values as bytes: what is signed, hashed, kept and sent has exactly one spelling.
 
 A value is a number of 0 or more, bytes, text, a finite float, or a tuple of values. Each stands behind one
-letter for its kind and, where its length is not fixed, behind its length; so no two values share a spelling
+packet for its kind and, where its length is not fixed, behind its length; so no two values share a spelling
 and no field can run into the next, which a signature over joined bytes relies on. Reading takes nothing
 but what writing gives.
 
@@ -55,7 +55,7 @@ def read(data: bytes, label: str, *kinds: type) -> tuple[Any, ...]:
     """
     name, *values = unpack(data) or ("nothing",)
     if name != label:
-        raise BadMessage(f"saw a letter {str(name)[:40]!r}, needed {label!r}")
+        raise BadMessage(f"saw a packet {str(name)[:40]!r}, needed {label!r}")
     return typed(tuple(values), label, *kinds)
 
 

@@ -1,8 +1,8 @@
-"""The institution's machine: letters in, letters out, and what to write down before each of them.
+"""The site's machine: packets in, packets out, and what to write down before each of them.
 
 Every method returns the machine after the step and what to do, in this order: `Persist` first, then
-`Reply`. The driver must not send a reply before the record is on disk. A letter that is refused raises and
-changes nothing. A letter that comes again gets the same bytes as before, or a refusal; never a second
+`Reply`. The driver must not send a reply before the record is on disk. A packet that is refused raises and
+changes nothing. A packet that comes again gets the same bytes as before, or a refusal; never a second
 answer. No clock, no chance, no disk: `now` and 32 fresh secret bytes (`entropy`) are arguments.
 
     enrol(...)                                    the signed word that this member is there
@@ -15,7 +15,7 @@ answer. No clock, no chance, no disk: `now` and 32 fresh secret bytes (`entropy`
     unlock(Unlock) -> Persist, Reply(Opened)      shares given; all others of this exchange are gone
 
 Once it has given shares for a sum, the machine masks no other update that is made from the same model, in no
-exchange, epoch or run: two sums from one model differ by what one institution added or did more. The model's
+exchange, epoch or run: two sums from one model differ by what one site added or did more. The model's
 digest is on the disk before the shares leave.
 
 Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017),
@@ -34,7 +34,7 @@ from numpy.typing import NDArray
 
 from fedgc.errors import BadMessage, BadVector, NotAdmitted
 from fedgc.messages import Persist
-from fedgc.secagg import letters, rules
+from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.keys import (
     KEY_BYTES,
@@ -49,7 +49,7 @@ from fedgc.secagg.keys import (
     verify,
 )
 from fedgc.secagg.keystream import Strand, Words, expand, keystream
-from fedgc.secagg.letters import SHARE_BYTES
+from fedgc.secagg.packets import SHARE_BYTES
 from fedgc.secagg.privacy import Gaussian
 from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import split
@@ -61,7 +61,7 @@ LONGEST_LEAP: Final = 2**20  # epochs skipped at once: a server must not be able
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """Send this: a letter's bytes, or the masked vector."""
+    """Send this: a packet's bytes, or the masked vector."""
 
     content: bytes | Words = field(repr=False)
 
@@ -83,7 +83,7 @@ class Pad:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Client:
-    """One institution in one federation."""
+    """One site in one federation."""
 
     federation: Federation
     identity: Identity
@@ -97,34 +97,34 @@ class Client:
 
     # ---- set-up
 
-    def enrol(self, run: str, device: str) -> bytes:
-        """Return the signature by which the server of a run knows that this member is at this device."""
-        said = rules.enrolment(self.federation.fid, run, device, self.number, self.state.epoch)
+    def enrol(self, run: str, client: str) -> bytes:
+        """Return the signature by which the server of a run knows that this member is at this client."""
+        said = rules.enrolment(self.federation.fid, run, client, self.number, self.state.epoch)
         return self.identity.sign(said)
 
-    def open(self, letter: letters.Open, now: float, entropy: bytes) -> "Step":
+    def open(self, packet: packets.Open, now: float, entropy: bytes) -> "Step":
         """Make one-time keys for a new epoch, and say their public halves."""
         _check_entropy(entropy)
         state = self.state
-        if letter.fid != self.federation.fid:
+        if packet.fid != self.federation.fid:
             raise NotAdmitted(
-                f"server: saw the descriptor {letter.fid.hex()[:16]}, "
+                f"server: saw the descriptor {packet.fid.hex()[:16]}, "
                 f"needed {self.federation.fid.hex()[:16]}: compare the files"
             )
-        if letter.epoch == state.epoch and state.advert:
+        if packet.epoch == state.epoch and state.advert:
             return self, (Reply(state.advert),)
-        if not state.epoch < letter.epoch <= state.epoch + LONGEST_LEAP:
-            raise BadMessage(f"epoch: saw {letter.epoch}, needed a later one than {state.epoch}, and near it")
+        if not state.epoch < packet.epoch <= state.epoch + LONGEST_LEAP:
+            raise BadMessage(f"epoch: saw {packet.epoch}, needed a later one than {state.epoch}, and near it")
         count = self.federation.exchanges
-        stream = keystream(derive(entropy, letter.fid, "keys", letter.epoch), KEY_BYTES + PAIR_BYTES * count)
+        stream = keystream(derive(entropy, packet.fid, "keys", packet.epoch), KEY_BYTES + PAIR_BYTES * count)
         secret, pairs = stream[:KEY_BYTES], _cut(stream[KEY_BYTES:], PAIR_BYTES)
         own = dict(enumerate(pairs, start=1))
-        advert = self._advert(letter.epoch, round(now), secret, own).pack()
-        after = State(letter.epoch, state.released, advert, secret, own, spent=state.spent)
+        advert = self._advert(packet.epoch, round(now), secret, own).pack()
+        after = State(packet.epoch, state.released, advert, secret, own, spent=state.spent)
         return self._keep(after, Reply(advert))
 
-    def join(self, roster: letters.Roster, now: float, entropy: bytes) -> "Step":
-        """Check who is in the epoch, and share this institution's secrets among them."""
+    def join(self, roster: packets.Roster, now: float, entropy: bytes) -> "Step":
+        """Check who is in the epoch, and share this site's secrets among them."""
         _check_entropy(entropy)
         state = self.state
         if roster.epoch != state.epoch:
@@ -142,54 +142,54 @@ class Client:
         chance = derive(entropy, known.rho, "shares")
         shares = split(secret, self.federation.threshold, points, chance)
         parcels = tuple(self._parcel(known, member, shares[member + 1]) for member in known.members)
-        deal = letters.Deal(state.epoch, self.number, parcels).pack()
+        deal = packets.Deal(state.epoch, self.number, parcels).pack()
         mine = dict(enumerate(_cut(shares[self.number + 1], PAIR_BYTES), start=1))
         after = replace(state, known=known, deal=deal, sources=(self.number,), held=mine)
         return self._keep(after, Reply(deal))
 
     # ---- an exchange
 
-    def begin(self, letter: letters.Begin, model: bytes) -> "Step":
+    def begin(self, packet: packets.Begin, model: bytes) -> "Step":
         """Bind the next exchange to its members, its settings and the model that really came.
 
         A model for which shares were given before is refused.
-        `model` is the SHA-256 that this side computed. `letter.size` is the server's word: the driver
+        `model` is the SHA-256 that this side computed. `packet.size` is the server's word: the driver
         compares it with its model before it lets `pad` allocate as much.
         """
         state = self.state
-        known = self._check_epoch(letter.epoch)
-        bound = rules.context(self.federation, known.rho, letter, model)
-        if state.turn is not None and letter.exchange == state.turn.exchange:
+        known = self._check_epoch(packet.epoch)
+        bound = rules.context(self.federation, known.rho, packet, model)
+        if state.turn is not None and packet.exchange == state.turn.exchange:
             return self._begin_again(state.turn, bound)
-        self._check_begin(letter)
+        self._check_begin(packet)
         self._check_unspent(model)
         held, sources = state.held, state.sources
         if sources == (self.number,):
-            held, sources = self._opened_parcels(known, letter)
-        if not set(letter.members) <= set(sources):
-            missing = sorted(set(letter.members) - set(sources))
+            held, sources = self._opened_parcels(known, packet)
+        if not set(packet.members) <= set(sources):
+            missing = sorted(set(packet.members) - set(sources))
             raise BadMessage(f"begin: saw members {missing} whose shares never came, needed them at first")
         after = replace(
             state,
             channel=b"",  # every blob is read: nobody can read them again
             deal=b"",
-            own={at: pair for at, pair in state.own.items() if at >= letter.exchange},
+            own={at: pair for at, pair in state.own.items() if at >= packet.exchange},
             sources=sources,
-            held={at: shares for at, shares in held.items() if at >= letter.exchange},
-            start=rules.start(model, letter.settings),
-            turn=Turn(letter.exchange, bound, letter.members, letter.size, model),
+            held={at: shares for at, shares in held.items() if at >= packet.exchange},
+            start=rules.start(model, packet.settings),
+            turn=Turn(packet.exchange, bound, packet.members, packet.size, model),
         )
         return self._keep(after)
 
     def pad(self) -> Pad:
         """Expand the masks of the present exchange: the long part, which need not wait for the update."""
         turn = self._turn_unused()
-        quantiser = self.federation.quantiser
-        words = expand(quantiser.words(turn.size), quantiser.ring, self._strands(turn))
+        quantizer = self.federation.quantizer
+        words = expand(quantizer.words(turn.size), quantizer.ring, self._strands(turn))
         return Pad(turn.context, words)
 
     def upload(self, update: Float, weight: int, start: bytes, pad: Pad, entropy: bytes) -> "Step":
-        """Quantise, mask, and forget the secrets that made the masks.
+        """Quantize, mask, and forget the secrets that made the masks.
 
         `start` is that of `rules.start`, of what the update was made from: a server may have sent another
         model since the exchange was bound to one.
@@ -209,7 +209,7 @@ class Client:
             )
         noise = self._noise(weight, derive(entropy, turn.context, "noise"))
         words = pad.take()
-        self.federation.quantiser.add(update, weight, words, derive(entropy, turn.context, "rounding"), noise)
+        self.federation.quantizer.add(update, weight, words, derive(entropy, turn.context, "rounding"), noise)
         words.flags.writeable = False
         after = replace(
             self.state,
@@ -219,40 +219,40 @@ class Client:
         )
         return self._keep(after, Reply(words))
 
-    def agree(self, letter: letters.Agree) -> "Step":
+    def agree(self, packet: packets.Agree) -> "Step":
         """Sign whose vectors are in the sum."""
-        turn = self._turn_used(letter.epoch, letter.exchange)
+        turn = self._turn_used(packet.epoch, packet.exchange)
         if turn.survivors:
-            if letter.survivors != turn.survivors:
+            if packet.survivors != turn.survivors:
                 raise BadMessage(
-                    f"survivors: saw {letter.survivors} after {turn.survivors}, needed one set an exchange"
+                    f"survivors: saw {packet.survivors} after {turn.survivors}, needed one set an exchange"
                 )
             return self, (Reply(turn.signature),)
-        survivors = letter.survivors
+        survivors = packet.survivors
         if not set(survivors) <= set(turn.members):
             raise BadMessage(f"survivors: saw {survivors}, needed some of {turn.members}")
         if self.number not in survivors:
-            raise BadMessage(f"survivors: saw {survivors}, needed {self.number} (this institution) in it")
+            raise BadMessage(f"survivors: saw {survivors}, needed {self.number} (this site) in it")
         rules.check_quorum(self.federation, len(survivors), "survivors")
         signature = self.identity.sign(rules.agreement(self.federation.fid, turn.context, survivors))
         agreed = replace(turn, survivors=survivors, signature=signature, vector=None)
         return self._keep(replace(self.state, turn=agreed), Reply(signature))
 
-    def unlock(self, letter: letters.Unlock) -> "Step":
+    def unlock(self, packet: packets.Unlock) -> "Step":
         """Give the shares that unmask the sum, once enough others signed the same survivors."""
-        turn = self._turn_used(letter.epoch, letter.exchange)
-        name = digest("unlock", letter.pack())
+        turn = self._turn_used(packet.epoch, packet.exchange)
+        name = digest("unlock", packet.pack())
         if turn.opened:
             if not same(name, turn.unlocked_by):
                 raise BadMessage("unlock: saw a second one, needed one an exchange")
             return self, (Reply(turn.opened),)
-        self._check_signatures(turn, letter.signatures)
+        self._check_signatures(turn, packet.signatures)
         pairs = dict(zip(self.state.sources, _cut(self.state.held[turn.exchange], PAIR_BYTES), strict=True))
         given = tuple(
             (m, pairs[m][SHARE_BYTES:] if m in turn.survivors else pairs[m][:SHARE_BYTES])
             for m in turn.members
         )
-        opened = letters.Opened(letter.epoch, turn.exchange, self.number, given).pack()
+        opened = packets.Opened(packet.epoch, turn.exchange, self.number, given).pack()
         after = replace(
             self.state,
             held={at: shares for at, shares in self.state.held.items() if at > turn.exchange},
@@ -263,12 +263,12 @@ class Client:
 
     # ---- what each step checks
 
-    def _check_roster(self, roster: letters.Roster, now: float) -> None:
+    def _check_roster(self, roster: packets.Roster, now: float) -> None:
         for advert in roster.adverts:
             rules.check_advert(self.federation, advert, roster.epoch, now)
         rules.check_keys_differ(roster.adverts)
         if self.state.advert not in [advert.pack() for advert in roster.adverts]:
-            raise BadMessage("roster: saw another advert of this institution or none, needed its own")
+            raise BadMessage("roster: saw another advert of this site or none, needed its own")
         rules.check_quorum(self.federation, len(roster.adverts), "roster")
 
     def _check_epoch(self, epoch: int) -> Known:
@@ -276,16 +276,16 @@ class Client:
             raise BadMessage(f"exchange: saw epoch {epoch}, needed the one set up, {self.state.epoch}")
         return self.state.known
 
-    def _check_begin(self, letter: letters.Begin) -> None:
+    def _check_begin(self, packet: packets.Begin) -> None:
         last = self.state.turn.exchange if self.state.turn else 0
-        if not last < letter.exchange <= self.federation.exchanges:
+        if not last < packet.exchange <= self.federation.exchanges:
             raise BadMessage(
-                f"exchange: saw {letter.exchange} after {last}, needed a later one, "
+                f"exchange: saw {packet.exchange} after {last}, needed a later one, "
                 f"at most {self.federation.exchanges}"
             )
-        if self.number not in letter.members:
-            raise BadMessage(f"begin: saw members {letter.members}, needed {self.number} in it")
-        rules.check_quorum(self.federation, len(letter.members), "begin")
+        if self.number not in packet.members:
+            raise BadMessage(f"begin: saw members {packet.members}, needed {self.number} in it")
+        rules.check_quorum(self.federation, len(packet.members), "begin")
         privacy = self.federation.privacy
         if privacy is not None and self.state.released >= privacy.exchanges:
             raise BadMessage(
@@ -296,7 +296,7 @@ class Client:
     def _check_unspent(self, model: bytes) -> None:
         if model in self.state.spent:
             raise BadMessage(
-                f"begin: saw the model {model.hex()[:16]}, of which this institution helped to unmask a sum "
+                f"begin: saw the model {model.hex()[:16]}, of which this site helped to unmask a sum "
                 "before, and two sums of one model tell single updates; needed another: go on from the "
                 "newest model, or begin with another seed"
             )
@@ -343,9 +343,9 @@ class Client:
             )
         return self, (Reply(turn.vector),)
 
-    def _advert(self, epoch: int, made: int, secret: bytes, own: Mapping[int, bytes]) -> letters.Advert:
+    def _advert(self, epoch: int, made: int, secret: bytes, own: Mapping[int, bytes]) -> packets.Advert:
         fid = self.federation.fid
-        unsigned = letters.Advert(
+        unsigned = packets.Advert(
             fid,
             epoch,
             self.number,
@@ -359,27 +359,27 @@ class Client:
         )
         return replace(unsigned, signature=self.identity.sign(unsigned.statement))
 
-    def _parcel(self, known: Known, target: int, shares: bytes) -> letters.Parcel:
+    def _parcel(self, known: Known, target: int, shares: bytes) -> packets.Parcel:
         tags = rules.tags(known.rho, self.number, target, list(enumerate(_cut(shares, PAIR_BYTES), 1)))
         if target == self.number:
-            return letters.Parcel(self.number, target, b"", tags)
+            return packets.Parcel(self.number, target, b"", tags)
         key = rules.channel(
             loaded(self.state.channel), known.advert(target).channel, known.rho, self.number, target
         )
         bound = rules.blob_context(self.federation.fid, self.state.epoch, known.rho, self.number, target)
-        return letters.Parcel(self.number, target, seal(key, shares, bound), tags)
+        return packets.Parcel(self.number, target, seal(key, shares, bound), tags)
 
     def _opened_parcels(
-        self, known: Known, letter: letters.Begin
+        self, known: Known, packet: packets.Begin
     ) -> tuple[dict[int, bytes], tuple[int, ...]]:
-        """Return what every source shared with this institution, by exchange."""
-        found = {delivery.source: self._opened_parcel(known, delivery) for delivery in letter.deliveries}
+        """Return what every source shared with this site, by exchange."""
+        found = {delivery.source: self._opened_parcel(known, delivery) for delivery in packet.deliveries}
         found[self.number] = [self.state.held[at] for at in sorted(self.state.held)]
         sources = tuple(sorted(found))
         together = zip(*(found[source] for source in sources), strict=True)
         return {at: b"".join(pairs) for at, pairs in enumerate(together, start=1)}, sources
 
-    def _opened_parcel(self, known: Known, delivery: letters.Delivery) -> list[bytes]:
+    def _opened_parcel(self, known: Known, delivery: packets.Delivery) -> list[bytes]:
         source, who = delivery.source, self.federation.name(delivery.source)
         if source not in known.members or source == self.number:
             raise BadMessage(f"begin: saw shares of {who}, needed those of others in the epoch")
@@ -407,7 +407,7 @@ class Client:
         return [rules.self_mask(seed, turn.context, self.number), *masks]
 
     def _noise(self, weight: int, chance: bytes) -> Gaussian | None:
-        privacy, w_max = self.federation.privacy, self.federation.quantiser.w_max
+        privacy, w_max = self.federation.privacy, self.federation.quantizer.w_max
         if privacy is None:
             return None
         if weight != w_max:

@@ -1,16 +1,16 @@
 """The descriptor of a federation: what its members agreed on before any of them trains.
 
-It is passed between institutions by hand and pinned by each of them. Its hash, `fid`, stands in every
+It is passed between sites by hand and pinned by each of them. Its hash, `fid`, stands in every
 signature and every key derivation, so a server can change nothing in it: a member with another descriptor
 cannot even set up keys with the rest.
 
-Threshold. T shares unmask; at least max(T, n_min) survivors are in every sum. With c institutions on the
+Threshold. T shares unmask; at least max(T, n_min) survivors are in every sum. With c sites on the
 server's side, two different sets of survivors can both find T signatures as soon as 2T <= n + c (the c sign
 both, the honest split), and then a single update can be laid bare. T >= floor(2n/3) + 1 rules that out for
 every c < n / 3 (Bonawitz et al. 2017, theorem 6.5). With two survivors each would know the other's update
 from the sum, so there are never fewer than three.
 
-May import: canonical, keys, quantiser, privacy; messages, errors.
+May import: canonical, keys, quantizer, privacy; messages, errors.
 """
 
 from collections.abc import Sequence
@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
-from fedgc.messages import LARGEST_LETTER
+from fedgc.messages import LARGEST_PACKET
 from fedgc.secagg.canonical import Value, pack, read, rows, typed
 from fedgc.secagg.keys import KEY_BYTES, SIGNATURE_BYTES, Identity, digest, verify
 from fedgc.secagg.privacy import Privacy
-from fedgc.secagg.quantiser import LEAST_NOISE, Quantiser, fits, fits_with_noise
+from fedgc.secagg.quantizer import LEAST_NOISE, Quantizer, fits, fits_with_noise
 from fedgc.secagg.shamir import POINTS
 
 PROTOCOL: Final = 1
 FEWEST: Final = 3
-MOST_EXCHANGES: Final = 64  # of one epoch: T broken institutions lay bare what is left of it, so it is short
+MOST_EXCHANGES: Final = 64  # of one epoch: T broken sites lay bare what is left of it, so it is short
 _LABEL: Final = "fedgc federation"
 _SIGNED: Final = "fedgc endorsement"
 
@@ -43,7 +43,7 @@ def least_threshold(members: int) -> int:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Member:
-    """An institution, by name and Ed25519 public key."""
+    """A site, by name and Ed25519 public key."""
 
     name: str
     public: bytes
@@ -63,7 +63,7 @@ class Federation:
     threshold: int
     n_min: int
     exchanges: int
-    quantiser: Quantiser
+    quantizer: Quantizer
     privacy: Privacy | None = None
 
     def __post_init__(self) -> None:
@@ -78,10 +78,10 @@ class Federation:
         self._check_quorum(count)
         self._check_sums(count)
         self._check_noise(count)
-        if self.largest_letter > LARGEST_LETTER:
+        if self.largest_packet > LARGEST_PACKET:
             raise BadSetting(
-                f"exchanges: saw {self.exchanges} an epoch of {count} members, whose letters have up to "
-                f"{self.largest_letter} bytes; needed at most {LARGEST_LETTER}: fewer exchanges"
+                f"exchanges: saw {self.exchanges} an epoch of {count} members, whose packets have up to "
+                f"{self.largest_packet} bytes; needed at most {LARGEST_PACKET}: fewer exchanges"
             )
 
     def _check_quorum(self, count: int) -> None:
@@ -94,7 +94,7 @@ class Federation:
             raise BadSetting(f"exchanges: saw {self.exchanges} an epoch, needed 1 to {MOST_EXCHANGES}")
 
     def _check_sums(self, count: int) -> None:
-        bits, ring = self.quantiser.bits, self.quantiser.ring
+        bits, ring = self.quantizer.bits, self.quantizer.ring
         if not fits(count, bits, ring):
             raise BadSetting(
                 f"ring: saw {count} members with {bits} bits, whose sum needs more than {ring} bits; "
@@ -105,11 +105,11 @@ class Federation:
         """Refuse noise that rounding would show through, or that goes around the ring."""
         if self.privacy is None:
             return
-        bits, ring = self.quantiser.bits, self.quantiser.ring
-        steps = self.privacy.own_noise(self.n_min) / self.quantiser.step
+        bits, ring = self.quantizer.bits, self.quantizer.ring
+        steps = self.privacy.own_noise(self.n_min) / self.quantizer.step
         if not steps >= LEAST_NOISE:
             raise BadSetting(
-                f"noise: saw a deviation of {steps:.3g} steps for each institution, needed {LEAST_NOISE:g}: "
+                f"noise: saw a deviation of {steps:.3g} steps for each site, needed {LEAST_NOISE:g}: "
                 "more bits, a smaller clip, or more noise"
             )
         if not fits_with_noise(count, bits, ring, steps):
@@ -120,18 +120,18 @@ class Federation:
 
     @property
     def quorum(self) -> int:
-        """The fewest institutions in any sum."""
+        """The fewest sites in any sum."""
         return max(self.threshold, self.n_min)
 
     @property
-    def largest_letter(self) -> int:
-        """No letter of this federation has more bytes: a roster names all keys, a deal holds all shares."""
+    def largest_packet(self) -> int:
+        """No packet of this federation has more bytes: a roster names all keys, a deal holds all shares."""
         keys, parcel = 74 * self.exchanges + 256, 96 * self.exchanges + 64
         return len(self.members) * max(keys, parcel) + 256
 
     @property
     def colluders(self) -> int:
-        """How many institutions may be on the server's side while any two others stay hidden."""
+        """How many sites may be on the server's side while any two others stay hidden."""
         return min(2 * self.threshold - len(self.members) - 1, self.threshold - 1, self.quorum - 2)
 
     @property
@@ -152,7 +152,7 @@ class Federation:
 
     def pack(self) -> bytes:
         """Return the canonical bytes."""
-        quantiser, privacy = self.quantiser, self.privacy
+        quantizer, privacy = self.quantizer, self.privacy
         pinned: tuple[Value, ...] = ()
         if privacy is not None:
             pinned = (privacy.record_clip, privacy.noise, privacy.exchanges, privacy.delta)
@@ -161,7 +161,7 @@ class Federation:
             PROTOCOL,
             tuple((member.name, member.public) for member in self.members),
             (self.threshold, self.n_min, self.exchanges),
-            (float(quantiser.clip), quantiser.bits, quantiser.ring, quantiser.w_max),
+            (float(quantizer.clip), quantizer.bits, quantizer.ring, quantizer.w_max),
             pinned,
         )
 
@@ -177,7 +177,7 @@ class Federation:
             threshold,
             n_min,
             exchanges,
-            Quantiser(*typed(numbers, "descriptor", float, int, int, int)),
+            Quantizer(*typed(numbers, "descriptor", float, int, int, int)),
             Privacy(*typed(pinned, "descriptor", float, float, int, float)) if pinned else None,
         )
 
@@ -225,28 +225,28 @@ class Descriptor:
 
 def promises(federation: Federation) -> tuple[str, ...]:
     """Say in sentences what the descriptor promises."""
-    count, quantiser = len(federation.members), federation.quantiser
+    count, quantizer = len(federation.members), federation.quantizer
     said = [
-        f"{count} institutions: {', '.join(member.name for member in federation.members)}.",
+        f"{count} sites: {', '.join(member.name for member in federation.members)}.",
         f"The server learns weighted sums over at least {federation.quorum} of them, and the sum of their "
-        "weights; no update of one institution, and not its weight.",
+        "weights; no update of one site, and not its weight.",
         f"That holds while at most {federation.colluders} of them work with the server, even if the server "
         "lies in its messages.",
         _drops(federation),
-        f"Any {federation.threshold} institutions together can unmask; fewer can unmask nothing.",
+        f"Any {federation.threshold} sites together can unmask; fewer can unmask nothing.",
         f"Keys serve one exchange each and are made anew every {federation.exchanges} exchanges; whoever "
-        f"breaks into {federation.threshold} institutions learns nothing of exchanges that are over.",
-        f"Each institution's own program clips its values to +-{quantiser.clip:g} and rounds them to steps "
-        f"of {quantiser.step:.3g} without bias; sums of what is clipped cannot overflow.",
-        "No institution helps to unmask two sums of one model.",
-        f"An institution uploads {quantiser.ring // 8} bytes for each parameter.",
+        f"breaks into {federation.threshold} sites learns nothing of exchanges that are over.",
+        f"Each site's own program clips its values to +-{quantizer.clip:g} and rounds them to steps "
+        f"of {quantizer.step:.3g} without bias; sums of what is clipped cannot overflow.",
+        "No site helps to unmask two sums of one model.",
+        f"A site uploads {quantizer.ring // 8} bytes for each parameter.",
     ]
     privacy = federation.privacy
     if privacy is not None:
         said.append(
             f"After {privacy.exchanges} exchanges the sums are "
             f"({privacy.spent(privacy.exchanges):.3f}, {privacy.delta:g})-differentially private for each "
-            f"record, if every institution clips its records to {privacy.record_clip:g} and adds its noise."
+            f"record, if every site clips its records to {privacy.record_clip:g} and adds its noise."
         )
     return tuple(said)
 
@@ -255,30 +255,30 @@ def silences(federation: Federation) -> tuple[str, ...]:
     """Say in sentences what the descriptor does not promise."""
     colluders = federation.colluders
     said = [
-        "It does not hide the sum. What a sum over few institutions, or a row of sums, tells of their data "
+        "It does not hide the sum. What a sum over few sites, or a row of sums, tells of their data "
         "is not limited" + (" but by the noise." if federation.privacy else "."),
-        f"It does not hold against {colluders + 1} or more institutions that work with the server.",
-        "It does not stop an institution from sending a wrong update: nobody sees it, the sum takes it in, "
+        f"It does not hold against {colluders + 1} or more sites that work with the server.",
+        "It does not stop a site from sending a wrong update: nobody sees it, the sum takes it in, "
         "and nobody can tell whose it was.",
-        "It does not hold an institution to the clip or to the largest weight: a program that keeps to none "
-        f"moves a value of the mean by up to {federation.quantiser.reach:.3g}.",
+        "It does not hold a site to the clip or to the largest weight: a program that keeps to none "
+        f"moves a value of the mean by up to {federation.quantizer.reach:.3g}.",
         "It does not hide what two sums of nearly the same model differ by: a server chooses the models.",
         "It does not make the server finish: it can always let an exchange fail.",
         _shares_of_a_sum(federation),
         "It does not hide who takes part, when, and how long each takes.",
-        "It does not protect an institution's own machine: whoever reads its memory reads its update.",
+        "It does not protect a site's own machine: whoever reads its memory reads its update.",
     ]
     if federation.privacy is not None:
         share = max(0.0, 1 - max(1, colluders) / federation.n_min)
         said.append(
             "The privacy figure is for an observer who adds no noise: against "
-            f"{max(1, colluders)} colluding institutions {share:.0%} of the noise variance is left."
+            f"{max(1, colluders)} colluding sites {share:.0%} of the noise variance is left."
         )
     return tuple(said)
 
 
 def _shares_of_a_sum(federation: Federation) -> str:
-    largest = 1 if federation.privacy else federation.quantiser.w_max
+    largest = 1 if federation.privacy else federation.quantizer.w_max
     if largest == 1:
         return "It does not keep the server from giving one more to do than others; all weigh the same."
     return (
@@ -290,7 +290,7 @@ def _shares_of_a_sum(federation: Federation) -> str:
 def _drops(federation: Federation) -> str:
     spare = len(federation.members) - federation.quorum
     if spare == 0:
-        return "Every institution must stay to the end of an exchange: the loss of one ends it without a sum."
+        return "Every site must stay to the end of an exchange: the loss of one ends it without a sum."
     return f"Up to {spare} of them may vanish at any point of an exchange, and the sum of the others is had."
 
 

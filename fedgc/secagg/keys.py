@@ -1,4 +1,4 @@
-"""Keys: who signs, who can read, and what two institutions alone can compute.
+"""Keys: who signs, who can read, and what two sites alone can compute.
 
 - An `Identity` is an Ed25519 key; its public half is pinned in the federation's descriptor.
 - Channel and mask keys are X25519 keys that live for one epoch or one exchange; `agree` gives what two of
@@ -42,7 +42,7 @@ _SMALL: Final = frozenset({  # where a secret that is a multiple of 8 leads nowh
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """An institution's long-lived key."""
+    """A site's long-lived key."""
 
     secret: bytes = field(repr=False)
 

@@ -59,7 +59,7 @@ def keystream(key: bytes, size: int) -> bytes:
 
 
 class RandomBytes:
-    """The stream of a key, read on as an array of bytes: chance that stays in the institution."""
+    """The stream of a key, read on as an array of bytes: chance that stays in the site."""
 
     def __init__(self, key: bytes) -> None:
         known_answer()

@@ -1,10 +1,10 @@
-"""Record-level differential privacy of the sum: clip each record, add noise once per institution, account.
+"""Record-level differential privacy of the sum: clip each record, add noise once per site, account.
 
 Secure aggregation hides who said what; the sum itself still tells of the records in it. With this option
 one record changes the released sum by at most C in Euclidean norm, and the sum carries Gaussian noise of at
-least sigma C: each institution adds N(0, (sigma C)^2 / n_min), and at least n_min of them are in every sum.
-The noise is added once, after an institution decoded the work of its own devices, never per device; and after
-its values were clipped to what the ring is made for (`quantiser`), so that nothing cuts the noise off. A clip
+least sigma C: each site adds N(0, (sigma C)^2 / n_min), and at least n_min of them are in every sum.
+The noise is added once, after a site decoded the work of its own clients, never per client; and after
+its values were clipped to what the ring is made for (`quantizer`), so that nothing cuts the noise off. A clip
 before the noise brings neighbours no further apart; one behind it would take noise off values at the edge.
 
 T releases of the Gaussian mechanism without subsampling are one Gaussian mechanism with mu = sqrt(T) / sigma
@@ -14,10 +14,10 @@ T releases of the Gaussian mechanism without subsampling are one Gaussian mechan
 
 No credit is taken for subsampling: the batches here are neither Poisson nor secret.
 
-What must hold for that, and is seen to by whoever trains (fedgc.train.private): the update is one step's sum
+What must hold for that, and is seen to by whoever trains (fedgc.training.record_clipping): the update is one step's sum
 of clipped gradients over a number fixed in advance, later local steps would see a record again; neighbours
 differ in what one record holds, not in their number, on which the choice of batches depends; weights are all
-w_max, since a weight that follows the number of records would tell of one. An institution that colludes knows
+w_max, since a weight that follows the number of records would tell of one. A site that colludes knows
 its own noise: with c of them, what protects is (n_min - c) / n_min of the variance.
 
 May import: numpy; keystream, keys; errors.
@@ -68,7 +68,7 @@ class Privacy:
         return epsilon(self.noise, exchanges, self.delta)
 
     def own_noise(self, n_min: int) -> float:
-        """Return the standard deviation of what one of at least `n_min` institutions adds."""
+        """Return the standard deviation of what one of at least `n_min` sites adds."""
         return self.noise * self.record_clip / math.sqrt(n_min)
 
 

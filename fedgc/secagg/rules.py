@@ -5,7 +5,7 @@ exchange is a hash over all that its members must agree on, the model included; 
 signatures on the survivors come from it. A server that shows two members different things makes them
 derive different masks, and gets noise.
 
-May import: cryptography; canonical, keys, keystream, letters, federation; errors.
+May import: cryptography; canonical, keys, keystream, packets, federation; errors.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ from fedgc.secagg.canonical import pack
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, check_public, derive, digest, verify
 from fedgc.secagg.keystream import Strand
-from fedgc.secagg.letters import SHARE_BYTES, Advert, Begin, Roster
+from fedgc.secagg.packets import SHARE_BYTES, Advert, Begin, Roster
 
 CLOCK_S: Final = 600  # how far the clocks of two members may differ, and how long an advert is fresh
 PAIR_BYTES: Final = 2 * SHARE_BYTES  # mask key and self seed, or a share of both
@@ -87,17 +87,17 @@ def check_keys_differ(adverts: Sequence[Advert]) -> None:
 
 
 def check_quorum(federation: Federation, count: int, what: str) -> None:
-    """Raise if so few institutions would be in a sum."""
+    """Raise if so few sites would be in a sum."""
     if count < federation.quorum:
-        raise BadMessage(f"{what}: saw {count} institutions, needed {federation.quorum}")
+        raise BadMessage(f"{what}: saw {count} sites, needed {federation.quorum}")
 
 
-def enrolment(fid: bytes, run: str, device: str, member: int, epoch: int) -> bytes:
-    """Return what a member signs to say that it is there, over this device, with keys up to this epoch.
+def enrolment(fid: bytes, run: str, client: str, member: int, epoch: int) -> bytes:
+    """Return what a member signs to say that it is there, over this client, with keys up to this epoch.
 
-    Nobody else can say it again: a device proves in each session, and with each letter, that it is itself.
+    Nobody else can say it again: a client proves in each session, and with each packet, that it is itself.
     """
-    return pack("enrolment", fid, run, device, member, epoch)
+    return pack("enrolment", fid, run, client, member, epoch)
 
 
 def check_enrolment(federation: Federation, statement: bytes, member: int, signature: bytes) -> None:
@@ -149,7 +149,7 @@ def context(federation: Federation, rho: bytes, begin: Begin, model: bytes) -> b
 def footing(shape: bytes, first_step: int, common_steps: float, before: bytes) -> bytes:
     """Return the settings of an exchange: what shapes every update in it, beside the model.
 
-    `shape` is the hash of the run's settings. The rest moves a device's steps as well: where they stand in
+    `shape` is the hash of the run's settings. The rest moves a client's steps as well: where they stand in
     the schedule of rates, and by which way between two models they are led (`before` is the digest of the
     former, nothing where none leads). A server that could choose these for each would make the updates of all
     but one vanish, and the sum would be that one's (Pasquini, Francati, Ateniese, "Eluding secure aggregation

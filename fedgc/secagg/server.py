@@ -1,8 +1,8 @@
-"""The server's side: it passes letters on, checks them, and takes the masks off the sum. It has no secret.
+"""The server's side: it passes packets on, checks them, and takes the masks off the sum. It has no secret.
 
     SetUp     .admit(advert) ... .roster() ... .receive(deal) ... .close() -> Epoch
-    Epoch     .begin(exchange, members, terms) -> Exchange and a letter for each member
-    Exchange  .agree(survivors) ... .sign(member, signature) ... .unlock() ... .open(letter) ... .masks()
+    Epoch     .begin(exchange, members, terms) -> Exchange and a packet for each member
+    Exchange  .agree(survivors) ... .sign(member, signature) ... .unlock() ... .open(packet) ... .masks()
     RingSum   .add(vector) ... .remove(masks) ... .mean()
 
 The first three are frozen values; each step returns the next one. `RingSum` owns the only large array. What
@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadMessage, BadVector, NotRecoverable
-from fedgc.secagg import letters, rules
+from fedgc.secagg import packets, rules
 from fedgc.secagg.federation import Federation
 from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, digest, loaded, public_of, same, verify
 from fedgc.secagg.keystream import RING_TYPES, Strand, Words, add_strands
-from fedgc.secagg.letters import SHARE_BYTES, Parcel
-from fedgc.secagg.quantiser import Quantiser
+from fedgc.secagg.packets import SHARE_BYTES, Parcel
+from fedgc.secagg.quantizer import Quantizer
 from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import combine
 
@@ -39,16 +39,16 @@ class SetUp:
 
     federation: Federation
     epoch: int
-    adverts: Mapping[int, letters.Advert] = field(default_factory=dict)
+    adverts: Mapping[int, packets.Advert] = field(default_factory=dict)
     known: Known | None = None
-    deals: Mapping[int, letters.Deal] = field(default_factory=dict)
+    deals: Mapping[int, packets.Deal] = field(default_factory=dict)
 
-    def letter(self) -> letters.Open:
-        """Return what to ask every institution."""
-        return letters.Open(self.federation.fid, self.epoch)
+    def packet(self) -> packets.Open:
+        """Return what to ask every site."""
+        return packets.Open(self.federation.fid, self.epoch)
 
-    def admit(self, advert: letters.Advert, now: float) -> "SetUp":
-        """Take an institution into the epoch, or raise with the reason."""
+    def admit(self, advert: packets.Advert, now: float) -> "SetUp":
+        """Take a site into the epoch, or raise with the reason."""
         if self.known is not None:
             raise BadMessage(f"epoch {self.epoch}: saw an advert after the roster went out; needed the next")
         rules.check_advert(self.federation, advert, self.epoch, now)
@@ -58,16 +58,16 @@ class SetUp:
         rules.check_keys_differ(list(adverts.values()))
         return replace(self, adverts=adverts)
 
-    def roster(self) -> tuple["SetUp", letters.Roster]:
+    def roster(self) -> tuple["SetUp", packets.Roster]:
         """Close the doors: return who is in; with too few, raise before anybody trains."""
         count, needed = len(self.adverts), self.federation.quorum
         if count < needed:
-            raise NotRecoverable(f"epoch {self.epoch}: saw {count} institutions, needed {needed}")
-        roster = letters.Roster(self.epoch, tuple(self.adverts[member] for member in sorted(self.adverts)))
+            raise NotRecoverable(f"epoch {self.epoch}: saw {count} sites, needed {needed}")
+        roster = packets.Roster(self.epoch, tuple(self.adverts[member] for member in sorted(self.adverts)))
         return replace(self, known=Known.of(roster)), roster
 
-    def receive(self, deal: letters.Deal) -> "SetUp":
-        """Take an institution's sealed shares."""
+    def receive(self, deal: packets.Deal) -> "SetUp":
+        """Take a site's sealed shares."""
         who = self.federation.name(deal.member)
         if self.known is None or deal.epoch != self.epoch or deal.member not in self.known.members:
             raise BadMessage(f"{who}: saw a deal of epoch {deal.epoch}, needed one of a member of the roster")
@@ -111,7 +111,7 @@ class Epoch:
 
     federation: Federation
     known: Known
-    deals: Mapping[int, letters.Deal]
+    deals: Mapping[int, packets.Deal]
     supplied: frozenset[int] = frozenset()
 
     @property
@@ -125,26 +125,26 @@ class Epoch:
 
     def begin(
         self, exchange: int, members: Sequence[int], terms: Terms
-    ) -> tuple["Exchange", dict[int, letters.Begin]]:
-        """Return the exchange and the letter for each of its members; with too few, raise."""
+    ) -> tuple["Exchange", dict[int, packets.Begin]]:
+        """Return the exchange and the packet for each of its members; with too few, raise."""
         taking = tuple(sorted(set(members)))
         if not set(taking) <= set(self.deals):
             raise BadMessage(f"begin: saw members {taking}, needed some of {self.members}")
         if len(taking) < self.federation.quorum:
-            raise NotRecoverable(f"exchange: saw {len(taking)} institutions, needed {self.federation.quorum}")
+            raise NotRecoverable(f"exchange: saw {len(taking)} sites, needed {self.federation.quorum}")
         if not 1 <= exchange <= self.federation.exchanges:
             raise BadMessage(f"exchange: saw {exchange}, needed 1 to {self.federation.exchanges}")
-        plain = letters.Begin(self.known.roster.epoch, exchange, taking, terms.size, terms.settings)
+        plain = packets.Begin(self.known.roster.epoch, exchange, taking, terms.size, terms.settings)
         bound = rules.context(self.federation, self.known.rho, plain, terms.model)
         out = {member: replace(plain, deliveries=self._deliveries(member)) for member in taking}
         return Exchange(self.federation, self.known, self.deals, exchange, taking, bound, terms.size), out
 
-    def _deliveries(self, target: int) -> tuple[letters.Delivery, ...]:
+    def _deliveries(self, target: int) -> tuple[packets.Delivery, ...]:
         if target in self.supplied:
             return ()
         at = self.known.members.index(target)
         parcels = [self.deals[source].parcels[at] for source in self.members if source != target]
-        return tuple(letters.Delivery(p.source, p.blob, digest("tags", p.tags)) for p in parcels)
+        return tuple(packets.Delivery(p.source, p.blob, digest("tags", p.tags)) for p in parcels)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +153,7 @@ class Exchange:
 
     federation: Federation
     known: Known
-    deals: Mapping[int, letters.Deal]
+    deals: Mapping[int, packets.Deal]
     number: int
     members: tuple[int, ...]
     context: bytes
@@ -167,16 +167,16 @@ class Exchange:
         """The epoch whose keys it uses."""
         return self.known.roster.epoch
 
-    def agree(self, survivors: Sequence[int]) -> tuple["Exchange", letters.Agree]:
-        """Fix whose vectors are in the sum, for good; with too few, the exchange is burnt."""
+    def agree(self, survivors: Sequence[int]) -> tuple["Exchange", packets.Agree]:
+        """Fix whose vectors are in the sum, for good; with too few, the exchange is aborted."""
         chosen = tuple(sorted(set(survivors)))
         if self.survivors or not set(chosen) <= set(self.members):
             raise BadMessage(f"survivors: saw {chosen}, needed some of {self.members}, once an exchange")
         if len(chosen) < self.federation.quorum:
             raise NotRecoverable(
-                f"exchange {self.number}: saw {len(chosen)} vectors, needed {self.federation.quorum}; burnt"
+                f"exchange {self.number}: saw {len(chosen)} vectors, needed {self.federation.quorum}; aborted"
             )
-        return replace(self, survivors=chosen), letters.Agree(self.epoch, self.number, chosen)
+        return replace(self, survivors=chosen), packets.Agree(self.epoch, self.number, chosen)
 
     def sign(self, member: int, signature: bytes) -> "Exchange":
         """Take a survivor's signature."""
@@ -187,33 +187,33 @@ class Exchange:
         verify(self.federation.members[member].public, signature, statement, who)
         return replace(self, signatures={**self.signatures, member: signature})
 
-    def unlock(self) -> letters.Unlock:
-        """Return what makes the survivors give their shares; all of them must get the same letter."""
+    def unlock(self) -> packets.Unlock:
+        """Return what makes the survivors give their shares; all of them must get the same packet."""
         count, needed = len(self.signatures), self.federation.threshold
         if count < needed:
-            raise NotRecoverable(f"exchange {self.number}: saw {count} signatures, needed {needed}; burnt")
+            raise NotRecoverable(f"exchange {self.number}: saw {count} signatures, needed {needed}; aborted")
         enough = tuple(sorted(self.signatures.items())[:needed])  # more would only be more to verify
-        return letters.Unlock(self.epoch, self.number, enough)
+        return packets.Unlock(self.epoch, self.number, enough)
 
-    def open(self, letter: letters.Opened) -> "Exchange":
+    def open(self, packet: packets.Opened) -> "Exchange":
         """Take a survivor's shares; a false one is refused, and its giver named."""
-        who = self.federation.name(letter.member)
-        if (letter.epoch, letter.exchange) != (self.epoch, self.number):
+        who = self.federation.name(packet.member)
+        if (packet.epoch, packet.exchange) != (self.epoch, self.number):
             raise BadMessage(f"{who}: saw shares of another exchange, needed those of {self.number}")
-        if letter.member not in self.survivors or tuple(m for m, _ in letter.shares) != self.members:
+        if packet.member not in self.survivors or tuple(m for m, _ in packet.shares) != self.members:
             raise BadMessage(f"{who}: saw shares of others, needed a survivor's for each of {self.members}")
-        for source, share in letter.shares:
-            if not same(self._tag(source, letter.member, share), self._promised(source, letter.member)):
+        for source, share in packet.shares:
+            if not same(self._tag(source, packet.member, share), self._promised(source, packet.member)):
                 dealer = self.federation.name(source)
                 raise BadMessage(f"{who}: saw a false share of what {dealer} dealt, needed the true one")
-        return replace(self, opened={**self.opened, letter.member: dict(letter.shares)})
+        return replace(self, opened={**self.opened, packet.member: dict(packet.shares)})
 
     def masks(self) -> tuple[Strand, ...]:
         """Return what is left in the sum of the survivors' vectors, rebuilt from T shares of each secret."""
         threshold = self.federation.threshold
         if len(self.opened) < threshold:
             raise NotRecoverable(
-                f"exchange {self.number}: saw shares of {len(self.opened)}, needed {threshold}; burnt"
+                f"exchange {self.number}: saw shares of {len(self.opened)}, needed {threshold}; aborted"
             )
         joined = {m + 1: b"".join(shares[s] for s in self.members) for m, shares in self.opened.items()}
         secrets = combine(joined, threshold)
@@ -245,7 +245,7 @@ class Exchange:
         if not is_right:
             raise NotRecoverable(
                 f"exchange {self.number}: {self.federation.name(member)} dealt shares of another secret than "
-                "it committed to; burnt"
+                "it committed to; aborted"
             )
 
     def _tag(self, source: int, target: int, share: bytes) -> bytes:
@@ -263,22 +263,22 @@ class Exchange:
 class RingSum:
     """The running sum of masked vectors. Who is in it is the caller's to know."""
 
-    def __init__(self, quantiser: Quantiser, size: int) -> None:
-        self._quantiser = quantiser
-        self._size = quantiser.words(size)
+    def __init__(self, quantizer: Quantizer, size: int) -> None:
+        self._quantizer = quantizer
+        self._size = quantizer.words(size)
         self._words: Words | None = None
         self._count = 0
 
     def check(self, vector: Words) -> None:
         """Raise BadVector unless the vector is one of this exchange."""
-        kind = RING_TYPES[self._quantiser.ring]
+        kind = RING_TYPES[self._quantizer.ring]
         if vector.dtype != kind or vector.shape != (self._size,):
             raise BadVector(
                 f"masked vector: saw {vector.dtype} of shape {vector.shape}, needed {kind} ({self._size},)"
             )
 
     def add(self, vector: Words) -> None:
-        """Add one institution's vector."""
+        """Add one site's vector."""
         self.check(vector)
         self._count += 1
         if self._words is None:
@@ -293,7 +293,7 @@ class RingSum:
     def mean(self) -> tuple[Float, int]:
         """Return the weighted mean and the sum of weights; the sum itself is used up."""
         words, self._words = self._held(), None
-        return self._quantiser.mean(words, self._count)
+        return self._quantizer.mean(words, self._count)
 
     def _held(self) -> Words:
         if self._words is None:

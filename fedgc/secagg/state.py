@@ -1,11 +1,11 @@
-"""What an institution must not forget, as one frozen value; and what a step of it changes on disk.
+"""What a site must not forget, as one frozen value; and what a step of it changes on disk.
 
 `records` writes a state as named records, `restore` reads them back, and `changes` is the difference of two
 states: what to put and what to erase. The machine never says what to write in any other way, so what is on
 disk is what it knows. Only the masked vector itself stays in memory: it is large, and after a restart a
 refusal does as well.
 
-May import: canonical, rules, letters, keystream; errors.
+May import: canonical, rules, packets, keystream; errors.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from typing import Final
 from fedgc.errors import BadMessage
 from fedgc.secagg.canonical import pack, read, rows, typed
 from fedgc.secagg.keystream import Words
-from fedgc.secagg.letters import Roster
+from fedgc.secagg.packets import Roster
 from fedgc.secagg.rules import Known
 
 _OWN: Final = "own/"
@@ -26,7 +26,7 @@ _GIVEN: Final = pack("given")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """The exchange that an institution is in, or was in last."""
+    """The exchange that a site is in, or was in last."""
 
     exchange: int
     context: bytes
@@ -58,12 +58,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """All that an institution knows of a federation.
+    """All that a site knows of a federation.
 
     `own` holds mask key and self seed of each exchange that is still to come; `held` the shares, one after
     the other in the order of `sources`. `released` counts masked vectors over all epochs. `start`
     is what the update of the present exchange must be made from. `spent` are the digests of the models for
-    which this institution gave shares: it masks no second update of them. They are never forgotten.
+    which this site gave shares: it masks no second update of them. They are never forgotten.
     """
 
     epoch: int = 0

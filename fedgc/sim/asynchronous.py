@@ -1,22 +1,22 @@
-"""Asynchronous training under simulated time: each device trains from a model of its own age.
+"""Asynchronous training under simulated time: each client trains from a model of its own age.
 
-    FedBuff  a device takes the newest model, does its steps, sends the difference, begins anew. The server
+    FedBuff  a client takes the newest model, does its steps, sends the difference, begins anew. The server
              adds K differences, each by 1 / sqrt(1 + age), age in models since the one that it was made from;
              their mean is the next step (Nguyen et al., arXiv 2106.06639).
-    SSP      the server adds whatever comes, by its device's share of the samples, and answers with what it
-             has; a device waits only while it is more than `bound` pieces of work ahead of the slowest (stale
+    SSP      the server adds whatever comes, by its client's share of the samples, and answers with what it
+             has; a client waits only while it is more than `bound` pieces of work ahead of the slowest (stale
              synchronous parallel, Ho et al., NIPS 2013). With a bound of 0 that is bulk synchronous.
 
-    went = train_freely(Job(task, config, weather), Buffered(4))
+    went = train_freely(Job(task, config, scenario), Buffered(4))
     [(moment.seconds, moment.metrics["accuracy"]) for moment in went.moments]
 
-A piece of work is a round's local steps. A round stands here for as many pieces as there are devices: then
-the next conditions of the weather hold, and as many rounds are done as the settings say. The same steps as in
-`training` are taken, by an engine for each device or by the stack; a piece begins with a fresh optimiser, as
+A piece of work is a round's local steps. A round stands here for as many pieces as there are clients: then
+the next conditions of the scenario hold, and as many rounds are done as the settings say. The same steps as in
+`training` are taken, by an engine for each client or by the stack; a piece begins with a fresh optimizer, as
 everything does that begins from a common model.
 
-Rivals are helped: the server's line is never full, and a device that dies is known to be gone at once, so
-that SSP waits for no dead device.
+Rivals are helped: the server's line is never full, and a client that dies is known to be gone at once, so
+that SSP waits for no dead client.
 
 May import: train, replay and below; training of this room.
 """
@@ -35,10 +35,10 @@ import numpy as np
 from fedgc.errors import BadSetting
 from fedgc.history import Speeds
 from fedgc.messages import Reveal, Work
-from fedgc.plan import Chunk, Fleet, make_plan
-from fedgc.replay import NEVER, Conditions
+from fedgc.round.plan import Chunk, Fleet, make_plan
+from fedgc.sim.clock import NEVER, Conditions
 from fedgc.sim.training import Job, engines_of
-from fedgc.train import CommonModel, ServerOptimiser, Vector
+from fedgc.training import CommonModel, ServerOptimizer, Vector
 
 LEASE_S: Final = 1.0  # no lease ends in a simulation
 _ARRIVES: Final = 0
@@ -47,7 +47,7 @@ _RETURNS: Final = 2
 
 
 class Rule(Protocol):
-    """What the server does with a piece of work, and how far a device may run ahead."""
+    """What the server does with a piece of work, and how far a client may run ahead."""
 
     @property
     def buffer(self) -> int:
@@ -55,10 +55,10 @@ class Rule(Protocol):
 
     @property
     def bound(self) -> float:
-        """Pieces that a device may be ahead of the slowest when it begins one."""
+        """Pieces that a client may be ahead of the slowest when it begins one."""
 
     def weight(self, age: int, share: float) -> float:
-        """What a piece counts that is from a model of this age, by a device of this share of the samples."""
+        """What a piece counts that is from a model of this age, by a client of this share of the samples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ class Buffered:
         if self.buffer < 1:
             raise BadSetting(f"FedBuff: saw a buffer of {self.buffer}, needed one piece at least")
 
-    def weight(self, age: int, share: float) -> float:  # noqa: ARG002  all devices count alike
+    def weight(self, age: int, share: float) -> float:  # noqa: ARG002  all clients count alike
         """Return what a piece counts.
 
         >>> Buffered(2).weight(0, 0.1), Buffered(2).weight(3, 0.1)
@@ -118,8 +118,8 @@ class Went:
 
 
 @dataclass(slots=True)
-class _Device:
-    """One device, as the server knows it."""
+class _Client:
+    """One client, as the server knows it."""
 
     name: str
     share: float
@@ -132,18 +132,18 @@ class _Device:
 
 
 class _Freely:
-    """One run: the clock, the devices, the server's sum."""
+    """One run: the clock, the clients, the server's sum."""
 
     def __init__(self, job: Job, rule: Rule, folder: Path) -> None:
         _check(job)
         self._job, self._rule = job, rule
         self._common = CommonModel(job.task, job.config)
-        self._optimiser = ServerOptimiser(job.config, self._common.parameters)
+        self._optimizer = ServerOptimizer(job.config, self._common.parameters)
         self.model = self._common.first()
         self._sum = np.zeros(self._common.size)
         self._fleet = engines_of(job, folder)
         self._fleet.load(0, self.model)
-        self._devices = _devices(job)
+        self._clients = _clients(job)
         self._heap: list[tuple[float, int, int, int, int]] = []
         self._order = count()
         self._version = self._summed = self._pushed = self._pulled = 0
@@ -152,8 +152,8 @@ class _Freely:
 
     def run(self) -> None:
         """Go to the end of the last round, or until nobody is left."""
-        self._open(self._job.weather[0])
-        for at in range(len(self._devices)):
+        self._open(self._job.scenario[0])
+        for at in range(len(self._clients)):
             self._begin(at)
         try:
             while self._heap and len(self.moments) < self._job.config.rounds:
@@ -163,30 +163,30 @@ class _Freely:
             self._fleet.close()
 
     def _happens(self, what: int, at: int, turn: int) -> None:
-        device = self._devices[at]
-        if what == _ARRIVES and turn == device.turn:
+        client = self._clients[at]
+        if what == _ARRIVES and turn == client.turn:
             self._arrived(at)
         elif what == _DIES:
-            device.alive, device.waits = False, False
-            device.turn += 1
-            self._fleet.lost(device.name)
+            client.alive, client.waits = False, False
+            client.turn += 1
+            self._fleet.lost(client.name)
             self._release()  # nobody waits for it
         elif what == _RETURNS:
-            device.pieces = max(device.pieces, self._slowest)  # what it missed, it need not make up
-            device.alive = True
+            client.pieces = max(client.pieces, self._slowest)  # what it missed, it need not make up
+            client.alive = True
             self._begin(at)
 
-    # ---- devices
+    # ---- clients
 
     def _begin(self, at: int) -> None:
-        """Give a device the newest model, and say when its piece of work will be there."""
-        device, config, conditions = self._devices[at], self._job.config, self._conditions
-        device.waits, device.version = False, self._version
+        """Give a client the newest model, and say when its piece of work will be there."""
+        client, config, conditions = self._clients[at], self._job.config, self._conditions
+        client.waits, client.version = False, self._version
         self._pulled += 1
-        self._fleet.lost(device.name)  # a piece from the same model is another piece
-        numbers, first_step = tuple(number for number, _ in device.names), device.pieces * config.round_steps
+        self._fleet.lost(client.name)  # a piece from the same model is another piece
+        numbers, first_step = tuple(number for number, _ in client.names), client.pieces * config.round_steps
         work = Work(
-            device.name, device.pieces + 1, self._version, config.round_steps, numbers, device.names,
+            client.name, client.pieces + 1, self._version, config.round_steps, numbers, client.names,
             config.seed, LEASE_S, kind="local", first_step=first_step,
         )  # fmt: skip
         self._fleet.begin(work)
@@ -194,29 +194,29 @@ class _Freely:
         self._push(self._now + float(lines_s + self._work_s[at]), _ARRIVES, at)
 
     def _push(self, when: float, what: int, at: int) -> None:
-        heapq.heappush(self._heap, (when, next(self._order), what, at, self._devices[at].turn))
+        heapq.heappush(self._heap, (when, next(self._order), what, at, self._clients[at].turn))
 
     def _arrived(self, at: int) -> None:
-        device = self._devices[at]
-        self._fleet.reached(device.name, self._job.config.round_steps)
-        update = self._fleet.sent(Reveal(device.name, device.pieces + 1, 0, "local", None))
-        device.pieces += 1
-        device.waits = True
+        client = self._clients[at]
+        self._fleet.reached(client.name, self._job.config.round_steps)
+        update = self._fleet.sent(Reveal(client.name, client.pieces + 1, 0, "local", None))
+        client.pieces += 1
+        client.waits = True
         self._pushed += 1
-        self._add(update, self._rule.weight(self._version - device.version, device.share))
-        if self._pushed % len(self._devices) == 0:
+        self._add(update, self._rule.weight(self._version - client.version, client.share))
+        if self._pushed % len(self._clients) == 0:
             self._close()
         self._release()
 
     def _release(self) -> None:
         """Let all begin that are not too far ahead."""
-        for at, device in enumerate(self._devices):
-            if device.waits and device.pieces - self._slowest <= self._rule.bound:
+        for at, client in enumerate(self._clients):
+            if client.waits and client.pieces - self._slowest <= self._rule.bound:
                 self._begin(at)
 
     @property
     def _slowest(self) -> int:
-        return min((device.pieces for device in self._devices if device.alive), default=0)
+        return min((client.pieces for client in self._clients if client.alive), default=0)
 
     # ---- the server
 
@@ -224,7 +224,7 @@ class _Freely:
         self._sum += weight * update.astype(np.float64)
         self._summed += 1
         if self._summed == self._rule.buffer:
-            self.model = self._optimiser.apply(self.model, self._sum.astype(np.float32))
+            self.model = self._optimizer.apply(self.model, self._sum.astype(np.float32))
             self._sum[:] = 0.0
             self._summed = 0
             self._version += 1
@@ -239,11 +239,11 @@ class _Freely:
         moment = Moment(self._now, self._pushed, self._pulled, steps, self._version, metrics)
         self.moments.append(moment)
         if number < config.rounds:
-            self._open(self._job.weather[number])
+            self._open(self._job.scenario[number])
 
     def _open(self, conditions: Conditions) -> None:
         self._conditions = conditions
-        self._work_s = conditions.after_s(np.ones(conditions.devices))
+        self._work_s = conditions.after_s(np.ones(conditions.clients))
         for at in np.flatnonzero(conditions.dies_s_w < NEVER).tolist():
             self._push(self._now + float(conditions.dies_s_w[at]), _DIES, at)
             if conditions.returns_s_w[at] < NEVER:
@@ -251,7 +251,7 @@ class _Freely:
 
 
 def train_freely(job: Job, rule: Rule) -> Went:
-    """Train to the end; an engine's failure ends it, since it would be every device's."""
+    """Train to the end; an engine's failure ends it, since it would be every client's."""
     with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
         training = _Freely(job, rule, Path(folder))
         training.run()
@@ -259,7 +259,7 @@ def train_freely(job: Job, rule: Rule) -> Went:
 
 
 def _check(job: Job) -> None:
-    """Refuse what only devices can do that have a model in common."""
+    """Refuse what only clients can do that have a model in common."""
     config = job.config
     if config.work != "local":
         raise BadSetting(f"setting work: saw {config.work}, needed local without a common model")
@@ -272,18 +272,18 @@ def _check(job: Job) -> None:
     job.task.allow(config.placement)
 
 
-def _devices(job: Job) -> Sequence[_Device]:
-    """Return the devices with what their placement gives them."""
+def _clients(job: Job) -> Sequence[_Client]:
+    """Return the clients with what their placement gives them."""
     sizes = job.task.sizes()
     chunks = tuple(Chunk(number, name, samples) for number, (name, samples) in enumerate(sizes.items()))
     everything = frozenset(range(len(chunks)))
-    fleet = Fleet({f"device {at}": everything for at in range(job.weather[0].devices)}, chunks)
+    fleet = Fleet({f"client {at}": everything for at in range(job.scenario[0].clients)}, chunks)
     plan = make_plan(fleet, Speeds(), job.config, steps=job.config.round_steps)
     if plan.pool is not None:
-        raise BadSetting("setting inject_devices: saw some, needed 0 without a common model")
+        raise BadSetting("setting inject_clients: saw some, needed 0 without a common model")
     loads = plan.placement.holds @ np.array([chunk.samples for chunk in chunks])
     held = [np.flatnonzero(row).tolist() for row in plan.placement.holds]
     return [
-        _Device(name, load / loads.sum(), tuple((chunks[c].number, chunks[c].name) for c in mine))
-        for name, load, mine in zip(plan.devices, loads.tolist(), held, strict=True)
+        _Client(name, load / loads.sum(), tuple((chunks[c].number, chunks[c].name) for c in mine))
+        for name, load, mine in zip(plan.clients, loads.tolist(), held, strict=True)
     ]

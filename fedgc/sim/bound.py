@@ -1,6 +1,6 @@
-"""What no policy can beat: all devices work without pause on different data, and nobody waits for anybody.
+"""What no policy can beat: all clients work without pause on different data, and nobody waits for anybody.
 
-Where the data comes in chunks that are not split, no device's last chunk counts in part: `whole_chunks_s`.
+Where the data comes in chunks that are not split, no client's last chunk counts in part: `whole_chunks_s`.
 
 May import: replay, policy.
 """
@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedgc.replay import Conditions, Line, Weather
+from fedgc.sim.clock import Conditions, Line, Scenario
 from fedgc.sim.policy import Result
 
 
@@ -26,28 +26,28 @@ class FluidBound:
         """Return its name in tables."""
         return f"fluid bound, blocks {self.blocks}"
 
-    def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:  # noqa: ARG002 - an empty line is faster
+    def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:  # noqa: ARG002 - an empty line is faster
         """Return the bound of every round."""
         results = []
-        for conditions in weather:
-            units = float(conditions.devices * self.blocks)
+        for conditions in scenario:
+            units = float(conditions.clients * self.blocks)
             working_s = conditions.fluid_s(units)
             seconds = working_s + float(conditions.up_s_w.min()) / self.blocks
             size = 1.0 / self.blocks
-            results.append(Result(seconds, working_s, conditions.devices * size, units, units, size=size))
+            results.append(Result(seconds, working_s, conditions.clients * size, units, units, size=size))
         return tuple(results)
 
 
 def whole_chunks_s(conditions: Conditions, pieces: int) -> float:
-    """Return the time in which all devices together finish the data in whole chunks, `pieces` a device.
+    """Return the time in which all clients together finish the data in whole chunks, `pieces` a client.
 
-    It knows beforehand how fast each device is, and lets each have any chunk: no placement is so good.
+    It knows beforehand how fast each client is, and lets each have any chunk: no placement is so good.
 
-    >>> from fedgc.replay import working
+    >>> from fedgc.sim.clock import working
     >>> whole_chunks_s(working([[1.0], [1.5], [9.0]]), 1)
     2.0
     """
-    devices = conditions.devices
-    most = devices * pieces
-    ends = [conditions.after_s(np.full(devices, place / pieces)) for place in range(1, most + 1)]
+    clients = conditions.clients
+    most = clients * pieces
+    ends = [conditions.after_s(np.full(clients, place / pieces)) for place in range(1, most + 1)]
     return float(np.sort(np.concatenate(ends))[most - 1])

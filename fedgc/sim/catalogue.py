@@ -15,12 +15,12 @@ from fedgc.sim.uncoded import DropSlowest, FedBuff, OverSelection, Uncoded, Work
 
 INT8_WIRE: Final = 0.25  # bytes over float32's
 INT4_WIRE: Final = 0.125
-PIECES: Final = 10  # small chunks for each device
+PIECES: Final = 10  # small chunks for each client
 FINE: Final = 40  # as small as keeps bookkeeping cheap
 
 
 def original_codes(replicas: int) -> tuple[Policy, ...]:
-    """Return the codes that count full workers only, at every load up to `replicas`; load 1 is no code."""
+    """Return the codes that count full clients only, at every load up to `replicas`; load 1 is no code."""
     loads = [load for load in (1, 2, 3, 4, 5, 6, 8, 10) if load <= replicas]
     cyclic: list[Policy] = [FullWorkers(load, earliest=how) for load in loads for how in (True, False)]
     return (*cyclic, *(FractionalRepetition(load) for load in loads))
@@ -49,7 +49,7 @@ def ours(replicas: int, blocks: int) -> tuple[Policy, ...]:
     coded += [Fedgc(replicas, PIECES, blocks), Fedgc(replicas, PIECES, blocks, short=True)]
     if blocks > 1:
         return tuple(coded)
-    fine = [Fedgc(copies, FINE, short=short) for copies in (replicas, 1) for short in (False, True)]
+    fine = [Fedgc(wanted, FINE, short=short) for wanted in (replicas, 1) for short in (False, True)]
     return (*coded, *fine, Fedgc(1, 1))
 
 

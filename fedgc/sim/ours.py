@@ -1,9 +1,9 @@
-"""fedgc itself: the very `Run` that serves real devices, under the virtual clock.
+"""fedgc itself: the very `Run` that serves real clients, under the virtual clock.
 
 With short numbers a round sends bf16 or int8 where the amplification of its code leaves the sum no more
 wrong than 8 bits make a plain sum (amplification 1): what a work queue that sends 8 bits is allowed.
 
-The run learns the speeds, plans anew where they changed, and chooses commands; only what devices do is
+The run learns the speeds, plans anew where they changed, and chooses commands; only what clients do is
 modelled. `Obeys` makes them deaf to some of its commands, so that what each is worth can be measured:
 nothing (static, as over the messages link), skip, or skip and take (steer).
 
@@ -20,15 +20,15 @@ from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import RoundRow
 from fedgc.messages import Held
-from fedgc.replay import NEVER, Line, Span, Terms, Under, Weather, World
-from fedgc.run import Append, Run
+from fedgc.run.machine import Append, Run
+from fedgc.sim.clock import NEVER, ArrayClientModel, Line, Scenario, Span, Terms, VirtualClock
 from fedgc.sim.policy import Result
 
 LATE_S: Final = 0.5  # no process pauses under a virtual clock
 PATIENT_S: Final = 1e9  # what is measured is how long a round takes, so nothing cuts it off
 SHORT_ERROR: Final = 1.001 * EPSILON[Wire.INT8]  # amplification 1 is reckoned with rounding of its own
 CHOSEN: Final = 0  # blocks: by each round
-SHARED: Final = "shared"  # digest of chunks that every modelled device can load
+SHARED: Final = "shared"  # digest of chunks that every modelled client can load
 NUMBERS: Final = 1_000_000  # of the model: what matters is its upload time, which the conditions say
 
 
@@ -42,7 +42,7 @@ class Obeys(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fedgc:
-    """`pieces` chunks for each device, each with `replicas` devices; blocks CHOSEN lets each round choose."""
+    """`pieces` chunks for each client, each with `replicas` clients; blocks CHOSEN lets each round choose."""
 
     replicas: int
     pieces: int
@@ -58,24 +58,24 @@ class Fedgc:
         cut = {CHOSEN: ", blocks chosen", 1: ""}.get(self.blocks, f", blocks {self.blocks}")
         return f"fedgc {how}, {self.pieces} chunks each{cut}" + (", short numbers" if self.short else "")
 
-    def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
+    def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:
         """Run all rounds."""
-        return tuple(result for result, _ in self.watched(weather, line, watch=False))
+        return tuple(result for result, _ in self.watched(scenario, line, watch=False))
 
     def watched(
         self,
-        weather: Weather,
+        scenario: Scenario,
         line: Line,
         *,
         watch: bool = True,
         heard: Callable[[RoundRow], object] = lambda _: None,
     ) -> tuple[tuple[Result, tuple[Span, ...]], ...]:
         """Run all rounds, and return the spans of each; `heard` is told each row when it is made."""
-        devices = weather[0].devices
-        if self.replicas > devices:
-            raise BadPlacement(f"{self.replicas} replicas on {devices} devices: at most as many are possible")
+        clients = scenario[0].clients
+        if self.replicas > clients:
+            raise BadPlacement(f"{self.replicas} replicas on {clients} clients: at most as many are possible")
         rounds = []
-        for part in _parts(weather):
+        for part in _parts(scenario):
             simulation = Simulation(self, part, line, watch)
             simulation.run(heard)
             rounds += simulation.rounds
@@ -83,28 +83,28 @@ class Fedgc:
 
 
 class Simulation:
-    """One run of fedgc over all rounds of a weather."""
+    """One run of fedgc over all rounds of a scenario."""
 
-    def __init__(self, policy: Fedgc, weather: Weather, line: Line, watch: bool) -> None:
-        devices, chunks = weather[0].devices, weather[0].devices * policy.pieces
+    def __init__(self, policy: Fedgc, scenario: Scenario, line: Line, watch: bool) -> None:
+        clients, chunks = scenario[0].clients, scenario[0].clients * policy.pieces
         self._policy = policy
-        self._devices = devices
+        self._clients = clients
         self.rounds: list[tuple[Result, tuple[Span, ...]]] = []
         self._before = (0.0, 0)
         held = tuple(Held(f"chunk {number}", 1, SHARED) for number in range(chunks))
-        nature = Under(lambda number: weather[number - 1], [1.0 / policy.pieces] * chunks)
+        client_model = ArrayClientModel(lambda number: scenario[number - 1], [1.0 / policy.pieces] * chunks)
         terms = Terms(1, 4 * NUMBERS, line, steered=policy.obeys is Obeys.ALL, watch=watch)
-        self._names = [f"device {worker}" for worker in range(devices)]
-        self._world = World(self._names, nature, terms, held)
+        self._names = [f"client {w}" for w in range(clients)]
+        self._clock = VirtualClock(self._names, client_model, terms, held)
         config = RunConfig(
-            rounds=len(weather),
+            rounds=len(scenario),
             local_steps=1,
             chunks=chunks,
             replicas=policy.replicas,
             blocks=AUTO if policy.blocks == CHOSEN else policy.blocks,
             wire="short" if policy.short else "float32",
             error_limit=SHORT_ERROR if policy.short else RunConfig().error_limit,
-            min_devices=devices,
+            min_clients=clients,
             deadline_s=PATIENT_S,
             upload_deadline_s=PATIENT_S,
             late_s=LATE_S,
@@ -121,27 +121,27 @@ class Simulation:
 
         live = self._policy.obeys is not Obeys.NOTHING
         given: list[Any] = []
-        for worker in range(self._devices):
-            given += self._run.handle(self._world.joined(worker, 0.0, live=live))
-        self._world.run(self._run, given, lambda: self._run.finished, heed)
+        for w in range(self._clients):
+            given += self._run.handle(self._clock.joined(w, 0.0, live=live))
+        self._clock.run(self._run, given, lambda: self._run.finished, heed)
 
     def _settle(self, row: RoundRow) -> None:
-        world, pieces = self._world, self._policy.pieces
-        sent, computed = world.sent - self._before[0], world.computed - self._before[1]
-        self._before = (world.sent, world.computed)
-        size, world.longest = world.longest, 0.0
+        clock, pieces = self._clock, self._policy.pieces
+        sent, computed = clock.sent - self._before[0], clock.computed - self._before[1]
+        self._before = (clock.sent, clock.computed)
+        size, clock.longest = clock.longest, 0.0
         seconds = row.working_s + row.collecting_s
         missing = len(row.short) / row.chunks
-        counted = sum(device.counted for device in row.devices) / pieces
+        counted = sum(client.counted for client in row.clients) / pieces
         result = Result(seconds, row.working_s, sent, computed / pieces, counted, missing, size)
-        self.rounds.append((result, shifted(world.spans(), row.started)))
+        self.rounds.append((result, shifted(clock.spans(), row.started)))
 
 
-def _parts(weather: Weather) -> tuple[Weather, ...]:
-    """Where devices die, every round is a run of its own, so that all are back: as for the other policies."""
-    if any((conditions.dies_s_w < NEVER).any() for conditions in weather):
-        return tuple((conditions,) for conditions in weather)
-    return (weather,)
+def _parts(scenario: Scenario) -> tuple[Scenario, ...]:
+    """Where clients die, every round is a run of its own, so that all are back: as for the other policies."""
+    if any((conditions.dies_s_w < NEVER).any() for conditions in scenario):
+        return tuple((conditions,) for conditions in scenario)
+    return (scenario,)
 
 
 def shifted(spans: Sequence[Span], begin_s: float) -> tuple[Span, ...]:

@@ -1,6 +1,6 @@
 """Processes that work beside this one, and end when it does, however that ends.
 
-A process pool leaves its workers behind when its owner is killed: they wait for work from a pipe that they
+A process pool leaves its clients behind when its owner is killed: they wait for work from a pipe that they
 themselves hold open.
 
 May import: nothing of fedgc.

@@ -1,8 +1,8 @@
 """One interface for every way to get the sum of all updates: rounds of conditions in, what came of each out.
 
-A policy plays all rounds of a weather one after the other and may learn from those before: `known_paces`
+A policy plays all rounds of a scenario one after the other and may learn from those before: `known_paces`
 is what a policy with arrays of its own learns, the run learns by itself. Round r+1 begins when round r is
-over. Times are seconds, sizes whole updates, work is in units (one device's equal share of the data).
+over. Times are seconds, sizes whole updates, work is in units (one client's equal share of the data).
 
 Where a rival is helped, its file says so; never are we.
 
@@ -16,8 +16,8 @@ from typing import Final, Protocol
 import numpy as np
 
 from fedgc.errors import BadSetting
-from fedgc.replay import NEVER, Conditions, Line, Weather
-from fedgc.replay.conditions import Float
+from fedgc.sim.clock import NEVER, Conditions, Line, Scenario
+from fedgc.sim.clock.conditions import Float
 
 RECENT_ROUNDS: Final = 5  # the window of the run's own history
 
@@ -68,28 +68,28 @@ class Policy(Protocol):
     def blocks(self) -> int:
         """Into how many blocks an update is cut; 1 where it is sent whole."""
 
-    def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
+    def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:
         """Play all rounds."""
 
 
-def known_paces(weather: Weather) -> Iterator[tuple[Conditions, Float]]:
+def known_paces(scenario: Scenario) -> Iterator[tuple[Conditions, Float]]:
     """Yield each round's conditions, and the median pace of the rounds before it (all 1 at first).
 
-    >>> from fedgc.replay import working
+    >>> from fedgc.sim.clock import working
     >>> [known.tolist() for _, known in known_paces((working([[2.0], [4.0]]),) * 2)]
     [[1.0, 1.0], [2.0, 4.0]]
     """
     seen: list[Float] = []
-    for conditions in weather:
-        yield conditions, np.median(seen[-RECENT_ROUNDS:], axis=0) if seen else np.ones(conditions.devices)
+    for conditions in scenario:
+        yield conditions, np.median(seen[-RECENT_ROUNDS:], axis=0) if seen else np.ones(conditions.clients)
         seen.append(conditions.mean_pace_w)
 
 
 def done_s(conditions: Conditions, units_w: Float) -> Float:
-    """Return when each device has done its units; one that dies before begins anew where it returns.
+    """Return when each client has done its units; one that dies before begins anew where it returns.
 
     >>> from dataclasses import replace
-    >>> from fedgc.replay import working
+    >>> from fedgc.sim.clock import working
     >>> there = working([[1.0], [1.0]])
     >>> there = replace(there, dies_s_w=np.array([0.5, np.inf]), returns_s_w=np.array([3.0, np.inf]))
     >>> done_s(there, np.ones(2)).tolist()

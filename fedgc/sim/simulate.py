@@ -1,6 +1,6 @@
-"""What `fedgc sim` asks: how long will rounds take on these devices, what is sent, what is thrown away.
+"""What `fedgc sim` asks: how long will rounds take on these clients, what is sent, what is thrown away.
 
-Times come from a model or a trace; links from the size of the model and the speed of a device's line, or
+Times come from a model or a trace; links from the size of the model and the speed of a client's line, or
 from recorded links. Long runs are shared out among processes: each plays its part of the rounds as a run of
 its own, so the same request gives the same answer on one core and on two only where the parts are the same:
 `processes` is part of the request.
@@ -19,27 +19,27 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadPlacement, BadSetting, nearest
-from fedgc.replay import MODELS, Conditions, Line, Span, Weather
 from fedgc.sim.catalogue import find, ours, rivals
+from fedgc.sim.clock import MODELS, Conditions, Line, Scenario, Span
 from fedgc.sim.ours import Fedgc
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
-from fedgc.sim.traces import read_links, read_weather
+from fedgc.sim.traces import read_links, read_scenario
 
 MEGABYTE: Final = 1_000_000
-USUAL_DEVICES: Final = 200
+USUAL_CLIENTS: Final = 200
 SHORT: Final = 50  # rounds that are not worth a second process
 Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of the last, where watched
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be simulated; `trace` or `model` says how fast devices are, `links` how fast their lines.
+    """What is to be simulated; `trace` or `model` says how fast clients are, `links` how fast their lines.
 
-    Where nobody says how many devices, there are as many as the trace has, or USUAL_DEVICES.
+    Where nobody says how many clients, there are as many as the trace has, or USUAL_CLIENTS.
     """
 
-    devices: int | None = None
+    clients: int | None = None
     rounds: int = 20
     model_mb: float = 50.0
     uplink_mb_s: float = 12.5
@@ -60,9 +60,9 @@ class Request:
         self._check_numbers()
         if self.model not in MODELS:
             raise BadSetting(f"model {self.model!r}: unknown{nearest(self.model, MODELS, MODELS)}")
-        if self.devices is not None and self.replicas > self.devices:
+        if self.clients is not None and self.replicas > self.clients:
             raise BadPlacement(
-                f"{self.replicas} replicas on {self.devices} devices: at most as many are possible"
+                f"{self.replicas} replicas on {self.clients} clients: at most as many are possible"
             )
         if self.blocks > self.replicas:
             raise BadPlacement(
@@ -70,7 +70,7 @@ class Request:
             )
 
     def _check_numbers(self) -> None:
-        least = {"devices": 1, "rounds": 1, "replicas": 1, "pieces": 1, "processes": 1}
+        least = {"clients": 1, "rounds": 1, "replicas": 1, "pieces": 1, "processes": 1}
         least |= {"server_mb_s": 0, "latency_s": 0, "blocks": 0, "seed": 0}
         for name, value in least.items():
             seen = getattr(self, name)
@@ -85,14 +85,14 @@ class Request:
         """The server's line."""
         return Line(self.model_mb / self.server_mb_s if self.server_mb_s else 0.0)
 
-    def weather(self) -> Weather:
-        """Return all rounds; a trace that is shorter begins again, one with fewer devices is refused."""
+    def scenario(self) -> Scenario:
+        """Return all rounds; a trace that is shorter begins again, one with fewer clients is refused."""
         rng = np.random.default_rng(self.seed)
         if self.trace is None:
-            devices = USUAL_DEVICES if self.devices is None else self.devices
-            rounds = MODELS[self.model](devices, self.rounds, rng)
+            clients = USUAL_CLIENTS if self.clients is None else self.clients
+            rounds = MODELS[self.model](clients, self.rounds, rng)
         else:
-            rounds = self._recorded(read_weather(self.trace))
+            rounds = self._recorded(read_scenario(self.trace))
         rounds = tuple(self._delayed(each) for each in rounds)
         if self.links is not None:
             return read_links(self.links).over(rounds, round(self.model_mb * MEGABYTE), rng)
@@ -106,19 +106,19 @@ class Request:
         every = [mine, *rivals(self.replicas), *ours(self.replicas, 1)]
         return find(self.policies, every)
 
-    def _recorded(self, whole: Weather) -> Weather:
-        devices = whole[0].devices if self.devices is None else self.devices
-        if whole[0].devices < devices:
-            raise BadSetting(f"devices: saw {devices}, the trace has {whole[0].devices}")
-        first_w = np.arange(devices)
+    def _recorded(self, whole: Scenario) -> Scenario:
+        clients = whole[0].clients if self.clients is None else self.clients
+        if whole[0].clients < clients:
+            raise BadSetting(f"clients: saw {clients}, the trace has {whole[0].clients}")
+        first_w = np.arange(clients)
         return tuple(whole[at % len(whole)].only(first_w) for at in range(self.rounds))
 
     def _delayed(self, conditions: Conditions) -> Conditions:
-        return replace(conditions, control_s_w=np.full(conditions.devices, self.latency_s))
+        return replace(conditions, control_s_w=np.full(conditions.clients, self.latency_s))
 
     def _linked(self, conditions: Conditions) -> Conditions:
         up_s, down_s = self.model_mb / self.uplink_mb_s, self.model_mb / self.downlink_mb_s
-        ones_w = np.ones(conditions.devices)
+        ones_w = np.ones(conditions.clients)
         return replace(conditions, up_s_w=up_s * ones_w, down_s_w=down_s * ones_w)
 
 
@@ -151,7 +151,7 @@ def simulate(
 
     `watch`: keep the spans of the last round, as that run itself went through it.
     """
-    weather, policies = request.weather(), request.chosen()
+    scenario, policies = request.scenario(), request.chosen()
     total = len(policies) * request.rounds
     predictions = []
     for at, policy in enumerate(policies):
@@ -159,37 +159,37 @@ def simulate(
         def heard(over: int, before: int = at * request.rounds) -> None:
             progress(before + over, total)
 
-        results, spans = _play(policy, weather, request, heard, watch)
+        results, spans = _play(policy, scenario, request, heard, watch)
         predictions.append(_prediction(policy, results, spans, request.model_mb))
     return tuple(predictions)
 
 
 def _play(
-    policy: Policy, weather: Weather, request: Request, heard: Callable[[int], object], watch: bool
+    policy: Policy, scenario: Scenario, request: Request, heard: Callable[[int], object], watch: bool
 ) -> Played:
     if not isinstance(policy, Fedgc):
-        results = policy.play(weather, request.line)
-        heard(len(weather))
+        results = policy.play(scenario, request.line)
+        heard(len(scenario))
         return results, ()
-    if request.processes == 1 or len(weather) < SHORT:
+    if request.processes == 1 or len(scenario) < SHORT:
         over = count(1)
-        return _alone(policy, weather, request.line, watch, lambda _: heard(next(over)))
-    return _shared_out(policy, _parts(weather, request.processes), request.line, heard, watch)
+        return _alone(policy, scenario, request.line, watch, lambda _: heard(next(over)))
+    return _shared_out(policy, _parts(scenario, request.processes), request.line, heard, watch)
 
 
 def _alone(
     policy: Fedgc,
-    weather: Weather,
+    scenario: Scenario,
     line: Line,
     watch: bool,
     heard: Callable[[object], object] = lambda _: None,
 ) -> Played:
-    rounds = policy.watched(weather, line, watch=watch, heard=heard)
+    rounds = policy.watched(scenario, line, watch=watch, heard=heard)
     return tuple(result for result, _ in rounds), rounds[-1][1]
 
 
 def _shared_out(
-    policy: Fedgc, parts: Sequence[Weather], line: Line, heard: Callable[[int], object], watch: bool
+    policy: Fedgc, parts: Sequence[Scenario], line: Line, heard: Callable[[int], object], watch: bool
 ) -> Played:
     # A run leaves no cycles behind until it ends, and each process ends with its one run.
     with processes(len(parts), gc.disable) as pool:
@@ -202,15 +202,15 @@ def _shared_out(
         return tuple(result for results, _ in played for result in results), played[-1][1]
 
 
-def _parts(weather: Weather, most: int) -> list[Weather]:
+def _parts(scenario: Scenario, most: int) -> list[Scenario]:
     """Split the rounds as evenly as can be, one at least in each part.
 
     >>> [len(part) for part in _parts((None,) * 5, 2)], len(_parts((None,) * 5, 60))
     ([3, 2], 5)
     """
-    parts = min(most, len(weather))
-    ends = [-(-len(weather) * at // parts) for at in range(parts + 1)]
-    return [weather[begin:end] for begin, end in pairwise(ends)]
+    parts = min(most, len(scenario))
+    ends = [-(-len(scenario) * at // parts) for at in range(parts + 1)]
+    return [scenario[begin:end] for begin, end in pairwise(ends)]
 
 
 def _prediction(

@@ -1,7 +1,7 @@
 """The timeline of a round as a picture: who computed what when, what counted, what was discarded.
 
-A row is a device, a bar a chunk: counted ones are dark, finished ones that are in no sum light, those that
-were set aside red. Beyond `MOST_ROWS` devices those shown are taken evenly from the fastest to the slowest.
+A row is a client, a bar a chunk: counted ones are dark, finished ones that are in no sum light, those that
+were set aside red. Beyond `MOST_ROWS` clients those shown are taken evenly from the fastest to the slowest.
 The page holds its picture as SVG and asks nothing of the network; the PNG is written without a library.
 
 May import: replay, simulate.
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.replay import Span
+from fedgc.sim.clock import Span
 from fedgc.sim.simulate import Prediction
 
 MOST_ROWS: Final = 120
@@ -39,40 +39,40 @@ def kind(span: Span) -> str:
 
 
 def shown(spans: Sequence[Span]) -> list[str]:
-    """Return the devices to show: those that finished most first, evenly thinned."""
+    """Return the clients to show: those that finished most first, evenly thinned."""
     finished: dict[str, int] = {}
     for span in spans:
-        finished[span.device] = finished.get(span.device, 0) + span.finished
-    order = sorted(finished, key=lambda device: -finished[device])
+        finished[span.client] = finished.get(span.client, 0) + span.finished
+    order = sorted(finished, key=lambda client: -finished[client])
     places = np.unique(np.linspace(0, len(order) - 1, min(MOST_ROWS, len(order))).round().astype(int))
     return [order[at] for at in places.tolist()] if order else []
 
 
 def svg(spans: Sequence[Span], working_s: float) -> str:
     """Return the picture of one round."""
-    devices = shown(spans)
-    row = {device: at for at, device in enumerate(devices)}
+    clients = shown(spans)
+    row = {client: at for at, client in enumerate(clients)}
     end_s = max([working_s, *(span.end_s for span in spans)], default=1.0) or 1.0
     scale = (WIDTH - LABEL) / end_s
     bars = [
-        f'<rect x="{LABEL + span.begin_s * scale:.1f}" y="{HEAD + row[span.device] * ROW}" '
+        f'<rect x="{LABEL + span.begin_s * scale:.1f}" y="{HEAD + row[span.client] * ROW}" '
         f'width="{max((span.end_s - span.begin_s) * scale - 0.5, 0.5):.1f}" height="{ROW - 2}" '
-        f'fill="rgb{COLOURS[kind(span)]}"><title>{html.escape(span.device)}: chunk {span.chunk}, '
+        f'fill="rgb{COLOURS[kind(span)]}"><title>{html.escape(span.client)}: chunk {span.chunk}, '
         f"{span.begin_s:.2f} to {span.end_s:.2f} s, {kind(span)}</title></rect>"
         for span in spans
-        if span.device in row
+        if span.client in row
     ]
     labels = [
-        f'<text x="0" y="{HEAD + at * ROW + ROW - 2}" font-size="7">{html.escape(device)}</text>'
-        for device, at in row.items()
+        f'<text x="0" y="{HEAD + at * ROW + ROW - 2}" font-size="7">{html.escape(client)}</text>'
+        for client, at in row.items()
     ]
     ticks = [
         f'<line x1="{LABEL + at * scale:.1f}" x2="{LABEL + at * scale:.1f}" y1="{HEAD - 6}" '
-        f'y2="{HEAD + len(devices) * ROW}" stroke="rgb{GRID}"/>'
+        f'y2="{HEAD + len(clients) * ROW}" stroke="rgb{GRID}"/>'
         f'<text x="{LABEL + at * scale:.1f}" y="{HEAD - 10}" font-size="10">{at:.2f} s</text>'
         for at in np.linspace(0.0, end_s, 7)[:-1].tolist()
     ]
-    height = HEAD + len(devices) * ROW + 4
+    height = HEAD + len(clients) * ROW + 4
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" width="100%" '
         f'font-family="sans-serif">{"".join((*ticks, *bars, *labels))}</svg>'
@@ -85,8 +85,8 @@ def page(predictions: Sequence[Prediction]) -> str:
     head = f"<tr><th>{'<th>'.join(names)}</tr>"
     rows = "".join(_table_row(each) for each in sorted(predictions, key=lambda each: each.median_s))
     legend = "".join(
-        f'<span style="background:rgb{colour};padding:0 .8em;margin:0 .4em 0 1.2em"></span>{name}'
-        for name, colour in COLOURS.items()
+        f'<span style="background:rgb{color};padding:0 .8em;margin:0 .4em 0 1.2em"></span>{name}'
+        for name, color in COLOURS.items()
     )
     pictures = "".join(
         f"<h2>{html.escape(each.policy)}: the last round</h2><p>{legend}</p>{svg(each.spans, each.working_s)}"
@@ -118,15 +118,15 @@ def _table_row(each: Prediction) -> str:
 
 def png(spans: Sequence[Span], working_s: float) -> bytes:
     """Return the same picture as a PNG file, without labels."""
-    devices = shown(spans)
-    row = {device: at for at, device in enumerate(devices)}
+    clients = shown(spans)
+    row = {client: at for at, client in enumerate(clients)}
     end_s = max([working_s, *(span.end_s for span in spans)], default=1.0) or 1.0
-    pixels = np.full((max(len(devices), 1) * ROW + 2, WIDTH, 3), 255, np.uint8)
+    pixels = np.full((max(len(clients), 1) * ROW + 2, WIDTH, 3), 255, np.uint8)
     for tick in np.linspace(0, WIDTH - 1, 7).astype(int)[:-1].tolist():
         pixels[:, tick] = GRID
     for span in spans:
-        if span.device in row:
-            top = row[span.device] * ROW + 1
+        if span.client in row:
+            top = row[span.client] * ROW + 1
             left = int(span.begin_s / end_s * (WIDTH - 1))
             right = max(left + 1, int(span.end_s / end_s * (WIDTH - 1)) - 1)  # a gap between neighbours
             pixels[top : top + ROW - 2, left:right] = COLOURS[kind(span)]

@@ -1,19 +1,19 @@
 """Training under simulated time: real gradients of a real task, the clock of a simulation.
 
-In coded work a chunk's update is a function of the model, the chunk and the seed alone: every device that
+In coded work a chunk's update is a function of the model, the chunk and the seed alone: every client that
 holds the chunk makes the same one. So one engine stands for the whole fleet: it takes a chunk to its target
-the first time that any device has finished it, and mixes the codewords of all. Nothing is left out by that,
+the first time that any client has finished it, and mixes the codewords of all. Nothing is left out by that,
 not a bit of the result: the sum is made of the same codewords, in the order in which they would have arrived.
-In local work every device has an engine of its own, which is taken to as many steps as the clock allows; a
-device that dies without its work loses it. Where the model allows it, `Stacked` trains these engines' models
+In local work every client has an engine of its own, which is taken to as many steps as the clock allows; a
+client that dies without its work loses it. Where the model allows it, `Stacked` trains these engines' models
 as one, several times faster and to rounding the same; `partial` off is for comparison, with servers that have
-no use for the steps of a device that did not do all.
+no use for the steps of a client that did not do all.
 
-    trained = train(Job(task, config, weather))
+    trained = train(Job(task, config, scenario))
     [(point.seconds, point.metrics["accuracy"]) for point in trained.points]
 
-All devices can load all chunks; what a device holds, the placement says. In coded work a chunk's work goes
-with its samples, a unit being a device's equal share; in local work a round's steps are a unit.
+All clients can load all chunks; what a client holds, the placement says. In coded work a chunk's work goes
+with its samples, a unit being a client's equal share; in local work a round's steps are a unit.
 
 May import: train, run and below.
 """
@@ -42,23 +42,23 @@ from fedgc.messages import (
     Take,
     Work,
 )
-from fedgc.replay import UNCONTENDED, Finding, Line, Terms, Under, Weather, World
-from fedgc.run import Append, Apply, Run
+from fedgc.run.machine import Append, Apply, Run
+from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.ours import SHARED
-from fedgc.task import Task
-from fedgc.train import CommonModel, Engine, ServerOptimiser, Vector
-from fedgc.train.stacked import MODELS_KEPT, Stacked
+from fedgc.training import CommonModel, Engine, ServerOptimizer, Vector
+from fedgc.training.stacked import MODELS_KEPT, Stacked
+from fedgc.training.tasks import Task
 
 FLEET: Final = "fleet"  # the one engine's name
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is trained, with which settings, on which machines; the weather holds a round for each."""
+    """What is trained, with which settings, on which machines; the scenario holds a round for each."""
 
     task: Task
     config: RunConfig
-    weather: Weather
+    scenario: Scenario
     line: Line = UNCONTENDED
     stacked: bool = False
     partial: bool = True
@@ -66,9 +66,9 @@ class Job:
     def __post_init__(self) -> None:
         if self.stacked and self.config.work != "local":
             raise BadSetting(f"training: saw a stack for {self.config.work} work, needed local work")
-        if len(self.weather) < self.config.rounds:
+        if len(self.scenario) < self.config.rounds:
             raise BadSetting(
-                f"training: saw {len(self.weather)} rounds of weather, needed {self.config.rounds}"
+                f"training: saw {len(self.scenario)} rounds of scenario, needed {self.config.rounds}"
             )
 
 
@@ -94,25 +94,25 @@ class Engines(Protocol):
     """Whoever trains; a world's witness as well."""
 
     def begin(self, work: Work) -> None:
-        """A device was given this work."""
+        """A client was given this work."""
 
     def carry_on(self, work: Continue) -> None:
-        """A device goes on from a round that was not exchanged."""
+        """A client goes on from a round that was not exchanged."""
 
     def finding(self, chunk: int, target: int) -> Finding:
-        """Return what a device finds that takes this chunk to that many steps."""
+        """Return what a client finds that takes this chunk to that many steps."""
 
-    def reached(self, device: str, steps: int) -> Finding:
-        """Return what this device finds in local work that has come to so many steps."""
+    def reached(self, client: str, steps: int) -> Finding:
+        """Return what this client finds in local work that has come to so many steps."""
 
-    def lost(self, device: str) -> None:
-        """A device has lost its state."""
+    def lost(self, client: str) -> None:
+        """A client has lost its state."""
 
     def load(self, version: int, model: Vector) -> None:
         """There is a new common model."""
 
     def sent(self, told: Reveal | Repair) -> Vector:
-        """Return what a device sends that was told this."""
+        """Return what a client sends that was told this."""
 
     def close(self) -> None:
         """Forget everything."""
@@ -127,13 +127,13 @@ class OneForAll:
         self._found: dict[tuple[int, int], Finding] = {}
 
     def begin(self, work: Work) -> None:
-        """Get ready for a round; every device that is told of it names its own chunks."""
+        """Get ready for a round; every client that is told of it names its own chunks."""
         names = dict(work.names)
         if self._work is None or self._work.round < work.round:
             self._found.clear()
         else:
             names |= dict(self._work.names)
-        self._work = replace(work, device=FLEET, order=(), names=tuple(sorted(names.items())), lockstep=False)
+        self._work = replace(work, client=FLEET, order=(), names=tuple(sorted(names.items())), lockstep=False)
         self.engine.handle(self._work)
 
     def carry_on(self, work: Continue) -> None:
@@ -148,12 +148,12 @@ class OneForAll:
             self._found[chunk, target] = self._trained(chunk)
         return self._found[chunk, target]
 
-    def reached(self, device: str, steps: int) -> Finding:
+    def reached(self, client: str, steps: int) -> Finding:
         """Refuse: one engine cannot stand for the different models of local work."""
-        raise EdgeFailed(f"training: {device} did {steps} steps of local work, needed coded work")
+        raise EdgeFailed(f"training: {client} did {steps} steps of local work, needed coded work")
 
-    def lost(self, device: str) -> None:
-        """What one device loses, another would make again: nothing is lost here."""
+    def lost(self, client: str) -> None:
+        """What one client loses, another would make again: nothing is lost here."""
 
     def load(self, version: int, model: Vector) -> None:
         """Keep the new common model."""
@@ -162,7 +162,7 @@ class OneForAll:
     def sent(self, told: Reveal | Repair) -> Vector:
         """Mix the codeword, whoever sends it."""
         if told.mix is None:
-            raise EdgeFailed(f"training: {told.device} was asked for no mix, needed coded work")
+            raise EdgeFailed(f"training: {told.client} was asked for no mix, needed coded work")
         return self.engine.codeword(told.mix)
 
     def close(self) -> None:
@@ -183,7 +183,7 @@ class OneForAll:
 
 
 class OneForEach:
-    """An engine for every device of local work; what it trains on, the plan says."""
+    """An engine for every client of local work; what it trains on, the plan says."""
 
     def __init__(self, job: "Job", folder: Path) -> None:
         self._job, self._folder = job, folder
@@ -192,8 +192,8 @@ class OneForEach:
         self._found: dict[str, tuple[int, Finding]] = {}  # steps since the common model, and what they gave
 
     def begin(self, work: Work) -> None:
-        """Let the device's engine take its work up."""
-        engine = self._engine(work.device)
+        """Let the client's engine take its work up."""
+        engine = self._engine(work.client)
         versions = (work.version - 1, work.version) if work.common_steps else (work.version,)
         for version in versions:
             if version in self._models:
@@ -201,31 +201,31 @@ class OneForEach:
         engine.handle(work)
         reached = max((each.reached for each in engine.kept()), default=0)
         if not reached:
-            self._found.pop(work.device, None)
+            self._found.pop(work.client, None)
 
     def carry_on(self, work: Continue) -> None:
         """Let it go on."""
-        self._engine(work.device).handle(work)
+        self._engine(work.client).handle(work)
 
     def finding(self, chunk: int, target: int) -> Finding:
         """Refuse: no chunk is trained by itself."""
         raise EdgeFailed(f"training: chunk {chunk} was taken to {target} steps, needed local work")
 
-    def reached(self, device: str, steps: int) -> Finding:
+    def reached(self, client: str, steps: int) -> Finding:
         """Train as far as the clock says."""
-        at, found = self._found.get(device, (0, Finding()))
+        at, found = self._found.get(client, (0, Finding()))
         if at < steps:
-            engine = self._engine(device)
+            engine = self._engine(client)
             report = _stepped(engine, steps)
             found = Finding(report.samples, report.squared_norm, report.loss)
-            self._found[device] = (steps, found)
+            self._found[client] = (steps, found)
         return found
 
-    def lost(self, device: str) -> None:
-        """Forget all that the device did."""
-        if device in self._engines:
-            self._engines.pop(device).close()
-        self._found.pop(device, None)
+    def lost(self, client: str) -> None:
+        """Forget all that the client did."""
+        if client in self._engines:
+            self._engines.pop(client).close()
+        self._found.pop(client, None)
 
     def load(self, version: int, model: Vector) -> None:
         """Keep the new common model, and the few before it from which somebody may still begin."""
@@ -233,12 +233,12 @@ class OneForEach:
         self._models[version] = model
 
     def sent(self, told: Reveal | Repair) -> Vector:
-        """Return the device's update as the server reads it off the wire."""
+        """Return the client's update as the server reads it off the wire."""
         if isinstance(told, Repair):
-            raise EdgeFailed(f"training: {told.device} was asked for a repair, needed local work")
-        _, update = self._engine(told.device).update(told)
+            raise EdgeFailed(f"training: {told.client} was asked for a repair, needed local work")
+        _, update = self._engine(told.client).update(told)
         if update is None:
-            raise EdgeFailed(f"training: {told.device} sent an update without steps")
+            raise EdgeFailed(f"training: {told.client} sent an update without steps")
         return _over(update, Wire(told.wire), told)
 
     def close(self) -> None:
@@ -246,17 +246,17 @@ class OneForEach:
         for engine in self._engines.values():
             engine.close()
 
-    def _engine(self, device: str) -> Engine:
-        if device not in self._engines:
+    def _engine(self, client: str) -> Engine:
+        if client not in self._engines:
             task, config = self._job.task, self._job.config
-            self._engines[device] = Engine(
+            self._engines[client] = Engine(
                 task, config, clock=float, rest=lambda _: None, spill_dir=self._folder
             )
-        return self._engines[device]
+        return self._engines[client]
 
 
 def _stepped(engine: Engine, steps: int) -> Report:
-    """Go on with local work up to so many steps; return what its device would report then."""
+    """Go on with local work up to so many steps; return what its client would report then."""
     said = None
     while max((each.reached for each in engine.kept()), default=0) < steps and not engine.idle:
         said = engine.step()
@@ -272,7 +272,7 @@ def _over(update: Vector, wire: Wire, told: Reveal) -> Vector:
     """Return a vector as it comes off the wire."""
     if wire is Wire.FLOAT32:
         return update
-    sent = pack(update, wire, rounding(told.round, told.attempt, told.device))
+    sent = pack(update, wire, rounding(told.round, told.attempt, told.client))
     return unpack(sent, wire, update.size)
 
 
@@ -289,7 +289,7 @@ class _Training:
     def __init__(self, job: Job, folder: Path) -> None:
         self._job = job
         self._common = CommonModel(job.task, job.config)
-        self._optimiser = ServerOptimiser(job.config, self._common.parameters)
+        self._optimizer = ServerOptimizer(job.config, self._common.parameters)
         self.model = self._common.first()
         self._sum = np.zeros(self._common.size)
         job.task.allow(job.config.placement)
@@ -298,27 +298,27 @@ class _Training:
         self._metrics: Mapping[str, float] = {}
         self.points: list[Point] = []
         held = tuple(Held(name, samples, SHARED) for name, samples in job.task.sizes().items())
-        self._world = self._made(held)
+        self._clock = self._made(held)
         self._run = Run(job.config, now=0.0, size=self._common.size)
 
-    def _made(self, held: tuple[Held, ...]) -> World:
-        weather = self._job.weather
-        devices, samples = weather[0].devices, sum(each.samples for each in held)
+    def _made(self, held: tuple[Held, ...]) -> VirtualClock:
+        scenario = self._job.scenario
+        clients, samples = scenario[0].clients, sum(each.samples for each in held)
         local = self._job.config.work == "local"
-        units = [1.0] if local else [each.samples * devices / samples for each in held]
-        nature = Under(lambda number: weather[number - 1], units)
+        units = [1.0] if local else [each.samples * clients / samples for each in held]
+        client_model = ArrayClientModel(lambda number: scenario[number - 1], units)
         terms = Terms(
             self._job.config.round_steps, 4 * self._common.size, self._job.line, partial=self._job.partial
         )
-        return World([f"device {at}" for at in range(devices)], nature, terms, held, self._fleet)
+        return VirtualClock([f"client {at}" for at in range(clients)], client_model, terms, held, self._fleet)
 
     def run(self) -> None:
-        """Go from the first device to the last round."""
+        """Go from the first client to the last round."""
         given: list[Any] = []
-        for worker in range(self._job.weather[0].devices):
-            given += self._run.handle(self._world.joined(worker, 0.0))
+        for w in range(self._job.scenario[0].clients):
+            given += self._run.handle(self._clock.joined(w, 0.0))
         try:
-            self._world.run(self._run, given, lambda: self._run.finished, self._heed)
+            self._clock.run(self._run, given, lambda: self._run.finished, self._heed)
         finally:
             self._fleet.close()
 
@@ -329,10 +329,10 @@ class _Training:
             self._apply(output)
         elif isinstance(output, Append):
             self._sum[:] = 0.0
-            self.points.append(Point(self._world.now, output.row, self._world.sent, self._metrics))
+            self.points.append(Point(self._clock.now, output.row, self._clock.sent, self._metrics))
 
     def _add(self, add: Add) -> None:
-        codeword = self._fleet.sent(self._world.asked[add.device, add.attempt])
+        codeword = self._fleet.sent(self._clock.asked[add.client, add.attempt])
         length = block_size(self._sum.size, len(add.weights))
         for block, weight in enumerate(add.weights):
             target = self._sum[block * length : (block + 1) * length]
@@ -340,7 +340,7 @@ class _Training:
 
     def _apply(self, apply: Apply) -> None:
         mean = (self._sum / apply.weight).astype(np.float32)
-        self.model = self._optimiser.apply(self.model, mean)
+        self.model = self._optimizer.apply(self.model, mean)
         self._fleet.load(apply.version, self.model)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:
@@ -348,7 +348,7 @@ class _Training:
 
 
 def train(job: Job) -> Trained:
-    """Train to the end; an engine's failure ends it, since it would be every device's."""
+    """Train to the end; an engine's failure ends it, since it would be every client's."""
     with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
         training = _Training(job, Path(folder))
         training.run()

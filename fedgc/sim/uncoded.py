@@ -1,14 +1,14 @@
-"""Rivals without a code: every piece of the data is some device's own.
+"""Rivals without a code: every piece of the data is some client's own.
 
-Helped where the real thing would pay: a work queue hands out the next piece without latency, and a device
+Helped where the real thing would pay: a work queue hands out the next piece without latency, and a client
 that dies does so before it uploads or not at all. Those that leave something out scale what came to the
 whole, so that the sum is not too small.
 
-- work queue: equal pieces, whoever is idle takes the next one; what a dead device had done goes back
+- work queue: equal pieces, whoever is idle takes the next one; what a dead client had done goes back
 - drop slowest: the round ends with the arrival before the k slowest
-- over-selection: 1.3 times the devices that are needed start, the first that are needed count (Bonawitz 2019)
+- over-selection: 1.3 times the clients that are needed start, the first that are needed count (Bonawitz 2019)
 - FedBuff: nobody waits; a step is taken whenever `buffer` updates came (Nguyen et al. 2022), its time the
-  mean over as many updates as there are devices. Its sum is of models of different age, never exact
+  mean over as many updates as there are clients. Its sum is of models of different age, never exact
 
 May import: replay, policy.
 """
@@ -20,7 +20,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedgc.errors import BadSetting
-from fedgc.replay import NEVER, Conditions, Line, Weather, arrivals_s
+from fedgc.sim.clock import NEVER, Conditions, Line, Scenario, arrivals_s
 from fedgc.sim.policy import Result, done_s, known_paces, last
 
 
@@ -37,15 +37,15 @@ class Uncoded:
         """Return its name in tables."""
         return "uncoded, by speed" if self.proportional else "uncoded"
 
-    def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
+    def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:
         """Wait for the slowest, every round."""
         results = []
-        for conditions, pace_w in known_paces(weather):
-            devices = conditions.devices
-            units_w = devices / pace_w / (1.0 / pace_w).sum() if self.proportional else np.ones(devices)
+        for conditions, pace_w in known_paces(scenario):
+            clients = conditions.clients
+            units_w = clients / pace_w / (1.0 / pace_w).sum() if self.proportional else np.ones(clients)
             ready_w = done_s(conditions, units_w)
             came_w = arrivals_s(ready_w, 1.0, conditions.up_s_w, line)
-            results.append(Result(last(came_w), last(ready_w), devices, devices, devices))
+            results.append(Result(last(came_w), last(ready_w), clients, clients, clients))
         return tuple(results)
 
 
@@ -53,7 +53,7 @@ class Uncoded:
 class WorkQueue:
     """Shared storage: whoever is idle takes a piece, and sends one sum; `wire`: bytes over float32's."""
 
-    pieces: int = 10  # for each device
+    pieces: int = 10  # for each client
     wire: float = 1.0
     blocks: int = 1
     exact: ClassVar[bool] = True  # up to the rounding of its wire
@@ -68,9 +68,9 @@ class WorkQueue:
         bits = round(32 * self.wire)
         return f"work queue of {self.pieces}" + ("" if bits == 32 else f", {bits} bits")
 
-    def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
+    def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:
         """Run the queue empty, every round."""
-        return tuple(self._round(conditions, line) for conditions in weather)
+        return tuple(self._round(conditions, line) for conditions in scenario)
 
     def _round(self, conditions: Conditions, line: Line) -> Result:
         queue = _Queue(conditions, self.pieces)
@@ -81,7 +81,7 @@ class WorkQueue:
         over_s = last(came_w[sends]) if queue.empty else NEVER
         sent = self.wire * int(sends.sum())
         units = queue.computed / self.pieces
-        counted = min(units, conditions.devices)
+        counted = min(units, conditions.clients)
         working_s = min(over_s, last(ready_w[sends]))
         return Result(over_s, working_s, sent, units, counted, size=self.wire)
 
@@ -90,19 +90,19 @@ class _Queue:
     """Pieces that are all alike, so that their number says all there is to know of them."""
 
     def __init__(self, conditions: Conditions, pieces: int) -> None:
-        devices = conditions.devices
+        clients = conditions.clients
         self._conditions = conditions
         self._piece = 1.0 / pieces
-        self._left = devices * pieces
-        self._lasts: list[list[float]] = []  # seconds of each device's k-th piece
+        self._left = clients * pieces
+        self._lasts: list[list[float]] = []  # seconds of each client's k-th piece
         self._heap: list[tuple[float, int, str]] = []
-        self._alive = [True] * devices
+        self._alive = [True] * clients
         self._idle: set[int] = set()
-        self.counts = [0] * devices  # pieces in a device's sum
-        self.ended = [0.0] * devices
+        self.counts = [0] * clients  # pieces in a client's sum
+        self.ended = [0.0] * clients
         self.computed = 0
-        self._taken = [0] * devices
-        self._open = devices * pieces
+        self._taken = [0] * clients
+        self._open = clients * pieces
 
     @property
     def empty(self) -> bool:
@@ -156,7 +156,7 @@ class _Queue:
 
     def _lasts_s(self, w: int, number: int) -> float:
         while len(self._lasts) < number:
-            upto = np.full(self._conditions.devices, self._piece * (len(self._lasts) + 1))
+            upto = np.full(self._conditions.clients, self._piece * (len(self._lasts) + 1))
             before = upto - self._piece
             lasts_w = self._conditions.after_s(upto) - self._conditions.after_s(before)
             self._lasts.append(lasts_w.tolist())
@@ -165,7 +165,7 @@ class _Queue:
 
 @dataclass(frozen=True, slots=True)
 class DropSlowest:
-    """Leave out the `share` of the devices that come last."""
+    """Leave out the `share` of the clients that come last."""
 
     share: float = 0.1
     blocks: int = 1
@@ -176,14 +176,14 @@ class DropSlowest:
         """Return its name in tables."""
         return f"drop slowest {self.share:.0%}"
 
-    def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
+    def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:
         """Wait for all but the slowest."""
-        return tuple(_first(each, each.devices - round(self.share * each.devices), line) for each in weather)
+        return tuple(_first(each, each.clients - round(self.share * each.clients), line) for each in scenario)
 
 
 @dataclass(frozen=True, slots=True)
 class OverSelection:
-    """Of `times` as many devices as are needed, each with its share, the first ones count."""
+    """Of `times` as many clients as are needed, each with its share, the first ones count."""
 
     times: float = 1.3
     blocks: int = 1
@@ -194,21 +194,21 @@ class OverSelection:
         """Return its name in tables."""
         return f"over-selection {self.times:g}x"
 
-    def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
+    def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:
         """Wait for as many as are needed."""
-        return tuple(_first(each, round(each.devices / self.times), line) for each in weather)
+        return tuple(_first(each, round(each.clients / self.times), line) for each in scenario)
 
 
 def _first(conditions: Conditions, wanted: int, line: Line) -> Result:
-    """Return the round that ends when `wanted` devices have done their unit and sent it."""
-    devices = conditions.devices
-    ready_w = done_s(conditions, np.ones(devices))
+    """Return the round that ends when `wanted` clients have done their unit and sent it."""
+    clients = conditions.clients
+    ready_w = done_s(conditions, np.ones(clients))
     came_w = np.sort(arrivals_s(ready_w, 1.0, conditions.up_s_w, line))
     over_s = float(came_w[wanted - 1])
     done = float((ready_w <= over_s).sum())
     sent = float((came_w <= over_s).sum())
     return Result(
-        over_s, min(over_s, float(np.sort(ready_w)[wanted - 1])), sent, done, wanted, 1 - wanted / devices
+        over_s, min(over_s, float(np.sort(ready_w)[wanted - 1])), sent, done, wanted, 1 - wanted / clients
     )
 
 
@@ -224,9 +224,9 @@ class FedBuff:
         """Return its name in tables."""
         return "FedBuff"
 
-    def play(self, weather: Weather, line: Line) -> tuple[Result, ...]:
-        """Return the mean time between as many updates as there are devices."""
-        return tuple(_round_of_steps(conditions, line) for conditions in weather)
+    def play(self, scenario: Scenario, line: Line) -> tuple[Result, ...]:
+        """Return the mean time between as many updates as there are clients."""
+        return tuple(_round_of_steps(conditions, line) for conditions in scenario)
 
 
 def _round_of_steps(conditions: Conditions, line: Line) -> Result:
@@ -235,6 +235,6 @@ def _round_of_steps(conditions: Conditions, line: Line) -> Result:
     rate = min(own, 1.0 / line.update_s) if line.update_s else own
     if line.slots is not None and conditions.up_s_w.any():
         rate = min(rate, line.slots / float(conditions.up_s_w.mean()))
-    devices = float(conditions.devices)
-    over_s = devices / rate if rate > 0 else NEVER
-    return Result(over_s, over_s, devices, devices, devices)
+    clients = float(conditions.clients)
+    over_s = clients / rate if rate > 0 else NEVER
+    return Result(over_s, over_s, clients, clients, clients)

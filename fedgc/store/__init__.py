@@ -1,4 +1,4 @@
-"""The memory of the system: what every device did, kept across runs, restarts and crashes.
+"""The memory of the system: what every client did, kept across runs, restarts and crashes.
 
 Two memories that fail apart. `checkpoint` keeps what a run needs to go on (files, no database);
 `database.Store` keeps what happened (SQLite or PostgreSQL), and gives the speeds back before the next

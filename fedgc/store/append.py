@@ -1,8 +1,8 @@
-"""Writing a round: one row, its device rows, and what they change in the totals, in one transaction.
+"""Writing a round: one row, its client rows, and what they change in the totals, in one transaction.
 
 A round told twice takes the place of the first telling: a resume repeats the round in which the server
 died, and a writer that lost the answer of the database writes again. So what the first telling added is
-taken from the totals, and the ring turns only for devices that were not in it.
+taken from the totals, and the ring turns only for clients that were not in it.
 
 May import: sqlalchemy; tables, records, plausible; history, errors.
 """
@@ -15,10 +15,10 @@ from typing import Any, Final, NamedTuple, TypeVar
 from sqlalchemy import Connection, case, delete, insert, select, update
 
 from fedgc.errors import BadMessage
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.plausible import checked, number, text, whole
 from fedgc.store.records import Appended
-from fedgc.store.tables import WINDOW, Device, DeviceRound, Recent, Round, Run, Track
+from fedgc.store.tables import WINDOW, Client, ClientRound, Recent, Round, Run, Track
 
 _COPIED = (  # the columns of a round that hold what RoundRow says, as it says it
     "round", "version", "started", "working_s", "collecting_s", "outcome", "chunks", "covered", "replicas",
@@ -27,7 +27,7 @@ _COPIED = (  # the columns of a round that hold what RoundRow says, as it says i
 _CLAIMED = ("samples", "known_samples", "counted_samples")
 _MEASURED = ("amplification", "error", "loss")
 _SUMMED = ("finished", "counted", "up_bytes", "down_bytes", "control_bytes")
-_DEVICE = (
+_CLIENT = (
     "finished", "counted", "steps", "busy_s", "step_s", "spread_s", "upload_s", "download_s", "up_bytes",
     "down_bytes", "control_bytes", "refused",
 )  # fmt: skip
@@ -47,16 +47,16 @@ def append(connection: Connection, record: Appended) -> None:
     """Write a round of a run that has begun."""
     run = _run(connection, record.run)
     rows = {
-        text(row.device): checked(row, record.now - run.started)  # a device counts once, as last told
-        for row in record.row.devices
+        text(row.client): checked(row, record.now - run.started)  # a client counts once, as last told
+        for row in record.row.clients
     }
-    ids = device_ids(connection, rows, record.now)
+    ids = client_ids(connection, rows, record.now)
     round_id, before = _round(connection, run, record.row, [row for row, _ in rows.values()])
-    values = [_device_values(round_id, ids[key], row, struck) for key, (row, struck) in rows.items()]
+    values = [_client_values(round_id, ids[key], row, struck) for key, (row, struck) in rows.items()]
     if values:
-        connection.execute(insert(DeviceRound), values)
-    of_round = select(DeviceRound.device_id).where(DeviceRound.round_id == round_id)
-    connection.execute(update(Device).where(Device.id.in_(of_round)).values(last_seen=record.now))
+        connection.execute(insert(ClientRound), values)
+    of_round = select(ClientRound.client_id).where(ClientRound.round_id == round_id)
+    connection.execute(update(Client).where(Client.id.in_(of_round)).values(last_seen=record.now))
     turns = _turns(connection, run.task_id, set(ids.values()) - before)
     _count(connection, run.task_id, round_id, 1)
     _point(connection, run.task_id, round_id, turns)
@@ -69,14 +69,14 @@ def _run(connection: Connection, key: str) -> _OfRun:
     return _OfRun._make(run)
 
 
-def device_ids(connection: Connection, keys: Iterable[str], now: float) -> dict[str, int]:
-    """Return the numbers of devices; those never seen are written down."""
+def client_ids(connection: Connection, keys: Iterable[str], now: float) -> dict[str, int]:
+    """Return the numbers of clients; those never seen are written down."""
     wanted = list(keys)
     ids = _ids(connection, wanted)
     new = [key for key in wanted if key not in ids]
     if new:
         unknown = {"site": "", "link": "", "first_seen": now, "last_seen": now}
-        connection.execute(insert(Device), [{"key": key, "name": key, **unknown} for key in new])
+        connection.execute(insert(Client), [{"key": key, "name": key, **unknown} for key in new])
         ids |= _ids(connection, new)
     return ids
 
@@ -84,39 +84,39 @@ def device_ids(connection: Connection, keys: Iterable[str], now: float) -> dict[
 def _ids(connection: Connection, keys: Sequence[str]) -> dict[str, int]:
     ids: dict[str, int] = {}
     for batch in _batches(keys):
-        found = connection.execute(select(Device.key, Device.id).where(Device.key.in_(batch)))
+        found = connection.execute(select(Client.key, Client.id).where(Client.key.in_(batch)))
         ids.update(dict(found.all()))
     return ids
 
 
 def _round(
-    connection: Connection, run: _OfRun, row: RoundRow, devices: list[DeviceRow]
+    connection: Connection, run: _OfRun, row: RoundRow, clients: list[ClientRow]
 ) -> tuple[int, set[int]]:
-    """Write the round's row; return its number, and the devices of a first telling, which is taken back."""
-    values = {"run_id": run.id, **_round_values(row, devices)}
+    """Write the round's row; return its number, and the clients of a first telling, which is taken back."""
+    values = {"run_id": run.id, **_round_values(row, clients)}
     at = select(Round.id).where(Round.run_id == run.id, Round.round == row.round)
     round_id = connection.scalar(at)
     if round_id is None:
         return connection.execute(insert(Round).values(values).returning(Round.id)).scalar_one(), set()
-    of_round = DeviceRound.round_id == round_id
-    before = set(connection.scalars(select(DeviceRound.device_id).where(of_round)))
+    of_round = ClientRound.round_id == round_id
+    before = set(connection.scalars(select(ClientRound.client_id).where(of_round)))
     _count(connection, run.task_id, round_id, -1)
-    connection.execute(delete(DeviceRound).where(of_round))
+    connection.execute(delete(ClientRound).where(of_round))
     connection.execute(update(Round).where(Round.id == round_id).values(values))
     return round_id, before
 
 
-def _round_values(row: RoundRow, devices: list[DeviceRow]) -> dict[str, object]:
+def _round_values(row: RoundRow, clients: list[ClientRow]) -> dict[str, object]:
     return {
         **{name: getattr(row, name) for name in _COPIED},
         **{name: whole(getattr(row, name)) for name in _CLAIMED},
         **{name: number(getattr(row, name)) for name in _MEASURED},
-        **{name: sum(getattr(device, name) for device in devices) for name in _SUMMED},
+        **{name: sum(getattr(client, name) for client in clients) for name in _SUMMED},
         "short": json.dumps(row.short),
         "metrics": metrics_text(row.metrics),
         "reason": text(row.reason, 1000),
         "left_out": text(row.left_out, 1000),
-        "devices": len(devices),
+        "clients": len(clients),
     }
 
 
@@ -125,53 +125,53 @@ def metrics_text(metrics: Mapping[str, float]) -> str:
     return json.dumps({text(name): number(value) for name, value in metrics.items()})
 
 
-def _device_values(round_id: int, device_id: int, row: DeviceRow, struck: int) -> dict[str, Any]:
-    values = {name: getattr(row, name) for name in _DEVICE}
+def _client_values(round_id: int, client_id: int, row: ClientRow, struck: int) -> dict[str, Any]:
+    values = {name: getattr(row, name) for name in _CLIENT}
     named = {"failure": row.failure or None, "link": row.link or None}
-    return {"round_id": round_id, "device_id": device_id, **values, **named, "implausible": struck}
+    return {"round_id": round_id, "client_id": client_id, **values, **named, "implausible": struck}
 
 
 def _count(connection: Connection, task_id: int, round_id: int, sign: int) -> None:
-    """Add what the devices did in the round to their tracks, or take it away."""
-    failed = DeviceRound.failure.is_not(None) | (DeviceRound.implausible > 0)
+    """Add what the clients did in the round to their tracks, or take it away."""
+    failed = ClientRound.failure.is_not(None) | (ClientRound.implausible > 0)
     change = {
-        "finished": Track.finished + sign * DeviceRound.finished,
-        "counted": Track.counted + sign * DeviceRound.counted,
+        "finished": Track.finished + sign * ClientRound.finished,
+        "counted": Track.counted + sign * ClientRound.counted,
         "failures": Track.failures + sign * case((failed, 1), else_=0),
-        "implausible": Track.implausible + sign * DeviceRound.implausible,
+        "implausible": Track.implausible + sign * ClientRound.implausible,
     }
-    of_round = (DeviceRound.round_id == round_id, DeviceRound.device_id == Track.device_id)
+    of_round = (ClientRound.round_id == round_id, ClientRound.client_id == Track.client_id)
     connection.execute(update(Track).where(Track.task_id == task_id, *of_round).values(change))
 
 
-def _turns(connection: Connection, task_id: int, devices: set[int]) -> Mapping[int, list[int]]:
-    """Count one more round for each device; return the devices by the rounds each had before."""
+def _turns(connection: Connection, task_id: int, clients: set[int]) -> Mapping[int, list[int]]:
+    """Count one more round for each client; return the clients by the rounds each had before."""
     turns = defaultdict(list)
-    for batch in _batches(sorted(devices)):
-        counted = update(Track).where(Track.task_id == task_id, Track.device_id.in_(batch))
-        told = counted.values(rows=Track.rows + 1).returning(Track.device_id, Track.rows)
-        for device, rows in connection.execute(told).all():
-            turns[rows - 1].append(device)
-    new = sorted(devices.difference(*turns.values()))
+    for batch in _batches(sorted(clients)):
+        counted = update(Track).where(Track.task_id == task_id, Track.client_id.in_(batch))
+        told = counted.values(rows=Track.rows + 1).returning(Track.client_id, Track.rows)
+        for client, rows in connection.execute(told).all():
+            turns[rows - 1].append(client)
+    new = sorted(clients.difference(*turns.values()))
     if new:
         first = {"task_id": task_id, "rows": 1}
         nothing = {"finished": 0, "counted": 0, "failures": 0, "implausible": 0}
-        connection.execute(insert(Track), [{"device_id": device, **first, **nothing} for device in new])
+        connection.execute(insert(Track), [{"client_id": client, **first, **nothing} for client in new])
         turns[0] = new
     return turns
 
 
 def _point(connection: Connection, task_id: int, round_id: int, turns: Mapping[int, list[int]]) -> None:
-    """Let the next slot of each device's ring point to the round."""
+    """Let the next slot of each client's ring point to the round."""
     to_round = {"task_id": task_id, "round_id": round_id}
-    for rows, devices in turns.items():
+    for rows, clients in turns.items():
         at_slot = (Recent.task_id == task_id, Recent.slot == rows % WINDOW)
-        for batch in _batches(devices):
+        for batch in _batches(clients):
             if rows < WINDOW:
-                lines = [{"slot": rows, "device_id": device, **to_round} for device in batch]
+                lines = [{"slot": rows, "client_id": client, **to_round} for client in batch]
                 connection.execute(insert(Recent), lines)
             else:
-                again = update(Recent).where(*at_slot, Recent.device_id.in_(batch))
+                again = update(Recent).where(*at_slot, Recent.client_id.in_(batch))
                 connection.execute(again.values(round_id=round_id))
 
 

@@ -4,7 +4,7 @@ A checkpoint is written under another name, forced to the disk, and renamed; the
 it. So a name that can be seen has its whole content behind it, unless the disk itself fails: for that
 every file ends in the SHA-256 of all before it. Reading goes from the newest version down and takes the
 first that is whole. Layout, little-endian: magic, length of the header, header (JSON), model (float32),
-optimiser, digest. Nothing is unpickled: a checkpoint can be wrong, but it cannot run code.
+optimizer, digest. Nothing is unpickled: a checkpoint can be wrong, but it cannot run code.
 
 May import: errors. Never a database library: a resume must not need one.
 """
@@ -36,12 +36,12 @@ _NUMBERS: Final = np.dtype("<f4")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """The run after `round`: the model of `version`, its optimiser, and the run's state as JSON text."""
+    """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text."""
 
     round: int
     version: int
     model: npt.NDArray[np.float32]
-    optimiser: bytes
+    optimizer: bytes
     state: str
 
     def __post_init__(self) -> None:
@@ -189,7 +189,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
             "round": checkpoint.round,
             "version": checkpoint.version,
             "numbers": model.size,
-            "optimiser_bytes": len(checkpoint.optimiser),
+            "optimizer_bytes": len(checkpoint.optimizer),
             "state": checkpoint.state,
         }
     ).encode()
@@ -197,7 +197,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
     temporary = path.with_suffix(f".{os.getpid()}.part")
     try:
         with open(temporary, "wb", opener=owned.opener) as file:
-            for part in (MAGIC, _LENGTH.pack(len(header)), header, model.data, checkpoint.optimiser):
+            for part in (MAGIC, _LENGTH.pack(len(header)), header, model.data, checkpoint.optimizer):
                 digest.update(part)
                 file.write(part)
             file.write(digest.digest())
@@ -221,8 +221,8 @@ def _sync_folder(folder: Path) -> None:
 
 def _prune(folder: Path, newest: int, keep: int) -> None:
     saved = _saved(folder)
-    lasting = [path for path in saved if _version(path) <= newest][-keep:]
-    for path in [*(path for path in saved if path not in lasting), *folder.glob("model-*.part")]:
+    cache_files = [path for path in saved if _version(path) <= newest][-keep:]
+    for path in [*(path for path in saved if path not in cache_files), *folder.glob("model-*.part")]:
         with contextlib.suppress(FileNotFoundError):
             path.unlink()
 
@@ -234,16 +234,16 @@ def _read(path: Path) -> Checkpoint:
             raise EdgeFailed("saw other first bytes, needed a checkpoint of this format")
         digest.update(MAGIC)
         header = _header(_exactly(file, _header_length(file, digest), digest))
-        numbers, optimiser_bytes = int(header["numbers"]), int(header["optimiser_bytes"])
-        size = file.tell() + numbers * _NUMBERS.itemsize + optimiser_bytes + _DIGEST_BYTES
+        numbers, optimizer_bytes = int(header["numbers"]), int(header["optimizer_bytes"])
+        size = file.tell() + numbers * _NUMBERS.itemsize + optimizer_bytes + _DIGEST_BYTES
         if (seen := path.stat().st_size) != size:
             raise EdgeFailed(f"saw {seen} bytes, needed {size}")
         model = np.frombuffer(_exactly(file, numbers * _NUMBERS.itemsize, digest), _NUMBERS)
-        optimiser = bytes(_exactly(file, optimiser_bytes, digest))
+        optimizer = bytes(_exactly(file, optimizer_bytes, digest))
         if file.read() != digest.digest():
             raise EdgeFailed("saw a content that its SHA-256 does not name, needed the one that was written")
     return Checkpoint(
-        int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimiser,
+        int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimizer,
         str(header["state"]),
     )  # fmt: skip
 
@@ -267,7 +267,7 @@ def _exactly(file: BufferedReader, size: int, digest: "hashlib._Hash") -> bytear
 def _header(text: bytearray) -> dict[str, int | str]:
     try:
         header = json.loads(text)
-        counts = [header[name] for name in ("round", "version", "numbers", "optimiser_bytes")]
+        counts = [header[name] for name in ("round", "version", "numbers", "optimizer_bytes")]
         sound = isinstance(header["state"], str) and all(type(n) is int and n >= 0 for n in counts)
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise EdgeFailed(f"saw a header that cannot be read ({error}), needed the one written") from error

@@ -12,15 +12,16 @@ from pathlib import Path
 from typing import Self
 
 from fedgc.errors import Unusable
-from fedgc.history import DeviceRow, Speeds
-from fedgc.store import migrate, pace, reading, records, upkeep, views, watching
+from fedgc.history import ClientRow, Speeds
+from fedgc.store import migrate, reading, records, upkeep, views, watching
+from fedgc.store import speed_history as pace
 from fedgc.store.engine import Database, open_to_read, open_to_write, use_wal
 from fedgc.store.records import Record
 from fedgc.store.writing import write
 
 
 class Store:
-    """What every device did."""
+    """What every client did."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -68,12 +69,12 @@ class Store:
             write(connection, record, stamp)
 
     def speeds(self, task: str | None = None) -> Speeds:
-        """Return what devices could do lately at a task (None: the task of the newest run)."""
+        """Return what clients could do lately at a task (None: the task of the newest run)."""
         with self._database.reading() as connection:
             return pace.speeds(connection, task)
 
-    def paces(self, task: str | None = None) -> tuple[views.Pace, ...]:
-        """Return every device at a task: speed, trend, totals."""
+    def paces(self, task: str | None = None) -> tuple[views.MeasuredSpeeds, ...]:
+        """Return every client at a task: speed, trend, totals."""
         with self._database.reading() as connection:
             return pace.paces(connection, task)
 
@@ -94,20 +95,20 @@ class Store:
         with self._database.reading() as connection:
             return reading.rounds(connection, run, after, limit)
 
-    def device_rows(self, run: str, round_number: int) -> tuple[DeviceRow, ...]:
-        """Return the device rows of a round; none where they were folded."""
+    def client_rows(self, run: str, round_number: int) -> tuple[ClientRow, ...]:
+        """Return the client rows of a round; none where they were folded."""
         with self._database.reading() as connection:
-            return reading.device_rows(connection, run, round_number)
+            return reading.client_rows(connection, run, round_number)
 
-    def device_history(self, run: str, device: str, after: int = -1) -> tuple[tuple[int, DeviceRow], ...]:
-        """Return (round, row) of one device in a run."""
+    def client_history(self, run: str, client: str, after: int = -1) -> tuple[tuple[int, ClientRow], ...]:
+        """Return (round, row) of one client in a run."""
         with self._database.reading() as connection:
-            return reading.device_history(connection, run, device, after)
+            return reading.client_history(connection, run, client, after)
 
-    def devices(self) -> tuple[views.Device, ...]:
-        """Return every device, in the order first seen."""
+    def clients(self) -> tuple[views.Client, ...]:
+        """Return every client, in the order first seen."""
         with self._database.reading() as connection:
-            return reading.devices(connection)
+            return reading.clients(connection)
 
     def decisions(
         self, run: str = reading.LATEST, after: int = -1, limit: int = 1_000_000
@@ -132,27 +133,27 @@ class Store:
             return watching.stretches(connection, run, most)
 
     def lately(self, run: str, rounds: int) -> tuple[views.Lately, ...]:
-        """Return what each device did in the newest rounds of a run together."""
+        """Return what each client did in the newest rounds of a run together."""
         with self._database.reading() as connection:
             return watching.lately(connection, run, rounds)
 
-    def strips(self, run: str, devices: Collection[str], rounds: int) -> tuple[tuple[int, DeviceRow], ...]:
-        """Return (round, row) of these devices in the newest rounds of a run, oldest first."""
+    def strips(self, run: str, clients: Collection[str], rounds: int) -> tuple[tuple[int, ClientRow], ...]:
+        """Return (round, row) of these clients in the newest rounds of a run, oldest first."""
         with self._database.reading() as connection:
-            return watching.strips(connection, run, devices, rounds)
+            return watching.strips(connection, run, clients, rounds)
 
-    def faults(self, run: str, rounds: int, limit: int = 100) -> tuple[tuple[int, DeviceRow], ...]:
+    def faults(self, run: str, rounds: int, limit: int = 100) -> tuple[tuple[int, ClientRow], ...]:
         """Return (round, row) of what went wrong in the newest rounds of a run, newest first."""
         with self._database.reading() as connection:
             return watching.faults(connection, run, rounds, limit)
 
-    def device_rounds(self, run: str, first: int, last: int) -> tuple[tuple[int, DeviceRow], ...]:
-        """Return (round, row) of every device in the rounds from `first` to `last`."""
+    def client_rounds(self, run: str, first: int, last: int) -> tuple[tuple[int, ClientRow], ...]:
+        """Return (round, row) of every client in the rounds from `first` to `last`."""
         with self._database.reading() as connection:
-            return watching.device_rounds(connection, run, first, last)
+            return watching.client_rounds(connection, run, first, last)
 
     def fold(self, keep_rounds: int) -> int:
-        """Fold the device rows of all but the newest rounds; return how many rows that were."""
+        """Fold the client rows of all but the newest rounds; return how many rows that were."""
         return upkeep.fold(self._database, keep_rounds)
 
     def check(self) -> views.Health:

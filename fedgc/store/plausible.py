@@ -1,9 +1,9 @@
-"""What a device claims about itself, held against what can be.
+"""What a client claims about itself, held against what can be.
 
-A device's figures decide how much work it gets, so a wrong one must never bring it more. What cannot be
-is struck out and counted: a struck time teaches nothing, and its round stands against the device as one
-that it failed. The bounds are those the server can vouch for with its own clock: no optimiser step takes
-less than a microsecond, and none has taken longer than the run has lasted (a device may carry a chunk over
+A client's figures decide how much work it gets, so a wrong one must never bring it more. What cannot be
+is struck out and counted: a struck time teaches nothing, and its round stands against the client as one
+that it failed. The bounds are those the server can vouch for with its own clock: no optimizer step takes
+less than a microsecond, and none has taken longer than the run has lasted (a client may carry a chunk over
 many rounds, so the round's own length is no bound; what a jumping clock makes of it is).
 
 May import: history.
@@ -14,7 +14,7 @@ from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 
-from fedgc.history import DeviceRow
+from fedgc.history import ClientRow
 
 FASTEST_STEP_S: Final = 1e-6
 FASTEST_LINK: Final = 1e11  # bytes a second; a faster transfer is a clock's error
@@ -48,7 +48,7 @@ def number(value: float | None) -> float | None:
 
 
 def whole(value: int) -> int:
-    """Return a count that every database can hold: devices say how many samples they have.
+    """Return a count that every database can hold: clients say how many samples they have.
 
     >>> whole(10**30) < 2**63
     True
@@ -56,12 +56,12 @@ def whole(value: int) -> int:
     return _within(value, LARGEST_WHOLE)
 
 
-def checked(row: DeviceRow, elapsed_s: float) -> tuple[DeviceRow, int]:
+def checked(row: ClientRow, elapsed_s: float) -> tuple[ClientRow, int]:
     """Return the row without what cannot be, and how many claims that were.
 
     `elapsed_s` is how long the run has lasted by the server's clock.
 
-    >>> row, struck = checked(DeviceRow("a", finished=1, counted=1, step_s=-3.0), elapsed_s=60.0)
+    >>> row, struck = checked(ClientRow("a", finished=1, counted=1, step_s=-3.0), elapsed_s=60.0)
     >>> row.step_s, struck
     (None, 1)
     """
@@ -92,7 +92,7 @@ def _time(value: float, longest: float) -> float:
     return float(value) if 0 <= value <= longest else 0.0  # false for NaN
 
 
-def _step(row: DeviceRow, longest: float) -> float | None:
+def _step(row: ClientRow, longest: float) -> float | None:
     """Return the time of a step; one that is claimed with nothing finished is no measurement."""
     if row.step_s is None or row.finished <= 0:
         return None

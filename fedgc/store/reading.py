@@ -1,4 +1,4 @@
-"""Questions about what happened: runs, rounds, devices, decisions, audit.
+"""Questions about what happened: runs, rounds, clients, decisions, audit.
 
 May import: sqlalchemy; tables, views, records; history, errors.
 """
@@ -12,15 +12,15 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select
 
 from fedgc.errors import Unusable, nearest
-from fedgc.history import DeviceRow, RoundRow, Told
+from fedgc.history import ClientRow, PastRound, RoundRow
 from fedgc.store import tables
 from fedgc.store.records import Audited, Decided
-from fedgc.store.tables import Audit, Decision, DeviceRound
-from fedgc.store.views import Device, Round, Run
+from fedgc.store.tables import Audit, ClientRound, Decision
+from fedgc.store.views import Client, Round, Run
 
 LATEST: Final = "latest"
 _WITH_SUM: Final = ("synced", "approximate")
-_DEVICE_ROW: Final = (
+_CLIENT_ROW: Final = (
     "finished", "counted", "steps", "busy_s", "step_s", "spread_s", "upload_s", "download_s", "up_bytes",
     "down_bytes", "control_bytes", "refused",
 )  # fmt: skip
@@ -52,17 +52,17 @@ def rounds(connection: Connection, key: str, after: int, limit: int) -> tuple[Ro
     return tuple(_round(line) for line in lines)
 
 
-def device_rows(connection: Connection, key: str, round_number: int) -> tuple[DeviceRow, ...]:
-    """Return the device rows of a round; none where they were folded."""
-    chosen = device_rows_where(
+def client_rows(connection: Connection, key: str, round_number: int) -> tuple[ClientRow, ...]:
+    """Return the client rows of a round; none where they were folded."""
+    chosen = client_rows_where(
         tables.Round.run_id == run_id(connection, key), tables.Round.round == round_number
     )
-    lines = connection.execute(chosen.order_by(DeviceRound.device_id)).mappings()
-    return tuple(device_row(line) for line in lines)
+    lines = connection.execute(chosen.order_by(ClientRound.client_id)).mappings()
+    return tuple(client_row(line) for line in lines)
 
 
-def told(connection: Connection, task_id: int | None, limit: int) -> tuple[Told, ...]:
-    """Return the last rounds of a task that gave a sum, of whatever runs, with their device rows."""
+def told(connection: Connection, task_id: int | None, limit: int) -> tuple[PastRound, ...]:
+    """Return the last rounds of a task that gave a sum, of whatever runs, with their client rows."""
     chosen = (
         select(tables.Round.__table__, tables.Run.key.label("run"))
         .join(tables.Run, tables.Run.id == tables.Round.run_id)
@@ -71,32 +71,33 @@ def told(connection: Connection, task_id: int | None, limit: int) -> tuple[Told,
         .limit(limit)
     )
     lines = connection.execute(chosen).mappings().all()[::-1]
-    rows = device_rows_where(DeviceRound.round_id.in_([line["id"] for line in lines]))
-    by_round: dict[int, list[DeviceRow]] = {line["id"]: [] for line in lines}
-    for each in connection.execute(rows.order_by(DeviceRound.device_id)).mappings():
-        by_round[each["round_id"]].append(device_row(each))
+    rows = client_rows_where(ClientRound.round_id.in_([line["id"] for line in lines]))
+    by_round: dict[int, list[ClientRow]] = {line["id"]: [] for line in lines}
+    for each in connection.execute(rows.order_by(ClientRound.client_id)).mappings():
+        by_round[each["round_id"]].append(client_row(each))
     return tuple(
-        Told(line["run"], replace(_round(line).row, devices=tuple(by_round[line["id"]]))) for line in lines
+        PastRound(line["run"], replace(_round(line).row, clients=tuple(by_round[line["id"]])))
+        for line in lines
     )
 
 
-def device_history(
-    connection: Connection, key: str, device: str, after: int
-) -> tuple[tuple[int, DeviceRow], ...]:
-    """Return (round, row) of one device in a run, beginning behind `after`."""
-    chosen = device_rows_where(
+def client_history(
+    connection: Connection, key: str, client: str, after: int
+) -> tuple[tuple[int, ClientRow], ...]:
+    """Return (round, row) of one client in a run, beginning behind `after`."""
+    chosen = client_rows_where(
         *(tables.Round.run_id == run_id(connection, key), tables.Round.round > after),
-        tables.Device.key == device,
+        tables.Client.key == client,
     )
     lines = connection.execute(chosen.order_by(tables.Round.round)).mappings()
-    return tuple((line["round"], device_row(line)) for line in lines)
+    return tuple((line["round"], client_row(line)) for line in lines)
 
 
-def devices(connection: Connection) -> tuple[Device, ...]:
-    """Return every device, as first seen."""
-    lines = connection.execute(select(tables.Device.__table__).order_by(tables.Device.id)).mappings()
+def clients(connection: Connection) -> tuple[Client, ...]:
+    """Return every client, as first seen."""
+    lines = connection.execute(select(tables.Client.__table__).order_by(tables.Client.id)).mappings()
     names = ("key", "name", "site", "link", "first_seen", "last_seen")
-    return tuple(Device(*(line[name] for name in names)) for line in lines)
+    return tuple(Client(*(line[name] for name in names)) for line in lines)
 
 
 def decisions(connection: Connection, key: str, after: int, limit: int) -> tuple[Decided, ...]:
@@ -169,7 +170,7 @@ def _round(line: RowMapping) -> Round:
         short=tuple(json.loads(line["short"])),
         metrics=MappingProxyType(metrics),
     )
-    totals = ("devices", "finished", "counted", "up_bytes", "down_bytes", "control_bytes")
+    totals = ("clients", "finished", "counted", "up_bytes", "down_bytes", "control_bytes")
     return Round(row, *(line[name] for name in totals))
 
 
@@ -178,18 +179,18 @@ def metrics_of(words: Mapping[str, float | None]) -> dict[str, float]:
     return {name: float("nan") if value is None else value for name, value in words.items()}
 
 
-def device_rows_where(*conditions: ColumnElement[bool]) -> Select[Any]:
-    """Return the question for device rows with the number of their round, in no order yet."""
-    columns = (DeviceRound.__table__, tables.Device.key.label("device"), tables.Round.round)
-    of_round = tables.Round.id == DeviceRound.round_id
-    return select(*columns).join(tables.Device).join(tables.Round, of_round).where(*conditions)
+def client_rows_where(*conditions: ColumnElement[bool]) -> Select[Any]:
+    """Return the question for client rows with the number of their round, in no order yet."""
+    columns = (ClientRound.__table__, tables.Client.key.label("client"), tables.Round.round)
+    of_round = tables.Round.id == ClientRound.round_id
+    return select(*columns).join(tables.Client).join(tables.Round, of_round).where(*conditions)
 
 
-def device_row(line: RowMapping) -> DeviceRow:
+def client_row(line: RowMapping) -> ClientRow:
     """Return the row that a line of that question holds."""
     failure, link = line["failure"] or "", line["link"] or ""
-    numbers: dict[str, Any] = {name: line[name] for name in _DEVICE_ROW}
-    return DeviceRow(line["device"], **numbers, failure=failure, link=link)
+    numbers: dict[str, Any] = {name: line[name] for name in _CLIENT_ROW}
+    return ClientRow(line["device"], **numbers, failure=failure, link=link)
 
 
 def _mapping(text: str) -> Mapping[str, Any]:

@@ -1,7 +1,7 @@
 """What the store is told, as values, and as lines of text where they must wait for it.
 
 A record says one thing that happened, and when (`now`, seconds since 1970 on the server's clock: a
-device's own clock is never asked). `Store.write` takes any of them, so that a record can also be queued,
+client's own clock is never asked). `Store.write` takes any of them, so that a record can also be queued,
 put aside in a file and written later, by the same words.
 
 May import: history, errors.
@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from fedgc.errors import BadMessage
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 
 Plain = str | int | float | bool | None
 
@@ -91,16 +91,16 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A device is there. Empty words leave what is known as it is."""
+    """A client is there. Empty words leave what is known as it is."""
 
     now: float
-    device: str
+    client: str
     name: str = ""
     site: str = ""
     link: str = ""
 
     def __post_init__(self) -> None:
-        _check(self, "device")
+        _check(self, "client")
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +161,7 @@ def from_line(line: str) -> tuple[Record, str]:
 
     >>> line = to_line(Seen(5.0, "a", site="north"), "s1")
     >>> from_line(line)
-    (Seen(now=5.0, device='a', name='', site='north', link=''), 's1')
+    (Seen(now=5.0, client='a', name='', site='north', link=''), 's1')
     """
     try:
         words = json.loads(line)
@@ -187,7 +187,7 @@ def _plain(value: object) -> object:
 def _row(words: Mapping[str, Any]) -> RoundRow:
     lists = {
         "short": tuple(words["short"]),
-        "devices": tuple(DeviceRow(**device) for device in words["devices"]),
+        "clients": tuple(ClientRow(**client) for client in words["clients"]),
         "metrics": MappingProxyType(words["metrics"]),
     }
     return RoundRow(**{**words, **lists})

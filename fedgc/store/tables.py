@@ -1,11 +1,11 @@
 """The tables, as SQLAlchemy sees them now; how a file got there is in `migrations`.
 
-What is remembered of a device is remembered per task, since a step of one task says nothing about a step
-of another. `tracks` holds the totals of a device at a task. `recents` is a ring of the last `WINDOW`
+What is remembered of a client is remembered per task, since a step of one task says nothing about a step
+of another. `tracks` holds the totals of a client at a task. `recents` is a ring of the last `WINDOW`
 rounds in which it took part: an index that does not grow, so that what is known of a fleet is read in
 the same time after ten rounds and after ten thousand.
 
-`device_rounds` is the one table that grows with devices times rounds, so it has no key but its own, in
+`client_rounds` is the one table that grows with clients times rounds, so it has no key but its own, in
 the order in which it is written (in SQLite the key *is* the table), and no words where a number will do.
 Moments are seconds since 1970 on the server's clock.
 
@@ -17,7 +17,7 @@ from typing import Final
 from sqlalchemy import BigInteger, Double, ForeignKey, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-WINDOW: Final = 32  # rounds of a device at a task that speeds are made of
+WINDOW: Final = 32  # rounds of a client at a task that speeds are made of
 
 
 class Table(DeclarativeBase):
@@ -34,10 +34,10 @@ class Task(Table):
     name: Mapped[str] = mapped_column(unique=True)
 
 
-class Device(Table):
-    """A device by its identity, whatever name or node number it has today."""
+class Client(Table):
+    """A client by its identity, whatever name or node number it has today."""
 
-    __tablename__ = "devices"
+    __tablename__ = "clients"
     id: Mapped[int] = mapped_column(primary_key=True)
     key: Mapped[str] = mapped_column(unique=True)
     name: Mapped[str]
@@ -64,7 +64,7 @@ class Run(Table):
 
 
 class Round(Table):
-    """A round, with the totals of its devices: they outlive the device rows."""
+    """A round, with the totals of its clients: they outlive the client rows."""
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("run_id", "round"),)
@@ -92,7 +92,7 @@ class Round(Table):
     repairs: Mapped[int]
     reason: Mapped[str]
     metrics: Mapped[str]
-    devices: Mapped[int]
+    clients: Mapped[int]
     finished: Mapped[int] = mapped_column(BigInteger)
     counted: Mapped[int] = mapped_column(BigInteger)
     up_bytes: Mapped[int] = mapped_column(BigInteger)
@@ -103,13 +103,13 @@ class Round(Table):
     left_out: Mapped[str]
 
 
-class DeviceRound(Table):
-    """One device in one round. `implausible` counts what it claimed and cannot be."""
+class ClientRound(Table):
+    """One client in one round. `implausible` counts what it claimed and cannot be."""
 
-    __tablename__ = "device_rounds"
+    __tablename__ = "client_rounds"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"), primary_key=True, autoincrement=False)
-    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
+    client_id: Mapped[int] = mapped_column(ForeignKey("clients.id"), primary_key=True, autoincrement=False)
     finished: Mapped[int]
     counted: Mapped[int]
     steps: Mapped[int]
@@ -128,12 +128,12 @@ class DeviceRound(Table):
 
 
 class Track(Table):
-    """A device at a task: totals over all rounds, folded or not; `rows` also turns the ring."""
+    """A client at a task: totals over all rounds, folded or not; `rows` also turns the ring."""
 
     __tablename__ = "tracks"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, autoincrement=False)
-    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
+    client_id: Mapped[int] = mapped_column(ForeignKey("clients.id"), primary_key=True, autoincrement=False)
     rows: Mapped[int]
     finished: Mapped[int] = mapped_column(BigInteger)
     counted: Mapped[int] = mapped_column(BigInteger)
@@ -142,26 +142,26 @@ class Track(Table):
 
 
 class Recent(Table):
-    """The ring: where the last rounds of a device at a task lie in `device_rounds`.
+    """The ring: where the last rounds of a client at a task lie in `client_rounds`.
 
-    The slot stands before the device: devices that work side by side then write side by side.
+    The slot stands before the client: clients that work side by side then write side by side.
     """
 
     __tablename__ = "recents"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     task_id: Mapped[int] = mapped_column(ForeignKey("tasks.id"), primary_key=True, autoincrement=False)
     slot: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
-    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
+    client_id: Mapped[int] = mapped_column(ForeignKey("clients.id"), primary_key=True, autoincrement=False)
     round_id: Mapped[int] = mapped_column(ForeignKey("rounds.id"))
 
 
 class Summary(Table):
-    """The device rows of one device in one run that were folded together."""
+    """The client rows of one client in one run that were folded together."""
 
     __tablename__ = "summaries"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
     run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
-    device_id: Mapped[int] = mapped_column(ForeignKey("devices.id"), primary_key=True, autoincrement=False)
+    client_id: Mapped[int] = mapped_column(ForeignKey("clients.id"), primary_key=True, autoincrement=False)
     rows: Mapped[int]
     finished: Mapped[int] = mapped_column(BigInteger)
     counted: Mapped[int] = mapped_column(BigInteger)

@@ -1,8 +1,8 @@
-"""Keeping the store in shape: folding old device rows, check, backup, vacuum.
+"""Keeping the store in shape: folding old client rows, check, backup, vacuum.
 
-Folding turns the device rows of old rounds into one summary for each device and run. The rows that a ring
+Folding turns the client rows of old rounds into one summary for each client and run. The rows that a ring
 points to stay, however old: they are what speeds are made of, and there are at most `WINDOW` of them for
-a device and task. Rounds, decisions and audit are small and stay for good.
+a client and task. Rounds, decisions and audit are small and stay for good.
 
 May import: sqlalchemy, sqlite3; engine, migrate, tables, views; errors.
 """
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, case, delete, func, insert, select, tuple_, u
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store import migrate, owned, tables
 from fedgc.store.engine import Database
-from fedgc.store.tables import DeviceRound, Recent, Round, Summary
+from fedgc.store.tables import ClientRound, Recent, Round, Summary
 from fedgc.store.views import Health
 
 ROUNDS_AT_ONCE: Final = 200  # folded in one transaction: others must not wait long for their turn
@@ -29,7 +29,7 @@ _SUMMED: Final = (
 
 
 def fold(database: Database, keep_rounds: int) -> int:
-    """Fold the device rows of all but the newest rounds of the store; return how many rows that were."""
+    """Fold the client rows of all but the newest rounds of the store; return how many rows that were."""
     if keep_rounds < 1:
         raise Unusable(f"rounds to keep: saw {keep_rounds}, needed at least 1")
     with database.reading() as connection:
@@ -46,27 +46,27 @@ def fold(database: Database, keep_rounds: int) -> int:
 
 def _fold(connection: Connection, first: int, end: int) -> int:
     between = (Recent.round_id >= first, Recent.round_id < end)
-    pointed = select(Recent.round_id, Recent.device_id).where(*between)
+    pointed = select(Recent.round_id, Recent.client_id).where(*between)
     old = (
-        *(DeviceRound.round_id >= first, DeviceRound.round_id < end),
-        tuple_(DeviceRound.round_id, DeviceRound.device_id).not_in(pointed),
+        *(ClientRound.round_id >= first, ClientRound.round_id < end),
+        tuple_(ClientRound.round_id, ClientRound.client_id).not_in(pointed),
     )
-    sums = select(Round.run_id, DeviceRound.device_id, *_sums())
-    grouped = sums.join(Round, Round.id == DeviceRound.round_id).where(*old)
-    lines = connection.execute(grouped.group_by(Round.run_id, DeviceRound.device_id)).mappings().all()
+    sums = select(Round.run_id, ClientRound.client_id, *_sums())
+    grouped = sums.join(Round, Round.id == ClientRound.round_id).where(*old)
+    lines = connection.execute(grouped.group_by(Round.run_id, ClientRound.client_id)).mappings().all()
     _add(connection, [dict(line) for line in lines])
-    connection.execute(delete(DeviceRound).where(*old))
+    connection.execute(delete(ClientRound).where(*old))
     return sum(line["rows"] for line in lines)
 
 
 def _sums() -> list[Any]:
-    failed = (DeviceRound.failure.is_not(None)) | (DeviceRound.implausible > 0)
+    failed = (ClientRound.failure.is_not(None)) | (ClientRound.implausible > 0)
     return [
         func.count().label("rows"),
-        *(func.sum(getattr(DeviceRound, name)).label(name) for name in _SUMMED),
-        func.count(DeviceRound.step_s).label("timed"),
-        func.coalesce(func.sum(DeviceRound.step_s), 0.0).label("step_sum_s"),
-        func.coalesce(func.sum(DeviceRound.step_s * DeviceRound.step_s), 0.0).label("step_squares"),
+        *(func.sum(getattr(ClientRound, name)).label(name) for name in _SUMMED),
+        func.count(ClientRound.step_s).label("timed"),
+        func.coalesce(func.sum(ClientRound.step_s), 0.0).label("step_sum_s"),
+        func.coalesce(func.sum(ClientRound.step_s * ClientRound.step_s), 0.0).label("step_squares"),
         func.sum(case((failed, 1), else_=0)).label("failures"),
     ]
 
@@ -75,21 +75,21 @@ def _add(connection: Connection, lines: list[dict[str, Any]]) -> None:
     """Add sums to the summaries."""
     runs = {line["run_id"] for line in lines}
     kept = connection.execute(select(Summary.__table__).where(Summary.run_id.in_(runs))).mappings()
-    known = {(line["run_id"], line["device_id"]): dict(line) for line in kept}
+    known = {(line["run_id"], line["client_id"]): dict(line) for line in kept}
     new = []
     for line in lines:
-        at = (line["run_id"], line["device_id"])
+        at = (line["run_id"], line["client_id"])
         if at not in known:
             new.append(line)
             continue
-        of = (Summary.run_id == at[0], Summary.device_id == at[1])
+        of = (Summary.run_id == at[0], Summary.client_id == at[1])
         connection.execute(update(Summary).where(*of).values(_together(known[at], line)))
     if new:
         connection.execute(insert(Summary), new)
 
 
 def _together(kept: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: kept[name] + line[name] for name in line if name not in ("run_id", "device_id")}
+    return {name: kept[name] + line[name] for name in line if name not in ("run_id", "client_id")}
 
 
 def check(database: Database) -> Health:
@@ -97,12 +97,12 @@ def check(database: Database) -> Health:
     with database.reading() as connection:
         faults = _sqlite_faults(connection) if database.is_sqlite else _orphans(connection)
         size = _size(connection, database)
-        runs, rounds, devices, rows = (
+        runs, rounds, clients, rows = (
             connection.execute(select(func.count()).select_from(table)).scalar_one()
-            for table in (tables.Run, Round, tables.Device, DeviceRound)
+            for table in (tables.Run, Round, tables.Client, ClientRound)
         )
         folded = connection.scalar(select(func.coalesce(func.sum(Summary.rows), 0))) or 0
-    counts = (runs, rounds, devices, rows, int(folded))
+    counts = (runs, rounds, clients, rows, int(folded))
     return Health(database.name, migrate.newest(), size, *counts, faults)
 
 
@@ -116,9 +116,9 @@ def _sqlite_faults(connection: Connection) -> tuple[str, ...]:
 
 def _orphans(connection: Connection) -> tuple[str, ...]:
     """A server keeps its own pages and keys; what only we know is that a ring points to a row."""
-    same = (DeviceRound.round_id == Recent.round_id) & (DeviceRound.device_id == Recent.device_id)
+    same = (ClientRound.round_id == Recent.round_id) & (ClientRound.client_id == Recent.client_id)
     loose = select(func.count()).select_from(Recent).outerjoin(Round, Round.id == Recent.round_id)
-    count = connection.scalar(loose.outerjoin(DeviceRound, same).where(Round.id.is_(None)))
+    count = connection.scalar(loose.outerjoin(ClientRound, same).where(Round.id.is_(None)))
     return (f"recents: {count} rows refer to a round that is not there",) if count else ()
 
 

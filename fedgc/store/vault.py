@@ -1,4 +1,4 @@
-"""The vault: what an institution must not forget, and what nobody else may read.
+"""The vault: what a site must not forget, and what nobody else may read.
 
 One SQLite file, readable by its owner alone, holds the identity and, for each federation, the records of
 the masked exchange (`fedgc.secagg.state`). Every value is sealed with AES-256-GCM under a random key, which
@@ -98,7 +98,7 @@ class Vault:
         self._lock = -1
 
     def identity(self) -> Identity:
-        """Return the institution's identity; the first time, make it."""
+        """Return the site's identity; the first time, make it."""
         with self._database.writing() as connection:
             kept = _get(connection, *_IDENTITY)
             if kept is not None:

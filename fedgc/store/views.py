@@ -29,10 +29,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round and the totals of its devices, which are there even when their rows were folded."""
+    """A round and the totals of its clients, which are there even when their rows were folded."""
 
     row: RoundRow
-    devices: int
+    clients: int
     finished: int
     counted: int
     up_bytes: int
@@ -46,10 +46,10 @@ class Round:
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
-    """A device as it was last seen."""
+class Client:
+    """A client as it was last seen."""
 
-    device: str
+    client: str
     name: str
     site: str
     link: str
@@ -58,13 +58,13 @@ class Device:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """A device at one task: `speed` and `trend` of its last rounds, the counts of all of them.
+class MeasuredSpeeds:
+    """A client at one task: `speed` and `trend` of its last rounds, the counts of all of them.
 
     `trend` holds the time of a step in each of those rounds, oldest first.
     """
 
-    device: Device
+    client: Client
     speed: Speed | None
     trend: tuple[float, ...]
     rounds: int
@@ -94,7 +94,7 @@ class Pulse:
 class Stretch:
     """Consecutive rounds of a run added up, from `first` to `last`; `loss` is their mean.
 
-    `devices` counts a device once for each round; `skipped_bytes` and `skipped_devices` are the part of
+    `clients` counts a client once for each round; `skipped_bytes` and `skipped_clients` are the part of
     the sums that skipped rounds have. `metrics` are those of the newest round that was measured.
     """
 
@@ -106,14 +106,14 @@ class Stretch:
     skipped: int
     working_s: float
     collecting_s: float
-    devices: int
+    clients: int
     finished: int
     counted: int
     up_bytes: int
     down_bytes: int
     control_bytes: int
     skipped_bytes: int
-    skipped_devices: int
+    skipped_clients: int
     repairs: int
     loss: float | None
     metrics: Mapping[str, float]
@@ -126,9 +126,9 @@ class Stretch:
 
 @dataclass(frozen=True, slots=True)
 class Lately:
-    """A device over the newest rounds of a run, added up."""
+    """A client over the newest rounds of a run, added up."""
 
-    device: str
+    client: str
     name: str
     site: str
     link: str
@@ -155,7 +155,7 @@ class Health:
     size_bytes: int
     runs: int
     rounds: int
-    devices: int
-    device_rounds: int
+    clients: int
+    client_rounds: int
     folded: int
     faults: tuple[str, ...]

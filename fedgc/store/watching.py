@@ -1,8 +1,8 @@
 """Questions of whoever watches a run: each is answered in the same time after ten rounds and ten thousand.
 
-A page is asked again with every round, so that none of these may read all device rows (there are devices
+A page is asked again with every round, so that none of these may read all client rows (there are clients
 times rounds of them). The history of a run is added up to stretches of rounds, as many as a picture has
-room for; what single devices did is read of the newest rounds alone.
+room for; what single clients did is read of the newest rounds alone.
 
 May import: sqlalchemy; tables, views, reading; history.
 """
@@ -14,10 +14,10 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Integer, RowMapping, Select, case, func, literal_column, or_, select
 
-from fedgc.history import DeviceRow
+from fedgc.history import ClientRow
 from fedgc.store import tables
-from fedgc.store.reading import device_row, device_rows_where, metrics_of, run_id
-from fedgc.store.tables import Decision, DeviceRound
+from fedgc.store.reading import client_row, client_rows_where, metrics_of, run_id
+from fedgc.store.tables import ClientRound, Decision
 from fedgc.store.views import Lately, Pulse, Stretch
 
 MEASURED_LATE: Final = 64  # rounds behind the newest in which a pulse still notices a new measurement
@@ -58,50 +58,50 @@ def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...
 
 
 def lately(connection: Connection, key: str, rounds: int) -> tuple[Lately, ...]:
-    """Return every device with work in the newest rounds of a run, and what it did in them together."""
+    """Return every client with work in the newest rounds of a run, and what it did in them together."""
     ids = _newest(connection, key, rounds)
     sums = (
-        func.sum(getattr(DeviceRound, name)).label(name)
+        func.sum(getattr(ClientRound, name)).label(name)
         for name in (
             "finished", "counted", "steps", "busy_s", "upload_s", "up_bytes", "down_bytes", "control_bytes",
             "refused",
         )
     )  # fmt: skip
-    counts = (func.count().label("rounds"), func.count(DeviceRound.failure).label("failures"))
-    added = select(DeviceRound.device_id, *counts, *sums).where(DeviceRound.round_id.in_(ids))
-    totals = added.group_by(DeviceRound.device_id).subquery()
+    counts = (func.count().label("rounds"), func.count(ClientRound.failure).label("failures"))
+    added = select(ClientRound.client_id, *counts, *sums).where(ClientRound.round_id.in_(ids))
+    totals = added.group_by(ClientRound.client_id).subquery()
     names = ("key", "name", "site", "link", "last_seen")
-    of_device = tables.Device.id == totals.c.device_id
-    chosen = select(totals, *(getattr(tables.Device, name) for name in names)).join(tables.Device, of_device)
-    lines = connection.execute(chosen.order_by(tables.Device.id)).mappings()
+    of_client = tables.Client.id == totals.c.client_id
+    chosen = select(totals, *(getattr(tables.Client, name) for name in names)).join(tables.Client, of_client)
+    lines = connection.execute(chosen.order_by(tables.Client.id)).mappings()
     return tuple(_lately(line) for line in lines)
 
 
 def strips(
-    connection: Connection, key: str, devices: Collection[str], rounds: int
-) -> tuple[tuple[int, DeviceRow], ...]:
-    """Return (round, row) of these devices in the newest rounds of a run, oldest first."""
+    connection: Connection, key: str, clients: Collection[str], rounds: int
+) -> tuple[tuple[int, ClientRow], ...]:
+    """Return (round, row) of these clients in the newest rounds of a run, oldest first."""
     ids = _newest(connection, key, rounds)
-    chosen = device_rows_where(DeviceRound.round_id.in_(ids), DeviceRound.device_id.in_(_ids(devices)))
-    return _numbered(connection, chosen.order_by(DeviceRound.round_id, DeviceRound.device_id))
+    chosen = client_rows_where(ClientRound.round_id.in_(ids), ClientRound.client_id.in_(_ids(clients)))
+    return _numbered(connection, chosen.order_by(ClientRound.round_id, ClientRound.client_id))
 
 
-def faults(connection: Connection, key: str, rounds: int, limit: int) -> tuple[tuple[int, DeviceRow], ...]:
+def faults(connection: Connection, key: str, rounds: int, limit: int) -> tuple[tuple[int, ClientRow], ...]:
     """Return (round, row) of each failure and refusal in the newest rounds, newest first."""
     ids = _newest(connection, key, rounds)
-    went_wrong = or_(DeviceRound.failure.is_not(None), DeviceRound.refused > 0)
-    chosen = device_rows_where(DeviceRound.round_id.in_(ids), went_wrong)
-    newest_first = chosen.order_by(DeviceRound.round_id.desc(), DeviceRound.device_id)
+    went_wrong = or_(ClientRound.failure.is_not(None), ClientRound.refused > 0)
+    chosen = client_rows_where(ClientRound.round_id.in_(ids), went_wrong)
+    newest_first = chosen.order_by(ClientRound.round_id.desc(), ClientRound.client_id)
     return _numbered(connection, newest_first.limit(limit))
 
 
-def device_rounds(
+def client_rounds(
     connection: Connection, key: str, first: int, last: int
-) -> tuple[tuple[int, DeviceRow], ...]:
-    """Return (round, row) of every device in the rounds from `first` to `last`, both included."""
+) -> tuple[tuple[int, ClientRow], ...]:
+    """Return (round, row) of every client in the rounds from `first` to `last`, both included."""
     of_run = tables.Round.run_id == run_id(connection, key)
-    chosen = device_rows_where(of_run, tables.Round.round.between(first, last))
-    return _numbered(connection, chosen.order_by(tables.Round.round, DeviceRound.device_id))
+    chosen = client_rows_where(of_run, tables.Round.round.between(first, last))
+    return _numbered(connection, chosen.order_by(tables.Round.round, ClientRound.client_id))
 
 
 def _newest(connection: Connection, key: str, rounds: int) -> list[int]:
@@ -110,12 +110,12 @@ def _newest(connection: Connection, key: str, rounds: int) -> list[int]:
     return list(connection.scalars(chosen.order_by(tables.Round.round.desc()).limit(rounds)).all())
 
 
-def _ids(devices: Collection[str]) -> Select[int]:
-    return select(tables.Device.id).where(tables.Device.key.in_(devices))
+def _ids(clients: Collection[str]) -> Select[int]:
+    return select(tables.Client.id).where(tables.Client.key.in_(clients))
 
 
-def _numbered(connection: Connection, chosen: Select[Any]) -> tuple[tuple[int, DeviceRow], ...]:
-    return tuple((line["round"], device_row(line)) for line in connection.execute(chosen).mappings())
+def _numbered(connection: Connection, chosen: Select[Any]) -> tuple[tuple[int, ClientRow], ...]:
+    return tuple((line["round"], client_row(line)) for line in connection.execute(chosen).mappings())
 
 
 def _width(first: int, last: int, most: int) -> int:
@@ -134,7 +134,7 @@ def _sums() -> list[Any]:
     moved = columns.up_bytes + columns.down_bytes + columns.control_bytes
     added = (
         "working_s", "collecting_s", "finished", "counted", "up_bytes", "down_bytes", "control_bytes",
-        "devices", "repairs",
+        "clients", "repairs",
     )  # fmt: skip
     return [
         func.min(columns.round).label("first"),
@@ -146,7 +146,7 @@ def _sums() -> list[Any]:
             for outcome in ("synced", "approximate", "skipped")
         ),
         func.sum(case((is_skip, moved), else_=0)).label("skipped_bytes"),
-        func.sum(case((is_skip, columns.devices), else_=0)).label("skipped_devices"),
+        func.sum(case((is_skip, columns.clients), else_=0)).label("skipped_clients"),
         func.avg(columns.loss).label("mean_loss"),
         func.max(case((columns.metrics != "{}", columns.round))).label("measured"),
     ]
@@ -175,4 +175,4 @@ def _lately(line: RowMapping) -> Lately:
             "refused",
         )
     }  # fmt: skip
-    return Lately(device=line["key"], **words, **counts)
+    return Lately(client=line["key"], **words, **counts)

@@ -11,11 +11,11 @@ from sqlalchemy import Connection, exists, insert, select, update
 
 from fedgc.errors import BadMessage
 from fedgc.store import records, tables
-from fedgc.store.append import append, device_ids, metrics_text
+from fedgc.store.append import append, client_ids, metrics_text
 from fedgc.store.plausible import number, text
 from fedgc.store.records import Record
 
-LONGEST_JSON: Final = 1_000_000  # how a thousand devices stand takes a tenth of it
+LONGEST_JSON: Final = 1_000_000  # how a thousand clients stand takes a tenth of it
 
 
 def write(connection: Connection, record: Record, stamp: str | None) -> None:
@@ -77,12 +77,12 @@ def _evaluated(connection: Connection, record: records.Evaluated) -> None:
 
 
 def _seen(connection: Connection, record: records.Seen) -> None:
-    key = text(record.device)
-    at = device_ids(connection, [key], record.now)[key]
+    key = text(record.client)
+    at = client_ids(connection, [key], record.now)[key]
     words = {"name": text(record.name), "site": text(record.site), "link": text(record.link)}
     told = {name: word for name, word in words.items() if word}
-    of_device = update(tables.Device).where(tables.Device.id == at)
-    connection.execute(of_device.values(last_seen=record.now, **told))
+    of_client = update(tables.Client).where(tables.Client.id == at)
+    connection.execute(of_client.values(last_seen=record.now, **told))
 
 
 def _decided(connection: Connection, record: records.Decided, stamp: str | None) -> None:

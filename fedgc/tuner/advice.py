@@ -1,9 +1,9 @@
-"""What a person asks before a run: what would be chosen and why, and what other devices would change.
+"""What a person asks before a run: what would be chosen and why, and what other clients would change.
 
 Beside the choice stand two figures to hold it against: the uncoded round, its work shared out by speed and
-everybody waited for, and the fluid bound, which nothing can beat. What one more device would bring, and what
+everybody waited for, and the fluid bound, which nothing can beat. What one more client would bring, and what
 the fleet would take without one that it has, are replayed in the same futures as the choice, so that even a
-small difference is the device's and not luck's.
+small difference is the client's and not luck's.
 
 The number of chunks is cut into the data before a run begins, so it is no choice of a run, but it is one of
 the person's: the same steps in more chunks of fewer steps each leave less to wait for at the end. What a
@@ -20,11 +20,11 @@ import numpy as np
 
 from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
-from fedgc.plan import Fleet
-from fedgc.replay import Weather
+from fedgc.round.plan import Fleet
+from fedgc.sim.clock import Scenario
 from fedgc.tuner.belief import believe
 from fedgc.tuner.choose import CONFIRMED, COPIES, Choice, choose
-from fedgc.tuner.past import FLOAT_BYTES, Float, Past, nothing, remember
+from fedgc.tuner.past import FLOAT_BYTES, ClientHistory, Float, nothing, remember
 from fedgc.tuner.trial import (
     Futures,
     Question,
@@ -37,9 +37,9 @@ from fedgc.tuner.trial import (
     upload_s,
 )
 
-SUSPECTS: Final = 3  # devices that are tried without
-COSTS: Final = 0.01  # of the round, by which it must be faster without a device
-NEWCOMER: Final = "one more device"
+SUSPECTS: Final = 3  # clients that are tried without
+COSTS: Final = 0.01  # of the round, by which it must be faster without a client
+NEWCOMER: Final = "one more client"
 FINER: Final = (1, 2, 4, 8)  # times as many chunks
 MOST_CHUNKS: Final = 400  # that are replayed
 
@@ -58,14 +58,14 @@ class Advice:
     """The choice, what it is held against, and what another fleet would take; times are means of rounds."""
 
     choice: Choice
-    devices: tuple[str, ...]
+    clients: tuple[str, ...]
     loads: tuple[int, ...]
     order: str
     cuts: tuple[Cut, ...]  # the present one first; it alone where the data lies as it lies
     uncoded_s: float
     fluid_s: float
     one_more: tuple[tuple[float, float], ...]  # seconds of a step of the newcomer, predicted round
-    costs: tuple[tuple[str, float], ...]  # device, predicted round without it: shorter than with it
+    costs: tuple[tuple[str, float], ...]  # client, predicted round without it: shorter than with it
 
     @property
     def over_uncoded(self) -> float:
@@ -78,9 +78,9 @@ class Advice:
         return self.choice.predicted_s / self.fluid_s
 
 
-ORDERS: Final = {  # by whether a chunk lies with one device only
-    False: "a serpentine across the classes of devices, begun elsewhere in every round",
-    True: "each device that is alone with a chunk carries on where it stopped",
+ORDERS: Final = {  # by whether a chunk lies with one client only
+    False: "a serpentine across the classes of clients, begun elsewhere in every round",
+    True: "each client that is alone with a chunk carries on where it stopped",
 }
 
 
@@ -89,19 +89,19 @@ def advise(
     before: Speeds,
     rng: np.random.Generator,
     *,
-    past: Past | None = None,
+    past: ClientHistory | None = None,
     newcomers_s: Sequence[float] = (),
 ) -> Advice:
     """Return advice from speeds, and from rounds where there are any.
 
-    `newcomers_s` are the step times to try one more device at; none: the fleet's fastest and its median.
+    `newcomers_s` are the step times to try one more client at; none: the fleet's fastest and its median.
     """
     if any(not (np.isfinite(step_s) and step_s > 0) for step_s in newcomers_s):
-        raise BadSetting(f"one more device: saw steps of {list(newcomers_s)} s, needed finite times above 0")
-    known = past or nothing(question.devices)
+        raise BadSetting(f"one more client: saw steps of {list(newcomers_s)} s, needed finite times above 0")
+    known = past or nothing(question.clients)
     choice = choose(question, known, before, rng)
     belief = believe(known, before)
-    speeds = known_speeds(question.devices, belief.step_w, before)
+    speeds = known_speeds(question.clients, belief.step_w, before)
     part, kept = thinned(question, belief.step_w, 2 * max(COPIES))
     futures = Futures(*belief.draw(CONFIRMED, rng))
     few = Futures(futures.step_bw[:, list(kept)], futures.dies_bw[:, list(kept)])
@@ -112,7 +112,7 @@ def advise(
     plan = question.planned(choice.setting, choice.speeds)
     return Advice(
         choice,
-        question.devices,
+        question.clients,
         plan.placement.loads,
         ORDERS[bool(plan.alone_c.any())],
         _cuts(question, part, choice, few, scale),
@@ -124,24 +124,24 @@ def advise(
 
 
 def advise_for(
-    question: Question, weather: Weather, rng: np.random.Generator, *, newcomers_s: Sequence[float] = ()
+    question: Question, scenario: Scenario, rng: np.random.Generator, *, newcomers_s: Sequence[float] = ()
 ) -> Advice:
-    """Return advice from recorded or modelled rounds; the question's devices are theirs, `device 0` first."""
-    devices = weather[0].devices
-    pieces = max(1, len(question.fleet.chunks) // devices)
-    past, links = remember(weather, pieces=pieces, update_bytes=FLOAT_BYTES * question.fleet.size)
-    if past.devices != question.devices:
+    """Return advice from recorded or modelled rounds; the question's clients are theirs, `client 0` first."""
+    clients = scenario[0].clients
+    pieces = max(1, len(question.fleet.chunks) // clients)
+    past, links = remember(scenario, pieces=pieces, update_bytes=FLOAT_BYTES * question.fleet.size)
+    if past.clients != question.clients:
         raise BadSetting(
-            f"a trace of {devices} devices: needed a fleet named {past.devices[0]} to {past.devices[-1]}, "
-            f"saw {question.devices[:4]}"
+            f"a trace of {clients} clients: needed a fleet named {past.clients[0]} to {past.clients[-1]}, "
+            f"saw {question.clients[:4]}"
         )
     return advise(question, links, rng, past=past, newcomers_s=newcomers_s)
 
 
 def _round_s(question: Question, choice: Choice, futures: Futures) -> float:
     setting = choice.setting
-    copies = min(setting.replicas, len(question.devices))
-    fits = Setting(copies, setting.blocks and min(setting.blocks, copies))
+    replicas = min(setting.replicas, len(question.clients))
+    fits = Setting(replicas, setting.blocks and min(setting.blocks, replicas))
     seconds = replayed_s(
         question, question.planned(fits, choice.speeds), futures, upload_s(question, choice.speeds)
     )
@@ -160,21 +160,21 @@ def _cuts(whole: Question, part: Question, choice: Choice, futures: Futures, sca
 
 
 def cut_finer(fleet: Fleet, times: int) -> Fleet:
-    """Return the fleet with each chunk cut in so many; what each device can load stays the same data."""
+    """Return the fleet with each chunk cut in so many; what each client can load stays the same data."""
     chunks = tuple(
         replace(chunk, number=chunk.number * times + at, name=f"{chunk.name}/{at}")
         for chunk in fleet.chunks
         for at in range(times)
     )
     holds = {
-        device: frozenset(number * times + at for number in held for at in range(times))
-        for device, held in fleet.holds.items()
+        client: frozenset(number * times + at for number in held for at in range(times))
+        for client, held in fleet.holds.items()
     }
     return replace(fleet, holds=holds, chunks=chunks)
 
 
 def _with(question: Question, choice: Choice, futures: Futures, step_s: float) -> float:
-    """Return the round of this fleet and a device that never fails, and whose link is not known."""
+    """Return the round of this fleet and a client that never fails, and whose link is not known."""
     every = frozenset(chunk.number for chunk in question.fleet.chunks)
     fleet = replace(question.fleet, holds={**question.fleet.holds, NEWCOMER: every})
     count = len(futures.step_bw)
@@ -189,30 +189,30 @@ def _with(question: Question, choice: Choice, futures: Futures, step_s: float) -
 def _costly(
     question: Question, choice: Choice, futures: Futures, with_all_s: float, scale: float
 ) -> list[tuple[str, float]]:
-    """Return the devices without which a round is shorter, those that gain most first."""
-    devices = question.devices
-    if len(devices) < 2 or not choice.known:  # without history every difference is chance
+    """Return the clients without which a round is shorter, those that gain most first."""
+    clients = question.clients
+    if len(clients) < 2 or not choice.known:  # without history every difference is chance
         return []
     found = []
     for w in _suspects(question, choice):
-        others = [at for at in range(len(devices)) if at != w]
-        fleet = _without(question.fleet, devices[w])
+        others = [at for at in range(len(clients)) if at != w]
+        fleet = _without(question.fleet, clients[w])
         if not all(any(c.number in held for held in fleet.holds.values()) for c in fleet.chunks):
             continue  # it alone has some of the data
         left = Futures(futures.step_bw[:, others], futures.dies_bw[:, others])
         without_s = _round_s(replace(question, fleet=fleet), choice, left)
         if without_s < with_all_s * (1.0 - COSTS):
-            found.append((devices[w], scale * without_s))
+            found.append((clients[w], scale * without_s))
     return sorted(found, key=lambda each: each[1])
 
 
-def _without(fleet: Fleet, device: str) -> Fleet:
-    return replace(fleet, holds={name: held for name, held in fleet.holds.items() if name != device})
+def _without(fleet: Fleet, client: str) -> Fleet:
+    return replace(fleet, holds={name: held for name, held in fleet.holds.items() if name != client})
 
 
 def _suspects(question: Question, choice: Choice) -> list[int]:
-    """Return the devices that take longest for a chunk and an upload."""
-    step_w: Float = np.asarray([choice.speeds.step_s(device, 1.0) for device in question.devices])
+    """Return the clients that take longest for a chunk and an upload."""
+    step_w: Float = np.asarray([choice.speeds.step_s(client, 1.0) for client in question.clients])
     burden_w = step_w * question.steps / step_w.mean() + upload_s(question, choice.speeds)
     worst: list[int] = np.argsort(-burden_w, kind="stable")[:SUSPECTS].tolist()
     return worst

@@ -1,21 +1,21 @@
-"""What the past lets one expect of each device, and whether it tells anything at all.
+"""What the past lets one expect of each client, and whether it tells anything at all.
 
 Two fleets may show the same table of times: in one the slow stay slow, in the other every round draws them
 anew, and to share out work by yesterday is to share it out by noise. So the past is put to the test. For
-each of its later rounds every rule below predicts the logarithm of each device's step time from the rounds
+each of its later rounds every rule below predicts the logarithm of each client's step time from the rounds
 before; the rule with the least mean absolute error holds, and only where it is clearly better than the best
-rule that takes all devices for equal.
+rule that takes all clients for equal.
 
     rule (half-life h, trust t):   common + t * (level_w - common)
 
-level_w is the median of the device's own rounds, weighted by 2^(-age / h); common is the median over the
-devices. A short half-life follows a drift, a long one averages noise out. What the rule got wrong in those
+level_w is the median of the client's own rounds, weighted by 2^(-age / h); common is the median over the
+clients. A short half-life follows a drift, a long one averages noise out. What the rule got wrong in those
 later rounds is the error of its next prediction, and futures are drawn from it.
 
 Where rounds are too few to be tested, only medians and spreads are known, of runs before this one. Their
 levels are drawn to their common mean as James and Stein (1961) do, by spread against difference.
 
-Shape letters: r rounds, w devices, b futures drawn. May import: past; history.
+Shape packets: r rounds, w clients, b futures drawn. May import: past; history.
 """
 
 import math
@@ -26,41 +26,41 @@ from typing import Final
 import numpy as np
 
 from fedgc.history import Speeds
-from fedgc.tuner.past import Float, Past, robust
+from fedgc.tuner.past import ClientHistory, Float, robust
 
 LEAST_ROUNDS: Final = 3  # two to learn from, one to be tested on
 HALF_LIVES: Final = (1.0, 4.0, 16.0)
 TRUSTS: Final = (0.5, 1.0)
-LEAST_SKILL: Final = 0.05  # error saved; less is no reason to treat devices differently
+LEAST_SKILL: Final = 0.05  # error saved; less is no reason to treat clients differently
 SIGNIFICANT: Final = 2.0  # deviations of the mean gain
-FEW: Final = 4.0  # errors of a device's own at which they count as much as everybody's
+FEW: Final = 4.0  # errors of a client's own at which they count as much as everybody's
 UNKNOWN_STEP_S: Final = 0.05  # only ratios matter where nothing was measured
 UNKNOWN_SPREAD: Final = 0.7  # of log step times: a factor of two either way is no surprise
 LEAST_SPREAD: Final = 0.05
-HABIT: Final = 4.0  # rounds of the fleet's failure rate that a device's own is weighed against
+HABIT: Final = 4.0  # rounds of the fleet's failure rate that a client's own is weighed against
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """The step time, failure rate and errors expected; `trusted`: devices differ in a way that lasts."""
+    """The step time, failure rate and errors expected; `trusted`: clients differ in a way that lasts."""
 
-    devices: tuple[str, ...]
+    clients: tuple[str, ...]
     step_w: Float
     fails_w: Float
     spread_w: Float
     errors_rw: Float  # of past predictions, logarithmic; no rows where none could be made
     rounds_w: tuple[int, ...]
     trusted: bool
-    skill: float | None  # share of the error that telling devices apart saves; None: could not be tested
+    skill: float | None  # share of the error that telling clients apart saves; None: could not be tested
     known: bool
     words: str
 
     def draw(self, futures: int, rng: np.random.Generator) -> tuple[Float, Float]:
-        """Draw step times and the share of a round after which each device dies (infinite: it lives).
+        """Draw step times and the share of a round after which each client dies (infinite: it lives).
 
         The errors of one past round are drawn together, as what slows one down may slow all.
         """
-        shape = (futures, len(self.devices))
+        shape = (futures, len(self.clients))
         share_bw = np.where(rng.random(shape) < self.fails_w, rng.random(shape), np.inf)
         normal_bw = rng.normal(size=shape) * self.spread_w
         pool = self.errors_rw[np.isfinite(self.errors_rw)]
@@ -90,7 +90,7 @@ class _Rule:
         return float(np.nanmean(np.abs(self.errors_rw)))
 
 
-def believe(past: Past, before: Speeds) -> Belief:
+def believe(past: ClientHistory, before: Speeds) -> Belief:
     """Return what to expect after this past, and after what runs before it have shown."""
     prior = replace(_untested(past, robust(past, before)), fails_w=_failures(past, before))
     tested = _tested(past)
@@ -102,14 +102,14 @@ def believe(past: Past, before: Speeds) -> Belief:
     held = rule if trusted else equal
     seen_w = np.isfinite(past.step_rw).any(axis=0)
     words = (
-        f"history helps: knowing the devices apart saved {skill:.0%} of the error on {len(held.errors_rw)} "
+        f"history helps: knowing the clients apart saved {skill:.0%} of the error on {len(held.errors_rw)} "
         f"later rounds, looking back about {held.half_life:g} rounds"
         if trusted
-        else f"history does not help: on {len(held.errors_rw)} later rounds, what each device did before "
+        else f"history does not help: on {len(held.errors_rw)} later rounds, what each client did before "
         f"predicted it no better than the fleet's common speed"
     )
     return Belief(
-        past.devices,
+        past.clients,
         np.where(seen_w, np.exp(held.next_w), prior.step_w if trusted else np.exp(_middle(held.next_w))),
         prior.fails_w,
         prior.spread_w,
@@ -122,10 +122,10 @@ def believe(past: Past, before: Speeds) -> Belief:
     )
 
 
-def _tested(past: Past) -> tuple[_Rule, _Rule] | None:
-    """Return the best rule that tells devices apart, and the best that does not; None: too few rounds."""
+def _tested(past: ClientHistory) -> tuple[_Rule, _Rule] | None:
+    """Return the best rule that tells clients apart, and the best that does not; None: too few rounds."""
     measured_rw = past.step_rw[np.isfinite(past.step_rw).any(axis=1)]
-    if len(measured_rw) < LEAST_ROUNDS or len(past.devices) < 2:
+    if len(measured_rw) < LEAST_ROUNDS or len(past.clients) < 2:
         return None
     log_rw = np.log(measured_rw)
     rules = [rule for rule in _rules(log_rw) if np.isfinite(rule.errors_rw).any()]
@@ -178,9 +178,9 @@ def weighted_median(log_rw: Float, half_life: float) -> Float:
     return np.asarray(sorted_rw[at_w, np.arange(log_rw.shape[1])])
 
 
-def _untested(past: Past, speeds: Speeds) -> Belief:
+def _untested(past: ClientHistory, speeds: Speeds) -> Belief:
     """Believe medians and spreads, drawn to their common mean."""
-    found = [speeds.known.get(device) for device in past.devices]
+    found = [speeds.known.get(client) for client in past.clients]
     rounds_w = tuple(speed.rounds if speed else 0 for speed in found)
     there = np.asarray([rounds > 0 for rounds in rounds_w], bool)
     log_w = np.asarray([math.log(speed.step_s) if speed else math.nan for speed in found])
@@ -192,11 +192,11 @@ def _untested(past: Past, speeds: Speeds) -> Belief:
     once_w = np.asarray(rounds_w) < 2
     known = bool((~once_w).sum() > 1) and not past.contradictory
     return Belief(
-        past.devices,
+        past.clients,
         np.exp(np.where(there, common + trust * (log_w - common), common)),
         np.zeros(len(found)),
         np.where(once_w, UNKNOWN_SPREAD, np.maximum(spread_w, LEAST_SPREAD)),
-        np.empty((0, len(past.devices))),
+        np.empty((0, len(past.clients))),
         rounds_w,
         trusted=bool(known and trust > 0),
         skill=None,
@@ -208,8 +208,8 @@ def _untested(past: Past, speeds: Speeds) -> Belief:
 def _untested_words(rounds_w: tuple[int, ...], *, known: bool, trust: float) -> str:
     if not known:
         often = sum(rounds > 1 for rounds in rounds_w)
-        return f"no history: {often} of {len(rounds_w)} devices were measured in two rounds or more"
-    return f"from speeds alone, which say {trust:.0%} of how the devices differ"
+        return f"no history: {often} of {len(rounds_w)} clients were measured in two rounds or more"
+    return f"from speeds alone, which say {trust:.0%} of how the clients differ"
 
 
 def _trust(log_w: Float, spread_w: Float, rounds_w: Float) -> float:
@@ -220,12 +220,12 @@ def _trust(log_w: Float, spread_w: Float, rounds_w: Float) -> float:
     return max(0.0, 1.0 - within / between) if between > 0 else 0.0
 
 
-def _failures(past: Past, before: Speeds) -> Float:
-    """Return failure rates, the few rounds of one device weighed against the fleet's.
+def _failures(past: ClientHistory, before: Speeds) -> Float:
+    """Return failure rates, the few rounds of one client weighed against the fleet's.
 
     What the last rounds show and what longer memory holds may overlap, so the worse of the two counts.
     """
-    found = [before.known.get(device) for device in past.devices]
+    found = [before.known.get(client) for client in past.clients]
     earlier_w = np.asarray([speed.rounds if speed else 0 for speed in found], np.float64)
     rounds_w = np.maximum(earlier_w, past.rounds)
     if not rounds_w.any():

@@ -20,9 +20,9 @@ from fedgc.codes import best_blocks
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadSetting
 from fedgc.history import Speeds
-from fedgc.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan
+from fedgc.round.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan
 from fedgc.tuner.belief import Belief, believe
-from fedgc.tuner.past import Float, Past, robust
+from fedgc.tuner.past import ClientHistory, Float, robust
 from fedgc.tuner.trial import (
     REPEAT,
     Futures,
@@ -49,16 +49,16 @@ DEADLINE_SLACK: Final = 2.0  # a deadline ends a round, it is not there to hurry
 BAND: Final = 0.15  # beyond what was drawn: the draws are few
 BLIND_BAND: Final = 3.0  # times, without history
 NAMED: Final = 4
-FAR: Final = 1.25  # times the median: a device that is worth a word
+FAR: Final = 1.25  # times the median: a client that is worth a word
 OFTEN: Final = 0.05  # of its rounds
 LEAST_SAID: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the history says of a device that caused the choice, and in which rounds of which run."""
+    """What the history says of a client that caused the choice, and in which rounds of which run."""
 
-    device: str
+    client: str
     step_s: float
     over_median: float
     fails: float
@@ -78,14 +78,14 @@ class Evidence:
             for run, rounds in self.seen.items()
         )
         return (
-            f"{self.device}: {self.step_s:.3g} s a step, {self.over_median:.2g} times the median, "
+            f"{self.client}: {self.step_s:.3g} s a step, {self.over_median:.2g} times the median, "
             f"over {self.rounds} rounds{f' ({where})' if where else ''}{fails}"
         )
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is chosen, what it is expected to take, and why; `rows` name the devices that caused it."""
+    """What is chosen, what it is expected to take, and why; `rows` name the clients that caused it."""
 
     setting: Setting
     speeds: Speeds
@@ -111,7 +111,7 @@ class Choice:
         if config.replicas == AUTO:
             fixed = (
                 1 if config.blocks == AUTO else int(config.blocks)
-            )  # more than there are devices is cut later
+            )  # more than there are clients is cut later
             config = replace(config, replicas=max(self.setting.replicas, fixed))
         if config.blocks == AUTO:
             config = replace(config, blocks=self.setting.blocks or AUTO)
@@ -133,20 +133,20 @@ class Trial:
 
 def choose(
     question: Question,
-    past: Past,
+    past: ClientHistory,
     before: Speeds,
     rng: np.random.Generator,
     present: Choice | None = None,
 ) -> Choice:
-    """Return the choice for these devices after this past; never fails for want of history.
+    """Return the choice for these clients after this past; never fails for want of history.
 
-    `past` is of the question's devices, in their order; `before` is what runs before this one have shown.
+    `past` is of the question's clients, in their order; `before` is what runs before this one have shown.
     """
-    if past.devices != question.devices:
-        raise BadSetting(f"past of {past.devices[:4]}: needed that of the devices {question.devices[:4]}")
+    if past.clients != question.clients:
+        raise BadSetting(f"past of {past.clients[:4]}: needed that of the clients {question.clients[:4]}")
     belief = believe(past, before)
-    speeds = known_speeds(question.devices, belief.step_w, before)
-    if not belief.known or len(question.devices) == 1:
+    speeds = known_speeds(question.clients, belief.step_w, before)
+    if not belief.known or len(question.clients) == 1:
         return _blind(question, belief, robust(past, before))
     futures = Futures(*belief.draw(SCREENED, rng))
     trials = _screened(question, speeds, futures, present)
@@ -155,18 +155,18 @@ def choose(
 
 def settings(question: Question, speeds: Speeds) -> tuple[Setting, ...]:
     """Return all that can be chosen where the configuration leaves it to us."""
-    config, devices = question.config, len(question.devices)
-    copies: Sequence[int] = COPIES
+    config, clients = question.config, len(question.clients)
+    wanted: Sequence[int] = COPIES
     if config.blocks != AUTO:
-        copies = sorted({*COPIES, min(int(config.blocks), devices)})
+        wanted = sorted({*COPIES, min(int(config.blocks), clients)})
     if config.replicas != AUTO:
-        copies = (min(int(config.replicas), devices),)
+        wanted = (min(int(config.replicas), clients),)
     elif not question.free:
-        copies = (_least_copies(question),)
+        wanted = (_least_copies(question),)
     found = [
         Setting(replicas, blocks)
-        for replicas in copies
-        if replicas <= devices
+        for replicas in wanted
+        if replicas <= clients
         for blocks in _cuts(question, replicas, uploads=bool(upload_s(question, speeds).any()))
     ]
     return tuple(found)
@@ -184,25 +184,25 @@ def _cuts(question: Question, replicas: int, *, uploads: bool) -> tuple[int | No
 
 def _most_copies(question: Question) -> int:
     """Return how many copies every chunk can have, and no more than the settings allow."""
-    most = len(question.devices) if question.free else _least_copies(question)
+    most = len(question.clients) if question.free else _least_copies(question)
     return most if question.config.replicas == AUTO else min(most, int(question.config.replicas))
 
 
 def _least_copies(question: Question) -> int:
-    holds = [question.fleet.holds[device] for device in question.devices]
+    holds = [question.fleet.holds[client] for client in question.clients]
     return max(1, min(sum(chunk.number in held for held in holds) for chunk in question.fleet.chunks))
 
 
 def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
-    """Choose without history: enough copies for a failure and a slow device, bands that promise nothing."""
-    devices, most = len(question.devices), _most_copies(question)
+    """Choose without history: enough copies for a failure and a slow client, bands that promise nothing."""
+    clients, most = len(question.clients), _most_copies(question)
     blocks = None if question.config.blocks == AUTO else min(int(question.config.blocks), most)
     wanted = UNKNOWN_REPLICAS if question.config.replicas == AUTO and question.free else most
-    setting = Setting(min(most, max(wanted, blocks or 1)), 1 if blocks is None and devices == 1 else blocks)
-    certain = Futures(belief.step_w[None], np.full((1, devices), np.inf))
+    setting = Setting(min(most, max(wanted, blocks or 1)), 1 if blocks is None and clients == 1 else blocks)
+    certain = Futures(belief.step_w[None], np.full((1, clients), np.inf))
     uploads = upload_s(question, speeds)
     guess_s = float(fluid_s(question, certain, blocks or 1)[0]) + float(uploads.max())
-    words = belief.words if not belief.known else "no history of a fleet: one device does all the work"
+    words = belief.words if not belief.known else "no history of a fleet: one client does all the work"
     return Choice(
         setting,
         speeds,
@@ -236,8 +236,8 @@ def _screened(
 
 
 def _present(question: Question, futures: Futures, present: Choice | None) -> Trial | None:
-    """Return the present plan as a candidate, where the devices are still the same."""
-    if present is None or not present.known or set(present.speeds.known) != set(question.devices):
+    """Return the present plan as a candidate, where the clients are still the same."""
+    if present is None or not present.known or set(present.speeds.known) != set(question.clients):
         return None
     plan = question.planned(Setting(present.setting.replicas, None), present.speeds)
     bound_s = _bound_s(question, plan, present.setting, present.speeds, futures)
@@ -267,7 +267,7 @@ def _moving_s(question: Question, present: Plan, plan: Plan) -> float:
 
 def _confirmed(
     question: Question,
-    held: tuple[Belief, Past],
+    held: tuple[Belief, ClientHistory],
     trials: Sequence[Trial],
     futures: Futures,
     present: Choice | None,
@@ -306,7 +306,7 @@ def _telling(plan: Plan, futures: Futures) -> Futures:
 def _risk_s(question: Question, belief: Belief, told: Futures) -> float:
     """Return what deaths too rare to be among the futures cost a round in which nobody has a second copy.
 
-    Such a round waits until the dead one is given up, and then lacks its data. A device that was never seen
+    Such a round waits until the dead one is given up, and then lacks its data. A client that was never seen
     to fail may do so, and would be waited for: half a failure is added to all that were seen (Jeffreys 1946).
     """
     seen = float(np.isfinite(told.dies_bw).any(axis=1).mean())
@@ -324,7 +324,7 @@ def _somebody(fails_w: Float) -> float:
 
 def _with_all(trial: Trial, seconds: Float, small: Plan, told: Futures, part: Futures) -> Float:
     """Correct what a part of the fleet took: where nobody helps, the slowest of all decides."""
-    if trial.setting.replicas > 1 or small.devices == trial.plan.devices:
+    if trial.setting.replicas > 1 or small.clients == trial.plan.clients:
         return seconds
     all_b, few_b = cover_s(trial.plan, told)[0], cover_s(small, part)[0]
     both = np.isfinite(all_b) & np.isfinite(few_b)
@@ -342,7 +342,7 @@ def _plainest(trials: Sequence[Trial], times_tb: Float, score_t: Float) -> int:
 
 def _chosen(
     question: Question,
-    held: tuple[Belief, Past],
+    held: tuple[Belief, ClientHistory],
     trial: Trial,
     seconds: Float,
     scores: Sequence[tuple[str, float]],
@@ -383,14 +383,14 @@ def _deadline_s(question: Question, plan: Plan, belief: Belief) -> float:
     return max(least_s, DEADLINE_SLACK * float(np.quantile(ends_b, DEADLINE_QUANTILE)))
 
 
-def telling_rows(belief: Belief, past: Past) -> tuple[Evidence, ...]:
-    """Name the devices that are farthest from the median, and those that fail, where there are any."""
+def telling_rows(belief: Belief, past: ClientHistory) -> tuple[Evidence, ...]:
+    """Name the clients that are farthest from the median, and those that fail, where there are any."""
     middle = float(np.median(belief.step_w))
     far_w = np.abs(np.log(belief.step_w / middle))
     worst = np.argsort(-(far_w + belief.fails_w), kind="stable")[:NAMED].tolist()
     return tuple(
         Evidence(
-            belief.devices[w],
+            belief.clients[w],
             float(belief.step_w[w]),
             float(belief.step_w[w] / middle),
             float(belief.fails_w[w]),

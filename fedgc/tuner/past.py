@@ -1,12 +1,12 @@
-"""What was measured of each device, round by round, as arrays.
+"""What was measured of each client, round by round, as arrays.
 
-A device that finished nothing was not measured, and it finished nothing because it was slow: leaving such
+A client that finished nothing was not measured, and it finished nothing because it was slow: leaving such
 rounds out would make the slow look fast. Where the others' work tells how long the round lasted, it counts
 as having needed that long for one chunk, which is the least that it can have needed.
 
 What cannot be true (times that are not finite or not above 0) is struck out and counted.
 
-Shape letters: r rounds (oldest first), w devices. May import: replay; history, messages.
+Shape packets: r rounds (oldest first), w clients. May import: replay; history, messages.
 """
 
 import math
@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting
-from fedgc.history import WINDOW, DeviceRow, RoundRow, Speed, Speeds, Told
-from fedgc.replay import NEVER, Weather
+from fedgc.history import WINDOW, ClientRow, PastRound, RoundRow, Speed, Speeds
+from fedgc.sim.clock import NEVER, Scenario
 
 Float = NDArray[np.float64]
 Bool = NDArray[np.bool_]
@@ -28,23 +28,23 @@ FLOAT_BYTES: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class ClientHistory:
     """Seconds of a local step (NaN: not measured), who failed, how many claims were struck out.
 
     `sources` names the run and the round that each row is of, where that is known.
     """
 
-    devices: tuple[str, ...]
+    clients: tuple[str, ...]
     step_rw: Float
     failed_rw: Bool
     struck: int = 0
     sources: tuple[tuple[str, int], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.step_rw.shape != self.failed_rw.shape or self.step_rw.shape[1:] != (len(self.devices),):
+        if self.step_rw.shape != self.failed_rw.shape or self.step_rw.shape[1:] != (len(self.clients),):
             raise BadSetting(
-                f"past of {len(self.devices)} devices: saw times {self.step_rw.shape} and failures "
-                f"{self.failed_rw.shape}, needed rounds x devices of both"
+                f"past of {len(self.clients)} clients: saw times {self.step_rw.shape} and failures "
+                f"{self.failed_rw.shape}, needed rounds x clients of both"
             )
         if self.sources and len(self.sources) != len(self.step_rw):
             raise BadSetting(f"past of {len(self.step_rw)} rounds: saw the names of {len(self.sources)}")
@@ -63,7 +63,7 @@ class Past:
         return self.struck > 0 and self.struck >= int(np.isfinite(self.step_rw).sum())
 
     def seen(self, w: int) -> dict[str, tuple[int, ...]]:
-        """Return the rounds, by run, in which this device was measured or failed."""
+        """Return the rounds, by run, in which this client was measured or failed."""
         found: dict[str, tuple[int, ...]] = {}
         there_r = np.isfinite(self.step_rw[:, w]) | self.failed_rw[:, w]
         for (run, number), there in zip(self.sources, there_r.tolist(), strict=bool(self.sources)):
@@ -72,34 +72,34 @@ class Past:
         return found
 
 
-def nothing(devices: Sequence[str]) -> Past:
-    """Return the past of devices that were never seen."""
-    none = np.empty((0, len(devices)))
-    return Past(tuple(devices), none, none.astype(bool))
+def nothing(clients: Sequence[str]) -> ClientHistory:
+    """Return the past of clients that were never seen."""
+    none = np.empty((0, len(clients)))
+    return ClientHistory(tuple(clients), none, none.astype(bool))
 
 
-def recall(told: Iterable[Told], devices: Sequence[str]) -> Past:
-    """Return what the last rounds tell of these devices, oldest first; rounds of others tell nothing."""
-    index = {device: w for w, device in enumerate(devices)}
-    recent = [each for each in told if any(seen.device in index for seen in each.row.devices)][-WINDOW:]
+def recall(told: Iterable[PastRound], clients: Sequence[str]) -> ClientHistory:
+    """Return what the last rounds tell of these clients, oldest first; rounds of others tell nothing."""
+    index = {client: w for w, client in enumerate(clients)}
+    recent = [each for each in told if any(seen.client in index for seen in each.row.clients)][-WINDOW:]
     step_rw = np.full((len(recent), len(index)), np.nan)
     failed_rw = np.zeros(step_rw.shape, bool)
     struck = 0
     for at, row in enumerate(each.row for each in recent):
         least = _least_step_s(row)
-        for seen in row.devices:
-            if seen.device not in index:
+        for seen in row.clients:
+            if seen.client not in index:
                 continue
-            w = index[seen.device]
+            w = index[seen.client]
             failed_rw[at, w] = bool(seen.failure)
             false = _false(seen)
             struck += false
             step_rw[at, w] = np.nan if false else _step_s(seen, least)
     sources = tuple((each.run, each.row.round) for each in recent)
-    return Past(tuple(devices), step_rw, failed_rw, struck, sources)
+    return ClientHistory(tuple(clients), step_rw, failed_rw, struck, sources)
 
 
-def _false(seen: DeviceRow) -> bool:
+def _false(seen: ClientRow) -> bool:
     """Whether it claims a time that cannot be, or such a claim was struck out of its row before."""
     if seen.step_s is None:
         return seen.finished > 0
@@ -108,53 +108,53 @@ def _false(seen: DeviceRow) -> bool:
 
 def _least_step_s(row: RoundRow) -> float:
     """Seconds of a step of somebody who worked through this round and finished no chunk; NaN: not known."""
-    targets = [seen.steps // seen.finished for seen in row.devices if seen.finished > 0]
+    targets = [seen.steps // seen.finished for seen in row.clients if seen.finished > 0]
     usable = targets and max(targets) > 0 and math.isfinite(row.working_s) and row.working_s > 0
     return row.working_s / max(targets) if usable else math.nan
 
 
-def _step_s(seen: DeviceRow, least: float) -> float:
+def _step_s(seen: ClientRow, least: float) -> float:
     if seen.step_s is not None:
         return seen.step_s
     return math.nan if seen.failure or seen.finished else least
 
 
-def remember(weather: Weather, *, pieces: int = 1, update_bytes: int = 0) -> tuple[Past, Speeds]:
-    """Return the past that recorded or modelled rounds are, and their links; a device has `pieces` chunks."""
-    devices = tuple(f"device {w}" for w in range(weather[0].devices))
-    recent = weather[-WINDOW:]
+def remember(scenario: Scenario, *, pieces: int = 1, update_bytes: int = 0) -> tuple[ClientHistory, Speeds]:
+    """Return the past that recorded or modelled rounds are, and their links; a client has `pieces` chunks."""
+    clients = tuple(f"client {w}" for w in range(scenario[0].clients))
+    recent = scenario[-WINDOW:]
     step_rw = np.stack([conditions.mean_pace_w / pieces for conditions in recent])
     failed_rw = np.stack([conditions.dies_s_w < NEVER for conditions in recent])
-    first = len(weather) - len(recent) + 1
+    first = len(scenario) - len(recent) + 1
     sources = tuple(("trace", first + at) for at in range(len(recent)))
-    past = Past(devices, step_rw, failed_rw, sources=sources)
+    past = ClientHistory(clients, step_rw, failed_rw, sources=sources)
     up_s_w = np.median([conditions.up_s_w for conditions in recent], axis=0)
     links = {
-        device: Speed(device, 1.0, up_bytes_s=update_bytes / up_s if up_s > 0 and update_bytes else None)
-        for device, up_s in zip(devices, up_s_w.tolist(), strict=True)
+        client: Speed(client, 1.0, up_bytes_s=update_bytes / up_s if up_s > 0 and update_bytes else None)
+        for client, up_s in zip(clients, up_s_w.tolist(), strict=True)
     }
     return past, robust(past, Speeds(links))
 
 
-def robust(past: Past, before: Speeds) -> Speeds:
-    """Return each device's speed: median and spread of its rounds here, else what was known before.
+def robust(past: ClientHistory, before: Speeds) -> Speeds:
+    """Return each client's speed: median and spread of its rounds here, else what was known before.
 
-    >>> past = Past(("a",), np.array([[1.0], [1.0], [9.0]]), np.array([[False], [True], [False]]))
+    >>> past = ClientHistory(("a",), np.array([[1.0], [1.0], [9.0]]), np.array([[False], [True], [False]]))
     >>> known = robust(past, Speeds()).known["a"]
     >>> known.step_s, known.rounds, round(known.failures, 2)
     (1.0, 3, 0.33)
     """
     known = dict(before.known)
-    for w, device in enumerate(past.devices):
+    for w, client in enumerate(past.clients):
         times = past.step_rw[:, w]
         seen = times[np.isfinite(times)]
         if not seen.size:
             continue
         middle = float(np.median(seen))
         spread_s = MAD_TO_DEVIATION * float(np.median(np.abs(seen - middle)))
-        old = known.get(device)
-        known[device] = Speed(
-            device,
+        old = known.get(client)
+        known[client] = Speed(
+            client,
             middle,
             spread_s,
             failures=float(past.failed_rw[:, w].mean()),

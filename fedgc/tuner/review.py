@@ -1,7 +1,7 @@
 """Between rounds: whether the present choice still holds, and what takes its place where it does not.
 
 A choice comes up again when it was made blind and there is history now, when there is twice the history that
-it was made from, when two rounds running fell out of the predicted band on the same side, or when devices are
+it was made from, when two rounds running fell out of the predicted band on the same side, or when clients are
 believed to be other than the loads were made for.
 That it comes up does not mean that it goes: the present plan is a candidate like any other, and has the
 advantage that nothing need be moved.
@@ -18,15 +18,15 @@ import numpy as np
 from fedgc.history import Speeds
 from fedgc.tuner.belief import LEAST_ROUNDS, believe
 from fedgc.tuner.choose import Choice, choose
-from fedgc.tuner.past import Past
+from fedgc.tuner.past import ClientHistory
 from fedgc.tuner.trial import Question
 
 OUT: Final = 2  # rounds running out of the band
 MOVED: Final = 1.25  # times the step time that loads were made for
-MOVED_SHARE: Final = 0.05  # of the devices
+MOVED_SHARE: Final = 0.05  # of the clients
 
 
-def due(present: Choice, past: Past, before: Speeds, measured_s: Sequence[float]) -> str:
+def due(present: Choice, past: ClientHistory, before: Speeds, measured_s: Sequence[float]) -> str:
     """Return why the choice should be made again, or nothing; `measured_s` are the rounds since it was made.
 
     >>> from fedgc.tuner.trial import Setting
@@ -36,7 +36,7 @@ def due(present: Choice, past: Past, before: Speeds, measured_s: Sequence[float]
     ('', '2 rounds took longer than 3 s')
     """
     if not present.known:
-        return "there is history now" if past.rounds >= LEAST_ROUNDS and len(past.devices) > 1 else ""
+        return "there is history now" if past.rounds >= LEAST_ROUNDS and len(past.clients) > 1 else ""
     if past.rounds >= 2 * max(present.rounds, 1) and len(measured_s) >= LEAST_ROUNDS:
         return f"there are {past.rounds} rounds of history now, {present.rounds} when it was made"
     last = measured_s[-OUT:]
@@ -44,28 +44,28 @@ def due(present: Choice, past: Past, before: Speeds, measured_s: Sequence[float]
         return f"{OUT} rounds took longer than {present.high_s:.3g} s"
     if len(last) == OUT and max(last) < present.low_s:
         return f"{OUT} rounds took less than {present.low_s:.3g} s"
-    return _other_devices(present, past, before) if len(measured_s) >= OUT else ""
+    return _other_clients(present, past, before) if len(measured_s) >= OUT else ""
 
 
-def _other_devices(present: Choice, past: Past, before: Speeds) -> str:
-    """Return which devices are no longer what the loads were made for."""
+def _other_clients(present: Choice, past: ClientHistory, before: Speeds) -> str:
+    """Return which clients are no longer what the loads were made for."""
     belief = believe(past, before)
     if belief.trusted != present.trusted:
         return "history helps now" if belief.trusted else "history no longer helps"
-    if not belief.trusted or not set(past.devices) <= set(present.speeds.known):
+    if not belief.trusted or not set(past.clients) <= set(present.speeds.known):
         return ""
-    planned_w = np.asarray([present.speeds.known[device].step_s for device in past.devices])
+    planned_w = np.asarray([present.speeds.known[client].step_s for client in past.clients])
     moved = np.flatnonzero(np.abs(np.log(belief.step_w / planned_w)) > np.log(MOVED))
-    if len(moved) <= MOVED_SHARE * len(past.devices):
+    if len(moved) <= MOVED_SHARE * len(past.clients):
         return ""
     first = int(moved[0])
-    return f"{len(moved)} devices changed, as {past.devices[first]} to {belief.step_w[first]:.3g} s a step"
+    return f"{len(moved)} clients changed, as {past.clients[first]} to {belief.step_w[first]:.3g} s a step"
 
 
 def review(
     present: Choice | None,
     question: Question,
-    past: Past,
+    past: ClientHistory,
     before: Speeds,
     *,
     measured_s: Sequence[float],

@@ -1,16 +1,16 @@
 """What a plan would take in futures drawn from belief: a quick bound for many plans, a replay for the best.
 
-The bound walks each device through its order as if nobody told it anything: after the p-th chunk p times
+The bound walks each client through its order as if nobody told it anything: after the p-th chunk p times
 its pace has passed, chunk c has b copies at the b-th smallest of its holders' times, and the round is over
 when the last chunk has them. No round lasts longer than that. None is shorter than the fluid bound, all
 work over all speeds. Steering ends somewhere between the two; their geometric mean ranks the plans.
 
-The replay is the very `Round` that serves real devices. Every plan meets the same futures (common random
+The replay is the very `Round` that serves real clients. Every plan meets the same futures (common random
 numbers), so that plans differ by what they are and not by luck. A fleet too large to be replayed in time is
-thinned to devices of evenly spaced speed, with as many chunks each: what a device does in a steered round
-hangs on the mix of speeds, hardly on the number of devices.
+thinned to clients of evenly spaced speed, with as many chunks each: what a client does in a steered round
+hangs on the mix of speeds, hardly on the number of clients.
 
-Shape letters: b futures, w devices, c chunks, k copies. May import: replay; plan, round, gate, messages.
+Shape packets: b futures, w clients, c chunks, k copies. May import: replay; plan, round, gate, messages.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ from typing import Final
 import numpy as np
 
 from fedgc.config import RunConfig
-from fedgc.gate import Decision, Reports
+from fedgc.gates import Decision, Reports
 from fedgc.history import Speed, Speeds
-from fedgc.plan import Chunk, Fleet, Plan, make_plan
-from fedgc.replay import UNCONTENDED, Line, Terms, Under, World, working
-from fedgc.round import Assignment, Round
+from fedgc.round.machine import Assignment, Round
+from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Line, Terms, VirtualClock, working
 from fedgc.tuner.past import FLOAT_BYTES, Float
 
 MOST_REPLAYED: Final = 160  # chunks of a fleet that is replayed whole
@@ -54,16 +54,16 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The devices and chunks a plan is wanted for, and what they would do.
+    """The clients and chunks a plan is wanted for, and what they would do.
 
-    Chunks that none of these devices can load are left out: they are nobody's work.
+    Chunks that none of these clients can load are left out: they are nobody's work.
     """
 
     fleet: Fleet
     config: RunConfig
     steps: int
     line: Line = UNCONTENDED
-    load_s: float = 0.0  # of moving a chunk to a device that does not have it
+    load_s: float = 0.0  # of moving a chunk to a client that does not have it
     rounds_left: int = 1  # over which a move must pay
 
     def __post_init__(self) -> None:
@@ -72,15 +72,15 @@ class Question:
             object.__setattr__(self, "fleet", replace(self.fleet, chunks=reachable))
 
     @property
-    def devices(self) -> tuple[str, ...]:
+    def clients(self) -> tuple[str, ...]:
         """Those that can hold a chunk."""
         return self.fleet.able
 
     @property
     def free(self) -> bool:
-        """Whether every device can hold every chunk, so that the number of copies is ours to choose."""
+        """Whether every client can hold every chunk, so that the number of copies is ours to choose."""
         every = frozenset(chunk.number for chunk in self.fleet.chunks)
-        return all(self.fleet.holds[device] == every for device in self.devices)
+        return all(self.fleet.holds[client] == every for client in self.clients)
 
     def planned(self, setting: Setting, speeds: Speeds) -> Plan:
         """Return the plan that this setting comes to."""
@@ -96,31 +96,31 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Futures:
-    """Step times, and the share of a round after which each device dies (infinite: it lives)."""
+    """Step times, and the share of a round after which each client dies (infinite: it lives)."""
 
     step_bw: Float
     dies_bw: Float
 
     @property
     def speed_bw(self) -> Float:
-        """Steps a second; none where the device dies."""
+        """Steps a second; none where the client dies."""
         speed: Float = np.where(np.isfinite(self.dies_bw), 0.0, 1.0 / self.step_bw)
         return speed
 
 
-def known_speeds(devices: Sequence[str], step_w: Float, links: Speeds) -> Speeds:
+def known_speeds(clients: Sequence[str], step_w: Float, links: Speeds) -> Speeds:
     """Return these step times as speeds, with the links that are known."""
     found = {}
-    for device, step_s in zip(devices, step_w.tolist(), strict=True):
-        old = links.known.get(device)
-        found[device] = replace(old, step_s=step_s) if old else Speed(device, step_s)
+    for client, step_s in zip(clients, step_w.tolist(), strict=True):
+        old = links.known.get(client)
+        found[client] = replace(old, step_s=step_s) if old else Speed(client, step_s)
     return Speeds(found)
 
 
 def upload_s(question: Question, speeds: Speeds) -> Float:
-    """Seconds of a whole update on each device's own uplink; 0 where it was never measured."""
+    """Seconds of a whole update on each client's own uplink; 0 where it was never measured."""
     size_bytes = FLOAT_BYTES * question.fleet.size
-    known = (speeds.known.get(device) for device in question.devices)
+    known = (speeds.known.get(client) for client in question.clients)
     return np.asarray([size_bytes / s.up_bytes_s if s and s.up_bytes_s else 0.0 for s in known])
 
 
@@ -137,8 +137,8 @@ def cover_s(plan: Plan, futures: Futures) -> Float:
     placement = plan.placement
     held_cn = placement.holder_cn
     position_wc = np.zeros(placement.holds.shape)
-    for worker, order in enumerate(placement.orders):
-        position_wc[worker, list(order)] = np.arange(1, len(order) + 1)
+    for w, order in enumerate(placement.orders):
+        position_wc[w, list(order)] = np.arange(1, len(order) + 1)
     position_kc = np.take_along_axis(position_wc, np.maximum(held_cn, 0), axis=0)
     position_kc = np.where(held_cn >= 0, position_kc, 1.0)  # no holder: left out below, dead or not
     step_bw = np.where(np.isfinite(futures.dies_bw), np.inf, futures.step_bw)
@@ -149,11 +149,11 @@ def cover_s(plan: Plan, futures: Futures) -> Float:
 
 
 def uncoded_s(question: Question, speeds: Speeds, futures: Futures) -> Float:
-    """Return the time of shares by speed, each on one device, all waited for.
+    """Return the time of shares by speed, each on one client, all waited for.
 
     A death is noticed after the grace, as it is with copies; then what was lost is done once more.
     """
-    pace_w = np.asarray([speeds.step_s(device, 1.0) for device in question.devices])
+    pace_w = np.asarray([speeds.step_s(client, 1.0) for client in question.clients])
     share_w = len(question.fleet.chunks) / pace_w / (1.0 / pace_w).sum()
     work_bw = futures.step_bw * share_w * question.steps
     again_bw = futures.dies_bw * work_bw + question.config.grace_s
@@ -174,12 +174,12 @@ def _play(question: Question, plan: Plan, futures: Futures, future: int, up_s_w:
     lasts_s = len(plan.chunks) * question.steps / alive if alive else float(pace_w.min())
     conditions = working(pace_w[:, None], up_s=up_s_w)
     conditions = replace(conditions, dies_s_w=futures.dies_bw[future] * lasts_s)
-    nature = Under(lambda _: conditions, {chunk.number: 1.0 for chunk in plan.chunks})
+    client_model = ArrayClientModel(lambda _: conditions, {chunk.number: 1.0 for chunk in plan.chunks})
     over = Round(plan, Assignment(1, 0, question.steps, question.config.seed + future), _always)
     config = question.config
     terms = Terms(question.steps, FLOAT_BYTES * question.fleet.size, question.line, config.grace_s)
-    world = World(plan.devices, nature, terms)
-    world.play(over, [not question.fleet.deaf] * len(plan.devices), 0.0)
+    clock = VirtualClock(plan.clients, client_model, terms)
+    clock.play(over, [not question.fleet.deaf] * len(plan.clients), 0.0)
     whole = over.outcome == "synced"
     return over.closed_at * (1.0 if whole else REPEAT)
 
@@ -189,17 +189,17 @@ def _always(_: Reports) -> Decision:
 
 
 def thinned(question: Question, step_w: Float, least: int) -> tuple[Question, tuple[int, ...]]:
-    """Return a fleet small enough to be replayed, and which devices (`least` or more) it is made of."""
-    devices, chunks = question.devices, question.fleet.chunks
-    if len(chunks) <= MOST_REPLAYED or len(devices) <= least or not question.free:
-        return question, tuple(range(len(devices)))
-    count = min(len(devices), max(least, len(devices) * MOST_REPLAYED // len(chunks)))
+    """Return a fleet small enough to be replayed, and which clients (`least` or more) it is made of."""
+    clients, chunks = question.clients, question.fleet.chunks
+    if len(chunks) <= MOST_REPLAYED or len(clients) <= least or not question.free:
+        return question, tuple(range(len(clients)))
+    count = min(len(clients), max(least, len(clients) * MOST_REPLAYED // len(chunks)))
     by_speed = np.argsort(step_w, kind="stable")
-    places = (np.arange(count) + 0.5) * len(devices) / count
+    places = (np.arange(count) + 0.5) * len(clients) / count
     kept = tuple(sorted(by_speed[places.astype(int)].tolist()))
-    few = _renumbered(chunks[: max(1, round(len(chunks) * count / len(devices)))])
+    few = _renumbered(chunks[: max(1, round(len(chunks) * count / len(clients)))])
     every = frozenset(chunk.number for chunk in few)
-    holds = {devices[w]: every for w in kept}
+    holds = {clients[w]: every for w in kept}
     fleet = Fleet(holds, few, question.fleet.size, question.fleet.deaf)
     return replace(question, fleet=fleet), kept
 

@@ -7,7 +7,7 @@
     app       the addresses; serve: the port
     page/     one HTML file, its style and its script: no build step, nothing from another machine
 
-Nothing here writes to the store or speaks to a device.
+Nothing here writes to the store or speaks to a client.
 
 May import: store and below; starlette, uvicorn, prometheus_client.
 """

@@ -26,7 +26,7 @@ class Checked:
 
     run: str
     rounds: int
-    devices: int
+    clients: int
     page_bytes: int
     picture_bytes: int
     picture_s: float
@@ -62,7 +62,7 @@ def check(served: Served) -> Checked:
     return Checked(
         run=shown["now"]["run"],
         rounds=shown["totals"]["rounds"],
-        devices=shown["fleet"]["devices"],
+        clients=shown["fleet"]["clients"],
         page_bytes=page_bytes,
         picture_bytes=len(picture),
         picture_s=round(picture_s, 4),

@@ -1,7 +1,7 @@
 """A run in Prometheus's words, read from the store when it is asked.
 
 Counters are totals over the run, by the store's sums, so that they go on where they were after a restart of
-whoever serves them. Devices are counted by their totals at the task, which outlive folding.
+whoever serves them. Clients are counted by their totals at the task, which outlive folding.
 
 May import: picture; store; prometheus_client.
 """
@@ -15,11 +15,11 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from prometheus_client.registry import Collector
 
 from fedgc.store.database import Store
-from fedgc.store.views import Pace, Round, Run, Stretch
-from fedgc.web.picture import now_of
+from fedgc.store.views import MeasuredSpeeds, Round, Run, Stretch
+from fedgc.web.snapshot import now_of
 
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
-_OF_DEVICE: Final = ("device", "name", "site")
+_OF_CLIENT: Final = ("client", "name", "site")
 
 
 def exposition(store: Store, key: str) -> bytes:
@@ -46,7 +46,7 @@ class _Reading(Collector):
             yield from _of_rounds(run.run, totals[0])
         if last:
             yield from _of_last_round(run.run, last[-1])
-        yield from _of_devices(self._store.paces(run.task))
+        yield from _of_clients(self._store.paces(run.task))
 
 
 def _gauge(name: str, says: str, run: str, value: float | None) -> Iterator[Metric]:
@@ -65,7 +65,7 @@ def _of_run(run: Run) -> Iterator[Metric]:
     wanted = run.settings.get("rounds")
     yield from _gauge("rounds_wanted", "Rounds to run.", run.run, wanted if isinstance(wanted, int) else None)
     here = now_of(run, ()).present
-    yield from _gauge("devices_present", "Devices that are there.", run.run, here)
+    yield from _gauge("clients_present", "Clients that are there.", run.run, here)
 
 
 def _of_rounds(run: str, total: Stretch) -> Iterator[Metric]:
@@ -79,7 +79,7 @@ def _of_rounds(run: str, total: Stretch) -> Iterator[Metric]:
     for direction in ("up", "down", "control"):
         moved.add_metric([run, direction], getattr(total, f"{direction}_bytes"))
     yield moved
-    chunks = CounterMetricFamily("fedgc_chunks", "Finished copies of chunks.", labels=["run", "fate"])
+    chunks = CounterMetricFamily("fedgc_chunks", "Finished copies of chunks.", labels=["run", "failure"])
     chunks.add_metric([run, "counted"], total.counted)
     chunks.add_metric([run, "discarded"], total.finished - total.counted)
     yield chunks
@@ -108,17 +108,17 @@ def _of_last_round(run: str, last: Round) -> Iterator[Metric]:
     yield from _gauge("loss", "Mean loss over its chunks.", run, row.loss)
 
 
-def _of_devices(paces: Iterable[Pace]) -> Iterator[Metric]:
-    step = GaugeMetricFamily("fedgc_device_step_seconds", "Median of late steps.", labels=_OF_DEVICE)
-    seen = GaugeMetricFamily("fedgc_device_seen_timestamp_seconds", "When last seen.", labels=_OF_DEVICE)
-    finished = CounterMetricFamily("fedgc_device_finished_chunks", "Chunks it finished.", labels=_OF_DEVICE)
-    counted = CounterMetricFamily("fedgc_device_counted_chunks", "Of these, in a sum.", labels=_OF_DEVICE)
-    failures = CounterMetricFamily("fedgc_device_failures", "Rounds in which it failed.", labels=_OF_DEVICE)
+def _of_clients(paces: Iterable[MeasuredSpeeds]) -> Iterator[Metric]:
+    step = GaugeMetricFamily("fedgc_client_step_seconds", "Median of late steps.", labels=_OF_CLIENT)
+    seen = GaugeMetricFamily("fedgc_client_seen_timestamp_seconds", "When last seen.", labels=_OF_CLIENT)
+    finished = CounterMetricFamily("fedgc_client_finished_chunks", "Chunks it finished.", labels=_OF_CLIENT)
+    counted = CounterMetricFamily("fedgc_client_counted_chunks", "Of these, in a sum.", labels=_OF_CLIENT)
+    failures = CounterMetricFamily("fedgc_client_failures", "Rounds in which it failed.", labels=_OF_CLIENT)
     for pace in paces:
-        words = [pace.device.device, pace.device.name, pace.device.site]
+        words = [pace.client.client, pace.client.name, pace.client.site]
         if pace.speed is not None:
             step.add_metric(words, pace.speed.step_s)
-        seen.add_metric(words, pace.device.last_seen)
+        seen.add_metric(words, pace.client.last_seen)
         finished.add_metric(words, pace.finished)
         counted.add_metric(words, pace.counted)
         failures.add_metric(words, pace.failures)

@@ -17,9 +17,9 @@ import uvicorn
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
+from fedgc.web.access import LOOPBACK, Entry
 from fedgc.web.app import make_app
 from fedgc.web.connection import MOST_HEAD, Connection
-from fedgc.web.guard import LOOPBACK, Entry
 
 START_S: Final = 10.0
 STOP_S: Final = 5.0

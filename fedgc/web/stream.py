@@ -18,8 +18,8 @@ from fedgc.errors import FedgcError
 from fedgc.store.database import Store
 from fedgc.store.standing import STOPPED, lost
 from fedgc.store.views import Pulse
-from fedgc.web.picture import Now, OneRound, Picture, Wanted, now_of, one_round, picture
-from fedgc.web.plain import as_json
+from fedgc.web.json_values import as_json
+from fedgc.web.snapshot import Now, OneRound, Snapshot, Wanted, now_of, one_round, picture
 
 POLL_S: Final = 0.25
 CALM_S: Final = 15.0  # a line that says nothing keeps the connection through whatever stands between
@@ -57,7 +57,7 @@ async def events(store: Store, wanted: Wanted, ends: Callable[[], bool]) -> Asyn
         await asyncio.sleep(POLL_S)
 
 
-def event(name: str, value: Picture | OneRound | Now | str) -> str:
+def event(name: str, value: Snapshot | OneRound | Now | str) -> str:
     r"""Return one event as it goes over the wire.
 
     >>> event("trouble", "gone")
@@ -83,7 +83,7 @@ def _news(store: Store, wanted: Wanted, told: _Told) -> tuple[str, _Told]:
 
 def _whole(store: Store, wanted: Wanted, pulse: Pulse) -> tuple[str, _Told]:
     made = picture(store, wanted)
-    shown = [each.device for each in made.fleet.lines]
+    shown = [each.client for each in made.fleet.lines]
     return event("picture", made), _Told(pulse, pulse.last_round, shown, gone=made.now.state == STOPPED)
 
 

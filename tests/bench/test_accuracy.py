@@ -19,7 +19,7 @@ from fedgc.bench.accuracy import (
 )
 from fedgc.bench.arms import CODED, Arm, named
 from fedgc.bench.grid import Modelled
-from fedgc.bench.scene import DEVICES, Scene, weather_of
+from fedgc.bench.scene import CLIENTS, Scene, scenario_of
 from fedgc.bench.trial import Care, Measured, Trace, Trial, measure
 from fedgc.errors import EdgeFailed
 
@@ -121,25 +121,25 @@ def test_gradient_coding_takes_one_step_a_round_with_every_sample():
     assert of.placement_mb > 0
 
 
-def test_paces_are_those_of_the_source_by_its_median_device():
-    weather = weather_of(Scene("skew", "x", source=Modelled("bimodal-persistent")), 4, 8, 1)
-    assert len(weather) == 4
-    assert sorted(weather[0].pace_wk[:, 0])[DEVICES // 2] == pytest.approx(0.5)
-    assert weather[0].pace_wk.max() > 1.0
+def test_paces_are_those_of_the_source_by_its_median_client():
+    scenario = scenario_of(Scene("skew", "x", source=Modelled("bimodal-persistent")), 4, 8, 1)
+    assert len(scenario) == 4
+    assert sorted(scenario[0].pace_wk[:, 0])[CLIENTS // 2] == pytest.approx(0.5)
+    assert scenario[0].pace_wk.max() > 1.0
 
 
 class Few:
-    """A source with too few devices."""
+    """A source with too few clients."""
 
     name = "few"
 
-    def make(self, devices, rounds, seed):
-        return Modelled("nobody").make(devices - 1, rounds, seed)
+    def make(self, clients, rounds, seed):
+        return Modelled("nobody").make(clients - 1, rounds, seed)
 
 
-def test_a_source_with_too_few_devices_is_refused():
-    with pytest.raises(EdgeFailed, match="few: saw 7 devices, needed 8"):
-        weather_of(Scene("skew", "few", source=Few()), 4, 8, 1)
+def test_a_source_with_too_few_clients_is_refused():
+    with pytest.raises(EdgeFailed, match="few: saw 7 clients, needed 8"):
+        scenario_of(Scene("skew", "few", source=Few()), 4, 8, 1)
 
 
 def test_what_was_reached_on_the_tuning_seed_is_kept():

@@ -12,7 +12,7 @@ def row(
     policy: str, family: str, median_s: float, *, blocks: int = 1, size: float | None = None, **changes
 ) -> Row:
     values = {
-        "weather": "w",
+        "scenario": "w",
         "seed": 0,
         "exact": True,
         "upload": None,
@@ -65,7 +65,7 @@ def test_where_a_code_wins_is_told_for_every_kind_of_numbers():
     assert found["over_work_queue"] == pytest.approx(1.2)
     assert found["worst_over_best_baseline"] == found["worst_over_best_even_links"] == pytest.approx(1.2)
     assert found["worst_over_best_short"] == pytest.approx(2.25 / 1.5)
-    assert found["worst_over_best_quantised"] == pytest.approx(4.5 / 2.5)
+    assert found["worst_over_best_quantized"] == pytest.approx(4.5 / 2.5)
 
 
 def test_a_code_that_is_strictly_best_wins_its_cells():
@@ -77,11 +77,11 @@ def test_a_code_that_is_strictly_best_wins_its_cells():
 
 
 def test_lost_cells_come_first_the_worst_before_the_rest_and_those_lost_to_coarser_numbers_after():
-    mixed = [replace(each, weather=name) for each in ROWS for name in ("w", "coarse", "won")]
+    mixed = [replace(each, scenario=name) for each in ROWS for name in ("w", "coarse", "won")]
     slow = {("won", False), ("won", True), ("coarse", False)}
     mixed = [
         replace(each, median_s=99.0)
-        if each.family == "rival" and (each.weather, each.coarse) in slow
+        if each.family == "rival" and (each.scenario, each.coarse) in slow
         else each
         for each in mixed
     ]
@@ -108,7 +108,7 @@ def test_seeds_are_joined_by_their_median():
     assert compare(rows)[0].ours_s == 1.5
 
 
-def test_a_weather_with_links_of_its_own_is_one_cell_without_anything_added():
+def test_a_scenario_with_links_of_its_own_is_one_cell_without_anything_added():
     linked = [replace(each, upload=3.0) for each in ROWS]
     (cell,) = compare(linked)
     assert (cell.upload, cell.ours_s, cell.ours_short_s) == (3.0, 1.5, 1.5)

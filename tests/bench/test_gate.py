@@ -23,15 +23,15 @@ from fedgc.bench.gate import (
     figures,
     told,
 )
-from fedgc.bench.scene import DEVICES, Scene, read
+from fedgc.bench.scene import CLIENTS, Scene, read
 from fedgc.bench.trial import Care, Measured, Trace, Trial, measure
-from fedgc.run import CHECK_BYTES
+from fedgc.run.machine import CHECK_BYTES
 
 IID, SKEW = Scene("iid"), Scene("skew", "persistent")
 MODEL_BYTES = 4 * (64 * 128 + 128 + 128 * 10 + 10)
 
 
-def lasting(scene: Scene, steps: int) -> Scene:
+def cache_files(scene: Scene, steps: int) -> Scene:
     return replace(scene, steps=steps)
 
 
@@ -91,64 +91,64 @@ def test_scattered_data_counts_when_it_is_as_good_as_bsp():
 def test_all_bytes_are_counted():
     """Every step of BSP moves a model to and an update from everybody, and a report and an answer."""
     steps = 4
-    of = measure(lasting(IID, steps), BSP, 0.1, 0)
+    of = measure(cache_files(IID, steps), BSP, 0.1, 0)
     assert (of.syncs, of.looks) == (steps, steps)
-    assert of.up_mb == pytest.approx(steps * DEVICES * MODEL_BYTES / 1e6, rel=1e-3)
-    assert of.down_mb == pytest.approx(steps * DEVICES * MODEL_BYTES / 1e6)
-    assert of.control_mb == pytest.approx(steps * DEVICES * CHECK_BYTES / 1e6)
+    assert of.up_mb == pytest.approx(steps * CLIENTS * MODEL_BYTES / 1e6, rel=1e-3)
+    assert of.down_mb == pytest.approx(steps * CLIENTS * MODEL_BYTES / 1e6)
+    assert of.control_mb == pytest.approx(steps * CLIENTS * CHECK_BYTES / 1e6)
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb)
 
 
 def test_a_placement_is_paid_for():
     (arm,) = named("ours, scattered, drift 0.25")
-    of = measure(lasting(IID, 4 * LOOK), arm, 0.4, 0)
+    of = measure(cache_files(IID, 4 * LOOK), arm, 0.4, 0)
     assert of.placement_mb == pytest.approx(3 * len(read(None).labels) * 65 / 1e6)
     assert of.syncs == 1
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.placement_mb)
 
 
-def test_what_devices_give_each_other_is_paid_for_at_each_step():
+def test_what_clients_give_each_other_is_paid_for_at_each_step():
     (arm,) = named("relative change 0.1, injected")
-    of = measure(lasting(IID, 4), arm, 0.1, 0)
-    givers, given, steps = 4, 5, 4 * DEVICES
+    of = measure(cache_files(IID, 4), arm, 0.1, 0)
+    givers, given, steps = 4, 5, 4 * CLIENTS
     assert of.injected_mb == pytest.approx(steps * givers * given * 7 / 8 * 65 / 1e6)
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.injected_mb)
-    assert measure(lasting(IID, 4), BSP, 0.1, 0).injected_mb == 0
+    assert measure(cache_files(IID, 4), BSP, 0.1, 0).injected_mb == 0
 
 
 @pytest.mark.parametrize(("name", "steps"), [("SSP 16", 4), ("FedBuff", 4 * 32)])
 def test_without_rounds_every_update_moves_up_and_a_model_down(name, steps):
     (arm,) = named(name)
-    of = measure(lasting(IID, steps), arm, 0.1, 0)
+    of = measure(cache_files(IID, steps), arm, 0.1, 0)
     assert of.syncs == 4
-    assert of.up_mb == pytest.approx(4 * DEVICES * MODEL_BYTES / 1e6)
-    assert of.up_mb <= of.down_mb <= of.up_mb + DEVICES * MODEL_BYTES / 1e6
+    assert of.up_mb == pytest.approx(4 * CLIENTS * MODEL_BYTES / 1e6)
+    assert of.up_mb <= of.down_mb <= of.up_mb + CLIENTS * MODEL_BYTES / 1e6
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb)
     assert of.trace.points[-1] == of.points
 
 
 def test_a_run_that_leaves_the_finite_numbers_has_learnt_nothing():
-    of = measure(lasting(IID, 16), BSP, 1e30, 0)
+    of = measure(cache_files(IID, 16), BSP, 1e30, 0)
     assert (of.points, of.syncs) == (0.0, 0)
     assert of.failed
 
 
 def test_every_arm_is_tuned_over_as_many_rates_and_settings_hold():
     for arm in ARMS:
-        for optimiser in ("sgd", "adam"):
-            assert len(set(arm.rates(optimiser))) == USUAL.care.rates
+        for optimizer in ("sgd", "adam"):
+            assert len(set(arm.rates(optimizer))) == USUAL.care.rates
             config = arm.config(64 * LOOK, 0.1, 0, MODEL_BYTES)
             assert config.rounds * config.gate_every == 64 * LOOK
 
 
-def test_devices_of_rivals_rest_at_a_look_as_theirs_do():
+def test_clients_of_rivals_rest_at_a_look_as_theirs_do():
     for arm in ARMS:
         config = arm.config(64 * LOOK, 0.1, 0, MODEL_BYTES)
         assert (config.most_steps > 0) == arm.ours
 
 
 def test_a_trial_reports_other_seeds_than_it_was_tuned_on():
-    found = Trial(lasting(SKEW, 4 * LOOK), named("ours, drift 0.25")[0], Care(2, 2)).run()
+    found = Trial(cache_files(SKEW, 4 * LOOK), named("ours, drift 0.25")[0], Care(2, 2)).run()
     assert [each.seed for each in found] == [0, 1]
     assert len({each.rate for each in found}) == 1
     assert all("points" in each.row() for each in found)
@@ -169,11 +169,11 @@ def test_a_rate_that_only_the_first_tuning_seed_favours_is_not_taken(monkeypatch
     assert {seed for _, seed in asked} == {1000, 1001, 0, 1}
 
 
-def test_the_usual_matrix_has_every_column_straggler_model_and_optimiser():
+def test_the_usual_matrix_has_every_column_straggler_model_and_optimizer():
     scenes = [scene for scene, _ in cells(USUAL, None)]
     assert {scene.column for scene in scenes} == {"iid", "writers", "skew"}
     assert {scene.straggler for scene in scenes} == {"none", "persistent", "transient", "dead"}
-    assert {(scene.model, scene.optimiser) for scene in scenes} >= {
+    assert {(scene.model, scene.optimizer) for scene in scenes} >= {
         ("mlp", "sgd"),
         ("cnn", "sgd"),
         ("mlp", "adam"),
@@ -185,7 +185,7 @@ def test_the_usual_matrix_has_every_column_straggler_model_and_optimiser():
 def test_the_picture_shows_ours_and_theirs():
     measured = [*made(SKEW, "ours, drift 0.25", [80.0], syncs=3), *made(SKEW, "FedAvgM", [60.0], syncs=30)]
     pixels = field(measured, "syncs")
-    ours, theirs = (np.argwhere((pixels == colour).all(axis=2)).mean(axis=0) for colour in (OURS, RIVAL))
+    ours, theirs = (np.argwhere((pixels == color).all(axis=2)).mean(axis=0) for color in (OURS, RIVAL))
     assert ours[0] < theirs[0], "higher"
     assert ours[1] < theirs[1], "cheaper"
     picture = frontier(measured)

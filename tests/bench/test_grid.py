@@ -1,4 +1,4 @@
-"""The weathers of the bench: what is found in a folder of traces, and what a round of it is."""
+"""The scenarios of the bench: what is found in a folder of traces, and what a round of it is."""
 
 import json
 import pickle
@@ -11,7 +11,7 @@ from fedgc.bench.cells import compare
 from fedgc.bench.grid import Linked, Modelled, Phones, Recorded, link_ratio, sources
 from fedgc.bench.rounds import Job, Size, measure
 from fedgc.errors import EdgeFailed
-from fedgc.replay import MODELS, NEVER
+from fedgc.sim.clock import MODELS, NEVER
 
 LINKS = {
     "near": {"up_u": 5000.0, "up_sigma": 10.0, "down_u": 9000.0, "down_sigma": 10.0},
@@ -26,7 +26,7 @@ def traces(tmp_path: Path) -> Path:
     rows = [f"{w},{r},0,{1 + w + r}" for w in range(4) for r in range(3)]
     (tmp_path / "times.csv").write_text("\n".join(["worker,round,chunk,seconds", *rows]))
     (tmp_path / "flash_speed_distri.json").write_text(json.dumps(LINKS))
-    (tmp_path / "client_device_capacity").write_bytes(pickle.dumps(CLIENTS))
+    (tmp_path / "client_client_capacity").write_bytes(pickle.dumps(CLIENTS))
     (tmp_path / "client_behave_trace").write_bytes(pickle.dumps(dict(enumerate(TIMES))))
     lambdas = [{"results": [{"started": 0.0, "finished": 1.0 + w} for w in range(3)]}] * 2
     (tmp_path / "lambda.pkl").write_bytes(pickle.dumps(lambdas))
@@ -34,7 +34,7 @@ def traces(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_trace_in_a_folder_is_a_weather_beside_the_models(traces):
+def test_every_trace_in_a_folder_is_a_scenario_beside_the_models(traces):
     found = [source.name for source in sources(traces)]
     assert found[: len(MODELS)] == list(MODELS)
     assert found[len(MODELS) :] == [
@@ -52,7 +52,7 @@ def test_all_give_as_many_rounds_as_are_asked_for_the_same_for_the_same_seed(tra
     for source in sources(traces):
         first, second = source.make(3, 4, 1), source.make(3, 4, 1)
         assert len(first) == 4
-        assert {each.devices for each in first} == {3}
+        assert {each.clients for each in first} == {3}
         for one, other in zip(first, second, strict=True):
             assert one.pace_wk.tolist() == other.pace_wk.tolist()
             assert one.up_s_w.tolist() == other.up_s_w.tolist()
@@ -65,22 +65,22 @@ def test_a_trace_begins_elsewhere_for_every_seed_and_over_again_at_its_end(trace
 
 
 def test_links_are_scaled_to_their_share_of_the_work_and_stay_uneven(traces):
-    weather = Linked(traces / "flash_speed_distri.json", 3.0).make(40, 3, 0)
-    assert link_ratio(weather) == pytest.approx(3.0, rel=0.01)
-    assert weather[0].up_s_w.max() > 5 * weather[0].up_s_w.min()
+    scenario = Linked(traces / "flash_speed_distri.json", 3.0).make(40, 3, 0)
+    assert link_ratio(scenario) == pytest.approx(3.0, rel=0.01)
+    assert scenario[0].up_s_w.max() > 5 * scenario[0].up_s_w.min()
 
 
 def test_phones_come_and_go_where_that_is_recorded(traces):
-    capacity, behaviour = traces / "client_device_capacity", traces / "client_behave_trace"
-    still, moving = Phones(capacity).make(6, 2, 0), Phones(capacity, behaviour).make(6, 2, 0)
+    capacity, behavior = traces / "client_client_capacity", traces / "client_behave_trace"
+    still, moving = Phones(capacity).make(6, 2, 0), Phones(capacity, behavior).make(6, 2, 0)
     assert all(np.isinf(each.dies_s_w).all() for each in still)
     assert [each.dies_s_w[0] for each in moving] == [3000.0, 0.0]
     assert moving[1].returns_s_w[0] == 1400.0
     assert (moving[0].returns_s_w < NEVER).all()
 
 
-def test_with_links_of_its_own_a_weather_is_played_in_full(traces):
-    size = Size(devices=6, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=2)
+def test_with_links_of_its_own_a_scenario_is_played_in_full(traces):
+    size = Size(clients=6, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=2)
     rows = measure(Job(Linked(traces / "flash_speed_distri.json", 3.0), 0, size))
     (cell,) = compare(rows)
     assert cell.upload == pytest.approx(3.0, rel=0.01)
@@ -89,6 +89,6 @@ def test_with_links_of_its_own_a_weather_is_played_in_full(traces):
 
 
 def test_a_model_is_drawn_as_it_always_was():
-    drawn = Modelled("bimodal").make(5, 2, 7)
+    exchange = Modelled("bimodal").make(5, 2, 7)
     again = MODELS["bimodal"](5, 2, np.random.default_rng(7))
-    assert [each.pace_wk.tolist() for each in drawn] == [each.pace_wk.tolist() for each in again]
+    assert [each.pace_wk.tolist() for each in exchange] == [each.pace_wk.tolist() for each in again]

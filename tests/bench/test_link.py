@@ -16,7 +16,7 @@ from flwr.app import ArrayRecord
 from fedgc.bench import stock
 from fedgc.bench.link import (
     BLOCKS,
-    DEVICES,
+    CLIENTS,
     MANY,
     MODEL_BYTES,
     Parts,
@@ -28,19 +28,19 @@ from fedgc.bench.link import (
 from fedgc.bench.stop import stops_heard_s
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
-from fedgc.task import named
+from fedgc.training.tasks import named
 
 MEGABYTE = 1_000_000
 
 
 def over(what: str, model: str, *overheads: float) -> list[dict]:
     return [
-        {"what": what, "model": model, "devices": DEVICES, "overhead_s": overhead} for overhead in overheads
+        {"what": what, "model": model, "clients": CLIENTS, "overhead_s": overhead} for overhead in overheads
     ]
 
 
 def server(model: str, **sizes: int) -> dict:
-    return {"what": "server", "model": model, "devices": MANY, **sizes}
+    return {"what": "server", "model": model, "clients": MANY, **sizes}
 
 
 @pytest.fixture
@@ -97,16 +97,16 @@ def test_stops_are_told_in_milliseconds():
 
 @pytest.mark.parametrize("model", MODEL_BYTES)
 def test_a_plan_is_settings_that_a_run_takes(model: str):
-    config = RunConfig.read(Plan("session", model, 3, DEVICES).settings())
-    assert (config.chunks, config.replicas, config.blocks) == (DEVICES, 1, BLOCKS)
-    assert (config.min_devices, config.evaluate_every, config.keep_checkpoints) == (DEVICES, 0, 0)
+    config = RunConfig.read(Plan("session", model, 3, CLIENTS).settings())
+    assert (config.chunks, config.replicas, config.blocks) == (CLIENTS, 1, BLOCKS)
+    assert (config.min_clients, config.evaluate_every, config.keep_checkpoints) == (CLIENTS, 0, 0)
 
 
 @pytest.mark.parametrize("model", MODEL_BYTES)
 def test_the_models_have_the_sizes_that_are_claimed(models: Path, model: str):
-    config = RunConfig.read({"task": f"bench_models:{model}", "chunks": DEVICES})
+    config = RunConfig.read({"task": f"bench_models:{model}", "chunks": CLIENTS})
     task = named(config.task, config)
-    assert len(task.sizes()) == DEVICES
+    assert len(task.sizes()) == CLIENTS
     assert 4 * sum(each.numel() for each in task.model().parameters()) == MODEL_BYTES[model]
 
 
@@ -129,7 +129,7 @@ def test_the_quickstart_does_one_local_step(models: Path, monkeypatch: pytest.Mo
 
 
 def test_the_quickstart_is_a_flower_app_of_its_own():
-    values = {"size": "tiny", "rounds": 2, "devices": 4, "out": "times.json"}
+    values = {"size": "tiny", "rounds": 2, "clients": 4, "out": "times.json"}
     app = tomllib.loads(stock.PROJECT.format(**values))["tool"]["flwr"]["app"]
     assert app["config"] == values
     compile(stock.SERVER, "server_app", "exec")
@@ -141,7 +141,7 @@ def test_a_bare_stream_takes_longer_for_more_and_ends_all_that_it_started():
     assert 0 < stock.plain_stream_s(3 * MEGABYTE, 1_000, 2) < time.monotonic() - began
 
 
-def test_a_busy_device_is_heard_to_stop_as_often_as_asked(models: Path):
+def test_a_busy_client_is_heard_to_stop_as_often_as_asked(models: Path):
     heard = stops_heard_s(models, 2)
     assert len(heard) == 2
     assert all(0 < seconds < 60 for seconds in heard)

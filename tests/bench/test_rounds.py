@@ -19,10 +19,10 @@ from fedgc.bench.rounds import (
     measure_claim,
     measure_scaling,
 )
-from fedgc.replay import MODELS, UNCONTENDED
 from fedgc.sim import BlockCoordinate, Fedgc, PartialStragglers, Uncoded, WorkQueue
+from fedgc.sim.clock import MODELS, UNCONTENDED
 
-TINY = Size(devices=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
+TINY = Size(clients=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ TINY = Size(devices=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
 )
 def test_an_upload_adds_its_own_time_and_no_more(policy):
     """What the bench reckons for its cells is what a round with that upload takes."""
-    weather = MODELS["bimodal"](9, 3, np.random.default_rng(2))
-    slow = tuple(replace(each, up_s_w=np.full(9, 2.0)) for each in weather)
-    for without, full in zip(policy.play(weather, UNCONTENDED), policy.play(slow, UNCONTENDED), strict=True):
+    scenario = MODELS["bimodal"](9, 3, np.random.default_rng(2))
+    slow = tuple(replace(each, up_s_w=np.full(9, 2.0)) for each in scenario)
+    for without, full in zip(policy.play(scenario, UNCONTENDED), policy.play(slow, UNCONTENDED), strict=True):
         assert full.seconds == pytest.approx(without.seconds + 2.0 * without.size)
         assert full.size == without.size
 
@@ -52,10 +52,10 @@ def test_a_job_measures_every_family_and_leaves_practice_out():
     assert {each.family for each in rows} == {"ours", "rival", "bound"}
     assert {each.blocks for each in rows} == {1, 2}
     uncoded = next(each for each in rows if each.policy == "uncoded")
-    weather = Job(Modelled("bimodal"), 3, TINY).make()
+    scenario = Job(Modelled("bimodal"), 3, TINY).make()
     assert {each.upload for each in rows} == {None}
     assert [each.policy for each in rows if each.coarse] == [f"work queue of {n}, 4 bits" for n in (10, 40)]
-    assert uncoded.median_s == np.median([each.mean_pace_w.max() for each in weather[PRACTICE:]])
+    assert uncoded.median_s == np.median([each.mean_pace_w.max() for each in scenario[PRACTICE:]])
 
 
 def test_who_sends_while_it_works_is_played_at_every_upload():
@@ -88,14 +88,14 @@ def test_a_claim_compares_with_the_literature():
     assert claim["full_workers_error_over_ours"] >= claim["best_load_error_over_ours"]
 
 
-def test_the_cost_of_a_round_is_given_for_each_device():
+def test_the_cost_of_a_round_is_given_for_each_client():
     cost = measure_scaling(20)
-    assert cost["round_s"] == pytest.approx(cost["us_for_each_device"] * 20 / 1e6)
+    assert cost["round_s"] == pytest.approx(cost["us_for_each_client"] * 20 / 1e6)
 
 
 def test_events_are_those_of_whole_steered_rounds():
-    """Each of 20 devices reports 8 chunks and sends a codeword, in as many rounds as the events need."""
-    cost = measure_events(events=181, devices=20)
+    """Each of 20 clients reports 8 chunks and sends a codeword, in as many rounds as the events need."""
+    cost = measure_events(events=181, clients=20)
     assert (cost["events"], cost["rounds"], cost["synced"]) == (2 * 20 * (8 + 1), 2, 2)
     assert cost["skips"] > 0
     assert cost["takes"] > 0
@@ -104,8 +104,8 @@ def test_events_are_those_of_whole_steered_rounds():
 
 
 def test_the_deadline_cuts_all_off_at_the_same_time():
-    weather = MODELS["shifted-exponential"](24, 4, np.random.default_rng(0))
-    errors = errors_at_deadline(weather, Fedgc(8, 10), np.random.default_rng(0))
+    scenario = MODELS["shifted-exponential"](24, 4, np.random.default_rng(0))
+    errors = errors_at_deadline(scenario, Fedgc(8, 10), np.random.default_rng(0))
     assert errors.full_workers[8] == 1.0, "nobody has done eight units yet"
     assert errors.ours < errors.dropping < 1.0
     assert dict(ratios(errors, 8))["dropping"] > 1.0

@@ -5,15 +5,15 @@ import pytest
 
 from fedgc.bench.scene import (
     BLOCK,
-    DEVICES,
+    CLIENTS,
     STRAGGLERS,
     Scene,
     has,
     homes,
     read,
+    scenario_of,
     shared_samples,
     task_of,
-    weather_of,
 )
 from fedgc.errors import EdgeFailed
 
@@ -21,10 +21,10 @@ WRITERS = 20
 
 
 @pytest.fixture
-def letters(tmp_path):
-    """A file as FEMNIST's: 400 grey images of 6 x 6, 20 writers."""
+def packets(tmp_path):
+    """A file as FEMNIST's: 400 gray images of 6 x 6, 20 writers."""
     rng = np.random.default_rng(0)
-    path = tmp_path / "letters.npz"
+    path = tmp_path / "packets.npz"
     np.savez(
         path,
         x_train=rng.integers(0, 256, (400, 36)).astype(np.uint8),
@@ -37,21 +37,21 @@ def letters(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["iid", "writers", "skew"])
-def test_every_sample_lies_with_one_device(column, letters):
-    dealt = homes(column, read(letters), np.random.default_rng(1))
-    assert len(dealt) == DEVICES
+def test_every_sample_lies_with_one_client(column, packets):
+    dealt = homes(column, read(packets), np.random.default_rng(1))
+    assert len(dealt) == CLIENTS
     assert np.sort(np.concatenate(dealt)).tolist() == list(range(400))
 
 
-def test_a_writer_is_split_between_neighbours_at_most(letters):
-    table = read(letters)
+def test_a_writer_is_split_between_neighbours_at_most(packets):
+    table = read(packets)
     dealt = homes("writers", table, np.random.default_rng(1))
     owners = [sum(writer in table.writer[mine] for mine in dealt) for writer in range(WRITERS)]
-    assert sum(owners) <= WRITERS + DEVICES - 1
+    assert sum(owners) <= WRITERS + CLIENTS - 1
 
 
-def test_skewed_devices_have_few_labels(letters):
-    table = read(letters)
+def test_skewed_clients_have_few_labels(packets):
+    table = read(packets)
     labels = [len(set(table.labels[mine])) for mine in homes("skew", table, np.random.default_rng(1))]
     assert max(labels) <= 6 < 16 == table.labels.max() + 1
 
@@ -61,15 +61,15 @@ def test_digits_have_no_writers():
     assert has("skew", read(None))
 
 
-def test_private_and_cut_data_are_the_same_samples_in_the_same_order(letters):
-    whole, cut = (task_of(Scene("skew", data=letters), 3, pieces=pieces) for pieces in (1, 4))
-    assert len(cut.sizes()) == 4 * DEVICES
+def test_private_and_cut_data_are_the_same_samples_in_the_same_order(packets):
+    whole, cut = (task_of(Scene("skew", data=packets), 3, pieces=pieces) for pieces in (1, 4))
+    assert len(cut.sizes()) == 4 * CLIENTS
     first = np.concatenate([cut.load(name)[1] for name in list(cut.sizes())[:4]])
     assert first.tolist() == whole.load(next(iter(whole.sizes())))[1].tolist()
 
 
-def test_what_is_shared_is_with_everybody_once(letters):
-    scene = Scene("iid", data=letters)
+def test_what_is_shared_is_with_everybody_once(packets):
+    scene = Scene("iid", data=packets)
     alone, together = (task_of(scene, 3, shared=shared).sizes() for shared in (0.0, 0.1))
     assert sum(together.values()) - sum(alone.values()) == shared_samples(scene, 0.1)
 
@@ -78,7 +78,7 @@ def test_what_is_shared_is_with_everybody_once(letters):
 @pytest.mark.parametrize("round_steps", [1, 8])
 def test_steps_take_the_same_time_however_long_rounds_are(straggler, round_steps):
     steps = 20 * BLOCK
-    fine, coarse = (weather_of(Scene("iid", straggler), steps // each, each, 5) for each in (1, round_steps))
+    fine, coarse = (scenario_of(Scene("iid", straggler), steps // each, each, 5) for each in (1, round_steps))
     at = round_steps * (len(coarse) // 2)
     np.testing.assert_allclose(fine[at].pace_wk * round_steps, coarse[len(coarse) // 2].pace_wk)
     assert (fine[at].pace_wk.max() > fine[at].pace_wk.min()) == (straggler != "none")
@@ -87,11 +87,11 @@ def test_steps_take_the_same_time_however_long_rounds_are(straggler, round_steps
 
 
 def test_transient_stragglers_are_others_in_time():
-    def slow(weather):
-        return {tuple(np.flatnonzero(each.pace_wk[:, 0] > each.pace_wk.min())) for each in weather}
+    def slow(scenario):
+        return {tuple(np.flatnonzero(each.pace_wk[:, 0] > each.pace_wk.min())) for each in scenario}
 
-    assert len(slow(weather_of(Scene("iid", "persistent"), 20, BLOCK, 0))) == 1
-    assert len(slow(weather_of(Scene("iid", "transient"), 20, BLOCK, 0))) > 5
+    assert len(slow(scenario_of(Scene("iid", "persistent"), 20, BLOCK, 0))) == 1
+    assert len(slow(scenario_of(Scene("iid", "transient"), 20, BLOCK, 0))) > 5
 
 
 def test_a_file_without_what_is_needed_is_named(tmp_path):

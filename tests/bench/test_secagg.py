@@ -20,9 +20,7 @@ def report():
 
 
 def test_every_cell_has_a_row_of_each_way(report):
-    cells = {
-        (row["what"], row["numbers"], row["lost"]) for row in report.rows if row.get("institutions") == 5
-    }
+    cells = {(row["what"], row["numbers"], row["lost"]) for row in report.rows if row.get("sites") == 5}
     assert cells == set(itertools.product(("ours", "flower", "plain", "compared"), (10**3, 10**4), (0, 1)))
     assert report.rows[0]["what"] == "compared"
 
@@ -46,14 +44,14 @@ def test_what_flower_was_not_measured_at_is_missing_and_not_made_up():
 
 def test_cells_are_compared_where_least_is_gained_first():
     rows = []
-    for institutions, flower_s in ((5, 30.0), (10, 20.0), (50, None)):
-        cell = secagg.Cell(institutions, 10**6, 1)
+    for sites, flower_s in ((5, 30.0), (10, 20.0), (50, None)):
+        cell = secagg.Cell(sites, 10**6, 1)
         rows.append(cell.row("ours", client_s=1.0, server_s=2.0))
         rows.append(cell.row("plain", client_s=0.5, server_s=0.5))
         if flower_s is not None:
             rows.append(cell.row("flower", client_s=flower_s, server_s=100.0))
     found = secagg.compared(rows)
-    assert [row["institutions"] for row in found] == [10, 5, 50]
+    assert [row["sites"] for row in found] == [10, 5, 50]
     assert found[0] == secagg.Cell(10, 10**6, 1).row(
         "compared",
         flower_client_over_ours=20.0,
@@ -63,7 +61,7 @@ def test_cells_are_compared_where_least_is_gained_first():
     )
     first, _, last = secagg.lines(Report({}, [*found, *rows], {}))
     assert first == (
-        "10,1e6,1: Flower's SecAgg+ takes 20.0 x as long at an institution, 50.0 x at the server; "
+        "10,1e6,1: Flower's SecAgg+ takes 20.0 x as long at a site, 50.0 x at the server; "
         "ours takes 2.0 x and 4.0 x as long as plain float32"
     )
     assert last.startswith("50,1e6,1: Flower's SecAgg+ takes ? x as long")
@@ -76,13 +74,13 @@ def test_a_narrower_ring_sends_as_many_fewer_bytes(report):
     assert 0.25 < sent["8"] < 0.26
 
 
-def test_all_that_an_institution_sends_is_counted(report):
+def test_all_that_an_site_sends_is_counted(report):
     for row in report.rows:
         if row["what"] == "ours":
             assert row["up_bytes"] > 4 * (row["numbers"] + 1)
 
 
-def test_the_mean_is_within_the_bound_that_the_quantiser_states():
+def test_the_mean_is_within_the_bound_that_the_quantizer_states():
     consortium = Consortium(4, secagg.USUAL_NUMBERS, os.urandom, Watch())
     update = secagg.update_of(100)
     mean, bound = consortium.round(update, secagg.WEIGHT, 1, Watch())

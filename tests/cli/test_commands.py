@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 
 from fedgc import cli
 from fedgc.cli import commands
-from fedgc.cli.new import write_new
+from fedgc.cli.new_app import write_new
 from fedgc.cli.settings import parse
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
@@ -87,13 +87,13 @@ def test_help_lists_the_exit_codes_and_names_debug():
     ("words", "sentence"),
     [
         (["nex"], "No such command 'nex'. Did you mean 'new'?"),
-        (["run", "--device", "2"], "No such option: --device"),
-        (["run", "--devices", "many"], "'many' is not a valid"),
-        (["run", "--devices", "0"], "--devices: saw 0, needed at least 1"),
-        (["run", "--devices", "2", "--superlink", "x"], "--devices and --superlink: saw both"),
+        (["run", "--client", "2"], "No such option: --client"),
+        (["run", "--clients", "many"], "'many' is not a valid"),
+        (["run", "--clients", "0"], "--clients: saw 0, needed at least 1"),
+        (["run", "--clients", "2", "--superlink", "x"], "--clients and --superlink: saw both"),
         (["run", "--attach", "r", "--resume", "r"], "--attach: saw other words with it"),
         (["run", "--attach", "r"], "saw nothing there, needed the store of an earlier run"),
-        (["run", "--set", "min-devices=5"], "--devices: saw 4, needed min-devices, 5"),
+        (["run", "--set", "min-clients=5"], "--clients: saw 4, needed min-clients, 5"),
         (
             ["run", "--task", "digit"],
             "saw 'digit', needed digits, breast-cancer or module:attribute; did you",
@@ -101,7 +101,7 @@ def test_help_lists_the_exit_codes_and_names_debug():
         (["run", "--superlink", "nowhere"], "SuperLink 'nowhere': saw none"),
         (["run", "--superlink", "up"], "saw no federation up, needed one"),
         (["down"], "saw no federation up, needed one"),
-        (["up", "--devices", "0"], "--devices: saw 0, needed at least 1"),
+        (["up", "--clients", "0"], "--clients: saw 0, needed at least 1"),
         (["config", "--set", "rouns=3"], "did you mean rounds?"),
         (["model", "list"], "saw nothing there, needed the store of an earlier run"),
         (["status"], "saw nothing there, needed the store of an earlier run"),
@@ -242,14 +242,14 @@ def test_a_bench_that_cannot_begin_says_so_in_one_line(words: tuple[str, ...], c
 )
 def test_a_simulation_that_cannot_begin_says_so_in_one_line(words, code: int, sentence: str):
     """Its bar is for a terminal: elsewhere not even an empty line is left of it."""
-    said = fedgc("sim", "--devices", "4", "--rounds", "1", *words)
+    said = fedgc("sim", "--clients", "4", "--rounds", "1", *words)
     assert (said.returncode, said.stdout) == (code, "")
     assert sentence in said.stderr
     assert said.stderr.count("\n") == 1
 
 
 def test_a_simulation_is_of_what_the_command_line_says():
-    words = ("--devices", "3", "--replicas", "2", "--chunks-each", "5", "--blocks", "2", "--json")
+    words = ("--clients", "3", "--replicas", "2", "--chunks-each", "5", "--blocks", "2", "--json")
     slow, quick = (
         json.loads(fedgc("sim", *words, "--rounds", "2", "--uplink-mb-s", speed).stdout)["predictions"][0]
         for speed in ("1", "1000")
@@ -259,7 +259,7 @@ def test_a_simulation_is_of_what_the_command_line_says():
 
 
 def test_a_round_that_never_ends_is_null_in_a_simulations_json():
-    words = ("--devices", "200", "--rounds", "4", "--model", "fail-stop", "--policy", "uncoded", "--json")
+    words = ("--clients", "200", "--rounds", "4", "--model", "fail-stop", "--policy", "uncoded", "--json")
     said = fedgc("sim", *words)
     assert said.returncode == 0
 

@@ -2,9 +2,9 @@
 
 from types import SimpleNamespace
 
-from fedgc.cli.demo import COLLECTING, KILLED, LATEST, Story, fate, reasons, sums
+from fedgc.cli.demo import COLLECTING, KILLED, LATEST, Story, failure, reasons, sums
 from fedgc.cli.follow import Seen
-from fedgc.history import DeviceRow
+from fedgc.history import ClientRow
 from fedgc.store.records import Decided
 
 
@@ -22,7 +22,7 @@ class Killed:
         self.killed.remove(name)
 
 
-def test_the_first_and_the_last_plan_are_told_by_the_names_of_the_devices() -> None:
+def test_the_first_and_the_last_plan_are_told_by_the_names_of_the_clients() -> None:
     decisions = [Decided(0.0, "r", number, "plan", {}, f"because of aa{number}") for number in (1, 4, 9)]
     decisions.insert(1, Decided(0.0, "r", 2, "gate", {}, "other"))
     first, last, count = reasons(decisions, {"aa": "north"})
@@ -33,36 +33,36 @@ def test_the_first_and_the_last_plan_are_told_by_the_names_of_the_devices() -> N
 
 
 def seen_of(killed_counts: dict[int, int]) -> Seen:
-    """Five rounds of two institutions, the third without a sum; how much of the killed one counted."""
-    outcomes = ("synced", "approximate", "burnt", "synced", "synced")
+    """Five rounds of two sites, the third without a sum; how much of the killed one counted."""
+    outcomes = ("synced", "approximate", "aborted", "synced", "synced")
     rounds = [
         SimpleNamespace(row=SimpleNamespace(round=number, outcome=each))
         for number, each in enumerate(outcomes, start=1)
     ]
-    others = [(number, DeviceRow("a", 8, 0 if number == 3 else 8)) for number in range(1, 6)]
-    killed = [(number, DeviceRow("k", 8, count)) for number, count in killed_counts.items()]
-    return Seen(None, tuple(rounds), {"a": others, "k": killed}, {"a": "device-1", "k": KILLED})
+    others = [(number, ClientRow("a", 8, 0 if number == 3 else 8)) for number in range(1, 6)]
+    killed = [(number, ClientRow("k", 8, count)) for number, count in killed_counts.items()]
+    return Seen(None, tuple(rounds), {"a": others, "k": killed}, {"a": "client-1", "k": KILLED})
 
 
 def test_what_became_of_the_killed_one_is_told() -> None:
     story = Story(kill_after=1, return_after_s=1.0)
-    assert not list(fate(seen_of({1: 8}), story)), "it was not killed yet"
+    assert not list(failure(seen_of({1: 8}), story)), "it was not killed yet"
     story.killed_in = 2
-    assert list(fate(seen_of({1: 8, 2: 0}), story)) == [
+    assert list(failure(seen_of({1: 8, 2: 0}), story)) == [
         f"{KILLED} was killed in round 2; it was not counted again"
     ]
-    assert list(fate(seen_of({1: 8, 2: 8, 3: 0, 4: 8, 5: 8}), story)) == [
+    assert list(failure(seen_of({1: 8, 2: 8, 3: 0, 4: 8, 5: 8}), story)) == [
         f"{KILLED} was killed in round 2; it was counted again from round 4 on"
     ]
 
 
 def test_under_masks_it_is_told_how_many_were_in_each_sum() -> None:
     assert list(sums(seen_of({1: 8, 2: 0, 4: 8, 5: 8}))) == [
-        "under masks: the server saw 4 sums (3 of 2 institutions, 1 of 1 institutions), and no update of one"
+        "under masks: the server saw 4 sums (3 of 2 sites, 1 of 1 sites), and no update of one"
     ]
 
 
-def test_the_device_is_killed_while_codewords_are_collected() -> None:
+def test_the_client_is_killed_while_codewords_are_collected() -> None:
     federation = Killed()
     story = Story(kill_after=5, return_after_s=1.0)
     for last, phase in ((4, COLLECTING), (5, "working"), (6, None)):

@@ -19,8 +19,8 @@ from typer.testing import CliRunner
 from fedgc.cli import doctor
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
+from fedgc.deploy.superlink import Connection
 from fedgc.errors import EdgeFailed
-from fedgc.flower.superlink import Connection
 from fedgc.store.database import Store
 from fedgc.store.records import Begun, Present
 
@@ -63,7 +63,7 @@ def test_an_address_that_is_none_is_wrong(bind: str):
     assert doctor.port(bind).grade == "wrong"
 
 
-def test_a_device_that_is_not_there_is_wrong():
+def test_a_client_that_is_not_there_is_wrong():
     assert doctor.gpu("cuda:99").grade == "wrong"
     assert doctor.gpu("cpu").grade == "ok"
 

@@ -20,7 +20,7 @@ from fedgc.cli.follow import (
     why_incomplete,
 )
 from fedgc.config import RunConfig
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present, Seen
 from fedgc.store.views import Round
@@ -29,11 +29,11 @@ ROW = RoundRow(
     round=1, version=0, started=100.0, working_s=1.0, collecting_s=0.5, outcome="synced", chunks=8, covered=8,
     short=(), replicas=2, blocks=2, needed=2, amplification=1.5, error=None, loss=0.5, samples=80, skips=3,
     takes=2, pruned=1, repairs=0, reason="drift 0.3",
-    devices=(DeviceRow("aa", finished=8, counted=6, up_bytes=2_000_000, down_bytes=500_000),),
+    clients=(ClientRow("aa", finished=8, counted=6, up_bytes=2_000_000, down_bytes=500_000),),
 )  # fmt: skip
 PRESENT = {
     "round": 3, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "copies": 2,
-    "devices": [
+    "clients": [
         {"device": "aa", "name": "quick", "present": True, "finished": 3, "held": 4, "link": "session"},
         {"device": "bb", "name": "", "present": False, "finished": 0, "held": 4, "link": ""},
     ],
@@ -91,18 +91,18 @@ def test_elsewhere_than_on_a_terminal_a_round_is_a_line_that_waits_for_its_evalu
     assert "6 of 8 finished chunks counted" in lines[2]
 
 
-def test_on_a_terminal_one_sees_rounds_chunks_devices_gate_bytes_and_what_is_left(store: Store):
+def test_on_a_terminal_one_sees_rounds_chunks_clients_gate_bytes_and_what_is_left(store: Store):
     store.write(Begun(100.0, "r", RunConfig().table()))
     tell(store, 1, 2)
     store.write(Evaluated(100.0, "r", 2, {"accuracy": 0.75}))
     store.write(Present(103.0, "r", PRESENT))
-    said = shown(True, [(Follower(store, "r").look(), ["device bb was killed"])])
+    said = shown(True, [(Follower(store, "r").look(), ["client bb was killed"])])
     assert "2 of 9, about 28 s left" in said
     assert "working: 3 of 8 chunks have a copy (2 aimed for)" in said
     assert "accuracy 0.750; up 4.00 MB, down 1.00 MB; gate: 2 synced (drift 0.3)" in said
     assert "3 of 4 chunks, session" in said
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("bb")] == ["gone"]
-    assert "device bb was killed" in said
+    assert "client bb was killed" in said
 
 
 def test_nothing_is_shown_of_a_run_that_has_not_begun():
@@ -140,16 +140,16 @@ def test_a_log_is_said_line_by_line_and_never_half_a_line(tmp_path: Path):
 def test_what_the_server_warns_of_is_noted_once_each_and_not_without_end(tmp_path: Path):
     path = tmp_path / "log"
     path.write_text(
-        "\x1b[93mWARNING\x1b[0m :     round 1: device-0: no labels [red]\n"
+        "\x1b[93mWARNING\x1b[0m :     round 1: client-0: no labels [red]\n"
         "INFO :      round 1 synced\nWARNING :   of Flower's own\n"
     )
     warned = Warned(Log(path))
-    first = "round 1: device-0: no labels [red]"
+    first = "round 1: client-0: no labels [red]"
     assert warned.notes() == [first]
     with path.open("a") as file:
-        file.write("WARNING : round 2: device-0: no labels [red]\n")
-        file.writelines(f"WARNING : round 3: device-{number}: lost\n" for number in range(99))
-    assert warned.notes()[:2] == [first, "round 3: device-0: lost"]
+        file.write("WARNING : round 2: client-0: no labels [red]\n")
+        file.writelines(f"WARNING : round 3: client-{number}: lost\n" for number in range(99))
+    assert warned.notes()[:2] == [first, "round 3: client-0: lost"]
     assert len(warned.notes()) == MOST_WARNED
     assert (
         shown(False, [(Follower(Store.open("sqlite://"), "r").look(), warned.notes()[:1])]).strip() == first
@@ -199,13 +199,13 @@ def test_why_a_run_did_not_complete_is_its_own_word_else_an_error_of_its_log(sto
     found = why_incomplete(Follower(store, "r").look(), installing)
     assert found is not None
     assert found.endswith("start flower-superlink with --disable-runtime-dependency-installation")
-    store.write(Ended(101.0, "r", "failed", "no device came"))
-    assert why_incomplete(Follower(store, "r").look(), "b") == "no device came"
+    store.write(Ended(101.0, "r", "failed", "no client came"))
+    assert why_incomplete(Follower(store, "r").look(), "b") == "no client came"
     store.write(Ended(101.0, "r", "completed", ""))
     assert why_incomplete(Follower(store, "r").look(), "b") is None
 
 
-@pytest.mark.parametrize("lacking", ["", "66% of the samples in the last round (1 device)"])
+@pytest.mark.parametrize("lacking", ["", "66% of the samples in the last round (1 client)"])
 def test_last_line_of_a_completed_run_says_whether_all_data_counted(store: Store, lacking: str):
     store.write(Begun(100.0, "r", RunConfig().table()))
     tell(store, 1, 2)

@@ -14,7 +14,7 @@ from fedgc.cli.commands import app
 from fedgc.cli.history import must_be_over
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Present, Seen
 
@@ -22,9 +22,9 @@ FAST, SLOW = "aa" * 8, "bb" * 8
 
 
 def round_row(number: int, slow_s: float) -> RoundRow:
-    devices = (
-        DeviceRow(FAST, finished=8, counted=8, step_s=0.01, spread_s=0.001, up_bytes=2_000_000, upload_s=1.0),
-        DeviceRow(
+    clients = (
+        ClientRow(FAST, finished=8, counted=8, step_s=0.01, spread_s=0.001, up_bytes=2_000_000, upload_s=1.0),
+        ClientRow(
             SLOW, finished=4, counted=2, step_s=slow_s, spread_s=0.01, failure="lost" if number == 2 else ""
         ),
     )
@@ -50,7 +50,7 @@ def round_row(number: int, slow_s: float) -> RoundRow:
         pruned=1,
         repairs=0,
         reason="every round",
-        devices=devices,
+        clients=clients,
     )
 
 
@@ -61,7 +61,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     with Store.open() as store:
         for run in ("first", "second"):
             store.write(Begun(1000.0, run, RunConfig(task="digits").table()))
-            store.write(Decided(1000.5, run, 1, "plan", {}, "8 chunks on 2 devices"))
+            store.write(Decided(1000.5, run, 1, "plan", {}, "8 chunks on 2 clients"))
             for number in (1, 2, 3):
                 store.write(Appended(1001.0 + number, run, round_row(number, 0.04)))
         store.write(Seen(1000.0, FAST, "quick", link="session"))
@@ -80,9 +80,9 @@ def fedgc(*words: str) -> str:
     return said.stdout
 
 
-def test_speeds_says_what_each_device_could_do(told: Path):
+def test_speeds_says_what_each_client_could_do(told: Path):
     answer = json.loads(fedgc("speeds", "--json"))
-    slow = next(device for device in answer["devices"] if device["name"] == "slow")
+    slow = next(client for client in answer["clients"] if client["name"] == "slow")
     assert answer["task"] == "digits"
     assert slow["speed"]["step_s"] == pytest.approx(0.04)
     assert slow["counted_share"] == pytest.approx(0.5)
@@ -102,7 +102,7 @@ def test_status_says_how_the_newest_run_stands_and_why(told: Path):
     said = fedgc("status")
     assert "round 4 of 9, working: 3 of 8 chunks have a copy, 2 aimed for" in said
     assert "last round 3: synced, 2 replicas, 2 blocks, amplification 1.50" in said
-    assert "plan: 8 chunks on 2 devices" in said
+    assert "plan: 8 chunks on 2 clients" in said
     assert "running, silent for" in said
     assert f"refused: {SLOW}: BadVector: too long" in said
     assert "refused: a stranger: NotAdmitted: a foreign token" in said
@@ -144,7 +144,7 @@ def test_a_run_whose_server_was_killed_has_stopped_without_a_word(told: Path):
     assert answer["reason"].startswith("the server process is gone")
 
 
-def test_runs_and_devices_may_be_called_anything(told: Path):
+def test_runs_and_clients_may_be_called_anything(told: Path):
     with Store.open() as store:
         store.write(Seen(1000.0, FAST, "[/x]", link="session"))
         store.write(Begun(2000.0, "[/third]", RunConfig(task="digits").table()))
@@ -158,8 +158,8 @@ def test_status_of_a_named_run_as_json(told: Path):
     answer = json.loads(fedgc("status", "--run", "first", "--json"))
     assert answer["run"]["state"] == "completed"
     assert answer["last_round"]["counted"] == 10
-    assert [device["name"] for device in answer["devices"]] == ["quick", "slow"]
-    assert answer["decisions"][0]["reason"] == "8 chunks on 2 devices"
+    assert [client["name"] for client in answer["clients"]] == ["quick", "slow"]
+    assert answer["decisions"][0]["reason"] == "8 chunks on 2 clients"
     assert answer["audit"] == []
     joined, *_ = json.loads(fedgc("status", "--json"))["audit"]
     assert (joined["kind"], joined["who"]) == ("joined", FAST)
@@ -183,7 +183,7 @@ def test_the_store_is_checked_copied_and_folded(told: Path, tmp_path: Path):
     assert "copied to" in fedgc("store", "backup", str(tmp_path / "copy.db"))
     with Store.open(str(tmp_path / "copy.db")) as copy:
         assert len(copy.runs()) == 2
-    assert "device rows folded" in fedgc("store", "vacuum", "--keep", "1")
+    assert "client rows folded" in fedgc("store", "vacuum", "--keep", "1")
     with pytest.raises(Unusable, match="--keep: saw 0"):
         fedgc("store", "vacuum", "--keep", "0")
 
@@ -207,14 +207,14 @@ def test_status_says_what_share_of_the_samples_counted_and_whose_data_was_refuse
         round_row(4, 0.04),
         known_samples=120,
         counted_samples=80,
-        left_out="1 device was refused data: c: why",
+        left_out="1 client was refused data: c: why",
     )
     with Store.open() as store:
         store.write(Appended(1009.0, "second", row))
         store.write(Ended(1020.0, "second", "completed", "66% of the samples in the last round"))
     said = fedgc("status")
     assert (
-        "last round 4: synced, 2 replicas, 2 blocks, amplification 1.50, 66% of the samples (1 device" in said
+        "last round 4: synced, 2 replicas, 2 blocks, amplification 1.50, 66% of the samples (1 client" in said
     )
     assert "66% of the samples in the last round" in said
     answer = json.loads(fedgc("status", "--json"))

@@ -1,4 +1,4 @@
-"""`fedgc keys tls` and `device` as a person types them."""
+"""`fedgc keys tls` and `client` as a person types them."""
 
 import json
 import subprocess
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from fedgc.deploy.registration import _answer
 from fedgc.errors import EdgeFailed
-from fedgc.flower.register import _answer
 
 
 def keys(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
@@ -34,12 +34,12 @@ def test_certificates_are_made_shown_and_renewed(tmp_path: Path):
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (("tls",), "needed the names that devices dial"),
+        (("tls",), "needed the names that clients dial"),
         (("tls", "fl.example.org:443"), "saw 'fl.example.org:443', needed a host's name or address"),
         (("tls", "a.org", "--days", "9000"), "saw 9000 days, needed 1 to 825"),
-        (("device", "ward 3"), "device name: saw 'ward 3'"),
-        (("device", "ward-3", "--revoke"), "not registered, so there is nothing to revoke"),
-        (("device", "ward-3", "--register", "--revoke"), "needed one of them"),
+        (("client", "ward 3"), "client name: saw 'ward 3'"),
+        (("client", "ward-3", "--revoke"), "not registered, so there is nothing to revoke"),
+        (("client", "ward-3", "--register", "--revoke"), "needed one of them"),
     ],
 )
 def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, words: tuple[str, ...], sentence: str):
@@ -59,7 +59,7 @@ def test_other_names_need_a_renewal(tmp_path: Path):
 
 
 def test_a_certificate_at_its_end_is_said_and_is_no_success(tmp_path: Path):
-    from fedgc.flower.keyring import Keyring
+    from fedgc.deploy.key_files import Keyring
 
     Keyring(tmp_path).begin(("a.example.org",), 1_700_000_000.0, 1)
     said = keys(tmp_path, "tls")
@@ -67,11 +67,11 @@ def test_a_certificate_at_its_end_is_said_and_is_no_success(tmp_path: Path):
     assert "it ended on 2023-11-15; --renew signs a new one" in said.stderr
 
 
-def test_a_devices_key_is_made_once_and_shown(tmp_path: Path):
-    first = json.loads(keys(tmp_path, "device", "ward-3", "--json").stdout)
+def test_a_clients_key_is_made_once_and_shown(tmp_path: Path):
+    first = json.loads(keys(tmp_path, "client", "ward-3", "--json").stdout)
     assert first["node"] is None
     assert first["key"].startswith("SHA256:")
-    assert first["key"] in keys(tmp_path, "device", "ward-3").stdout
+    assert first["key"] in keys(tmp_path, "client", "ward-3").stdout
 
 
 def test_what_flwr_complains_of_is_one_sentence():

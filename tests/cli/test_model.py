@@ -14,13 +14,13 @@ from typer.testing import CliRunner
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
-from fedgc.flower.layout import Layout
+from fedgc.flower.stock_layout import Layout
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.records import Begun, Ended, Evaluated, Present
-from fedgc.task import named
-from fedgc.train import CommonModel
+from fedgc.training import CommonModel
+from fedgc.training.tasks import named
 from tests.cli.test_follow import ROW, tell
 
 CONFIG = RunConfig(task="breast-cancer", chunks=3)
@@ -95,7 +95,7 @@ def test_an_earlier_version_is_written_as_a_state_dict(models):
 
 
 def test_a_model_of_stock_clients_comes_out_in_its_own_layout(apart: Path):
-    config = RunConfig(task="digits", clients="stock")  # its normalisation has buffers of several kinds
+    config = RunConfig(task="digits", client_app="stock")  # its normalisation has buffers of several kinds
     state = {name: each.numpy() for name, each in named("digits", config).model().state_dict().items()}
     changed = {name: (each + 1).astype(each.dtype) for name, each in state.items()}
     told(apart / "fedgc", config, [Layout.of(state).vector(changed)])

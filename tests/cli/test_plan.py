@@ -10,32 +10,32 @@ from typer.testing import CliRunner
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Decided, Seen
 
 NAMES = {"aa" * 8: "north", "bb" * 8: "south", "cc" * 8: "west"}
-DEVICES = tuple(NAMES)
+CLIENTS = tuple(NAMES)
 
 
 def told_round(number: int, step_s: Sequence[float | None], *, failed: str = "") -> RoundRow:
-    devices = tuple(
-        DeviceRow(
-            device,
+    clients = tuple(
+        ClientRow(
+            client,
             finished=4,
             counted=4,
             steps=16,
             busy_s=16 * (each or 0.0),
             step_s=each,
             spread_s=0.0,
-            failure="lost" if device == failed else "",
+            failure="lost" if client == failed else "",
         )
-        for device, each in zip(DEVICES, step_s, strict=False)
+        for client, each in zip(CLIENTS, step_s, strict=False)
     )
     return RoundRow(
         *(number, number - 1, 1000.0 + number, 60.0, 0.5, "synced", 12, 12, (), 3, 1, 3, 1.0, None, 0.5),
         *(120, 0, 0, 0, 0, "every round"),
-        devices=devices,
+        clients=clients,
     )
 
 
@@ -45,14 +45,14 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "fedgc.db"
 
 
-def tell(run: str, rounds: Sequence[RoundRow], devices: Sequence[str] = DEVICES) -> None:
+def tell(run: str, rounds: Sequence[RoundRow], clients: Sequence[str] = CLIENTS) -> None:
     with Store.open() as store:
         store.write(Begun(1000.0, run, RunConfig(task="digits", replicas="auto").table()))
-        loads = dict.fromkeys(devices, 4)
+        loads = dict.fromkeys(clients, 4)
         basis = {"loads": loads, "chunks": 12, "numbers": 1000, "replicas": 3, "free": True}
         store.write(Decided(1000.5, run, 1, "plan", basis, "12 chunks"))
-        for device in devices:
-            store.write(Seen(1000.2, device, NAMES[device]))
+        for client in clients:
+            store.write(Seen(1000.2, client, NAMES[client]))
         for row in rounds:
             store.write(Appended(1100.0 + row.round, run, row))
 
@@ -77,7 +77,7 @@ def test_the_rows_that_caused_a_plan_are_named(path: Path) -> None:
     loads = plan["choice"]["loads"]
     assert loads["west"] < loads["north"]
     assert plan["fluid_bound_s"] <= plan["predicted_s"] < plan["uncoded_s"] * 1.5
-    quick, slow = plan["one_more_device"]
+    quick, slow = plan["one_more_client"]
     assert quick["predicted_s"] < plan["predicted_s"]
     assert quick["predicted_s"] < slow["predicted_s"]
     assert [cut["chunks"] * cut["local_steps"] for cut in plan["cuts"]] == [48, 48, 48]
@@ -90,14 +90,14 @@ def test_a_second_history_makes_another_plan_than_the_first(path: Path) -> None:
     tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(1, 9)])
     first = asked()
     steps = (0.5, 0.5, 2.0)
-    tell("summer", [told_round(number, steps, failed=DEVICES[number % 3]) for number in range(1, 21)])
+    tell("summer", [told_round(number, steps, failed=CLIENTS[number % 3]) for number in range(1, 21)])
     second = asked()
     assert first["choice"] != second["choice"]
     assert set(second["rows"][0]["rounds"]) == {"summer"}
 
 
 NO_HISTORY = {
-    "one device": [told_round(number, (0.5,)) for number in range(1, 6)],
+    "one client": [told_round(number, (0.5,)) for number in range(1, 6)],
     "a single round": [told_round(1, (0.5, 1.0, 2.0))],
     "no round": [],
     "contradictory rows": [told_round(number, (None, None, 0.5)) for number in range(1, 6)],
@@ -106,7 +106,7 @@ NO_HISTORY = {
 
 @pytest.mark.parametrize("case", NO_HISTORY)
 def test_what_says_nothing_gives_a_wide_band_and_the_words(path: Path, case: str) -> None:
-    tell("spring", NO_HISTORY[case], DEVICES[:1] if case == "one device" else DEVICES)
+    tell("spring", NO_HISTORY[case], CLIENTS[:1] if case == "one client" else CLIENTS)
     plan = asked()
     assert "no history" in plan["reason"]
     assert plan["band_s"][1] >= 9 * plan["band_s"][0]
@@ -128,7 +128,7 @@ def test_a_trace_is_planned_for_as_its_machines_are(tmp_path: Path) -> None:
     trace.write_text("\n".join(["worker,round,chunk,seconds", *rows]) + "\n")
     plan = asked("--trace", str(trace))
     assert plan["choice"]["chunks"] == 12
-    assert plan["choice"]["loads"]["device 2"] == min(plan["choice"]["loads"].values())
+    assert plan["choice"]["loads"]["client 2"] == min(plan["choice"]["loads"].values())
     assert plan["rows"][0]["rounds"] == {"trace": list(range(1, 13))}
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedgc.cli import run as running
-from fedgc.cli.new import write_new
+from fedgc.cli.new_app import write_new
 from fedgc.cli.run import Wanted
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
@@ -98,7 +98,7 @@ def test_a_run_that_the_store_knows_is_shown_by_it(stand, capsys):
     running.run(Wanted(None, {}, superlink="ward"))
     said = capsys.readouterr().out
     assert "round 1: synced" in said
-    assert "The devices" in said
+    assert "The clients" in said
 
 
 def test_a_run_that_keeps_its_store_elsewhere_is_shown_by_its_log(stand, capsys):
@@ -116,10 +116,10 @@ def test_a_run_elsewhere_that_failed_is_said_to_have_failed(stand):
 def test_a_run_that_failed_says_why_and_how_to_go_on(stand):
     def fail(store: Store, name: str) -> None:
         complete(store, name)
-        store.write(Ended(1002.0, name, "failed", "no device came"))
+        store.write(Ended(1002.0, name, "failed", "no client came"))
 
     stand(fail)
-    with pytest.raises(EdgeFailed, match=r"no device came; `fedgc run --resume run-.*` goes on"):
+    with pytest.raises(EdgeFailed, match=r"no client came; `fedgc run --resume run-.*` goes on"):
         running.run(Wanted(None, {}, superlink="ward"))
 
 
@@ -174,7 +174,7 @@ def test_a_name_whose_run_has_made_a_model_is_refused_before_anything_starts(sta
 def test_a_name_whose_run_has_made_no_model_may_be_begun_again(stand):
     with Store.open() as store:
         store.write(Begun(1.0, "same", RunConfig().table()))
-        store.write(Ended(2.0, "same", "failed", "no device came"))
+        store.write(Ended(2.0, "same", "failed", "no client came"))
     stand(complete)
     running.run(Wanted(None, {"run": "same"}, superlink="ward"))
 

@@ -10,7 +10,7 @@ import pytest
 from fedgc.cli import up
 from fedgc.errors import EdgeFailed, Unusable
 
-THERE = {"pid": 1, "address": "127.0.0.1:1", "home": "/x", "devices": 3}
+THERE = {"pid": 1, "address": "127.0.0.1:1", "home": "/x", "clients": 3}
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_while_the_lock_is_held_it_stands(held: Path):
     assert up.standing() is None  # it is starting
     (held / "standing.json").write_text(json.dumps(THERE))
     assert up.standing() == up.Standing(**THERE)
-    with pytest.raises(Unusable, match="saw 3 devices up at"):
+    with pytest.raises(Unusable, match="saw 3 clients up at"):
         up.up(2, foreground=False)
 
 

@@ -1,11 +1,11 @@
-"""What a person is told of local work, and of devices that call themselves as they like."""
+"""What a person is told of local work, and of clients that call themselves as they like."""
 
 from io import StringIO
 
 from rich.console import Console
 
 from fedgc.cli import view
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.views import Round
 
 
@@ -32,8 +32,8 @@ def test_what_local_work_saved_is_counted_from_its_exchanges():
         round_of(4, "approximate", up=1_000, down=1_000, counted=37),
     ]
     rows = {
-        "a": [(1, DeviceRow("a")), (2, DeviceRow("a", 32, 32)), (4, DeviceRow("a", 35, 35))],
-        "b": [(1, DeviceRow("b")), (2, DeviceRow("b", 8, 8)), (4, DeviceRow("b", 5, 5))],
+        "a": [(1, ClientRow("a")), (2, ClientRow("a", 32, 32)), (4, ClientRow("a", 35, 35))],
+        "b": [(1, ClientRow("b")), (2, ClientRow("b", 8, 8)), (4, ClientRow("b", 5, 5))],
     }
     names, values = cells(view.gate_table(rounds, rows, round_steps=16))
     assert values == ["2 of 4", "6.00 kB", "13"]
@@ -54,8 +54,8 @@ def test_work_is_counted_in_steps_where_an_exchange_has_no_blocks():
     assert view.unit_of([round_of(1, "skipped"), round_of(2, "synced")]) == "local steps"
 
 
-def test_a_device_may_be_called_anything():
+def test_a_client_may_be_called_anything():
     said = StringIO()
-    rows = {"a": [DeviceRow("a", 3, 2, failure="[/bold] no disk")], "b": [DeviceRow("b")]}
-    Console(file=said, width=200).print(view.devices_table(rows, {"a": "[/x]", "b": "[red]b"}))
+    rows = {"a": [ClientRow("a", 3, 2, failure="[/bold] no disk")], "b": [ClientRow("b")]}
+    Console(file=said, width=200).print(view.clients_table(rows, {"a": "[/x]", "b": "[red]b"}))
     assert all(each in said.getvalue() for each in ("[/x]", "[red]b", "[/bold] no disk"))

@@ -35,7 +35,7 @@ def fedgc(*words: str) -> str:
 
 def test_the_check_prints_what_it_found(told: Path):
     found = json.loads(fedgc("watch", "--json-check"))
-    assert (found["run"], found["rounds"], found["devices"], found["faults"]) == ("spring", 12, 4, [])
+    assert (found["run"], found["rounds"], found["clients"], found["faults"]) == ("spring", 12, 4, [])
 
 
 def test_it_serves_until_it_is_interrupted(told: Path):
@@ -60,7 +60,7 @@ def test_it_serves_until_it_is_interrupted(told: Path):
 def test_what_it_reads_is_not_changed(told: Path):
     def rows() -> list[tuple[object, ...]]:
         with Store.open(reads_only=True) as store:
-            return [(store.runs(), store.rounds(), store.devices(), store.audited())]
+            return [(store.runs(), store.rounds(), store.clients(), store.audited())]
 
     before = rows()
     fedgc("watch", "--json-check")
@@ -87,7 +87,7 @@ def test_a_port_in_use_is_one_line(told: Path):
 
 def test_an_export_says_where_it_is(told: Path, tmp_path: Path):
     said = fedgc("export", "csv", str(tmp_path / "out"))
-    assert said.split() == [str(tmp_path / "out" / f"{name}.csv") for name in ("rounds", "devices")]
+    assert said.split() == [str(tmp_path / "out" / f"{name}.csv") for name in ("rounds", "clients")]
     with pytest.raises(Unusable, match="did you mean parquet"):
         fedgc("export", "parket", str(tmp_path))
 

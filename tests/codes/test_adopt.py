@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.codes import adopt
-from fedgc.codes.adopt import colour
+from fedgc.codes.adopt import color
 from fedgc.errors import BadPlacement
 
 
 @given(st.integers(1, 10), st.lists(st.sets(st.integers(0, 9)), min_size=1, max_size=8))
-def test_devices_hold_what_they_said_and_no_two_of_a_class_share_a_chunk(chunks, said):
+def test_clients_hold_what_they_said_and_no_two_of_a_class_share_a_chunk(chunks, said):
     said = [{chunk % chunks for chunk in held} for held in said]
     if set().union(*said) != set(range(chunks)):
         with pytest.raises(BadPlacement, match="held by nobody"):
@@ -34,15 +34,15 @@ def test_groups_that_share_everything_need_one_column_for_each_member():
 def test_a_graph_with_classes_gets_them_back():
     rng = np.random.default_rng(0)
     side = rng.permutation(np.repeat([0, 1], 10))
-    assert colour(side[:, None] != side).max() == 1
+    assert color(side[:, None] != side).max() == 1
 
 
 @pytest.mark.parametrize(
     ("holds", "chunks", "said"),
     [
         ([{0}], 0, "0 chunks"),
-        ([], 1, "no workers"),
-        ([{1}], 1, "worker 0 holds chunk 1"),
+        ([], 1, "no clients"),
+        ([{1}], 1, "client 0 holds chunk 1"),
         ([{-1}], 1, "chunk -1"),
         ([{0.5}], 1, "chunk 0.5"),
     ],

@@ -11,20 +11,20 @@ from fedgc.errors import BadPlacement, NotRecoverable
 
 
 @given(st.integers(1, 7), st.data())
-def test_any_set_of_enough_workers_gives_the_sum(workers, data):
-    load = data.draw(st.integers(1, workers))
+def test_any_set_of_enough_workers_gives_the_sum(clients_w, data):
+    load = data.draw(st.integers(1, clients_w))
     blocks = data.draw(st.integers(1, load))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    code = cyclic(workers, load, blocks, rng)
+    code = cyclic(clients_w, load, blocks, rng)
     assert code.stragglers == load - blocks
-    updates = rng.standard_normal((workers, 2 * blocks))
+    updates = rng.standard_normal((clients_w, 2 * blocks))
     codewords = []
-    for worker in range(workers):
-        told = code.coefficients(worker)
-        assert told.chunks == tuple((worker + step) % workers for step in range(load))
+    for w in range(clients_w):
+        told = code.coefficients(w)
+        assert told.chunks == tuple((w + step) % clients_w for step in range(load))
         codewords.append(encode(told.chunks, told.matrix, dict(enumerate(updates))))
-    for silent in itertools.combinations(range(workers), code.stragglers):
-        answered = np.ones(workers, bool)
+    for silent in itertools.combinations(range(clients_w), code.stragglers):
+        answered = np.ones(clients_w, bool)
         answered[list(silent)] = False
         weights = code.weights(answered)
         assert (weights[:, list(silent)] == 0.0).all()
@@ -36,7 +36,7 @@ def test_any_set_of_enough_workers_gives_the_sum(workers, data):
 
 def test_too_many_silent_workers_are_named():
     code = cyclic(5, 3, 1, np.random.default_rng(0))
-    with pytest.raises(NotRecoverable, match="3 workers are silent, 2 may be"):
+    with pytest.raises(NotRecoverable, match="3 clients are silent, 2 may be"):
         code.weights(np.array([True, True, False, False, False]))
 
 
@@ -57,7 +57,7 @@ def test_amplification_is_the_error_of_noisy_codewords():
 
 def test_fractional_repetition_needs_one_of_each_group():
     code = FractionalRepetition(6, 3)
-    assert [code.chunks(worker) for worker in (0, 2, 3)] == [(0, 1, 2), (0, 1, 2), (3, 4, 5)]
+    assert [code.chunks(w) for w in (0, 2, 3)] == [(0, 1, 2), (0, 1, 2), (3, 4, 5)]
     for answers in itertools.product([False, True], repeat=6):
         answered = np.array(answers)
         if answered[:3].any() and answered[3:].any():

@@ -9,19 +9,19 @@ from fedgc.errors import BadPlacement
 
 @given(st.integers(1, 4), st.integers(0, 999))
 def test_folded_as_they_come_the_codewords_give_the_plain_sum(blocks, seed):
-    """Progress comes worker by worker; what is frozen is folded at once and its update freed."""
+    """Progress comes client by client; what is frozen is folded at once and its update freed."""
     rng = np.random.default_rng(seed)
     placement = place(7, [1.0] * 8, 4)
     code = FrameCode(placement, blocks)
     updates = rng.standard_normal((7, 9))
     length = -(-9 // blocks)
-    codewords = {worker: np.zeros(length) for worker in range(8)}
-    held = {worker: {} for worker in range(8)}
+    codewords = {w: np.zeros(length) for w in range(8)}
+    held = {w: {} for w in range(8)}
     done = np.zeros((8, 7), bool)
     frozen = np.zeros_like(done)
-    for worker, chunk in rng.permutation(np.argwhere(placement.holds)).tolist():
-        done[worker, chunk] = True
-        held[worker][chunk] = updates[chunk].copy()
+    for w, chunk in rng.permutation(np.argwhere(placement.holds)).tolist():
+        done[w, chunk] = True
+        held[w][chunk] = updates[chunk].copy()
         newly = freeze(done, frozen, blocks) & ~frozen
         frozen = frozen | newly
         solution = code.solve(frozen, correlation=0.0)
@@ -33,7 +33,7 @@ def test_folded_as_they_come_the_codewords_give_the_plain_sum(blocks, seed):
     final = code.solve(frozen)
     assert final.exact
     np.testing.assert_allclose(
-        final.decode({w: codewords[w] for w in final.needed}, 9), updates.sum(axis=0), rtol=0, atol=1e-9
+        final.decode({v: codewords[v] for v in final.needed}, 9), updates.sum(axis=0), rtol=0, atol=1e-9
     )
 
 

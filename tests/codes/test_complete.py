@@ -14,18 +14,18 @@ LEAST_SQUARES, WITHOUT_BIAS = 0.0, None
 
 
 def cut_off(placement, seed, part):
-    """Each worker does a prefix of this round's order, as far as its luck with speed carries it."""
+    """Each client does a prefix of this round's order, as far as its luck with speed carries it."""
     rng = np.random.default_rng([seed, 7])
-    done = np.zeros((placement.workers, placement.chunks), bool)
-    reach = np.minimum(part / (1.0 + rng.exponential(1.0, placement.workers)), 1.0)
-    for worker, order in enumerate(orders_for_round(placement, seed)):
-        done[worker, list(order[: round(reach[worker] * len(order))])] = True
+    done = np.zeros((placement.clients_w, placement.chunks), bool)
+    reach = np.minimum(part / (1.0 + rng.exponential(1.0, placement.clients_w)), 1.0)
+    for w, order in enumerate(orders_for_round(placement, seed)):
+        done[w, list(order[: round(reach[w] * len(order))])] = True
     return done
 
 
 def estimate_of(solution, updates):
     held = dict(enumerate(updates))
-    codewords = {worker: solution.encode(worker, held) for worker in solution.needed}
+    codewords = {w: solution.encode(w, held) for w in solution.needed}
     return solution.decode(codewords, updates.shape[1])
 
 
@@ -151,7 +151,7 @@ def test_full_chunks_stand_in_for_short_ones_in_proportion():
     done[:, :2] = False
     solution = FrameCode(placement, 1).solve(done)
     assert solution.short == (0, 1)
-    rows = {row for worker in solution.needed for row in solution.coefficients(worker).matrix}
+    rows = {row for w in solution.needed for row in solution.coefficients(w).matrix}
     assert rows == {(8.0 / 6.0,)}
 
 

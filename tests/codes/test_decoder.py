@@ -20,11 +20,11 @@ def test_pieces_in_any_order_and_size_give_the_sum(blocks, size, dtype, data):
     updates = rng.standard_normal((9, size)).astype(dtype)
     decoder = Decoder(solution, size, dtype)
     pieces = []
-    for worker in solution.needed:
-        codeword = solution.encode(worker, dict(enumerate(updates)))
+    for w in solution.needed:
+        codeword = solution.encode(w, dict(enumerate(updates)))
         cuts = sorted(rng.integers(0, codeword.size + 1, 3).tolist())
         for start, end in zip([0, *cuts], [*cuts, codeword.size], strict=True):
-            pieces.append((worker, codeword[start:end], start))
+            pieces.append((w, codeword[start:end], start))
     for index in rng.permutation(len(pieces)):
         decoder.add(*pieces[index])
     total = decoder.total()
@@ -43,7 +43,7 @@ def a_decoder():
 def test_a_codeword_that_is_not_finite_is_refused_and_leaves_the_sum_alone(bad):
     decoder = a_decoder()
     decoder.add(0, np.ones(5), 0)
-    with pytest.raises(BadVector, match="worker 1: a codeword holds NaN or Inf"):
+    with pytest.raises(BadVector, match="client 1: a codeword holds NaN or Inf"):
         decoder.add(1, np.array([1.0, 2.0, bad]), 0)
     assert decoder.total().tolist() == [1.0] * 5
 
@@ -55,18 +55,18 @@ def test_numbers_whose_squares_overflow_are_welcome():
 
 
 @pytest.mark.parametrize(
-    ("worker", "piece", "offset", "said"),
+    ("w", "piece", "offset", "said"),
     [
-        (7, np.ones(5), 0, "worker 7 sends no codeword"),
+        (7, np.ones(5), 0, "client 7 sends no codeword"),
         (0, np.ones((5, 1)), 0, r"float64 \(5, 1\)"),
         (0, np.ones(5, int), 0, "int64"),
-        (0, np.ones(5), 1, "worker 0: numbers 1 to 6 of a codeword: it has 5"),
+        (0, np.ones(5), 1, "client 0: numbers 1 to 6 of a codeword: it has 5"),
         (0, np.ones(2), -1, "numbers -1 to 1"),
     ],
 )
-def test_a_piece_that_does_not_fit_is_refused_with_what_was_seen(worker, piece, offset, said):
+def test_a_piece_that_does_not_fit_is_refused_with_what_was_seen(w, piece, offset, said):
     with pytest.raises(BadVector, match=said):
-        a_decoder().add(worker, piece, offset)
+        a_decoder().add(w, piece, offset)
 
 
 def test_sizes_and_types_of_sums_are_checked():

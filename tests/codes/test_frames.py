@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.codes import FrameCode, GaussianCode, frame_for, harmonic_frame, place, worst
+from fedgc.codes.frame_table import SEARCHED
 from fedgc.codes.frames import just_enough
 from fedgc.codes.mixing import all_patterns, mix
-from fedgc.codes.searched import SEARCHED
 from fedgc.errors import BadPlacement
 
 # (columns, blocks): worst condition, and the amplification that must come with it
@@ -76,14 +76,14 @@ def test_as_many_blocks_as_columns_are_orthogonal(size):
 
 
 def error_of_copies_that_differ(code, done, mismatch, rng):
-    """Every worker has its own slightly different copy of each chunk update."""
+    """Every client has its own slightly different copy of each chunk update."""
     chunks, size = done.shape[1], 16 * code.blocks
     updates = rng.standard_normal((chunks, size))
     solution = code.solve(done)
     codewords = {}
-    for worker in solution.needed:
+    for w in solution.needed:
         own = updates + mismatch * rng.standard_normal(updates.shape)
-        codewords[worker] = solution.encode(worker, dict(enumerate(own)))
+        codewords[w] = solution.encode(w, dict(enumerate(own)))
     total = updates.sum(axis=0)
     return np.linalg.norm(solution.decode(codewords, size) - total) / np.linalg.norm(total)
 

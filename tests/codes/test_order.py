@@ -7,7 +7,7 @@ from fedgc.codes import adopt, most_before_cover, orders_for_round, place
 from fedgc.errors import BadPlacement
 
 
-def most_before_cover_slowly(placement, orders, copies):
+def most_before_cover_slowly(placement, orders, replicas):
     """For each chunk: all that others can do, and its holders up to just before enough of them reach it."""
     worst = 0
     for chunk in range(placement.chunks):
@@ -19,26 +19,28 @@ def most_before_cover_slowly(placement, orders, copies):
                 done_after.append(len(order) - list(order).index(chunk))
         done_after.sort(reverse=True)
         # copies - 1 holders may be through; the others stop just before the chunk
-        worst = max(worst, total - sum(done_after[copies - 1 :]) + 1)
+        worst = max(worst, total - sum(done_after[replicas - 1 :]) + 1)
     return worst
 
 
 @st.composite
 def placed(draw):
-    workers = draw(st.integers(1, 8))
-    replicas = draw(st.integers(1, workers))
+    clients_w = draw(st.integers(1, 8))
+    replicas = draw(st.integers(1, clients_w))
     return place(
         draw(st.integers(1, 20)),
-        draw(st.lists(st.sampled_from([1.0, 0.5, 0.2]), min_size=workers, max_size=workers)),
+        draw(st.lists(st.sampled_from([1.0, 0.5, 0.2]), min_size=clients_w, max_size=clients_w)),
         replicas,
     )
 
 
 @given(placed(), st.data())
 def test_the_count_before_cover_equals_the_plain_count(placement, data):
-    copies = data.draw(st.integers(1, placement.replicas))
+    replicas = data.draw(st.integers(1, placement.replicas))
     orders = orders_for_round(placement, data.draw(st.integers(0, 5)))
-    assert most_before_cover(placement, orders, copies) == most_before_cover_slowly(placement, orders, copies)
+    assert most_before_cover(placement, orders, replicas) == most_before_cover_slowly(
+        placement, orders, replicas
+    )
 
 
 @given(placed(), st.integers(0, 100))
@@ -59,11 +61,11 @@ def test_over_the_rounds_every_chunk_comes_first_and_last_equally_often():
     assert np.ptp(mean) < 1.5  # positions of a chunk add up to 14, 4 holders of 8 chunks each
 
 
-@pytest.mark.parametrize(("chunks", "workers", "replicas"), [(200, 200, 8), (104, 52, 4), (60, 30, 2)])
-def test_shifted_orders_keep_the_bound_where_loads_are_equal(chunks, workers, replicas):
-    placement = place(chunks, [1.0] * workers, replicas)
-    load = chunks * replicas // workers
-    bound = 1 + (workers - replicas) * load + -(-replicas * (load - 1) // 2)
+@pytest.mark.parametrize(("chunks", "clients_w", "replicas"), [(200, 200, 8), (104, 52, 4), (60, 30, 2)])
+def test_shifted_orders_keep_the_bound_where_loads_are_equal(chunks, clients_w, replicas):
+    placement = place(chunks, [1.0] * clients_w, replicas)
+    load = chunks * replicas // clients_w
+    bound = 1 + (clients_w - replicas) * load + -(-replicas * (load - 1) // 2)
     for seed in range(20):
         assert most_before_cover(placement, orders_for_round(placement, seed)) == bound
 

@@ -10,9 +10,9 @@ from fedgc.errors import BadPlacement
 
 @st.composite
 def fleets(draw):
-    workers = draw(st.integers(1, 12))
-    replicas = draw(st.integers(1, workers))
-    speeds = draw(st.lists(st.floats(0.1, 10.0), min_size=workers, max_size=workers))
+    clients_w = draw(st.integers(1, 12))
+    replicas = draw(st.integers(1, clients_w))
+    speeds = draw(st.lists(st.floats(0.1, 10.0), min_size=clients_w, max_size=clients_w))
     return draw(st.integers(1, 40)), speeds, replicas
 
 
@@ -71,12 +71,12 @@ def test_holders_of_a_chunk_rarely_meet_again():
 
 
 @pytest.mark.parametrize(
-    ("workers", "chunks", "replicas"), [(8, 8, 2), (40, 40, 4), (60, 120, 6), (200, 200, 8), (40, 200, 4)]
+    ("clients_w", "chunks", "replicas"), [(8, 8, 2), (40, 40, 4), (60, 120, 6), (200, 200, 8), (40, 200, 4)]
 )
-def test_regular_designs_meet_the_bound_on_chunks_before_cover(workers, chunks, replicas):
-    placed = place(chunks, [1.0] * workers, replicas)
-    load = chunks * replicas // workers
-    bound = 1 + (workers - replicas) * load + -(-replicas * (load - 1) // 2)
+def test_regular_designs_meet_the_bound_on_chunks_before_cover(clients_w, chunks, replicas):
+    placed = place(chunks, [1.0] * clients_w, replicas)
+    load = chunks * replicas // clients_w
+    bound = 1 + (clients_w - replicas) * load + -(-replicas * (load - 1) // 2)
     assert most_before_cover(placed, placed.orders) == bound
 
 
@@ -92,12 +92,12 @@ def test_a_worker_without_speed_gets_only_what_the_others_have_no_room_for():
         ((0, [1.0], 1), "0 chunks"),
         ((3, [], 1), "speeds of shape"),
         ((3, [[1.0]], 1), "speeds of shape"),
-        ((3, [1.0, -2.0], 1), "worker 1 has speed -2.0"),
-        ((3, [float("nan"), 1.0], 1), "worker 0 has speed nan"),
-        ((3, [float("inf"), 1.0], 1), "worker 0 has speed inf"),
+        ((3, [1.0, -2.0], 1), "client 1 has speed -2.0"),
+        ((3, [float("nan"), 1.0], 1), "client 0 has speed nan"),
+        ((3, [float("inf"), 1.0], 1), "client 0 has speed inf"),
         ((3, [0.0, 0.0], 1), "every speed is 0"),
-        ((3, [1.0, 1.0], 3), "3 replicas on 2 workers"),
-        ((3, [1.0, 1.0], 0), "0 replicas on 2 workers"),
+        ((3, [1.0, 1.0], 3), "3 replicas on 2 clients"),
+        ((3, [1.0, 1.0], 0), "0 replicas on 2 clients"),
     ],
 )
 def test_what_cannot_be_placed_is_refused_with_what_was_seen(arguments, said):

@@ -14,8 +14,8 @@ def two_by_two() -> Placement:
     ("chunks", "orders", "classes", "phases", "said"),
     [
         (0, ((),), (0,), (), "0 chunks"),
-        (1, (), (), (0.5,), "no workers"),
-        (1, ((0,),), (), (0.5,), "0 classes for 1 workers"),
+        (1, (), (), (0.5,), "no clients"),
+        (1, ((0,),), (), (0.5,), "0 classes for 1 clients"),
         (1, ((0,),), (-1,), (0.5,), "class -1"),
         (2, ((0, 1),), (0,), (0.5,), "1 phases for 2 chunks"),
         (1, ((0, 1),), (0,), (0.5,), "chunk 1 is held"),
@@ -43,14 +43,14 @@ def test_what_is_derived_cannot_be_written():
 
 def test_an_idle_worker_is_part_of_a_placement():
     placed = Placement(1, ((0,), ()), (0, 1), (0.5,))
-    assert (placed.workers, placed.loads, placed.columns, placed.replicas) == (2, (1, 0), 2, 1)
+    assert (placed.clients_w, placed.loads, placed.columns, placed.replicas) == (2, (1, 0), 2, 1)
 
 
 def test_a_claim_on_a_chunk_that_is_not_held_names_worker_and_chunk():
     placed = Placement(2, ((0,), (1,), ()), (0, 0, 0), (0.25, 0.75))
-    with pytest.raises(BadPlacement, match=r"worker 1 claims chunk 0.*it holds 1"):
+    with pytest.raises(BadPlacement, match=r"client 1 claims chunk 0.*it holds 1"):
         finished(placed, np.array([[True, False], [True, True], [False, False]]))
-    with pytest.raises(BadPlacement, match=r"worker 2 claims chunk 1.*it holds none"):
+    with pytest.raises(BadPlacement, match=r"client 2 claims chunk 1.*it holds none"):
         finished(placed, np.array([[True, False], [False, True], [False, True]]))
 
 

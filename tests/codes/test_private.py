@@ -20,22 +20,22 @@ def test_carrying_on_gives_every_chunk_its_turn(load, counts):
 
 def test_over_the_rounds_the_weighted_sum_is_the_true_one_on_average():
     placement = adopt([{0, 1, 2, 3}, {4, 5}], 6)
-    finished = {0: [1, 2], 1: [2]}  # by round, in turns: worker 0 finishes 3 of 8, worker 1 all
-    chances = [sum(counts) / (len(counts) * placement.loads[w]) for w, counts in finished.items()]
+    finished = {0: [1, 2], 1: [2]}  # by round, in turns: client 0 finishes 3 of 8, client 1 all
+    chances = [sum(counts) / (len(counts) * placement.loads[v]) for v, counts in finished.items()]
     weights = inverse_weights(placement, chances)
     updates = np.random.default_rng(0).standard_normal((6, 4))
     code = FrameCode(placement, 1)
     orders = list(placement.orders)
     total = np.zeros(4)
-    rounds = 8  # twice 8 chunks' turns: whole cycles of worker 0
+    rounds = 8  # twice 8 chunks' turns: whole cycles of client 0
     for index in range(rounds):
         done = np.zeros((2, 6), bool)
-        for worker, counts in finished.items():
+        for w, counts in finished.items():
             count = counts[index % len(counts)]
-            done[worker, list(orders[worker][:count])] = True
-            orders[worker] = carry_on(orders[worker], count)
+            done[w, list(orders[w][:count])] = True
+            orders[w] = carry_on(orders[w], count)
         solution = code.solve(done, weights=weights)
-        codewords = {w: solution.encode(w, dict(enumerate(updates))) for w in solution.needed}
+        codewords = {v: solution.encode(v, dict(enumerate(updates))) for v in solution.needed}
         total += solution.decode(codewords, 4)
     np.testing.assert_allclose(total / rounds, updates.sum(axis=0), rtol=0, atol=1e-9)
 

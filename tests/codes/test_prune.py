@@ -8,14 +8,14 @@ from fedgc.codes import FrameCode, adopt, place
 
 
 def fewest_slowly(done, blocks):
-    """The least number of workers that keep every chunk covered, by trying all sets."""
-    workers = len(done)
+    """The least number of clients that keep every chunk covered, by trying all sets."""
+    clients_w = len(done)
     need = np.minimum(done.sum(axis=0), blocks)
-    for size in range(workers + 1):
-        for chosen in itertools.combinations(range(workers), size):
+    for size in range(clients_w + 1):
+        for chosen in itertools.combinations(range(clients_w), size):
             if (done[list(chosen)].sum(axis=0) >= need).all():
                 return size
-    return workers
+    return clients_w
 
 
 @given(st.integers(0, 500), st.integers(1, 3))

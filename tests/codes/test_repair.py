@@ -23,12 +23,12 @@ def fewest_slowly(done, chunks, able):
 
 
 @given(st.integers(1, 6), st.integers(1, 8), st.integers(0, 999))
-def test_every_lost_term_is_sent_once_by_a_worker_that_finished_it(workers, chunks, seed):
+def test_every_lost_term_is_sent_once_by_a_worker_that_finished_it(clients_w, chunks, seed):
     rng = np.random.default_rng(seed)
-    done = rng.random((workers, chunks)) < 0.5
+    done = rng.random((clients_w, chunks)) < 0.5
     lost = terms(np.flatnonzero(rng.random(chunks) < 0.7).tolist())
     plan = repair(0, lost, done, gone=[0])
-    able = range(1, workers)
+    able = range(1, clients_w)
     sent = [
         (c, row)
         for part in plan.parts
@@ -87,7 +87,7 @@ def test_what_does_not_fit_is_refused():
         repair(0, terms([5]), np.ones((2, 2), bool))
     with pytest.raises(BadPlacement, match="a finished matrix of float64"):
         repair(0, terms([0]), np.ones((2, 2)))
-    with pytest.raises(BadPlacement, match="worker 3 or one of"):
+    with pytest.raises(BadPlacement, match="client 3 or one of"):
         repair(3, terms([0]), np.ones((2, 2), bool))
     with pytest.raises(BadPlacement, match="costs of shape"):
         repair(0, terms([0]), np.ones((2, 2), bool), cost=[1.0])

@@ -13,13 +13,13 @@ TOLERANCE = {np.float64: 1e-9, np.float32: 2e-4}  # relative to the largest upda
 
 @st.composite
 def placements(draw):
-    workers = draw(st.integers(1, 9))
+    clients_w = draw(st.integers(1, 9))
     chunks = draw(st.integers(1, 14))
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
     if draw(st.booleans()):
-        speeds = rng.choice([1.0, 0.5, 0.2], workers).tolist()
-        return place(chunks, speeds, draw(st.integers(1, workers)))
-    holds = [set(np.flatnonzero(rng.random(chunks) < 0.6).tolist()) for _ in range(workers)]
+        speeds = rng.choice([1.0, 0.5, 0.2], clients_w).tolist()
+        return place(chunks, speeds, draw(st.integers(1, clients_w)))
+    holds = [set(np.flatnonzero(rng.random(chunks) < 0.6).tolist()) for _ in range(clients_w)]
     holds[0] |= set(range(chunks)) - set().union(*holds)
     return adopt(holds, chunks)
 
@@ -38,15 +38,13 @@ def finished(draw, enough=True):
     return code, done, rng
 
 
-def updates_of(done, worker, updates):
-    """What the device has: its finished chunks and no others."""
-    return {int(chunk): updates[chunk] for chunk in np.flatnonzero(done[worker])}
+def updates_of(done, w, updates):
+    """What the client has: its finished chunks and no others."""
+    return {int(chunk): updates[chunk] for chunk in np.flatnonzero(done[w])}
 
 
 def coded_sum(solution, done, updates):
-    codewords = {
-        worker: solution.encode(worker, updates_of(done, worker, updates)) for worker in solution.needed
-    }
+    codewords = {w: solution.encode(w, updates_of(done, w, updates)) for w in solution.needed}
     return solution.decode(codewords, updates.shape[1])
 
 
@@ -83,7 +81,7 @@ def test_renumbering_the_workers_changes_nothing(case, random):
     if not isinstance(code, FrameCode):
         return
     placement = code.placement
-    turned = list(range(placement.workers))
+    turned = list(range(placement.clients_w))
     random.shuffle(turned)
     other = Placement(
         placement.chunks,
@@ -105,18 +103,16 @@ def test_coefficients_equal_those_of_the_pseudo_inverse_chunk_by_chunk(case):
     solution = code.solve(done, correlation=0.0)  # least squares: nothing stands in for what is short
     if isinstance(code, FrameCode) and code.blocks == 1:
         return  # a work queue: one copy of each chunk, not the mean of all
-    expected = np.zeros((code.placement.workers, code.placement.chunks, code.blocks))
+    expected = np.zeros((code.placement.clients_w, code.placement.chunks, code.blocks))
     for chunk in range(code.placement.chunks):
         holders = np.flatnonzero(done[:, chunk])
         expected[holders, chunk] = np.linalg.pinv(code.matrix_bw[:, holders], rcond=1e-9)
-    for worker in range(code.placement.workers):
-        told = solution.coefficients(worker)
+    for w in range(code.placement.clients_w):
+        told = solution.coefficients(w)
         found = np.zeros((code.placement.chunks, code.blocks))
         if told.chunks:
             found[list(told.chunks)] = told.matrix
-        np.testing.assert_allclose(
-            found, expected[worker], rtol=0, atol=1e-7 * max(1.0, np.abs(expected).max())
-        )
+        np.testing.assert_allclose(found, expected[w], rtol=0, atol=1e-7 * max(1.0, np.abs(expected).max()))
 
 
 @given(finished())
@@ -125,11 +121,9 @@ def test_at_one_block_the_frame_code_is_a_work_queue(case):
     if not isinstance(code, FrameCode) or code.blocks > 1:
         return
     solution = code.solve(done)
-    taken = [
-        chunk for worker in range(code.placement.workers) for chunk in solution.coefficients(worker).chunks
-    ]
+    taken = [chunk for w in range(code.placement.clients_w) for chunk in solution.coefficients(w).chunks]
     assert sorted(taken) == list(range(code.placement.chunks))
-    rows = {row for worker in solution.needed for row in solution.coefficients(worker).matrix}
+    rows = {row for w in solution.needed for row in solution.coefficients(w).matrix}
     assert rows == {(1.0,)}
 
 
@@ -137,25 +131,25 @@ def test_at_one_block_the_frame_code_is_a_work_queue(case):
 def test_only_needed_workers_mix_anything(case):
     code, done, _ = case
     solution = code.solve(done)
-    for worker in range(code.placement.workers):
-        assert bool(solution.coefficients(worker).chunks) == (worker in solution.needed)
-        assert set(solution.coefficients(worker).chunks) <= set(np.flatnonzero(done[worker]))
+    for w in range(code.placement.clients_w):
+        assert bool(solution.coefficients(w).chunks) == (w in solution.needed)
+        assert set(solution.coefficients(w).chunks) <= set(np.flatnonzero(done[w]))
 
 
 @given(finished(), st.data())
 def test_pruned_workers_need_not_send_and_the_sum_stays_exact(case, data):
     code, done, _ = case
-    workers = code.placement.workers
-    cost = data.draw(st.none() | st.lists(st.floats(0, 5), min_size=workers, max_size=workers))
+    clients_w = code.placement.clients_w
+    cost = data.draw(st.none() | st.lists(st.floats(0, 5), min_size=clients_w, max_size=clients_w))
     pruned = code.prune(done, cost=cost)
     assert not (pruned & ~done).any()
     solution = code.solve(pruned)
     assert solution.exact
     if cost is None:  # cheap uploads may be more of them
         assert len(solution.needed) <= len(code.solve(done).needed)
-    for worker in np.flatnonzero(pruned.any(axis=1)):  # nobody else can be left out
+    for w in np.flatnonzero(pruned.any(axis=1)):  # nobody else can be left out
         without = pruned.copy()
-        without[worker] = False
+        without[w] = False
         assert (without.sum(axis=0) < code.blocks).any()
 
 
@@ -170,7 +164,7 @@ def test_pruning_keeps_amplification_within_its_limit(case, limit):
 @given(finished())
 def test_noisy_copies_count_less_and_the_sum_stays_exact(case):
     code, done, rng = case
-    noise = rng.uniform(0.1, 10.0, code.placement.workers)
+    noise = rng.uniform(0.1, 10.0, code.placement.clients_w)
     updates = rng.standard_normal((code.placement.chunks, 6))
     solution = code.solve(done, noise=noise)
     if not solution.exact:  # only a Gaussian matrix that is as good as singular
@@ -190,9 +184,9 @@ def test_encoding_is_linear(case, size):
     code, done, rng = case
     solution = code.solve(done)
     first, second = rng.standard_normal((2, code.placement.chunks, size))
-    for worker in solution.needed:
+    for w in solution.needed:
         one, two, both = (
-            solution.encode(worker, updates_of(done, worker, updates))
+            solution.encode(w, updates_of(done, w, updates))
             for updates in (first, second, 3.0 * first - second)
         )
         np.testing.assert_allclose(
@@ -224,7 +218,9 @@ def test_after_any_one_lost_codeword_the_parts_of_others_make_it_up(case):
 
 
 def test_conditioning_does_not_depend_on_the_number_of_workers():
-    few, many = (FrameCode(place(chunks, [1.0] * workers, 8), 4) for workers, chunks in ((8, 8), (400, 800)))
+    few, many = (
+        FrameCode(place(chunks, [1.0] * clients_w, 8), 4) for clients_w, chunks in ((8, 8), (400, 800))
+    )
     assert np.array_equal(few.frame, many.frame)
 
 
@@ -232,8 +228,8 @@ def test_a_codeword_enters_the_sum_with_the_column_of_its_class():
     placement = place(8, [1.0] * 8, 4)
     code = FrameCode(placement, 2)
     solution = code.solve(placement.holds)
-    for worker in range(8):
-        assert solution.column(worker).tolist() == code.frame[:, placement.classes[worker]].tolist()
+    for w in range(8):
+        assert solution.column(w).tolist() == code.frame[:, placement.classes[w]].tolist()
 
 
 def test_many_classes_are_solved_as_they_occur():
@@ -267,7 +263,7 @@ def test_a_worker_that_is_not_needed_sends_zeros_if_asked():
     done[1] = False
     solution = FrameCode(placement, 1).solve(done)
     assert solution.encode(1, {0: np.ones(3)}).tolist() == [0.0, 0.0, 0.0]
-    with pytest.raises(BadVector, match="worker 1 mixes no chunk"):
+    with pytest.raises(BadVector, match="client 1 mixes no chunk"):
         solution.encode(1, {})
 
 
@@ -298,13 +294,13 @@ def test_wrong_numbers_are_refused_with_what_was_seen():
         GaussianCode(placement, 0, np.random.default_rng(0))
     code = FrameCode(placement, 2)
     solution = code.solve(placement.holds)
-    with pytest.raises(BadPlacement, match="worker 4: workers are numbered"):
+    with pytest.raises(BadPlacement, match="client 4: clients are numbered"):
         solution.coefficients(4)
-    with pytest.raises(BadPlacement, match="worker -1"):
+    with pytest.raises(BadPlacement, match="client -1"):
         solution.column(-1)
-    with pytest.raises(NotRecoverable, match=r"codewords of workers \[0\] lack: all 4"):
+    with pytest.raises(NotRecoverable, match=r"codewords of clients \[0\] lack: all 4"):
         solution.decode({w: np.zeros(2) for w in (1, 2, 3)}, 4)
-    with pytest.raises(BadVector, match=r"codeword of worker 0 has shape \(3,\): \(2,\) is needed"):
+    with pytest.raises(BadVector, match=r"codeword of client 0 has shape \(3,\): \(2,\) is needed"):
         solution.decode({w: np.zeros(3) for w in range(4)}, 4)
     with pytest.raises(BadSetting, match="noise of shape"):
         code.solve(placement.holds, noise=[1.0, 1.0, 0.0, 1.0])

@@ -18,40 +18,40 @@ def test_the_best_blocks_take_least_time_in_all(steps, upload_s):
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=9), st.data())
 def test_the_next_chunk_is_the_earliest_of_the_least_covered(counts, data):
-    copies, started = np.array(counts).T
-    remaining = data.draw(st.permutations(range(len(copies))))
-    remaining = remaining[: data.draw(st.integers(0, len(copies)))]
+    replicas, started = np.array(counts).T
+    remaining = data.draw(st.permutations(range(len(replicas))))
+    remaining = remaining[: data.draw(st.integers(0, len(replicas)))]
     aim = data.draw(st.integers(1, 5))
-    chunk = next_chunk(copies, started, remaining, aim)
-    wanted = [c for c in remaining if copies[c] < aim]
-    ranked = sorted(wanted, key=lambda c: (copies[c] + started[c], remaining.index(c)))
+    chunk = next_chunk(replicas, started, remaining, aim)
+    wanted = [c for c in remaining if replicas[c] < aim]
+    ranked = sorted(wanted, key=lambda c: (replicas[c] + started[c], remaining.index(c)))
     assert chunk == (ranked[0] if ranked else None)
 
 
 def cover_time(placement, step_s, rule):
-    """The time at which every chunk has two copies, each worker asking `rule` for its next chunk."""
-    copies, started = np.zeros((2, placement.chunks), int)
+    """The time at which every chunk has two copies, each client asking `rule` for its next chunk."""
+    replicas, started = np.zeros((2, placement.chunks), int)
     left = [list(order) for order in placement.orders]
-    ready = [(0.0, worker, None) for worker in range(placement.workers)]
+    ready = [(0.0, w, None) for w in range(placement.clients_w)]
     while True:
-        now, worker, finished = heapq.heappop(ready)
+        now, w, finished = heapq.heappop(ready)
         if finished is not None:
-            copies[finished] += 1
+            replicas[finished] += 1
             started[finished] -= 1
-            if copies.min() >= 2:
+            if replicas.min() >= 2:
                 return now
-        chunk = rule(copies, started, left[worker])
+        chunk = rule(replicas, started, left[w])
         if chunk is not None:
-            left[worker].remove(chunk)
+            left[w].remove(chunk)
             started[chunk] += 1
-            heapq.heappush(ready, (now + step_s[worker], worker, chunk))
+            heapq.heappush(ready, (now + step_s[w], w, chunk))
 
 
 def test_steering_covers_sooner_than_skipping_and_skipping_sooner_than_a_fixed_order():
     rules = (
-        lambda copies, started, left: left[0] if left else None,
-        lambda copies, started, left: next((chunk for chunk in left if copies[chunk] < 2), None),
-        lambda copies, started, left: next_chunk(copies, started, left, 2),
+        lambda replicas, started, left: left[0] if left else None,
+        lambda replicas, started, left: next((chunk for chunk in left if replicas[chunk] < 2), None),
+        lambda replicas, started, left: next_chunk(replicas, started, left, 2),
     )
     placement = place(80, [1.0] * 80, 8)
     rng = np.random.default_rng(0)

@@ -20,39 +20,37 @@ SIZE = 23
 
 
 class Fleet:
-    """Workers that finish chunks in a random interleaving, and may die."""
+    """Clients that finish chunks in a random interleaving, and may die."""
 
     def __init__(self, code, rng):
         self.code, self.rng = code, rng
         self.placement = code.placement
         self.updates = rng.standard_normal((self.placement.chunks, SIZE))
-        self.done = np.zeros((self.placement.workers, self.placement.chunks), bool)
-        self.alive = np.ones(self.placement.workers, bool)
+        self.done = np.zeros((self.placement.clients_w, self.placement.chunks), bool)
+        self.alive = np.ones(self.placement.clients_w, bool)
 
-    def codeword(self, chunks, matrix, worker):
-        assert self.alive[worker]
-        held = {int(chunk): self.updates[chunk] for chunk in np.flatnonzero(self.done[worker])}
+    def codeword(self, chunks, matrix, w):
+        assert self.alive[w]
+        held = {int(chunk): self.updates[chunk] for chunk in np.flatnonzero(self.done[w])}
         return encode(chunks, matrix, held)
 
     def counted(self):
         return self.done & self.alive[:, None]
 
     def work(self, steer):
-        """Work until every chunk has enough copies on workers that live, or nobody has work left."""
+        """Work until every chunk has enough copies on clients that live, or nobody has work left."""
         left = [list(order) for order in orders_for_round(self.placement, int(self.rng.integers(1000)))]
-        while (copies := self.counted().sum(axis=0)).min() < self.code.blocks:
-            able = [w for w in np.flatnonzero(self.alive) if left[w]]
+        while (replicas := self.counted().sum(axis=0)).min() < self.code.blocks:
+            able = [v for v in np.flatnonzero(self.alive) if left[v]]
             if not able:
                 return False
-            worker = int(self.rng.choice(able))
-            chunk = (
-                next_chunk(copies, 0 * copies, left[worker], self.code.blocks) if steer else left[worker][0]
-            )
+            w = int(self.rng.choice(able))
+            chunk = next_chunk(replicas, 0 * replicas, left[w], self.code.blocks) if steer else left[w][0]
             if chunk is None:
-                left[worker] = []
+                left[w] = []
                 continue
-            left[worker].remove(chunk)
-            self.done[worker, chunk] = True
+            left[w].remove(chunk)
+            self.done[w, chunk] = True
             self.maybe_die(0.02)
         return True
 
@@ -72,14 +70,14 @@ def add_in_pieces(decoder, column, codeword, rng):
 def collect(fleet, solution, decoder, lose):
     """Collect every (column, chunk) term once; whatever is lost is asked of others, or worked again."""
     rng = fleet.rng
-    asked = [(worker, worker, solution.coefficients(worker)) for worker in sorted(solution.needed)]
+    asked = [(w, w, solution.coefficients(w)) for w in sorted(solution.needed)]
     while asked:
-        column, worker, terms = asked.pop(int(rng.integers(len(asked))))
-        if fleet.alive[worker] and rng.random() >= lose:
-            add_in_pieces(decoder, column, fleet.codeword(terms.chunks, terms.matrix, worker), rng)
+        column, w, terms = asked.pop(int(rng.integers(len(asked))))
+        if fleet.alive[w] and rng.random() >= lose:
+            add_in_pieces(decoder, column, fleet.codeword(terms.chunks, terms.matrix, w), rng)
             continue
-        fleet.alive[worker] = fleet.alive[worker] and fleet.alive.sum() == 1
-        again = repair(column, terms, fleet.counted(), gone=[worker])
+        fleet.alive[w] = fleet.alive[w] and fleet.alive.sum() == 1
+        again = repair(column, terms, fleet.counted(), gone=[w])
         asked += [(column, part.helper, part.coefficients) for part in again.parts]
         if again.missing.chunks:
             holders = fleet.placement.holds[:, list(again.missing.chunks)] & fleet.alive[:, None]
@@ -96,7 +94,7 @@ def collect(fleet, solution, decoder, lose):
 
 
 @given(
-    workers=st.integers(2, 10),
+    clients_w=st.integers(2, 10),
     chunks=st.integers(1, 14),
     seed=st.integers(0, 100_000),
     kind=st.sampled_from(["frame", "gaussian", "adopted"]),
@@ -106,11 +104,11 @@ def collect(fleet, solution, decoder, lose):
 )
 @settings(max_examples=150)
 def test_whatever_dies_or_is_lost_the_sum_is_exact_or_the_round_says_so(
-    workers, chunks, seed, kind, steer, lose, data
+    clients_w, chunks, seed, kind, steer, lose, data
 ):
     rng = np.random.default_rng(seed)
-    replicas = data.draw(st.integers(1, workers))
-    placement = place(chunks, rng.choice([1.0, 0.4], workers).tolist(), replicas)
+    replicas = data.draw(st.integers(1, clients_w))
+    placement = place(chunks, rng.choice([1.0, 0.4], clients_w).tolist(), replicas)
     if kind == "adopted":
         placement = adopt([set(order) for order in placement.orders], chunks)
     blocks = data.draw(st.integers(1, replicas))

@@ -1,8 +1,8 @@
 """One real federation for all contract tests: a SuperLink and four SuperNodes on loopback.
 
-Its processes take most of the time that these tests have, so they are started once in a worker of xdist: all
+Its processes take most of the time that these tests have, so they are started once in a client of xdist: all
 tests of a file go to the same, and so do those of the files that share. A session occupies its SuperNode:
-runs that need devices come one after the other, and every test leaves the nodes free.
+runs that need clients come one after the other, and every test leaves the nodes free.
 """
 
 import time
@@ -14,14 +14,14 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from fedgc.flower.local import LocalFederation, Node
+from fedgc.deploy.local_federation import LocalFederation, Node
 from fedgc.store.database import Store
 
 WAIT_S = 400.0  # a slow and busy machine takes twenty times as long as a quick one
-GATHER_S = 600.0  # a run that does not have all its devices by then ends
+GATHER_S = 600.0  # a run that does not have all its clients by then ends
 LOOK_S = 0.2  # between two looks at what is waited for: each reads the store
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
-NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
+NODES = [Node(f"client-{number}", {"pace-s": PACE_S}) for number in range(4)]
 SHARING = ("test_federation", "test_local_work", "test_private", "test_stock")  # one federation is enough
 
 
@@ -84,7 +84,7 @@ def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> Non
 
 
 class Together(LoadFileScheduling):
-    """Keeps the tests of a file in one worker, and those of the files that share; files in their order."""
+    """Keeps the tests of a file in one client, and those of the files that share; files in their order."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)

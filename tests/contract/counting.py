@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from fedgc.config import RunConfig
-from fedgc.task import Task
+from fedgc.training.tasks import Task
 
 CHUNKS = 8
 SAMPLES = 4
@@ -42,7 +42,7 @@ def large(_: RunConfig) -> Task:
 
 
 def private(_: RunConfig) -> Task:
-    """Every device has all chunks as its own: they have the same names, but the run knows them apart."""
+    """Every client has all chunks as its own: they have the same names, but the run knows them apart."""
     return replace(_task(SMALL), may_move=False)
 
 

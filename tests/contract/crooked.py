@@ -1,4 +1,4 @@
-"""A whole run over real TLS in this process; one of its devices mangles the frames that it sends.
+"""A whole run over real TLS in this process; one of its clients mangles the frames that it sends.
 
 Its frames are those of the wire room, so that what is tested is the listener and the round behind it.
 """
@@ -15,16 +15,16 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.flower.desk import Surroundings
+from fedgc.flower.client_loop import Worker
 from fedgc.flower.driver import Driver, Job
-from fedgc.flower.identity import Identity
-from fedgc.flower.listener import Listener
-from fedgc.flower.session import Session, Terms
 from fedgc.flower.sink import Silence
-from fedgc.flower.work import Worker
 from fedgc.history import RoundRow, Speeds
-from fedgc.task import named
-from fedgc.train import Engine
+from fedgc.links.identity import Identity
+from fedgc.links.session.client import Session, Terms
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
+from fedgc.training import Engine
+from fedgc.training.tasks import named
 from tests.contract import counting
 
 Mangle = Callable[[Iterator[bytes]], Iterator[bytes]]
@@ -33,7 +33,7 @@ SETTINGS = counting.SETTINGS | {
     "task": "tests.contract.counting:small",
     "rounds": ROUNDS,
     "replicas": 2,
-    "min-devices": 3,
+    "min-clients": 3,
     "threads": 1,
     "grace-s": 60.0,
     "piece-kb": 1,
@@ -103,7 +103,7 @@ class OneAtATime(Engine):
 
 
 def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]:
-    """Run to the end with two good devices and one that mangles."""
+    """Run to the end with two good clients and one that mangles."""
     torch.set_num_threads(1)
     config, sink, log = RunConfig.read(SETTINGS), Rows(), logging.getLogger("test")
     driver = Driver(Job(named(config.task, config), config, sink, Speeds()), time.monotonic, log)
@@ -113,24 +113,24 @@ def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]
 
     def serve(number: int) -> None:
         crooked = type("Mangled", (Crooked,), {"mangle": staticmethod(mangle if number == 0 else straight)})
-        worker = Worker(
+        w = Worker(
             lambda rest: OneAtATime(
                 driver._job.task, config, clock=time.monotonic, rest=rest, spill_dir=folder / str(number)
             )
         )
-        terms = Terms(config.grace_s, 1024, worker.engine.size, time.monotonic, random.random, str(number))
+        terms = Terms(config.grace_s, 1024, w.engine.size, time.monotonic, random.random, str(number))
         who = Identity(Ed25519PrivateKey.generate())
         with crooked(listener.invite(), who, terms) as session:
-            worker.serve(session, who.device)
-        worker.engine.close()
+            w.serve(session, who.client)
+        w.engine.close()
 
-    devices = [threading.Thread(target=serve, args=(number,)) for number in range(config.min_devices)]
-    for device in devices:
-        device.start()
+    clients = [threading.Thread(target=serve, args=(number,)) for number in range(config.min_clients)]
+    for client in clients:
+        client.start()
     try:
         driver.drive(listener)
     finally:
         listener.close("the run is over")
-        for device in devices:
-            device.join(60.0)
+        for client in clients:
+            client.join(60.0)
     return driver, sink.rows, listener

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from fedgc.config import RunConfig
-from fedgc.task import Task, named
+from fedgc.training.tasks import Task, named
 
 if "clientapp" in Path("/proc/self/cmdline").read_text():
     import package_of_the_server  # noqa: F401

@@ -1,4 +1,4 @@
-"""A TCP relay between devices and a server: it holds, cuts and refuses, and understands nothing.
+"""A TCP relay between clients and a server: it holds, cuts and refuses, and understands nothing.
 
 What goes through is TLS; all that can be told of it is how many bytes went which way, and when. That is
 enough to hit a phase: only a model comes down in megabytes, only a codeword goes up in megabytes.
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-Way = Literal["up", "down"]  # from the device, to the device
+Way = Literal["up", "down"]  # from the client, to the client
 WAIT_S = 60.0
 
 
 class Flow:
-    """One connection of a device: what passed each way, and a gate for each way."""
+    """One connection of a client: what passed each way, and a gate for each way."""
 
     def __init__(self, near: socket.socket, far: socket.socket) -> None:
         self.port = near.getpeername()[1]
@@ -126,7 +126,7 @@ class Relay:
                 trap.caught.release()
 
     def rest(self, quiet_s: float = 0.15) -> None:
-        """Wait until nothing but single lines went through for a while: devices are at work."""
+        """Wait until nothing but single lines went through for a while: clients are at work."""
         end = time.monotonic() + WAIT_S
         while time.monotonic() < self._moved + quiet_s:
             assert time.monotonic() < end, "it never rests"

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import grpc
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedgc.flower import identity, wire
-from fedgc.flower.certificate import SERVER_NAME, fingerprint
-from fedgc.flower.identity import Identity
-from fedgc.flower.wire import Challenge, Hello, Numbered
+from fedgc.links import frames as wire
+from fedgc.links import identity
+from fedgc.links.frames import Challenge, Hello, Numbered
+from fedgc.links.identity import Identity
+from fedgc.links.session.certificate import SERVER_NAME, fingerprint
 from fedgc.messages import WIRE_VERSION
 
 WAIT_S = 30.0
@@ -33,7 +34,7 @@ class Stranger:
 
         def frames() -> Iterator[bytes]:
             challenged.wait(WAIT_S)
-            first = wire.decode(answers[0], wire.FROM_SERVER, now=0.0, device="stranger")
+            first = wire.decode(answers[0], wire.FROM_SERVER, now=0.0, client="stranger")
             assert isinstance(first, Numbered)
             frame = says(first.value)
             if frame is not None:

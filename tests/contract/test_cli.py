@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.flower import tether
-from fedgc.flower.local import exposure
+from fedgc.deploy import supervision
+from fedgc.deploy.local_federation import exposure
 from fedgc.store.database import Store
 from tests.contract.conftest import command
 
@@ -45,7 +45,7 @@ class Terminal:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
         )
         os.close(theirs)
-        self._ours, self._drawn = ours, bytearray()
+        self._ours, self._exchange_drawn = ours, bytearray()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
 
@@ -57,12 +57,12 @@ class Terminal:
                 return
             if not some:
                 return
-            self._drawn += some
+            self._exchange_drawn += some
 
     @property
     def text(self) -> str:
         """All that was drawn so far, without what moves the cursor."""
-        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._drawn.decode(errors="replace"))
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._exchange_drawn.decode(errors="replace"))
 
     def press(self, key: str) -> None:
         os.write(self._ours, key.encode())
@@ -89,16 +89,16 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
     settings = ["--set", "chunks=4", "--set", "threads=1"]
-    terminal = Terminal(["run", "--devices", "2", "--set", "rounds=100000", *settings], folder)
+    terminal = Terminal(["run", "--clients", "2", "--set", "rounds=100000", *settings], folder)
     terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
-    terminal.until(r"device-1 .* \d of 4 chunks, session")
-    below = tether.descendants(terminal.program.pid)
+    terminal.until(r"client-1 .* \d of 4 chunks, session")
+    below = supervision.descendants(terminal.program.pid)
     assert below
     terminal.press("\x03")
     assert terminal.ended() == 130
     assert "stopping the run" in terminal.text
     assert "where Flower asks for no login" in terminal.text
-    assert not set(tether.descendants(1)) & set(below)
+    assert not set(supervision.descendants(1)) & set(below)
     with Store.open() as store:
         run = store.run()
     assert run.state == "stopped"
@@ -106,7 +106,7 @@ def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
     assert "Traceback" not in terminal.text
     further = ["--set", f"rounds={run.last_round + 2}"]
     resumed = subprocess.run(
-        [*COMMAND, "run", "--devices", "2", "--resume", run.run, *further],
+        [*COMMAND, "run", "--clients", "2", "--resume", run.run, *further],
         cwd=folder,
         env={**os.environ, "XDG_STATE_HOME": str(folder)},
         capture_output=True,
@@ -121,9 +121,9 @@ def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
 
 def test_a_run_whose_server_is_killed_says_so_and_how_to_go_on(folder: Path):
     settings = ["--set", "rounds=100000", "--set", "chunks=4", "--set", "threads=1"]
-    terminal = Terminal(["run", "--devices", "2", *settings], folder)
+    terminal = Terminal(["run", "--clients", "2", *settings], folder)
     terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
-    below = tether.descendants(terminal.program.pid)
+    below = supervision.descendants(terminal.program.pid)
     (server,) = (pid for pid in below if "flwr-serverapp" in command(pid))
     os.kill(server, signal.SIGKILL)
     assert terminal.ended() == 1
@@ -140,10 +140,10 @@ def test_a_run_whose_server_is_killed_says_so_and_how_to_go_on(folder: Path):
 
 def test_what_stands_open_while_a_federation_is_up_is_said_and_is_so(folder: Path):
     here = {"cwd": folder, "env": {**os.environ, "XDG_STATE_HOME": str(folder)}, "capture_output": True}
-    said = subprocess.run([*COMMAND, "up", "--devices", "1"], **here, text=True, timeout=WAIT_S)
+    said = subprocess.run([*COMMAND, "up", "--clients", "1"], **here, text=True, timeout=WAIT_S)
     try:
         assert said.returncode == 0, said.stderr
-        found = re.search(r"^(\d+) devices? .*?(127\.0\.0\.1:\d+);", said.stdout, re.MULTILINE)
+        found = re.search(r"^(\d+) clients? .*?(127\.0\.0\.1:\d+);", said.stdout, re.MULTILINE)
         assert found, said.stdout
         assert said.stdout.splitlines()[-1] == exposure(found[2])
         stranger = HTTPConnection(found[2], timeout=WAIT_S)

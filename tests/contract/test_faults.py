@@ -1,7 +1,7 @@
 """Faults on real processes, from an enum: each is made by a signal, by a socket or by a relay of bytes.
 
 One run of a task that counts (counting.py) goes on over four SuperNodes while the faults come, one after
-the other; while one device is shut out from the session port, the connections of others break. Its devices
+the other; while one client is shut out from the session port, the connections of others break. Its clients
 are told the address of a relay. After each fault the history must show every round once, every version
 once, and a sum that is exact to the last bit or said to be approximate. At the end the run is stopped.
 """
@@ -26,16 +26,16 @@ import numpy as np
 import pytest
 
 from fedgc.config import RunConfig
+from fedgc.deploy.local_federation import free_port
 from fedgc.errors import FedgcError
-from fedgc.flower.certificate import fingerprint, make_certificate
-from fedgc.flower.local import free_port
-from fedgc.flower.pieces import WINDOW
-from fedgc.flower.shelves import SPILLED, default_root, full_name, open_shelf
-from fedgc.history import DeviceRow
+from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_cache
+from fedgc.history import ClientRow
+from fedgc.links.pieces import WINDOW
+from fedgc.links.session.certificate import fingerprint, make_certificate
 from fedgc.messages import Mix, Work
 from fedgc.store.views import Round
-from fedgc.task import named
-from fedgc.train import CommonModel, Engine
+from fedgc.training import CommonModel, Engine
+from fedgc.training.tasks import named
 from tests.contract import counting, crooked
 from tests.contract.conftest import PACE_S, Federation, alive, eventually
 from tests.contract.relay import Flow, Relay, Way, owner
@@ -57,7 +57,7 @@ SETTINGS = counting.SETTINGS | {
     "run": RUN,
     "rounds": 1_000_000,
     "replicas": 3,
-    "min-devices": 3,
+    "min-clients": 3,
     "threads": 1,
     "memory-mb": 1,  # less than one chunk's update: all lie on disk
     "grace-s": GRACE_S,
@@ -68,12 +68,12 @@ SETTINGS = counting.SETTINGS | {
 
 
 class Fault(Enum):
-    """What can happen to a device, to its connection, to its server."""
+    """What can happen to a client, to its connection, to its server."""
 
-    KILLED_BEFORE_REPORT = "a device killed before its report"
-    KILLED_AFTER_REPORT = "a device killed after its report"
-    KILLED_DURING_UPLOAD = "a device killed during its upload"
-    KILLED_AFTER_UPLOAD = "a device killed after its upload"
+    KILLED_BEFORE_REPORT = "a client killed before its report"
+    KILLED_AFTER_REPORT = "a client killed after its report"
+    KILLED_DURING_UPLOAD = "a client killed during its upload"
+    KILLED_AFTER_UPLOAD = "a client killed after its upload"
     CLIENT_APP_KILLED = "a ClientApp killed"
     SUPERNODE_KILLED = "a SuperNode killed and restarted"
     CUT_IN_UPLOAD = "a connection cut in the middle of a piece going up"
@@ -83,9 +83,9 @@ class Fault(Enum):
     PIECES_TWICE = "every piece comes twice"
     LINES_TWICE = "every line comes twice"
     PIECES_OUT_OF_ORDER = "pieces that come out of order"
-    PORT_CLOSED = "the session port closed for one device of four"
-    SERVER_KILLED_GATHERING = "the server killed while devices gather"
-    SERVER_KILLED_WORKING = "the server killed while devices work"
+    PORT_CLOSED = "the session port closed for one client of four"
+    SERVER_KILLED_GATHERING = "the server killed while clients gather"
+    SERVER_KILLED_WORKING = "the server killed while clients work"
     SERVER_KILLED_COLLECTING = "the server killed while it collects"
 
 
@@ -123,11 +123,11 @@ class Ongoing:
         self.killed.append(self.flower_run)
         self.flower_run = 0
 
-    def gathered(self, devices: int = 3) -> int:
-        """Have the run going with so many devices; return its last round. One may be on its way back."""
+    def gathered(self, clients: int = 3) -> int:
+        """Have the run going with so many clients; return its last round. One may be on its way back."""
         if not self.flower_run:
             self.begin()
-        eventually(lambda: len([row for row in self.last_rows() if row.counted]) >= devices)
+        eventually(lambda: len([row for row in self.last_rows() if row.counted]) >= clients)
         return self.last()
 
     def log(self) -> str:
@@ -149,38 +149,38 @@ class Ongoing:
         self._last = self.rounds(self._last - LOOKED_BACK)[-1].row.round
         return self._last
 
-    def rows(self, name: str, after: int) -> list[DeviceRow]:
-        """The rows of one device in the rounds behind this one."""
+    def rows(self, name: str, after: int) -> list[ClientRow]:
+        """The rows of one client in the rounds behind this one."""
         with self.federation.store() as store:
-            (device,) = [each.device for each in store.devices() if each.name == name]
-            return [row for _, row in store.device_history(RUN, device, after)]
+            (client,) = [each.client for each in store.clients() if each.name == name]
+            return [row for _, row in store.client_history(RUN, client, after)]
 
-    def last_rows(self) -> tuple[DeviceRow, ...]:
+    def last_rows(self) -> tuple[ClientRow, ...]:
         rounds = self.rounds(self._last - LOOKED_BACK)
         return self.rows_of(rounds[-1].row.round) if rounds else ()
 
-    def rows_of(self, number: int) -> tuple[DeviceRow, ...]:
+    def rows_of(self, number: int) -> tuple[ClientRow, ...]:
         with self.federation.store() as store:
-            return store.device_rows(RUN, number)
+            return store.client_rows(RUN, number)
 
     def saved(self) -> int:
         """The version of the model that a resume would go on with."""
         return max(int(path.stem.split("-")[1]) for path in (self.checkpoints / RUN).glob("model-*.fedgc"))
 
     def shelved(self, version: int) -> dict[str, list[float]]:
-        """How long every chunk took that lies finished on a device's disk, by device, as of this version."""
+        """How long every chunk took that lies finished on a client's disk, by client, as of this version."""
         root = default_root({"XDG_STATE_HOME": str(self.federation.state)})
         full, config = full_name(RUN, 0), RunConfig.read(SETTINGS)
         with self.federation.store() as store:
-            names = [each.device for each in store.devices()]
-        found = {name: open_shelf(root, full, config, name, time.time()).found() for name in names}
+            names = [each.client for each in store.clients()]
+        found = {name: open_cache(root, full, config, name, time.time()).found() for name in names}
         return {
             name: [
                 about.seconds
-                for about, _ in shelf.values()
+                for about, _ in cache.values()
                 if (about.version, about.reached) == (version, counting.STEPS)
             ]
-            for name, shelf in found.items()
+            for name, cache in found.items()
         }
 
     def goes_on(self) -> None:
@@ -212,22 +212,22 @@ class Ongoing:
         assert all(each.counted == counting.CHUNKS for each in rounds if each.row.outcome == "synced")
         return rounds[1:]
 
-    # ---- its devices
+    # ---- its clients
 
     def name(self, flow: Flow) -> str:
-        """Which device has this connection."""
+        """Which client has this connection."""
         for name in self.federation.nodes:
             if owner(flow.port, self.federation.pids(name)):
                 return name
         raise AssertionError(f"nobody has port {flow.port}")
 
     def flow(self, name: str) -> Flow | None:
-        """The living connection of a device."""
+        """The living connection of a client."""
         pids = self.federation.pids(name)
         return next((flow for flow in self.relay.living if owner(flow.port, pids)), None)
 
     def kill(self, flow: Flow) -> str:
-        """SIGKILL a device, all its processes at once."""
+        """SIGKILL a client, all its processes at once."""
         name = self.name(flow)
         self.federation.kill(name)
         flow.cut()
@@ -237,7 +237,7 @@ class Ongoing:
         return any(row.failure == "lost" for row in self.rows(name, after))
 
     def works(self, name: str) -> None:
-        """Wait until this device's work counts again."""
+        """Wait until this client's work counts again."""
         now = self.last()
         eventually(lambda: any(row.counted and not row.failure for row in self.rows(name, now)))
 
@@ -255,7 +255,7 @@ def ongoing(federation: Federation, tmp_path_factory: pytest.TempPathFactory) ->
     run.relay.close()
 
 
-# ---- a device that mangles what it sends (in this process: before any other is started)
+# ---- a client that mangles what it sends (in this process: before any other is started)
 
 MANGLES = {
     Fault.PIECES_TWICE: crooked.pieces_twice,
@@ -271,7 +271,7 @@ def test_what_comes_twice_counts_once_and_what_is_out_of_order_is_refused(
     driver, rows, listener = crooked.run(tmp_path, MANGLES[fault])
     assert [(row.round, row.outcome) for row in rows] == [(n + 1, "synced") for n in range(crooked.ROUNDS)]
     np.testing.assert_array_equal(driver.model, crooked.ROUNDS * one_machine(tmp_path))
-    refused = sum(device.refused for row in rows for device in row.devices)
+    refused = sum(client.refused for row in rows for client in row.clients)
     if fault is Fault.PIECES_OUT_OF_ORDER:
         assert listener.refused["BadVector"] == refused > 0
         assert sum(row.repairs + row.takes for row in rows) > 0, "others made it good"
@@ -299,10 +299,10 @@ def one_machine(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("fault", [Fault.SERVER_KILLED_GATHERING], ids=named_after)
-def test_fault_a_run_whose_server_was_killed_while_devices_gathered_begins_anew(
+def test_fault_a_run_whose_server_was_killed_while_clients_gathered_begins_anew(
     ongoing: Ongoing, fault: Fault
 ) -> None:
-    ongoing.relay.lets_in = lambda _: len(ongoing.relay.living) < SETTINGS["min-devices"] - 1
+    ongoing.relay.lets_in = lambda _: len(ongoing.relay.living) < SETTINGS["min-clients"] - 1
     ongoing.begin()
     eventually(lambda: "joins over the session link" in ongoing.log())
     ongoing.kill_server()
@@ -313,7 +313,7 @@ def test_fault_a_run_whose_server_was_killed_while_devices_gathered_begins_anew(
     ongoing.check(1)
 
 
-# ---- devices that die
+# ---- clients that die
 
 
 def killed_before_report(run: Ongoing) -> str:
@@ -339,7 +339,7 @@ def killed_during_upload(run: Ongoing) -> str:
 
 
 def killed_after_upload(run: Ongoing) -> str:
-    """Another device's upload is held, so that the round is still open when this one dies."""
+    """Another client's upload is held, so that the round is still open when this one dies."""
     with (
         run.relay.trap("up", MODEL_BYTES // 4, "up") as held,
         run.relay.trap("up", MODEL_BYTES, only=lambda each: each is not held.caught) as whole,
@@ -350,19 +350,19 @@ def killed_after_upload(run: Ongoing) -> str:
         return run.kill(flow)
 
 
-def shows_before_report(row: DeviceRow) -> bool:
+def shows_before_report(row: ClientRow) -> bool:
     return row.down_bytes > MODEL_BYTES and row.finished == row.counted == row.up_bytes == 0
 
 
-def shows_after_report(row: DeviceRow) -> bool:
+def shows_after_report(row: ClientRow) -> bool:
     return row.finished > 0 == row.counted == row.up_bytes and row.failure == "lost"
 
 
-def shows_during_upload(row: DeviceRow) -> bool:
+def shows_during_upload(row: ClientRow) -> bool:
     return 0 < row.up_bytes < MODEL_BYTES and row.counted == 0 and row.failure == "lost"
 
 
-def shows_after_upload(row: DeviceRow) -> bool:
+def shows_after_upload(row: ClientRow) -> bool:
     return row.up_bytes > MODEL_BYTES and row.counted > 0
 
 
@@ -375,7 +375,7 @@ KILLS = {
 
 
 @pytest.mark.parametrize("fault", KILLS, ids=named_after)
-def test_a_killed_device_costs_its_unfinished_chunks_and_no_sum(ongoing: Ongoing, fault: Fault) -> None:
+def test_a_killed_client_costs_its_unfinished_chunks_and_no_sum(ongoing: Ongoing, fault: Fault) -> None:
     kill, shows = KILLS[fault]
     before = ongoing.gathered()
     ongoing.relay.rest()
@@ -422,12 +422,12 @@ def test_fault_a_killed_supernode_takes_its_client_app_along_and_comes_back_as_w
     ongoing.check(before)
 
 
-# ---- connections, while one device of four has none
+# ---- connections, while one client of four has none
 
 
 @dataclass(frozen=True)
 class ShutOut:
-    """A device that the session port is closed for, and since when."""
+    """A client that the session port is closed for, and since when."""
 
     name: str
     before: int
@@ -436,7 +436,7 @@ class ShutOut:
 
 @pytest.fixture(scope="module")
 def shut_out(ongoing: Ongoing) -> ShutOut:
-    before, flow = ongoing.gathered(devices=4), ongoing.relay.living[0]
+    before, flow = ongoing.gathered(clients=4), ongoing.relay.living[0]
     out = ShutOut(ongoing.name(flow), before, ongoing.relay.turned_away)
     ongoing.relay.lets_in = lambda each: not owner(each.port, ongoing.federation.pids(out.name))
     flow.cut()
@@ -501,7 +501,7 @@ def test_a_broken_connection_costs_nothing_but_what_was_in_flight(
 
 
 @pytest.mark.parametrize("fault", [Fault.PORT_CLOSED], ids=named_after)
-def test_fault_a_closed_session_port_for_one_device_of_four_hurts_no_other(
+def test_fault_a_closed_session_port_for_one_client_of_four_hurts_no_other(
     ongoing: Ongoing, shut_out: ShutOut, fault: Fault
 ) -> None:
     eventually(lambda: any(row.link == "messages" for row in ongoing.rows(shut_out.name, shut_out.before)))
@@ -602,19 +602,19 @@ def test_fault_work_finished_before_the_server_was_killed_counts_after_the_resum
     eventually(lambda: ongoing.last() >= before + 3)
     rounds = ongoing.check(before)
     (again,) = [each.row for each in rounds if each.row.version == resumed]
-    assert any(took(row, shelved[row.device]) for row in ongoing.rows_of(again.round) if row.counted)
+    assert any(took(row, shelved[row.client]) for row in ongoing.rows_of(again.round) if row.counted)
     assert {each.row.outcome for each in rounds} == {"synced"}
 
 
-def took(row: DeviceRow, seconds: list[float]) -> bool:
-    """Whether what a device finished took it these seconds: no two trainings take the same."""
+def took(row: ClientRow, seconds: list[float]) -> bool:
+    """Whether what a client finished took it these seconds: no two trainings take the same."""
     return any(isclose(row.busy_s, sum(some)) for some in combinations(seconds, row.finished))
 
 
 def test_leases_are_renewed_between_rounds_and_the_run_goes_on(ongoing: Ongoing) -> None:
     before = ongoing.last()
     eventually(lambda: ongoing.log().count("a session ended: the lease is over") >= 4)
-    ongoing.gathered(devices=4)
+    ongoing.gathered(clients=4)
     # All may be away at once with so short a lease: such a round is empty, and changes no model.
     ongoing.check(before, "empty")
 
@@ -633,7 +633,7 @@ def test_fault_a_run_goes_on_where_it_was_when_its_server_was_killed_collecting(
 
 
 def test_a_stop_ends_every_session_at_once_and_killed_servers_are_failed_runs(ongoing: Ongoing) -> None:
-    ongoing.gathered(devices=4)
+    ongoing.gathered(clients=4)
     federation, run = ongoing.federation, ongoing.flower_run
     federation.stop(run)
     ongoing.flower_run = 0
@@ -645,6 +645,6 @@ def test_a_stop_ends_every_session_at_once_and_killed_servers_are_failed_runs(on
     assert federation.status(run) == "finished:stopped"
     with federation.store() as store:
         assert store.run(RUN).state == "stopped"
-        names = Counter(device.name for device in store.devices())
+        names = Counter(client.name for client in store.clients())
     assert names == dict.fromkeys(federation.nodes, 1), "whoever was killed came back as who it was"
     eventually(lambda: federation.status(ongoing.killed[0]) == "finished:failed")

@@ -1,6 +1,6 @@
 """Runs on real Flower processes: trained over both links, refused, and none that outlives its starter.
 
-One run goes on beside all tests of this file: a device of it is shut out from the session port and works
+One run goes on beside all tests of this file: a client of it is shut out from the session port and works
 over Flower's messages, which is mostly waiting.
 """
 
@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from fedgc.deploy.local_federation import free_port
 from fedgc.errors import Unusable
-from fedgc.flower.local import free_port
 from fedgc.store.views import Run
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
 from tests.contract.counting import SETTINGS as COUNTING
@@ -27,13 +27,13 @@ RUN = "two-links"
 ROUND = re.compile(r"^.*round (\d+) (synced|approximate)", re.MULTILINE)
 MODEL_BYTES = 4 * 9_000  # the digits' model has a few more numbers
 CHUNKS = 8
-SETTINGS = {"min-devices": 4, "threads": 1, "grace-s": 2.0, "chunks": CHUNKS, "evaluate-every": 1}
-SHUT_OUT = "device-3"
+SETTINGS = {"min-clients": 4, "threads": 1, "grace-s": 2.0, "chunks": CHUNKS, "evaluate-every": 1}
+SHUT_OUT = "client-3"
 
 
 @dataclass(frozen=True)
 class TwoLinks:
-    """The run over two links; each chunk lies with one device: no round is whole without all."""
+    """The run over two links; each chunk lies with one client: no round is whole without all."""
 
     federation: Federation
     flower_run: int
@@ -79,11 +79,11 @@ def reason_of(federation: Federation, run: str) -> str:
 def test_missing_package_names_the_client_and_the_package(tmp_path: Path) -> None:
     environment = {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path)}
     with Federation(1, folder=tmp_path / "processes", environment=environment) as federation:
-        settings = {"task": "tests.contract.lacking:digits", "min-devices": 1, "start-timeout-s": 20.0}
+        settings = {"task": "tests.contract.lacking:digits", "min-clients": 1, "start-timeout-s": 20.0}
         run = federation.submit(settings | {"run": "lacking"})
         assert federation.wait(run, WAIT_S) == "finished:failed"
         reason = reason_of(federation, "lacking")
-        assert "device device-0: task tests.contract.lacking:digits" in reason
+        assert "client client-0: task tests.contract.lacking:digits" in reason
         assert "No module named 'package_of_the_server'" in reason
 
 
@@ -93,7 +93,7 @@ def test_run_that_finds_all_clients_busy_names_the_other_run(two_links: TwoLinks
     run = federation.submit(SETTINGS | {"run": "second", "rounds": 1, "start-timeout-s": 6.0})
     assert federation.wait(run, WAIT_S) == "finished:failed"
     reason = reason_of(federation, "second")
-    assert "waited 6 s for 4 devices" in reason
+    assert "waited 6 s for 4 clients" in reason
     assert "connected and did not answer: a SuperNode serves one run at a time" in reason
     assert f"under way at its beginning: {RUN}" in reason
 
@@ -108,7 +108,7 @@ def _runs(federation: Federation) -> tuple[Run, ...]:
 
 def test_a_base_of_a_type_that_numpy_lacks_fails_no_run(federation) -> None:
     task = {"task": "tests.contract.counting:on_half_base", "rounds": 1, "run": "half-base"}
-    run = federation.submit(COUNTING | task | {"min-devices": 1, "threads": 1, "replicas": 1})
+    run = federation.submit(COUNTING | task | {"min-clients": 1, "threads": 1, "replicas": 1})
     assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
     with federation.store() as store:
         assert [each.row.outcome for each in store.rounds("half-base")] == ["synced"]
@@ -118,9 +118,9 @@ def test_no_process_outlives_a_starter_that_was_killed(tmp_path: Path) -> None:
     script = (
         "import time\n"
         "from pathlib import Path\n"
-        "from fedgc.flower.local import LocalFederation\n"
+        "from fedgc.deploy.local_federation import LocalFederation\n"
         f"with LocalFederation(1, folder=Path({str(tmp_path)!r})) as federation:\n"
-        "    trees = lambda: [federation.pids(name) for name in ('superlink', 'device-0')]\n"
+        "    trees = lambda: [federation.pids(name) for name in ('superlink', 'client-0')]\n"
         "    while min(map(len, trees())) < 2:\n"  # each has started its SuperExec
         "        time.sleep(0.05)\n"
         "    print(*sum(trees(), ()), flush=True)\n"
@@ -144,32 +144,32 @@ def test_a_run_trains_a_model_over_both_links_and_keeps_its_history(two_links: T
     with federation.store() as store:
         kept = store.run(RUN)
         rounds = store.rounds(RUN)
-        rows = [row for number in (1, 2) for row in store.device_rows(RUN, number)]
-        names = {device.name for device in store.devices()}
+        rows = [row for number in (1, 2) for row in store.client_rows(RUN, number)]
+        names = {client.name for client in store.clients()}
         audit = store.audited(RUN)
     assert Counter(each.kind for each in audit) == {"key": 1, "joined": len(names)}
-    assert {each.who for each in audit if each.kind == "joined"} == {row.device for row in rows}
+    assert {each.who for each in audit if each.kind == "joined"} == {row.client for row in rows}
     assert kept.state == "completed"
     assert [each.row.outcome for each in rounds] == ["synced"] * 2
     assert rounds[-1].row.metrics["accuracy"] > rounds[0].row.metrics["accuracy"] > 0.1
     assert names == set(federation.nodes)
     assert len(rows) == 2 * 4
     assert all(row.control_bytes > 0 for row in rows)
-    for device in {row.device for row in rows}:
-        assert sum(row.down_bytes for row in rows if row.device == device) > MODEL_BYTES
+    for client in {row.client for row in rows}:
+        assert sum(row.down_bytes for row in rows if row.client == client) > MODEL_BYTES
     assert sum(row.up_bytes for row in rows) > 2 * MODEL_BYTES
     assert list((two_links.checkpoints / RUN).glob("model-*.fedgc"))
 
 
-def test_a_device_whose_session_cannot_connect_does_its_share_over_messages(two_links: TwoLinks) -> None:
+def test_a_client_whose_session_cannot_connect_does_its_share_over_messages(two_links: TwoLinks) -> None:
     federation = two_links.federation
     assert federation.wait(two_links.flower_run, WAIT_S) == "finished:completed", two_links.log()
     assert two_links.relay.turned_away
     with federation.store() as store:
-        rows = [row for number in (1, 2) for row in store.device_rows(RUN, number)]
-        called = {device.device: device.name for device in store.devices()}
+        rows = [row for number in (1, 2) for row in store.client_rows(RUN, number)]
+        called = {client.client: client.name for client in store.clients()}
     links = dict.fromkeys(federation.nodes, "session") | {SHUT_OUT: "messages"}
-    assert {(called[row.device], row.link) for row in rows} == set(links.items())
+    assert {(called[row.client], row.link) for row in rows} == set(links.items())
     for row in rows:
         assert row.counted == row.finished > 0
         assert row.up_bytes > 0

@@ -5,20 +5,20 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.flower.local import free_port
+from fedgc.deploy.local_federation import free_port
 from tests.contract.conftest import GATHER_S, Federation
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
 
 RUN = "local-work"
-SHUT_OUT = "device-2"
+SHUT_OUT = "client-2"
 STEPS = 3
 MODEL_BYTES = 4 * 9_000  # the digits' model has a few more numbers
-LETTER_BYTES = 1_000  # of what a device says in a round, vectors apart
+PACKET_BYTES = 1_000  # of what a client says in a round, vectors apart
 SETTINGS = {
     "work": "local", "gate": "every", "gate-period": 2, "gate-every": STEPS, "rounds": 2, "quorum": 1.0,
-    "delta-bits": 8, "run": RUN, "min-devices": 4, "threads": 1, "grace-s": 2.0, "chunks": 8,
+    "delta-bits": 8, "run": RUN, "min-clients": 4, "threads": 1, "grace-s": 2.0, "chunks": 8,
     "deadline-s": 150.0, "connect-s": 2.0, "learning-rate": 0.5,
     "max-gap": 4, "start-timeout-s": GATHER_S,
 }  # fmt: skip
@@ -42,20 +42,20 @@ def test_a_skipped_round_moves_no_vector_and_an_exchange_takes_the_steps_of_both
     assert federation.wait(run, 270) == "finished:completed", federation.run_log(run)
     with federation.store() as store:
         rounds = [each.row for each in store.rounds(RUN)]
-        skipped, exchanged = (store.device_rows(RUN, number) for number in (1, 2))
-        called = {device.device: device.name for device in store.devices()}
+        skipped, exchanged = (store.client_rows(RUN, number) for number in (1, 2))
+        called = {client.client: client.name for client in store.clients()}
     assert [row.outcome for row in rounds] == ["skipped", "synced"], federation.run_log(run)
-    links = {called[row.device]: row.link for row in exchanged}
+    links = {called[row.client]: row.link for row in exchanged}
     assert links == dict.fromkeys(federation.nodes, "session") | {SHUT_OUT: "messages"}
-    done = {called[row.device]: row.steps for row in skipped}
+    done = {called[row.client]: row.steps for row in skipped}
     assert done.pop(SHUT_OUT) == STEPS
     assert all(STEPS <= steps <= 4 * STEPS for steps in done.values()), "they run ahead, within the gap"
     assert [row.up_bytes for row in skipped] == [0] * 4
-    counted = {called[row.device]: row.counted for row in exchanged}
-    assert counted == {called[row.device]: row.finished for row in exchanged}
+    counted = {called[row.client]: row.counted for row in exchanged}
+    assert counted == {called[row.client]: row.finished for row in exchanged}
     assert counted.pop(SHUT_OUT) == 2 * STEPS
     assert all(2 * STEPS <= steps <= 4 * STEPS for steps in counted.values())
     assert all(0.25 * MODEL_BYTES < row.up_bytes < 0.5 * MODEL_BYTES for row in exchanged)
     assert [row.down_bytes for row in exchanged] == [0] * 4
-    letters = [row.control_bytes for row in (*skipped, *exchanged) if row.link == "messages"]
-    assert all(0 < count < LETTER_BYTES for count in letters)
+    packets = [row.control_bytes for row in (*skipped, *exchanged) if row.link == "messages"]
+    assert all(0 < count < PACKET_BYTES for count in packets)

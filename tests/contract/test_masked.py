@@ -1,13 +1,13 @@
-"""Masked runs on real Flower processes: they train, lose an institution in mid-round and go on."""
+"""Masked runs on real Flower processes: they train, lose a site in mid-round and go on."""
 
 import re
 from pathlib import Path
 
 import pytest
 
-from fedgc.flower.consortium import make_consortium
-from fedgc.flower.local import LocalFederation, Node, free_port
-from fedgc.secagg import Quantiser
+from fedgc.deploy.local_consortium import make_consortium
+from fedgc.deploy.local_federation import LocalFederation, Node, free_port
+from fedgc.secagg import Quantizer
 from fedgc.store.database import Store
 from tests.contract.conftest import GATHER_S, WAIT_S
 from tests.contract.relay import Relay, owner
@@ -23,7 +23,7 @@ SETTINGS = {"task": "digits", "chunks": 8, "threads": 1, "grace-s": 2.0, "evalua
 def consortium(tmp_path_factory: pytest.TempPathFactory):
     folder: Path = tmp_path_factory.mktemp("masked")
     configs = {f"site-{number}": {"pace-s": 0.05} for number in range(4)}
-    made = make_consortium(folder / "institutions", configs, Quantiser(0.5, 20, 32, 2000), exchanges=4)
+    made = make_consortium(folder / "sites", configs, Quantizer(0.5, 20, 32, 2000), exchanges=4)
     stranger = Node("stranger", {"pace-s": 0.05})
     environment = {
         "FEDGC_DB": str(folder / "fedgc.db"),
@@ -50,11 +50,11 @@ def test_it_trains_loses_one_in_mid_round_goes_on_and_has_it_back(consortium, co
     contract_wait(lambda: len(ROUND.findall(text(federation, run))) > seen + 3)
     federation.restart("site-1")
     after = len(text(federation, run))
-    contract_wait(lambda: "devices=4" in text(federation, run)[after:])
+    contract_wait(lambda: "clients=4" in text(federation, run)[after:])
     federation.stop(run)
     with Store.open(str(folder / "fedgc.db"), reads_only=True) as store:
         rounds = store.rounds("masked")
-    assert all(each.row.loss is None for each in rounds), "no loss of one institution leaves it"
+    assert all(each.row.loss is None for each in rounds), "no loss of one site leaves it"
     accuracies = [each.row.metrics["accuracy"] for each in rounds if "accuracy" in each.row.metrics]
     assert max(accuracies) > 0.5
 
@@ -65,27 +65,27 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
     settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline-s": 300.0}
-    settings |= {"seed": 7}  # from the other run's first model no institution masks again
+    settings |= {"seed": 7}  # from the other run's first model no site masks again
     settings |= {"connect-s": 2.0, "bind": listener, "advertise": relay.address, "start-timeout-s": GATHER_S}
     try:
         run = federation.submit(settings)
-        status = federation.wait(run, WAIT_S)  # every letter starts a process
+        status = federation.wait(run, WAIT_S)  # every packet starts a process
         assert status == "finished:completed", text(federation, run)[-2000:]
     finally:
         relay.close()
     with Store.open(str(folder / "fedgc.db"), reads_only=True) as store:
         (only,) = store.rounds("two-links")
-        names = {device.device: device.name for device in store.devices()}
-        rows = store.device_rows("two-links", only.row.round)
+        names = {client.client: client.name for client in store.clients()}
+        rows = store.client_rows("two-links", only.row.round)
     assert only.row.outcome == "synced"
     links = {node.name: "session" for node in made.nodes} | {SHUT_OUT: "messages"}
-    assert {names[row.device]: row.link for row in rows} == links
+    assert {names[row.client]: row.link for row in rows} == links
     assert all(row.counted > 0 for row in rows)
 
 
-def test_an_institution_refuses_a_run_that_is_not_masked(consortium, contract_wait) -> None:
+def test_an_site_refuses_a_run_that_is_not_masked(consortium, contract_wait) -> None:
     federation, _, _ = consortium
-    run = federation.submit(SETTINGS | {"rounds": 2, "min-devices": 5, "start-timeout-s": GATHER_S})
+    run = federation.submit(SETTINGS | {"rounds": 2, "min-clients": 5, "start-timeout-s": GATHER_S})
     said = "takes part in masked runs alone, saw secrecy = open"
     contract_wait(lambda: said in federation.log("site-0").read_text(errors="replace"))
     federation.stop(run)

@@ -1,6 +1,6 @@
 """The page in a real browser, over the store of a real demo: while it runs, and when it is over.
 
-The demo has one slow device and one that is killed; nothing else feeds the page. That charts draw their data
+The demo has one slow client and one that is killed; nothing else feeds the page. That charts draw their data
 is read off the pixels of screenshots. Those for people lie in build/screenshots.
 """
 
@@ -98,7 +98,7 @@ def browser(demo: Demo):
 @pytest.fixture
 def page(browser, served: Served):
     """The page, opened; it asks nobody but us and complains of nothing."""
-    page = browser.new_page(viewport={"width": 1400, "height": 900}, device_scale_factor=SCALE)
+    page = browser.new_page(viewport={"width": 1400, "height": 900}, client_scale_factor=SCALE)
     page.set_default_timeout(WAIT_MS)
     asked, complaints = [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -139,11 +139,11 @@ def pixels(page, selector: str) -> np.ndarray:
 
 
 def painted(page, selector: str, kind: str) -> np.ndarray:
-    """Where in the picture of an element the colour of `kind` is."""
+    """Where in the picture of an element the color of `kind` is."""
     key = "fill" if kind.startswith("f-") else "stroke"
     said = page.evaluate(f"getComputedStyle(document.querySelector('{selector} .{kind}')).{key}")
-    colour = np.array([int(part) for part in said.strip("rgb()").split(",")])
-    return np.abs(pixels(page, selector) - colour).max(axis=2) <= 24
+    color = np.array([int(part) for part in said.strip("rgb()").split(",")])
+    return np.abs(pixels(page, selector) - color).max(axis=2) <= 24
 
 
 def columns(page, selector: str, count: int) -> np.ndarray:
@@ -174,10 +174,10 @@ def test_bars_are_as_high_as_their_values(done, served: Served, chart: str, valu
     heights = painted(done, f"#{chart} svg", "f-counted")[:, columns(done, f"#{chart} svg", len(values))].sum(
         axis=0
     )
-    drawn, expected = heights[:-1], values[:-1]  # the newest has the mark of the round that is open
-    assert drawn.min() > 0
-    assert drawn.max() > 30
-    assert np.abs(drawn / drawn.max() - expected / expected.max()).max() < 0.06
+    exchange, expected = heights[:-1], values[:-1]  # the newest has the mark of the round that is open
+    assert exchange.min() > 0
+    assert exchange.max() > 30
+    assert np.abs(exchange / exchange.max() - expected / expected.max()).max() < 0.06
 
 
 def test_the_line_is_where_the_accuracy_was(done, served: Served):
@@ -200,25 +200,25 @@ def test_the_line_of_plain_averaging_stands_to_the_bytes_as_their_figures_do(don
     floor = len(up) - up[::-1].argmax(axis=0)
     seen = plain.any(axis=0)  # the line is dashed
     assert seen.sum() > len(at) / 3
-    drawn = (floor - plain.argmax(axis=0))[seen] / (floor - control.argmax(axis=0))[seen]
+    exchange = (floor - plain.argmax(axis=0))[seen] / (floor - control.argmax(axis=0))[seen]
     expected = (np.array(series["plain_bytes"]) / sent)[:-1][seen]
-    assert np.median(np.abs(drawn - expected)) < 0.04
+    assert np.median(np.abs(exchange - expected)) < 0.04
 
 
-def test_the_slow_and_the_killed_device_are_seen(done):
+def test_the_slow_and_the_killed_client_are_seen(done):
     rows = {
-        done.inner_text(f"#devices tr:nth-child({n}) td").split()[0]: f"#devices tr:nth-child({n}) svg"
+        done.inner_text(f"#clients tr:nth-child({n}) td").split()[0]: f"#clients tr:nth-child({n}) svg"
         for n in range(1, 5)
     }
     ink = {name: painted(done, selector, "f-counted").sum() for name, selector in rows.items()}
-    assert ink["slow-device"] < 0.7 * min(ink["device-1"], ink["device-2"])
-    assert painted(done, rows["killed-device"], "f-fault").sum() > 20
+    assert ink["slow-client"] < 0.7 * min(ink["client-1"], ink["client-2"])
+    assert painted(done, rows["killed-client"], "f-fault").sum() > 20
     assert done.inner_text("#fleet-count").endswith(" to its end")  # nobody is here once a run is over
     assert "lost" in done.inner_text("#faults")
 
 
 def test_the_round_in_which_it_died_is_opened_and_drawn(done):
-    done.locator("#faults tr", has_text="killed-device").locator("button").last.click()
+    done.locator("#faults tr", has_text="killed-client").locator("button").last.click()
     done.wait_for_selector("#bars .l-fault")
     assert "lost" in done.inner_text("#bars")
     assert painted(done, "#bars svg", "l-fault").sum() > 20
@@ -228,7 +228,7 @@ def test_the_round_in_which_it_died_is_opened_and_drawn(done):
 
 def test_light_and_dark_and_narrow_are_for_people_to_look_at(done):
     SHOTS.mkdir(parents=True, exist_ok=True)
-    done.locator("#faults tr", has_text="killed-device").locator("button").last.click()
+    done.locator("#faults tr", has_text="killed-client").locator("button").last.click()
     done.wait_for_selector("#bars .l-fault")
     light = {}
     for scheme in ("light", "dark"):
@@ -240,13 +240,13 @@ def test_light_and_dark_and_narrow_are_for_people_to_look_at(done):
         words = "[...document.querySelectorAll('.muted, dt, th, h2, td')]"
         told = done.evaluate(f"{words}.map(each => [getComputedStyle(each).color, each.textContent])")
         ground = done.evaluate("getComputedStyle(document.querySelector('section')).backgroundColor")
-        assert min(contrast(colour, ground) for colour, said in told if said) >= 4.5
+        assert min(contrast(color, ground) for color, said in told if said) >= 4.5
     assert light["dark"] < 60 < 200 < light["light"]
     done.set_viewport_size({"width": 400, "height": 800})
     until(done, "document.documentElement.scrollWidth <= 400")
     until(done, "document.querySelector('#bars svg').getBoundingClientRect().width < 400")
     edges = "[...document.querySelectorAll('#bars text')].map(each => each.getBoundingClientRect().right)"
-    assert max(done.evaluate(edges)) <= 400  # what each device did is read without scrolling
+    assert max(done.evaluate(edges)) <= 400  # what each client did is read without scrolling
     done.screenshot(full_page=True, path=SHOTS / "demo-narrow.png")
 
 
@@ -308,12 +308,12 @@ def test_charts_are_there_as_a_table_too(done, served: Served):
     assert f"{accuracy:.3f}".rstrip("0") in lines.last.inner_text()
 
 
-def test_devices_are_ordered_and_found(done):
+def test_clients_are_ordered_and_found(done):
     done.select_option("#sort", "speed")
-    until(done, "document.querySelector('#devices td').textContent.startsWith('slow-device')")
+    until(done, "document.querySelector('#clients td').textContent.startsWith('slow-client')")
     done.fill("#find", "killed")
-    until(done, "document.querySelectorAll('#devices tr').length === 1")
+    until(done, "document.querySelectorAll('#clients tr').length === 1")
     assert "find=killed" in done.url  # an address that shows the same again
     done.reload()
-    done.wait_for_selector("#devices tr")
-    assert done.locator("#devices tr").count() == 1
+    done.wait_for_selector("#clients tr")
+    assert done.locator("#clients tr").count() == 1

@@ -1,4 +1,4 @@
-"""Private data on real processes: each device's chunks are its own, and a lost one takes them along."""
+"""Private data on real processes: each client's chunks are its own, and a lost one takes them along."""
 
 import time
 from collections.abc import Iterator
@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedgc.deploy.local_federation import Node
 from fedgc.errors import FedgcError
-from fedgc.flower.local import Node
 from fedgc.history import RoundRow
 from tests.contract import counting
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, eventually
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.contract
 
 RUN = "own-data"
 ROUNDS = 8
-LOST = "device-0"
+LOST = "client-0"
 SEEDS = 20
 LONGER = 16  # rounds, so that a kill at a random moment is likely to come before the last
 MOMENTS_S = 10.0  # from the first round on
@@ -31,7 +31,7 @@ def test_private_and_lost_run_completes_on_default_settings(federation: Federati
             "task": "tests.contract.counting:private",
             "run": RUN,
             "rounds": ROUNDS,
-            "min-devices": 4,
+            "min-clients": 4,
             "start-timeout-s": GATHER_S,
             "learning-rate": counting.CHUNKS / counting.STEPS,
             "local-steps": counting.STEPS,
@@ -71,7 +71,7 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 def test_private_and_lost_for_good_at_random_moments_run_completes(
     five: Federation, tmp_path: Path, seed: int
 ) -> None:
-    """3 to 5 devices on default settings, of which one or two are killed and do not come back."""
+    """3 to 5 clients on default settings, of which one or two are killed and do not come back."""
     chance = np.random.default_rng(seed)
     names = chance.permutation(sorted(five.nodes)).tolist()
     here, absent = names[: 3 + seed % 3], names[3 + seed % 3 :]
@@ -85,7 +85,7 @@ def test_private_and_lost_for_good_at_random_moments_run_completes(
                 "task": "tests.contract.counting:private",
                 "run": name,
                 "rounds": LONGER,
-                "min-devices": len(here),
+                "min-clients": len(here),
                 "start-timeout-s": GATHER_S,
                 "learning-rate": counting.CHUNKS / counting.STEPS,
                 "local-steps": counting.STEPS,

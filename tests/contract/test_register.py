@@ -1,13 +1,13 @@
-"""Devices are let in and shut out through Flower's own program, against a real SuperLink."""
+"""Clients are let in and shut out through Flower's own program, against a real SuperLink."""
 
 from pathlib import Path
 
 import pytest
 
+from fedgc.deploy.key_files import Keyring
+from fedgc.deploy.local_federation import LocalFederation
+from fedgc.deploy.registration import register, revoke
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.flower.keyring import Keyring
-from fedgc.flower.local import LocalFederation
-from fedgc.flower.register import register, revoke
 
 pytestmark = pytest.mark.contract
 
@@ -15,12 +15,12 @@ pytestmark = pytest.mark.contract
 def test_a_key_is_let_in_once_and_shut_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with LocalFederation(nodes=0) as federation:
         monkeypatch.setenv("FLWR_HOME", str(federation.folder / "homes" / "superlink"))
-        device = Keyring(tmp_path).make_device("ward-3")
-        node = register(device, "local")
-        assert device.node == node > 0
+        client = Keyring(tmp_path).make_client("ward-3")
+        node = register(client, "local")
+        assert client.node == node > 0
         with pytest.raises(Unusable, match=rf"registered as {node}; --revoke comes first"):
-            register(device, "local")
-        same_key = Keyring(tmp_path).device("ward-3")
+            register(client, "local")
+        same_key = Keyring(tmp_path).client("ward-3")
         assert revoke(same_key, "local") == node
         assert same_key.node is None
         with pytest.raises(EdgeFailed, match=r"flwr supernode register: .*Public key already in use"):
@@ -34,5 +34,5 @@ def test_a_superlink_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypat
     (home / "config.toml").write_text(text)
     monkeypatch.setenv("FLWR_HOME", str(home))
     with pytest.raises(EdgeFailed, match="flwr supernode register") as failed:
-        register(Keyring(tmp_path).make_device("ward-3"), "local")
+        register(Keyring(tmp_path).make_client("ward-3"), "local")
     assert "\n" not in str(failed.value)

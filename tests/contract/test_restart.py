@@ -1,4 +1,4 @@
-"""`fedgc up` after its SuperLink or a SuperNode was killed: the devices come back, and the run is resumed."""
+"""`fedgc up` after its SuperLink or a SuperNode was killed: the clients come back, and the run is resumed."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from fedgc.deploy import supervision
 from fedgc.errors import FedgcError
-from fedgc.flower import tether
 from fedgc.store.database import Store
 from fedgc.store.views import Run
 from tests.contract.conftest import WAIT_S, command, eventually
@@ -19,16 +19,16 @@ from tests.contract.conftest import WAIT_S, command, eventually
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
 
 COMMAND = [sys.executable, "-m", "fedgc.cli"]
-SETTINGS = ["--set", "chunks=4", "--set", "threads=1", "--set", "min-devices=2"]
+SETTINGS = ["--set", "chunks=4", "--set", "threads=1", "--set", "min-clients=2"]
 
 
-class Devices:
-    """Two devices that `fedgc up` holds, with a state folder of their own."""
+class Clients:
+    """Two clients that `fedgc up` holds, with a state folder of their own."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.environment = {**os.environ, "FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder)}
-        self.holder = self.starts("up", "--foreground", "--devices", "2")
+        self.holder = self.starts("up", "--foreground", "--clients", "2")
 
     def starts(self, *words: str) -> subprocess.Popen[bytes]:
         with (self.folder / f"{words[0]}.out").open("ab") as out:
@@ -50,13 +50,15 @@ class Devices:
 
     def programs(self, name: str) -> set[int]:
         """The processes that run a program of Flower's, without their leashes."""
-        below = tether.descendants(self.holder.pid)
-        return {pid for pid in below if f"/{name}\0" in command(pid) and tether.__file__ not in command(pid)}
+        below = supervision.descendants(self.holder.pid)
+        return {
+            pid for pid in below if f"/{name}\0" in command(pid) and supervision.__file__ not in command(pid)
+        }
 
 
 @pytest.fixture
-def devices(tmp_path: Path) -> Iterator[Devices]:
-    held = Devices(tmp_path)
+def clients(tmp_path: Path) -> Iterator[Clients]:
+    held = Clients(tmp_path)
     try:
         eventually(lambda: "until Ctrl-C" in held.said("up"))
         yield held
@@ -65,28 +67,28 @@ def devices(tmp_path: Path) -> Iterator[Devices]:
         held.holder.wait(WAIT_S)
 
 
-def test_supernodes_reconnect_to_a_restarted_superlink_and_a_resume_finds_them(devices: Devices) -> None:
-    run = devices.starts("run", "--superlink", "up", "--set", "rounds=100000", *SETTINGS)
-    eventually(lambda: devices.rounds() >= 2)
-    (superlink,), supernodes = devices.programs("flower-superlink"), devices.programs("flower-supernode")
+def test_supernodes_reconnect_to_a_restarted_superlink_and_a_resume_finds_them(clients: Clients) -> None:
+    run = clients.starts("run", "--superlink", "up", "--set", "rounds=100000", *SETTINGS)
+    eventually(lambda: clients.rounds() >= 2)
+    (superlink,), supernodes = clients.programs("flower-superlink"), clients.programs("flower-supernode")
     os.kill(superlink, signal.SIGKILL)
     assert run.wait(WAIT_S) != 0
-    assert "Traceback" not in devices.said("run")
-    before = devices.last_run()
+    assert "Traceback" not in clients.said("run")
+    before = clients.last_run()
     assert before is not None
-    eventually(lambda: "superlink ended and is restarted" in devices.said("up"))
+    eventually(lambda: "superlink ended and is restarted" in clients.said("up"))
     last = (before.last_round or 0) + 2
-    resumed = devices.starts("run", "--superlink", "up", "--resume", before.run, "--set", f"rounds={last}")
-    assert resumed.wait(WAIT_S) == 0, devices.said("run")
-    assert devices.rounds() == last
-    assert len(devices.programs("flower-superlink") - {superlink}) == 1
-    assert devices.programs("flower-supernode") == supernodes, "the same processes, reconnected"
+    resumed = clients.starts("run", "--superlink", "up", "--resume", before.run, "--set", f"rounds={last}")
+    assert resumed.wait(WAIT_S) == 0, clients.said("run")
+    assert clients.rounds() == last
+    assert len(clients.programs("flower-superlink") - {superlink}) == 1
+    assert clients.programs("flower-supernode") == supernodes, "the same processes, reconnected"
 
 
-def test_up_restarts_a_supernode_that_ended(devices: Devices) -> None:
-    eventually(lambda: len(devices.programs("flower-supernode")) == 2)
-    before = devices.programs("flower-supernode")
+def test_up_restarts_a_supernode_that_ended(clients: Clients) -> None:
+    eventually(lambda: len(clients.programs("flower-supernode")) == 2)
+    before = clients.programs("flower-supernode")
     killed = min(before)
     os.kill(killed, signal.SIGKILL)
-    eventually(lambda: len(devices.programs("flower-supernode") - {killed}) == 2)
-    assert before - {killed} < devices.programs("flower-supernode")
+    eventually(lambda: len(clients.programs("flower-supernode") - {killed}) == 2)
+    assert before - {killed} < clients.programs("flower-supernode")

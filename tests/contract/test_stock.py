@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgc.flower.local import Wiring
+from fedgc.deploy.local_federation import Wiring
 from tests.contract.conftest import WAIT_S, Federation, eventually
 
 pytestmark = pytest.mark.contract
@@ -104,7 +104,7 @@ def living(federation: Federation) -> set[str]:
 def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_path: Path) -> None:
     eventually(lambda: len(federation.nodes) == len(living(federation)))
     eventually(lambda: online(federation) == living(federation))
-    settings = {"clients": "stock", "rounds": 1, "evaluate-every": 1, "min-devices": 4}
+    settings = {"client-app": "stock", "rounds": 1, "evaluate-every": 1, "min-clients": 4}
     settings |= {"checkpoint-dir": str(tmp_path)}
     coming = [federation.submit(settings, Wiring(server, CLIENT)) for server in (FEDGC, FEDAVG)]
     for run in coming:  # a SuperNode takes the messages of both in turn

@@ -1,7 +1,7 @@
-"""A SuperLink with TLS and known devices alone, as a hospital has it: keys, doctor, a run, a certificate
+"""A SuperLink with TLS and known clients alone, as a hospital has it: keys, doctor, a run, a certificate
 that is not the right one, and a SuperLink without the flag that it needs.
 
-The servers' and devices' commands are those of the README, with this machine's names and ports. Every command
+The servers' and clients' commands are those of the README, with this machine's names and ports. Every command
 is typed as a person types it, and sees no store but its own."""
 
 import json
@@ -17,14 +17,14 @@ from pathlib import Path
 
 import pytest
 
+from fedgc.deploy import supervision
+from fedgc.deploy.local_federation import free_port
+from fedgc.deploy.superlink import Connection, installs, told_time
 from fedgc.errors import EdgeFailed
-from fedgc.flower import tether
-from fedgc.flower.local import free_port
-from fedgc.flower.superlink import Connection, installs, told_time
 from tests.contract.conftest import WAIT_S, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
-DEVICES = ("ward-1", "ward-2")
+CLIENTS = ("ward-1", "ward-2")
 README = Path(__file__).parents[2] / "README.md"
 FLAG = "--disable-runtime-dependency-installation"
 PROGRAMS = Path(sys.executable).parent
@@ -38,7 +38,7 @@ class Hospital:
     port: int
     sessions: int
 
-    def documented(self, beginning: str, device: str = DEVICES[0]) -> list[str]:
+    def documented(self, beginning: str, client: str = CLIENTS[0]) -> list[str]:
         """Return the words of the README's command that begins so, with this machine's names and ports."""
         text = README.read_text().replace("\\\n", " ")
         (line,) = re.findall(rf"^\$ ((?:[A-Z_]+=\S+ )*{beginning} .*)$", text, re.MULTILINE)
@@ -47,7 +47,7 @@ class Hospital:
             "0.0.0.0": "127.0.0.1",  # noqa: S104  it is this that is replaced
             "9092": str(self.port),
             "9443": str(self.sessions),
-            DEVICES[0]: device,
+            CLIENTS[0]: client,
         }
         for there, ours in here.items():
             line = line.replace(there, ours)
@@ -87,7 +87,7 @@ class Hospital:
         }
         with (self.folder / f"{name}.log").open("wb") as log:
             return subprocess.Popen(
-                [sys.executable, tether.__file__, "env", *words],
+                [sys.executable, supervision.__file__, "env", *words],
                 stdin=subprocess.PIPE,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -128,8 +128,8 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospital]:
         superlink = made.starts("superlink", *made.documented("flower-superlink"))
         stack.callback(ended, superlink)
         eventually(made.answers)
-        for name in DEVICES:
-            said = made.types(*made.documented("fedgc keys device", name)[1:])
+        for name in CLIENTS:
+            said = made.types(*made.documented("fedgc keys client", name)[1:])
             assert said.returncode == 0, said.stderr
             own = ("--port", str(free_port()))  # only because both are on one machine
             node = made.starts(name, *made.documented("flower-supernode", name), *own)
@@ -147,8 +147,8 @@ def test_doctor_finds_nothing_wrong_and_a_run_goes_to_its_end(hospital: Hospital
     said = hospital.types(*run)
     assert said.returncode == 0, said.stdout + said.stderr
     assert [number for number, _ in re.findall(r"round (\d) (synced) ", said.stdout)] == ["1", "2"]
-    joined = re.findall(r"device (\S+) \(\w+\) joins over the session link", said.stdout)
-    assert sorted(joined) == list(DEVICES), "they reach the port that FEDGC_ADVERTISE tells them"
+    joined = re.findall(r"client (\S+) \(\w+\) joins over the session link", said.stdout)
+    assert sorted(joined) == list(CLIENTS), "they reach the port that FEDGC_ADVERTISE tells them"
     assert said.stderr == ""
 
 
@@ -165,7 +165,7 @@ def test_a_certificate_that_is_not_the_right_one_is_said_in_one_line(hospital: H
     }
     hospital.knows(**{name: path for name, (path, _) in wrong.items()})
     for name, (path, sentence) in wrong.items():
-        for words in (["run"], ["keys", "device", "ward-9", "--register"]):
+        for words in (["run"], ["keys", "client", "ward-9", "--register"]):
             said = hospital.types(*words, "--superlink", name)
             assert said.returncode == 1, said.stdout + said.stderr
             assert said.stderr.count("\n") == 1

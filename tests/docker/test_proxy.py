@@ -18,12 +18,12 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.flower.desk import Surroundings
-from fedgc.flower.identity import Identity
-from fedgc.flower.keyring import Keyring
-from fedgc.flower.listener import Listener
-from fedgc.flower.local import free_port
-from fedgc.flower.session import Session, Terms
+from fedgc.deploy.key_files import Keyring
+from fedgc.deploy.local_federation import free_port
+from fedgc.links.identity import Identity
+from fedgc.links.session.client import Session, Terms
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Codeword, Event, Held, Joined, Loaded, Reveal, Work
 
 NGINX = Path(__file__).parents[2] / "docker" / "proxy" / "nginx.conf"
@@ -46,7 +46,7 @@ def ring(tmp_path: Path) -> Keyring:
 
 @pytest.fixture
 def proxied(ring: Keyring, tmp_path: Path) -> Iterator[tuple[Listener, "queue.SimpleQueue[Event]", str]]:
-    """A listener behind nginx; its events, and the address that devices dial."""
+    """A listener behind nginx; its events, and the address that clients dial."""
     port, inside, superlink = free_port(), free_port(), free_port()
     table = {"bind": f"127.0.0.1:{inside}", "advertise": f"localhost:{port}", "grace-s": 5.0}
     config = RunConfig.read({**table, "authority": str(ring.folder / "authority" / "ca.pem")})
@@ -94,19 +94,19 @@ def test_a_model_comes_down_and_a_codeword_goes_up_through_the_proxy(proxied: tu
     vector = np.random.default_rng(0).standard_normal(NUMBERS).astype(np.float32)
     with open_session(listener) as session:
         session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
-        device = events.get(timeout=20).device
+        client = events.get(timeout=20).client
         listener.publish(3, vector)
-        listener.send(Work(device, 1, 3, 1, (0,), ((0, "chunk-0"),), 0, 60.0))
+        listener.send(Work(client, 1, 3, 1, (0,), ((0, "chunk-0"),), 0, 60.0))
         assert isinstance(session.receive(20), Work)
         np.testing.assert_array_equal(session.fresh_model(3), vector)
-        listener.send(Reveal(device, 1, 0, "local", None))
+        listener.send(Reveal(client, 1, 0, "local", None))
         assert isinstance(session.receive(20), Reveal)
         session.offer(1, 0, -vector)
         assert [type(events.get(timeout=30)) for _ in range(2)] == [Loaded, Codeword]
-        np.testing.assert_array_equal(listener.take(device, 1, 0), -vector)
+        np.testing.assert_array_equal(listener.take(client, 1, 0), -vector)
 
 
-def test_what_devices_do_not_need_is_not_shown(proxied: tuple, ring: Keyring):
+def test_what_clients_do_not_need_is_not_shown(proxied: tuple, ring: Keyring):
     _, _, address = proxied
     trusted = ssl.create_default_context(cafile=str(ring.folder / "authority" / "ca.pem"))
     seen = {}

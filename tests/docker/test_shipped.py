@@ -14,8 +14,8 @@ import yaml
 from typer.main import get_command
 
 from fedgc.cli.commands import app
-from fedgc.flower import wire
-from fedgc.flower.keyring import Keyring
+from fedgc.deploy.key_files import Keyring
+from fedgc.links import frames as wire
 
 ROOT = Path(__file__).parents[2]
 DOCKER = ROOT / "docker"
@@ -103,13 +103,13 @@ def test_an_images_own_words_exist(path: Path):
         exists(tuple(yaml.safe_load(re.search(r"^HEALTHCHECK .*CMD (.*)$", text, re.MULTILINE).group(1)))[1:])
 
 
-def test_the_images_of_server_and_device_share_their_large_layers():
-    device, server = ((DOCKER / f"{role}.Dockerfile").read_text() for role in ("device", "server"))
+def test_the_images_of_server_and_client_share_their_large_layers():
+    client, server = ((DOCKER / f"{role}.Dockerfile").read_text() for role in ("client", "server"))
 
     def until_needs(text: str) -> str:
         return text[text.index("FROM") : text.index("install.sh needs")]
 
-    assert until_needs(device) == until_needs(server)
+    assert until_needs(client) == until_needs(server)
 
 
 @pytest.mark.parametrize(("path", "name"), SERVICES, ids=lambda value: getattr(value, "name", value))
@@ -146,12 +146,12 @@ def test_one_port_is_open_and_the_rest_is_inside():
     assert plain["networks"]["inside"]["internal"] is True
     for name, about in plain["services"].items():
         assert about["networks"] == (["inside", "outside"] if name == "proxy" else ["inside"])
-    assert "ports" not in compose.service(DOCKER / "compose.device.yaml", "device", GIVEN).plain
+    assert "ports" not in compose.service(DOCKER / "compose.client.yaml", "client", GIVEN).plain
 
 
 @pytest.mark.parametrize("missing", sorted(GIVEN))
 def test_a_variable_that_must_be_given_is_asked_for_in_one_line(missing: str):
-    path = DOCKER / ("compose.server.yaml" if missing == "FEDGC_ADVERTISE" else "compose.device.yaml")
+    path = DOCKER / ("compose.server.yaml" if missing == "FEDGC_ADVERTISE" else "compose.client.yaml")
     given = {name: value for name, value in GIVEN.items() if name != missing}
     with pytest.raises(compose.NotCompose, match=rf"{missing}: set it in \.env") as refused:
         compose.read(path, given)
@@ -189,12 +189,12 @@ def test_what_is_no_compose_file_is_refused(tmp_path: Path, text: str, sentence:
         compose.service(path, "a", {})
 
 
-def test_cuda_is_laid_over_the_device_and_adds_a_gpu_alone():
+def test_cuda_is_laid_over_the_client_and_adds_a_gpu_alone():
     over = compose.read(DOCKER / "compose.cuda.yaml", GIVEN)["services"]["device"]
-    under = compose.read(DOCKER / "compose.device.yaml", GIVEN)["services"]["device"]
+    under = compose.read(DOCKER / "compose.client.yaml", GIVEN)["services"]["device"]
     assert set(over) - set(under) == {"deploy"}
-    assert over["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
-    taken = set(re.findall(r"^ARG ([A-Z_]+)", (DOCKER / "device.Dockerfile").read_text(), re.MULTILINE))
+    assert over["deploy"]["resources"]["reservations"]["clients"][0]["capabilities"] == ["gpu"]
+    taken = set(re.findall(r"^ARG ([A-Z_]+)", (DOCKER / "client.Dockerfile").read_text(), re.MULTILINE))
     assert set(over["build"]["args"]) | set(under["build"]["args"]) == taken
 
 
@@ -237,7 +237,7 @@ def test_the_manifests_pods_run_what_the_compose_files_run():
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_the_proxy_shows_devices_two_paths_and_health():
+def test_the_proxy_shows_clients_two_paths_and_health():
     text = (DOCKER / "proxy" / "nginx.conf").read_text()
     outer = text[text.index("listen PORT") : text.index("listen 127.0.0.1")]
     assert re.findall(r"location (.*?) \{", outer) == [f"= {wire.METHOD}", "/v1/fleet/", "= /health", "/"]

@@ -10,8 +10,9 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from fedgc import messages, round
+from fedgc import messages
 from fedgc.messages import Outcome
+from fedgc.round.machine import machine as round
 
 ROOT = Path(__file__).parents[2]
 
@@ -84,10 +85,10 @@ def test_an_outcome_that_has_no_word_is_refused():
 
 
 def test_it_is_one_drawing_that_loads_nothing_and_says_itself_in_words():
-    drawn = picture.PICTURE.read_text()
-    ET.fromstring(drawn)  # noqa: S314  our own file
-    assert not re.search(r"(href|url)\s*=?\s*[\"(](?!#)", drawn)
-    assert "<desc" in drawn
-    assert "While working, Stop can lead to stopped." in drawn
+    exchange = picture.PICTURE.read_text()
+    ET.fromstring(exchange)  # noqa: S314  our own file
+    assert not re.search(r"(href|url)\s*=?\s*[\"(](?!#)", exchange)
+    assert "<desc" in exchange
+    assert "While working, Stop can lead to stopped." in exchange
     for storey in picture.storeys(MANIFEST):
-        assert storey.replace(" | ", " · ") in drawn
+        assert storey.replace(" | ", " · ") in exchange

@@ -16,7 +16,7 @@ from tests.web.run_of_four import START
 
 
 def test_csv_reads_back_as_the_rows(told, tmp_path: Path):
-    rounds, devices = write_csv(tables(told, told.run()), tmp_path / "new" / "folder")
+    rounds, clients = write_csv(tables(told, told.run()), tmp_path / "new" / "folder")
     with rounds.open(newline="") as opened:
         read = list(csv.DictReader(opened))
     for line, each in zip(read, told.rounds(), strict=True):
@@ -24,8 +24,8 @@ def test_csv_reads_back_as_the_rows(told, tmp_path: Path):
         assert float(line["loss"]) == each.row.loss
         assert int(line["up_bytes"]) == each.up_bytes
         assert line["measured_accuracy"] == str(each.row.metrics.get("accuracy", ""))
-    with devices.open(newline="") as opened:
-        assert sum(1 for _ in csv.reader(opened)) == 1 + sum(each.devices for each in told.rounds())
+    with clients.open(newline="") as opened:
+        assert sum(1 for _ in csv.reader(opened)) == 1 + sum(each.clients for each in told.rounds())
 
 
 def test_parquet_reads_back_as_the_csv(told, tmp_path: Path):
@@ -39,11 +39,11 @@ def test_parquet_reads_back_as_the_csv(told, tmp_path: Path):
 
 
 def test_a_file_that_is_there_is_not_replaced(told, tmp_path: Path):
-    (tmp_path / "devices.csv").write_text("mine")
-    with pytest.raises(Unusable, match=r"devices\.csv: saw a file there"):
+    (tmp_path / "clients.csv").write_text("mine")
+    with pytest.raises(Unusable, match=r"clients\.csv: saw a file there"):
         write_csv(tables(told, told.run()), tmp_path)
     assert not (tmp_path / "rounds.csv").exists()
-    assert (tmp_path / "devices.csv").read_text() == "mine"
+    assert (tmp_path / "clients.csv").read_text() == "mine"
 
 
 def test_a_folder_that_cannot_be_made_is_told_in_one_line_and_leaves_nothing(told, tmp_path: Path):

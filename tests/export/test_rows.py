@@ -10,16 +10,16 @@ from tests.web.run_of_four import NAMES, START, round_of
 
 
 class Sized:
-    """A round of which only the number and the count of devices are asked."""
+    """A round of which only the number and the count of clients are asked."""
 
-    def __init__(self, number: int, devices: int) -> None:
-        self.row = round_of(number, devices=())
-        self.devices = devices
+    def __init__(self, number: int, clients: int) -> None:
+        self.row = round_of(number, clients=())
+        self.clients = clients
 
 
 @given(st.lists(st.integers(0, 70_000), max_size=30))
 def test_parts_hold_whole_rounds_in_order_and_no_more_than_fit(counts: list[int]):
-    rounds = [Sized(number, devices) for number, devices in enumerate(counts, start=1)]
+    rounds = [Sized(number, clients) for number, clients in enumerate(counts, start=1)]
     found = list(spans(rounds))
     assert [number for first, last in found for number in range(first, last + 1)] == [
         each.row.round for each in rounds
@@ -28,22 +28,22 @@ def test_parts_hold_whole_rounds_in_order_and_no_more_than_fit(counts: list[int]
         assert first == last or sum(counts[first - 1 : last]) <= rows.PART
 
 
-def test_every_device_in_every_round_is_one_line(told, monkeypatch):
+def test_every_client_in_every_round_is_one_line(told, monkeypatch):
     monkeypatch.setattr(rows, "PART", 5)
-    rounds, devices = tables(told, told.run())
+    rounds, clients = tables(told, told.run())
     lines = [
-        dict(zip([one.name for one in devices.columns], line, strict=True))
-        for part in devices.parts
+        dict(zip([one.name for one in clients.columns], line, strict=True))
+        for part in clients.parts
         for line in part
     ]
     expected = [
-        (each.row.round, row, NAMES[row.device])
+        (each.row.round, row, NAMES[row.client])
         for each in told.rounds()
-        for row in told.device_rows("spring", each.row.round)
+        for row in told.client_rows("spring", each.row.round)
     ]
     assert [
         (line["round"], line["device"], line["name"], line["step_s"], line["failure"]) for line in lines
-    ] == [(number, row.device, name, row.step_s, row.failure) for number, row, name in expected]
+    ] == [(number, row.client, name, row.step_s, row.failure) for number, row, name in expected]
     (part,) = rounds.parts
     assert [line[1] for line in part] == [each.row.round for each in told.rounds()]
 

@@ -17,10 +17,10 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.flower.desk import Surroundings
-from fedgc.flower.identity import Identity
-from fedgc.flower.listener import Listener
-from fedgc.flower.session import Session, Terms
+from fedgc.links.identity import Identity
+from fedgc.links.session.client import Session, Terms
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Event, Held, Joined, Loaded
 
 NUMBERS = 1000
@@ -30,7 +30,7 @@ SHORT_GRACE_S = 2.0  # for those that wait for its end: TLS must be shaken hands
 
 
 class Link:
-    """One listener, its events, and as many devices as a test wants."""
+    """One listener, its events, and as many clients as a test wants."""
 
     def __init__(self, config: RunConfig, numbers: int = NUMBERS) -> None:
         self.config = config
@@ -47,7 +47,7 @@ class Link:
         (self.loaded if isinstance(event, Loaded) else self.events).put(event)
 
     def session(self, who: Identity | None = None, *, says_joined: bool = True, **changes: object) -> Session:
-        """Open a session; it says Joined as a device does."""
+        """Open a session; it says Joined as a client does."""
         invitation = self.listener.invite()
         for name, value in changes.items():
             object.__setattr__(invitation, name, value)
@@ -126,7 +126,7 @@ def link(make_link: Callable[..., Link]) -> Link:
 
 
 class Relay:
-    """A TCP relay between devices and a listener: cuts, stalls and comes back, but understands nothing."""
+    """A TCP relay between clients and a listener: cuts, stalls and comes back, but understands nothing."""
 
     def __init__(self, target: str) -> None:
         host, port = target.rsplit(":", 1)
@@ -138,11 +138,11 @@ class Relay:
         self._flows.set()
         self._open, self._closed = True, False
         self.connections = 0
-        self.cut_after = 0  # bytes from the device (0: never): then the connection is cut, once
+        self.cut_after = 0  # bytes from the client (0: never): then the connection is cut, once
         self.stays_away = False  # after that cut it accepts nobody
-        self.cut_after_down = 0  # the same for bytes to the device
+        self.cut_after_down = 0  # the same for bytes to the client
         self.hold_after = (
-            0  # bytes from the device (0: never): then its connection stands and carries nothing
+            0  # bytes from the client (0: never): then its connection stands and carries nothing
         )
         self.forgets_s = math.inf  # what is silent for longer is carried no more, and nobody is told: a NAT
         self._moved: dict[frozenset[socket.socket], float] = {}

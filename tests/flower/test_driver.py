@@ -13,20 +13,20 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.flower.desk import Surroundings
+from fedgc.flower.client_loop import Worker
 from fedgc.flower.driver import Driver, Job
-from fedgc.flower.identity import Identity
-from fedgc.flower.listener import Listener
-from fedgc.flower.session import Session, Terms
-from fedgc.flower.work import Worker
 from fedgc.history import RoundRow, Speeds
+from fedgc.links.identity import Identity
+from fedgc.links.session.client import Session, Terms
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Mix, Work
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.task import named
-from fedgc.train import Engine, ServerOptimiser
+from fedgc.training import Engine, ServerOptimizer
+from fedgc.training.tasks import named
 from tests.flower.conftest import GRACE_S, WAIT_S
 
-SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-devices": 3, "threads": 1, "grace-s": GRACE_S}
+SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-clients": 3, "threads": 1, "grace-s": GRACE_S}
 
 
 UNMEASURED = {"evaluate-every": 0}  # evaluation draws from the same generator
@@ -86,21 +86,21 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
     listener.start()
-    devices = [
+    clients = [
         threading.Thread(
             target=serve,
             args=(job, listener.invite(), Identity(Ed25519PrivateKey.generate()), folder / str(n)),
         )
-        for n in range(config.min_devices)
+        for n in range(config.min_clients)
     ]
-    for device in devices:
-        device.start()
+    for client in clients:
+        client.start()
     try:
         driver.drive(listener)
     finally:
         listener.close("the run is over")
-        for device in devices:
-            device.join(WAIT_S)
+        for client in clients:
+            client.join(WAIT_S)
     return driver, sink, saved
 
 
@@ -108,11 +108,11 @@ def serve(job: Job, invitation, who, folder: Path) -> None:
     def engine(rest) -> Engine:
         return OneAtATime(job.task, job.config, clock=time.monotonic, rest=rest, spill_dir=folder)
 
-    worker = Worker(engine)
-    terms = Terms(GRACE_S, 64 * 1024, worker.engine.size, time.monotonic, random.random)
+    w = Worker(engine)
+    terms = Terms(GRACE_S, 64 * 1024, w.engine.size, time.monotonic, random.random)
     with Session(invitation, who, terms) as session:
-        worker.serve(session, who.device)
-    worker.engine.close()
+        w.serve(session, who.client)
+    w.engine.close()
 
 
 def test_the_model_is_the_one_that_a_single_machine_would_have_made(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ def one_machine(driver: Driver, folder: Path) -> np.ndarray:
     """Every chunk trained here, one after the other, and their sum taken: slow and obvious."""
     config = driver._job.config
     model = driver.common.first()
-    optimiser = ServerOptimiser(config, driver.common.parameters)
+    optimizer = ServerOptimizer(config, driver.common.parameters)
     chunks = tuple(enumerate(driver._job.task.sizes()))
     numbers = tuple(number for number, _ in chunks)
     for version in range(config.rounds):
@@ -141,7 +141,7 @@ def one_machine(driver: Driver, folder: Path) -> np.ndarray:
             engine.step()
         total = engine.codeword(Mix(numbers, ((1.0,),) * len(numbers)))
         samples = sum(driver._job.task.sizes().values())
-        model = optimiser.apply(model, (total / samples).astype(np.float32))
+        model = optimizer.apply(model, (total / samples).astype(np.float32))
         engine.close()
     return model
 
@@ -152,10 +152,10 @@ def test_rows_metrics_summaries_and_checkpoints_come_out(tmp_path: Path) -> None
     assert sink.metrics == driver.metrics
     assert sink.phases[-1] == "over"
     for row in sink.rows:
-        assert len(row.devices) == 3
-        assert sum(device.up_bytes for device in row.devices) >= driver.common.size * 4
-        assert all(device.down_bytes >= driver.common.size * 4 for device in row.devices)
-        assert all(device.link == "session" for device in row.devices)
+        assert len(row.clients) == 3
+        assert sum(client.up_bytes for client in row.clients) >= driver.common.size * 4
+        assert all(client.down_bytes >= driver.common.size * 4 for client in row.clients)
+        assert all(client.link == "session" for client in row.clients)
     assert [checkpoint.version for checkpoint in saved] == [1, 2]
     np.testing.assert_array_equal(saved[-1].model, driver.model)
 
@@ -172,9 +172,9 @@ def warned(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_the_first_fault_of_a_device_is_said_once_and_why_nothing_came_of_the_run(tmp_path, caplog) -> None:
+def test_the_first_fault_of_a_client_is_said_once_and_why_nothing_came_of_the_run(tmp_path, caplog) -> None:
     driver, _, saved = run(tmp_path, changes={"loss": no_labels}, **UNMEASURED)
-    assert len(warned(caplog)) == 3, "one for each device"
+    assert len(warned(caplog)) == 3, "one for each client"
     assert all(
         line.startswith("round 1: ") and line.endswith("ValueError: no labels") for line in warned(caplog)
     )

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedgc.config import RunConfig
+from fedgc.deploy import local_federation as local
 from fedgc.errors import BadSetting
-from fedgc.flower import local
 
 ROOT = Path(__file__).parents[2]
 

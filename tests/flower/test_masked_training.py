@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from fedgc.config import RunConfig
-from fedgc.flower.institution import Institution
-from fedgc.keying import Keying
+from fedgc.flower.masked_client import MaskedClient
 from fedgc.messages import Published, Reveal, Ring, Survivors, Unmask, Work
-from fedgc.secagg import Federation, Quantiser, RingSum, Terms, letters
+from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.secagg import Federation, Quantizer, RingSum, Terms, packets
 from fedgc.secagg.federation import member_list
 from fedgc.store.vault import Vault
-from fedgc.task.digits import digits
-from fedgc.train import CommonModel, Engine
+from fedgc.training import CommonModel, Engine
+from fedgc.training.tasks.digits import digits
 
 COUNT, ROUNDS, WITHIN = 4, 12, 0.005  # half a point
 SECRET = b"a long secret"
@@ -29,10 +29,10 @@ class Ward:
         folder.mkdir()
         task = digits(CONFIG)
         self.common = CommonModel(task, CONFIG)
-        self.devices = [f"device {number}" for number in range(COUNT)]
+        self.clients = [f"client {number}" for number in range(COUNT)]
         self.engines = {
-            device: Engine(task, CONFIG, clock=lambda: 0.0, rest=lambda _: None, spill_dir=folder)
-            for device in self.devices
+            client: Engine(task, CONFIG, clock=lambda: 0.0, rest=lambda _: None, spill_dir=folder)
+            for client in self.clients
         }
         self.chunks = list(task.chunks)
         self.model = self.common.first()
@@ -40,10 +40,10 @@ class Ward:
     def work(self, number: int) -> Work:
         """Train everybody's part of a round from the present model; return one's order."""
         steps = CONFIG.round_steps
-        for chunk, (device, engine) in enumerate(self.engines.items()):
+        for chunk, (client, engine) in enumerate(self.engines.items()):
             led, named = float(steps) if number > 1 else 0.0, ((chunk, self.chunks[chunk]),)
             work = Work(
-                device, number, number - 1, steps, (chunk,), named, CONFIG.seed, 60.0,
+                client, number, number - 1, steps, (chunk,), named, CONFIG.seed, 60.0,
                 kind="local", first_step=steps * (number - 1), common_steps=led,
             )  # fmt: skip
             engine.load(number - 1, self.model)
@@ -60,56 +60,58 @@ class Ward:
         return self.common.evaluate(self.model)["accuracy"]
 
 
-def revealed(device: str, number: int) -> Reveal:
-    return Reveal(device, number, 0, "masked", None, ring=Ring(1, 32))
+def revealed(client: str, number: int) -> Reveal:
+    return Reveal(client, number, 0, "masked", None, ring=Ring(1, 32))
 
 
 def plain_mean(ward: Ward, number: int) -> np.ndarray:
     ward.work(number)
-    sent = [engine.mean_update(revealed(device, number)) for device, engine in ward.engines.items()]
+    sent = [engine.mean_update(revealed(client, number)) for client, engine in ward.engines.items()]
     total = sum(weight for _, weight in sent)
     return (sum(weight * update.astype(np.float64) for update, weight in sent) / total).astype(np.float32)
 
 
 class Masked:
-    """Institutions with vaults, and the server's keys."""
+    """Sites with vaults, and the server's keys."""
 
     def __init__(self, folder: Path, ward: Ward) -> None:
-        vaults = {device: Vault.open(folder / f"{device}.db", SECRET) for device in ward.devices}
-        members = member_list([(device, vault.identity().public) for device, vault in vaults.items()])
-        federation = Federation(members, 3, 3, 32, Quantiser(0.5, 20, 32, 2000))
+        vaults = {client: Vault.open(folder / f"{client}.db", SECRET) for client in ward.clients}
+        members = member_list([(client, vault.identity().public) for client, vault in vaults.items()])
+        federation = Federation(members, 3, 3, 32, Quantizer(0.5, 20, 32, 2000))
         self.open = {
-            device: Institution(federation, vault, CONFIG, lambda: 0.0, os.urandom)
-            for device, vault in vaults.items()
+            client: MaskedClient(federation, vault, CONFIG, lambda: 0.0, os.urandom)
+            for client, vault in vaults.items()
         }
         self.ward, self.federation = ward, federation
-        self.keying = Keying(federation, Terms(ward.common.size, CONFIG.shape, bytes(32)), 10.0, 0.0)
-        for device, one in self.open.items():
-            self.keying.enrol(one.enrolled(device, ""))
-        todo = list(self.keying.open(0.0, 1))
+        self.key_agreement = KeyAgreement(
+            federation, Terms(ward.common.size, CONFIG.shape, bytes(32)), 10.0, 0.0
+        )
+        for client, one in self.open.items():
+            self.key_agreement.enrol(one.enrolled(client, ""))
+        todo = list(self.key_agreement.open(0.0, 1))
         while todo:
-            todo += self.keying.heard(self.said(todo.pop(0)))
+            todo += self.key_agreement.heard(self.said(todo.pop(0)))
 
     def said(self, command):
-        return self.open[command.device].heard(command, self.ward.engines[command.device].start)
+        return self.open[command.client].heard(command, self.ward.engines[command.client].start)
 
     def mean(self, number: int) -> np.ndarray:
         digest = hashlib.sha256(self.ward.model.tobytes()).digest()
-        self.keying.noted(Published(0.0, number - 1, digest))
+        self.key_agreement.noted(Published(0.0, number - 1, digest))
         work = self.ward.work(number)
-        drawn = self.keying.draw(self.ward.devices, (work.first_step, work.common_steps))
-        ring, exchange = RingSum(self.federation.quantiser, self.ward.common.size), drawn.exchange
-        for device, one in self.open.items():
-            (begin,) = drawn.begin(device, number)
+        agreed = self.key_agreement.draw(self.ward.clients, (work.first_step, work.common_steps))
+        ring, exchange = RingSum(self.federation.quantizer, self.ward.common.size), agreed.exchange
+        for client, one in self.open.items():
+            (begin,) = agreed.begin(client, number)
             assert self.said(begin) is None
-            ring.add(one.revealed(revealed(device, number), self.ward.engines[device]))
+            ring.add(one.revealed(revealed(client, number), self.ward.engines[client]))
         exchange, agree = exchange.agree(range(COUNT))
-        for device in self.open:
-            signed = self.said(Survivors(device, number, agree.pack()))
-            exchange = exchange.sign(drawn.member[device], signed.signature)
+        for client in self.open:
+            signed = self.said(Survivors(client, number, agree.pack()))
+            exchange = exchange.sign(agreed.member[client], signed.signature)
         unlock = exchange.unlock().pack()
-        for device in self.open:
-            exchange = exchange.open(letters.Opened.unpack(self.said(Unmask(device, number, unlock)).letter))
+        for client in self.open:
+            exchange = exchange.open(packets.Opened.unpack(self.said(Unmask(client, number, unlock)).packet))
         ring.remove(exchange.masks())
         return ring.mean()[0]
 

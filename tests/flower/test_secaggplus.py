@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 
 from fedgc.errors import NotRecoverable
-from fedgc.flower.secaggplus import CLIP, STEPS, PlusInstitutions
+from fedgc.flower.secaggplus import CLIP, STEPS, PlusSites
 
 
 @pytest.mark.parametrize("lost", [(), (3,), (1, 5)])
 def test_the_mean_of_those_who_stay_comes_out(lost: tuple[int, ...]) -> None:
-    plus = PlusInstitutions(5, 3, 1000.0)
+    plus = PlusSites(5, 3, 1000.0)
     for do in (plus.open, plus.share):
         assert all(do(number) > 0 for number in plus.numbers)
     rng = np.random.default_rng(1)
@@ -24,4 +24,4 @@ def test_the_mean_of_those_who_stay_comes_out(lost: tuple[int, ...]) -> None:
 
 def test_without_a_vector_there_is_no_sum() -> None:
     with pytest.raises(NotRecoverable, match="saw no vector"):
-        PlusInstitutions(3, 3, 1.0).total([])
+        PlusSites(3, 3, 1.0).total([])

@@ -11,8 +11,8 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector
-from fedgc.flower.layout import Layout
 from fedgc.flower.stock_driver import StockDriver, StockJob
+from fedgc.flower.stock_layout import Layout
 from fedgc.store.checkpoint import Checkpoint
 from tests.flower.test_driver import Kept
 
@@ -67,7 +67,7 @@ def adds(step: float, examples: float = 10.0) -> Client:
 
 
 def run(client: Client, resume: Checkpoint | None = None, **settings):
-    config = RunConfig.read({"rounds": 2, "min-devices": 2, "clients": "stock", **settings})
+    config = RunConfig.read({"rounds": 2, "min-clients": 2, "client-app": "stock", **settings})
     grid, sink, saved = PlayedGrid(client), Kept(), []
     job = StockJob(
         config, sink, ArrayRecord(FIRST), ConfigRecord({"lr": 0.5}), ConfigRecord(), saved.append, resume
@@ -88,7 +88,7 @@ def test_a_round_is_the_mean_weighted_by_examples_and_says_so() -> None:
     assert [row.outcome for row in sink.rows] == ["synced", "synced"]
     assert sink.rows[0].loss == pytest.approx(5 / 3)
     assert sink.metrics == {1: {"loss": pytest.approx(5 / 3)}, 2: {"loss": pytest.approx(5 / 3)}}
-    assert all(row.up_bytes and row.down_bytes for row in sink.rows[0].devices)
+    assert all(row.up_bytes and row.down_bytes for row in sink.rows[0].clients)
     assert sink.phases[-1] == "over"
 
 
@@ -141,7 +141,7 @@ def test_an_answer_that_is_off_is_left_out_and_the_rest_counts(client: Client, r
     driver, over, _, sink, _ = run(client, rounds=1)
     assert over.complete
     assert sink.rows[0].outcome == "approximate"
-    assert reason in sink.rows[0].devices[0].failure
+    assert reason in sink.rows[0].clients[0].failure
     np.testing.assert_allclose(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0] + 2.0)
 
 
@@ -162,8 +162,8 @@ def test_a_checkpoint_of_another_kind_of_run_or_model_is_refused() -> None:
     _, _, _, _, saved = run(adds(1.0), rounds=1)
     made = saved[-1]
     for off, reason in (
-        (Checkpoint(1, 1, made.model, made.optimiser, '["other"]'), "stock clients"),
-        (Checkpoint(1, 1, made.model[:-1], made.optimiser, made.state), "numbers"),
+        (Checkpoint(1, 1, made.model, made.optimizer, '["other"]'), "stock clients"),
+        (Checkpoint(1, 1, made.model[:-1], made.optimizer, made.state), "numbers"),
     ):
         with pytest.raises(BadSetting, match=reason):
             run(adds(1.0), off)

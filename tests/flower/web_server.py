@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fedgc.flower.keyring import Keyring
+from fedgc.deploy.key_files import Keyring
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""A consortium in one process: the real machines of both sides, and a disk for each institution."""
+"""A consortium in one process: the real machines of both sides, and a disk for each site."""
 
 import hashlib
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -17,7 +17,7 @@ from fedgc.secagg import (
     Identity,
     Member,
     Privacy,
-    Quantiser,
+    Quantizer,
     Reply,
     RingSum,
     SetUp,
@@ -25,17 +25,17 @@ from fedgc.secagg import (
     Terms,
 )  # fmt: skip
 from fedgc.secagg.federation import least_threshold
-from fedgc.secagg.letters import Advert, Agree, Begin, Deal, Opened, Unlock
+from fedgc.secagg.packets import Advert, Agree, Begin, Deal, Opened, Unlock
 
 NOW = 1_800_000_000.0
 SIZE = 40  # numbers of an update
 MODEL = hashlib.sha256(b"model").digest()
-PLAIN = Quantiser(clip=1.0, bits=20, ring=32, w_max=1000)
+PLAIN = Quantizer(clip=1.0, bits=20, ring=32, w_max=1000)
 
 
 @dataclass
 class Site:
-    """One institution: its machine, and what lies on its disk."""
+    """One site: its machine, and what lies on its disk."""
 
     federation: Federation
     identity: Identity
@@ -71,15 +71,15 @@ class Site:
 
 @dataclass
 class Consortium:
-    """Institutions and the server's side, which a test may play by hand."""
+    """Sites and the server's side, which a test may play by hand."""
 
     federation: Federation
     sites: list[Site]
     entropy: Iterator[bytes]
 
     def adverts(self, epoch: int = 1, now: float = NOW) -> list[Advert]:
-        letter = SetUp(self.federation, epoch).letter()
-        return [Advert.unpack(s.take(s.client.open(letter, now, next(self.entropy)))) for s in self.sites]
+        packet = SetUp(self.federation, epoch).packet()
+        return [Advert.unpack(s.take(s.client.open(packet, now, next(self.entropy)))) for s in self.sites]
 
     def set_up(self, epoch: int = 1, absent: Collection[int] = (), silent: Collection[int] = ()) -> Epoch:
         """Run the set-up: who is `absent` never comes, who is `silent` leaves before its deal."""
@@ -99,25 +99,25 @@ class Consortium:
     ) -> tuple[Exchange, dict[int, Begin]]:
         """Start an exchange with everybody in it."""
         exchange, out = epoch.begin(number, list(members), Terms(size, b"settings", model))
-        for member, letter in out.items():
+        for member, packet in out.items():
             site = self.sites[member]
-            assert site.take(site.client.begin(Begin.unpack(letter.pack()), model)) is None
+            assert site.take(site.client.begin(Begin.unpack(packet.pack()), model)) is None
         return exchange, out
 
     def collect(self, exchange: Exchange, survivors: Collection[int]) -> tuple[Exchange, Agree]:
-        exchange, letter = exchange.agree(list(survivors))
-        return exchange, Agree.unpack(letter.pack())
+        exchange, packet = exchange.agree(list(survivors))
+        return exchange, Agree.unpack(packet.pack())
 
-    def sign(self, exchange: Exchange, letter: Agree, by: Collection[int]) -> Exchange:
+    def sign(self, exchange: Exchange, packet: Agree, by: Collection[int]) -> Exchange:
         for member in by:
-            exchange = exchange.sign(member, self.sites[member].take(self.sites[member].client.agree(letter)))
+            exchange = exchange.sign(member, self.sites[member].take(self.sites[member].client.agree(packet)))
         return exchange
 
     def open(self, exchange: Exchange, by: Collection[int]) -> Exchange:
-        letter = Unlock.unpack(exchange.unlock().pack())
+        packet = Unlock.unpack(exchange.unlock().pack())
         for member in by:
             site = self.sites[member]
-            exchange = exchange.open(Opened.unpack(site.take(site.client.unlock(letter))))
+            exchange = exchange.open(Opened.unpack(site.take(site.client.unlock(packet))))
         return exchange
 
     def run(
@@ -136,13 +136,13 @@ class Consortium:
         size = len(next(iter(updates.values())))
         model = model or hashlib.sha256(epoch.known.rho + bytes([number])).digest()
         exchange, _ = self.begin(epoch, number, list(updates), size, model)
-        ring = RingSum(self.federation.quantiser, size)
+        ring = RingSum(self.federation.quantizer, size)
         survivors = [m for m in updates if m not in lost_early]
         for member in survivors:
             ring.add(self.sites[member].upload(updates[member], weights[member]))
-        exchange, letter = self.collect(exchange, survivors)
+        exchange, packet = self.collect(exchange, survivors)
         signing = [m for m in survivors if m not in lost_late]
-        exchange = self.sign(exchange, letter, signing)
+        exchange = self.sign(exchange, packet, signing)
         exchange = self.open(exchange, [m for m in signing if m not in lost_last])
         ring.remove(exchange.masks())
         mean, weight = ring.mean()
@@ -173,11 +173,11 @@ def federation_of(
     threshold: int | None = None,
     n_min: int = 3,
     exchanges: int = 3,
-    quantiser: Quantiser = PLAIN,
+    quantizer: Quantizer = PLAIN,
     privacy: Privacy | None = None,
 ) -> Federation:
     members = tuple(Member(f"site {at:03}", each.public) for at, each in enumerate(identities(count)))
-    return Federation(members, threshold or least_threshold(count), n_min, exchanges, quantiser, privacy)
+    return Federation(members, threshold or least_threshold(count), n_min, exchanges, quantizer, privacy)
 
 
 def make(count: int, seed: int = 0, **pinned: object) -> Consortium:
@@ -217,8 +217,8 @@ def uploaded(
     """The same, after the vectors of the survivors came and were agreed on."""
     group, _epoch, exchange, _, updates, weights = started(count, **pinned)
     sent = {m: group.sites[m].upload(updates[m], weights[m]) for m in range(count)}
-    exchange, letter = group.collect(exchange, range(count) if survivors is None else survivors)
-    return group, exchange, letter, sent, updates
+    exchange, packet = group.collect(exchange, range(count) if survivors is None else survivors)
+    return group, exchange, packet, sent, updates
 
 
 @dataclass(frozen=True)
@@ -236,7 +236,7 @@ class Kit:
     now: float = NOW
     size: int = SIZE
     model: bytes = MODEL
-    quantiser: Quantiser = PLAIN
+    quantizer: Quantizer = PLAIN
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ import pytest
 from fedgc.errors import BadMessage, NotAdmitted, NotRecoverable
 from fedgc.secagg import RingSum, SetUp, Terms, rules
 from fedgc.secagg.keys import loaded, seal
-from fedgc.secagg.letters import Agree, Begin, Deal, Delivery, Unlock
+from fedgc.secagg.packets import Agree, Begin, Deal, Delivery, Unlock
 
 
 def redelivered(kit, change):
@@ -18,7 +18,7 @@ def redelivered(kit, change):
     return group.sites[0].client.begin(replace(out[0], **change(out)), kit.model)
 
 
-def test_05_another_model_to_one_institution_gives_noise_and_no_agreement(kit):
+def test_05_another_model_to_one_site_gives_noise_and_no_agreement(kit):
     group = kit.make(5)
     epoch = group.set_up()
     updates, weights = kit.vectors(5, kit.size)
@@ -26,14 +26,14 @@ def test_05_another_model_to_one_institution_gives_noise_and_no_agreement(kit):
     for member, site in enumerate(group.sites):
         came = hashlib.sha256(b"another").digest() if member == 0 else kit.model
         site.take(site.client.begin(out[member], came))
-    ring = RingSum(group.federation.quantiser, kit.size)
+    ring = RingSum(group.federation.quantizer, kit.size)
     for member, site in enumerate(group.sites):
         ring.add(site.upload(updates[member], weights[member]))
-    exchange, letter = group.collect(exchange, range(5))
-    strange = group.sites[0].take(group.sites[0].client.agree(letter))
+    exchange, packet = group.collect(exchange, range(5))
+    strange = group.sites[0].take(group.sites[0].client.agree(packet))
     with pytest.raises(NotAdmitted, match="site 000"):
         exchange.sign(0, strange)
-    exchange = group.sign(exchange, letter, (1, 2, 3, 4))
+    exchange = group.sign(exchange, packet, (1, 2, 3, 4))
     with pytest.raises(NotAdmitted, match="site 000"):
         group.sites[1].client.unlock(Unlock(1, 1, ((0, strange), *sorted(exchange.signatures.items()))))
     ring.remove(group.open(exchange, (1, 2, 3, 4)).masks())
@@ -68,7 +68,7 @@ def test_06_an_exchange_beyond_the_epoch_is_refused(kit):
         group.sites[0].client.begin(replace(out[0], exchange=4), kit.model)
 
 
-def test_06_an_old_epochs_letters_are_refused_in_the_next(kit):
+def test_06_an_old_epochs_packets_are_refused_in_the_next(kit):
     group, _, _, out, _updates, _weights = kit.started()
     roster = group.sites[0].client.state.known.roster
     group.set_up(2)
@@ -154,12 +154,12 @@ def test_10_a_member_whose_shares_never_came_is_refused(kit):
 
 
 def test_10_an_exchange_that_is_too_small_or_without_oneself_is_refused(kit):
-    with pytest.raises(BadMessage, match="begin: saw 3 institutions, needed 4"):
+    with pytest.raises(BadMessage, match="begin: saw 3 sites, needed 4"):
         redelivered(kit, lambda out: {"members": (0, 1, 2)})
     with pytest.raises(BadMessage, match=r"needed 0 \(|needed 0 in it"):
         redelivered(kit, lambda out: {"members": (1, 2, 3, 4)})
 
 
-def test_a_begin_letter_of_the_wire_is_the_one_that_was_sent(kit):
+def test_a_begin_packet_of_the_wire_is_the_one_that_was_sent(kit):
     _, _, _, out, _, _ = kit.started()
-    assert all(Begin.unpack(letter.pack()) == letter for letter in out.values())
+    assert all(Begin.unpack(packet.pack()) == packet for packet in out.values())

@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, BadSetting, BadVector
-from fedgc.secagg import Quantiser, RingSum, rules
+from fedgc.secagg import Quantizer, RingSum, rules
 from fedgc.secagg.keys import loaded
 from fedgc.secagg.keystream import RUN_WORDS, Strand, add_strands
-from fedgc.secagg.letters import Agree
+from fedgc.secagg.packets import Agree
 from fedgc.secagg.shamir import combine
 
 
@@ -50,7 +50,7 @@ def test_06_masks_of_another_exchange_are_not_taken(kit):
 def test_05_an_update_from_another_model_than_the_exchange_is_bound_to_is_not_masked(
     kit, model, settings, restart
 ):
-    """The server sends one institution another model after the exchange has begun."""
+    """The server sends one site another model after the exchange has begun."""
     group, _, _, _, updates, weights = kit.started()
     site = group.sites[0]
     if restart:
@@ -69,7 +69,7 @@ def test_05_an_update_from_another_model_than_the_exchange_is_bound_to_is_not_ma
 @pytest.mark.parametrize(("bits", "ring", "count"), [(22, 32, 5), (20, 32, 8), (8, 16, 8), (4, 8, 18)])
 @pytest.mark.parametrize("sign", [1, -1])
 def test_07_all_at_the_top_of_the_ring_is_exact(kit, bits, ring, count, sign):
-    group = kit.make(count, quantiser=Quantiser(clip=2.0, bits=bits, ring=ring, w_max=7))
+    group = kit.make(count, quantizer=Quantizer(clip=2.0, bits=bits, ring=ring, w_max=7))
     epoch = group.set_up()
     updates = {m: np.full(kit.size, sign * 9.0, np.float32) for m in range(count)}
     mean, weight, _ = group.run(epoch, 1, updates, dict.fromkeys(range(count), 7))
@@ -80,7 +80,7 @@ def test_07_all_at_the_top_of_the_ring_is_exact(kit, bits, ring, count, sign):
 @pytest.mark.parametrize(("bits", "ring", "count"), [(8, 8, 3), (4, 8, 19), (16, 16, 3), (9, 16, 129)])
 def test_07_sums_that_would_not_fit_are_refused_when_written_down(kit, bits, ring, count):
     with pytest.raises(BadSetting, match="ring: saw"):
-        kit.federation(count, quantiser=Quantiser(clip=1.0, bits=bits, ring=ring, w_max=7))
+        kit.federation(count, quantizer=Quantizer(clip=1.0, bits=bits, ring=ring, w_max=7))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -129,9 +129,9 @@ def test_08_a_weight_beyond_the_pinned_one_is_refused(kit, weight):
 
 @pytest.mark.parametrize(("size", "kind"), [(40, np.uint32), (42, np.uint32), (41, np.uint64)])
 def test_08_the_server_refuses_an_oversized_or_ill_typed_vector(kit, size, kind):
-    RingSum(kit.quantiser, 40).add(np.zeros(41, np.uint32))
+    RingSum(kit.quantizer, 40).add(np.zeros(41, np.uint32))
     with pytest.raises(BadVector, match="masked vector"):
-        RingSum(kit.quantiser, 40).add(np.zeros(size, kind))
+        RingSum(kit.quantizer, 40).add(np.zeros(size, kind))
 
 
 @given(key=st.binary(min_size=32, max_size=32), run=st.integers(0, 3), size=st.integers(1, 300))
@@ -151,9 +151,9 @@ def test_03_a_late_vector_of_one_declared_dropped_stays_uniform(kit):
     updates, weights = {m: np.zeros(size, np.float32) for m in range(5)}, dict.fromkeys(range(5), 1)
     exchange, _ = group.begin(epoch, 1, range(5), size)
     vectors = {m: group.sites[m].upload(updates[m], weights[m]) for m in range(5)}
-    exchange, letter = group.collect(exchange, (0, 1, 2, 3))
-    exchange = group.open(group.sign(exchange, letter, (0, 1, 2, 3)), (0, 1, 2, 3))
-    ring = RingSum(group.federation.quantiser, size)
+    exchange, packet = group.collect(exchange, (0, 1, 2, 3))
+    exchange = group.open(group.sign(exchange, packet, (0, 1, 2, 3)), (0, 1, 2, 3))
+    ring = RingSum(group.federation.quantizer, size)
     for member in (0, 1, 2, 3):
         ring.add(vectors[member])
     ring.remove(exchange.masks())
@@ -184,10 +184,10 @@ def test_one_masked_vector_alone_is_uniform(kit):
 @pytest.mark.parametrize(("weight_word", "moved"), [(0, 4096 / 200), (-199, 4096)])
 def test_15_the_clip_does_not_bound_a_member_that_writes_its_own_words(kit, weight_word, moved):
     """What the documentation says of it: half of the ring, by what is left of the weights, and no further."""
-    quantiser = Quantiser(clip=1.0, bits=20, ring=32, w_max=100)
-    ring = RingSum(quantiser, kit.size)
-    honest = np.zeros(quantiser.words(kit.size), np.uint32)
-    quantiser.add(np.zeros(kit.size, np.float32), 100, honest, bytes(32))
+    quantizer = Quantizer(clip=1.0, bits=20, ring=32, w_max=100)
+    ring = RingSum(quantizer, kit.size)
+    honest = np.zeros(quantizer.words(kit.size), np.uint32)
+    quantizer.add(np.zeros(kit.size, np.float32), 100, honest, bytes(32))
     for _ in range(2):
         ring.add(honest)
     hostile = np.full(honest.size, 2**31 - 1, np.uint32)
@@ -195,4 +195,4 @@ def test_15_the_clip_does_not_bound_a_member_that_writes_its_own_words(kit, weig
     ring.add(hostile)
     mean, _ = ring.mean()
     assert mean == pytest.approx(np.full(kit.size, 100 * moved), rel=1e-3)
-    assert quantiser.reach == pytest.approx(100 * 4096, rel=1e-3)
+    assert quantizer.reach == pytest.approx(100 * 4096, rel=1e-3)

@@ -1,4 +1,4 @@
-"""A hostile server asks for two sums of one model: their difference would be one institution's doing."""
+"""A hostile server asks for two sums of one model: their difference would be one site's doing."""
 
 import hashlib
 import itertools
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, Refused
 from fedgc.secagg import Terms, rules
-from fedgc.secagg.letters import Begin, Unlock
+from fedgc.secagg.packets import Begin, Unlock
 
 NEXT = hashlib.sha256(b"the next model").digest()
 
@@ -28,9 +28,9 @@ def begin(group, epoch, number, members, model, words=b"settings"):
     """What each of them says to the beginning of an exchange: nothing, or why not."""
     _, out = epoch.begin(number, list(members), Terms(40, words, model))
     said = {}
-    for member, letter in out.items():
+    for member, packet in out.items():
         try:
-            group.sites[member].take(group.sites[member].client.begin(Begin.unpack(letter.pack()), model))
+            group.sites[member].take(group.sites[member].client.begin(Begin.unpack(packet.pack()), model))
             said[member] = ""
         except BadMessage as error:
             said[member] = str(error)
@@ -64,17 +64,17 @@ def test_14_an_exchange_without_shares_tells_nothing_and_its_model_is_masked_ane
     exchange, _ = group.begin(epoch, 1, range(4), kit.size)
     for member, site in enumerate(group.sites):
         site.upload(updates[member], weights[member])
-    exchange, letter = group.collect(exchange, range(4))
-    group.sign(exchange, letter, range(4))
+    exchange, packet = group.collect(exchange, range(4))
+    group.sign(exchange, packet, range(4))
     mean, weight, _ = group.run(epoch, 2, updates, weights, model=kit.model)
     assert weight == sum(weights.values())
-    bound = group.federation.quantiser.bound(4, weight)
+    bound = group.federation.quantizer.bound(4, weight)
     assert np.abs(mean - kit.true_mean(updates, weights, range(4))).max() <= bound
 
 
 def test_14_the_model_is_on_the_disk_before_the_shares_leave(kit):
-    group, exchange, letter, _, _ = kit.uploaded(4)
-    exchange = group.sign(exchange, letter, range(4))
+    group, exchange, packet, _, _ = kit.uploaded(4)
+    exchange = group.sign(exchange, packet, range(4))
     site = group.sites[0]
     name = f"spent/{kit.model.hex()}"
     assert name not in site.disk
@@ -94,7 +94,7 @@ class Server:
         self.epoch = self.group.set_up()
         terms = Terms(kit.size, b"settings", kit.model)
         self.exchanges = {number: self.epoch.begin(number, range(count), terms) for number in (1, 2, 3)}
-        self.letters = {n: exchange.agree(range(count))[1] for n, (exchange, _) in self.exchanges.items()}
+        self.packets = {n: exchange.agree(range(count))[1] for n, (exchange, _) in self.exchanges.items()}
         self.signatures = {n: self.of_helpers(n, range(count)) for n in self.exchanges}
         self.shares = {n: set(self.helpers) for n in self.exchanges}
         self.model = kit.model
@@ -114,7 +114,7 @@ class Server:
             elif what == "upload":
                 site.upload(self.update, 1)
             elif what == "agree":
-                signature = site.take(site.client.agree(self.letters[number]))
+                signature = site.take(site.client.agree(self.packets[number]))
                 self.signatures[number][member] = signature
             else:
                 site.take(

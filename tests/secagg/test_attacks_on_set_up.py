@@ -6,7 +6,7 @@ import pytest
 
 from fedgc.errors import BadMessage, NotAdmitted
 from fedgc.secagg import Client, Federation, Identity, SetUp
-from fedgc.secagg.letters import Open, Roster
+from fedgc.secagg.packets import Open, Roster
 
 
 def test_06_an_epoch_cannot_be_replayed(kit):
@@ -25,7 +25,7 @@ def test_06_a_roster_of_an_epoch_that_is_not_the_opened_one_is_refused(kit):
     old = Roster(1, tuple(group.adverts(1)))
     with pytest.raises(BadMessage, match="needed the one opened, 0"):
         kit.make(3).sites[0].client.join(old, kit.now, bytes(32))
-    with pytest.raises(BadMessage, match="another advert of this institution or none"):
+    with pytest.raises(BadMessage, match="another advert of this site or none"):
         kit.make(3).sites[0].client.join(Roster(0, ()), kit.now, bytes(32))
     group.adverts(2)
     with pytest.raises(BadMessage, match="saw epoch 1, needed the one opened, 2"):
@@ -47,7 +47,7 @@ def test_06_a_second_roster_with_the_same_keys_is_refused(kit):
 
 
 def rostered(kit, change, count=5):
-    """What institution 0 says to a roster that the server changed."""
+    """What site 0 says to a roster that the server changed."""
     group = kit.make(count)
     adverts = group.adverts()
     site = group.sites[0]
@@ -125,17 +125,17 @@ def test_10_a_roster_without_or_with_another_own_entry_is_refused(kit):
         return [signed(group, 0, replace(adverts[0], channel=bytes(range(32)))), *adverts[1:]]
 
     for change in (without, another):
-        with pytest.raises(BadMessage, match="another advert of this institution"):
+        with pytest.raises(BadMessage, match="another advert of this site"):
             rostered(kit, change)
 
 
 def test_10_a_small_roster_is_refused(kit):
-    with pytest.raises(BadMessage, match="roster: saw 3 institutions, needed 4"):
+    with pytest.raises(BadMessage, match="roster: saw 3 sites, needed 4"):
         rostered(kit, lambda group, adverts: adverts[:3])
 
 
 def test_10_a_member_twice_is_refused(kit):
-    with pytest.raises(BadMessage, match="each institution once"):
+    with pytest.raises(BadMessage, match="each site once"):
         rostered(kit, lambda group, adverts: [*adverts, adverts[4]])
 
 
@@ -143,7 +143,7 @@ def test_10_a_server_with_another_descriptor_is_refused_before_training(kit):
     group = kit.make(3)
     other = kit.federation(3, exchanges=5)
     with pytest.raises(NotAdmitted, match="compare the files"):
-        group.sites[0].client.open(SetUp(other, 1).letter(), kit.now, bytes(32))
+        group.sites[0].client.open(SetUp(other, 1).packet(), kit.now, bytes(32))
 
 
 def test_10_an_identity_that_is_not_pinned_cannot_start(kit):

@@ -1,20 +1,20 @@
-"""Crashes, letters that come again, and what must be gone afterwards."""
+"""Crashes, packets that come again, and what must be gone afterwards."""
 
 import numpy as np
 import pytest
 
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.secagg import RingSum, SetUp
-from fedgc.secagg.letters import Advert, Agree, Deal, Open, Opened
+from fedgc.secagg.packets import Advert, Agree, Deal, Open, Opened
 
 
-def test_12_after_a_crash_between_record_and_reply_each_letter_gets_its_first_answer_or_a_refusal(kit):
+def test_12_after_a_crash_between_record_and_reply_each_packet_gets_its_first_answer_or_a_refusal(kit):
     group = kit.make(3)
-    letter = Open(group.federation.fid, 1)
-    firsts = [site.take(site.client.open(letter, kit.now, next(site.entropy))) for site in group.sites]
+    packet = Open(group.federation.fid, 1)
+    firsts = [site.take(site.client.open(packet, kit.now, next(site.entropy))) for site in group.sites]
     for site, first in zip(group.sites, firsts, strict=True):
         site.restart()
-        assert site.take(site.client.open(letter, kit.now + 5, next(site.entropy))) == first
+        assert site.take(site.client.open(packet, kit.now + 5, next(site.entropy))) == first
     setup = SetUp(group.federation, 1)
     for first in firsts:
         setup = setup.admit(Advert.unpack(first), kit.now)
@@ -26,7 +26,7 @@ def test_12_after_a_crash_between_record_and_reply_each_letter_gets_its_first_an
         setup = setup.receive(Deal.unpack(deal))
     updates, weights = kit.vectors(3, kit.size)
     exchange, out = group.begin(setup.close(), 1, range(3), kit.size)
-    ring = RingSum(group.federation.quantiser, kit.size)
+    ring = RingSum(group.federation.quantizer, kit.size)
     for member, site in enumerate(group.sites):
         site.restart()
         assert site.take(site.client.begin(out[member], kit.model)) is None  # it may still be trained
@@ -70,7 +70,7 @@ def test_12_a_crash_before_the_record_leaves_the_exchange_unused(kit):
     assert site.upload(updates[0], weights[0]).size == kit.size + 1
 
 
-def test_12_an_institution_that_lost_its_vector_goes_on_with_the_next_exchange(kit):
+def test_12_an_site_that_lost_its_vector_goes_on_with_the_next_exchange(kit):
     group, epoch, _, _, updates, weights = kit.started(3)
     group.sites[0].upload(updates[0], weights[0])
     group.sites[0].restart()
@@ -79,8 +79,8 @@ def test_12_an_institution_that_lost_its_vector_goes_on_with_the_next_exchange(k
 
 
 def test_13_what_is_over_is_erased_from_disk_and_memory(kit):
-    group, exchange, letter, _, _ = kit.uploaded()
-    exchange = group.sign(exchange, letter, range(5))
+    group, exchange, packet, _, _ = kit.uploaded()
+    exchange = group.sign(exchange, packet, range(5))
     site = group.sites[0]
     before = dict(site.disk)
     shares = before["held/1"]
@@ -109,10 +109,10 @@ def test_13_an_exchange_that_is_passed_over_is_erased_too(kit):
 @pytest.mark.parametrize("entropy", [b"", bytes(31), bytes(33)])
 def test_too_little_chance_is_refused(kit, entropy):
     group, *_ = kit.started()
-    client, letter = group.sites[0].client, Open(group.federation.fid, 2)
+    client, packet = group.sites[0].client, Open(group.federation.fid, 2)
     roster = client.state.known.roster
     for ask in (
-        lambda: client.open(letter, kit.now, entropy),
+        lambda: client.open(packet, kit.now, entropy),
         lambda: client.join(roster, kit.now, entropy),
         lambda: client.upload(np.zeros(kit.size, np.float32), 1, client.state.start, client.pad(), entropy),
     ):
@@ -120,7 +120,7 @@ def test_too_little_chance_is_refused(kit, entropy):
             ask()
 
 
-def test_a_refused_letter_changes_nothing(kit):
+def test_a_refused_packet_changes_nothing(kit):
     group, *_ = kit.uploaded()
     site = group.sites[0]
     before = site.client

@@ -1,4 +1,4 @@
-"""A hostile server, and institutions that help it, while a sum is unmasked."""
+"""A hostile server, and sites that help it, while a sum is unmasked."""
 
 import hashlib
 from dataclasses import replace
@@ -8,20 +8,20 @@ import pytest
 
 from fedgc.errors import BadMessage, NotAdmitted, NotRecoverable
 from fedgc.secagg import SetUp, rules
-from fedgc.secagg.letters import Agree, Deal, Opened, Unlock
+from fedgc.secagg.packets import Agree, Deal, Opened, Unlock
 from fedgc.secagg.shamir import combine, split
 
 
 def test_02_a_split_set_of_survivors_unmasks_nothing(kit):
-    group, _exchange, letter, _, _ = kit.uploaded()
-    other = Agree(letter.epoch, letter.exchange, (0, 1, 2, 3))
+    group, _exchange, packet, _, _ = kit.uploaded()
+    other = Agree(packet.epoch, packet.exchange, (0, 1, 2, 3))
     signatures = {}
     for member in (0, 1):
         site = group.sites[member]
         signatures[member] = site.take(site.client.agree(other))
     for member in (2, 3, 4):
         site = group.sites[member]
-        signatures[member] = site.take(site.client.agree(letter))
+        signatures[member] = site.take(site.client.agree(packet))
     with pytest.raises(NotAdmitted, match="not of the pinned key"):
         group.sites[0].client.unlock(Unlock(1, 1, tuple(sorted((m, signatures[m]) for m in range(4)))))
     honest = tuple((m, signatures[m]) for m in (2, 3, 4))
@@ -30,8 +30,8 @@ def test_02_a_split_set_of_survivors_unmasks_nothing(kit):
 
 
 def test_02_fewer_than_threshold_signatures_unlock_nothing(kit):
-    group, exchange, letter, _, _ = kit.uploaded()
-    exchange = group.sign(exchange, letter, (0, 1, 2))
+    group, exchange, packet, _, _ = kit.uploaded()
+    exchange = group.sign(exchange, packet, (0, 1, 2))
     with pytest.raises(NotRecoverable, match="3 signatures, needed 4"):
         exchange.unlock()
     with pytest.raises(BadMessage, match="saw 3 signatures, needed 4"):
@@ -39,15 +39,15 @@ def test_02_fewer_than_threshold_signatures_unlock_nothing(kit):
 
 
 def test_02_a_signature_cannot_count_twice(kit):
-    group, exchange, letter, _, _ = kit.uploaded()
-    exchange = group.sign(exchange, letter, (0, 1, 2))
-    with pytest.raises(BadMessage, match="each institution once"):
+    group, exchange, packet, _, _ = kit.uploaded()
+    exchange = group.sign(exchange, packet, (0, 1, 2))
+    with pytest.raises(BadMessage, match="each site once"):
         Unlock(1, 1, (*sorted(exchange.signatures.items()), (2, exchange.signatures[2])))
 
 
 def test_02_a_signature_of_who_is_no_survivor_does_not_count(kit):
-    group, exchange, letter, _, _ = kit.uploaded(survivors=(0, 1, 2, 3))
-    exchange = group.sign(exchange, letter, (0, 1, 2))
+    group, exchange, packet, _, _ = kit.uploaded(survivors=(0, 1, 2, 3))
+    exchange = group.sign(exchange, packet, (0, 1, 2))
     statement = rules.agreement(group.federation.fid, exchange.context, exchange.survivors)
     outsider = group.sites[4].identity.sign(statement)
     with pytest.raises(BadMessage, match="signature of 4"):
@@ -55,18 +55,18 @@ def test_02_a_signature_of_who_is_no_survivor_does_not_count(kit):
 
 
 def test_02_a_second_set_of_survivors_is_refused_even_after_a_restart(kit):
-    group, _, letter, _, _ = kit.uploaded()
+    group, _, packet, _, _ = kit.uploaded()
     site = group.sites[0]
-    first = site.take(site.client.agree(letter))
+    first = site.take(site.client.agree(packet))
     site.restart()
     with pytest.raises(BadMessage, match="one set an exchange"):
         site.client.agree(Agree(1, 1, (0, 1, 2, 3)))
-    assert site.take(site.client.agree(letter)) == first
+    assert site.take(site.client.agree(packet)) == first
 
 
 def test_02_a_second_unlock_is_refused_even_after_a_restart(kit):
-    group, exchange, letter, _, _ = kit.uploaded()
-    exchange = group.sign(exchange, letter, range(5))
+    group, exchange, packet, _, _ = kit.uploaded()
+    exchange = group.sign(exchange, packet, range(5))
     site, first = group.sites[0], exchange.unlock()
     given = site.take(site.client.unlock(first))
     site.restart()
@@ -84,8 +84,8 @@ def test_02_nothing_is_unlocked_before_survivors_are_agreed_on(kit):
 
 
 def test_04_fewer_shares_than_the_threshold_are_refused(kit):
-    group, exchange, letter, _, _ = kit.uploaded()
-    exchange = group.open(group.sign(exchange, letter, range(5)), (0, 1, 2))
+    group, exchange, packet, _, _ = kit.uploaded()
+    exchange = group.open(group.sign(exchange, packet, range(5)), (0, 1, 2))
     with pytest.raises(NotRecoverable, match="shares of 3, needed 4"):
         exchange.masks()
     shares = split(b"secret", 4, (1, 2, 3, 4, 5), bytes(32))
@@ -95,18 +95,18 @@ def test_04_fewer_shares_than_the_threshold_are_refused(kit):
 
 @pytest.mark.parametrize(("epoch", "number"), [(1, 2), (2, 1)])
 def test_06_survivors_and_signatures_of_another_exchange_or_epoch_are_refused(kit, epoch, number):
-    group, exchange, letter, _, _ = kit.uploaded()
+    group, exchange, packet, _, _ = kit.uploaded()
     client = group.sites[0].client
     with pytest.raises(BadMessage, match=f"saw {number} of epoch {epoch}, needed the present"):
-        client.agree(replace(letter, epoch=epoch, exchange=number))
-    exchange = group.sign(exchange, letter, range(5))
+        client.agree(replace(packet, epoch=epoch, exchange=number))
+    exchange = group.sign(exchange, packet, range(5))
     with pytest.raises(BadMessage, match=f"saw {number} of epoch {epoch}, needed the present"):
         group.sites[0].client.unlock(replace(exchange.unlock(), epoch=epoch, exchange=number))
 
 
 def test_09_a_helper_that_gives_a_false_share_is_named_and_the_sum_is_had_without_it(kit):
-    group, exchange, letter, _vectors, _updates = kit.uploaded()
-    exchange = group.sign(exchange, letter, range(5))
+    group, exchange, packet, _vectors, _updates = kit.uploaded()
+    exchange = group.sign(exchange, packet, range(5))
     unlock = exchange.unlock()
     opened = [Opened.unpack(s.take(s.client.unlock(unlock))) for s in group.sites]
     owner, share = opened[2].shares[3]
@@ -136,8 +136,8 @@ def test_09_a_dealer_of_shares_of_another_secret_is_named(kit, survives):
     who = range(5) if survives else (0, 2, 3, 4)
     for member in who:
         group.sites[member].upload(np.zeros(kit.size, np.float32), 1)
-    exchange, letter = group.collect(exchange, who)
-    exchange = group.open(group.sign(exchange, letter, who), who)
+    exchange, packet = group.collect(exchange, who)
+    exchange = group.open(group.sign(exchange, packet, who), who)
     with pytest.raises(NotRecoverable, match="site 001 dealt shares of another secret"):
         exchange.masks()
 
@@ -146,7 +146,7 @@ def test_09_a_dealer_of_shares_of_another_secret_is_named(kit, survives):
     ("survivors", "reason"),
     [
         ((1, 2, 3, 4), "needed 0"),
-        ((0, 1, 2), "saw 3 institutions, needed 4"),
+        ((0, 1, 2), "saw 3 sites, needed 4"),
         ((0, 1, 2, 3, 9), "needed some of"),
     ],
 )
@@ -170,8 +170,8 @@ def test_13_shares_of_another_exchange_are_refused(kit):
             exchange, _ = group.begin(epoch, 2, range(5), kit.size, hashlib.sha256(b"the next").digest())
         for member, site in enumerate(group.sites):
             site.upload(updates[member], weights[member])
-        exchange, letter = group.collect(exchange, range(5))
-        exchange = group.sign(exchange, letter, range(5))
+        exchange, packet = group.collect(exchange, range(5))
+        exchange = group.sign(exchange, packet, range(5))
         opened[number] = Opened.unpack(group.sites[0].take(group.sites[0].client.unlock(exchange.unlock())))
     with pytest.raises(BadMessage, match="shares of another exchange"):
         exchange.open(opened[1])

@@ -62,9 +62,9 @@ def test_tuples_too_deep_are_refused_before_they_fill_the_stack():
         unpack(b"t\0\0\0\1" * 5000)
 
 
-def test_a_letter_of_another_kind_or_shape_is_refused():
+def test_a_packet_of_another_kind_or_shape_is_refused():
     assert read(pack("a", 1, b"x"), "a", int, bytes) == (1, b"x")
-    with pytest.raises(BadMessage, match="saw a letter 'b', needed 'a'"):
+    with pytest.raises(BadMessage, match="saw a packet 'b', needed 'a'"):
         read(pack("b", 1), "a", int)
     with pytest.raises(BadMessage, match="needed"):
         read(pack("a", "1"), "a", int)

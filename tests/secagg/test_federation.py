@@ -16,7 +16,7 @@ from fedgc.secagg import (
 )
 from fedgc.secagg.canonical import pack, unpack
 from fedgc.secagg.federation import least_threshold, member_list
-from fedgc.secagg.letters import Deal
+from fedgc.secagg.packets import Deal
 
 PRIVACY = Privacy(record_clip=1.0, noise=4.0, exchanges=100, delta=1e-6)
 
@@ -52,9 +52,9 @@ def test_every_pinned_value_changes_the_hash(kit):
     others = [
         kit.federation(4), kit.federation(5, threshold=5), kit.federation(5, n_min=4),
         kit.federation(5, exchanges=4), kit.federation(5, privacy=PRIVACY),
-        *(kit.federation(5, quantiser=kit.replace(kit.quantiser, **{name: value}))
+        *(kit.federation(5, quantizer=kit.replace(kit.quantizer, **{name: value}))
           for name, value in [("clip", 2.0), ("bits", 19), ("w_max", 7)]),
-        kit.federation(5, quantiser=kit.replace(kit.quantiser, bits=8, ring=16)),
+        kit.federation(5, quantizer=kit.replace(kit.quantizer, bits=8, ring=16)),
     ]  # fmt: skip
     assert len({federation.fid for federation in (base, *others)}) == len(others) + 1
 
@@ -84,7 +84,7 @@ def test_members_stand_once_and_in_order(kit):
         ((*members, Member("site 9", members[0].public)), "two members with one public"),
     ]:
         with pytest.raises(BadSetting, match=reason):
-            Federation(wrong, 3, 3, 3, kit.quantiser)
+            Federation(wrong, 3, 3, 3, kit.quantizer)
     assert member_list([("b", bytes(32)), ("a", bytes([1] * 32))])[0].name == "a"
     for name, key in (("", bytes(32)), ("a\nb", bytes(32)), ("a", bytes(31))):
         with pytest.raises(BadSetting, match="member"):
@@ -119,22 +119,22 @@ def test_the_words_name_what_is_promised_and_what_is_not(kit):
     said = " ".join(promises(kit.federation(10, privacy=PRIVACY)))
     for part in ("at least 7", "at most 3 of them", "Up to 3 of them", "(14.451, 1e-06)"):
         assert part in said
-    assert "Every institution must stay" in " ".join(promises(kit.federation(3)))
+    assert "Every site must stay" in " ".join(promises(kit.federation(3)))
     assert "differentially private" not in " ".join(promises(kit.federation(3)))
     unsaid = " ".join(silences(kit.federation(10)))
     for part in ("does not hide the sum", "against 4 or more", "wrong update"):
         assert part in unsaid
     assert "up to 1000 times as much" in unsaid
-    alike = kit.federation(10, quantiser=kit.replace(kit.quantiser, w_max=1))
+    alike = kit.federation(10, quantizer=kit.replace(kit.quantizer, w_max=1))
     assert "all weigh the same" in " ".join(silences(alike))
     assert "all weigh the same" in " ".join(silences(kit.federation(4, privacy=PRIVACY)))
-    assert "against 1 colluding institutions 67% of the noise" in " ".join(
+    assert "against 1 colluding sites 67% of the noise" in " ".join(
         silences(kit.federation(4, privacy=PRIVACY))
     )
 
 
 @pytest.mark.parametrize(("count", "exchanges"), [(3, 1), (7, 16), (12, 64)])
-def test_no_letter_is_larger_than_is_said_when_the_descriptor_is_written(kit, count, exchanges):
+def test_no_packet_is_larger_than_is_said_when_the_descriptor_is_written(kit, count, exchanges):
     party = kit.make(count, exchanges=exchanges)
     adverts = party.adverts()
     setup = SetUp(party.federation, 1)
@@ -147,10 +147,10 @@ def test_no_letter_is_larger_than_is_said_when_the_descriptor_is_written(kit, co
         sizes.append(len(deal))
         setup = setup.receive(Deal.unpack(deal))
     _, begun = setup.close().begin(1, range(count), Terms(10, bytes(32), kit.model))
-    sizes += [len(letter.pack()) for letter in begun.values()]
-    assert max(sizes) <= party.federation.largest_letter <= 1.25 * max(sizes) + 600
+    sizes += [len(packet.pack()) for packet in begun.values()]
+    assert max(sizes) <= party.federation.largest_packet <= 1.25 * max(sizes) + 600
 
 
-def test_a_federation_whose_letters_are_too_large_for_a_line_is_refused(kit):
+def test_a_federation_whose_packets_are_too_large_for_a_line_is_refused(kit):
     with pytest.raises(BadSetting, match="needed at most 700000: fewer exchanges"):
         kit.federation(200, exchanges=64)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from fedgc.errors import BadMessage, BadSetting, NotAdmitted
 from fedgc.secagg import Identity, keys, rules
 from fedgc.secagg.keys import agree, check_public, derive, loaded, public_of, seal, unseal, verify
-from fedgc.secagg.letters import Begin, Deal
+from fedgc.secagg.packets import Begin, Deal
 
 KEYS = [bytes([at] * 32) for at in range(1, 4)]
 
@@ -104,6 +104,6 @@ def test_a_size_that_cannot_be_is_refused(size):
         Begin(1, 1, (0, 1, 2), size, b"")
 
 
-def test_a_letter_of_another_kind_is_refused():
-    with pytest.raises(BadMessage, match="saw a letter 'begin', needed 'deal'"):
+def test_a_packet_of_another_kind_is_refused():
+    with pytest.raises(BadMessage, match="saw a packet 'begin', needed 'deal'"):
         Deal.unpack(Begin(1, 1, (0, 1, 2), 5, b"").pack())

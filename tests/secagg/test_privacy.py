@@ -8,7 +8,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, BadSetting, BadVector
-from fedgc.secagg import Privacy, Quantiser, RingSum, clip_factors
+from fedgc.secagg import Privacy, Quantizer, RingSum, clip_factors
 from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, delta_of, epsilon
 
 SPENT = Privacy(record_clip=1.0, noise=4.0, exchanges=2, delta=1e-6)
@@ -60,32 +60,32 @@ def test_noise_is_gaussian_of_the_stated_deviation():
     assert len(np.unique(noise)) > 0.9 * noise.size
 
 
-def test_each_institution_adds_its_part_of_the_noise_and_the_sum_has_it_all(kit):
+def test_each_site_adds_its_part_of_the_noise_and_the_sum_has_it_all(kit):
     privacy = Privacy(record_clip=0.01, noise=2.0, exchanges=5, delta=1e-6)
-    group = kit.make(4, privacy=privacy, quantiser=kit.replace(kit.quantiser, w_max=1))
+    group = kit.make(4, privacy=privacy, quantizer=kit.replace(kit.quantizer, w_max=1))
     size = 50_000
     updates = {m: np.zeros(size, np.float32) for m in range(4)}
     mean, _, _ = group.run(group.set_up(), 1, updates, dict.fromkeys(range(4), 1))
-    total = 4 * mean.astype(np.float64)  # four institutions, each a third of the variance at n_min = 3
+    total = 4 * mean.astype(np.float64)  # four sites, each a third of the variance at n_min = 3
     deviation = 2.0 * 0.01 * math.sqrt(4 / 3)
     assert abs(total.std() - deviation) < 5 * deviation / math.sqrt(2 * size) + 1e-5
     assert not updates[0].any()  # the caller's vector is not touched
 
 
-def released(kit, count, quantiser, privacy, updates, n_min=3):
+def released(kit, count, quantizer, privacy, updates, n_min=3):
     """The sum that the server learns, less the true sum of the clipped updates."""
-    group = kit.make(count, n_min=n_min, quantiser=quantiser, privacy=privacy)
-    weights = dict.fromkeys(range(count), quantiser.w_max)
+    group = kit.make(count, n_min=n_min, quantizer=quantizer, privacy=privacy)
+    weights = dict.fromkeys(range(count), quantizer.w_max)
     mean, weight, _ = group.run(group.set_up(), 1, updates, weights)
-    assert weight == count * quantiser.w_max
-    clip = quantiser.clip
+    assert weight == count * quantizer.w_max
+    clip = quantizer.clip
     return count * mean.astype(np.float64) - sum(
         np.clip(u.astype(np.float64), -clip, clip) for u in updates.values()
     )
 
 
 def mixed(count, size, clip):
-    """Institution 0 has values in and beyond the clip; all others are at its edge, above or below."""
+    """Site 0 has values in and beyond the clip; all others are at its edge, above or below."""
     rng = np.random.default_rng(count)
     edge = np.where(rng.random(size) < 0.5, -clip, clip)
     first = rng.uniform(-3 * clip, 3 * clip, size)
@@ -93,22 +93,22 @@ def mixed(count, size, clip):
 
 
 @pytest.mark.parametrize(
-    ("count", "n_min", "quantiser", "record_clip", "noise"),
+    ("count", "n_min", "quantizer", "record_clip", "noise"),
     [
-        (3, 3, Quantiser(clip=1.0, bits=20, ring=32, w_max=1), 1.0, 4.0),
-        (10, 10, Quantiser(clip=1.0, bits=20, ring=32, w_max=100), 0.05, 4.0),
-        (4, 3, Quantiser(clip=0.5, bits=8, ring=16, w_max=7), 0.5, 2.0),
+        (3, 3, Quantizer(clip=1.0, bits=20, ring=32, w_max=1), 1.0, 4.0),
+        (10, 10, Quantizer(clip=1.0, bits=20, ring=32, w_max=100), 0.05, 4.0),
+        (4, 3, Quantizer(clip=0.5, bits=8, ring=16, w_max=7), 0.5, 2.0),
     ],
 )
 def test_the_released_noise_is_what_epsilon_is_computed_from(
-    kit, count, n_min, quantiser, record_clip, noise
+    kit, count, n_min, quantizer, record_clip, noise
 ):
     """Values at the edge of the clip keep all of their noise: it is not clipped away."""
     size, privacy = 40_000, Privacy(record_clip, noise, 5, 1e-6)
-    rest = released(kit, count, quantiser, privacy, mixed(count, size, quantiser.clip), n_min)
+    rest = released(kit, count, quantizer, privacy, mixed(count, size, quantizer.clip), n_min)
     deviation = noise * record_clip * math.sqrt(count / n_min)
     near = 5 / math.sqrt(2 * size)
-    assert 1 - near < rest.std() / deviation < 1 + near + count * (quantiser.step / deviation) ** 2
+    assert 1 - near < rest.std() / deviation < 1 + near + count * (quantizer.step / deviation) ** 2
     assert abs(rest.mean()) < 5 * deviation / math.sqrt(size)
     for at in (-3.0, -1.0, 0.0, 2.0):
         share, true = float((rest / deviation <= at).mean()), NormalDist().cdf(at)
@@ -127,18 +127,18 @@ def test_the_released_noise_is_what_epsilon_is_computed_from(
 def test_no_descriptor_that_is_taken_loses_noise(kit, count, clip, form, reach, noise, at):
     """Whatever is pinned, and wherever the values are, the deviation of the sum is the promised one."""
     bits, ring = form
-    quantiser, privacy = Quantiser(clip, bits, ring, 1), Privacy(reach * clip, noise, 5, 1e-6)
+    quantizer, privacy = Quantizer(clip, bits, ring, 1), Privacy(reach * clip, noise, 5, 1e-6)
     try:
-        pinned = kit.federation(count, quantiser=quantiser, privacy=privacy)
+        pinned = kit.federation(count, quantizer=quantizer, privacy=privacy)
     except BadSetting:
         assume(False)
     size = 4000
-    total = RingSum(quantiser, size)
+    total = RingSum(quantizer, size)
     for member in range(count):
-        words = np.zeros(quantiser.words(size), f"<u{ring // 8}")
+        words = np.zeros(quantizer.words(size), f"<u{ring // 8}")
         source = Gaussian(privacy.own_noise(pinned.n_min), bytes([member]) * 32)
         update = np.full(size, at * clip, np.float32)
-        quantiser.add(update, 1, words, bytes([99 - member]) * 32, source)
+        quantizer.add(update, 1, words, bytes([99 - member]) * 32, source)
         total.add(words)
     mean, _ = total.mean()
     promised = noise * privacy.record_clip * math.sqrt(count / 3)
@@ -146,22 +146,22 @@ def test_no_descriptor_that_is_taken_loses_noise(kit, count, clip, form, reach, 
     true = min(max(at, -1), 1) * clip
     assert (
         abs(mean.astype(np.float64).mean() - true)
-        < 6 * promised / count / math.sqrt(size) + quantiser.step / 256
+        < 6 * promised / count / math.sqrt(size) + quantizer.step / 256
     )
 
 
 @pytest.mark.parametrize(
-    ("quantiser", "privacy", "said"),
+    ("quantizer", "privacy", "said"),
     [
-        (Quantiser(1.0, 4, 8, 1), Privacy(1.0, 4.0, 5, 1e-6), "needs more than 8 bits"),
-        (Quantiser(1e-4, 20, 32, 1), Privacy(1.0, 400.0, 5, 1e-6), "needs more than 32 bits"),
-        (Quantiser(1.0, 4, 32, 1), Privacy(0.01, 4.0, 5, 1e-6), "more bits, a smaller clip, or more noise"),
+        (Quantizer(1.0, 4, 8, 1), Privacy(1.0, 4.0, 5, 1e-6), "needs more than 8 bits"),
+        (Quantizer(1e-4, 20, 32, 1), Privacy(1.0, 400.0, 5, 1e-6), "needs more than 32 bits"),
+        (Quantizer(1.0, 4, 32, 1), Privacy(0.01, 4.0, 5, 1e-6), "more bits, a smaller clip, or more noise"),
     ],
 )
-def test_a_descriptor_whose_ring_cannot_carry_the_noise_is_refused(kit, quantiser, privacy, said):
-    kit.federation(4, quantiser=quantiser)
+def test_a_descriptor_whose_ring_cannot_carry_the_noise_is_refused(kit, quantizer, privacy, said):
+    kit.federation(4, quantizer=quantizer)
     with pytest.raises(BadSetting, match=said):
-        kit.federation(4, quantiser=quantiser, privacy=privacy)
+        kit.federation(4, quantizer=quantizer, privacy=privacy)
 
 
 def test_a_weight_that_tells_of_records_is_refused(kit):
@@ -172,7 +172,7 @@ def test_a_weight_that_tells_of_records_is_refused(kit):
         group.sites[0].upload(np.zeros(5, np.float32), 999)
 
 
-def test_an_institution_stops_when_the_agreed_epsilon_is_spent(kit):
+def test_an_site_stops_when_the_agreed_epsilon_is_spent(kit):
     group = kit.make(3, privacy=SPENT)
     updates, weights = {m: np.zeros(5, np.float32) for m in range(3)}, dict.fromkeys(range(3), 1000)
     for epoch in (1, 2):

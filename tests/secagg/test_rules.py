@@ -6,7 +6,7 @@ import pytest
 from fedgc.errors import BadMessage
 from fedgc.secagg import rules
 from fedgc.secagg.keys import loaded, public_of, seal, unseal
-from fedgc.secagg.letters import Begin
+from fedgc.secagg.packets import Begin
 
 SECRETS = [bytes([at] * 32) for at in (1, 2, 3)]
 PUBLICS = [public_of(secret) for secret in SECRETS]

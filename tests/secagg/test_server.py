@@ -4,7 +4,7 @@ import pytest
 
 from fedgc.errors import BadMessage, NotAdmitted, NotRecoverable
 from fedgc.secagg import RingSum, SetUp, Terms
-from fedgc.secagg.letters import Deal, Opened, Parcel
+from fedgc.secagg.packets import Deal, Opened, Parcel
 
 
 def opened(kit, count=5):
@@ -23,7 +23,7 @@ def dealt(kit, count=5):
     return group, setup, deals
 
 
-def test_an_institution_with_another_descriptor_a_bad_clock_or_a_false_signature_is_named(kit):
+def test_an_site_with_another_descriptor_a_bad_clock_or_a_false_signature_is_named(kit):
     group, _setup, adverts = opened(kit)
     fresh = SetUp(group.federation, 1)
     for wrong, reason in [
@@ -54,7 +54,7 @@ def test_below_quorum_nobody_trains(kit):
     setup = SetUp(group.federation, 1)
     for advert in group.adverts()[:3]:
         setup = setup.admit(advert, kit.now)
-    with pytest.raises(NotRecoverable, match="saw 3 institutions, needed 4"):
+    with pytest.raises(NotRecoverable, match="saw 3 sites, needed 4"):
         setup.roster()
     _, setup, deals = dealt(kit)
     for deal in deals[:3]:
@@ -87,7 +87,7 @@ def test_an_exchange_is_begun_with_enough_of_those_in_the_epoch(kit):
     terms = Terms(4, b"", kit.model)
     with pytest.raises(BadMessage, match="needed some of"):
         epoch.begin(1, range(5), terms)
-    with pytest.raises(NotRecoverable, match="saw 3 institutions, needed 4"):
+    with pytest.raises(NotRecoverable, match="saw 3 sites, needed 4"):
         epoch.begin(1, range(3), terms)
     with pytest.raises(BadMessage, match="saw 4, needed 1 to 3"):
         epoch.begin(4, range(4), terms)
@@ -107,11 +107,11 @@ def test_survivors_are_fixed_once_and_shares_come_only_from_them(kit):
     exchange, _ = group.begin(group.set_up(), 1, range(5), 8)
     for member, site in enumerate(group.sites):
         site.upload(updates[member], weights[member])
-    with pytest.raises(NotRecoverable, match="saw 3 vectors, needed 4; burnt"):
+    with pytest.raises(NotRecoverable, match="saw 3 vectors, needed 4; aborted"):
         exchange.agree((0, 1, 2))
     with pytest.raises(BadMessage, match="needed some of"):
         exchange.agree((0, 1, 2, 9))
-    exchange, _letter = group.collect(exchange, (0, 1, 2, 3))
+    exchange, _packet = group.collect(exchange, (0, 1, 2, 3))
     with pytest.raises(BadMessage, match="once an exchange"):
         exchange.agree((0, 1, 2, 3, 4))
     with pytest.raises(BadMessage, match="signature of no survivor"):
@@ -126,4 +126,4 @@ def test_survivors_are_fixed_once_and_shares_come_only_from_them(kit):
 
 def test_a_sum_without_vectors_is_refused(kit):
     with pytest.raises(NotRecoverable, match="saw no vector"):
-        RingSum(kit.quantiser, 4).mean()
+        RingSum(kit.quantizer, 4).mean()

@@ -26,7 +26,7 @@ def test_every_answer_stands_behind_its_record(kit):
     group = kit.make(3)
     site = group.sites[0]
     _, todo = site.client.open(
-        SetUp(group.federation, 1).letter(),
+        SetUp(group.federation, 1).packet(),
         kit.now,
         bytes(32),
     )

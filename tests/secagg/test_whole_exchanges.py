@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgc.errors import NotRecoverable
-from fedgc.secagg import Quantiser, RingSum, rules
+from fedgc.secagg import Quantizer, RingSum, rules
 
 
 @pytest.mark.parametrize("count", [3, 5, 8])
@@ -23,8 +23,10 @@ def test_01_the_sum_is_that_of_the_survivors_wherever_one_is_lost(kit, count, po
         epoch = group.set_up(silent=lost if point == "before the deal" else ())
         absent = point in ("before the deal", "known absent")
         who = here if absent else range(count)
-        fate = {"early": "lost_early", "late": "lost_late", "last": "lost_last"}.get(point)
-        return group.run(epoch, 2, {m: updates[m] for m in who}, weights, **({fate: lost} if fate else {}))
+        failure = {"early": "lost_early", "late": "lost_late", "last": "lost_last"}.get(point)
+        return group.run(
+            epoch, 2, {m: updates[m] for m in who}, weights, **({failure: lost} if failure else {})
+        )
 
     if count == 3 and point != "never":
         with pytest.raises(NotRecoverable, match=r"saw 2 |shares of 2,"):
@@ -33,7 +35,7 @@ def test_01_the_sum_is_that_of_the_survivors_wherever_one_is_lost(kit, count, po
     mean, weight, survivors = run()
     assert set(survivors) == (set(range(count)) if point in ("never", "late", "last") else set(here))
     assert weight == sum(weights[m] for m in survivors)
-    bound = group.federation.quantiser.bound(len(survivors), weight)
+    bound = group.federation.quantizer.bound(len(survivors), weight)
     assert np.abs(mean - kit.true_mean(updates, weights, survivors)).max() <= bound
 
 
@@ -41,14 +43,14 @@ def test_01_the_sum_is_that_of_the_survivors_wherever_one_is_lost(kit, count, po
 @settings(max_examples=25)
 def test_any_quorum_of_survivors_gives_the_exact_ring_sum_and_fewer_give_an_error(kit, data, count, ring):
     bits, width = ring
-    group = kit.make(count, quantiser=Quantiser(1.0, bits, width, 1000))
+    group = kit.make(count, quantizer=Quantizer(1.0, bits, width, 1000))
     epoch = group.set_up()
     updates, weights = kit.vectors(count, kit.size, count)
     subset = st.sets(st.sampled_from(range(count)))
     survivors, signing, opening = (data.draw(subset) for _ in range(3))
     exchange, _ = group.begin(epoch, 1, range(count), kit.size)
-    ring_sum = RingSum(group.federation.quantiser, kit.size)
-    plain = np.zeros(group.federation.quantiser.words(kit.size), f"<u{width // 8}")
+    ring_sum = RingSum(group.federation.quantizer, kit.size)
+    plain = np.zeros(group.federation.quantizer.words(kit.size), f"<u{width // 8}")
     for member in sorted(survivors):
         site = group.sites[member]
         chance = next(site.entropy)
@@ -59,13 +61,13 @@ def test_any_quorum_of_survivors_gives_the_exact_ring_sum_and_fewer_give_an_erro
             )
         )
         rounding = rules.derive(chance, exchange.context, "rounding")
-        group.federation.quantiser.add(updates[member], weights[member], plain, rounding)
+        group.federation.quantizer.add(updates[member], weights[member], plain, rounding)
     quorum, threshold = group.federation.quorum, group.federation.threshold
     signing, opening = signing & survivors, opening & signing & survivors
 
     def finish():
-        agreed, letter = group.collect(exchange, survivors)
-        ring_sum.remove(group.open(group.sign(agreed, letter, signing), opening).masks())
+        agreed, packet = group.collect(exchange, survivors)
+        ring_sum.remove(group.open(group.sign(agreed, packet, signing), opening).masks())
 
     if len(survivors) < quorum or min(len(signing), len(opening)) < threshold:
         with pytest.raises(NotRecoverable):
@@ -81,8 +83,8 @@ def test_14_every_library_version_gives_these_bytes(kit):
     exchange, _ = group.begin(group.set_up(), 1, range(3), kit.size)
     update = np.linspace(-1.5, 1.5, kit.size, dtype=np.float32)
     vectors = [site.upload(update, 7 + member) for member, site in enumerate(group.sites)]
-    exchange, letter = group.collect(exchange, range(3))
-    exchange = group.open(group.sign(exchange, letter, range(3)), range(3))
+    exchange, packet = group.collect(exchange, range(3))
+    exchange = group.open(group.sign(exchange, packet, range(3)), range(3))
     found = {
         "descriptor": group.federation.fid,
         "roster": exchange.known.rho,

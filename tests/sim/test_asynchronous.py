@@ -13,13 +13,13 @@ from torch import nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.replay import working
 from fedgc.sim.asynchronous import Bounded, Buffered, train_freely
+from fedgc.sim.clock import working
 from fedgc.sim.training import Job, train
-from fedgc.task import Task
-from fedgc.train import CommonModel
-from fedgc.train.chance import key
-from fedgc.train.data import batch_rows
+from fedgc.training import CommonModel
+from fedgc.training.data import batch_rows
+from fedgc.training.randomness import key
+from fedgc.training.tasks import Task
 from tests.six_chunks import SIZES, TASK, load
 
 BATCH, STEPS, RATE = 4, 3, 0.3
@@ -35,9 +35,9 @@ def accuracy(module):
     return {"accuracy": float((module(inputs).argmax(1) == labels).float().mean())}
 
 
-def task(devices: int) -> Task:
-    """One chunk for each device."""
-    return replace(TASK, chunks=dict(list(SIZES.items())[:devices]), evaluate=accuracy)
+def task(clients: int) -> Task:
+    """One chunk for each client."""
+    return replace(TASK, chunks=dict(list(SIZES.items())[:clients]), evaluate=accuracy)
 
 
 def config(**changes) -> RunConfig:
@@ -50,17 +50,17 @@ def config(**changes) -> RunConfig:
 
 
 def job(paces, *, stacked=True, links=None, **changes) -> Job:
-    settings = config(min_devices=len(paces), **changes)
-    weather = (working([[pace] for pace in paces], **(links or {})),) * settings.rounds
-    return Job(task(len(paces)), settings, weather, stacked=stacked)
+    settings = config(min_clients=len(paces), **changes)
+    scenario = (working([[pace] for pace in paces], **(links or {})),) * settings.rounds
+    return Job(task(len(paces)), settings, scenario, stacked=stacked)
 
 
-def piece(model: np.ndarray, device: int, first: int, seed: int = 0) -> np.ndarray:
+def piece(model: np.ndarray, client: int, first: int, seed: int = 0) -> np.ndarray:
     """The obvious twin of one piece of work: the way from this model, by plain gradient steps."""
-    inputs, labels = load(f"c{device}")
+    inputs, labels = load(f"c{client}")
     now = model.copy()
     for step in range(first, first + STEPS):
-        rows = batch_rows(len(labels), BATCH, step, key(seed, f"device {device}", "order"))
+        rows = batch_rows(len(labels), BATCH, step, key(seed, f"client {client}", "order"))
         weight = torch.tensor(now[:10].reshape(2, 5), requires_grad=True)
         bias = torch.tensor(now[10:], requires_grad=True)
         value = nn.functional.cross_entropy(inputs[rows] @ weight.T + bias, labels[rows])
@@ -75,7 +75,7 @@ def first_model(of: Job) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", [Buffered(1), Bounded(0), Bounded(7)])
 @pytest.mark.parametrize("stacked", [False, True])
-def test_one_device_alone_trains_as_if_there_was_no_server(rule, stacked):
+def test_one_client_alone_trains_as_if_there_was_no_server(rule, stacked):
     of = job([1.0], stacked=stacked)
     model = first_model(of)
     for number in range(of.config.rounds):
@@ -97,7 +97,7 @@ def test_with_a_bound_of_0_it_is_bulk_synchronous_training(stacked):
 
 @pytest.mark.parametrize("stacked", [False, True])
 def test_a_buffer_of_two_by_hand(stacked):
-    """Device 0 takes 2 s, device 1 takes 3 s.
+    """Client 0 takes 2 s, client 1 takes 3 s.
 
     2 s  0 sends its piece of model 0, and takes that again
     3 s  1 sends its own of model 0: model 1
@@ -116,8 +116,8 @@ def test_a_buffer_of_two_by_hand(stacked):
     assert [moment.pulled for moment in went.moments] == [3, 5, 7], "who sends takes a model with it"
 
 
-def test_a_device_waits_only_while_it_is_too_far_ahead():
-    """A device of 1 s beside one of 4 s, with a bound of 1: it has two and waits for the other's first."""
+def test_a_client_waits_only_while_it_is_too_far_ahead():
+    """A client of 1 s beside one of 4 s, with a bound of 1: it has two and waits for the other's first."""
     went = train_freely(job([1.0, 4.0], rounds=3), Bounded(1))
     assert [moment.seconds for moment in went.moments] == [2.0, 5.0, 9.0]
     free = train_freely(job([1.0, 4.0], rounds=3), Bounded(100))
@@ -130,14 +130,14 @@ def test_lines_and_commands_take_their_time_once_each_way():
     assert [moment.seconds for moment in went.moments] == [2.0, 4.0]
 
 
-def test_a_dead_device_is_not_waited_for_and_one_that_returns_begins_anew():
+def test_a_dead_client_is_not_waited_for_and_one_that_returns_begins_anew():
     of = job([1.0, 1.0], rounds=4)
-    calm = of.weather[0]
+    calm = of.scenario[0]
     storm = replace(calm, dies_s_w=np.array([np.inf, 0.5]), returns_s_w=np.array([np.inf, 3.5]))
-    went = train_freely(replace(of, weather=(storm, calm, calm, calm)), Bounded(0))
+    went = train_freely(replace(of, scenario=(storm, calm, calm, calm)), Bounded(0))
     assert [moment.seconds for moment in went.moments] == [2.0, 4.0, 5.5, 6.5]
     gone = replace(calm, dies_s_w=np.array([0.5, 0.5]), returns_s_w=np.array([np.inf, np.inf]))
-    assert train_freely(replace(of, weather=(gone,) * 4), Buffered(2)).moments == ()
+    assert train_freely(replace(of, scenario=(gone,) * 4), Buffered(2)).moments == ()
 
 
 @given(
@@ -172,8 +172,8 @@ def test_it_learns():
         ({"shared_momentum": 0.1}, "setting shared_momentum: saw 0.1, needed off"),
         ({"delta_bits": 8}, "setting delta_bits: saw 8, needed 32"),
         (
-            {"placement": "cyclic", "replicas": 1, "inject_devices": 0.5},
-            "setting inject_devices: saw some, needed 0",
+            {"placement": "cyclic", "replicas": 1, "inject_clients": 0.5},
+            "setting inject_clients: saw some, needed 0",
         ),
     ],
 )

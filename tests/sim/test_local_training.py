@@ -9,16 +9,16 @@ from torch import nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.replay import working
-from fedgc.replay.world import SHARE
+from fedgc.sim.clock import working
+from fedgc.sim.clock.clock import SHARE
 from fedgc.sim.training import Job, Trained, train
-from fedgc.task import Task
-from fedgc.train import CommonModel
-from fedgc.train.chance import key
-from fedgc.train.data import batch_rows
+from fedgc.training import CommonModel
+from fedgc.training.data import batch_rows
+from fedgc.training.randomness import key
+from fedgc.training.tasks import Task
 from tests.six_chunks import SIZES, TASK, load
 
-SHARES = {"device 0": ("c0", "c1"), "device 1": ("c2", "c3"), "device 2": ("c4", "c5")}
+SHARES = {"client 0": ("c0", "c1"), "client 1": ("c2", "c3"), "client 2": ("c4", "c5")}
 BATCH = 4
 
 
@@ -30,24 +30,24 @@ def one_thread():
 def config(**changes) -> RunConfig:
     values = {
         "work": "local", "rounds": 6, "gate_every": 3, "gate": "every", "quorum": 1.0, "batch_size": BATCH,
-        "learning_rate": 0.3, "min_devices": 3, "shared_momentum": "off", "device": "cpu", "max_gap": 0,
+        "learning_rate": 0.3, "min_clients": 3, "shared_momentum": "off", "device": "cpu", "max_gap": 0,
     }  # fmt: skip
     return RunConfig(**{**values, **changes})
 
 
 def trained(settings: RunConfig, paces=(1.0, 1.0, 1.0), task: Task = TASK) -> Trained:
-    weather = (working([[pace] for pace in paces]),) * settings.rounds
-    return train(Job(task, settings, weather))
+    scenario = (working([[pace] for pace in paces]),) * settings.rounds
+    return train(Job(task, settings, scenario))
 
 
 def outcomes(of: Trained) -> list[str]:
     return [point.row.outcome for point in of.points]
 
 
-def gradient(settings: RunConfig, model: np.ndarray, device: str, step: int) -> np.ndarray:
-    """The plain gradient of a device's batch of this step of the run."""
-    inputs, labels = (torch.cat(parts) for parts in zip(*map(load, SHARES[device]), strict=True))
-    rows = batch_rows(len(labels), BATCH, step, key(settings.seed, device, "order"))
+def gradient(settings: RunConfig, model: np.ndarray, client: str, step: int) -> np.ndarray:
+    """The plain gradient of a client's batch of this step of the run."""
+    inputs, labels = (torch.cat(parts) for parts in zip(*map(load, SHARES[client]), strict=True))
+    rows = batch_rows(len(labels), BATCH, step, key(settings.seed, client, "order"))
     weight = torch.tensor(model[:10].reshape(2, 5), requires_grad=True)
     bias = torch.tensor(model[10:], requires_grad=True)
     loss = nn.functional.cross_entropy(inputs[rows] @ weight.T + bias, labels[rows])
@@ -55,18 +55,18 @@ def gradient(settings: RunConfig, model: np.ndarray, device: str, step: int) -> 
 
 
 def by_hand(settings: RunConfig, gaps: list[int]) -> np.ndarray:
-    """The obvious twin: devices walk alone, then models are averaged; FedCM where alpha is below 1."""
+    """The obvious twin: clients walk alone, then models are averaged; FedCM where alpha is below 1."""
     model = CommonModel(TASK, settings).first()
-    samples = {device: sum(SIZES[name] for name in names) for device, names in SHARES.items()}
+    samples = {client: sum(SIZES[name] for name in names) for client, names in SHARES.items()}
     common, begun = np.zeros_like(model), 0
     for gap in gaps:
         ends = []
-        for device in SHARES:
+        for client in SHARES:
             own = model.copy()
             for step in range(begun, begun + gap):
                 rate = settings.learning_rate * settings.rate_share(step)
                 own -= rate * (
-                    settings.alpha * gradient(settings, own, device, step) + (1 - settings.alpha) * common
+                    settings.alpha * gradient(settings, own, client, step) + (1 - settings.alpha) * common
                 )
             ends.append(own)
         before, model = model, np.average(ends, axis=0, weights=list(samples.values())).astype(np.float32)
@@ -98,10 +98,10 @@ def test_shared_momentum_is_fedcm_for_sgd_whatever_the_schedule(schedule):
     assert done.model == pytest.approx(by_hand(settings, [6, 6, 6]), abs=1e-5)
 
 
-def test_the_steps_of_a_slow_device_count_and_nobody_waits_for_it():
+def test_the_steps_of_a_slow_client_count_and_nobody_waits_for_it():
     settings = config(quorum=0.6, patience=0.0, gate_every=8)
     done = trained(settings, (1.0, 1.0, 4.0))
-    assert [[device.counted for device in point.row.devices] for point in done.points] == [[8, 8, 2]] * 6
+    assert [[client.counted for client in point.row.clients] for point in done.points] == [[8, 8, 2]] * 6
     assert done.points[-1].seconds == pytest.approx(6.0)
     waited = trained(config(gate_every=8), (1.0, 1.0, 4.0))
     assert waited.points[-1].seconds == pytest.approx(24.0)
@@ -109,11 +109,11 @@ def test_the_steps_of_a_slow_device_count_and_nobody_waits_for_it():
 
 def test_a_straggler_goes_on_through_skipped_rounds():
     done = trained(config(quorum=0.6, patience=0.0, gate_every=8, gate_period=3), (1.0, 1.0, 4.0))
-    assert [[device.counted for device in point.row.devices] for point in done.points[2::3]] == [
+    assert [[client.counted for client in point.row.clients] for point in done.points[2::3]] == [
         [24, 24, 6]
     ] * 2
     assert [point.row.discarded for point in done.points] == [0] * 6
-    assert sum(device.steps for point in done.points for device in point.row.devices) == 2 * (24 + 24 + 6)
+    assert sum(client.steps for point in done.points for client in point.row.clients) == 2 * (24 + 24 + 6)
 
 
 @pytest.mark.parametrize(
@@ -126,34 +126,34 @@ def test_a_straggler_goes_on_through_skipped_rounds():
     ],
 )
 @pytest.mark.parametrize("stacked", [False, True])
-def test_devices_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted, stacked):
+def test_clients_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted, stacked):
     settings = config(quorum=1.0, gate_every=8, rounds=4, **changes)
-    weather = (working([[1.0], [1.0], [4.0]]),) * 4
-    done = train(Job(TASK, settings, weather, stacked=stacked))
-    assert [[device.counted for device in point.row.devices] for point in done.points] == [counted] * 4
+    scenario = (working([[1.0], [1.0], [4.0]]),) * 4
+    done = train(Job(TASK, settings, scenario, stacked=stacked))
+    assert [[client.counted for client in point.row.clients] for point in done.points] == [counted] * 4
     assert done.points[-1].seconds == pytest.approx(16.0), "and nobody waits for it"
-    assert done.points[0].row.devices[2].busy_s == pytest.approx(4.0)
+    assert done.points[0].row.clients[2].busy_s == pytest.approx(4.0)
 
 
 def test_who_ran_ahead_through_a_skipped_round_has_reached_the_next_target_already():
     settings = config(quorum=1.0, gate_every=8, rounds=4, gate_period=2)
-    weather = (working([[1.0], [1.0], [1.5]]),) * 4
-    done = train(Job(TASK, settings, weather))
+    scenario = (working([[1.0], [1.0], [1.5]]),) * 4
+    done = train(Job(TASK, settings, scenario))
     assert outcomes(done) == ["skipped", "synced"] * 2
     assert [point.seconds for point in done.points] == pytest.approx([1.5, 3.0, 4.5, 6.0])
-    assert [[device.counted for device in point.row.devices] for point in done.points[1::2]] == [
+    assert [[client.counted for client in point.row.clients] for point in done.points[1::2]] == [
         [24, 24, 16]
     ] * 2
 
 
-def test_a_device_that_lost_its_state_begins_again_with_no_steps():
+def test_a_client_that_lost_its_state_begins_again_with_no_steps():
     settings = config(quorum=0.6, patience=0.0, gate_every=8, gate_period=2, rounds=4)
     calm = working([[1.0], [1.0], [1.0]])
     storm = replace(
         calm, dies_s_w=np.array([np.inf, np.inf, 0.5]), returns_s_w=np.array([np.inf, np.inf, 0.75])
     )
     done = train(Job(TASK, settings, (calm, storm, calm, calm)))
-    assert [[device.counted for device in point.row.devices] for point in done.points[1::2]] == [
+    assert [[client.counted for client in point.row.clients] for point in done.points[1::2]] == [
         [16, 16, 2],
         [16, 16, 16],
     ]
@@ -170,7 +170,7 @@ def test_few_bits_reach_what_many_reach():
 
 @pytest.mark.parametrize("momentum", ["off", 0.1])
 def test_adam_learns_with_and_without_shared_momentum(momentum):
-    adam = replace(TASK, optimiser=lambda parameters, rate: torch.optim.Adam(parameters, lr=rate))
+    adam = replace(TASK, optimizer=lambda parameters, rate: torch.optim.Adam(parameters, lr=rate))
     done = trained(config(rounds=25, learning_rate=0.05, shared_momentum=momentum), task=adam)
     assert done.points[-1].metrics["accuracy"] > 0.85
 
@@ -182,9 +182,9 @@ def test_a_drift_budget_of_rounds_is_kept_and_its_reason_is_told():
 
 
 def test_a_budget_in_megabytes_counts_models_updates_and_looks():
-    share, numbers, devices = 0.5, 12, 3
-    sync = devices * 2 * 4 * numbers
-    look = devices * 300
+    share, numbers, clients = 0.5, 12, 3
+    sync = clients * 2 * 4 * numbers
+    look = clients * 300
     budget = (sync * 40 * share + look * 40) / 1e6
     settings = config(rounds=40, gate="drift", gate_budget=budget, gate_budget_unit="megabytes", max_gap=32)
     assert outcomes(trained(settings)).count("synced") == pytest.approx(20, abs=2)
@@ -208,8 +208,8 @@ def test_data_that_may_not_move_is_not_moved():
 
 def test_injected_samples_change_what_is_learnt_and_not_what_is_counted():
     values = {"placement": "cyclic", "replicas": 1, "batch_size": 8}
-    plain, given = (trained(config(**values, inject_devices=share)) for share in (0.0, 0.5))
-    again = trained(config(**values, inject_devices=0.5))
+    plain, given = (trained(config(**values, inject_clients=share)) for share in (0.0, 0.5))
+    again = trained(config(**values, inject_clients=0.5))
     np.testing.assert_array_equal(given.model, again.model)
     assert (given.model != plain.model).any()
     assert [point.row.samples for point in given.points] == [point.row.samples for point in plain.points]
@@ -218,5 +218,5 @@ def test_injected_samples_change_what_is_learnt_and_not_what_is_counted():
 def test_samples_are_not_given_where_data_may_not_move():
     with pytest.raises(BadSetting, match="needed private: the task's data may not move"):
         trained(
-            config(placement="cyclic", replicas=1, inject_devices=0.5), task=replace(TASK, may_move=False)
+            config(placement="cyclic", replicas=1, inject_clients=0.5), task=replace(TASK, may_move=False)
         )

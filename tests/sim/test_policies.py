@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from fedgc.codes.baselines import block_coordinate, cyclic
 from fedgc.errors import BadPlacement, BadSetting, NotRecoverable
 from fedgc.history import RoundRow
-from fedgc.replay import MODELS, NEVER, UNCONTENDED, Line, working
 from fedgc.sim import (
     BlockCoordinate,
     DropSlowest,
@@ -29,13 +28,14 @@ from fedgc.sim import (
     ours,
     rivals,
 )
+from fedgc.sim.clock import MODELS, NEVER, UNCONTENDED, Line, working
 from fedgc.sim.coded import block_sizes, matching_orders
 
 FOUR = (working([[1.0], [1.0], [2.0], [4.0]], up_s=1.0),)
 
 
-def seconds(policy, weather=FOUR, line=UNCONTENDED):
-    return policy.play(weather, line)[0].seconds
+def seconds(policy, scenario=FOUR, line=UNCONTENDED):
+    return policy.play(scenario, line)[0].seconds
 
 
 # ---- by hand: paces 1, 1, 2, 4; an upload takes 1
@@ -58,7 +58,7 @@ def test_a_queue_of_whole_pieces_is_taken_by_who_is_idle():
     assert seconds(WorkQueue(2, wire=0.25)) == 2.0 + 0.25
 
 
-def test_a_queue_does_again_what_a_dead_device_had_done():
+def test_a_queue_does_again_what_a_dead_client_had_done():
     dying = (replace(FOUR[0], dies_s_w=np.array([0.75, NEVER, NEVER, NEVER])),)
     result = WorkQueue(2).play(dying, UNCONTENDED)[0]
     assert result.exact
@@ -81,7 +81,7 @@ def test_any_m_minus_s_waits_for_so_many_full_workers():
 
 
 def test_the_earliest_needs_every_chunk_with_somebody():
-    """Cyclic: device w holds w and w+1; 0 and 2 hold everything together."""
+    """Cyclic: client w holds w and w+1; 0 and 2 hold everything together."""
     assert seconds(FullWorkers(2)) == 2 * 2.0 + 1.0
 
 
@@ -105,7 +105,7 @@ def test_the_fluid_bound_is_work_over_speed():
 
 
 def test_the_published_protocol_stops_at_so_many_copies():
-    """Two workers, both hold both, in opposite orders: at blocks 2 the slower one needs both."""
+    """Two clients, both hold both, in opposite orders: at blocks 2 the slower one needs both."""
     two = (working([[1.0], [3.0]]),)
     assert sorted(map(tuple, matching_orders(2, 2).tolist())) == [(0, 1), (1, 0)]
     assert seconds(PartialStragglers(2), two) == 2.0
@@ -120,7 +120,7 @@ def test_blocks_of_coordinates_end_together():
 
 
 def test_a_block_of_coordinates_is_sent_while_the_next_is_worked_on():
-    """Two devices of pace 1 and 2: 2/3 of the coordinates need both, the rest whoever is first."""
+    """Two clients of pace 1 and 2: 2/3 of the coordinates need both, the rest whoever is first."""
     rounds = (working([[1.0], [2.0]], up_s=0.3),) * 2
     assert block_sizes(np.array([1.0, 2.0]), 2) == pytest.approx([2 / 3, 1 / 3])
     both_s, first_s = 2 / 3 * 2.0 + 2 / 3 * 0.3, 2 / 3 + 2 / 3 + 1 / 3 * 0.3
@@ -150,10 +150,10 @@ def test_block_coordinate_recovers_a_block_once_so_many_are_past_it():
     assert code.recovered([3, 3, 1, 1]) == (True, False, True)
 
 
-@pytest.mark.parametrize(("devices", "load"), [(7, 3), (12, 8), (5, 5)])
-def test_every_place_of_the_matching_orders_is_a_matching(devices, load):
-    orders = matching_orders(devices, load)
-    assert all(sorted(column.tolist()) == list(range(devices)) for column in orders.T)
+@pytest.mark.parametrize(("clients", "load"), [(7, 3), (12, 8), (5, 5)])
+def test_every_place_of_the_matching_orders_is_a_matching(clients, load):
+    orders = matching_orders(clients, load)
+    assert all(sorted(column.tolist()) == list(range(clients)) for column in orders.T)
     assert all(len(set(row)) == load for row in orders.tolist())
 
 
@@ -161,37 +161,37 @@ def test_every_place_of_the_matching_orders_is_a_matching(devices, load):
 
 
 @pytest.mark.parametrize("obeys", Obeys)
-def test_fedgc_is_exact_whatever_devices_obey(obeys):
+def test_fedgc_is_exact_whatever_clients_obey(obeys):
     results = Fedgc(3, 2, 1, obeys).play(MODELS["bimodal"](9, 3, np.random.default_rng(1)), UNCONTENDED)
     assert all(result.exact for result in results)
     assert all(result.discarded >= -1e-9 for result in results)
 
 
 def test_skipping_and_steering_are_each_worth_something():
-    weather = MODELS["shifted-exponential"](30, 6, np.random.default_rng(0))
+    scenario = MODELS["shifted-exponential"](30, 6, np.random.default_rng(0))
     static, skip, steer = (
-        np.mean([result.seconds for result in Fedgc(4, 5, 1, obeys).play(weather, UNCONTENDED)])
+        np.mean([result.seconds for result in Fedgc(4, 5, 1, obeys).play(scenario, UNCONTENDED)])
         for obeys in Obeys
     )
     assert static > skip > steer
 
 
 def test_nothing_is_lost_where_nobody_straggles():
-    weather = MODELS["nobody"](12, 2, np.random.default_rng(0))
-    assert seconds(Fedgc(1, 1), weather) == pytest.approx(seconds(Uncoded(), weather))
+    scenario = MODELS["nobody"](12, 2, np.random.default_rng(0))
+    assert seconds(Fedgc(1, 1), scenario) == pytest.approx(seconds(Uncoded(), scenario))
 
 
-def test_every_round_begins_with_everybody_where_devices_die():
-    weather = MODELS["fail-stop"](50, 3, np.random.default_rng(0))
-    results = Fedgc(4, 4).play(weather, UNCONTENDED)
+def test_every_round_begins_with_everybody_where_clients_die():
+    scenario = MODELS["fail-stop"](50, 3, np.random.default_rng(0))
+    results = Fedgc(4, 4).play(scenario, UNCONTENDED)
     assert all(result.exact for result in results)
     assert max(result.seconds for result in results) < 3.0
 
 
-def test_more_replicas_than_devices_are_refused():
-    with pytest.raises(BadPlacement, match="5 replicas on 4 devices"):
+def test_more_replicas_than_clients_are_refused():
+    with pytest.raises(BadPlacement, match="5 replicas on 4 clients"):
         Fedgc(5, 1).play(FOUR, UNCONTENDED)
-    with pytest.raises(BadPlacement, match="5 replicas, 4 devices"):
+    with pytest.raises(BadPlacement, match="5 replicas, 4 clients"):
         FullWorkers(5).play(FOUR, UNCONTENDED)
 
 
@@ -201,15 +201,15 @@ def test_more_replicas_than_devices_are_refused():
 @settings(max_examples=25)
 @given(st.sampled_from(list(MODELS)), st.integers(0, 1000), st.sampled_from([0.0, 0.5]), st.booleans())
 def test_no_exact_policy_beats_the_fluid_bound(name, seed, up_s, contended):
-    weather = tuple(
+    scenario = tuple(
         replace(each, up_s_w=np.full(8, up_s)) for each in MODELS[name](8, 2, np.random.default_rng(seed))
     )
     line = Line(update_s=0.1) if contended else UNCONTENDED
-    bound = {policy.blocks: policy.play(weather, line) for policy in bounds()}
+    bound = {policy.blocks: policy.play(scenario, line) for policy in bounds()}
     for policy in (*rivals(4), *ours(4, 1), *ours(4, 2)):
         if not policy.exact or policy.name.startswith("block-"):
             continue  # less work for some coordinates
-        for result, least in zip(policy.play(weather, line), bound[policy.blocks], strict=True):
+        for result, least in zip(policy.play(scenario, line), bound[policy.blocks], strict=True):
             least_s = least.seconds if result.size == least.size else least.working_s  # short numbers
             assert result.seconds >= least_s - 1e-9 or not result.exact, policy.name
             assert result.working_s <= result.seconds
@@ -218,8 +218,8 @@ def test_no_exact_policy_beats_the_fluid_bound(name, seed, up_s, contended):
 
 @pytest.mark.parametrize("policy", [*rivals(4), *ours(4, 1)], ids=lambda policy: policy.name)
 def test_a_policy_gives_the_same_again(policy):
-    weather = MODELS["bimodal"](8, 3, np.random.default_rng(3))
-    assert policy.play(weather, UNCONTENDED) == policy.play(weather, UNCONTENDED)
+    scenario = MODELS["bimodal"](8, 3, np.random.default_rng(3))
+    assert policy.play(scenario, UNCONTENDED) == policy.play(scenario, UNCONTENDED)
 
 
 def test_names_are_unique_and_found():
@@ -235,18 +235,18 @@ def test_names_are_unique_and_found():
 
 
 def spared(slow_s: list[float]) -> list[int]:
-    """How much work 20 devices throw away in each round, of which the first has such an uplink."""
-    weather = MODELS["shifted-exponential"](20, len(slow_s), np.random.default_rng(0))
+    """How much work 20 clients throw away in each round, of which the first has such an uplink."""
+    scenario = MODELS["shifted-exponential"](20, len(slow_s), np.random.default_rng(0))
     others = [4.0] * 19
     linked = [
-        replace(each, up_s_w=np.array([up_s, *others])) for each, up_s in zip(weather, slow_s, strict=True)
+        replace(each, up_s_w=np.array([up_s, *others])) for each, up_s in zip(scenario, slow_s, strict=True)
     ]
     rows: list[RoundRow] = []
     Fedgc(4, 5, 1).watched(tuple(linked), UNCONTENDED, watch=False, heard=rows.append)
     return [row.discarded for row in rows]
 
 
-def test_devices_train_on_for_the_sake_of_a_slow_line_as_long_as_there_is_one():
+def test_clients_train_on_for_the_sake_of_a_slow_line_as_long_as_there_is_one():
     first, *then = spared([60.0] * 8)
     assert min(then) > 100 > first, "although the slow one's codeword never comes: there are 100 chunks"
     *slow, cured = spared([9.0] * 3 + [4.0] * 9)

@@ -1,10 +1,10 @@
-"""The literature's figures, 200 devices and chunks, 8 replicas: each rival within a tenth of its row."""
+"""The literature's figures, 200 clients and chunks, 8 replicas: each rival within a tenth of its row."""
 
 import numpy as np
 import pytest
 
-from fedgc.replay import MODELS, UNCONTENDED
 from fedgc.sim import FluidBound, FullWorkers, PartialStragglers, Uncoded, WorkQueue
+from fedgc.sim.clock import MODELS, UNCONTENDED
 
 ROUNDS = 200
 ROWS = [
@@ -39,14 +39,14 @@ ROWS = [
     ("model", "policy", "expected"), ROWS, ids=lambda each: getattr(each, "name", str(each))
 )
 def test_a_rival_takes_what_is_known_of_it(model, policy, expected):
-    weather = MODELS[model](200, ROUNDS, np.random.default_rng(11))
-    mean = np.mean([result.seconds for result in policy.play(weather, UNCONTENDED)])
+    scenario = MODELS[model](200, ROUNDS, np.random.default_rng(11))
+    mean = np.mean([result.seconds for result in policy.play(scenario, UNCONTENDED)])
     assert mean == pytest.approx(expected, rel=0.1)
 
 
 @pytest.mark.slow
-def test_of_200_devices_4_slow_ones_never_hold_up_a_code_that_waits_for_193():
+def test_of_200_clients_4_slow_ones_never_hold_up_a_code_that_waits_for_193():
     """A published 9.7 for this row does not follow from one in fifty being slow: 8 units at pace 1 are 8."""
-    weather = MODELS["mild"](200, ROUNDS, np.random.default_rng(11))
+    scenario = MODELS["mild"](200, ROUNDS, np.random.default_rng(11))
     policy = FullWorkers(8, 1, earliest=False)
-    assert {result.seconds for result in policy.play(weather, UNCONTENDED)} == {8.0}
+    assert {result.seconds for result in policy.play(scenario, UNCONTENDED)} == {8.0}

@@ -15,24 +15,24 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
 from fedgc.config import RunConfig
-from fedgc.flower.desk import Surroundings
-from fedgc.flower.identity import Identity
-from fedgc.flower.listener import Listener
-from fedgc.flower.session import Session
-from fedgc.flower.session import Terms as SessionTerms
-from fedgc.flower.work import Worker
+from fedgc.flower.client_loop import Worker
+from fedgc.links.identity import Identity
+from fedgc.links.session.client import Session
+from fedgc.links.session.client import Terms as SessionTerms
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Add, Codeword, Held, Joined, Progress, Tick
-from fedgc.replay import Terms, Under, World, working
-from fedgc.run import Append, Apply, Finished, Run
-from fedgc.task import Task
-from fedgc.train import CommonModel, Engine
+from fedgc.run.machine import Append, Apply, Finished, Run
+from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
+from fedgc.training import CommonModel, Engine
+from fedgc.training.tasks import Task
 
 SIZES = {f"c{at}": 8 for at in range(6)}
-STEP_S = (0.06, 0.15, 0.5)  # of each device; a chunk is `STEPS` of them
+STEP_S = (0.06, 0.15, 0.5)  # of each client; a chunk is `STEPS` of them
 STEPS = 5
 OVERHEAD_S = 0.25  # training, TLS and threads on a busy machine, over a whole round
 CONFIG = RunConfig(
-    rounds=1, local_steps=STEPS, replicas=2, blocks=1, min_devices=3, device="cpu", threads=1, grace_s=2.0
+    rounds=1, local_steps=STEPS, replicas=2, blocks=1, min_clients=3, device="cpu", threads=1, grace_s=2.0
 )
 
 
@@ -48,7 +48,7 @@ def loss(module, batch):
 TASK = Task(model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss)
 
 
-class Told:
+class PastRound:
     """What a machine hears, with the time since it gave out work."""
 
     def __init__(self, run: Run) -> None:
@@ -60,7 +60,7 @@ class Told:
     def handle(self, event):
         if isinstance(event, Progress | Codeword) and self.began is not None:
             number = event.chunk if isinstance(event, Progress) else -1
-            self.heard.append((type(event).__name__, event.device, number, event.now - self.began))
+            self.heard.append((type(event).__name__, event.client, number, event.now - self.began))
         outputs = self.run.handle(event)
         if self.began is None and self.run.round is not None:
             self.began = event.now
@@ -72,14 +72,14 @@ class Told:
         return self.run.next_tick
 
 
-def simulated() -> Told:
+def simulated() -> PastRound:
     conditions = working([[STEPS * step_s * 2.0] for step_s in STEP_S])  # a unit is two chunks
     held = tuple(Held(name, size, "same") for name, size in SIZES.items())
-    nature = Under(lambda _: conditions, [0.5] * 6)
-    world = World([f"device {at}" for at in range(3)], nature, Terms(STEPS), held)
-    told = Told(Run(CONFIG, now=0.0, size=12))
-    given = [output for at in range(3) for output in told.handle(world.joined(at, 0.0))]
-    world.run(told, given, lambda: told.run.finished)
+    client_model = ArrayClientModel(lambda _: conditions, [0.5] * 6)
+    clock = VirtualClock([f"client {at}" for at in range(3)], client_model, Terms(STEPS), held)
+    told = PastRound(Run(CONFIG, now=0.0, size=12))
+    given = [output for at in range(3) for output in told.handle(clock.joined(at, 0.0))]
+    clock.run(told, given, lambda: told.run.finished)
     return told
 
 
@@ -91,14 +91,14 @@ def serve(invitation, who: Identity, step_s: float, folder: Path, turn: threadin
             time.sleep(0.0 if self.idle and said is None else step_s)
             return said
 
-    worker = Worker(lambda rest: OneAtATime(TASK, CONFIG, clock=time.monotonic, rest=rest, spill_dir=folder))
-    terms = SessionTerms(2.0, 64 * 1024, worker.engine.size, time.monotonic, random.random)
+    w = Worker(lambda rest: OneAtATime(TASK, CONFIG, clock=time.monotonic, rest=rest, spill_dir=folder))
+    terms = SessionTerms(2.0, 64 * 1024, w.engine.size, time.monotonic, random.random)
     with Session(invitation, who, terms) as session:
-        worker.serve(session, who.device)
-    worker.engine.close()
+        w.serve(session, who.client)
+    w.engine.close()
 
 
-def real(folder: Path) -> Told:
+def real(folder: Path) -> PastRound:
     torch.set_num_threads(1)
     events: queue.SimpleQueue = queue.SimpleQueue()
     common = CommonModel(TASK, CONFIG)
@@ -106,7 +106,7 @@ def real(folder: Path) -> Told:
     listener = Listener(CONFIG, "run-1", common.size, events.put, around)
     listener.start()
     listener.publish(0, common.first())
-    told = Told(Run(CONFIG, now=time.monotonic(), size=common.size))
+    told = PastRound(Run(CONFIG, now=time.monotonic(), size=common.size))
     turn, threads = threading.Lock(), []
     try:
         for at, step_s in enumerate(STEP_S):  # one after the other, so that they are numbered as above
@@ -133,15 +133,15 @@ def real(folder: Path) -> Told:
 def carry_out(outputs, listener: Listener) -> None:
     for output in outputs:
         if isinstance(output, Add):
-            listener.take(output.device, output.round, output.attempt)
+            listener.take(output.client, output.round, output.attempt)
         elif not isinstance(output, Apply | Append | Finished):
             listener.send(output)
 
 
-def numbered(told: Told) -> list[tuple[str, int, int]]:
-    """Name devices by their place in the plan: identities are made anew for every run."""
-    place = {row.device: at for at, row in enumerate(told.rows[0].devices)}
-    return [(kind, place[device], number) for kind, device, number, _ in told.heard]
+def numbered(told: PastRound) -> list[tuple[str, int, int]]:
+    """Name clients by their place in the plan: identities are made anew for every run."""
+    place = {row.client: at for at, row in enumerate(told.rows[0].clients)}
+    return [(kind, place[client], number) for kind, client, number, _ in told.heard]
 
 
 @pytest.mark.slow

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from fedgc.errors import BadPlacement, BadSetting
-from fedgc.replay import MODELS
 from fedgc.sim import Request, simulate
-from fedgc.sim.simulate import SHORT, USUAL_DEVICES
+from fedgc.sim.clock import MODELS
+from fedgc.sim.simulate import SHORT, USUAL_CLIENTS
 
-SMALL = {"devices": 12, "rounds": 3, "replicas": 3, "pieces": 2}
+SMALL = {"clients": 12, "rounds": 3, "replicas": 3, "pieces": 2}
 
 
 def test_fedgc_alone_is_predicted_where_no_policy_is_named():
@@ -23,7 +23,7 @@ def test_fedgc_alone_is_predicted_where_no_policy_is_named():
 def test_links_follow_from_the_models_size():
     """4 s down, 2 s up at one block, and nothing straggles."""
     request = Request(
-        devices=4,
+        clients=4,
         rounds=2,
         replicas=1,
         blocks=1,
@@ -59,18 +59,18 @@ def test_progress_counts_every_round_of_every_policy():
 
 
 def test_a_trace_is_played_from_its_beginning_over_and_over(tmp_path: Path):
-    rows = [f"{worker},{number},0,{1 + worker + number}" for worker in range(3) for number in range(2)]
+    rows = [f"{w},{number},0,{1 + w + number}" for w in range(3) for number in range(2)]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["worker,round,chunk,seconds", *rows]))
-    request = Request(devices=2, rounds=3, replicas=1, trace=path, policies=("uncoded",), model_mb=1e-9)
+    request = Request(clients=2, rounds=3, replicas=1, trace=path, policies=("uncoded",), model_mb=1e-9)
     plain = simulate(request)[0]
     assert [result.seconds for result in plain.results] == pytest.approx([2.0, 3.0, 2.0])
     with pytest.raises(BadSetting, match="saw 4, the trace has 3"):
-        simulate(Request(devices=4, rounds=1, trace=path))
-    assert {each.devices for each in Request(replicas=1, trace=path).weather()} == {3}, "all that it has"
-    with pytest.raises(BadPlacement, match="4 replicas on 3 devices"):
+        simulate(Request(clients=4, rounds=1, trace=path))
+    assert {each.clients for each in Request(replicas=1, trace=path).scenario()} == {3}, "all that it has"
+    with pytest.raises(BadPlacement, match="4 replicas on 3 clients"):
         simulate(Request(trace=path))
-    assert {each.devices for each in Request(rounds=1).weather()} == {USUAL_DEVICES}
+    assert {each.clients for each in Request(rounds=1).scenario()} == {USUAL_CLIENTS}
 
 
 def test_the_same_seed_gives_the_same_prediction():
@@ -87,46 +87,46 @@ def test_watching_does_not_change_what_is_predicted():
 
 def test_processes_share_the_rounds_out():
     heard: list[int] = []
-    request = Request(devices=4, rounds=SHORT, replicas=2, processes=2)
+    request = Request(clients=4, rounds=SHORT, replicas=2, processes=2)
     (only,) = simulate(request, lambda over, _: heard.append(over))
     assert len(only.results) == SHORT
     assert heard[-1] == SHORT
-    half = Request(devices=4, rounds=SHORT, replicas=2).weather()[: SHORT // 2]
+    half = Request(clients=4, rounds=SHORT, replicas=2).scenario()[: SHORT // 2]
     expected = request.chosen()[0].play(half, request.line)
     assert only.results[: SHORT // 2] == expected
 
 
 def test_more_processes_than_rounds_leave_no_part_empty():
-    (only,) = simulate(Request(devices=2, rounds=SHORT, replicas=1, processes=SHORT + 10))
+    (only,) = simulate(Request(clients=2, rounds=SHORT, replicas=1, processes=SHORT + 10))
     assert len(only.results) == SHORT
 
 
 def test_the_last_rounds_spans_are_those_of_the_run_with_what_it_learnt():
-    """A run of the last round alone would know nothing of the devices' speeds."""
+    """A run of the last round alone would know nothing of the clients' speeds."""
     request = Request(**SMALL, model="bimodal", model_mb=500)
-    whole = request.chosen()[0].watched(request.weather(), request.line)
+    whole = request.chosen()[0].watched(request.scenario(), request.line)
     (watched,) = simulate(request, watch=True)
     assert watched.spans == whole[-1][1]
-    assert watched.spans != request.chosen()[0].watched(request.weather()[-1:], request.line)[-1][1]
+    assert watched.spans != request.chosen()[0].watched(request.scenario()[-1:], request.line)[-1][1]
 
 
 def test_recorded_links_keep_the_latency(tmp_path: Path):
     path = tmp_path / "l.json"
     path.write_text('{"u": {"up_u": 1000, "up_sigma": 0, "down_u": 1000, "down_sigma": 0}}')
-    weather = Request(**SMALL, links=path, latency_s=0.25).weather()
-    assert [set(each.control_s_w.tolist()) for each in weather] == [{0.25}] * 3
+    scenario = Request(**SMALL, links=path, latency_s=0.25).scenario()
+    assert [set(each.control_s_w.tolist()) for each in scenario] == [{0.25}] * 3
 
 
 @pytest.mark.parametrize(
     ("change", "error", "says"),
     [
-        ({"devices": 0}, BadSetting, "devices: saw 0, needed at least 1"),
+        ({"clients": 0}, BadSetting, "clients: saw 0, needed at least 1"),
         ({"rounds": 0}, BadSetting, "rounds"),
         ({"model_mb": 0.0}, BadSetting, "model_mb: saw 0.0"),
         ({"uplink_mb_s": float("inf")}, BadSetting, "uplink_mb_s"),
         ({"latency_s": float("nan")}, BadSetting, "latency_s"),
         ({"model": "bimodel"}, BadSetting, "did you mean bimodal"),
-        ({"replicas": 13}, BadPlacement, "13 replicas on 12 devices"),
+        ({"replicas": 13}, BadPlacement, "13 replicas on 12 clients"),
         ({"blocks": 4}, BadPlacement, "4 blocks of 3 replicas"),
         ({"policies": ("magic",)}, BadSetting, "policy 'magic': unknown"),
     ],

@@ -1,4 +1,4 @@
-"""The picture of a round: every span once, in its colour, on a page that needs nothing else."""
+"""The picture of a round: every span once, in its color, on a page that needs nothing else."""
 
 import re
 import struct
@@ -8,8 +8,8 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from fedgc.replay import Span
 from fedgc.sim import Request, page, png, simulate
+from fedgc.sim.clock import Span
 from fedgc.sim.timeline import COLOURS, MOST_ROWS, encoded, shown, svg
 
 SPANS = (
@@ -29,8 +29,8 @@ def decoded(content: bytes) -> np.ndarray:
         assert struct.unpack(">I", content[at + 8 + size : at + 12 + size])[0] == zlib.crc32(kind + data)
         chunks[kind] = data
         at += 12 + size
-    width, height, depth, colour = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
-    assert (depth, colour) == (8, 2)
+    width, height, depth, color = struct.unpack(">IIBB", chunks[b"IHDR"][:10])
+    assert (depth, color) == (8, 2)
     rows = np.frombuffer(zlib.decompress(chunks[b"IDAT"]), np.uint8).reshape(height, 1 + 3 * width)
     return rows[:, 1:].reshape(height, width, 3)
 
@@ -40,38 +40,38 @@ def test_an_image_is_read_back_as_it_was():
     assert (decoded(encoded(pixels)) == pixels).all()
 
 
-def test_every_span_has_a_bar_in_its_colour():
+def test_every_span_has_a_bar_in_its_color():
     tree = ElementTree.fromstring(svg(SPANS, 2.0))  # noqa: S314 - our own
     bars = [each.get("fill") for each in tree.iter("{http://www.w3.org/2000/svg}rect")]
     assert bars == [f"rgb{COLOURS[name]}" for name in ("counted", "discarded", "set aside")]
 
 
-def test_a_devices_name_cannot_break_the_picture():
+def test_a_clients_name_cannot_break_the_picture():
     assert "b&lt;&amp;&gt;" in svg(SPANS, 2.0)
 
 
 def test_bars_are_as_long_as_their_time():
     pixels = decoded(png(SPANS, 4.0))
     top = pixels[3]
-    share = [(top == colour).all(axis=1).mean() for colour in COLOURS.values()]
+    share = [(top == color).all(axis=1).mean() for color in COLOURS.values()]
     assert share == pytest.approx([0.25, 0.25, 0.0], abs=0.01)
 
 
-def test_many_devices_are_thinned_evenly():
+def test_many_clients_are_thinned_evenly():
     many = [
         Span(f"d{at}", chunk, float(chunk), chunk + 1.0, finished=True)
         for at in range(500)
         for chunk in range(at % 7)
     ]
-    devices = shown(many)
-    assert len(devices) == MOST_ROWS
-    assert len(set(devices)) == MOST_ROWS
+    clients = shown(many)
+    assert len(clients) == MOST_ROWS
+    assert len(set(clients)) == MOST_ROWS
     assert shown([]) == []
 
 
 def test_a_page_asks_nothing_of_the_network():
     predictions = simulate(
-        Request(devices=6, rounds=2, replicas=2, policies=("fedgc steer, 2 replicas, 1", "uncoded")),
+        Request(clients=6, rounds=2, replicas=2, policies=("fedgc steer, 2 replicas, 1", "uncoded")),
         watch=True,
     )
     text = page(predictions)

@@ -8,16 +8,16 @@ import numpy as np
 import pytest
 
 from fedgc.errors import BadSetting, EdgeFailed
-from fedgc.replay import MODELS, NEVER
+from fedgc.sim.clock import MODELS, NEVER
 from fedgc.sim.traces import (
     Absences,
-    read_behaviour,
+    read_behavior,
     read_capacity,
     read_lambda,
     read_links,
     read_micro_batches,
+    read_scenario,
     read_table,
-    read_weather,
 )
 
 RECORDED = Path(__file__).parents[3] / "shared" / "traces"
@@ -43,7 +43,7 @@ b,2,1,4.0
 
 
 def test_a_table_gives_each_round_its_paces(tmp_path):
-    first, second = read_weather(written(tmp_path / "t.csv", TABLE.encode()))
+    first, second = read_scenario(written(tmp_path / "t.csv", TABLE.encode()))
     assert first.pace_wk.tolist() == [[4.0, 4.0], [2.0, 6.0]]
     assert first.slice_units == 0.5
     assert first.after_s(np.ones(2)).tolist() == [4.0, 4.0]
@@ -57,7 +57,7 @@ def test_a_table_gives_each_round_its_paces(tmp_path):
         ("a,3,0,nan", "row 10: saw nan s"),
         ("a,3,zero,1", "row 10: saw 'a,3,zero,1'"),
         ("a,3,0", "row 10: saw 3 values, needed 4"),
-        ("a,3,0,1", "no time for worker 'b', round 3, piece 0"),
+        ("a,3,0,1", "no time for client 'b', round 3, piece 0"),
         ("a,1,0,1", "row 10: saw this worker, round and piece before"),
         ("\n\na,1,0,1", "row 12: saw this worker, round and piece before"),
         ("\n\na,3,0,0", "row 12: saw 0 s"),
@@ -73,7 +73,7 @@ def test_a_malformed_table_is_refused_with_its_row(tmp_path, row, says):
 
 def test_a_table_that_spans_more_than_memory_is_refused_at_once(tmp_path):
     rows = "".join(f"w{each},{each},{each},1\n" for each in range(6000))
-    with pytest.raises(BadSetting, match="no time for worker 'w0', round 0, piece 1"):
+    with pytest.raises(BadSetting, match="no time for client 'w0', round 0, piece 1"):
         read_table(written(tmp_path / "t.csv", f"worker,round,chunk,seconds\n{rows}".encode()))
 
 
@@ -85,9 +85,9 @@ def test_what_is_no_table_is_refused(tmp_path, content):
 
 def test_an_unknown_format_and_a_missing_file_are_refused(tmp_path):
     with pytest.raises(BadSetting, match=r"saw suffix '\.txt'"):
-        read_weather(tmp_path / "t.txt")
+        read_scenario(tmp_path / "t.txt")
     with pytest.raises(EdgeFailed, match="No such file"):
-        read_weather(tmp_path / "t.csv")
+        read_scenario(tmp_path / "t.csv")
 
 
 # ---- pickles
@@ -99,7 +99,7 @@ ROUNDS = [
 
 
 def test_recorded_functions_give_a_pace_for_each_worker(tmp_path):
-    first, second = read_weather(written(tmp_path / "w2.pkl", ROUNDS))
+    first, second = read_scenario(written(tmp_path / "w2.pkl", ROUNDS))
     assert first.mean_pace_w.tolist() == [1.5, 2.0]
     assert second.mean_pace_w.tolist() == [1.0, 4.0]
 
@@ -110,7 +110,7 @@ class Malicious:
 
 
 @pytest.mark.parametrize(
-    "reader", [read_lambda, read_behaviour, lambda path: read_capacity(path, samples=1, update_bytes=1)]
+    "reader", [read_lambda, read_behavior, lambda path: read_capacity(path, samples=1, update_bytes=1)]
 )
 def test_a_pickle_that_asks_for_anything_is_refused_by_name(tmp_path, monkeypatch, reader):
     monkeypatch.chdir(tmp_path)
@@ -129,12 +129,12 @@ def test_a_pickle_that_asks_for_anything_is_refused_by_name(tmp_path, monkeypatc
         ({}, "saw dict, needed a list"),
         ([], "needed a list of rounds"),
         ([{"results": []}], "round 1: needed a table with a list"),
-        ([{"results": [{"started": 1.0}]}], "worker 1: needed a table with started"),
+        ([{"results": [{"started": 1.0}]}], "client 1: needed a table with started"),
         ([{"results": [{"started": 1.0, "finished": "2"}]}], "saw '2', needed a number"),
         ([{"results": [{"started": 1.0, "finished": True}]}], "saw True, needed a number"),
         ([{"results": [{"started": 2.0, "finished": 1.0}]}], "saw -1.0 s from start to finish"),
         ([{"results": [{"started": 2.0, "finished": float("nan")}]}], "saw nan s"),
-        ([*ROUNDS, {"results": ROUNDS[0]["results"][:1]}], "no time for worker 2, round 3"),
+        ([*ROUNDS, {"results": ROUNDS[0]["results"][:1]}], "no time for client 2, round 3"),
     ],
 )
 def test_a_malformed_recording_is_refused(tmp_path, content, says):
@@ -157,7 +157,7 @@ DEEP = b"]" * 100_000 + b"a" * 99_999
 def test_a_value_of_any_size_and_depth_is_refused_in_a_short_line(tmp_path, finished, says):
     started = b"X\x07\x00\x00\x00startedK\x00X\x08\x00\x00\x00finished"
     content = b"\x80\x04]}(X\x07\x00\x00\x00results]}(" + started + finished + b"uaua."
-    with pytest.raises(BadSetting, match=f"round 1, worker 1: .*{says}") as refused:
+    with pytest.raises(BadSetting, match=f"round 1, client 1: .*{says}") as refused:
         read_lambda(written(tmp_path / "w.pkl", content))
     assert len(str(refused.value)) < 200
 
@@ -172,12 +172,12 @@ def test_a_pickle_cannot_ask_for_memory_that_it_does_not_fill(tmp_path):
 
 
 def test_bad_times_and_names_are_told_in_a_short_line(tmp_path):
-    many = {**BEHAVIOUR, "inactive": [float("nan"), *range(100_000)]}
+    many = {**BEHAVIOR, "inactive": [float("nan"), *range(100_000)]}
     with pytest.raises(BadSetting, match=r"client 'a\\nb': saw nan, needed finite times") as refused:
-        read_behaviour(written(tmp_path / "b", {"a\nb": many}))
+        read_behavior(written(tmp_path / "b", {"a\nb": many}))
     assert len(str(refused.value)) < 100
     with pytest.raises(BadSetting, match="saw an integer of 1329 bits"):
-        read_behaviour(written(tmp_path / "b", {1: {**BEHAVIOUR, "active": [10**400]}}))
+        read_behavior(written(tmp_path / "b", {1: {**BEHAVIOR, "active": [10**400]}}))
 
 
 def test_capacity_gives_compute_and_links(tmp_path):
@@ -201,11 +201,11 @@ def test_a_malformed_capacity_is_refused(tmp_path, client, says):
         read_capacity(written(tmp_path / "c", {7: client}), samples=1, update_bytes=1)
 
 
-BEHAVIOUR = {"duration": 1, "active": [0, 50], "inactive": [20, 90], "finish_time": 100, "model": "x"}
+BEHAVIOR = {"duration": 1, "active": [0, 50], "inactive": [20, 90], "finish_time": 100, "model": "x"}
 
 
 @pytest.mark.parametrize(
-    ("start_s", "fate"),
+    ("start_s", "failure"),
     [
         (0.0, (20.0, 50.0)),
         (30.0, (0.0, 20.0)),
@@ -214,33 +214,33 @@ BEHAVIOUR = {"duration": 1, "active": [0, 50], "inactive": [20, 90], "finish_tim
         (250.0, (40.0, 50.0)),
     ],
 )
-def test_a_client_goes_and_comes_as_recorded_over_and_over(tmp_path, start_s, fate):
-    absences = read_behaviour(written(tmp_path / "b", {1: BEHAVIOUR}))
-    assert absences.fate(0, start_s) == fate
+def test_a_client_goes_and_comes_as_recorded_over_and_over(tmp_path, start_s, failure):
+    absences = read_behavior(written(tmp_path / "b", {1: BEHAVIOR}))
+    assert absences.failure(0, start_s) == failure
 
 
 def test_a_client_without_times_is_always_there():
-    assert Absences(((),), ((),), (10.0,)).fate(0, 3.0) == (NEVER, NEVER)
+    assert Absences(((),), ((),), (10.0,)).failure(0, 3.0) == (NEVER, NEVER)
 
 
-def test_absences_are_laid_over_a_weather(tmp_path):
-    absences = read_behaviour(written(tmp_path / "b", {1: BEHAVIOUR, 2: BEHAVIOUR}))
-    weather = MODELS["nobody"](2, 2, np.random.default_rng(0))
-    first, second = absences.over(weather, (0.0, 60.0))
+def test_absences_are_laid_over_a_scenario(tmp_path):
+    absences = read_behavior(written(tmp_path / "b", {1: BEHAVIOR, 2: BEHAVIOR}))
+    scenario = MODELS["nobody"](2, 2, np.random.default_rng(0))
+    first, second = absences.over(scenario, (0.0, 60.0))
     assert first.dies_s_w.tolist() == [20.0, 20.0]
     assert second.returns_s_w.tolist() == [40.0, 40.0]
-    with pytest.raises(BadSetting, match="a client for each device"):
+    with pytest.raises(BadSetting, match="a client for each client"):
         absences.over(MODELS["nobody"](3, 2, np.random.default_rng(0)), (0.0, 1.0))
 
 
 @pytest.mark.parametrize(
     ("client", "says"),
-    [({"active": []}, "needed active, inactive"), ({**BEHAVIOUR, "finish_time": 0}, "finish_time above 0"),
-     ({**BEHAVIOUR, "active": ["x"]}, "saw 'x', needed a number"), (5, "needed active")],
+    [({"active": []}, "needed active, inactive"), ({**BEHAVIOR, "finish_time": 0}, "finish_time above 0"),
+     ({**BEHAVIOR, "active": ["x"]}, "saw 'x', needed a number"), (5, "needed active")],
 )  # fmt: skip
-def test_a_malformed_behaviour_is_refused(tmp_path, client, says):
+def test_a_malformed_behavior_is_refused(tmp_path, client, says):
     with pytest.raises(BadSetting, match=says):
-        read_behaviour(written(tmp_path / "b", {1: client}))
+        read_behavior(written(tmp_path / "b", {1: client}))
 
 
 # ---- links
@@ -249,11 +249,11 @@ def test_a_malformed_behaviour_is_refused(tmp_path, client, says):
 def test_links_are_some_users_and_stay_theirs(tmp_path):
     users = {"u": {"up_u": 1000, "up_sigma": 0, "down_u": 4000, "down_sigma": 0}}
     links = read_links(written(tmp_path / "l.json", json.dumps(users).encode()))
-    weather = links.over(
+    scenario = links.over(
         MODELS["nobody"](3, 2, np.random.default_rng(0)), 2_000_000, np.random.default_rng(0)
     )
-    assert [each.up_s_w.tolist() for each in weather] == [[2.0] * 3] * 2
-    assert [each.down_s_w.tolist() for each in weather] == [[0.5] * 3] * 2
+    assert [each.up_s_w.tolist() for each in scenario] == [[2.0] * 3] * 2
+    assert [each.down_s_w.tolist() for each in scenario] == [[0.5] * 3] * 2
 
 
 @pytest.mark.parametrize(
@@ -296,7 +296,7 @@ def test_a_micro_batch_takes_its_forward_and_backward_time(tmp_path):
         for batch in (0, 1)
         for kind, seconds in (("forward-compute", 1.0), ("backward-compute", 2.0), ("optimizer", 50.0))
     ]
-    (only,) = read_weather(micro_batches(tmp_path / "t.parquet", rows))
+    (only,) = read_scenario(micro_batches(tmp_path / "t.parquet", rows))
     assert only.slice_units == 0.5
     assert only.after_s(np.ones(2)).tolist() == [6.0, 18.0]
 
@@ -341,9 +341,9 @@ def test_the_recorded_jobs_are_read(name, shape):
     if not path.exists():
         pytest.skip(f"{path.name} is not here")
     pytest.importorskip("pyarrow", reason="parquet traces need the extra pyarrow")
-    weather = read_weather(path)
-    assert len(weather) >= 30
-    assert {each.pace_wk.shape for each in weather} == {shape}
+    scenario = read_scenario(path)
+    assert len(scenario) >= 30
+    assert {each.pace_wk.shape for each in scenario} == {shape}
 
 
 def test_the_recorded_links_are_read():

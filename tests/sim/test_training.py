@@ -7,10 +7,10 @@ import torch
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import Mix, Work
-from fedgc.replay import MODELS, working
+from fedgc.sim.clock import MODELS, working
 from fedgc.sim.training import Job, train
-from fedgc.task import Task
-from fedgc.train import CommonModel, Engine
+from fedgc.training import CommonModel, Engine
+from fedgc.training.tasks import Task
 from tests.six_chunks import SIZES, TASK, load
 
 
@@ -26,17 +26,17 @@ def config(**changes) -> RunConfig:
         "batch_size": 4,
         "learning_rate": 0.3,
         "replicas": 3,
-        "min_devices": 4,
+        "min_clients": 4,
     }
     return RunConfig(**{**values, "blocks": 1, "device": "cpu", **changes})
 
 
-def weather(rounds=4, seed=0, devices=4):
-    return MODELS["bimodal"](devices, rounds, np.random.default_rng(seed))
+def scenario(rounds=4, seed=0, clients=4):
+    return MODELS["bimodal"](clients, rounds, np.random.default_rng(seed))
 
 
 def one_round_by_hand(settings: RunConfig, folder) -> np.ndarray:
-    """The obvious twin: one device does all chunks and sends their sum."""
+    """The obvious twin: one client does all chunks and sends their sum."""
     common = CommonModel(TASK, settings)
     engine = Engine(TASK, settings, clock=float, rest=lambda _: None, spill_dir=folder)
     engine.load(0, common.first())
@@ -53,16 +53,16 @@ def test_the_step_is_that_of_the_whole_sum_whoever_straggles(tmp_path, blocks):
     settings = config(rounds=1, blocks=blocks)
     expected = one_round_by_hand(settings, tmp_path)
     for seed in range(3):
-        trained = train(Job(TASK, settings, weather(1, seed)))
+        trained = train(Job(TASK, settings, scenario(1, seed)))
         assert trained.points[0].row.outcome == "synced"
         assert trained.model == pytest.approx(expected, abs=1e-5)
 
 
 def test_time_is_the_simulations_and_accuracy_is_real():
-    trained = train(Job(TASK, config(rounds=8), weather(8)))
+    trained = train(Job(TASK, config(rounds=8), scenario(8)))
     seconds = [point.seconds for point in trained.points]
     assert seconds == sorted(seconds)
-    least = [each.fluid_s(4.0) for each in weather(8)]
+    least = [each.fluid_s(4.0) for each in scenario(8)]
     assert all(
         point.row.working_s >= bound - 1e-9 for point, bound in zip(trained.points, least, strict=True)
     )
@@ -80,22 +80,22 @@ def test_slower_machines_change_the_time_and_nothing_else():
 
 
 def test_chunks_cost_what_their_samples_say():
-    alone = train(Job(TASK, config(rounds=1, replicas=1, min_devices=1), (working([[2.0]]),)))
+    alone = train(Job(TASK, config(rounds=1, replicas=1, min_clients=1), (working([[2.0]]),)))
     assert alone.points[0].row.working_s == pytest.approx(2.0)
 
 
 def test_rounds_that_are_not_exchanged_carry_on_from_where_they_are():
-    trained = train(Job(TASK, config(gate_period=2), weather()))
+    trained = train(Job(TASK, config(gate_period=2), scenario()))
     assert [point.row.outcome for point in trained.points] == ["skipped", "synced"] * 2
     assert trained.points[0].sent == 0
 
 
-def test_too_little_weather_and_a_failing_task_end_it():
-    with pytest.raises(BadSetting, match="saw 3 rounds of weather, needed 4"):
-        Job(TASK, config(), weather(3))
+def test_too_little_scenario_and_a_failing_task_end_it():
+    with pytest.raises(BadSetting, match="saw 3 rounds of scenario, needed 4"):
+        Job(TASK, config(), scenario(3))
 
     def broken(module, batch):
         raise ValueError("no such luck")
 
     with pytest.raises(EdgeFailed, match="no such luck"):
-        train(Job(Task(model=TASK.model, chunks=SIZES, load=load, loss=broken), config(), weather()))
+        train(Job(Task(model=TASK.model, chunks=SIZES, load=load, loss=broken), config(), scenario()))

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from tests.store.postgres import Postgres, running
 
@@ -37,23 +37,23 @@ def file_store(tmp_path: Path) -> Iterator[Store]:
 
 
 @pytest.fixture
-def a_device() -> Callable[..., DeviceRow]:
-    def make(device: str = "a", **changes: object) -> DeviceRow:
+def a_client() -> Callable[..., ClientRow]:
+    def make(client: str = "a", **changes: object) -> ClientRow:
         usual = {"finished": 4, "counted": 3, "steps": 16, "busy_s": 1.6, "step_s": 0.1, "spread_s": 0.01}
         moved = {"upload_s": 0.5, "download_s": 0.25, "up_bytes": 1000, "down_bytes": 2000, "link": "session"}
-        return DeviceRow(device, **{**usual, **moved, **changes})
+        return ClientRow(client, **{**usual, **moved, **changes})
 
     return make
 
 
 @pytest.fixture
 def a_row() -> Callable[..., RoundRow]:
-    def make(number: int, *devices: DeviceRow, **changes: object) -> RoundRow:
+    def make(number: int, *clients: ClientRow, **changes: object) -> RoundRow:
         values = {
             "round": number, "version": number, "started": 10.0 * number, "working_s": 2.0,
             "collecting_s": 0.5, "outcome": "synced", "chunks": 8, "covered": 8, "short": (), "replicas": 2,
             "blocks": 1, "needed": 2, "amplification": 1.5, "error": 1e-4, "loss": 0.7, "samples": 640,
-            "skips": 3, "takes": 1, "pruned": 0, "repairs": 0, "reason": "covered", "devices": devices,
+            "skips": 3, "takes": 1, "pruned": 0, "repairs": 0, "reason": "covered", "clients": clients,
         }  # fmt: skip
         return RoundRow(**{**values, **changes})
 

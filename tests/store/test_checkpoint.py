@@ -17,24 +17,24 @@ from fedgc.store.checkpoint import _LENGTH, MAGIC, Checkpoint, listed, load, res
 
 def make(version=1, round_number=1, size=5):
     model = np.arange(size, dtype=np.float32) + version
-    return Checkpoint(round_number, version, model, b"optimiser", json.dumps({"gap": version}))
+    return Checkpoint(round_number, version, model, b"optimizer", json.dumps({"gap": version}))
 
 
 def same(one, two):
-    return (one.round, one.version, one.optimiser, one.state, one.model.tobytes()) == (
-        two.round, two.version, two.optimiser, two.state, two.model.tobytes()
+    return (one.round, one.version, one.optimizer, one.state, one.model.tobytes()) == (
+        two.round, two.version, two.optimizer, two.state, two.model.tobytes()
     )  # fmt: skip
 
 
 @given(
     model=arrays(np.float32, st.integers(0, 50)),
-    optimiser=st.binary(max_size=200),
+    optimizer=st.binary(max_size=200),
     state=st.dictionaries(st.text(), st.integers()),
     number=st.integers(0, 10**9),
 )
-def test_what_is_saved_is_what_is_loaded(tmp_path_factory, model, optimiser, state, number):
+def test_what_is_saved_is_what_is_loaded(tmp_path_factory, model, optimizer, state, number):
     folder = tmp_path_factory.mktemp("checkpoints")
-    saved = Checkpoint(number, number, model, optimiser, json.dumps(state))
+    saved = Checkpoint(number, number, model, optimizer, json.dumps(state))
     save(folder, saved, keep=1)
     assert same(load(folder), saved)
     assert load(folder).model.flags.writeable
@@ -120,10 +120,10 @@ def test_a_failed_write_leaves_the_last_checkpoint_and_no_rubbish(tmp_path, monk
     save(tmp_path, make(1), keep=3)
 
     def full(_handle):
-        raise OSError(28, "No space left on device")
+        raise OSError(28, "No space left on client")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(EdgeFailed, match="No space left on device"):
+    with pytest.raises(EdgeFailed, match="No space left on client"):
         save(tmp_path, make(2), keep=3)
     assert [path.name for path in tmp_path.iterdir()] == ["model-0000000001.fedgc"]
     assert same(load(tmp_path), make(1))
@@ -152,7 +152,7 @@ def test_the_file_is_forced_to_the_disk_before_its_name_and_the_name_after(tmp_p
     ],
 )
 def test_a_checkpoint_that_cannot_be_is_refused(changes, needed):
-    values = {"round": 1, "version": 1, "model": np.zeros(3, np.float32), "optimiser": b"", "state": "{}"}
+    values = {"round": 1, "version": 1, "model": np.zeros(3, np.float32), "optimizer": b"", "state": "{}"}
     with pytest.raises(Unusable, match=needed):
         Checkpoint(**{**values, **changes})
 

@@ -85,9 +85,9 @@ def test_a_password_is_never_shown():
     assert "ada:***@" in str(failure.value)
 
 
-@pytest.mark.parametrize("content", [b"this is a letter, not a database" * 40, b"\x89PNG\r\n" * 200])
+@pytest.mark.parametrize("content", [b"this is a packet, not a database" * 40, b"\x89PNG\r\n" * 200])
 def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content):
-    path = tmp_path / "letter.txt"
+    path = tmp_path / "packet.txt"
     path.write_bytes(content)
     for reads_only in (False, True):
         with pytest.raises(Unusable, match="is not a database") as refusal:
@@ -150,7 +150,7 @@ def test_a_read_only_store_can_be_read_and_says_that_it_cannot_be_written():
         folder.chmod(0o755)
         with unprivileged():
             with Store.open(str(path), reads_only=True) as store:
-                assert [device.device for device in store.devices()] == ["a"]
+                assert [client.client for client in store.clients()] == ["a"]
             with pytest.raises(EdgeFailed, match="is read-only") as failure:
                 Store.open(str(path))
         one_line(failure)
@@ -180,10 +180,10 @@ def test_a_locked_store_is_told_and_works_when_it_is_free_again(tmp_path):
         with pytest.raises(EdgeFailed, match="is locked by another program") as failure:
             store.write(Seen(1.0, "a"))
         one_line(failure)
-        assert store.devices() == ()  # a reader never waits for the writer
+        assert store.clients() == ()  # a reader never waits for the writer
         other.rollback()
         store.write(Seen(1.0, "a"))
-        assert [device.device for device in store.devices()] == ["a"]
+        assert [client.client for client in store.clients()] == ["a"]
 
 
 def test_a_new_file_that_is_locked_is_told(tmp_path):
@@ -209,7 +209,7 @@ def test_a_full_disk_is_told_and_loses_nothing_that_was_written(tmp_path):
             write_for_ever(store)
         one_line(failure)
     with Store.open(str(path)) as store:
-        assert store.devices()[0].device == "a"
+        assert store.clients()[0].client == "a"
         assert store.check().faults == ()
 
 
@@ -217,10 +217,10 @@ def test_a_damaged_file_is_found_by_the_check(tmp_path):
     path = tmp_path / "store.db"
     with Store.open(str(path)) as store:
         for number in range(200):
-            store.write(Seen(1.0, f"device-{number}"))
+            store.write(Seen(1.0, f"client-{number}"))
     data = bytearray(path.read_bytes())
     with contextlib.closing(sqlite3.connect(path)) as plain:
-        (page,) = plain.execute("SELECT rootpage FROM sqlite_master WHERE name = 'devices'").fetchone()
+        (page,) = plain.execute("SELECT rootpage FROM sqlite_master WHERE name = 'clients'").fetchone()
     data[(page - 1) * 4096 + 8 : page * 4096] = os.urandom(4088)
     path.write_bytes(data)
     with Store.open(str(path), reads_only=True) as store:

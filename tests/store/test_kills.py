@@ -10,15 +10,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgc.store.aside import left_aside
 from fedgc.store.database import Store
+from fedgc.store.spool import left_aside
 
 WRITER = Path(__file__).with_name("writer.py")
-DEVICES = 200
+CLIENTS = 200
 
 
 def start(url, run, first):
-    words = [sys.executable, str(WRITER), url, run, str(first), str(DEVICES)]
+    words = [sys.executable, str(WRITER), url, run, str(first), str(CLIENTS)]
     return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
 
 
@@ -46,8 +46,8 @@ def check(url, last):
             rounds = store.rounds(run)
             assert [each.row.round for each in rounds[: number + 1]] == list(range(number + 1))
             assert len(rounds) <= number + 2  # at most the round whose acknowledgement died with the run
-            assert {each.devices for each in rounds} == {DEVICES}
-            assert len(store.device_rows(run, number)) == DEVICES
+            assert {each.clients for each in rounds} == {CLIENTS}
+            assert len(store.client_rows(run, number)) == CLIENTS
             told = {each.what for each in store.audited(limit=10**6) if each.who == run}
             assert told.issuperset(map(str, range(number + 1)))
 
@@ -73,5 +73,5 @@ def test_two_runs_write_at_once_and_one_is_killed(tmp_path, chance):
         stack.callback(second.kill)
         stack.callback(first.kill)
         killed = kill_after(first, 5, chance.random() * 0.05)
-        lasting = kill_after(second, 10, 0.0)
-    check(url, {"r1": killed, "r2": lasting})
+        cache_files = kill_after(second, 10, 0.0)
+    check(url, {"r1": killed, "r2": cache_files})

@@ -98,7 +98,7 @@ def test_store_of_the_first_schema_is_read_and_goes_on(tmp_path, a_row):
         assert [(row.known_samples, row.coverage, row.left_out) for row in (first, second)] == [
             (0, None, "")
         ] * 2
-        told = a_row(3, known_samples=90, counted_samples=60, left_out="1 device was refused data")
+        told = a_row(3, known_samples=90, counted_samples=60, left_out="1 client was refused data")
         store.write(Appended(1010.0, "old", told))
         third = store.rounds("old")[-1].row
         assert (third.lacking, third.left_out) == ("66% of the samples", told.left_out)

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedgc.store.aside import Aside
 from fedgc.store.checkpoint import Checkpoint, save
 from fedgc.store.database import Store
 from fedgc.store.records import Ended
+from fedgc.store.spool import Aside
 
 
 @pytest.fixture(autouse=True)

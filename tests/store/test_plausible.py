@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.history import DeviceRow
+from fedgc.history import ClientRow
 from fedgc.store.plausible import FASTEST_STEP_S, LONGEST_TEXT, SLACK_S, checked, number, text
 
 ANY_TIME = st.floats(allow_nan=True, allow_infinity=True)
 ANY_COUNT = st.integers(-(1 << 70), 1 << 70)
 ROWS = st.builds(
-    DeviceRow,
+    ClientRow,
     st.just("a"),
     **dict.fromkeys(("finished", "counted", "steps", "refused", "up_bytes", "down_bytes"), ANY_COUNT),
     **dict.fromkeys(("busy_s", "upload_s", "download_s"), ANY_TIME),
@@ -49,18 +49,18 @@ def test_a_struck_claim_never_reads_faster_than_it_was_claimed(row, elapsed_s):
 
 
 def test_a_sound_row_is_left_as_it_is():
-    row = DeviceRow("a", 4, 3, 16, 1.6, 0.1, 0.01, 0.5, 0.25, 1000, 2000, 30, 1, "late", "session")
+    row = ClientRow("a", 4, 3, 16, 1.6, 0.1, 0.01, 0.5, 0.25, 1000, 2000, 30, 1, "late", "session")
     assert checked(row, 60.0) == (row, 0)
 
 
 @pytest.mark.parametrize("step_s", [0.0, -0.1, math.nan, math.inf, 1e-9, 62.0])
 def test_a_time_that_cannot_be_is_struck_and_counted(step_s):
-    row, struck = checked(DeviceRow("a", finished=1, counted=1, step_s=step_s), elapsed_s=60.0)
+    row, struck = checked(ClientRow("a", finished=1, counted=1, step_s=step_s), elapsed_s=60.0)
     assert (row.step_s, struck) == (None, 1)
 
 
 def test_a_clock_that_jumps_teaches_nothing():
-    row = DeviceRow("a", finished=1, counted=1, busy_s=3600.0, step_s=0.1, upload_s=-3600.0)
+    row = ClientRow("a", finished=1, counted=1, busy_s=3600.0, step_s=0.1, upload_s=-3600.0)
     kept, struck = checked(row, elapsed_s=30.0)
     assert (kept.busy_s, kept.upload_s, kept.step_s, struck) == (0.0, 0.0, 0.1, 2)
 

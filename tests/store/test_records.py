@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.records import (
     Appended,
     Audited,
@@ -24,8 +24,8 @@ NUMBERS = st.floats(allow_nan=False)
 NOW = st.floats(0, 1e10)
 COUNTS = st.integers(0, 1 << 40)
 PLAIN = st.dictionaries(st.text(), st.integers() | st.text() | NUMBERS | st.booleans() | st.none())
-DEVICES = st.builds(
-    DeviceRow, WORDS, COUNTS, COUNTS, step_s=st.none() | NUMBERS, busy_s=NUMBERS, failure=st.text()
+CLIENTS = st.builds(
+    ClientRow, WORDS, COUNTS, COUNTS, step_s=st.none() | NUMBERS, busy_s=NUMBERS, failure=st.text()
 )
 ROUNDS = st.builds(
     RoundRow,
@@ -36,7 +36,7 @@ ROUNDS = st.builds(
     outcome=st.sampled_from(["synced", "skipped", "stopped"]),
     short=st.lists(COUNTS).map(tuple),
     reason=st.text(),
-    devices=st.lists(DEVICES, max_size=3).map(tuple),
+    clients=st.lists(CLIENTS, max_size=3).map(tuple),
     metrics=st.dictionaries(st.text(), NUMBERS),
 )
 RECORDS = (
@@ -68,7 +68,7 @@ def test_a_torn_line_is_refused(record, data):
 @pytest.mark.parametrize(
     "line",
     ["{}", "[]", "7", '{"kind": "Gone", "stamp": "", "says": {}}', '{"kind": "Seen", "stamp": "", "says": 7}',
-     '{"kind": "Seen", "stamp": "", "says": {"colour": 1}}'],
+     '{"kind": "Seen", "stamp": "", "says": {"color": 1}}'],
 )  # fmt: skip
 def test_a_line_of_something_else_is_refused(line):
     with pytest.raises(BadMessage, match="needed a whole line"):

@@ -93,6 +93,6 @@ def test_a_run_that_said_how_it_ended_is_believed(server):
     process, run = server
     process.kill()
     until_dead(process.pid)
-    over = replace(run, state="failed", reason="no device came")
-    assert (state_of(over), reason_of(over), advice_for(over)) == ("failed", "no device came", "")
+    over = replace(run, state="failed", reason="no client came")
+    assert (state_of(over), reason_of(over), advice_for(over)) == ("failed", "no client came", "")
     assert not alive(over, now=time.time())

@@ -7,7 +7,7 @@ import pytest
 
 from fedgc.errors import BadMessage, FedgcError, Unusable
 from fedgc.history import WINDOW as LOOKED_BACK
-from fedgc.history import DeviceRow, Speeds
+from fedgc.history import ClientRow, Speeds
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
 from fedgc.store.tables import WINDOW
@@ -41,21 +41,21 @@ def test_a_resumed_run_stays_one_run(store, a_row):
     assert (run.state, run.started, run.ended, run.rounds, run.last_round) == ("running", START, None, 1, 0)
 
 
-def test_rounds_and_device_rows_come_back_as_they_were_told(store, a_row, a_device):
-    devices = (
-        a_device("a"),
-        a_device("b", failure="ValueError: no", step_s=None, finished=0, counted=0, spread_s=None),
-        DeviceRow("c", up_bytes=1 << 40),
+def test_rounds_and_client_rows_come_back_as_they_were_told(store, a_row, a_client):
+    clients = (
+        a_client("a"),
+        a_client("b", failure="ValueError: no", step_s=None, finished=0, counted=0, spread_s=None),
+        ClientRow("c", up_bytes=1 << 40),
     )
-    told = a_row(4, *devices, short=(3, 5), outcome="approximate", error=None, metrics={"accuracy": 0.5})
+    told = a_row(4, *clients, short=(3, 5), outcome="approximate", error=None, metrics={"accuracy": 0.5})
     begin(store)
     store.write(Appended(START + 60, "r1", told))
     (read,) = store.rounds("r1")
-    assert read.row == replace(told, devices=())
-    assert store.device_rows("r1", 4) == devices
-    assert (read.devices, read.finished, read.counted, read.discarded) == (3, 4, 3, 1)
+    assert read.row == replace(told, clients=())
+    assert store.client_rows("r1", 4) == clients
+    assert (read.clients, read.finished, read.counted, read.discarded) == (3, 4, 3, 1)
     assert read.up_bytes == 2000 + (1 << 40)
-    assert store.device_history("r1", "b") == ((4, devices[1]),)
+    assert store.client_history("r1", "b") == ((4, clients[1]),)
 
 
 def test_rounds_are_read_from_where_the_reader_was(store, a_row):
@@ -66,36 +66,36 @@ def test_rounds_are_read_from_where_the_reader_was(store, a_row):
     assert [each.row.round for each in store.rounds("r1", limit=2)] == [0, 1]
 
 
-def test_a_round_told_twice_counts_once(store, a_row, a_device):
+def test_a_round_told_twice_counts_once(store, a_row, a_client):
     begin(store)
-    store.write(Appended(START + 5, "r1", a_row(0, a_device("a"), a_device("b"))))
-    store.write(Appended(START + 6, "r1", a_row(0, a_device("a", counted=1), a_device("c"), loss=0.25)))
+    store.write(Appended(START + 5, "r1", a_row(0, a_client("a"), a_client("b"))))
+    store.write(Appended(START + 6, "r1", a_row(0, a_client("a", counted=1), a_client("c"), loss=0.25)))
     (read,) = store.rounds()
-    assert (read.row.loss, read.devices) == (0.25, 2)
-    assert [row.device for row in store.device_rows("r1", 0)] == ["a", "c"]
-    totals = {pace.device.device: (pace.rounds, pace.finished, pace.counted) for pace in store.paces()}
+    assert (read.row.loss, read.clients) == (0.25, 2)
+    assert [row.client for row in store.client_rows("r1", 0)] == ["a", "c"]
+    totals = {pace.client.client: (pace.rounds, pace.finished, pace.counted) for pace in store.paces()}
     assert totals == {"a": (1, 4, 1), "b": (1, 0, 0), "c": (1, 4, 3)}
     assert sorted(store.speeds().known) == ["a", "c"]
 
 
-def test_the_last_rounds_of_a_task_are_told_with_their_run_and_devices(store, a_row, a_device):
+def test_the_last_rounds_of_a_task_are_told_with_their_run_and_clients(store, a_row, a_client):
     for run, task, number in (("r1", "digits", 1), ("other", "text", 1), ("r2", "digits", 7)):
         begin(store, run, task=task)
-        store.write(Appended(START + number, run, a_row(number, a_device("a"), a_device("b"))))
-    store.write(Appended(START + 9, "r2", a_row(8, a_device("a"), outcome="skipped")))
+        store.write(Appended(START + number, run, a_row(number, a_client("a"), a_client("b"))))
+    store.write(Appended(START + 9, "r2", a_row(8, a_client("a"), outcome="skipped")))
     told = store.speeds("digits").told
     assert [(each.run, each.row.round) for each in told] == [("r1", 1), ("r2", 7)]
-    assert [row.device for row in told[1].row.devices] == ["a", "b"]
+    assert [row.client for row in told[1].row.clients] == ["a", "b"]
     for number in range(9, 9 + 2 * LOOKED_BACK):
-        store.write(Appended(START + number, "r2", a_row(number, a_device("a"))))
+        store.write(Appended(START + number, "r2", a_row(number, a_client("a"))))
     last = [each.row.round for each in store.speeds("digits").told]
     assert last == list(range(9 + LOOKED_BACK, 9 + 2 * LOOKED_BACK))
 
 
-def test_the_ring_holds_the_last_rounds_however_often_one_is_told_again(store, a_row, a_device):
+def test_the_ring_holds_the_last_rounds_however_often_one_is_told_again(store, a_row, a_client):
     begin(store)
     for number in range(WINDOW + 3):
-        row = a_row(number, a_device("a", step_s=1.0 + number))
+        row = a_row(number, a_client("a", step_s=1.0 + number))
         store.write(Appended(START + 1000 + number, "r1", row))
         store.write(Appended(START + 1000 + number, "r1", row))
     (pace,) = store.paces()
@@ -112,19 +112,19 @@ def test_metrics_of_an_evaluation_join_those_of_the_round(store, a_row):
     assert math.isnan(metrics["broken"])
 
 
-def test_a_device_keeps_its_place_and_what_was_known_of_it(store):
+def test_a_client_keeps_its_place_and_what_was_known_of_it(store):
     store.write(Seen(START, "key1", name="ward-3", site="north", link="session"))
     store.write(Seen(START + 50, "key1", link="messages"))
-    (device,) = store.devices()
-    assert (device.device, device.name, device.site, device.link) == ("key1", "ward-3", "north", "messages")
-    assert (device.first_seen, device.last_seen) == (START, START + 50)
+    (client,) = store.clients()
+    assert (client.client, client.name, client.site, client.link) == ("key1", "ward-3", "north", "messages")
+    assert (client.first_seen, client.last_seen) == (START, START + 50)
 
 
-def test_a_device_of_a_round_is_seen_on_the_servers_clock(store, a_row, a_device):
+def test_a_client_of_a_round_is_seen_on_the_servers_clock(store, a_row, a_client):
     begin(store)
-    store.write(Appended(START + 5, "r1", a_row(0, a_device("new"), started=9e15)))
-    (device,) = store.devices()
-    assert (device.name, device.first_seen, device.last_seen) == ("new", START + 5, START + 5)
+    store.write(Appended(START + 5, "r1", a_row(0, a_client("new"), started=9e15)))
+    (client,) = store.clients()
+    assert (client.name, client.first_seen, client.last_seen) == ("new", START + 5, START + 5)
 
 
 def test_decisions_tell_what_was_chosen_from_what_and_why(store):
@@ -166,10 +166,10 @@ def test_what_belongs_to_no_run_is_refused(store, record):
         store.write(record)
 
 
-def test_a_round_of_no_run_is_refused_and_leaves_nothing(store, a_row, a_device):
+def test_a_round_of_no_run_is_refused_and_leaves_nothing(store, a_row, a_client):
     with pytest.raises(BadMessage, match="needed one that has begun"):
-        store.write(Appended(START, "none", a_row(0, a_device("a"))))
-    assert store.devices() == ()
+        store.write(Appended(START, "none", a_row(0, a_client("a"))))
+    assert store.clients() == ()
 
 
 def test_a_wrong_name_of_a_run_is_answered_with_the_nearest(store):
@@ -180,11 +180,11 @@ def test_a_wrong_name_of_a_run_is_answered_with_the_nearest(store):
         store.rounds("spring-rum")
 
 
-def test_words_that_a_database_cannot_take_are_cleaned(store, a_row, a_device):
+def test_words_that_a_database_cannot_take_are_cleaned(store, a_row, a_client):
     begin(store)
-    row = a_row(0, a_device("a", failure="bad\x00 \ud800" + "x" * 999), reason="nul\x00")
+    row = a_row(0, a_client("a", failure="bad\x00 \ud800" + "x" * 999), reason="nul\x00")
     store.write(Appended(START + 5, "r1", row))
-    (read,) = store.device_rows("r1", 0)
+    (read,) = store.client_rows("r1", 0)
     assert read.failure.startswith("bad ?xxx")
     assert len(read.failure) == 200
     assert store.rounds()[0].row.reason == "nul"
@@ -192,91 +192,91 @@ def test_words_that_a_database_cannot_take_are_cleaned(store, a_row, a_device):
 
 def test_a_round_of_more_samples_than_a_database_can_count_is_kept(store, a_row):
     begin(store)
-    claimed = 10**15 * 40_000  # as many chunks as one device may announce, each of as many samples as it may
+    claimed = 10**15 * 40_000  # as many chunks as one client may announce, each of as many samples as it may
     row = a_row(0, samples=claimed, known_samples=claimed, counted_samples=claimed)
     store.write(Appended(START + 5, "r1", row))
     (kept,) = [each.row for each in store.rounds("r1")]
     assert kept.samples == kept.known_samples == kept.counted_samples > 10**18
 
 
-def test_history_outlives_the_run_and_the_process(url, a_row, a_device):
+def test_history_outlives_the_run_and_the_process(url, a_row, a_client):
     if url == "sqlite://":
         pytest.skip("a database in memory ends with its process")
     with Store.open(url) as store:
         begin(store)
-        store.write(Appended(START + 5, "r1", a_row(0, a_device("a"))))
+        store.write(Appended(START + 5, "r1", a_row(0, a_client("a"))))
     with Store.open(url) as store:
         begin(store, "r2", START + 100)
         assert store.speeds().known["a"].step_s == 0.1
         assert [run.run for run in store.runs()] == ["r2", "r1"]
-        assert [device.device for device in store.devices()] == ["a"]
+        assert [client.client for client in store.clients()] == ["a"]
 
 
-def test_speeds_of_one_task_say_nothing_of_another(store, a_row, a_device):
+def test_speeds_of_one_task_say_nothing_of_another(store, a_row, a_client):
     begin(store, "r1", START, "digits")
-    store.write(Appended(START + 5, "r1", a_row(0, a_device("a", step_s=0.1))))
+    store.write(Appended(START + 5, "r1", a_row(0, a_client("a", step_s=0.1))))
     begin(store, "r2", START + 50, "tabular")
-    store.write(Appended(START + 55, "r2", a_row(0, a_device("a", step_s=0.4))))
+    store.write(Appended(START + 55, "r2", a_row(0, a_client("a", step_s=0.4))))
     assert store.speeds("digits").known["a"].step_s == 0.1
     assert store.speeds().known["a"].step_s == 0.4
     assert store.speeds("unheard-of") == Speeds()
 
 
-def test_a_device_that_claims_the_impossible_gets_no_more_work_for_it(store, a_row, a_device):
+def test_a_client_that_claims_the_impossible_gets_no_more_work_for_it(store, a_row, a_client):
     begin(store)
     for number in range(4):
-        lies = [a_device(f"liar-{step}", step_s=step) for step in (0.0, -1.0, 1e-9, 1e9, math.nan, math.inf)]
-        row = a_row(number, a_device("quick"), a_device("slow", step_s=0.5), *lies)
+        lies = [a_client(f"liar-{step}", step_s=step) for step in (0.0, -1.0, 1e-9, 1e9, math.nan, math.inf)]
+        row = a_row(number, a_client("quick"), a_client("slow", step_s=0.5), *lies)
         store.write(Appended(START + 5 + number, "r1", row))
     speeds = store.speeds()
     slowest = max(speed.step_s for speed in speeds.known.values())
-    for device, speed in speeds.known.items():
-        if device.startswith("liar"):
+    for client, speed in speeds.known.items():
+        if client.startswith("liar"):
             assert (speed.step_s, speed.failures) == (slowest, 1.0)
-    assert {pace.implausible for pace in store.paces() if pace.device.device.startswith("liar")} == {8}
+    assert {pace.implausible for pace in store.paces() if pace.client.client.startswith("liar")} == {8}
     assert speeds.known["quick"].failures == 0.0
 
 
-def test_one_lie_does_not_move_what_is_known(store, a_row, a_device):
+def test_one_lie_does_not_move_what_is_known(store, a_row, a_client):
     begin(store)
     for number in range(9):
         step = 1e-5 if number == 4 else 0.1
-        store.write(Appended(START + 5 + number, "r1", a_row(number, a_device("a", step_s=step))))
+        store.write(Appended(START + 5 + number, "r1", a_row(number, a_client("a", step_s=step))))
     assert store.speeds().known["a"].step_s == 0.1
 
 
-def test_folding_keeps_the_totals_and_the_speeds(store, a_row, a_device):
+def test_folding_keeps_the_totals_and_the_speeds(store, a_row, a_client):
     begin(store)
     rounds = WINDOW + 20
     for number in range(rounds):
         failure = "lost" if number < 5 else ""
-        row = a_row(number, a_device("a", step_s=0.1 + number / 100, failure=failure), a_device("b"))
+        row = a_row(number, a_client("a", step_s=0.1 + number / 100, failure=failure), a_client("b"))
         store.write(Appended(START + 1000 + number, "r1", row))
     paces, speeds, read = store.paces(), store.speeds(), store.rounds()
     assert store.fold(keep_rounds=10) == 2 * (rounds - WINDOW)
     assert store.fold(keep_rounds=10) == 0
     assert (store.paces(), store.speeds(), store.rounds()) == (paces, speeds, read)
-    assert store.device_rows("r1", 0) == ()
+    assert store.client_rows("r1", 0) == ()
     health = store.check()
-    assert (health.device_rounds, health.folded, health.faults) == (2 * WINDOW, 2 * (rounds - WINDOW), ())
+    assert (health.client_rounds, health.folded, health.faults) == (2 * WINDOW, 2 * (rounds - WINDOW), ())
 
 
-def test_folding_twice_adds_up(store, a_row, a_device):
+def test_folding_twice_adds_up(store, a_row, a_client):
     begin(store)
     for number in range(WINDOW + 30):
-        store.write(Appended(START + number, "r1", a_row(number, a_device("a"))))
+        store.write(Appended(START + number, "r1", a_row(number, a_client("a"))))
         if number == WINDOW + 10:
             assert store.fold(keep_rounds=1) == 11
     assert store.fold(keep_rounds=1) == 19
     assert store.check().folded == 30
 
 
-def test_a_device_with_nothing_left_but_summaries_is_still_known(store, a_row, a_device):
+def test_a_client_with_nothing_left_but_summaries_is_still_known(store, a_row, a_client):
     begin(store)
     for number in range(WINDOW + 2):
         step = 0.2 if number < 2 else None
         done = 4 if number < 2 else 0
-        row = a_device("a", step_s=step, finished=done, counted=done, spread_s=None)
+        row = a_client("a", step_s=step, finished=done, counted=done, spread_s=None)
         store.write(Appended(START + 5 + number, "r1", a_row(number, row)))
     assert "a" not in store.speeds().known
     store.fold(keep_rounds=1)
@@ -290,6 +290,6 @@ def test_nothing_is_folded_when_asked_to_keep_none(store):
 
 
 def test_a_store_without_a_run_knows_nothing(store):
-    assert (store.runs(), store.devices(), store.paces(), store.speeds()) == ((), (), (), Speeds())
+    assert (store.runs(), store.clients(), store.paces(), store.speeds()) == ((), (), (), Speeds())
     assert store.check().faults == ()
     store.vacuum()

@@ -8,23 +8,23 @@ from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Seen
 
 
-def test_a_backup_is_a_store_of_its_own(file_store, tmp_path, a_row, a_device):
+def test_a_backup_is_a_store_of_its_own(file_store, tmp_path, a_row, a_client):
     file_store.write(Begun(1.0, "r1", {"task": "digits"}))
-    file_store.write(Appended(2.0, "r1", a_row(0, a_device("a"))))
+    file_store.write(Appended(2.0, "r1", a_row(0, a_client("a"))))
     file_store.backup(tmp_path / "copy.db")
     file_store.write(Seen(3.0, "b"))
     with Store.open(str(tmp_path / "copy.db"), reads_only=True) as copy:
-        assert [device.device for device in copy.devices()] == ["a"]
-        assert copy.device_rows("r1", 0) == file_store.device_rows("r1", 0)
+        assert [client.client for client in copy.clients()] == ["a"]
+        assert copy.client_rows("r1", 0) == file_store.client_rows("r1", 0)
         assert copy.check().faults == ()
     assert sorted(path.suffix for path in tmp_path.iterdir() if "copy" in path.name) == [".db"]
 
 
 def test_a_backup_takes_no_file_that_is_there(file_store, tmp_path):
-    (tmp_path / "letter").write_text("dear")
+    (tmp_path / "packet").write_text("dear")
     with pytest.raises(Unusable, match="needed a new name"):
-        file_store.backup(tmp_path / "letter")
-    assert (tmp_path / "letter").read_text() == "dear"
+        file_store.backup(tmp_path / "packet")
+    assert (tmp_path / "packet").read_text() == "dear"
 
 
 def test_a_backup_that_cannot_be_written_is_told_and_leaves_nothing(file_store, tmp_path):
@@ -37,17 +37,17 @@ def test_a_server_is_backed_up_by_its_own_tool(postgres, tmp_path):
         store.backup(tmp_path / "copy.db")
 
 
-def test_vacuum_gives_the_room_of_what_was_folded_back(file_store, a_row, a_device):
+def test_vacuum_gives_the_room_of_what_was_folded_back(file_store, a_row, a_client):
     file_store.write(Begun(1.0, "r1", {"task": "digits"}))
     for number in range(80):
-        devices = [a_device(f"device-{each}") for each in range(40)]
-        file_store.write(Appended(2.0 + number, "r1", a_row(number, *devices)))
+        clients = [a_client(f"client-{each}") for each in range(40)]
+        file_store.write(Appended(2.0 + number, "r1", a_row(number, *clients)))
     before = file_store.check()
     assert file_store.fold(keep_rounds=1) == (80 - 32) * 40
     file_store.vacuum()
     after = file_store.check()
     assert after.size_bytes < before.size_bytes * 0.75
-    assert after.device_rounds + after.folded == before.device_rounds == 80 * 40
+    assert after.client_rounds + after.folded == before.client_rounds == 80 * 40
 
 
 def test_the_check_finds_a_row_that_refers_to_nothing(file_store, tmp_path):
@@ -58,17 +58,17 @@ def test_the_check_finds_a_row_that_refers_to_nothing(file_store, tmp_path):
     assert "summaries: a row refers to one of" in file_store.check().faults[0]
 
 
-def test_a_device_row_takes_less_than_200_bytes_of_the_file(file_store, a_row, a_device):
+def test_a_client_row_takes_less_than_200_bytes_of_the_file(file_store, a_row, a_client):
     file_store.write(Begun(1.0, "r1", {"task": "digits"}))
     identities = [f"{each:064x}" for each in range(100)]
     for number in range(100):
-        devices = [
-            a_device(each, step_s=0.1 / 3 + number, busy_s=1 / 7, up_bytes=10**9) for each in identities
+        clients = [
+            a_client(each, step_s=0.1 / 3 + number, busy_s=1 / 7, up_bytes=10**9) for each in identities
         ]
-        file_store.write(Appended(1e6 + number, "r1", a_row(number, *devices)))
+        file_store.write(Appended(1e6 + number, "r1", a_row(number, *clients)))
     health = file_store.check()
-    assert health.device_rounds == 10_000
-    assert health.size_bytes / health.device_rounds < 200
+    assert health.client_rounds == 10_000
+    assert health.size_bytes / health.client_rounds < 200
 
 
 def test_a_server_that_dropped_its_connections_is_reached_again(postgres):
@@ -80,4 +80,4 @@ def test_a_server_that_dropped_its_connections_is_reached_again(postgres):
                 f"{others} AND usename = 'postgres' AND backend_type = 'client backend'"
             )
         store.write(Seen(2.0, "b"))
-        assert [device.device for device in store.devices()] == ["a", "b"]
+        assert [client.client for client in store.clients()] == ["a", "b"]

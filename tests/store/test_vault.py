@@ -17,12 +17,12 @@ from fedgc.secagg import (
     Descriptor,
     Federation,
     Member,
-    Quantiser,
+    Quantizer,
     RingSum,
     SetUp,
     Terms,
-    letters,
-)  # fmt: skip
+    packets,  # fmt: skip
+)
 from fedgc.store.vault import Vault, key_file
 
 SECRET = b"correct horse battery"
@@ -31,7 +31,7 @@ FID, OTHER = b"\1" * 32, b"\2" * 32
 
 @pytest.fixture
 def path(tmp_path):
-    return tmp_path / "institution.vault"
+    return tmp_path / "site.vault"
 
 
 def put(**values):
@@ -202,7 +202,7 @@ from pathlib import Path
 import numpy as np
 from fedgc.messages import Persist
 from fedgc.secagg import Client, Descriptor
-from fedgc.secagg import letters
+from fedgc.secagg import packets
 from fedgc.store.vault import Vault
 
 folder, name, dies = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
@@ -229,24 +229,24 @@ for line in sys.stdin:
     kind, *rest = line.split()
     try:
         if kind == "begin":
-            do(client.begin(letters.Begin.unpack(bytes.fromhex(rest[0])), bytes.fromhex(rest[1])), kind)
+            do(client.begin(packets.Begin.unpack(bytes.fromhex(rest[0])), bytes.fromhex(rest[1])), kind)
             print("begun", flush=True)
         elif kind == "upload":
             update = np.full(int(rest[0]), float(rest[1]), np.float32)
             do(client.upload(update, 1, client.state.start, client.pad(), os.urandom(32)), kind)
         elif kind in ("agree", "unlock"):
-            letter = getattr(letters, kind.title()).unpack(bytes.fromhex(rest[0]))
-            do(getattr(client, kind)(letter), kind)
+            packet = getattr(packets, kind.title()).unpack(bytes.fromhex(rest[0]))
+            do(getattr(client, kind)(packet), kind)
         elif kind == "open":
-            do(client.open(letters.Open.unpack(bytes.fromhex(rest[0])), 1000.0, os.urandom(32)), kind)
+            do(client.open(packets.Open.unpack(bytes.fromhex(rest[0])), 1000.0, os.urandom(32)), kind)
         elif kind == "join":
-            do(client.join(letters.Roster.unpack(bytes.fromhex(rest[0])), 1000.0, os.urandom(32)), kind)
+            do(client.join(packets.Roster.unpack(bytes.fromhex(rest[0])), 1000.0, os.urandom(32)), kind)
     except Exception as error:
         print("refused", type(error).__name__, flush=True)
 """
 
 
-class Institution:
+class MaskedClient:
     """A real process with a real vault, that can be killed and started again."""
 
     def __init__(self, folder, name, dies="never"):
@@ -284,25 +284,25 @@ class Institution:
 
 @pytest.fixture
 def consortium(tmp_path):
-    """Four institutions as processes, whose set-up is done."""
+    """Four sites as processes, whose set-up is done."""
     names = [f"site {at}" for at in range(4)]
     identities = []
     for name in names:
         with Vault.open(tmp_path / f"{name}.vault", b"passphrase of " + name.encode()) as vault:
             identities.append(vault.identity())
     members = tuple(Member(n, i.public) for n, i in zip(names, identities, strict=True))
-    quantiser = Quantiser(1.0, 20, 32, 1)
-    federation = Federation(members, 3, 3, 4, quantiser)
+    quantizer = Quantizer(1.0, 20, 32, 1)
+    federation = Federation(members, 3, 3, 4, quantizer)
     descriptor = Descriptor(federation).endorse(identities[0])
     (tmp_path / "descriptor").write_bytes(descriptor.pack())
-    sites = [Institution(tmp_path, name) for name in names]
+    sites = [MaskedClient(tmp_path, name) for name in names]
     setup = SetUp(federation, 1)
     for site in sites:
-        advert = bytes.fromhex(site.ask("open", setup.letter().pack().hex()))
-        setup = setup.admit(letters.Advert.unpack(advert), 1000.0)
+        advert = bytes.fromhex(site.ask("open", setup.packet().pack().hex()))
+        setup = setup.admit(packets.Advert.unpack(advert), 1000.0)
     setup, roster = setup.roster()
     for site in sites:
-        setup = setup.receive(letters.Deal.unpack(bytes.fromhex(site.ask("join", roster.pack().hex()))))
+        setup = setup.receive(packets.Deal.unpack(bytes.fromhex(site.ask("join", roster.pack().hex()))))
     yield federation, sites, setup.close()
     for site in sites:
         site.stop()
@@ -318,12 +318,12 @@ def asked(site, *words):
 
 
 def exchange_with(consortium, number, dies):
-    """Run an exchange in which institution 0 is killed at a point, started again, and asked once more."""
+    """Run an exchange in which site 0 is killed at a point, started again, and asked once more."""
     federation, sites, epoch = consortium
     sites[0].again(dies)
     model = bytes([number]) * 32
     exchange, out = epoch.begin(number, range(4), Terms(30, b"", model))
-    ring, survivors = RingSum(federation.quantiser, 30), []
+    ring, survivors = RingSum(federation.quantizer, 30), []
     for member, site in enumerate(sites):
         asked(site, "begin", out[member].pack().hex(), model.hex())
         vector = asked(site, "upload", 30, (member + 1) / 8)
@@ -335,14 +335,14 @@ def exchange_with(consortium, number, dies):
         exchange = exchange.sign(member, bytes.fromhex(asked(sites[member], "agree", agree.pack().hex())))
     unlock = exchange.unlock().pack().hex()
     for member in survivors:
-        opened = letters.Opened.unpack(bytes.fromhex(asked(sites[member], "unlock", unlock)))
+        opened = packets.Opened.unpack(bytes.fromhex(asked(sites[member], "unlock", unlock)))
         exchange = exchange.open(opened)
     ring.remove(exchange.masks())
     mean, _ = ring.mean()
     return survivors, float(np.abs(mean - np.mean([(m + 1) / 8 for m in survivors])).max())
 
 
-def test_12_an_institution_killed_beside_its_record_is_counted_once_or_left_out(consortium):
+def test_12_an_site_killed_beside_its_record_is_counted_once_or_left_out(consortium):
     """Killed after the record of the upload, it never masks that exchange again; else it is counted."""
     bound = 4 * 1.01 / (2**19 - 1)
     kills = ["after upload", "before upload", "after agree", "before unlock"]
@@ -353,7 +353,7 @@ def test_12_an_institution_killed_beside_its_record_is_counted_once_or_left_out(
 
 
 @pytest.mark.parametrize(("dies", "gave"), [("after unlock", True), ("before unlock", False)])
-def test_14_an_institution_killed_beside_the_record_of_its_shares_masks_that_model_only_if_it_gave_none(
+def test_14_an_site_killed_beside_the_record_of_its_shares_masks_that_model_only_if_it_gave_none(
     consortium, dies, gave
 ):
     """Whether it said them or died before: once they may have been said, two sums could be told apart."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from fedgc.errors import Unusable
-from fedgc.history import DeviceRow, RoundRow
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Decided, Ended, Evaluated, Present, Seen
 
@@ -18,22 +18,22 @@ def begin(store: Store, run: str = "r1", now: float = START) -> None:
 
 
 @pytest.fixture
-def told(store: Store, a_row: Callable[..., RoundRow], a_device: Callable[..., DeviceRow]) -> Store:
-    """Twenty-three rounds of three devices: one fails now and then, one leaves after the tenth."""
+def told(store: Store, a_row: Callable[..., RoundRow], a_client: Callable[..., ClientRow]) -> Store:
+    """Twenty-three rounds of three clients: one fails now and then, one leaves after the tenth."""
     begin(store)
     for number in range(1, 24):
-        devices = [
-            a_device("a", finished=number, up_bytes=1 << 33),
-            a_device("b", failure="lost" if number % 7 == 0 else "", refused=int(number == 9)),
+        clients = [
+            a_client("a", finished=number, up_bytes=1 << 33),
+            a_client("b", failure="lost" if number % 7 == 0 else "", refused=int(number == 9)),
         ]
-        devices += [a_device("c")] if number <= 10 else []
+        clients += [a_client("c")] if number <= 10 else []
         changes = {"outcome": OUTCOMES[number % 4], "loss": None if number % 5 == 0 else number / 10}
         metrics = {"accuracy": number / 100} if number % 3 == 0 else {}
-        row = a_row(number, *devices, **changes, metrics=metrics)
+        row = a_row(number, *clients, **changes, metrics=metrics)
         store.write(Appended(START + number, "r1", row))
     store.write(Seen(START, "a", "ward-a", "north"))
     begin(store, "r0", START - 100)
-    store.write(Appended(START - 99, "r0", a_row(1, a_device("a"), a_device("z", failure="of another run"))))
+    store.write(Appended(START - 99, "r0", a_row(1, a_client("a"), a_client("z", failure="of another run"))))
     return store
 
 
@@ -52,13 +52,13 @@ def test_stretches_add_up_to_the_rounds(told: Store, most: int):
         assert each.rounds == len(inside)
         assert each.working_s == pytest.approx(sum(one.row.working_s for one in inside))
         assert each.collecting_s == pytest.approx(sum(one.row.collecting_s for one in inside))
-        for name in ("devices", "finished", "counted", "up_bytes", "down_bytes", "control_bytes"):
+        for name in ("clients", "finished", "counted", "up_bytes", "down_bytes", "control_bytes"):
             assert getattr(each, name) == sum(getattr(one, name) for one in inside)
         assert (each.synced, each.approximate) == (outcomes.count("synced"), outcomes.count("approximate"))
         assert each.skipped == len(skipped)
         moved = sum(one.up_bytes + one.down_bytes + one.control_bytes for one in skipped)
         assert each.skipped_bytes == moved
-        assert each.skipped_devices == sum(one.devices for one in skipped)
+        assert each.skipped_clients == sum(one.clients for one in skipped)
         assert each.loss == (pytest.approx(sum(losses) / len(losses)) if losses else None)
         assert dict(each.metrics) == (dict(measured[-1]) if measured else {})
 
@@ -70,15 +70,15 @@ def test_a_run_without_rounds_has_nothing_to_draw(store: Store):
 
 
 @pytest.mark.parametrize("rounds", [1, 5, 14, 100])
-def test_what_devices_did_lately_is_the_sum_of_their_newest_rows(told: Store, rounds: int):
-    lately = {each.device: each for each in told.lately("r1", rounds)}
+def test_what_clients_did_lately_is_the_sum_of_their_newest_rows(told: Store, rounds: int):
+    lately = {each.client: each for each in told.lately("r1", rounds)}
     first = max(1, 24 - rounds)
-    for device in ("a", "b", "c"):
-        rows = [row for _, row in told.device_history("r1", device, after=first - 1)]
+    for client in ("a", "b", "c"):
+        rows = [row for _, row in told.client_history("r1", client, after=first - 1)]
         if not rows:
-            assert device not in lately
+            assert client not in lately
             continue
-        each = lately[device]
+        each = lately[client]
         assert each.rounds == len(rows)
         assert each.failures == sum(bool(row.failure) for row in rows)
         assert each.busy_s == pytest.approx(sum(row.busy_s for row in rows))
@@ -88,20 +88,20 @@ def test_what_devices_did_lately_is_the_sum_of_their_newest_rows(told: Store, ro
     assert "z" not in lately
 
 
-def test_strips_are_the_rows_of_those_devices_alone(told: Store):
+def test_strips_are_the_rows_of_those_clients_alone(told: Store):
     strips = told.strips("r1", ["a", "c", "nobody"], 16)
     expected = [
         (number, row)
         for number in range(8, 24)
-        for row in told.device_rows("r1", number)
-        if row.device in ("a", "c")
+        for row in told.client_rows("r1", number)
+        if row.client in ("a", "c")
     ]
     assert list(strips) == expected
-    assert {row.device for _, row in strips} == {"a", "c"}
+    assert {row.client for _, row in strips} == {"a", "c"}
 
 
 def test_faults_are_named_newest_first(told: Store):
-    assert [(number, row.device) for number, row in told.faults("r1", 100)] == [
+    assert [(number, row.client) for number, row in told.faults("r1", 100)] == [
         (21, "b"),
         (14, "b"),
         (9, "b"),
@@ -112,8 +112,8 @@ def test_faults_are_named_newest_first(told: Store):
 
 
 def test_rows_between_two_rounds_are_those_of_each_round(told: Store):
-    expected = [(number, row) for number in range(9, 13) for row in told.device_rows("r1", number)]
-    assert list(told.device_rounds("r1", 9, 12)) == expected
+    expected = [(number, row) for number in range(9, 13) for row in told.client_rows("r1", number)]
+    assert list(told.client_rounds("r1", 9, 12)) == expected
 
 
 def test_only_the_last_decisions_are_read_where_few_are_wanted(store: Store):
@@ -123,15 +123,15 @@ def test_only_the_last_decisions_are_read_where_few_are_wanted(store: Store):
     assert [each.reason for each in store.decisions(limit=2)] == ["plan 3", "plan 4"]
 
 
-def test_every_news_changes_the_pulse(store: Store, a_row, a_device):
+def test_every_news_changes_the_pulse(store: Store, a_row, a_client):
     begin(store)
     seen = [store.pulse()]
     news = [
         Present(START + 1, "r1", {"round": 1}),
-        Appended(START + 2, "r1", a_row(1, a_device("a"))),
+        Appended(START + 2, "r1", a_row(1, a_client("a"))),
         Evaluated(START + 2, "r1", 1, {"accuracy": 0.5}),
         Decided(START + 2, "r1", 2, "plan", {}, "speeds changed"),
-        Appended(START + 2, "r1", a_row(2, a_device("a"))),
+        Appended(START + 2, "r1", a_row(2, a_client("a"))),
         Ended(START + 2, "r1", "completed"),
     ]
     for record in news:
@@ -146,17 +146,17 @@ def test_every_news_changes_the_pulse(store: Store, a_row, a_device):
         store.pulse("r11")
 
 
-def test_a_thousand_devices_are_shown_as_they_stand(store: Store):
+def test_a_thousand_clients_are_shown_as_they_stand(store: Store):
     begin(store)
-    devices = [
+    clients = [
         {
-            "device": f"{n:016x}",
-            "name": f"site-north-device-{n}",
+            "client": f"{n:016x}",
+            "name": f"site-north-client-{n}",
             "present": True,
             "finished": 12,
             "link": "session",
         }
         for n in range(1000)
     ]
-    store.write(Present(START, "r1", {"devices": devices}))
-    assert len(store.run().present["devices"]) == 1000
+    store.write(Present(START, "r1", {"clients": clients}))
+    assert len(store.run().present["clients"]) == 1000

@@ -1,24 +1,24 @@
 """A run that is killed: appends rounds for ever, and says of each when it is on the disk.
 
-Started by test_kills.py as a program: writer.py STORE RUN FIRST_ROUND DEVICES.
+Started by test_kills.py as a program: writer.py STORE RUN FIRST_ROUND CLIENTS.
 """
 
 import sys
 
-from fedgc.history import DeviceRow, RoundRow
-from fedgc.store.aside import aside_path
+from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
-from fedgc.store.keeper import Keeper
 from fedgc.store.records import Appended, Audited, Begun
+from fedgc.store.spool import aside_path
+from fedgc.store.writer import Keeper
 
 
 def main() -> None:
-    url, run, first, devices = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
+    url, run, first, clients = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
     keeper = Keeper(lambda: Store.open(url), aside_path(url, run), sys.stderr.write)
     keeper.put(Begun(1e9, run, {"task": "digits"}))
     number = first
     while True:
-        rows = tuple(DeviceRow(f"{run}-{each}", 4, 4, 16, 1.0, 0.1, 0.01) for each in range(devices))
+        rows = tuple(ClientRow(f"{run}-{each}", 4, 4, 16, 1.0, 0.1, 0.01) for each in range(clients))
         row = RoundRow(
             number,
             number,

@@ -7,23 +7,23 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedgc.history import Speed, Speeds
-from fedgc.tuner import Past, believe, nothing
+from fedgc.tuner import ClientHistory, believe, nothing
 from fedgc.tuner.belief import weighted_median
 
-NAMES = tuple(f"device {w}" for w in range(12))
+NAMES = tuple(f"client {w}" for w in range(12))
 
 
-def past(step_rw: np.ndarray) -> Past:
-    return Past(NAMES[: step_rw.shape[1]], step_rw, np.zeros(step_rw.shape, bool))
+def past(step_rw: np.ndarray) -> ClientHistory:
+    return ClientHistory(NAMES[: step_rw.shape[1]], step_rw, np.zeros(step_rw.shape, bool))
 
 
-def lasting(rounds: int, seed: int = 0) -> np.ndarray:
+def cache_files(rounds: int, seed: int = 0) -> np.ndarray:
     rng = np.random.default_rng(seed)
     return np.geomspace(1.0, 8.0, 12) * rng.lognormal(0.0, 0.1, (rounds, 12))
 
 
 def test_speeds_that_last_are_trusted_and_found() -> None:
-    belief = believe(past(lasting(8)), Speeds())
+    belief = believe(past(cache_files(8)), Speeds())
     assert belief.trusted
     assert belief.skill is not None
     assert belief.skill > 0.5
@@ -32,7 +32,7 @@ def test_speeds_that_last_are_trusted_and_found() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_speeds_that_change_hands_every_round_are_not_trusted_and_it_is_said(seed: int) -> None:
-    shuffled = np.random.default_rng(seed).permuted(lasting(12, seed), axis=1)
+    shuffled = np.random.default_rng(seed).permuted(cache_files(12, seed), axis=1)
     belief = believe(past(shuffled), Speeds())
     assert not belief.trusted
     assert "history does not help" in belief.words
@@ -40,7 +40,7 @@ def test_speeds_that_change_hands_every_round_are_not_trusted_and_it_is_said(see
 
 
 def test_after_a_drift_only_the_last_rounds_are_believed() -> None:
-    before, after = lasting(10), lasting(6, 1)[:, ::-1]
+    before, after = cache_files(10), cache_files(6, 1)[:, ::-1]
     belief = believe(past(np.vstack([before, after])), Speeds())
     assert belief.trusted
     assert belief.step_w == pytest.approx(np.geomspace(8.0, 1.0, 12), rel=0.35)
@@ -60,16 +60,16 @@ def test_speeds_that_differ_less_than_they_vary_are_taken_for_equal() -> None:
     assert np.ptp(belief.step_w) == pytest.approx(0.0, abs=1e-12)
 
 
-def test_a_device_that_failed_often_is_expected_to_fail_more_than_the_others() -> None:
+def test_a_client_that_failed_often_is_expected_to_fail_more_than_the_others() -> None:
     failed_rw = np.zeros((8, 12), bool)
     failed_rw[::2, 3] = True
-    belief = believe(Past(NAMES, lasting(8), failed_rw), Speeds())
+    belief = believe(ClientHistory(NAMES, cache_files(8), failed_rw), Speeds())
     assert belief.fails_w[3] > 0.3
     assert 0 < belief.fails_w[0] < 0.05
 
 
 def test_futures_repeat_how_far_the_past_was_missed() -> None:
-    belief = believe(past(lasting(20)), Speeds())
+    belief = believe(past(cache_files(20)), Speeds())
     step_bw, dies_bw = belief.draw(400, np.random.default_rng(0))
     assert np.median(step_bw, axis=0) == pytest.approx(belief.step_w, rel=0.1)
     assert np.log(step_bw / belief.step_w).std() == pytest.approx(0.1, rel=0.5)

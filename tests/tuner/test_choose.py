@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
-from fedgc.plan import Chunk, Fleet
-from fedgc.replay import MODELS, working
+from fedgc.round.plan import Chunk, Fleet
+from fedgc.sim.clock import MODELS, working
 from fedgc.tuner import (
     Choice,
-    Past,
+    ClientHistory,
     Question,
     Setting,
     advise,
@@ -34,16 +34,16 @@ from fedgc.tuner.trial import Futures, cover_s, fluid_s, replayed_s, thinned, un
 STEADY = Futures(np.array([[1.0, 1.0, 2.0, 4.0]]), np.full((1, 4), np.inf))
 
 
-def question(devices: int, pieces: int, **config: object) -> Question:
-    chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(devices * pieces))
+def question(clients: int, pieces: int, **config: object) -> Question:
+    chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(clients * pieces))
     every = frozenset(range(len(chunks)))
-    fleet = Fleet({f"device {w}": every for w in range(devices)}, chunks, 1000)
+    fleet = Fleet({f"client {w}": every for w in range(clients)}, chunks, 1000)
     return Question(fleet, RunConfig.read({"replicas": "auto", **config}), 1)
 
 
-def made(model: str, devices: int = 12, pieces: int = 4, **config: object) -> Choice:
-    past, links = remember(MODELS[model](devices, 16, np.random.default_rng(3)), pieces=pieces)
-    return choose(question(devices, pieces, **config), past, links, np.random.default_rng(0))
+def made(model: str, clients: int = 12, pieces: int = 4, **config: object) -> Choice:
+    past, links = remember(MODELS[model](clients, 16, np.random.default_rng(3)), pieces=pieces)
+    return choose(question(clients, pieces, **config), past, links, np.random.default_rng(0))
 
 
 def rng() -> np.random.Generator:
@@ -60,7 +60,7 @@ def test_a_death_that_is_heard_of_late_is_worth_a_second_copy_before_anybody_die
 
 
 @pytest.mark.parametrize("model", ["bimodal", "shifted-exponential", "fail-stop"])
-def test_where_devices_stall_or_die_anew_every_round_chunks_are_copied(model: str) -> None:
+def test_where_clients_stall_or_die_anew_every_round_chunks_are_copied(model: str) -> None:
     assert made(model).setting.replicas >= 3
 
 
@@ -68,8 +68,8 @@ def test_loads_follow_speeds_that_last_and_the_reason_names_the_rows() -> None:
     choice = made("bimodal-persistent")
     slowest = max(choice.speeds.known.values(), key=lambda speed: speed.step_s)
     loads = question(12, 4).planned(choice.setting, choice.speeds).placement.loads
-    assert loads[int(slowest.device.split()[1])] == min(loads)
-    assert slowest.device in choice.reason
+    assert loads[int(slowest.client.split()[1])] == min(loads)
+    assert slowest.client in choice.reason
     assert "over 16 rounds" in choice.reason
 
 
@@ -81,11 +81,11 @@ def test_speeds_that_do_not_last_are_not_shared_out_by() -> None:
 
 
 def test_the_prediction_holds_the_rounds_that_come() -> None:
-    weather = MODELS["shifted-exponential"](12, 40, np.random.default_rng(5))
-    past, links = remember(weather[:20], pieces=4)
+    scenario = MODELS["shifted-exponential"](12, 40, np.random.default_rng(5))
+    past, links = remember(scenario[:20], pieces=4)
     choice = choose(question(12, 4), past, links, rng())
     plan = question(12, 4).planned(choice.setting, choice.speeds)
-    paces = np.stack([each.pace_wk[:, 0] / 4 for each in weather[20:]])
+    paces = np.stack([each.pace_wk[:, 0] / 4 for each in scenario[20:]])
     seconds = replayed_s(question(12, 4), plan, Futures(paces, np.full(paces.shape, np.inf)), np.zeros(12))
     assert np.mean((seconds >= choice.low_s) & (seconds <= choice.high_s)) >= 0.7
     assert choice.predicted_s == pytest.approx(seconds.mean(), rel=0.2)
@@ -94,21 +94,24 @@ def test_the_prediction_holds_the_rounds_that_come() -> None:
 
 
 NOTHING_KNOWN = {
-    "an empty store": (3, nothing([f"device {w}" for w in range(3)])),
-    "one device": (1, Past(("device 0",), np.ones((9, 1)), np.zeros((9, 1), bool))),
-    "one round": (2, Past(("device 0", "device 1"), np.ones((1, 2)), np.zeros((1, 2), bool))),
-    "contradictory rows": (2, Past(("device 0", "device 1"), np.ones((4, 2)), np.zeros((4, 2), bool), 8)),
+    "an empty store": (3, nothing([f"client {w}" for w in range(3)])),
+    "one client": (1, ClientHistory(("client 0",), np.ones((9, 1)), np.zeros((9, 1), bool))),
+    "one round": (2, ClientHistory(("client 0", "client 1"), np.ones((1, 2)), np.zeros((1, 2), bool))),
+    "contradictory rows": (
+        2,
+        ClientHistory(("client 0", "client 1"), np.ones((4, 2)), np.zeros((4, 2), bool), 8),
+    ),
 }
 
 
 @pytest.mark.parametrize("case", NOTHING_KNOWN)
 def test_without_history_there_is_a_plan_a_wide_band_and_the_words(case: str) -> None:
-    devices, past = NOTHING_KNOWN[case]
-    choice = choose(question(devices, 2), past, Speeds(), rng())
+    clients, past = NOTHING_KNOWN[case]
+    choice = choose(question(clients, 2), past, Speeds(), rng())
     assert "no history" in choice.reason
     assert choice.high_s >= 9 * choice.low_s
     assert choice.deadline_s is None
-    assert 1 <= choice.setting.replicas <= devices
+    assert 1 <= choice.setting.replicas <= clients
 
 
 def test_what_the_configuration_fixes_is_not_chosen() -> None:
@@ -119,15 +122,15 @@ def test_what_the_configuration_fixes_is_not_chosen() -> None:
 
 
 @pytest.mark.parametrize("model", ["nobody", "bimodal"])
-@pytest.mark.parametrize(("devices", "blocks"), [(3, 4), (5, 5), (6, 2)])
-def test_blocks_that_are_fixed_bring_as_many_copies(model: str, devices: int, blocks: int) -> None:
-    choice = made(model, devices, blocks=blocks)
-    assert choice.setting.replicas >= choice.setting.blocks == min(blocks, devices)
+@pytest.mark.parametrize(("clients", "blocks"), [(3, 4), (5, 5), (6, 2)])
+def test_blocks_that_are_fixed_bring_as_many_copies(model: str, clients: int, blocks: int) -> None:
+    choice = made(model, clients, blocks=blocks)
+    assert choice.setting.replicas >= choice.setting.blocks == min(blocks, clients)
     assert choice.settled(RunConfig.read({"replicas": "auto", "blocks": blocks})).blocks == blocks
 
 
 def test_candidates_hold_no_redundancy_and_no_code() -> None:
-    links = Speeds({f"device {w}": Speed(f"device {w}", 1.0, up_bytes_s=100.0) for w in range(4)})
+    links = Speeds({f"client {w}": Speed(f"client {w}", 1.0, up_bytes_s=100.0) for w in range(4)})
     found = settings(question(4, 2), links)
     assert Setting(1, 1) in found
     assert {Setting(4, 1), Setting(4, None), Setting(4, 4)} <= set(found)
@@ -135,7 +138,7 @@ def test_candidates_hold_no_redundancy_and_no_code() -> None:
 
 def test_slow_uplinks_bring_in_blocks() -> None:
     past, _ = remember(MODELS["nobody"](8, 8, rng()), pieces=4)
-    slow = Speeds({name: Speed(name, 1.0, up_bytes_s=400.0) for name in past.devices})
+    slow = Speeds({name: Speed(name, 1.0, up_bytes_s=400.0) for name in past.clients})
     setting = choose(question(8, 4), past, slow, rng()).setting
     assert setting.blocks is None or setting.blocks >= 2
 
@@ -143,7 +146,7 @@ def test_slow_uplinks_bring_in_blocks() -> None:
 def test_the_bound_without_steering_is_that_of_its_slow_twin() -> None:
     plan = question(4, 3).planned(Setting(2, None), Speeds())
     found = cover_s(plan, STEADY)[:, 0]
-    for copies in (1, 2):
+    for replicas in (1, 2):
         ends = []
         for chunk in range(12):
             times = [
@@ -151,8 +154,8 @@ def test_the_bound_without_steering_is_that_of_its_slow_twin() -> None:
                 for w, order in enumerate(plan.placement.orders)
                 if chunk in order
             ]
-            ends.append(sorted(times)[copies - 1])
-        assert found[copies - 1] == max(ends)
+            ends.append(sorted(times)[replicas - 1])
+        assert found[replicas - 1] == max(ends)
 
 
 def test_a_replay_lies_between_the_fluid_bound_and_the_bound_without_steering() -> None:
@@ -213,13 +216,13 @@ def test_a_plan_that_stays_has_a_band_that_holds_what_was_measured() -> None:
 
 def test_data_that_lies_where_it_lies_is_not_copied() -> None:
     asked = question(2, 2)
-    fleet = replace(asked.fleet, holds={"device 0": frozenset({0, 1}), "device 1": frozenset({2, 3})})
+    fleet = replace(asked.fleet, holds={"client 0": frozenset({0, 1}), "client 1": frozenset({2, 3})})
     past, links = remember(MODELS["nobody"](2, 8, rng()))
     assert choose(replace(asked, fleet=fleet), past, links, rng()).setting.replicas == 1
 
 
-def test_a_past_of_other_devices_is_refused() -> None:
-    with pytest.raises(BadSetting, match="needed that of the devices"):
+def test_a_past_of_other_clients_is_refused() -> None:
+    with pytest.raises(BadSetting, match="needed that of the clients"):
         choose(question(2, 2), nothing(["x", "y"]), Speeds(), rng())
 
 
@@ -228,9 +231,9 @@ def test_a_band_without_its_prediction_is_refused() -> None:
         Choice(Setting(1, 1), Speeds(), None, 1.0, 2.0, 3.0, trusted=False, known=True, reason="")
 
 
-def test_advice_says_what_uncoded_work_and_one_more_device_would_take() -> None:
-    weather = MODELS["bimodal"](8, 12, np.random.default_rng(1))
-    advice = advise_for(question(8, 4), weather, rng())
+def test_advice_says_what_uncoded_work_and_one_more_client_would_take() -> None:
+    scenario = MODELS["bimodal"](8, 12, np.random.default_rng(1))
+    advice = advise_for(question(8, 4), scenario, rng())
     assert advice.over_uncoded < 0.7
     assert advice.over_fluid >= 1.0
     assert min(round_s for _, round_s in advice.one_more) < advice.choice.predicted_s
@@ -241,32 +244,32 @@ def test_a_finer_cut_is_the_same_work_on_the_same_data() -> None:
     asked = question(4, 2)
     finer = cut_finer(asked.fleet, 3)
     assert [chunk.number for chunk in finer.chunks] == list(range(24))
-    assert finer.holds["device 0"] == frozenset(range(24))
-    weather = MODELS["bimodal"](4, 12, np.random.default_rng(1))
-    cuts = advise_for(replace(question(4, 2), steps=4), weather, rng()).cuts
+    assert finer.holds["client 0"] == frozenset(range(24))
+    scenario = MODELS["bimodal"](4, 12, np.random.default_rng(1))
+    cuts = advise_for(replace(question(4, 2), steps=4), scenario, rng()).cuts
     assert [(cut.chunks, cut.steps) for cut in cuts] == [(8, 4), (16, 2), (32, 1)]
     assert cuts[-1].round_s < cuts[0].round_s
 
 
-def test_data_that_lies_with_one_device_is_worked_on_from_where_it_stopped() -> None:
+def test_data_that_lies_with_one_client_is_worked_on_from_where_it_stopped() -> None:
     asked = question(2, 2)
     assert "serpentine" in advise(asked, Speeds(), rng()).order
-    lies = replace(asked.fleet, holds={"device 0": frozenset({0, 1}), "device 1": frozenset({2, 3})})
+    lies = replace(asked.fleet, holds={"client 0": frozenset({0, 1}), "client 1": frozenset({2, 3})})
     advice = advise(replace(asked, fleet=lies), Speeds(), rng())
     assert "carries on where it stopped" in advice.order
-    assert len(advice.cuts) == 1, "how the data is cut is its devices' business"
+    assert len(advice.cuts) == 1, "how the data is cut is its clients' business"
 
 
-def test_a_device_whose_link_holds_up_every_round_is_named() -> None:
-    known = {f"device {w}": Speed(f"device {w}", 1.0, 0.01, up_bytes_s=4e6, rounds=9) for w in range(4)}
-    known["device 3"] = Speed("device 3", 1.0, 0.01, up_bytes_s=10.0, rounds=9)  # 400 s for the model
+def test_a_client_whose_link_holds_up_every_round_is_named() -> None:
+    known = {f"client {w}": Speed(f"client {w}", 1.0, 0.01, up_bytes_s=4e6, rounds=9) for w in range(4)}
+    known["client 3"] = Speed("client 3", 1.0, 0.01, up_bytes_s=10.0, rounds=9)  # 400 s for the model
     advice = advise(question(4, 4, replicas=1), Speeds(known), rng())
-    assert [device for device, _ in advice.costs] == ["device 3"]
+    assert [client for client, _ in advice.costs] == ["client 3"]
 
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan])
-def test_one_more_device_needs_a_speed(step_s: float) -> None:
-    with pytest.raises(BadSetting, match="one more device"):
+def test_one_more_client_needs_a_speed(step_s: float) -> None:
+    with pytest.raises(BadSetting, match="one more client"):
         advise(question(2, 2), Speeds(), rng(), newcomers_s=[step_s])
 
 
@@ -278,7 +281,7 @@ def test_advice_without_history_is_given_all_the_same() -> None:
 
 def test_an_uncoded_round_with_a_death_waits_for_the_grace_and_does_the_work_again() -> None:
     asked = question(2, 2, grace_s=7.0)
-    speeds = Speeds({"device 0": Speed("device 0", 1.0), "device 1": Speed("device 1", 3.0)})
+    speeds = Speeds({"client 0": Speed("client 0", 1.0), "client 1": Speed("client 1", 3.0)})
     lives, dies = np.full(2, np.inf), np.array([np.inf, 0.5])
     futures = Futures(np.array([[1.0, 3.0]] * 2), np.stack([lives, dies]))
     whole_s = 4 * asked.steps / (1.0 + 1.0 / 3.0)  # four chunks at the speed of both
@@ -286,16 +289,16 @@ def test_an_uncoded_round_with_a_death_waits_for_the_grace_and_does_the_work_aga
 
 
 def private(numbers: dict[str, list[int]], known: int) -> Question:
-    """Return a fleet in which each device has chunks of its own, out of a table of so many."""
+    """Return a fleet in which each client has chunks of its own, out of a table of so many."""
     chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(known))
-    fleet = Fleet({device: frozenset(held) for device, held in numbers.items()}, chunks, 1000)
+    fleet = Fleet({client: frozenset(held) for client, held in numbers.items()}, chunks, 1000)
     return Question(fleet, RunConfig.read({"replicas": "auto"}), 1)
 
 
 @pytest.mark.parametrize("first", [0, 3, 40])
 def test_replay_takes_chunk_numbers_with_gaps(first: int) -> None:
-    dense = private({"device 0": [0, 1], "device 1": [2, 3]}, 4)
-    gaps = private({"device 0": [first, first + 1], "device 1": [first + 7, first + 9]}, first + 10)
+    dense = private({"client 0": [0, 1], "client 1": [2, 3]}, 4)
+    gaps = private({"client 0": [first, first + 1], "client 1": [first + 7, first + 9]}, first + 10)
     plans = [each.planned(Setting(1, 1), Speeds()) for each in (dense, gaps)]
     told = Futures(np.array([[1.0, 2.0]]), np.full((1, 2), np.inf))
     seconds = [
@@ -306,14 +309,14 @@ def test_replay_takes_chunk_numbers_with_gaps(first: int) -> None:
 
 def test_chunks_that_nobody_can_load_are_no_work_and_bind_nobody() -> None:
     every = list(range(4, 12))
-    asked = private({"device 0": every, "device 1": every, "device 2": every}, 16)
+    asked = private({"client 0": every, "client 1": every, "client 2": every}, 16)
     assert asked.free
     assert fluid_s(asked, Futures(np.ones((1, 3)), np.full((1, 3), np.inf))).tolist() == [8 / 3]
     assert max(each.replicas for each in settings(asked, Speeds())) == 3
 
 
-def test_bound_of_unequal_holders_takes_a_first_device_that_dies() -> None:
-    asked = private({"device 0": [0], "device 1": [1, 2], "device 2": [0, 1]}, 3)
+def test_bound_of_unequal_holders_takes_a_first_client_that_dies() -> None:
+    asked = private({"client 0": [0], "client 1": [1, 2], "client 2": [0, 1]}, 3)
     plan = asked.planned(Setting(1, 1), Speeds())
     cover_kb = cover_s(plan, Futures(np.ones((1, 3)), np.array([[0.5, np.inf, np.inf]])))
     assert cover_kb.tolist() == [[2.0]]
@@ -327,16 +330,16 @@ def test_bound_of_unequal_holders_takes_a_first_device_that_dies() -> None:
     rounds=st.integers(0, 6),
     seed=st.integers(0, 99),
 )
-def test_whatever_devices_hold_there_is_a_choice_that_can_be_planned(held, shared, config, rounds, seed):
-    """Private and mixed chunks, numbers that nobody holds, devices that fail, and some that hold nothing."""
+def test_whatever_clients_hold_there_is_a_choice_that_can_be_planned(held, shared, config, rounds, seed):
+    """Private and mixed chunks, numbers that nobody holds, clients that fail, and some that hold nothing."""
     all_of_them = frozenset().union(*held)
     chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(12))
-    holds = {f"device {w}": all_of_them if shared else frozenset(each) for w, each in enumerate(held)}
+    holds = {f"client {w}": all_of_them if shared else frozenset(each) for w, each in enumerate(held)}
     of = Question(Fleet(holds, chunks, 1000), RunConfig.read({"replicas": "auto", **config}), 2)
     chance = np.random.default_rng(seed)
-    step_rw = chance.choice([0.1, 1.0, 9.0, np.nan], (rounds, len(of.devices)))
-    past = Past(of.devices, step_rw, chance.random(step_rw.shape) < 0.3)
-    links = Speeds({of.devices[0]: Speed(of.devices[0], 1.0, up_bytes_s=chance.choice([1.0, 1e9]))})
+    step_rw = chance.choice([0.1, 1.0, 9.0, np.nan], (rounds, len(of.clients)))
+    past = ClientHistory(of.clients, step_rw, chance.random(step_rw.shape) < 0.3)
+    links = Speeds({of.clients[0]: Speed(of.clients[0], 1.0, up_bytes_s=chance.choice([1.0, 1e9]))})
     choice = choose(of, past, links, rng())
     again = review(choice, of, past, links, measured_s=[choice.high_s * 2] * 2, rng=rng())
     for each in (choice, again):

@@ -1,4 +1,4 @@
-"""What a lone slow device's chunks count: from the rounds that were cut short, and true on average."""
+"""What a lone slow client's chunks count: from the rounds that were cut short, and true on average."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fedgc.config import RunConfig
-from fedgc.history import DeviceRow, RoundRow, Speeds
+from fedgc.history import ClientRow, RoundRow, Speeds
 from fedgc.messages import Add, Held, Joined
-from fedgc.plan import Chunk, Fleet, Plan, make_plan
-from fedgc.replay import Terms, Under, World, working
-from fedgc.run import Append, Run
+from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.run.machine import Append, Run
+from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
 from fedgc.tuner import chances, chunk_weights
 
 CHUNKS = 12
@@ -20,19 +20,19 @@ MINE = {"quick": range(6), "slow": range(6, 12)}
 
 def planned(holds: dict[str, Sequence[int]]) -> Plan:
     chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(1 + max(map(max, holds.values()))))
-    fleet = Fleet({device: frozenset(held) for device, held in holds.items()}, chunks, 10)
+    fleet = Fleet({client: frozenset(held) for client, held in holds.items()}, chunks, 10)
     return make_plan(fleet, Speeds(), RunConfig(replicas=1), steps=1)
 
 
-def row(short: tuple[int, ...], devices: Sequence[str] = ("quick", "slow")) -> RoundRow:
+def row(short: tuple[int, ...], clients: Sequence[str] = ("quick", "slow")) -> RoundRow:
     return RoundRow(
         *(1, 0, 0.0, 8.0, 0.0, "approximate" if short else "synced", CHUNKS, CHUNKS, short, 1, 1, 2),
         *(None, None, None, 40, 0, 0, 0, 0, ""),
-        devices=tuple(DeviceRow(device) for device in devices),
+        clients=tuple(ClientRow(client) for client in clients),
     )
 
 
-def test_a_slow_device_that_alone_has_its_data_counts_more_for_what_it_does() -> None:
+def test_a_slow_client_that_alone_has_its_data_counts_more_for_what_it_does() -> None:
     plan = planned(MINE)
     rows = [row((6, 7, 8)), row((9, 10, 11)), row(())] * 5
     sure, unsure = chances(rows, plan)
@@ -41,7 +41,7 @@ def test_a_slow_device_that_alone_has_its_data_counts_more_for_what_it_does() ->
     assert chunk_weights(rows, plan) == (1.0,) * 6 + (pytest.approx(1 / unsure),) * 6
 
 
-def test_a_round_in_which_a_device_was_away_says_nothing_of_it() -> None:
+def test_a_round_in_which_a_client_was_away_says_nothing_of_it() -> None:
     plan = planned(MINE)
     assert chances([row((0,), ["quick"])], plan)[1] == 1.0
 
@@ -60,28 +60,28 @@ def test_where_all_can_load_all_others_stand_in() -> None:
 
 
 def counted_in(rounds: int, **settings: object) -> np.ndarray:
-    """Play a run in which a slow device does 0 to 6 of the chunks that it alone has; return what counted."""
+    """Play a run in which a slow client does 0 to 6 of the chunks that it alone has; return what counted."""
     rng = np.random.default_rng(5)
     pace_s = rng.choice([1.2, 1.9, 3.0, 6.0, 14.0], size=rounds)  # of a chunk: of 12 s, 6 to none
-    weather = [working([[0.5 * 6], [each * 6]]) for each in pace_s]
-    names = {device: tuple(Held(f"chunk {c}", 1) for c in mine) for device, mine in MINE.items()}
+    scenario = [working([[0.5 * 6], [each * 6]]) for each in pace_s]
+    names = {client: tuple(Held(f"chunk {c}", 1) for c in mine) for client, mine in MINE.items()}
     config = RunConfig.read({"rounds": rounds, "local_steps": 1, "deadline_s": 12.0, **settings})
     run = Run(config, now=0.0, size=10)
-    nature = Under(lambda number: weather[number - 1], [1 / 6] * CHUNKS)
-    world = World(list(MINE), nature, Terms(1, 40), names["quick"] + names["slow"])
+    client_model = ArrayClientModel(lambda number: scenario[number - 1], [1 / 6] * CHUNKS)
+    clock = VirtualClock(list(MINE), client_model, Terms(1, 40), names["quick"] + names["slow"])
     counted = np.zeros((rounds, CHUNKS))
 
     def heed(said: Any) -> None:
         if isinstance(said, Add):
-            mix = world.asked[said.device, said.attempt].mix
+            mix = clock.asked[said.client, said.attempt].mix
             assert mix is not None
             for chunk, (factor,) in zip(mix.chunks, mix.matrix, strict=True):
                 counted[said.round - 1, chunk] += said.weights[0] * factor
         elif isinstance(said, Append):
             assert said.row.outcome == ("approximate" if said.row.short else "synced")
 
-    hello = [Joined(0.0, device, live=True, holds=held) for device, held in names.items()]
-    world.run(run, [command for each in hello for command in run.handle(each)], lambda: run.finished, heed)
+    hello = [Joined(0.0, client, live=True, holds=held) for client, held in names.items()]
+    clock.run(run, [command for each in hello for command in run.handle(each)], lambda: run.finished, heed)
     return counted
 
 
@@ -94,20 +94,20 @@ def test_over_many_rounds_every_chunk_counts_once_on_average() -> None:
     np.testing.assert_allclose(mean_c[:6], 1.0)
     np.testing.assert_allclose(mean_c[6:], 1.0, atol=0.12)
     plain_c = (counted[40:] > 0).mean(axis=0)
-    assert plain_c[6:].max() < 0.65, "without weights a slow device's data would count little more than half"
+    assert plain_c[6:].max() < 0.65, "without weights a slow client's data would count little more than half"
     assert plain_c[6:].min() > 0.35, "none of its chunks is always the last"
 
 
-def test_a_device_that_never_comes_to_its_last_chunks_brings_all_of_them_in_turn() -> None:
+def test_a_client_that_never_comes_to_its_last_chunks_brings_all_of_them_in_turn() -> None:
     pace = 12.0 / 2.5  # two of six in each round
     always = working([[0.5 * 6], [pace * 6]])
-    nature = Under(lambda _: always, [1 / 6] * CHUNKS)
-    names = {device: tuple(Held(f"chunk {c}", 1) for c in mine) for device, mine in MINE.items()}
+    client_model = ArrayClientModel(lambda _: always, [1 / 6] * CHUNKS)
+    names = {client: tuple(Held(f"chunk {c}", 1) for c in mine) for client, mine in MINE.items()}
     run = Run(RunConfig(rounds=6, local_steps=1, deadline_s=12.0), now=0.0, size=10)
-    world = World(list(MINE), nature, Terms(1, 40), names["quick"] + names["slow"])
+    clock = VirtualClock(list(MINE), client_model, Terms(1, 40), names["quick"] + names["slow"])
     shorts: list[set[int]] = []
-    hello = [Joined(0.0, device, live=True, holds=held) for device, held in names.items()]
-    world.run(
+    hello = [Joined(0.0, client, live=True, holds=held) for client, held in names.items()]
+    clock.run(
         run,
         [command for each in hello for command in run.handle(each)],
         lambda: run.finished,

@@ -7,26 +7,26 @@ import numpy as np
 from fedgc.config import RunConfig
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Held
-from fedgc.replay import MODELS, Terms, Under, Weather, World, working
-from fedgc.run import Append, Chose, Run
+from fedgc.run.machine import Append, Chose, Run
+from fedgc.sim.clock import MODELS, ArrayClientModel, Scenario, Terms, VirtualClock, working
 
 CHUNKS = 24
-NAMES = [f"device {w}" for w in range(6)]
+NAMES = [f"client {w}" for w in range(6)]
 
 
-def whole_run(weather: Weather, speeds: Speeds | None = None, **settings: object) -> list[Any]:
+def whole_run(scenario: Scenario, speeds: Speeds | None = None, **settings: object) -> list[Any]:
     """Play a run whose copies are left to the tuner; return what it said."""
     config = RunConfig.read(
-        {"rounds": len(weather), "local_steps": 1, "replicas": "auto", "min_devices": 6, **settings}
+        {"rounds": len(scenario), "local_steps": 1, "replicas": "auto", "min_clients": 6, **settings}
     )
     held = tuple(Held(f"chunk {at}", 1, "same") for at in range(CHUNKS))
-    nature = Under(lambda number: weather[number - 1], [6 / CHUNKS] * CHUNKS)
-    world = World(NAMES, nature, Terms(1, 4000), held)
+    client_model = ArrayClientModel(lambda number: scenario[number - 1], [6 / CHUNKS] * CHUNKS)
+    clock = VirtualClock(NAMES, client_model, Terms(1, 4000), held)
     run = Run(config, now=0.0, size=1000, speeds=speeds)
     said: list[Any] = []
-    given = [command for w in range(6) for command in run.handle(world.joined(w, 0.0))]
+    given = [command for w in range(6) for command in run.handle(clock.joined(w, 0.0))]
     said += [each for each in given if isinstance(each, Chose)]
-    world.run(run, given, lambda: run.finished, said.append)
+    clock.run(run, given, lambda: run.finished, said.append)
     return [each for each in said if isinstance(each, Chose | Append)]
 
 
@@ -44,11 +44,11 @@ def test_a_run_begins_without_history_and_plans_anew_once_it_has_some() -> None:
 
 def test_a_second_run_chooses_otherwise_because_of_what_the_first_has_shown() -> None:
     pace_w = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 5.0])
-    weather = (working(pace_w[:, None]),) * 3
+    scenario = (working(pace_w[:, None]),) * 3
     shown = {name: Speed(name, pace / 4, 0.001, rounds=9) for name, pace in zip(NAMES, pace_w, strict=True)}
-    first, second = chosen(whole_run(weather))[0], chosen(whole_run(weather, Speeds(shown)))[0]
+    first, second = chosen(whole_run(scenario))[0], chosen(whole_run(scenario, Speeds(shown)))[0]
     assert "no history" in first.reason
-    assert "device 5" in second.reason
+    assert "client 5" in second.reason
     assert second.basis["loads"] != first.basis["loads"]
 
 

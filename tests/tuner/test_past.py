@@ -1,4 +1,4 @@
-"""What rounds tell of devices: gaps, false claims, and what finishing nothing means."""
+"""What rounds tell of clients: gaps, false claims, and what finishing nothing means."""
 
 import math
 from dataclasses import replace
@@ -9,75 +9,78 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
-from fedgc.history import DeviceRow, RoundRow, Speed, Speeds, Told
-from fedgc.tuner import Past, nothing, recall, robust
+from fedgc.history import ClientRow, PastRound, RoundRow, Speed, Speeds
+from fedgc.tuner import ClientHistory, nothing, recall, robust
 
 
-def row(*devices: DeviceRow, working_s: float = 8.0) -> RoundRow:
+def row(*clients: ClientRow, working_s: float = 8.0) -> RoundRow:
     return RoundRow(
         *(1, 0, 0.0, working_s, 0.0, "synced", 4, 4, (), 2, 1, 2, None, None, None, 40, 0, 0, 0, 0, ""),
-        devices=devices,
+        clients=clients,
     )
 
 
-def told(*devices: DeviceRow, run: str = "spring", number: int = 1) -> Told:
-    return Told(run, replace(row(*devices), round=number))
+def told(*clients: ClientRow, run: str = "spring", number: int = 1) -> PastRound:
+    return PastRound(run, replace(row(*clients), round=number))
 
 
-def test_a_device_that_finished_nothing_was_at_least_as_slow_as_the_round_was_long() -> None:
-    quick = DeviceRow("a", finished=4, steps=8, step_s=0.5)
-    past = recall([told(quick, DeviceRow("b"))], ["a", "b"])
+def test_a_client_that_finished_nothing_was_at_least_as_slow_as_the_round_was_long() -> None:
+    quick = ClientRow("a", finished=4, steps=8, step_s=0.5)
+    past = recall([told(quick, ClientRow("b"))], ["a", "b"])
     assert past.step_rw.tolist() == [[0.5, 4.0]]
 
 
-def test_a_device_that_failed_or_was_absent_says_nothing_of_its_speed() -> None:
-    quick = DeviceRow("a", finished=4, steps=8, step_s=0.5)
-    past = recall([told(quick, DeviceRow("b", failure="lost"))], ["a", "b", "c"])
+def test_a_client_that_failed_or_was_absent_says_nothing_of_its_speed() -> None:
+    quick = ClientRow("a", finished=4, steps=8, step_s=0.5)
+    past = recall([told(quick, ClientRow("b", failure="lost"))], ["a", "b", "c"])
     assert np.isnan(past.step_rw[0, 1:]).all()
     assert past.failed_rw.tolist() == [[False, True, False]]
 
 
 def test_a_claim_that_the_store_has_struck_out_is_counted() -> None:
-    past = recall([told(DeviceRow("a", finished=3, steps=3, step_s=None))], ["a"])
+    past = recall([told(ClientRow("a", finished=3, steps=3, step_s=None))], ["a"])
     assert past.contradictory
 
 
-def test_a_device_is_named_with_the_rounds_in_which_it_was_seen() -> None:
-    seen = DeviceRow("a", finished=1, steps=1, step_s=0.5)
+def test_a_client_is_named_with_the_rounds_in_which_it_was_seen() -> None:
+    seen = ClientRow("a", finished=1, steps=1, step_s=0.5)
     past = recall(
         [
             told(seen, number=8),
-            told(DeviceRow("b", failure="lost"), number=9),
-            told(DeviceRow("x", finished=1, steps=1, step_s=1.0), number=10),
-            told(seen, DeviceRow("b"), run="summer"),
+            told(ClientRow("b", failure="lost"), number=9),
+            told(ClientRow("x", finished=1, steps=1, step_s=1.0), number=10),
+            told(seen, ClientRow("b"), run="summer"),
         ],
         ["a", "b"],
     )
-    assert past.rounds == 3, "a round of other devices says nothing"
+    assert past.rounds == 3, "a round of other clients says nothing"
     assert past.seen(0) == {"spring": (8,), "summer": (1,)}
     assert past.seen(1) == {"spring": (9,), "summer": (1,)}
 
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
 def test_a_time_that_cannot_be_is_struck_out_and_counted(step_s: float) -> None:
-    past = recall([told(DeviceRow("a", finished=1, steps=1, step_s=step_s))], ["a"])
+    past = recall([told(ClientRow("a", finished=1, steps=1, step_s=step_s))], ["a"])
     assert past.struck == 1
     assert past.contradictory
     assert np.isnan(past.step_rw).all()
 
 
 @given(st.lists(st.floats(0.01, 100.0), min_size=3, max_size=9))
-def test_one_slow_round_does_not_make_a_device_slow(times: list[float]) -> None:
-    usual = robust(Past(("a",), np.full((5, 1), 2.0), np.zeros((5, 1), bool)), Speeds()).known["a"]
+def test_one_slow_round_does_not_make_a_client_slow(times: list[float]) -> None:
+    usual = robust(ClientHistory(("a",), np.full((5, 1), 2.0), np.zeros((5, 1), bool)), Speeds()).known["a"]
     with_one = np.vstack([np.full((5, 1), 2.0), [[max(times)]]])
-    assert robust(Past(("a",), with_one, np.zeros((6, 1), bool)), Speeds()).known["a"].step_s == usual.step_s
+    assert (
+        robust(ClientHistory(("a",), with_one, np.zeros((6, 1), bool)), Speeds()).known["a"].step_s
+        == usual.step_s
+    )
 
 
-def test_a_device_without_rounds_keeps_what_was_known_of_it() -> None:
+def test_a_client_without_rounds_keeps_what_was_known_of_it() -> None:
     before = Speeds({"a": Speed("a", 3.0, rounds=7)})
     assert robust(nothing(["a"]), before) == before
 
 
 def test_a_past_of_another_shape_is_refused() -> None:
-    with pytest.raises(BadSetting, match="rounds x devices"):
-        Past(("a", "b"), np.ones((2, 1)), np.zeros((2, 1), bool))
+    with pytest.raises(BadSetting, match="rounds x clients"):
+        ClientHistory(("a", "b"), np.ones((2, 1)), np.zeros((2, 1), bool))

@@ -24,24 +24,24 @@ def test_counters_are_the_totals_of_the_run(told):
         sent = sum(getattr(each, f"{direction}_bytes") for each in rounds)
         assert found["fedgc_bytes_total", frozenset({run, ("direction", direction)})] == sent
     counted = sum(each.counted for each in rounds)
-    assert found["fedgc_chunks_total", frozenset({run, ("fate", "counted")})] == counted
+    assert found["fedgc_chunks_total", frozenset({run, ("failure", "counted")})] == counted
     assert found["fedgc_loss", frozenset({run})] == rounds[-1].row.loss
-    assert found["fedgc_devices_present", frozenset({run})] == 3
+    assert found["fedgc_clients_present", frozenset({run})] == 3
 
 
-def test_every_device_has_its_step_and_its_failures(told):
+def test_every_client_has_its_step_and_its_failures(told):
     found = samples(exposition(told, "spring"))
     for pace in told.paces("digits"):
-        words = {"device": pace.device.device, "name": NAMES[pace.device.device], "site": "north"}
+        words = {"client": pace.client.client, "name": NAMES[pace.client.client], "site": "north"}
         at = frozenset(words.items())
-        assert found["fedgc_device_failures_total", at] == pace.failures
+        assert found["fedgc_client_failures_total", at] == pace.failures
         assert pace.speed is not None
-        assert found["fedgc_device_step_seconds", at] == pace.speed.step_s
+        assert found["fedgc_client_step_seconds", at] == pace.speed.step_s
 
 
 def test_a_state_that_another_version_wrote_does_not_stop_the_metrics(told):
-    told.write(Present(START + 99, "spring", {"devices": ["aa", {"name": "x"}]}))
-    assert samples(exposition(told, "spring"))["fedgc_devices_present", frozenset({("run", "spring")})] == 0
+    told.write(Present(START + 99, "spring", {"clients": ["aa", {"name": "x"}]}))
+    assert samples(exposition(told, "spring"))["fedgc_clients_present", frozenset({("run", "spring")})] == 0
 
 
 def test_a_run_without_rounds_has_metrics_too(empty):

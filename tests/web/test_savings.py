@@ -1,4 +1,4 @@
-"""What code and gate save, against the sum over every round and device."""
+"""What code and gate save, against the sum over every round and client."""
 
 import pytest
 
@@ -7,13 +7,13 @@ from tests.web.run_of_four import MODEL_BYTES
 
 
 @pytest.mark.parametrize("most", [1, 3, 240])
-def test_savings_are_the_sum_over_rounds_and_devices(told, most: int):
+def test_savings_are_the_sum_over_rounds_and_clients(told, most: int):
     rounds = told.rounds("spring")
-    plain = sum(2 * MODEL_BYTES for each in rounds for _ in told.device_rows("spring", each.row.round))
+    plain = sum(2 * MODEL_BYTES for each in rounds for _ in told.client_rows("spring", each.row.round))
     by_gate = by_code = 0
     for each in rounds:
         sent = each.up_bytes + each.down_bytes + each.control_bytes
-        spared = plain_bytes(each.devices, MODEL_BYTES) - sent
+        spared = plain_bytes(each.clients, MODEL_BYTES) - sent
         by_gate += spared if each.row.outcome == "skipped" else 0
         by_code += spared if each.row.outcome != "skipped" else 0
     found = saved(told.stretches("spring", most), MODEL_BYTES)

@@ -15,8 +15,8 @@ from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present
 from fedgc.store.standing import SERVER
 from fedgc.web import app as app_room
+from fedgc.web.access import COOKIE, Entry
 from fedgc.web.check import HEAVIEST, check
-from fedgc.web.guard import COOKIE, Entry
 from fedgc.web.serve import Place, Served
 from tests.web.run_of_four import START, round_of
 
@@ -265,7 +265,7 @@ def test_a_port_in_use_and_a_foreign_address_are_told_in_one_line(told: Store):
 
 def test_the_check_finds_a_light_page_that_asks_nobody_else(guarded: Served):
     found = check(guarded)
-    assert (found.run, found.rounds, found.devices, found.elsewhere, found.faults) == ("spring", 12, 4, 0, ())
+    assert (found.run, found.rounds, found.clients, found.elsewhere, found.faults) == ("spring", 12, 4, 0, ())
     assert found.page_bytes < HEAVIEST
     assert found.metrics > 20
 

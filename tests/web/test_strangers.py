@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from fedgc.store.database import Store
-from fedgc.web.guard import COOKIE
+from fedgc.web.access import COOKIE
 from fedgc.web.guesses import AT_ONCE, EACH_S, MOST_ADDRESSES, Guesses
 from tests.web.run_of_four import tell_a_run
 

@@ -1,7 +1,7 @@
 """Speeds of mobile links: mean and deviation of up and down for each user (JSON; PKU-Chengxu/FLASH).
 
 Speeds are kilobytes a second. A link's speed is drawn anew each round from a normal distribution, cut at a
-tenth of its mean: a link that stands still would be a device that is gone, which is another matter.
+tenth of its mean: a link that stands still would be a client that is gone, which is another matter.
 
 May import: replay; rows, values.
 """
@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadSetting
-from fedgc.replay import Weather
-from fedgc.replay.conditions import Float
+from fedgc.sim.clock import Scenario
+from fedgc.sim.clock.conditions import Float
 from fedgc.sim.traces.rows import read_bytes
 from fedgc.sim.traces.values import number, shown
 
@@ -31,12 +31,12 @@ class Links:
 
     speeds_u4: Float
 
-    def over(self, weather: Weather, update_bytes: int, rng: np.random.Generator) -> Weather:
-        """Return the weather with links for its devices: each is some user's, the same in all rounds."""
-        users = rng.integers(0, len(self.speeds_u4), weather[0].devices)
+    def over(self, scenario: Scenario, update_bytes: int, rng: np.random.Generator) -> Scenario:
+        """Return the scenario with links for its clients: each is some user's, the same in all rounds."""
+        users = rng.integers(0, len(self.speeds_u4), scenario[0].clients)
         mean_wd, spread_wd = self.speeds_u4[users][:, [0, 2]], self.speeds_u4[users][:, [1, 3]]
         rounds = []
-        for conditions in weather:
+        for conditions in scenario:
             speed_wd = np.maximum(rng.normal(mean_wd, spread_wd), LEAST_SHARE * mean_wd)
             seconds_wd = update_bytes / speed_wd
             rounds.append(replace(conditions, up_s_w=seconds_wd[:, 0], down_s_w=seconds_wd[:, 1]))

@@ -1,6 +1,6 @@
 """Traces of GPU training jobs, micro-batch by micro-batch (parquet; ByteDance-Seed/StragglerAnalysis).
 
-One row is one operation of one rank in one step. A worker is a rank, a round is a step, a piece is a
+One row is one operation of one rank in one step. A client is a rank, a round is a step, a piece is a
 micro-batch: the time of its forward and backward computation. Reading parquet needs pyarrow, which is
 an extra. Every row is checked by itself, before times are summed.
 
@@ -15,15 +15,15 @@ from typing import Any, Final
 import numpy as np
 
 from fedgc.errors import BadSetting, EdgeFailed
-from fedgc.replay import Weather
-from fedgc.sim.traces.rows import COUNTS, Rows, read_bytes, to_weather
+from fedgc.sim.clock import Scenario
+from fedgc.sim.traces.rows import COUNTS, Rows, read_bytes, to_scenario
 from fedgc.sim.traces.values import number, shown
 
 COMPUTES: Final = ("forward-compute", "backward-compute")
 COLUMNS: Final = ("rank", "step", "mb_id", "optype", "duration")
 
 
-def read_micro_batches(path: Path) -> Weather:
+def read_micro_batches(path: Path) -> Scenario:
     """Return a round for each step."""
     operations = zip(*_columns(path), strict=True)
     checked = [_checked(f"trace {path.name}, row {at}", row) for at, row in enumerate(operations, 1)]
@@ -35,7 +35,7 @@ def read_micro_batches(path: Path) -> Weather:
     keys = np.asarray([ranks, steps, batches], np.int64)
     places, first, place_of = np.unique(keys, axis=1, return_index=True, return_inverse=True)
     seconds = np.bincount(place_of.reshape(-1), weights=np.asarray(durations, np.float64)).astype(np.float64)
-    return to_weather(
+    return to_scenario(
         path.name, Rows(places[0], places[1], places[2], seconds, np.asarray(at, np.int64)[first])
     )
 

@@ -1,8 +1,8 @@
 """From rows (worker, round, piece, seconds) to rounds of conditions; what every reader of times ends in.
 
-A worker's share of the data in one round is a unit, whatever number of pieces it was timed in.
+A client's share of the data in one round is a unit, whatever number of pieces it was timed in.
 
-Shape letters: n rows, w workers, r rounds, k pieces. May import: replay; values.
+Shape packets: n rows, w clients, r rounds, k pieces. May import: replay; values.
 """
 
 from collections.abc import Sequence
@@ -13,8 +13,8 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadSetting, EdgeFailed
-from fedgc.replay import Weather, working
-from fedgc.replay.conditions import Float, Int
+from fedgc.sim.clock import Scenario, working
+from fedgc.sim.clock.conditions import Float, Int
 from fedgc.sim.traces.values import shown
 
 MOST_S: Final = 1e12  # 30,000 years: sums of such times are still numbers
@@ -25,7 +25,7 @@ COUNTS: Final = range(-(2**63), 2**63)  # what an array of counts can hold
 class Rows:
     """Times as they stand in a file: `at_n` is each one's row there.
 
-    Where workers have `names`, a worker's number is its place among them.
+    Where clients have `names`, a client's number is its place among them.
     """
 
     workers_n: Int
@@ -35,8 +35,8 @@ class Rows:
     at_n: Int
     names: Sequence[str] = ()
 
-    def worker(self, number: int) -> str:
-        """Return what the file calls a worker."""
+    def w(self, number: int) -> str:
+        """Return what the file calls a client."""
         return shown(self.names[number]) if self.names else str(number)
 
 
@@ -48,12 +48,12 @@ def read_bytes(path: Path) -> bytes:
         raise EdgeFailed(f"trace {path}: {error.strerror}") from error
 
 
-def to_weather(trace: str, rows: Rows) -> Weather:
+def to_scenario(trace: str, rows: Rows) -> Scenario:
     """Return a round for every round number; rows come in any order, one for each worker, round and piece.
 
-    >>> workers, rounds = np.array([0, 1, 0, 1]), np.array([7, 7, 8, 8])
-    >>> rows = Rows(workers, rounds, np.zeros(4, int), np.array([1.0, 2.0, 3.0, 4.0]), np.arange(1, 5))
-    >>> [each.pace_wk.tolist() for each in to_weather("t", rows)]
+    >>> clients_w, rounds = np.array([0, 1, 0, 1]), np.array([7, 7, 8, 8])
+    >>> rows = Rows(clients_w, rounds, np.zeros(4, int), np.array([1.0, 2.0, 3.0, 4.0]), np.arange(1, 5))
+    >>> [each.pace_wk.tolist() for each in to_scenario("t", rows)]
     [[[1.0], [2.0]], [[3.0], [4.0]]]
     """
     if not rows.seconds_n.size:
@@ -71,10 +71,8 @@ def to_weather(trace: str, rows: Rows) -> Weather:
     _check_once(trace, rows, places_3n, order)
     missing = _missing(places_3n[:, order], tuple(len(known) for known, _ in ids))
     if missing is not None:
-        worker, number, piece = (int(known[at]) for (known, _), at in zip(ids, missing, strict=True))
-        raise BadSetting(
-            f"trace {trace}: saw no time for worker {rows.worker(worker)}, round {number}, piece {piece}"
-        )
+        w, number, piece = (int(known[at]) for (known, _), at in zip(ids, missing, strict=True))
+        raise BadSetting(f"trace {trace}: saw no time for client {rows.w(w)}, round {number}, piece {piece}")
     pieces = len(ids[2][0])
     times_wrk = rows.seconds_n[order].reshape([len(known) for known, _ in ids])
     return tuple(

@@ -11,14 +11,14 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadSetting
-from fedgc.replay import Weather
-from fedgc.sim.traces.rows import COUNTS, Rows, read_bytes, to_weather
+from fedgc.sim.clock import Scenario
+from fedgc.sim.traces.rows import COUNTS, Rows, read_bytes, to_scenario
 from fedgc.sim.traces.values import shown
 
 COLUMNS: Final = ["worker", "round", "chunk", "seconds"]
 
 
-def read_table(path: Path) -> Weather:
+def read_table(path: Path) -> Scenario:
     """Return a round for each round number."""
     try:
         rows = csv.reader(io.StringIO(read_bytes(path).decode()))
@@ -30,7 +30,7 @@ def read_table(path: Path) -> Weather:
             f"trace {path.name}, row {first}: saw {shown(','.join(header))}, needed {','.join(COLUMNS)}"
         )
     parsed = [_parsed(f"trace {path.name}, row {at}", line) for at, line in lines]
-    names = {worker: at for at, worker in enumerate(dict.fromkeys(row[0] for row in parsed))}
+    names = {w: at for at, w in enumerate(dict.fromkeys(row[0] for row in parsed))}
     table = Rows(
         np.asarray([names[row[0]] for row in parsed], np.int64),
         np.asarray([row[1] for row in parsed], np.int64),
@@ -39,15 +39,15 @@ def read_table(path: Path) -> Weather:
         np.asarray([at for at, _ in lines], np.int64),
         tuple(names),
     )
-    return to_weather(path.name, table)
+    return to_scenario(path.name, table)
 
 
 def _parsed(where: str, line: list[str]) -> tuple[str, int, int, float]:
     if len(line) != len(COLUMNS):
         raise BadSetting(f"{where}: saw {len(line)} values, needed {len(COLUMNS)}")
-    worker, number, chunk, seconds = (value.strip() for value in line)
+    w, number, chunk, seconds = (value.strip() for value in line)
     try:
-        parsed = (worker, int(number), int(chunk), float(seconds))
+        parsed = (w, int(number), int(chunk), float(seconds))
     except ValueError:
         raise BadSetting(f"{where}: saw {shown(','.join(line))}, needed two counts and seconds") from None
     if not all(count in COUNTS for count in parsed[1:3]):

@@ -1,4 +1,4 @@
-// Charts as SVG: lines, stacked bars, the timeline of a round, the strip of a device. No library, no build.
+// Charts as SVG: lines, stacked bars, the timeline of a round, the strip of a client. No library, no build.
 
 const NAMESPACE = "http://www.w3.org/2000/svg";
 const HEIGHT = 138, LEFT = 46, RIGHT = 10, TOP = 8, BOTTOM = 18;
@@ -194,7 +194,7 @@ export class Chart {
   }
 }
 
-/** The timeline of one round: what each device computed, what counted, what it sent; a narrow one has its words above. */
+/** The timeline of one round: what each client computed, what counted, what it sent; a narrow one has its words above. */
 export function timeline(shown, width) {
   const row = shown.round.row, head = 18, narrow = width < 560, thick = 11;
   const [high, name, facts, below] = narrow ? [32, 0, 16, 16] : [17, 132, 170, 3];
@@ -207,8 +207,8 @@ export function timeline(shown, width) {
     parts.push(draw("path", { class: "grid", d: `M${Math.round(x(at)) + 0.5} ${head - 4}V${height}` }));
     parts.push(draw("text", { x: x(at), y: 10, "text-anchor": at ? "middle" : "start" }, seconds(at)));
   }
-  shown.bars.forEach(({ name: called, device, row: own }, at) => {
-    const y = head + at * high, said = called || device.slice(0, 12);
+  shown.bars.forEach(({ name: called, client, row: own }, at) => {
+    const y = head + at * high, said = called || client.slice(0, 12);
     const bar = (from, long, kind) => {
       if (long > 0) parts.push(draw("rect", { class: `f-${kind}`, x: x(from), y: y + below, width: Math.max(0.75, (long / end) * room), height: thick, rx: 1 }));
     };
@@ -217,7 +217,7 @@ export function timeline(shown, width) {
     const good = own.finished ? (own.busy_s * own.counted) / own.finished : 0;
     bar(own.download_s, good, "counted");
     bar(own.download_s + good, own.busy_s - good, "discarded");
-    bar(Math.max(row.working_s, own.download_s + good), own.upload_s, "up"); // a device may train on while it sends
+    bar(Math.max(row.working_s, own.download_s + good), own.upload_s, "up"); // a client may train on while it sends
     if (own.failure) {
       const cross = x(own.download_s + own.busy_s) + 8, middle = y + below + thick / 2;
       parts.push(draw("path", { class: "l-fault", d: `M${cross - 3.5} ${middle - 3.5}l7 7m0 -7l-7 7` }));
@@ -227,12 +227,12 @@ export function timeline(shown, width) {
     parts.push(draw("text", { ...place, y: y + 12.5 }, words.length > 32 ? `${words.slice(0, 31)}…` : words));
   });
   parts.push(draw("path", { class: "cursor", d: `M${x(row.working_s)} ${head - 4}V${height}` }));
-  const label = shown.bars.map(({ name: called, device, row: own }) =>
-    `${called || device}: ${own.counted} of ${own.finished} chunks counted in ${seconds(own.busy_s)}${own.failure ? `, failed: ${own.failure}` : ""}`).join("; ");
+  const label = shown.bars.map(({ name: called, client, row: own }) =>
+    `${called || client}: ${own.counted} of ${own.finished} chunks counted in ${seconds(own.busy_s)}${own.failure ? `, failed: ${own.failure}` : ""}`).join("; ");
   return draw("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...parts);
 }
 
-/** The newest rounds of a device: one bar a round, as high as the chunks it finished. */
+/** The newest rounds of a client: one bar a round, as high as the chunks it finished. */
 export function strip(cells, most) {
   const high = 22, wide = 6, paths = { counted: "", discarded: "", muted: "", fault: "" };
   cells.forEach((cell, at) => {

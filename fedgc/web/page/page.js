@@ -128,11 +128,11 @@ function showNow(now) {
   bar.setAttribute("aria-valuenow", done);
   bar.firstElementChild.style.width = `${all ? Math.min(100, (100 * done) / all) : 0}%`;
   const words = running
-    ? [`${now.covered} of ${now.chunks} ${now.unit === "devices" ? "devices are done" : "chunks have a copy"}`, now.copies ? `${now.copies} aimed for` : "", `${now.present} of ${now.devices} devices here`]
+    ? [`${now.covered} of ${now.chunks} ${now.unit === "clients" ? "clients are done" : "chunks have a copy"}`, now.copies ? `${now.copies} aimed for` : "", `${now.present} of ${now.clients} clients here`]
     : [`${shown?.totals.rounds ?? 0} of ${shown?.totals.wanted ?? "–"} rounds`, now.ended ? `took ${seconds(now.ended - now.started)}` : "", now.reason];
   text("now-words", words.filter(Boolean).join(" · "));
-  for (const [device, finished] of Object.entries(now.finished ?? {})) {
-    const cell = document.querySelector(`[data-now="${CSS.escape(device)}"]`);
+  for (const [client, finished] of Object.entries(now.finished ?? {})) {
+    const cell = document.querySelector(`[data-now="${CSS.escape(client)}"]`);
     if (cell) cell.textContent = running ? finished : "–";
   }
 }
@@ -144,7 +144,7 @@ function showFigures() {
   const { saved } = totals;
   const facts = [
     [capital(totals.measure ?? "accuracy"), digits(last(metrics)), "on the server, newest"],
-    ["Loss", digits(last(series.loss)), "of the devices, newest"],
+    ["Loss", digits(last(series.loss)), "of the clients, newest"],
     ["Time of a round", seconds(totals.median_s), "median of the newest"],
     ["Work that counted", percent(totals.counted, totals.finished), `${totals.counted} of ${totals.finished} chunks`],
     ["Sent", bytes(saved ? saved.sent : series.up_bytes.reduce((sum, each, i) => sum + (each + series.down_bytes[i] + series.control_bytes[i]) * (series.last[i] - series.first[i] + 1), 0)),
@@ -153,7 +153,7 @@ function showFigures() {
       saved ? `of ${bytes(saved.plain)} by plain averaging: code ${bytes(saved.by_code)}, gate ${bytes(saved.by_gate)}` : "the model's size is not known"],
     ["Rounds", `${totals.rounds}${totals.wanted ? ` of ${totals.wanted}` : ""}`,
       [`${totals.synced} synced`, totals.skipped && `${totals.skipped} skipped`, totals.approximate && `${totals.approximate} approximate`].filter(Boolean).join(", ")],
-    ["Samples counted", totals.coverage === null ? "–" : `${Math.floor(100 * totals.coverage)}%`, totals.left_out || "of all that devices have, newest round"],
+    ["Samples counted", totals.coverage === null ? "–" : `${Math.floor(100 * totals.coverage)}%`, totals.left_out || "of all that clients have, newest round"],
     ["Faults", faults.length >= 30 ? "30 or more" : `${faults.length}`, `in ${shown.fault_rounds} rounds; ${totals.repairs} ${totals.repairs === 1 ? "upload" : "uploads"} repaired`],
   ];
   at("figures").replaceChildren(...facts.map(([name, value, says]) => {
@@ -173,7 +173,7 @@ function showCharts() {
   const measured = Object.keys(series.metrics);
   charts.measure.title = capital(totals.measure ?? "accuracy");
   charts.measure.show({ first, last, lines: totals.measure ? [{ name: "server", key: "counted", values: series.metrics[totals.measure] }] : [] });
-  const losses = [{ name: "devices", key: "counted", values: series.loss }];
+  const losses = [{ name: "clients", key: "counted", values: series.loss }];
   if (measured.includes("loss")) losses.push({ name: "server", key: "up", values: series.metrics.loss });
   charts.loss.show({ first, last, lines: losses });
   const bands = plans.map((plan, index) => plan.band_s && {
@@ -212,7 +212,7 @@ function showPlan() {
 function showFaults() {
   at("faults").replaceChildren(...(shown.faults.length ? shown.faults.map((each) => {
     const said = [each.failure, each.refused ? `${each.refused} refused` : ""].filter(Boolean).join("; ");
-    return row([roundLink(each.round), each.name || each.device.slice(0, 12), span(said, each.failure ? "bad" : "warn")]);
+    return row([roundLink(each.round), each.name || each.client.slice(0, 12), span(said, each.failure ? "bad" : "warn")]);
   }) : [row([span(`None in the newest ${shown.fault_rounds} rounds.`, "muted"), "", ""])]));
 }
 
@@ -229,7 +229,7 @@ function showTable() {
   if (!at("as-table").open) return place.replaceChildren();
   const names = Object.keys(series.metrics);
   const table = document.createElement("table"), head = table.createTHead().insertRow();
-  for (const name of ["Rounds", ...names, "loss of devices", "working", "collecting", "counted", "discarded", "up", "down", "control", "plain averaging"])
+  for (const name of ["Rounds", ...names, "loss of clients", "working", "collecting", "counted", "discarded", "up", "down", "control", "plain averaging"])
     head.append(Object.assign(document.createElement("th"), { scope: "col", textContent: name }));
   const body = table.createTBody();
   series.last.forEach((last, i) => body.append(row([
@@ -240,7 +240,7 @@ function showTable() {
   place.replaceChildren(table);
 }
 
-// ---- devices
+// ---- clients
 
 function showFleet() {
   const { fleet } = shown, running = shown.now.state === "running";
@@ -248,28 +248,28 @@ function showFleet() {
   document.documentElement.style.setProperty("--strip", `${Math.max(60, fleet.columns.length * 6)}px`);
   const [first, last] = [fleet.columns[0], fleet.columns.at(-1)];
   text("strip-title", fleet.columns.length ? `Rounds ${first} to ${last}` : "Newest rounds");
-  text("fleet-count", `${fleet.devices} known, ${fleet.present} ${running ? "here" : "to its end"}` + (fleet.found < fleet.devices ? `, ${fleet.found} found` : ""));
+  text("fleet-count", `${fleet.clients} known, ${fleet.present} ${running ? "here" : "to its end"}` + (fleet.found < fleet.clients ? `, ${fleet.found} found` : ""));
   const pages = Math.max(1, Math.ceil(fleet.found / fleet.screen));
   text("page", `${fleet.page + 1} of ${pages}`);
   at("fewer").disabled = fleet.page === 0;
   at("more").disabled = fleet.page + 1 >= pages;
   wanted.page = fleet.page;
-  at("devices").replaceChildren(...fleet.lines.map((line) => deviceRow(line, most, running)));
+  at("clients").replaceChildren(...fleet.lines.map((line) => clientRow(line, most, running)));
 }
 
-function deviceRow(line, most, running) {
+function clientRow(line, most, running) {
   const name = document.createElement("span");
-  name.append(line.name || line.device.slice(0, 12));
-  if (line.name) name.append(" ", Object.assign(document.createElement("small"), { textContent: line.device.slice(0, 8) }));
+  name.append(line.name || line.client.slice(0, 12));
+  if (line.name) name.append(" ", Object.assign(document.createElement("small"), { textContent: line.client.slice(0, 8) }));
   if (line.site) name.append(" ", Object.assign(document.createElement("small"), { textContent: line.site }));
   const here = line.present === true ? (running ? "here" : "to its end") : line.present === false ? "gone" : "–";
   const state = span(line.link ? `${here}, ${line.link}` : here, line.present === false ? "dot gone bad" : line.present && running ? "dot good" : "muted");
   const faults = line.failures + line.refused;
   const made = row([
-    name, state, strip(line.strip, most), running ? (shown.now.finished[line.device] ?? 0) : "–", seconds(line.step_s), line.load ?? "–",
+    name, state, strip(line.strip, most), running ? (shown.now.finished[line.client] ?? 0) : "–", seconds(line.step_s), line.load ?? "–",
     line.counted, line.finished - line.counted, bytes(line.sent_bytes), faults ? span(faults, "bad") : "0", ago(line.last_seen),
   ]);
-  made.cells[3].dataset.now = line.device;
+  made.cells[3].dataset.now = line.client;
   made.cells[10].dataset.seen = line.last_seen ?? "";
   return made;
 }
@@ -312,7 +312,7 @@ function showSteps() {
 }
 
 function showRound() {
-  const { row: own, devices, finished, counted, up_bytes: up, down_bytes: down, control_bytes: control } = round.round;
+  const { row: own, clients, finished, counted, up_bytes: up, down_bytes: down, control_bytes: control } = round.round;
   cursor.picked = own.round;
   for (const chart of Object.values(charts)) if (chart.data) chart.point();
   showSteps();
@@ -329,8 +329,8 @@ function showRound() {
   ];
   text("round-words", facts.filter(Boolean).join(" · "), "muted");
   drawBars();
-  text("round-more", round.folded ? "What its devices did is kept as sums only."
-    : round.bars.length < devices ? `${round.bars.length} of ${devices} devices: those that failed, and others taken evenly by their time at work.` : "");
+  text("round-more", round.folded ? "What its clients did is kept as sums only."
+    : round.bars.length < clients ? `${round.bars.length} of ${clients} clients: those that failed, and others taken evenly by their time at work.` : "");
 }
 
 function drawBars() {

@@ -1,0 +1,142 @@
+"""`fedgc keys new`, `federation`, `check`: a site's identity, and what it agreed on with others.
+
+May import: store's vault and descriptor, secagg.
+"""
+
+import getpass
+import json
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from fedgc.errors import BadSetting, Unusable
+from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, promises, silences
+from fedgc.secagg.federation import least_threshold, member_list
+from fedgc.store.descriptor import read_descriptor, write_descriptor
+from fedgc.store.engine import default_path
+from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
+
+_SHOWN: Final = 16  # digits of a descriptor's hash that people compare by voice at least
+
+
+@dataclass(frozen=True, slots=True)
+class Opener:
+    """Where the vault is, and what opens it."""
+
+    path: Path | None
+    key_file: Path | None
+
+    def open(self, *, may_make: bool) -> Vault:
+        """Open the vault; only where it may be made, one that is not there is made."""
+        path = self.path or default_path(os.environ).parent / "vault.db"
+        if not may_make and not path.exists():
+            raise Unusable(f"vault {path}: saw none, needed the one that `fedgc keys new` makes")
+        return Vault.open(path, self._secret(is_new=not path.exists()))
+
+    def _secret(self, *, is_new: bool) -> bytes:
+        said = secret_of(self.key_file, os.environ)
+        return _asked(is_new=is_new).encode() if said is None else said
+
+
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """How a federation writes numbers."""
+
+    clip: float
+    bits: int
+    ring: int
+    w_max: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pinned:
+    """What a descriptor pins, as typed."""
+
+    members: tuple[str, ...]
+    threshold: int | None
+    n_min: int
+    exchanges: int
+    numbers: Numbers
+    privacy: tuple[float | None, float | None, int, float]  # record clip, noise, releases, delta
+
+    def federation(self) -> Federation:
+        """Return the federation, or raise with the first thing that is wrong."""
+        members = member_list([_member(word) for word in self.members])
+        numbers = self.numbers
+        return Federation(
+            members,
+            self.threshold if self.threshold is not None else least_threshold(len(members)),
+            self.n_min,
+            self.exchanges,
+            Quantizer(numbers.clip, numbers.bits, numbers.ring, numbers.w_max),
+            self._privacy(),
+        )
+
+    def _privacy(self) -> Privacy | None:
+        record_clip, noise, releases, delta = self.privacy
+        if record_clip is None and noise is None:
+            return None
+        if record_clip is None or noise is None:
+            raise BadSetting("privacy: saw one of --record-clip and --noise, needed both or neither")
+        return Privacy(record_clip, noise, releases, delta)
+
+
+def show_public(opener: Opener) -> None:
+    """Print the public key of the vault's identity, which is made where there is none."""
+    with opener.open(may_make=True) as vault:
+        sys.stdout.write(vault.identity().public.hex() + "\n")
+
+
+def write(opener: Opener, path: Path, pinned: Pinned) -> None:
+    """Write a descriptor, signed by this site, to a file that is not there yet."""
+    descriptor = Descriptor(pinned.federation())
+    if path.exists():
+        raise Unusable(f"descriptor {path}: saw it there already, needed a new name")
+    _sign(opener, path, descriptor)
+
+
+def sign(opener: Opener, path: Path) -> None:
+    """Sign the descriptor that lies there."""
+    _sign(opener, path, read_descriptor(path))
+
+
+def explain(path: Path, *, as_json: bool) -> None:
+    """Say what a descriptor promises, and what it does not."""
+    descriptor = read_descriptor(path)
+    federation = descriptor.federation
+    signed = [federation.members[number].name for number, _ in descriptor.endorsements]
+    promised, silent = promises(federation), silences(federation)
+    if as_json:
+        said = {"descriptor": federation.fid.hex(), "signed": signed, "promises": promised, "silent": silent}
+        sys.stdout.write(json.dumps(said) + "\n")
+        return
+    sys.stdout.write(f"Descriptor {federation.fid.hex()}, signed by {', '.join(signed)}.\n")
+    sys.stdout.write("\nIt promises:\n" + "".join(f"- {each}\n" for each in promised))
+    sys.stdout.write("\nIt does not promise more:\n" + "".join(f"- {each}\n" for each in silent))
+
+
+def _sign(opener: Opener, path: Path, descriptor: Descriptor) -> None:
+    with opener.open(may_make=False) as vault:
+        signed = descriptor.endorse(vault.identity())
+    write_descriptor(path, signed)
+    fid = signed.federation.fid.hex()
+    sys.stdout.write(f"{path}: descriptor {fid[:_SHOWN]}..., {len(signed.endorsements)} signatures\n")
+
+
+def _member(word: str) -> tuple[str, bytes]:
+    name, equals, key = word.rpartition("=")
+    try:
+        return name.strip(), bytes.fromhex(key if equals else "needed")
+    except ValueError as error:
+        raise BadSetting(f"member {word!r}: needed name=public key, as `fedgc keys new` prints it") from error
+
+
+def _asked(*, is_new: bool) -> str:
+    if not sys.stdin.isatty():
+        raise Unusable(f"vault: saw no --key-file, no {PASSPHRASE_IN} and nobody to ask, needed one of them")
+    said = getpass.getpass("Passphrase of the vault: ")
+    if is_new and getpass.getpass("The same again: ") != said:
+        raise Unusable("vault: saw two different passphrases, needed the same twice")
+    return said

@@ -1,0 +1,25 @@
+"""Files that a command draws: refused before anything is measured, written at its end.
+
+May import: errors.
+"""
+
+from pathlib import Path
+
+from fedgc.errors import EdgeFailed, Unusable
+
+
+def drawable(*paths: Path | None) -> None:
+    """Refuse a path at which no file can be."""
+    for path in paths:
+        if path is not None and path.is_dir():
+            raise Unusable(f"{path}: saw a folder, needed the name of a file")
+        if path is not None and not path.parent.is_dir():
+            raise Unusable(f"{path}: saw no folder {path.parent}, needed one that is there")
+
+
+def keep(path: Path, exchange: bytes) -> None:
+    """Write what was drawn."""
+    try:
+        path.write_bytes(exchange)
+    except OSError as error:
+        raise EdgeFailed(f"{path}: cannot be written: {error.strerror}") from error

@@ -1,0 +1,53 @@
+"""`fedgc new`: a Flower app around a task of the user's, written here and at once, from no network.
+
+May import: cli.template; errors.
+"""
+
+import keyword
+import re
+import shlex
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+from fedgc.cli.template import FILES
+from fedgc.errors import EdgeFailed, Unusable
+
+
+def write_new(folder: Path) -> None:
+    """Write the app, with the interpreter that its Makefile is to use."""
+    package = package_of(folder.name or folder.resolve().name)
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Unusable(f"{folder}: saw something there, needed a folder that is new or empty")
+    try:
+        for name, text in FILES.items():
+            path = folder / name.replace("PACKAGE", package)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text.replace("PACKAGE", package).replace("NAME", folder.name))
+        (folder / ".python").write_text(f"{sys.executable}\n")
+    except OSError as error:
+        raise EdgeFailed(f"{folder}: cannot be written: {error.strerror or error}") from error
+    sys.stdout.write(
+        f"{folder} is written: `cd {shlex.quote(str(folder))} && make test` runs it, "
+        f"{package}/task.py is yours to change\n"
+    )
+
+
+def package_of(name: str) -> str:
+    """Return the package for an app of this name.
+
+    >>> package_of("Ward-3")
+    'ward_3'
+    """
+    package = name.lower().replace("-", "_")
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package):
+        raise Unusable(f"name {name!r}: needed packets, digits, - and _, the first a packet, and no keyword")
+    if package in (*sys.stdlib_module_names, "tests") or _installed(package):
+        raise Unusable(f"name {name!r}: there is a package {package!r} already, needed a name of its own")
+    return package
+
+
+def _installed(package: str) -> bool:
+    """Whether the app would hide a package; a bare folder, as the app's own may be, is none."""
+    found = find_spec(package)
+    return found is not None and found.origin is not None

@@ -1,0 +1,1 @@
+"""Deployment: certificates, key files, registration, local federations, processes."""

@@ -1,0 +1,356 @@
+"""A federation on this machine: a real SuperLink and real SuperNodes as processes on loopback.
+
+Demo, benchmarks, `fedgc run` without an address and the contract tests all start their processes here.
+Everything lives in one folder: private Flower homes, the clients' keys, one log file for each process.
+Every process hangs on a leash (tether.py), so that none outlives this one.
+
+The SuperLink keeps its state in a file, not in memory. After a restart it still knows its SuperNodes; a
+SuperNode that its SuperLink does not know (HTTP 401) ends itself.
+
+The app that Flower is given is always written here, from a table of settings: Flower refuses overrides
+of keys that an app does not list, and so every setting can be given, whether fedgc is run from its
+checkout or installed.
+
+May import: the standard library, app, programs, superlink, tether of this room; config, errors. It talks to
+Flower through its programs.
+"""
+
+import os
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
+
+from fedgc.config import RunConfig
+from fedgc.deploy import supervision
+from fedgc.deploy.app_folder import App, Setting, toml_value
+from fedgc.deploy.flower_programs import write_programs
+from fedgc.deploy.superlink import KEEP_INSTALLED, Superlink, tail
+from fedgc.errors import BadSetting, EdgeFailed
+
+NAME: Final = "local"  # what the federation's SuperLink is called in its own Flower configuration
+SUPERLINK: Final = "superlink"  # its process here
+START_S: Final = 60.0  # a SuperLink that does not listen by then never will
+POLL_S: Final = 0.05
+EXEC_POLL_S: Final = 0.5  # between two questions of a SuperExec for work: all of a fleet are on this machine
+
+PORTS: Final = range(10_000, 32_768)  # where Linux begins to choose ports by itself, and others later
+PORTS_EACH: Final = 64
+_tried: Final = count()
+
+SERVER_WIRING: Final = '''"""The ServerApp that Flower starts: wiring only, all else is in fedgc.flower."""
+
+from fedgc.flower import server_app
+
+app = server_app()
+'''
+CLIENT_WIRING: Final = '''"""The ClientApp that Flower starts: wiring only, all else is in fedgc.flower."""
+
+from fedgc.flower import client_app
+
+app = client_app()
+'''
+_PROJECT: Final = """[project]
+name = "fedgc-app"
+version = "0.1.0"
+dependencies = ["flwr>=1.41,<1.42", "fedgc"]
+
+[tool.flwr.app]
+publisher = "fedgc"
+
+[tool.flwr.app.components]
+serverapp = "server.app:app"
+clientapp = "client.app:app"
+
+[tool.flwr.app.config]
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One SuperNode: its name here, and what its ClientApp is told about it (the node config)."""
+
+    name: str
+    config: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
+
+    def __post_init__(self) -> None:
+        if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
+            raise BadSetting(f"node name: saw {self.name!r}, needed packets, digits, - and _")
+
+
+@dataclass(frozen=True, slots=True)
+class Wiring:
+    """The text of an app's two files: fedgc's own, or somebody's."""
+
+    server: str = SERVER_WIRING
+    client: str = CLIENT_WIRING
+
+
+def write_app(folder: Path, settings: Mapping[str, Setting], wiring: Wiring | None = None) -> Path:
+    """Write the app that Flower is given: two wiring files and the settings over the defaults."""
+    chosen = wiring or Wiring()
+    table = {**RunConfig().table(), **settings}
+    lines = [f"{key} = {toml_value(value)}\n" for key, value in table.items()]
+    for name, text in (("server", chosen.server), ("client", chosen.client)):
+        (folder / name).mkdir(parents=True)
+        (folder / name / "app.py").write_text(text)
+    (folder / "pyproject.toml").write_text(_PROJECT + "".join(lines))
+    return folder
+
+
+class LocalFederation:
+    """Starts the processes on entry, ends every one of them on exit.
+
+    with LocalFederation(nodes=4) as federation:
+        run = federation.submit({"rounds": 3})
+        federation.wait(run, timeout_s=60)   # "finished:completed"
+    """
+
+    def __init__(
+        self,
+        nodes: int | Sequence[Node] = 4,
+        *,
+        folder: Path | None = None,
+        environment: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        every = [Node(f"client-{n}") for n in range(nodes)] if isinstance(nodes, int) else nodes
+        self.nodes: Final = {node.name: node for node in every}
+        if len(self.nodes) != len(every):
+            raise BadSetting(f"node names: saw {[node.name for node in every]}, needed each once")
+        if SUPERLINK in self.nodes:
+            raise BadSetting(f"node names: saw {SUPERLINK!r}, needed another: it is the SuperLink's process")
+        self._temporary = folder is None
+        self.folder: Final = folder or Path(tempfile.mkdtemp(prefix="fedgc-"))
+        self._environment = dict(environment)
+        self._port = 0
+        self._leashes: dict[str, subprocess.Popen[bytes]] = {}
+        self._apps = 0
+        self.superlink: Final = Superlink(
+            NAME, self.folder, self._variables(SUPERLINK), self._programs / "flwr"
+        )
+
+    # ---- life
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every process, and remove the folder where it is our own."""
+        self.superlink.close()
+        for leash in self._leashes.values():
+            _let_go(leash)
+        for leash in self._leashes.values():
+            leash.wait()
+        self._leashes.clear()
+        if self._temporary:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_programs(self._programs)
+        self._port = free_port()
+        self.home.mkdir(parents=True, exist_ok=True)
+        (self.home / "config.toml").write_text(
+            f'[superlink]\ndefault = "{NAME}"\n\n[superlink.{NAME}]\naddress = "{self.address}"\n'
+            "insecure = true\n"
+        )
+        self._launch_superlink()
+        self._await_port()
+        for name in self.nodes:
+            self._launch_node(name)
+
+    def _launch_superlink(self) -> None:
+        self._launch(
+            SUPERLINK,
+            "flower-superlink",
+            "--insecure",
+            KEEP_INSTALLED,
+            *("--database", str(self.folder / "superlink.db")),
+            *("--host", "127.0.0.1"),
+            *("--port", str(self._port)),
+        )
+
+    def _await_port(self) -> None:
+        end = time.monotonic() + START_S
+        while not _listens(self._port):
+            if self._leashes[SUPERLINK].poll() is not None or time.monotonic() > end:
+                raise EdgeFailed(
+                    f"flower-superlink did not start; its last words: {tail(self.log(SUPERLINK))}"
+                )
+            time.sleep(POLL_S)
+
+    def _launch_node(self, name: str) -> None:
+        config: dict[str, Setting] = {"name": name, "identity": str(self.folder / "keys" / f"{name}.key")}
+        config |= self.nodes[name].config
+        self._launch(
+            name,
+            "flower-supernode",
+            "--insecure",
+            *("--superlink", self.address),
+            *("--port", str(free_port())),
+            *("--node-config", " ".join(f"{key}={toml_value(value)}" for key, value in config.items())),
+        )
+
+    def _launch(self, name: str, *command: str) -> None:
+        with self.log(name).open("ab") as log:
+            self._leashes[name] = subprocess.Popen(  # noqa: S603  our own command lines
+                [sys.executable, supervision.__file__, *command],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                env=self._variables(name),
+                cwd=self.folder,
+                start_new_session=True,
+            )
+
+    @property
+    def _programs(self) -> Path:
+        return self.folder / "programs"
+
+    def _home(self, name: str) -> Path:
+        return self.folder / "homes" / name
+
+    def _variables(self, name: str) -> dict[str, str]:
+        paths = [os.getcwd(), os.environ.get("PYTHONPATH", "")]  # noqa: PTH109  a task's module may lie here
+        installed = str(Path(sys.executable).parent)
+        return {
+            **os.environ,
+            "FLWR_HOME": str(self._home(name)),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(EXEC_POLL_S),
+            "PATH": os.pathsep.join([str(self._programs), installed, os.environ.get("PATH", "")]),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "PYTHONUNBUFFERED": "1",
+            **self._environment,
+        }
+
+    # ---- what there is
+
+    @property
+    def address(self) -> str:
+        """Where the SuperLink listens."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def home(self) -> Path:
+        """Where Flower's own programs find this federation, as `FLWR_HOME`."""
+        return self._home(SUPERLINK)
+
+    def log(self, name: str) -> Path:
+        """Return the log file of the SuperLink ("superlink"), of a node, or of a run ("run-ID")."""
+        return self.folder / f"{name}.log"
+
+    def pids(self, name: str) -> tuple[int, ...]:
+        """Return the process ids of a node (or of "superlink"): its own first, then what it started."""
+        return supervision.descendants(self._leashes[name].pid) if name in self._leashes else ()
+
+    # ---- faults
+
+    def kill(self, name: str) -> tuple[int, ...]:
+        """SIGKILL a node (or "superlink") and every process that it started; return their ids."""
+        leash = self._leashes.pop(name)
+        killed = supervision.kill_below(leash.pid)
+        _let_go(leash)
+        leash.wait()
+        return killed
+
+    def restart(self, name: str) -> None:
+        """Start a node (or "superlink") that was killed; a node has its old name, key and node config."""
+        if name in self._leashes:
+            raise BadSetting(f"node {name!r}: it runs; needed one that was killed")
+        if name == SUPERLINK:
+            self._launch_superlink()
+            self._await_port()
+        else:
+            self._launch_node(name)
+
+    def restart_ended(self) -> tuple[str, ...]:
+        """Restart every process that ended without `kill`, and wait for the SuperLink; return their names."""
+        ended = tuple(name for name, leash in self._leashes.items() if leash.poll() is not None)
+        for name in ended:
+            _let_go(self._leashes.pop(name))
+            self.restart(name)
+        return ended
+
+    # ---- runs
+
+    def submit(self, settings: Mapping[str, Setting], app: Wiring | App | None = None) -> int:
+        """Submit a run with these settings over the defaults; return Flower's id of the run."""
+        self._apps += 1
+        folder = self.folder / f"app-{self._apps}"
+        if isinstance(app, App):
+            return self.superlink.submit(app.write(folder, settings))
+        return self.superlink.submit(write_app(folder, settings, app))
+
+    def running(self, run: int) -> bool:
+        """Return whether the run's log is still being written: cheap, to be asked often."""
+        return self.superlink.running(run)
+
+    def wait(self, run: int, timeout_s: float) -> str:
+        """Wait for the end of a run and return its status, such as "finished:completed"."""
+        return self.superlink.wait(run, timeout_s)
+
+    def status(self, run: int) -> str:
+        """Ask Flower for the status of a run (this starts a program: about a second)."""
+        return self.superlink.status(run)
+
+    def stop(self, run: int) -> None:
+        """Ask Flower to stop a run."""
+        self.superlink.stop(run)
+
+
+def exposure(address: str) -> str:
+    """Return what a local federation leaves open, in a sentence: of Flower's own means, none closes it.
+
+    The accounts that its control API can ask for are not in the Flower that anybody can install, and a
+    certificate would tell its callers who it is, not it who they are.
+    """
+    return (
+        f"open: while this is up, every user and program of this machine can have code run as you through "
+        f"{address}, where Flower asks for no login"
+    )
+
+
+def _let_go(leash: subprocess.Popen[bytes]) -> None:
+    if leash.stdin is not None:
+        leash.stdin.close()  # the end of its input tells a leash to end all that it holds
+
+
+def free_port() -> int:
+    """Return a port of loopback for a program that will listen there in a second or so.
+
+    One that the system chooses may by then be the near end of anybody's connection. So they are those below,
+    of which every process on this machine tries its own first.
+    """
+    while True:
+        number = os.getpid() * PORTS_EACH + next(_tried) % PORTS_EACH
+        port = PORTS[number % len(PORTS)]
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as probe:
+        probe.settimeout(1.0)
+        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,315 @@
+"""A deployed server and a deployed client: what must be so before they start, and what is started.
+
+A container gets its words from its environment and its files from its volumes; what is wrong with them is
+said here in one line, before Flower starts, as Flower would retry for ever or say it in forty lines. Then the
+process becomes Flower's own program, so that signals and exit codes are Flower's. Health is asked by another
+process, which finds what it needs in the state folder.
+
+TLS and node authentication are always on; `insecure` is for one machine's loopback alone.
+
+May import: errors, and this room's authority, keyring, pulse, superlink, tether.
+"""
+
+import http.client
+import os
+import re
+import shutil
+import ssl
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from fedgc.deploy import supervision
+from fedgc.deploy.authority import describe, signed_by
+from fedgc.deploy.key_files import CLIENT_NAME, read, write
+from fedgc.deploy.superlink import EXECUTOR, KEEP_INSTALLED, LOOPBACK
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.flower import heartbeat as pulse
+
+SUPERLINK_PORT: Final = 9092
+SESSION_PORT: Final = 9094
+RUNTIME_PORT: Final = 9095  # of a SuperNode, for its own executor
+CLOCK_LIMIT_S: Final = 300.0  # Flower refuses what was signed longer ago
+STALE_S: Final = 120.0  # an engine that has not come round for so long hangs: a step takes seconds
+SPACE_BYTES: Final = 64 * 2**20  # less than this, and the next checkpoint does not fit
+PATIENCE_S: Final = 10.0
+Environment = dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A program of Flower's and what is added to its environment."""
+
+    words: tuple[str, ...]
+    environment: Environment
+
+
+@dataclass(frozen=True, slots=True)
+class ServerPlace:
+    """Where a SuperLink runs, and under which address clients know it."""
+
+    advertise: str
+    keys: Path
+    state: Path
+    host: str
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.insecure:
+            _host_and_port(
+                self.advertise, "FEDGC_ADVERTISE", "the address that clients dial, such as fl.example.org:443"
+            )
+        elif self.host not in LOOPBACK:
+            raise Unusable(
+                f"--insecure: saw host {self.host}, needed a loopback address: nothing is encrypted"
+            )
+
+    def check(self, now: float) -> str:
+        """Return a sentence on what was found, or raise what is wrong."""
+        _writable(self.state, "FEDGC_STATE")
+        if self.insecure:
+            return "plain, on loopback alone"
+        authority, own = (read(self.keys / name) for name in ("ca.pem", "server.pem"))
+        read(self.keys / "server.key")
+        if not signed_by(own, authority):
+            raise EdgeFailed(
+                f"{self.keys / 'server.pem'}: not signed by ca.pem beside it; needed both of one authority"
+            )
+        left = describe(own).days_left(now)
+        if left < 0:
+            raise EdgeFailed(
+                f"{self.keys / 'server.pem'}: it ended {-left} days ago, or this machine's clock is wrong"
+            )
+        return f"clients dial {self.advertise}, the authority lasts {left} days"
+
+    def program(self) -> Started:
+        """Return the SuperLink, which runs ServerApps below itself."""
+        secure = (
+            *("--ssl-ca-certfile", str(self.keys / "ca.pem")),
+            *("--ssl-certfile", str(self.keys / "server.pem")),
+            *("--ssl-keyfile", str(self.keys / "server.key")),
+            "--enable-supernode-auth",
+        )
+        words = (
+            "flower-superlink",
+            *(("--insecure",) if self.insecure else secure),
+            *("--database", str(self.state / "superlink.db")),
+            KEEP_INSTALLED,
+            *("--host", self.host),
+            *("--port", str(SUPERLINK_PORT)),
+        )
+        place = {
+            "FEDGC_BIND": f"{self.host}:{SESSION_PORT}",
+            "FEDGC_ADVERTISE": self.advertise,
+            "FEDGC_AUTHORITY": str(self.keys / "ca.pem"),
+        }
+        return Started(words, {} if self.insecure else place)
+
+    def configure(self, flower_home: Path) -> None:
+        """Let `flwr` beside this SuperLink find it, as the connection `local`."""
+        trust = "insecure = true" if self.insecure else f'root-certificates = "{self.keys / "ca.pem"}"'
+        address = f'address = "127.0.0.1:{SUPERLINK_PORT}"'
+        text = f'[superlink]\ndefault = "local"\n\n[superlink.local]\n{address}\n{trust}\n'
+        write(flower_home / "config.toml", text.encode(), secret=False)
+
+
+@dataclass(frozen=True, slots=True)
+class ClientPlace:
+    """Where a SuperNode runs, and which server it dials."""
+
+    server: str
+    name: str
+    keys: Path
+    state: Path
+    cache: Path
+    node_config: str = ""
+    insecure: bool = False
+
+    def __post_init__(self) -> None:
+        host, _ = _host_and_port(
+            self.server, "FEDGC_SERVER", "the server's address, such as fl.example.org:443"
+        )
+        if self.insecure and host not in LOOPBACK:
+            raise Unusable(
+                f"--insecure: saw server {self.server}, needed a loopback address: nothing is encrypted"
+            )
+        if not CLIENT_NAME.fullmatch(self.name):
+            raise Unusable(f"FEDGC_NAME: saw {self.name!r}, needed up to 63 packets, digits, - and _")
+
+    def check(self, now: Callable[[], float]) -> str:
+        """Return a sentence on what was found, or raise what is wrong."""
+        _writable(self.state, "FEDGC_STATE")
+        _writable(self.cache, "FEDGC_CACHE")
+        if self.insecure:
+            return "plain, on loopback alone"
+        read(self.keys / "ca.pem")
+        _flower_key(self.keys / "client.key")
+        host, port = _host_and_port(self.server, "FEDGC_SERVER", "")
+        try:
+            date = _ask(host, port, _context(self.keys / "ca.pem"), clock=now)
+        except _Unreachable as error:
+            return f"{error}; the SuperNode goes on trying"
+        _same_clock(date, now())
+        return f"{self.server} answers and is ours"
+
+    def program(self) -> Started:
+        """Return the SuperNode, which runs ClientApps below itself."""
+        secure = (
+            *("--root-certificates", str(self.keys / "ca.pem")),
+            *("--auth-supernode-private-key", str(self.keys / "client.key")),
+        )
+        own = f'name="{self.name}" identity="{self.state / "identity.key"}" cache="{self.cache / "cache"}"'
+        words = (
+            "flower-supernode",
+            *(("--insecure",) if self.insecure else secure),
+            *("--superlink", self.server),
+            *("--node-config", f"{own} {self.node_config}".strip()),
+            *("--host", "127.0.0.1"),
+            *("--port", str(RUNTIME_PORT)),
+        )
+        return Started(words, {pulse.ENVIRONMENT: str(self.state / "pulse"), "TMPDIR": str(self.cache)})
+
+
+def server_health(keys: Path, state: Path, *, insecure: bool) -> str:
+    """Return a sentence on what works, or raise what does not."""
+    _executor(state)
+    _ask("127.0.0.1", SUPERLINK_PORT, None if insecure else _context(keys / "ca.pem"))
+    _space(state)
+    return "the SuperLink and its executor answer"
+
+
+def client_health(state: Path, cache: Path, now: float) -> str:
+    """Return a sentence on what works, or raise what does not."""
+    _executor(state)
+    _ask("127.0.0.1", RUNTIME_PORT, None)
+    _space(cache)
+    beat = pulse.heard(state / "pulse")
+    if beat is None or not beat.alive:
+        return "the SuperNode and its executor answer; no session is open"
+    if now - beat.at > STALE_S:
+        raise EdgeFailed(f"the engine has not come round for {now - beat.at:.0f} s, needed {STALE_S:.0f}")
+    return f"the engine turns, {beat.chunks} chunks finished in this session"
+
+
+def remember(state: Path, process: int) -> None:
+    """Leave behind what a health check needs, and nothing of an earlier life."""
+    write(state / "process", f"{process}\n".encode(), secret=False)
+    (state / "pulse").unlink(missing_ok=True)
+
+
+class _Unreachable(EdgeFailed):
+    """Nobody answers: it may pass, unlike a wrong certificate."""
+
+
+def _host_and_port(address: str, variable: str, needed: str) -> tuple[str, int]:
+    found = re.fullmatch(r"(\[[0-9a-fA-F:]+\]|[^:\s/]+):(\d{1,5})", address)
+    if found is None or not 0 < int(found.group(2)) < 65536:
+        seen = f"saw {address!r}" if address else "is not set"
+        raise Unusable(f"{variable}: {seen}, needed {needed}")
+    return found.group(1).strip("[]"), int(found.group(2))
+
+
+def _writable(folder: Path, variable: str) -> None:
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise EdgeFailed(
+            f"{variable} {folder}: {error.strerror}, needed a folder that user {os.getuid()} may write"
+        ) from error
+    _space(folder)
+
+
+def _space(folder: Path) -> None:
+    free = shutil.disk_usage(folder).free
+    if free < SPACE_BYTES:
+        raise EdgeFailed(f"{folder}: {free / 2**20:.0f} MB free, needed at least {SPACE_BYTES / 2**20:.0f}")
+
+
+def _flower_key(path: Path) -> None:
+    try:
+        key = serialization.load_ssh_private_key(read(path), None)
+    except (ValueError, TypeError, UnsupportedAlgorithm) as error:
+        raise EdgeFailed(f"{path}: needed the key that `fedgc keys client` makes ({error})") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise EdgeFailed(f"{path}: saw {type(key).__name__}, needed the key that `fedgc keys client` makes")
+
+
+def _context(authority: Path) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cafile=str(authority))
+    except (ssl.SSLError, OSError) as error:
+        raise EdgeFailed(f"{authority}: needed the authority's certificate ({error})") from error
+
+
+def _ask(
+    host: str, port: int, context: ssl.SSLContext | None, clock: Callable[[], float] | None = None
+) -> str | None:
+    """Ask for /health; return the date that the other side gives, or raise why it does not answer."""
+    where = f"{host}:{port}"
+    line = (
+        http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
+        if context is None
+        else http.client.HTTPSConnection(host, port, timeout=PATIENCE_S, context=context)
+    )
+    try:
+        line.request("GET", "/health")
+        answer = line.getresponse()
+    except ssl.SSLCertVerificationError as error:
+        raise EdgeFailed(_mistrust(where, error, clock)) from error
+    except (OSError, http.client.HTTPException) as error:
+        raise _Unreachable(f"{where} does not answer: {error}") from error
+    finally:
+        line.close()
+    if answer.status != http.HTTPStatus.OK:
+        raise _Unreachable(f"{where}: saw status {answer.status} for /health, needed 200")
+    return answer.headers.get("Date")
+
+
+def _mistrust(where: str, error: ssl.SSLCertVerificationError, clock: Callable[[], float] | None) -> str:
+    why = error.verify_message
+    if clock is not None and ("not yet valid" in why or "expired" in why):
+        here = datetime.fromtimestamp(clock(), UTC)
+        why += f"; this machine's clock says {here:%Y-%m-%d %H:%M} UTC: if that is wrong, set it"
+    return f"{where}: its certificate is refused: {why}"
+
+
+def _same_clock(date: str | None, now: float) -> None:
+    if date is None:
+        return
+    there = parsedate_to_datetime(date).timestamp()
+    ahead = now - there
+    if abs(ahead) > CLOCK_LIMIT_S:
+        which = "ahead of" if ahead > 0 else "behind"
+        raise EdgeFailed(
+            f"this machine's clock is {abs(ahead):.0f} s {which} the server's, "
+            f"needed within {CLOCK_LIMIT_S:.0f} s"
+        )
+
+
+def _executor(state: Path) -> None:
+    """Raise unless Flower's program runs and has its executor below it."""
+    try:
+        process = int(read(state / "process"))
+    except ValueError as error:
+        raise EdgeFailed(f"{state / 'process'}: needed a process id") from error
+    commands = (_command(each) for each in supervision.descendants(process))
+    if not any(EXECUTOR in command for command in commands):
+        raise EdgeFailed(
+            f"process {process} has no {EXECUTOR} below it, so that nothing would be carried out"
+        )
+
+
+def _command(process: int) -> str:
+    try:
+        return Path(f"/proc/{process}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""

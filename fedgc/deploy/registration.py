@@ -1,0 +1,71 @@
+"""Which clients a SuperLink lets in: told to it through Flower's own program, from inside the deployment.
+
+A SuperLink with node authentication serves registered keys alone. Registration goes through its control API,
+which the proxy does not show to clients; so this runs beside the SuperLink, or wherever `flwr` may reach it.
+
+May import: errors, keyring. It talks to Flower through its program `flwr`.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, Final
+
+from fedgc.deploy.key_files import ClientKey
+from fedgc.errors import EdgeFailed, Unusable
+
+PATIENCE_S: Final = 60.0
+
+
+def register(client: ClientKey, superlink: str) -> int:
+    """Make the SuperLink accept this client's key; return Flower's number for it."""
+    if client.node is not None:
+        raise Unusable(f"client {client.name}: registered as {client.node}; --revoke comes first")
+    answer = _flwr("supernode", "register", str(client.public), superlink, "--name", client.name)
+    node = int(answer.get("node-id") or 0)
+    if not node:
+        raise EdgeFailed(f"client {client.name}: flwr gave no number for it: {answer}")
+    client.registered(node)
+    return node
+
+
+def revoke(client: ClientKey, superlink: str) -> int:
+    """Make the SuperLink refuse this client's key from now on; return the number that it had."""
+    node = client.node
+    if node is None:
+        raise Unusable(f"client {client.name}: not registered, so there is nothing to revoke")
+    _flwr("supernode", "unregister", str(node), superlink)
+    client.revoked()
+    return node
+
+
+def _flwr(*words: str) -> dict[str, Any]:
+    program = Path(sys.executable).with_name("flwr")
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    try:
+        said = subprocess.run(  # noqa: S603  Flower's own program
+            [str(program), *words, "--format", "json"],
+            env={**os.environ, **quiet},
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise EdgeFailed(f"{program.name} {words[0]} {words[1]}: {error}") from error
+    return _answer(said.stdout, said.stderr, " ".join(words[:2]))
+
+
+def _answer(out: str, err: str, asked: str) -> dict[str, Any]:
+    """Return the JSON object at the end of what `flwr` printed, or raise what it complains of."""
+    start = out.find("{")
+    try:
+        answer = json.loads(out[start:]) if start >= 0 else {}
+    except ValueError:
+        answer = {}
+    if answer.get("success"):
+        return dict(answer)
+    complaint = str(answer.get("error-message") or f"{err} {out}")
+    raise EdgeFailed(f"flwr {asked}: {' '.join(complaint.split()) or 'it said nothing'}")

@@ -1,0 +1,126 @@
+"""The ServerApp: from a run's settings to a strategy whose history and checkpoints are kept.
+
+A run has a name of its own, since Flower starts a new run for every attempt: a resume goes on under the
+same name, from its last checkpoint, and the store shows one history.
+"""
+
+import gc
+import os
+import re
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Final
+
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedgc.config import RunConfig
+from fedgc.flower import preconditions as beginning
+from fedgc.flower.driver import Save
+from fedgc.flower.json_lines import Lines
+from fedgc.flower.store_sink import KeptSink
+from fedgc.flower.strategy import FedGC, Memory
+from fedgc.links.log import LOG, keep_to_the_point
+from fedgc.store import checkpoint, standing
+from fedgc.store.database import Store
+from fedgc.store.engine import default_path, runs_folder
+from fedgc.store.views import Run
+from fedgc.store.writer import Keeper
+from fedgc.training.tasks import Task, named
+
+PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
+LONGEST_TASK: Final = 24  # packets of a task in a name that is made up
+FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
+
+
+def server_app(task: Task | None = None) -> ServerApp:
+    """Return the app that runs FedGC; without a task the run's settings name it."""
+    keep_to_the_point()
+    app = ServerApp()
+
+    @app.main()
+    def main(grid: Grid, context: Context) -> None:
+        config = placed(RunConfig.read(context.run_config), os.environ)
+        chosen = task or named(config.task, config)
+        run, folder = _name(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
+        resumed = _resumed(config, folder) if config.resume else None
+        beginning.must_be_kept(config, folder / run)
+        with Store.open() as store:
+            if resumed is None:
+                beginning.must_be_new(run, store, folder)
+            store.fold(config.keep_rounds)
+            speeds = store.speeds(config.task)
+            others = under_way(store.runs(), run, time.time())
+            changes = beginning.changed(config, store.run(run).settings) if resumed else ""
+        _warn_of(others, changes)
+        aside = default_path(os.environ).with_name(f"aside-{context.run_id}.jsonl")
+        keeper = Keeper(Store.open, aside, LOG.warning)
+        lines = Lines(config.log_file, LOG.warning)
+        sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
+        with sink.recorded(config):
+            keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
+            save = _save(folder / run, keep, keeper) if keep else None
+            strategy = FedGC(chosen, config, sink, Memory(run, speeds, save, resumed, others))
+            strategy.summary()
+            gc.freeze()  # what was imported stays: a collection that walks through it stops a round for long
+            strategy.start(grid)
+
+    return app
+
+
+def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
+    """Return the settings with what the deployment knows of its own place, where the run leaves it open.
+
+    Who starts a run need not know where the server's listener is and what stands before it.
+
+    >>> placed(RunConfig(), {"FEDGC_ADVERTISE": "fl.example.org:443"}).advertise
+    'fl.example.org:443'
+    """
+    usual = RunConfig()
+    known: dict[str, Any] = {
+        name: environment[f"FEDGC_{name.upper()}"]
+        for name in PLACE
+        if environment.get(f"FEDGC_{name.upper()}") and getattr(config, name) == getattr(usual, name)
+    }
+    return replace(config, **known)
+
+
+def under_way(runs: Sequence[Run], own: str, now: float) -> str:
+    """Return which other runs of this store go on, in a sentence; nothing where none does."""
+    others = [each.run for each in runs if each.run != own and standing.alive(each, now)]
+    return f"under way at its beginning: {', '.join(others)}" if others else ""
+
+
+def _warn_of(others: str, changes: str) -> None:
+    if changes:
+        LOG.warning("the run goes on with other settings than before: %s", changes)
+    if others:
+        LOG.warning("%s; a SuperNode serves one run at a time, so this one waits for its clients", others)
+
+
+def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:
+    found = checkpoint.load(folder / config.resume, tell=LOG.warning)
+    beginning.must_go_on(config, found.round)
+    return found
+
+
+def _name(config: RunConfig, flower_run: int) -> str:
+    """Return what the run is called in the store.
+
+    >>> _name(RunConfig(task="ward.task:task"), 7).startswith("ward.task-task-20")
+    True
+    """
+    task = re.sub(r"[^A-Za-z0-9_.-]", "-", config.task)[:LONGEST_TASK].lstrip(".")
+    made_up = f"{task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
+    return config.resume or config.run or made_up
+
+
+def _save(folder: Path, keep: int, keeper: Keeper) -> Save:
+    def save(made: checkpoint.Checkpoint) -> None:
+        keeper.flush(FLUSH_S)  # a round that a resume does not run again must be in the history
+        checkpoint.save(folder, made, keep)
+
+    return save

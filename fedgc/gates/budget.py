@@ -1,0 +1,109 @@
+"""How many syncs a budget still pays for, and so how often to sync from here on.
+
+A budget is a share of the checks, or an amount of megabytes or seconds for the whole run. What is left of it
+is spread over the checks that are left, so that what went wrong earlier is made good later: the rate is the
+outer loop around the threshold (drift.py). One sync is kept back for the last check, because what clients do
+after the last sync is lost. Megabytes and seconds count everything that moves, the checks themselves too.
+
+It is spread unevenly: the rate rises in a straight line with the checks that have passed, from nothing to
+twice the budget's share at the last, or until every check is a sync. How far apart clients drift early in a
+run is forgotten by its end; how far apart they are at the end is in the model that comes out. For that, the
+model in the middle of a run is the worse one. The bounds on a gap go before: a `max_gap` that is short beside
+the budget leaves less to save up for the end. Where nobody knows the end, the rate is even.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from fedgc.errors import BadSetting
+from fedgc.gates.reports import Reports
+
+Unit = Literal["share", "megabytes", "seconds"]
+UNITS: Final = ("share", "megabytes", "seconds")
+BYTES_PER_MEGABYTE: Final = 10**6
+HORIZON: Final = 2  # syncs within which a share is made good where nobody knows how many checks are left
+ROUNDING: Final = 1e-6  # of a sync: 0.1 of 300 checks are 30
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredSpeeds:
+    """The share of the coming checks to sync at, and whether one more sync can be paid for."""
+
+    rate: float
+    affordable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What may be spent over the whole run."""
+
+    amount: float
+    unit: Unit
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise BadSetting(f"gate drift: saw budget unit {self.unit!r}, needed one of {', '.join(UNITS)}")
+        if not (math.isfinite(self.amount) and self.amount > 0):
+            raise BadSetting(f"gate drift: saw a budget of {self.amount} ({self.unit}), needed above 0")
+        if self.unit == "share" and self.amount > 1:
+            raise BadSetting(f"gate drift: saw a budget of {self.amount} of all checks, needed at most 1")
+
+    def pace(self, checks: int, spent: float, reports: Reports, *, densest: float = 1.0) -> MeasuredSpeeds:
+        """Return the pace at this check, after `checks` earlier ones that `spent` so much of the budget.
+
+        `densest` is the largest share of checks that may be syncs.
+        """
+        left = self._horizon() if reports.rounds_left is None else reports.rounds_left + 1
+        syncs = self._syncs(checks, spent, left, reports)
+        if reports.rounds_left:
+            syncs, left = syncs - 1, left - 1
+        rate = min(max(syncs / left, 0.0), 1.0)
+        if reports.rounds_left is not None:
+            total = checks + left
+            rate = densest * rising((checks + 0.5) / total, min(rate / densest, 1.0) * left / total)
+        return MeasuredSpeeds(rate, affordable=syncs >= 1 - ROUNDING)
+
+    def cost(self, reports: Reports, *, sync: bool) -> float:
+        """Return what this check spends of the budget."""
+        sync_cost, check_cost = self._costs(reports)
+        return check_cost + (sync_cost if sync else 0.0)
+
+    def _horizon(self) -> int:
+        """Return the checks to plan for in a run without a known end."""
+        if self.unit != "share":
+            raise BadSetting(f"gate drift: a budget in {self.unit} needs to know how many checks are left")
+        return math.ceil(HORIZON / self.amount)
+
+    def _syncs(self, checks: int, spent: float, left: int, reports: Reports) -> float:
+        if self.unit == "share":
+            return max(self.amount * (checks + left), 1.0) - spent  # a run without any sync is lost
+        sync_cost, check_cost = self._costs(reports)
+        if not sync_cost > 0:
+            raise BadSetting(f"gate drift: saw a sync of {sync_cost} {self.unit}, needed above 0")
+        return (self.amount - spent - check_cost * left) / sync_cost
+
+    def _costs(self, reports: Reports) -> tuple[float, float]:
+        if self.unit == "megabytes":
+            return reports.sync_bytes / BYTES_PER_MEGABYTE, reports.check_bytes / BYTES_PER_MEGABYTE
+        if self.unit == "seconds":
+            return reports.sync_seconds, reports.check_seconds
+        return 1.0, 0.0
+
+
+def rising(passed: float, share: float) -> float:
+    """Return the rate now of one that rises in a straight line from the run's beginning, up to 1.
+
+    After `passed` of the run, the rest of it is to hold as many syncs as a `share` of all checks. That is the
+    area from there on below the line steepness * x; of one that reaches 1, below 1 from 1 / steepness on.
+
+    >>> rising(0.5, 0.5), rising(0.0, 0.25), rising(0.0, 1.0), round(rising(0.5, 0.25), 3)
+    (1.0, 0.0, 1.0, 0.333)
+    """
+    if passed + share >= 1:
+        return 1.0
+    steepness = 2 * share / (1 - passed**2)
+    if steepness > 1:  # it reaches 1 before the end
+        idle = 1 - share
+        steepness = 1 / (idle + math.sqrt(idle**2 - passed**2))
+    return min(steepness * passed, 1.0)

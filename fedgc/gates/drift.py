@@ -1,0 +1,154 @@
+"""The drift gate: sync when the clients have moved far enough from their last common model.
+
+    drift = mean over clients of ||w_i - w_common||^2          one number for each client
+
+The variance of the models among the clients is this drift less the squared distance of their average from
+w_common; that a bound on the variance says when to average, and that the drift is such a bound, is Federated
+Dynamic Averaging (Theologitis et al., EDBT 2025, arXiv 2405.20988). What threshold is right depends on model,
+data and learning rate and changes by orders of magnitude while a model trains, so nobody is asked for one:
+
+*   The pace at which the budget is spent rises through a run whose end is known (budget.py).
+*   The first interval ends when that pace says so, and the drift measured then starts the threshold.
+*   From then on log(threshold) integrates, at each check, GAIN * (1 if the drift reached it else 0, less the
+    rate that the budget leaves): too many syncs raise it, too few lower it, whatever the drift's scale.
+*   A gap may be STRETCH times shorter or longer than the pace. Outside of that the pace decides, so that no
+    drift, however it jumps, eats the budget early or leaves it unspent; a sync that only the pace or
+    `max_gap` asked for shows that the threshold is off, and it starts again from the drift measured there,
+    scaled to the gap that was wanted (drift grows about linearly in the gap).
+
+Shared momentum (FedCM, arXiv 2106.10874) leads every local step by alpha * gradient + (1 - alpha) * shared
+step. The second part is the same on all clients: s steps into a gap it has carried each of them
+(1 - alpha) * s shared steps, a distance that grows with the gap whatever the data say and that an exchange
+would not change. Left in, it drowns the rest, the longer the gap the more, and the gate becomes a fixed
+period. Its length follows from alpha, the steps and the shared step, so its square is taken off, as FDA's
+linear form takes off the part of the drift along a known direction. What is left is the clients' own part and
+how far it leans on the shared one. A client that moved less than the shared part alone would have moved it
+pulls against a direction that has gone stale: that counts as drift too. A client that knows its own part
+exactly may report that instead; then alpha is 1 here.
+"""
+
+import math
+import sys
+from dataclasses import dataclass
+from typing import Final, NamedTuple
+
+from fedgc.errors import BadSetting
+from fedgc.gates.budget import ROUNDING, Budget, MeasuredSpeeds, Unit
+from fedgc.gates.gaps import LONGEST_GAP, Gaps
+from fedgc.gates.reports import Decision, Report, Reports
+
+GAIN: Final = 0.3  # of the integral; 0.05 overshot the budget three times in training runs
+STRETCH: Final = 3.0
+
+
+class DriftState(NamedTuple):
+    """Numbers only; a threshold of 0 is one not yet measured."""
+
+    gap: int
+    checks: int
+    spent: float
+    threshold: float
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Sync when the mean squared distance from the last common model reaches a threshold that holds `budget`.
+
+    `budget` is a share of the checks, or megabytes or seconds of the whole run (`unit`).
+
+    >>> gate = Drift(0.5)
+    >>> state, first = gate.step(gate.init(), Reports((Report("a", 1, 1, 3.0, 0.0),)))
+    >>> state, second = gate.step(state, Reports((Report("a", 2, 1, 6.0, 0.0),)))
+    >>> first.sync, second.sync
+    (False, True)
+    """
+
+    budget: float
+    max_gap: int | None = LONGEST_GAP
+    min_gap: int = 1
+    unit: Unit = "share"
+
+    def __post_init__(self) -> None:
+        self._budget()
+        self._gaps()
+        if self.unit != "share":
+            return
+        if self.max_gap is not None and self.budget * self.max_gap < 1 - ROUNDING:
+            raise BadSetting(
+                f"gate drift: saw a budget of {self.budget} of all checks with max_gap {self.max_gap},"
+                f" needed at least {1 / self.max_gap:.3g} or max_gap at least {math.ceil(1 / self.budget)}"
+            )
+        if self.budget * self.min_gap > 1 + ROUNDING:
+            raise BadSetting(
+                f"gate drift: saw a budget of {self.budget} of all checks with min_gap {self.min_gap},"
+                f" needed at most {1 / self.min_gap:.3g}"
+            )
+
+    def _budget(self) -> Budget:
+        return Budget(self.budget, self.unit)
+
+    def _gaps(self) -> Gaps:
+        return Gaps("drift", self.min_gap, self.max_gap)
+
+    def init(self) -> DriftState:
+        """Nothing is spent, and no drift has been measured."""
+        return DriftState(gap=0, checks=0, spent=0.0, threshold=0.0)
+
+    def step(self, state: DriftState, reports: Reports) -> tuple[DriftState, Decision]:
+        """Weigh the drift against the threshold, within the pace that the budget leaves, and steer."""
+        state = DriftState(*state)  # json gives a list back
+        passed, budget = state.gap + 1, self._budget()
+        pace = budget.pace(state.checks, state.spent, reports, densest=1 / self.min_gap)
+        drift = _mean_drift(reports)
+        wish = drift >= state.threshold > 0
+        decided = self._gaps().hold(passed, self._within(pace, passed, drift, state.threshold), reports)
+        if decided.sync and not wish:
+            threshold = _restarted(drift, passed * pace.rate) or state.threshold
+        else:
+            threshold = _steered(state.threshold, GAIN * (wish - pace.rate))
+        spent = state.spent + budget.cost(reports, sync=decided.sync)
+        return DriftState(0 if decided.sync else passed, state.checks + 1, spent, threshold), decided
+
+    def _within(self, pace: MeasuredSpeeds, passed: int, drift: float, threshold: float) -> Decision:
+        """Let the pace decide where it must, the threshold elsewhere."""
+        overdue = passed * pace.rate
+        if not pace.affordable:
+            return Decision(sync=False, reason="the budget has no sync to spare")
+        if pace.rate * self.min_gap >= 1 - ROUNDING:
+            return Decision(sync=True, reason="the budget pays for a sync wherever one may be")
+        if overdue >= (STRETCH if threshold > 0 else 1.0):
+            return Decision(sync=True, reason=f"drift {drift:.3g}, but the budget pays for {_one_in(pace)}")
+        if threshold <= 0:
+            return Decision(sync=False, reason=f"drift {drift:.3g}, no threshold yet")
+        if drift < threshold:
+            return Decision(sync=False, reason=f"drift {drift:.3g} is below {threshold:.3g}")
+        if overdue < 1 / STRETCH:
+            return Decision(
+                sync=False, reason=f"drift {drift:.3g}, but the budget only pays for {_one_in(pace)}"
+            )
+        return Decision(sync=True, reason=f"drift {drift:.3g} reached {threshold:.3g}")
+
+
+def _one_in(pace: MeasuredSpeeds) -> str:
+    return f"one sync in {1 / pace.rate:.3g} checks" if pace.rate > 0 else "no sync before the last check"
+
+
+def _mean_drift(reports: Reports) -> float:
+    """Return the mean over the clients that work; none: nothing has moved."""
+    items = reports.working()
+    return sum(_own_drift(item, reports) / len(items) for item in items)
+
+
+def _own_drift(item: Report, reports: Reports) -> float:
+    """Return what of a squared distance the shared momentum does not explain."""
+    shared = ((1 - reports.alpha) * item.steps) ** 2 * reports.shared_norm
+    return abs(item.squared_norm - shared)
+
+
+def _steered(threshold: float, by: float) -> float:
+    return min(threshold * math.exp(by), sys.float_info.max)
+
+
+def _restarted(drift: float, paces: float) -> float:
+    """Return the drift that the wanted gap would have shown, from one measured after `paces` such gaps."""
+    return min(drift / paces, sys.float_info.max) if paces > 0 else 0.0

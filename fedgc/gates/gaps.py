@@ -1,0 +1,61 @@
+"""What binds every gate: the hard bounds on the gap between two syncs, and the naming of reports left out.
+
+The published gates have no bound: a threshold set a little too high ends in clients that never meet again,
+and nothing says so. `max_gap` is therefore kept even where a budget is spent, and `min_gap` even where every
+client asks for a sync. Gaps are counted in checks: 1 is a sync at each.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from fedgc.errors import BadSetting
+from fedgc.gates.reports import Decision, Reports
+
+LONGEST_GAP: Final = 32  # checks; at 16 steps each, 512: up to there two copies of a trajectory stay the same
+
+
+@dataclass(frozen=True, slots=True)
+class Gaps:
+    """At least `least` and at most `most` checks from one sync to the next (None: no bound)."""
+
+    gate: str
+    least: int
+    most: int | None
+
+    def __post_init__(self) -> None:
+        if self.least < 1:
+            raise BadSetting(f"gate {self.gate}: saw min_gap {self.least}, needed at least 1")
+        if self.most is not None and self.most < self.least:
+            raise BadSetting(
+                f"gate {self.gate}: saw max_gap {self.most}, needed at least min_gap ({self.least})"
+            )
+
+    def hold(self, passed: int, wanted: Decision, reports: Reports) -> Decision:
+        """Return the decision that the bounds leave `passed` checks after the last sync, omissions named."""
+        decided = wanted
+        if wanted.sync and passed < self.least:
+            decided = Decision(
+                sync=False, reason=f"{_checks(passed)} since the last sync, needed {self.least}"
+            )
+        elif not wanted.sync and self.most is not None and passed >= self.most:
+            decided = Decision(
+                sync=True,
+                reason=f"{_checks(passed)} since the last sync, no gap may be longer ({wanted.reason})",
+            )
+        return _name_left_out(decided, reports)
+
+
+def _checks(count: int) -> str:
+    return "1 check" if count == 1 else f"{count} checks"
+
+
+def _name_left_out(decided: Decision, reports: Reports) -> Decision:
+    omitted = reports.unusable()
+    if not omitted:
+        return decided
+    names = ", ".join(f"{item.source} (squared norm {item.squared_norm})" for item in omitted)
+    return replace(
+        decided,
+        reason=f"{decided.reason}; left out: {names}",
+        left_out=tuple(item.source for item in omitted),
+    )

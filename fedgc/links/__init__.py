@@ -1,0 +1,1 @@
+"""How server and clients are connected: frames, vectors in pieces, identities."""

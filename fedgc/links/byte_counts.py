@@ -1,0 +1,56 @@
+"""Byte accounts: what a client sent and was sent, round by round, and how long vectors took.
+
+Both ends keep one. Vectors count as up (client to server) or down; every other byte of a session, in
+either direction, is control, as is every line of a packet and of its answer.
+"""
+
+import threading
+from dataclasses import dataclass, replace
+from typing import Final
+
+KEPT_ROUNDS: Final = 64  # rounds whose rows may still be asked for
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """One client, one round."""
+
+    up_bytes: int = 0
+    down_bytes: int = 0
+    control_bytes: int = 0
+    upload_s: float = 0.0
+    download_s: float = 0.0
+    refused: int = 0
+
+    def __add__(self, other: "Amounts") -> "Amounts":
+        names = self.__dataclass_fields__
+        return replace(self, **{name: getattr(self, name) + getattr(other, name) for name in names})
+
+
+class Accounts:
+    """The amounts of one client; a round is current from its first command until the next one's."""
+
+    def __init__(self) -> None:
+        self.round = 0
+        self._rounds: dict[int, Amounts] = {}
+        self._unsettled = Amounts()
+        self._lock = threading.Lock()  # the driver settles while the link's thread counts
+
+    def add(self, amounts: Amounts, round_: int | None = None) -> None:
+        """Add `amounts` to a round, by default the current one."""
+        key = self.round if round_ is None else round_
+        with self._lock:
+            self._rounds[key] = self._rounds.get(key, Amounts()) + amounts
+            self._unsettled = self._unsettled + amounts
+            while len(self._rounds) > KEPT_ROUNDS:
+                del self._rounds[min(self._rounds)]
+
+    def of(self, round_: int) -> Amounts:
+        """Return the amounts of a round."""
+        return self._rounds.get(round_, Amounts())
+
+    def settle(self) -> Amounts:
+        """Return everything since the last call."""
+        with self._lock:
+            amounts, self._unsettled = self._unsettled, Amounts()
+        return amounts

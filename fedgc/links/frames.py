@@ -1,0 +1,295 @@
+"""What travels in a session: frames, each one gRPC message.
+
+A frame is either a piece of a vector (a fixed header, then the bytes) or a line: JSON of
+`[sequence, kind, fields]`. Kinds are the events and commands of fedgc.messages and the link's own lines
+below. Lines with a sequence above 0 are kept by the sender until they are acknowledged and sent again
+when a broken stream is opened anew (channel.py); the others speak about one stream only.
+
+`now` and `client` never travel: the receiver's clock and the session's proven identity are stamped in,
+so that no client can speak for another. `decode` raises BadMessage, and nothing else, on anything off.
+
+May import: errors, messages, typed.
+"""
+
+import struct
+from dataclasses import dataclass, field
+from typing import Any, Final, Literal, get_args
+
+from fedgc.errors import BadMessage
+from fedgc.links import typed_json as typed
+from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, Pressed, Progress, Report, ToClient
+
+FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
+LINE_LIMIT: Final = 1 << 20  # of everything but pieces: a hello that names 20,000 chunks
+HELLO_LIMIT: Final = 65_536
+METHOD: Final = "/fedgc.Session/Open"
+STAMPED: Final = frozenset({"now", "client"})
+
+CHECKSUM_BYTES: Final = 16
+DIGEST_BYTES: Final = 32
+
+_HEADER: Final = struct.Struct("<cBQIQQ")  # tag, model or codeword, version or round, attempt, offset, total
+_PIECE: Final = b"P"
+_LINE: Final = b"L"
+_SOURCES: Final = ("model", "codeword")
+
+
+@dataclass(frozen=True, slots=True)
+class StreamId:
+    """Which vector: the model of a version, or a client's codeword of a round's attempt."""
+
+    source: Literal["model", "codeword"]
+    number: int
+    attempt: int = 0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.number < 2**63 and 0 <= self.attempt < 2**31):
+            raise BadMessage(f"{self!r}: needed a number and an attempt of 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Some bytes of a vector, from `offset` on, of `total` in all."""
+
+    stream: StreamId
+    offset: int
+    total: int
+    payload: memoryview
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.offset < self.offset + len(self.payload) <= self.total:
+            raise BadMessage(
+                f"{self.stream}: saw {len(self.payload)} bytes at {self.offset} of {self.total}, "
+                "needed at least one, inside the vector"
+            )
+
+
+# ---- the opening of a stream
+
+
+@dataclass(frozen=True, slots=True)
+class Invitation:
+    """What a client needs to open its session; it travels inside a Flower message.
+
+    `certificate` is the listener's own, and names it in every signed hello. Where a proxy ends the client's
+    TLS, what the client finds at `address` must be signed by `authority` for the name in that address.
+    """
+
+    address: str
+    certificate: bytes
+    token: bytes = field(repr=False)
+    run: str
+    authority: bytes = b""  # empty: nothing stands between, and the listener's certificate is found there
+
+
+@dataclass(frozen=True, slots=True)
+class Challenge:
+    """Server, first: sign this."""
+
+    version: int
+    nonce: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """How much of a vector is here already."""
+
+    stream: StreamId
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """Client: who it is, by what right it comes (a one-time token, later a ticket), what it has.
+
+    `name` is for people and proves nothing.
+    """
+
+    version: int
+    run: str
+    credential: bytes = field(repr=False)
+    key: bytes
+    signature: bytes
+    name: str
+    heard: int
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """Server: the ticket to come back with, the lease, how much was heard and received."""
+
+    ticket: bytes = field(repr=False)
+    lease_s: float
+    heard: int
+    positions: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """Server: this client is not admitted; it need not come again."""
+
+    reason: str
+
+
+# ---- while it is open
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """Every line up to this one has arrived."""
+
+    sequence: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Every byte of this vector before `offset` has arrived."""
+
+    stream: StreamId
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A whole vector is ready to be sent: the client asks for a slot, the server announces a model.
+
+    `digest`: over a session its checksum, in a packet, which is signed, its SHA-256.
+    """
+
+    stream: StreamId
+    size: int
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        if not (self.size > 0 and len(self.digest) in (CHECKSUM_BYTES, DIGEST_BYTES)):
+            needed = f"a digest of {CHECKSUM_BYTES} or {DIGEST_BYTES}"
+            raise BadMessage(f"{self!r}: needed at least one byte and {needed}")
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Server: send it now, from this byte on."""
+
+    stream: StreamId
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Unwanted:
+    """Server: send no more of this vector."""
+
+    stream: StreamId
+
+
+@dataclass(frozen=True, slots=True)
+class Ping:
+    """I am still here."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bye:
+    """The session ends here, on purpose."""
+
+    reason: str
+
+
+Line = Challenge | Hello | Welcome | Denied | Heard | Ack | Offer | Grant | Unwanted | Ping | Bye
+EventFromClient = Joined | Failed | Pressed | Progress | Report | Masking
+FROM_CLIENT: Final = {
+    kind.__name__: kind for kind in (Heard, Ack, Offer, Ping, Bye, *get_args(EventFromClient))
+}
+FROM_SERVER: Final = {
+    kind.__name__: kind
+    for kind in (
+        Challenge,
+        Welcome,
+        Denied,
+        Heard,
+        Ack,
+        Offer,
+        Grant,
+        Unwanted,
+        Ping,
+        Bye,
+        *get_args(ToClient),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """A line and its sequence (0: not kept)."""
+
+    sequence: int
+    value: Any
+
+
+def encode(value: object, sequence: int = 0) -> bytes:
+    """Return the frame of a line, event or command."""
+    fields = typed.write(value, STAMPED)
+    frame = _LINE + typed.dumps([sequence, type(value).__name__, fields])
+    if len(frame) > LINE_LIMIT:
+        raise BadMessage(f"{type(value).__name__}: saw {len(frame)} bytes, needed at most {LINE_LIMIT}")
+    return frame
+
+
+def encode_piece(piece: Piece) -> bytes:
+    """Return the frame of a piece: the one copy that a vector's bytes see on their way out."""
+    stream = piece.stream
+    header = _HEADER.pack(
+        _PIECE,
+        _SOURCES.index(stream.source),
+        stream.number,
+        stream.attempt,
+        piece.offset,
+        piece.total,
+    )
+    return b"".join((header, piece.payload))
+
+
+def decode(frame: bytes, kinds: dict[str, type], *, now: float, client: str) -> Numbered | Piece:
+    """Return what `frame` holds, one of `kinds` or a piece, or raise BadMessage."""
+    if not isinstance(frame, bytes) or not 0 < len(frame) <= FRAME_LIMIT:
+        raise BadMessage(f"a frame of {len(frame)} bytes: needed 1 to {FRAME_LIMIT}")
+    if frame[:1] == _PIECE:
+        return _decode_piece(frame)
+    if len(frame) > LINE_LIMIT:  # text takes far longer to read than it takes to send
+        raise BadMessage(f"a line of {len(frame)} bytes: needed at most {LINE_LIMIT}")
+    if frame[:1] != _LINE:
+        raise BadMessage(f"a frame that begins with {frame[:1]!r}: needed a line or a piece")
+    line = typed.loads(frame[1:])
+    if not (isinstance(line, list) and len(line) == 3 and isinstance(line[1], str) and line[1] in kinds):
+        raise BadMessage("saw no such line, needed a line of a known kind")
+    if type(line[0]) is not int or not 0 <= line[0] < 2**63:
+        raise BadMessage(f"saw the sequence {typed.short(line[0])}, needed a number of 0 or more")
+    return Numbered(line[0], typed.read(kinds[line[1]], line[2], {"now": now, "client": client}))
+
+
+def decode_hello(frame: bytes) -> Hello:
+    """Return the hello that `frame` holds, or raise BadMessage, which never repeats its token.
+
+    Anybody may send one, and another version's may look like anything: so it is read when it is short, and
+    its version before all else.
+    """
+    if len(frame) > HELLO_LIMIT:
+        raise BadMessage(f"hello: saw {len(frame)} bytes, needed at most {HELLO_LIMIT}")
+    if frame[:1] == _LINE:
+        match typed.loads(frame[1:]):
+            case [_, "Hello", [version, *_]] if version != WIRE_VERSION:
+                seen = version if type(version) is int else type(version).__name__
+                raise BadMessage(f"hello: saw wire version {seen}, needed {WIRE_VERSION}")
+    line = decode(frame, {Hello.__name__: Hello}, now=0.0, client="")
+    if not isinstance(line, Numbered) or not isinstance(line.value, Hello):
+        raise BadMessage("saw a piece, needed a hello")
+    return line.value
+
+
+def _decode_piece(frame: bytes) -> Piece:
+    if len(frame) <= _HEADER.size:
+        raise BadMessage(f"a piece of {len(frame)} bytes: needed more than its header")
+    _, source, number, attempt, offset, total = _HEADER.unpack_from(frame)
+    if source >= len(_SOURCES):
+        raise BadMessage(f"a piece of source {source}: needed 0 or 1")
+    stream = StreamId("model" if source == 0 else "codeword", number, attempt)
+    return Piece(stream, offset, total, memoryview(frame)[_HEADER.size :])

@@ -1,0 +1,139 @@
+"""Who a client is: an Ed25519 key, made on its first start and kept in a file that only it can read.
+
+Flower's node id changes whenever a SuperNode restarts; the key does not, so a client keeps its place,
+its history and its chunks. Its identity is a digest of the public key, and a hello is signed with it.
+
+The file is locked while it is in use: two SuperNodes of one host that were given no path of their own
+take the first free of the default files, and never the same one.
+"""
+
+import fcntl
+import hashlib
+import os
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
+
+from fedgc.errors import EdgeFailed, NotAdmitted
+
+DIGITS: Final = 16  # hexadecimal digits of a client's identity
+PLACES: Final = 64  # default key files of one user on one host
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A client's key."""
+
+    private: Ed25519PrivateKey
+
+    @property
+    def public(self) -> bytes:
+        """The public key, 32 bytes."""
+        return self.private.public_key().public_bytes_raw()
+
+    @property
+    def client(self) -> str:
+        """The client's identity."""
+        return client_of(self.public)
+
+    def sign(self, statement: bytes) -> bytes:
+        """Return the signature of `statement`."""
+        return self.private.sign(statement)
+
+
+def client_of(public: bytes) -> str:
+    """Return the identity that belongs to a public key.
+
+    >>> client_of(bytes(32))
+    '66687aadf862bd77'
+    """
+    return hashlib.sha256(public).hexdigest()[:DIGITS]
+
+
+def statement(version: int, run: str, credential: bytes, nonce: bytes, server: bytes) -> bytes:
+    """Return what a hello signs: this credential, this challenge, this server, and nothing else."""
+    parts = (b"fedgc hello", str(version).encode(), run.encode(), credential, nonce, server)
+    return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
+
+
+def check(public: bytes, signature: bytes, signed: bytes) -> str:
+    """Return the identity of the key that signed, or raise NotAdmitted."""
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, signed)
+    except (InvalidSignature, ValueError) as error:
+        raise NotAdmitted("hello: the signature is not of this key over this challenge") from error
+    return client_of(public)
+
+
+@contextmanager
+def hold(path: Path) -> Iterator[Identity]:
+    """Lock the key file `path`, make the key if there is none, give it up at the end."""
+    lock = _lock(path)
+    if lock is None:
+        raise EdgeFailed(f"key {path}: another client uses it; give each its own `identity`")
+    try:
+        yield Identity(_read(path) if path.exists() else _make(path))
+    finally:
+        os.close(lock)
+
+
+@contextmanager
+def hold_default(environment: Mapping[str, str]) -> Iterator[Identity]:
+    """Hold the first free key file in the user's state directory."""
+    root = environment.get("XDG_STATE_HOME") or str(Path(environment.get("HOME", "~")) / ".local" / "state")
+    folder = Path(root).expanduser() / "fedgc"
+    for path in (folder / f"client-{place}.key" for place in range(1, PLACES + 1)):
+        lock = _lock(path)
+        if lock is not None:
+            try:
+                yield Identity(_read(path) if path.exists() else _make(path))
+            finally:
+                os.close(lock)
+            return
+    raise EdgeFailed(f"keys in {folder}: saw {PLACES} in use, needed a free one")
+
+
+def _lock(path: Path) -> int | None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _read(path: Path) -> Ed25519PrivateKey:
+    if path.stat().st_mode & 0o077:
+        raise EdgeFailed(f"key {path}: others can read it; needed mode 600")
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), password=None)
+    except ValueError as error:
+        raise EdgeFailed(f"key {path}: needed an Ed25519 private key in PEM ({error})") from error
+    if not isinstance(key, Ed25519PrivateKey):
+        raise EdgeFailed(f"key {path}: saw {type(key).__name__}, needed an Ed25519 private key")
+    return key
+
+
+def _make(path: Path) -> Ed25519PrivateKey:
+    key = Ed25519PrivateKey.generate()
+    text = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    Path(temporary).replace(path)
+    return key

@@ -1,0 +1,1 @@
+"""The message link: the same commands and vectors inside Flower messages."""

@@ -1,0 +1,252 @@
+"""The grid's one caller: invites nodes to sessions, carries the packets of the others, hears of a stop.
+
+In a thread of its own, because a call of the grid takes tens of milliseconds. About once a second it asks
+who is there, which is also how a stopped run is noticed, and looks for the ends of sessions; only while a
+packet is out does it look for answers more often. Flower's own `send_and_receive` would sleep for seconds.
+
+A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited anew,
+after a pause that grows while its sessions never begin, or end without having lived, or the SuperLink takes
+no invitation. Where the settings allow it, a node whose session could not connect is written packets from
+then on; what the first of them would ask has come with the session's end. Errors come from the SuperLink
+itself, so a reply is told by what it replies to.
+"""
+
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from logging import INFO, WARNING, Logger
+from typing import Final
+
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from fedgc.links.frames import Invitation
+from fedgc.links.log import for_people
+from fedgc.links.message.invitation import RECORD, invite
+from fedgc.links.message.packets import ACTION, TYPE, read_answer, write_packet
+from fedgc.links.message.server import MessageServer
+from fedgc.links.session.server import Listener
+
+POLL_S: Final = 1.0  # between looks at who is there
+PACKETS_POLL_S: Final = 0.25  # a client's SuperNode looks for its answer every half second
+SLACK_S: Final = 30.0  # an answer that Flower has not declared dead so long after its time will not come
+JOIN_S: Final = 1.0  # a call of the grid may hang for longer: the thread is a daemon
+SHORT_S: Final = 10.0  # a session that ended sooner did not live
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+NAMED: Final = 3  # nodes whose failure the end of a run repeats
+
+
+@dataclass(slots=True)
+class _NodeState:
+    message: str = ""  # the id of the message that is out, if one is
+    ends: float = 0.0  # when that message is dead
+    invitation: Invitation | None = None
+    invited: float = 0.0
+    pause_s: float = FIRST_PAUSE_S
+    next: float = 0.0
+    heard: bool = False  # it has answered, or opened a session
+
+
+@dataclass(frozen=True, slots=True)
+class Ways:
+    """How clients are reached: by sessions, by packets, or by packets where a session does not connect."""
+
+    listener: Listener | None
+    message_server: MessageServer | None
+    ttl_s: float  # of an invitation
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether a node may go from sessions to packets."""
+        return self.listener is not None and self.message_server is not None
+
+
+class GridLoop:
+    """Start it, stop it; `ended` is told why the grid can no longer be called."""
+
+    def __init__(self, grid: Grid, ways: Ways, clock: Callable[[], float], log: Logger) -> None:
+        self._grid = grid
+        self._ways = ways
+        self._clock = clock
+        self._log = log
+        self._nodes: dict[int, _NodeState] = {}
+        self._failures: dict[int, str] = {}  # why the app of a node did not serve, the last of each
+        self._looked = -POLL_S
+        self._over = threading.Event()
+        self._wake = ways.message_server.wanted if ways.message_server else threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self, ended: Callable[[str], None]) -> None:
+        """Begin to invite."""
+        self._thread = threading.Thread(target=self._keep, args=(ended,), name="fedgc-gridloop", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Invite nobody any more."""
+        self._over.set()
+        self._wake.set()
+        if self._thread is not None:
+            self._thread.join(JOIN_S)
+
+    def explained(self) -> str:
+        """Return why connected nodes took no part: those whose app failed, and those that never answered."""
+        failures = sorted(self._failures.items())
+        said = [f"node {node} failed: {reason}" for node, reason in failures[:NAMED]]
+        said += [f"{len(failures) - NAMED} more failed"] if len(failures) > NAMED else []
+        silent = sum(map(self._is_silent, list(self._nodes.values())))
+        if silent:
+            said.append(f"{silent} connected and did not answer: a SuperNode serves one run at a time")
+        return "; ".join(said)
+
+    def _is_silent(self, node_state: _NodeState) -> bool:
+        """Whether a node has answered nothing so far, and opened no session."""
+        if node_state.heard or not node_state.message:
+            return False
+        listener, invitation = self._ways.listener, node_state.invitation
+        return listener is None or invitation is None or not listener.opened(invitation)
+
+    # ---- the thread
+
+    def _keep(self, ended: Callable[[str], None]) -> None:
+        while not self._over.is_set():
+            try:
+                self._turn()
+            except Exception as error:  # the edge to Flower: a stopped run, a SuperLink that is gone
+                if not self._over.is_set():
+                    ended(f"Flower's grid: {type(error).__name__}: {error}".splitlines()[0])
+                return
+            self._wake.wait(self._pause_s())
+
+    def _pause_s(self) -> float:
+        if self._ways.message_server is not None and self._ways.message_server.waits():
+            return PACKETS_POLL_S
+        return max(0.0, self._looked + POLL_S - self._clock())
+
+    def _turn(self) -> None:
+        now = self._clock()
+        looks = now >= self._looked + POLL_S
+        if looks:
+            self._looked = now
+            self._look(now)
+        self._pull(packets_alone=not looks)
+        self._push_packets(now)
+
+    def _look(self, now: float) -> None:
+        """Ask who is there; invite whoever is free."""
+        nodes = set(self._grid.get_node_ids())
+        for gone in self._nodes.keys() - nodes:
+            self._forget(self._nodes.pop(gone))
+            if self._ways.message_server is not None:
+                self._ways.message_server.gone(gone)
+        for node in nodes - self._nodes.keys():
+            self._nodes[node] = _NodeState()
+            if self._ways.message_server is not None and self._ways.listener is None:
+                self._ways.message_server.open(node)
+        due = [node for node in nodes if self._due(node, now)]
+        if due and self._ways.listener is not None:
+            self._invite(due, self._ways.listener, now)
+
+    def _written_to(self, node: int) -> bool:
+        return self._ways.message_server is not None and self._ways.message_server.serves(node)
+
+    def _due(self, node: int, now: float) -> bool:
+        node_state = self._nodes[node]
+        return not node_state.message and now >= node_state.next and not self._written_to(node)
+
+    def _invite(self, nodes: list[int], listener: Listener, now: float) -> None:
+        messages = []
+        for node in nodes:
+            node_state = self._nodes[node]
+            node_state.invitation, node_state.invited = listener.invite(), now
+            node_state.ends = now + self._ways.ttl_s + SLACK_S
+            messages.append(invite(node_state.invitation, node, self._ways.ttl_s))
+        for node, message in zip(nodes, self._grid.push_messages(messages), strict=True):
+            node_state = self._nodes[node]
+            node_state.message = message or ""
+            if not node_state.message:
+                self._forget(node_state)
+                self._pause(node_state, now)
+
+    def _push_packets(self, now: float) -> None:
+        if self._ways.message_server is None:
+            return
+        for node, packet, ttl_s in self._ways.message_server.packets():
+            message = Message(
+                content=write_packet(packet), dst_node_id=node, message_type=TYPE, ttl=ttl_s, group_id=ACTION
+            )
+            pushed = list(self._grid.push_messages([message]))
+            node_state = self._nodes[node]
+            node_state.message, node_state.ends = (pushed[0] or "") if pushed else "", now + ttl_s + SLACK_S
+            if not node_state.message:
+                self._ways.message_server.failed(node, "the SuperLink did not take it")
+
+    # ---- replies
+
+    def _pull(self, *, packets_alone: bool) -> None:
+        out = {
+            node_state.message: node
+            for node, node_state in self._nodes.items()
+            if node_state.message and (not packets_alone or self._written_to(node))
+        }
+        if not out:
+            return
+        for reply in self._grid.pull_messages(list(out)):
+            if (node := out.pop(reply.metadata.reply_to_message_id, None)) is not None:
+                self._replied(node, reply)
+        self._bury(out)
+
+    def _bury(self, out: Mapping[str, int]) -> None:
+        """Wait no longer for what Flower has forgotten."""
+        now = self._clock()
+        for node in out.values():
+            node_state = self._nodes[node]
+            if now >= node_state.ends:
+                node_state.message = ""
+                self._forget(node_state)
+                if self._ways.message_server is not None:
+                    self._ways.message_server.failed(node, "no answer within its time to live")
+
+    def _forget(self, node_state: _NodeState) -> bool:
+        """Make its invitation void; return whether it had opened a session."""
+        opened = False
+        if node_state.invitation is not None and self._ways.listener is not None:
+            opened = self._ways.listener.cancel(node_state.invitation)
+            node_state.invitation = None
+        return opened
+
+    def _pause(self, node_state: _NodeState, now: float, *, lived: bool = False) -> None:
+        """Invite a node again after a while, which grows as long as no session of it has lived."""
+        node_state.pause_s = FIRST_PAUSE_S if lived else min(2 * node_state.pause_s, LONGEST_PAUSE_S)
+        node_state.next = now + node_state.pause_s
+
+    def _replied(self, node: int, reply: Message) -> None:
+        node_state, message_server = self._nodes[node], self._ways.message_server
+        node_state.message, node_state.heard = "", True
+        if message_server is None or not message_server.serves(node):
+            self._session_over(node, node_state, reply)
+        elif reply.has_error():
+            message_server.failed(node, f"code {reply.error.code}, {reply.error.reason}")
+        else:
+            self._hear(message_server, node, reply)
+
+    def _session_over(self, node: int, node_state: _NodeState, reply: Message) -> None:
+        now, invitation = self._clock(), node_state.invitation
+        opened = self._forget(node_state)
+        # A ClientApp that refuses may have taken long to start, on a busy client.
+        lived = opened and now - node_state.invited >= SHORT_S
+        self._pause(node_state, now, lived=lived)
+        if reply.has_error():
+            self._failures[node] = reason = for_people(reply.error.reason)
+            self._log.log(WARNING, "node %d: its app failed: code %d, %s", node, reply.error.code, reason)
+            return
+        about = reply.content.config_records.get(RECORD, ConfigRecord())
+        ended, client = about.get("ended", "saw a reply of another form"), about.get("client", f"node {node}")
+        self._log.log(INFO, "a session ended: %s", for_people(ended))
+        if about.get("reached") is False and self._ways.falls_back and self._ways.message_server is not None:
+            self._log.log(WARNING, "client %s goes on over Flower messages alone", for_people(client))
+            self._ways.message_server.open(node, invitation.token if invitation else None)
+            self._hear(self._ways.message_server, node, reply)
+
+    def _hear(self, message_server: MessageServer, node: int, reply: Message) -> None:
+        message_server.answered(node, lambda packet: read_answer(reply.content, packet, self._clock()))

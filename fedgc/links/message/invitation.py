@@ -1,0 +1,45 @@
+"""The Flower message that opens a session, written by the server and read by the client."""
+
+from types import MappingProxyType
+from typing import Any, Final
+
+from flwr.app import ConfigRecord, Message, RecordDict
+
+from fedgc.errors import BadMessage
+from fedgc.links.frames import Invitation
+
+TYPE: Final = "train.session"
+RECORD: Final = "session"
+FIELDS: Final = MappingProxyType(
+    {"address": str, "certificate": bytes, "token": bytes, "run": str, "authority": bytes}
+)
+
+
+def invite(invitation: Invitation, node: int, ttl_s: float) -> Message:
+    """Return the Flower message that carries an invitation."""
+    record = ConfigRecord(
+        {
+            "address": invitation.address,
+            "certificate": invitation.certificate,
+            "token": invitation.token,
+            "run": invitation.run,
+            "authority": invitation.authority,
+        }
+    )
+    return Message(
+        content=RecordDict({RECORD: record}),
+        dst_node_id=node,
+        message_type=TYPE,
+        ttl=ttl_s,
+        group_id="session",
+    )
+
+
+def invited(content: RecordDict) -> Invitation:
+    """Return the invitation that a message carries, or raise BadMessage."""
+    record: Any = content.config_records.get(RECORD, {})
+    for name, kind in FIELDS.items():
+        if type(record.get(name)) is not kind:
+            seen = type(record.get(name)).__name__
+            raise BadMessage(f"invitation: saw {seen} as {name}, needed {kind.__name__}")
+    return Invitation(*(record[name] for name in FIELDS))

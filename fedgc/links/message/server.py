@@ -1,0 +1,447 @@
+"""The server's end of the messages link: what goes into the next packet to each client. No Flower calls here.
+
+A client hears nothing between its packets, so a packet asks for what is known to be wanted: the chunks of
+its order that it has not reported, until its lease is over; or, when there are any, the codewords that it
+owes, before all other work. What was not done within the lease is asked for again in the next packet, and
+nothing more once the round is closed.
+
+A lease bounds how long the server waits to be heard: one and a half times what the work should take by the
+client's own past, and never longer than the round gives it. A packet that fails (its time to live is over,
+the ClientApp died, the node is gone) makes its client lost; it is asked who it is after a pause that grows,
+and comes back with what lies on its cache.
+
+May import: config, errors, messages, and this room's packet, accounts, desk's surroundings, log, pieces,
+peer, wire.
+"""
+
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from statistics import median
+from typing import Final
+
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, NotAdmitted, Refused
+from fedgc.links import frames as wire
+from fedgc.links.byte_counts import Accounts, Amounts
+from fedgc.links.frames import Offer, StreamId
+from fedgc.links.log import LONGEST_NAME, for_people
+from fedgc.links.message.packets import Answer, Packet, Shelved, codeword, introduction
+from fedgc.links.pieces import Form, Numbers, Vector, digest_of, packed
+from fedgc.links.refusals import Refusals
+from fedgc.links.session.peer import form_asked
+from fedgc.links.session.sessions import Surroundings
+from fedgc.messages import (
+    LONGEST_REASON,
+    Begin,
+    Close,
+    Codeword,
+    Continue,
+    Event,
+    Failed,
+    Joined,
+    Lost,
+    Masking,
+    Open,
+    Progress,
+    Repair,
+    Report,
+    Reveal,
+    Roster,
+    Survivors,
+    ToClient,
+    ToMember,
+    Unmask,
+    Work,
+)
+
+FIRST_LEASE_S: Final = 30.0  # of a client whose pace is not known
+LEAST_LEASE_S: Final = 2.0
+LEASE_RATIO: Final = 1.5  # of the time that the work should take
+AGAIN_S: Final = 0.2  # after an answer, the round may ask for codewords: so long, work is not asked for
+WAY_S: Final = 120.0  # of a packet's life, for its process to start and its words to travel
+SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: the slowest line whose vectors are waited for
+FIRST_PAUSE_S: Final = 1.0
+LONGEST_PAUSE_S: Final = 60.0
+PACES_KEPT: Final = 32
+NONCE_BYTES: Final = 16
+
+
+@dataclass(slots=True)
+class _Outbox:
+    """One node: the client behind it, what it has, what it is wanted to do."""
+
+    client: str = ""  # empty until it has said who it is
+    cache: dict[int, str] = field(default_factory=dict)
+    work: Work | None = None  # of the last round that it had a part in
+    left: tuple[int, ...] = ()  # of its order: not reported yet
+    asks: list[Reveal | Repair] = field(default_factory=list)
+    packets: list[ToMember] = field(default_factory=list)  # of a masked exchange
+    keyed: int = 0  # the round for which keys were asked for last
+    expected: dict[StreamId, Form] = field(default_factory=dict)
+    out: Packet | None = None
+    owed: tuple[Reveal | Repair, ...] = ()  # what the packet that is out asks for
+    pace_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
+    again: float = 0.0  # when work that was left undone is asked for again
+    next: float = 0.0
+    pause_s: float = FIRST_PAUSE_S
+
+
+class MessageServer:
+    """Every client of one run that is on the messages link; its methods may be called from any thread."""
+
+    def __init__(self, run: str, numbers: int, emit: Callable[[Event], None], around: Surroundings) -> None:
+        """`numbers` is the length of the model's vector."""
+        self._run = run
+        self._numbers = numbers
+        self._emit = emit
+        self._around = around
+        self._outboxes: dict[int, _Outbox] = {}
+        self._model: tuple[int, Vector, str] | None = None
+        self._ready: dict[tuple[str, StreamId], Numbers] = {}
+        self._accounts: dict[str, Accounts] = {}
+        self._names: dict[str, str] = {}
+        self._lock = threading.RLock()  # names are asked for while an event is on its way out
+        self.wanted: Final = threading.Event()  # there may be a packet to send
+        self.refusals: Final = Refusals(around.log, around.audit)
+
+    # ---- for the driver
+
+    def publish(self, version: int, vector: Vector) -> None:
+        """Make a model known to later work."""
+        flat = packed(vector)
+        with self._lock:
+            self._model = version, flat, digest_of(flat).hex()
+
+    def send(self, command: ToClient) -> None:
+        """Take note of what a client should do; it hears of it in its next packet."""
+        with self._lock:
+            outbox = next((each for each in self._outboxes.values() if each.client == command.client), None)
+            if outbox is None:
+                return
+            match command:
+                case Work():
+                    self._begin(outbox, command)
+                case Continue(_, round_, target, order, lease_s) if outbox.work is not None:
+                    work = replace(outbox.work, round=round_, target=target, order=order, lease_s=lease_s)
+                    self._begin(outbox, replace(work, coefficients=None))
+                case Reveal() | Repair():
+                    outbox.asks.append(command)
+                    _asks_no_more_ahead(outbox)
+                    stream = StreamId("codeword", command.round, command.attempt)
+                    outbox.expected[stream] = form_asked(self._numbers, command)
+                case Open() | Roster() | Begin() | Survivors() | Unmask():
+                    outbox.packets.append(command)
+                    outbox.keyed = command.round
+                case Close():
+                    outbox.left, outbox.asks, outbox.expected, outbox.packets = (), [], {}, []
+                    _asks_no_more_ahead(outbox)
+                case _:
+                    return  # a client that hears nothing while it works is told nothing else
+        self.wanted.set()
+
+    def _begin(self, outbox: _Outbox, work: Work) -> None:
+        outbox.work, outbox.left = work, work.order
+        outbox.asks, outbox.expected, outbox.again = [], {}, 0.0
+        self._account(outbox.client).round = work.round
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How much was refused, by kind of error."""
+        return self.refusals.counts
+
+    def take(self, client: str, round_: int, attempt: int) -> Numbers:
+        """Return a whole codeword, once."""
+        with self._lock:
+            vector = self._ready.pop((client, StreamId("codeword", round_, attempt)), None)
+        if vector is None:
+            raise EdgeFailed(f"codeword of {client}, round {round_}, attempt {attempt}: it is not here")
+        return vector
+
+    def forget(self, client: str, round_: int, attempt: int) -> None:
+        """Nothing more will be done with a codeword that was announced."""
+        with self._lock:
+            self._ready.pop((client, StreamId("codeword", round_, attempt)), None)
+
+    def settle(self, client: str) -> Amounts:
+        """Return what this client sent and was sent since the last call."""
+        with self._lock:
+            return self._account(client).settle()
+
+    def name(self, client: str) -> str:
+        """Return what a client calls itself."""
+        with self._lock:
+            return self._names.get(client, "")
+
+    def link(self, _: str) -> str:
+        """Return the name of this link."""
+        return "messages"
+
+    def clients(self) -> tuple[str, ...]:
+        """Return the clients that answer packets."""
+        with self._lock:
+            return tuple(outbox.client for outbox in self._outboxes.values() if outbox.client)
+
+    # ---- for whoever carries the packets
+
+    def open(self, node: int, asked: bytes | None = None) -> None:
+        """From now on this node is written to; with the nonce `asked` it was asked already who it is."""
+        with self._lock:
+            outbox = self._outboxes.setdefault(node, _Outbox())
+            if asked is not None:
+                outbox.out = introduction(self._run, asked)
+
+    def serves(self, node: int) -> bool:
+        """Return whether this node is written to."""
+        with self._lock:
+            return node in self._outboxes
+
+    def gone(self, node: int) -> None:
+        """This node is there no more."""
+        with self._lock:
+            if (outbox := self._outboxes.pop(node, None)) is not None:
+                self._lose(outbox)
+
+    def packets(self) -> tuple[tuple[int, Packet, float], ...]:
+        """Return (node, packet, its time to live) of every packet that should leave now."""
+        now = self._around.clock()
+        with self._lock:
+            self.wanted.clear()
+            due = [
+                (node, outbox)
+                for node, outbox in self._outboxes.items()
+                if outbox.out is None and now >= outbox.next
+            ]
+            written = [(node, self._fitting(outbox, now)) for node, outbox in due]
+            return tuple((node, packet, self._life_s(packet)) for node, packet in written if packet)
+
+    def answered(self, node: int, answer: Callable[[Packet], Answer]) -> None:
+        """A packet came back; `answer` reads it, and may raise a Refused."""
+        with self._lock:
+            outbox = self._outboxes.get(node)
+            packet = outbox.out if outbox else None
+            if outbox is None or packet is None:
+                return
+            outbox.out = None
+            try:
+                self._hear(outbox, answer(packet))
+            except Refused as error:
+                self._refuse(outbox, error)
+                self._failed(outbox)
+
+    def failed(self, node: int, reason: str) -> None:
+        """A packet will not be answered."""
+        with self._lock:
+            outbox = self._outboxes.get(node)
+            if outbox is not None and outbox.out is not None:
+                who = self._names.get(outbox.client) or outbox.client or f"node {node}"
+                self._around.log.warning("a message to %s failed: %s", who, for_people(reason))
+                outbox.out = None
+                self._failed(outbox)
+
+    def waits(self) -> bool:
+        """Return whether a packet is out, or is soon to leave."""
+        with self._lock:
+            return any(
+                outbox.out is not None or outbox.left or outbox.packets for outbox in self._outboxes.values()
+            )
+
+    # ---- writing
+
+    def _fitting(self, outbox: _Outbox, now: float) -> Packet | None:
+        """Return what goes to a client now; where a line of it is too long, the client is lost."""
+        try:
+            return self._written(outbox, now)
+        except BadMessage as error:
+            self._refuse(outbox, error)
+            outbox.out = None
+            self._failed(outbox)
+            return None
+
+    def _written(self, outbox: _Outbox, now: float) -> Packet | None:
+        nonce = self._around.entropy(NONCE_BYTES)
+        if not outbox.client:
+            outbox.owed, outbox.out = (), introduction(self._run, nonce)
+            return outbox.out
+        packets = tuple(outbox.packets)
+        works = outbox.work is not None and (outbox.asks or (outbox.left and now >= outbox.again))
+        if not works and not packets:
+            return None
+        outbox.packets = []
+        if outbox.work is None:  # keys are asked for before there is any work
+            outbox.out = Packet(self._run, nonce, 0.0, packets)
+            self._count_sent(outbox, outbox.out)
+            return outbox.out
+        order, lease_s = (
+            ((), 0.0) if outbox.asks or not works else (outbox.left, self._lease_s(outbox, outbox.work))
+        )
+        ahead = None if outbox.asks else outbox.work.coefficients
+        work = replace(outbox.work, order=order, lease_s=lease_s, coefficients=ahead)
+        outbox.owed, outbox.asks = tuple(outbox.asks), []
+        commands = (work, *packets, *outbox.owed)
+        outbox.out = Packet(self._run, nonce, lease_s, commands, self._lacking(outbox, work))
+        self._count_sent(outbox, outbox.out)
+        return outbox.out
+
+    def _count_sent(self, outbox: _Outbox, packet: Packet) -> None:
+        down = 0 if packet.model is None else packet.model[1].nbytes
+        control = sum(len(wire.encode(command)) for command in packet.commands)
+        self._account(outbox.client).add(Amounts(down_bytes=down, control_bytes=control))
+
+    def _lacking(self, outbox: _Outbox, work: Work) -> tuple[int, Vector] | None:
+        """Return the model that the work starts from, where the client's cache has not got it."""
+        if self._model is None or self._model[0] != work.version:
+            return None
+        version, vector, digest = self._model
+        return None if outbox.cache.get(version) == digest else (version, vector)
+
+    def _lease_s(self, outbox: _Outbox, work: Work) -> float:
+        if not outbox.pace_s:
+            return min(work.lease_s, FIRST_LEASE_S)
+        ways = 1 if work.kind == "local" else len(outbox.left)
+        should_take_s = median(outbox.pace_s) * work.target * ways
+        return min(work.lease_s, max(LEAST_LEASE_S, LEASE_RATIO * should_take_s))
+
+    def _life_s(self, packet: Packet) -> float:
+        vectors = (packet.model is not None) + sum(
+            isinstance(each, Reveal | Repair) for each in packet.commands
+        )
+        return packet.lease_s + WAY_S + vectors * self._numbers * 4 / SLOWEST_BYTES_S
+
+    # ---- reading
+
+    def _hear(self, outbox: _Outbox, answer: Answer) -> None:
+        now = self._around.clock()
+        joined = next((line for line in answer.lines if isinstance(line, Joined)), None)
+        if outbox.client and answer.client != outbox.client:
+            raise NotAdmitted(f"answer: saw client {answer.client}, needed {outbox.client}, which was asked")
+        if not outbox.client and joined is None:
+            raise NotAdmitted(
+                f"answer of {answer.client}: needed what it can load, as it was asked who it is"
+            )
+        outbox.pause_s = FIRST_PAUSE_S
+        outbox.again = now + AGAIN_S
+        outbox.cache = {line.version: line.digest for line in answer.lines if isinstance(line, Shelved)}
+        self._names[answer.client] = for_people(answer.name, LONGEST_NAME)
+        came = Amounts(up_bytes=answer.up_bytes, control_bytes=answer.control_bytes)
+        self._account(answer.client).add(came)
+        if not outbox.client and joined is not None:
+            self._around.audit("joined", answer.client, f"over messages, with key {answer.key.hex()}")
+            self._admit(outbox, joined)
+        else:
+            self._came_along(outbox, answer)
+        for line in answer.lines:
+            if isinstance(line, Masking):
+                self._emit(line)
+            elif isinstance(line, Progress | Report | Failed):
+                self._told(outbox, line)
+        self._collect(outbox, answer)
+
+    def _admit(self, outbox: _Outbox, joined: Joined) -> None:
+        for other in self._outboxes.values():
+            if other is not outbox and other.client == joined.client:
+                self._lose(other)
+                other.next = self._around.clock() + LONGEST_PAUSE_S  # its node may be gone, or not be
+        outbox.client = joined.client
+        outbox.work, outbox.left, outbox.asks, outbox.expected, outbox.packets = None, (), [], {}, []
+        self._emit(replace(joined, live=False))
+
+    def _told(self, outbox: _Outbox, line: Progress | Report | Failed) -> None:
+        """Pass on what belongs to the round under way; what a closed round left undone hurts nobody."""
+        steps = 0 if isinstance(line, Failed) else line.steps if isinstance(line, Report) else line.reached
+        if not isinstance(line, Failed) and steps:
+            outbox.pace_s.append(line.seconds / steps)
+        if isinstance(line, Failed) and line.round == outbox.keyed and not outbox.left:
+            self._emit(line)
+            return
+        if outbox.work is None or line.round != outbox.work.round:
+            return
+        done = _done(outbox, line)
+        outbox.left = tuple(chunk for chunk in outbox.left if chunk not in done)
+        self._emit(line)
+
+    def _came_along(self, outbox: _Outbox, answer: Answer) -> None:
+        """Take the codeword that was mixed ahead, before the reports that may end the round."""
+        work = outbox.work
+        if work is None or work.coefficients is None:
+            return
+        stream = StreamId("codeword", work.round)
+        offer = next(
+            (each for each in answer.lines if isinstance(each, Offer) and each.stream == stream), None
+        )
+        if offer is None:
+            return
+        _asks_no_more_ahead(outbox)
+        asked = Reveal(outbox.client, work.round, 0, "coded", work.coefficients, work.wire)
+        outbox.expected[stream] = form_asked(self._numbers, asked)
+        try:
+            self._receive(outbox, answer, offer, stream, ahead=True)
+        except BadVector as error:  # as if it had not come: it is asked for, if it is wanted
+            outbox.expected.pop(stream, None)
+            self._refuse(outbox, error)
+
+    def _collect(self, outbox: _Outbox, answer: Answer) -> None:
+        """Take the codewords that were asked for; one that did not come is said to have failed."""
+        offers = {line.stream: line for line in answer.lines if isinstance(line, Offer)}
+        failed = {line.round for line in answer.lines if isinstance(line, Failed) and not line.chunks}
+        without = {line.round for line in answer.lines if isinstance(line, Report) and not line.steps}
+        for ask in outbox.owed:
+            stream = StreamId("codeword", ask.round, ask.attempt)
+            if stream not in outbox.expected or ask.round in without:
+                continue  # its round is closed, or there is nothing to send
+            try:
+                self._receive(outbox, answer, offers.get(stream), stream)
+            except BadVector as error:
+                self._refuse(outbox, error)
+                if ask.round not in failed:
+                    reason = str(error)[:LONGEST_REASON]
+                    self._emit(Failed(self._around.clock(), outbox.client, ask.round, reason))
+        outbox.owed = ()
+
+    def _receive(
+        self, outbox: _Outbox, answer: Answer, offer: Offer | None, stream: StreamId, *, ahead: bool = False
+    ) -> None:
+        array = answer.codewords.get(stream)
+        if offer is None or array is None:
+            raise BadVector(f"{stream}: it was asked for, and did not come")
+        vector = codeword(offer, array, outbox.expected.pop(stream))
+        self._ready[outbox.client, stream] = vector
+        now = self._around.clock()
+        self._emit(Codeword(now, outbox.client, stream.number, stream.attempt, 0.0, offer.size, ahead))
+
+    # ---- what goes wrong
+
+    def _refuse(self, outbox: _Outbox, error: Refused) -> None:
+        self.refusals.count(error, outbox.client)
+        if outbox.client:
+            self._account(outbox.client).add(Amounts(refused=1))
+
+    def _failed(self, outbox: _Outbox) -> None:
+        self._lose(outbox)
+        outbox.next = self._around.clock() + outbox.pause_s
+        outbox.pause_s = min(2 * outbox.pause_s, LONGEST_PAUSE_S)
+
+    def _lose(self, outbox: _Outbox) -> None:
+        client, outbox.client = outbox.client, ""
+        outbox.left, outbox.asks, outbox.owed, outbox.expected, outbox.packets = (), [], (), {}, []
+        if client:
+            self._emit(Lost(self._around.clock(), client))
+
+    def _account(self, client: str) -> Accounts:
+        return self._accounts.setdefault(client, Accounts())
+
+
+def _asks_no_more_ahead(outbox: _Outbox) -> None:
+    """A codeword that comes unasked from now on is not the one that was foreseen."""
+    if outbox.work is not None:
+        outbox.work = replace(outbox.work, coefficients=None)
+
+
+def _done(outbox: _Outbox, line: Progress | Report | Failed) -> frozenset[int]:
+    """Return what this says that need not be asked for again."""
+    if isinstance(line, Progress):
+        return frozenset({line.chunk})
+    if isinstance(line, Report):
+        reached = outbox.work is not None and line.steps >= outbox.work.target
+        return frozenset(outbox.left if reached else ())
+    return frozenset(line.chunks or outbox.left)

@@ -1,0 +1,1 @@
+"""The session link: one TLS stream for each client."""

@@ -1,0 +1,76 @@
+"""The listener's certificate: made in memory for one run, trusted because it travels inside a message.
+
+Clients get the certificate itself over Flower's own connection and accept no other, so no authority
+signs it and its name is always the same. A proxy that routes by path must end the clients' TLS: then they
+are told the authority that signed the proxy's certificate, over the same connection, and check that instead.
+"""
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from fedgc.errors import BadSetting
+
+SERVER_NAME: Final = "fedgc-session"
+_LIFE: Final = timedelta(days=400)
+_SLACK: Final = timedelta(days=1)  # clients' clocks differ
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Certificate and private key, both PEM."""
+
+    public: bytes
+    private: bytes
+
+
+def make_certificate(now: float) -> Certificate:
+    """Return a new self-signed certificate, valid around `now` (seconds since 1970)."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, SERVER_NAME)])
+    moment = datetime.fromtimestamp(now, UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(moment - _SLACK)
+        .not_valid_after(moment + _LIFE)
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName(SERVER_NAME)]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    private = key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    return Certificate(certificate.public_bytes(serialization.Encoding.PEM), private)
+
+
+def authority_at(path: str) -> bytes:
+    """Return the certificate in the file that the setting `authority` names; nothing where it names none."""
+    if not path:
+        return b""
+    try:
+        public = Path(path).read_bytes()
+        x509.load_pem_x509_certificate(public)
+    except OSError as error:
+        raise BadSetting(
+            f"setting authority: {path}: {error.strerror}, needed a certificate's file"
+        ) from error
+    except ValueError as error:
+        raise BadSetting(f"setting authority: {path}: needed a certificate in PEM ({error})") from error
+    return public
+
+
+def fingerprint(public: bytes) -> bytes:
+    """Return the SHA-256 of a PEM certificate: a signed hello names the server that it is meant for."""
+    return x509.load_pem_x509_certificate(public).fingerprint(hashes.SHA256())

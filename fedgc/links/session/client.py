@@ -1,0 +1,391 @@
+"""A client's end of its session: one stream at a time, in one thread, whatever the engine is doing.
+
+The engine's thread asks for commands and says events; this room carries them. A broken stream is opened
+again with the resume ticket, after a jittered pause that doubles, until the listener has been away for
+longer than the grace time: then the session ends, so that the SuperNode is free for others.
+
+May import: grpc, errors, messages, and this room's machines (flow, wire).
+"""
+
+import contextlib
+import math
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+import grpc
+
+from fedgc.codes import Wire
+from fedgc.errors import BadMessage, BadVector
+from fedgc.links import frames as wire
+from fedgc.links import identity
+from fedgc.links.byte_counts import Accounts, Amounts
+from fedgc.links.frames import (
+    Ack,
+    Bye,
+    Challenge,
+    Denied,
+    Grant,
+    Heard,
+    Hello,
+    Invitation,
+    Numbered,
+    Offer,
+    Piece,
+    Ping,
+    StreamId,
+    Unwanted,
+    Welcome,
+)
+from fedgc.links.identity import Identity
+from fedgc.links.pieces import Form, Incoming, Numbers, Packed, Vector, offer_of, shortened
+from fedgc.links.session.certificate import fingerprint
+from fedgc.links.session.flow import Flow
+from fedgc.links.session.options import QUIET, SILENCE, client_options, ping_s
+from fedgc.messages import WIRE_VERSION, Close, ToClient, Work
+
+LAST_WORDS_S: Final = 2.0  # at least, for a goodbye to arrive; the listener answers by closing the stream
+FIRST_PAUSE_S: Final = 0.05
+LONGEST_PAUSE_S: Final = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What a session needs besides its invitation."""
+
+    grace_s: float
+    piece_bytes: int
+    numbers: int  # length of the model's vector
+    clock: Callable[[], float]
+    chance: Callable[[], float]  # uniform in [0, 1): the jitter of the pauses
+    name: str = ""  # the client's, for people
+    connect_s: float | None = None  # how long to try before the first welcome (None: the grace time)
+    uplink_bytes_s: float = math.inf  # at most: a quick line stands in for a slower one
+
+
+class _Stream:
+    """One gRPC stream: the frames that open it go first, then whatever the flow has."""
+
+    def __init__(self, now: float) -> None:
+        self.heard = now
+        self.opening: deque[bytes] = deque()
+        self.open = False
+        self.over = False
+        self.call: Any = None
+
+
+class Session:
+    """Open it as a context; then `receive`, `say` and `offer` from one thread."""
+
+    def __init__(self, invitation: Invitation, who: Identity, terms: Terms) -> None:
+        self._invitation = invitation
+        self._who = who
+        self._terms = terms
+        self._server = fingerprint(invitation.certificate)
+        self._credential = invitation.token
+        self._flow = Flow(terms.piece_bytes, Accounts(), lambda count: Amounts(up_bytes=count))
+        self._changed = threading.Condition()
+        self._inbox: deque[ToClient] = deque()
+        self._model: tuple[int, Vector] | None = None  # the last that came
+        self._handed: tuple[int, Vector] | None = None  # with the last command, which is work from it
+        self._known: int | None = None
+        self._closed = -1  # the last round whose codewords nobody wants any more
+        self._stream = _Stream(terms.clock())
+        self._contact = terms.clock()
+        self._lease_end: float | None = None
+        self._reached = False
+        self._ended = ""
+        self._thread = threading.Thread(target=self._keep_open, name="fedgc-session", daemon=True)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end("left")
+        self._thread.join(self._terms.grace_s)
+
+    # ---- for the engine's thread
+
+    @property
+    def run(self) -> str:
+        """The run that it was invited to."""
+        return self._invitation.run
+
+    @property
+    def ended(self) -> str:
+        """Why the session is over; empty while it is not."""
+        return self._ended
+
+    @property
+    def reached(self) -> bool:
+        """Whether the listener was ever heard: where it was not, something on the way closes its port."""
+        return self._reached
+
+    @property
+    def lease_over(self) -> bool:
+        """Whether the session should end when no round is open."""
+        return self._lease_end is not None and self._terms.clock() >= self._lease_end
+
+    @property
+    def accounts(self) -> Accounts:
+        """What was sent and received, round by round."""
+        return self._flow.accounts
+
+    def receive(self, wait_s: float) -> ToClient | None:
+        """Return the next command, waiting for it up to `wait_s`; None where there is none, or no session."""
+        with self._changed:
+            self._watch()
+            self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
+            if self._ended or not self._next_ready():
+                return None
+            command = self._inbox.popleft()
+            if isinstance(command, Work):  # now: the next model may come before this one is asked for
+                self._handed, self._model = self._model, None
+            return command
+
+    def rest(self, wait_s: float) -> None:
+        """Wait, but no longer than until a command can be received."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
+
+    def fresh_model(self, version: int) -> Vector | None:
+        """Return the model that came with the last work, once, where one came and is of this version."""
+        model, self._handed = self._handed, None
+        return model[1] if model is not None and model[0] == version else None
+
+    def say(self, event: object) -> None:
+        """Send an event; it arrives even if the stream breaks now."""
+        with self._changed:
+            self._flow.channel.say(event)
+            self._changed.notify_all()
+
+    def offer(self, round_: int, attempt: int, vector: Numbers, wire: Wire = Wire.FLOAT32) -> None:
+        """Send a codeword, in this format, as soon as the listener has a slot for it."""
+        stream = StreamId("codeword", round_, attempt)
+        self.offer_packed(stream, shortened(vector, wire, stream, self._who.client))
+
+    def offer_packed(self, stream: StreamId, flat: Packed) -> None:
+        """Send a vector that is packed already, unless its round was closed while it was made."""
+        offer = offer_of(stream, flat)
+        with self._changed:
+            if stream.number > self._closed:
+                self._flow.announce(offer, flat, at_once=False)
+                self._changed.notify_all()
+
+    def end(self, reason: str) -> None:
+        """Say goodbye, where anybody listens; the stream closes once that was heard, or in the end anyway."""
+        with self._changed:
+            if not self._ended:
+                with contextlib.suppress(BadMessage):  # nobody hears what is kept: the stream's end must do
+                    self._flow.channel.say(Bye(reason))
+            self._finish(reason)
+
+    # ---- state, with the lock held
+
+    def _finish(self, reason: str) -> None:
+        self._ended = self._ended or reason
+        self._changed.notify_all()
+
+    def _watch(self) -> None:
+        away, limit_s = self._terms.clock() - self._contact, self._terms.grace_s
+        if self._lease_end is None and self._terms.connect_s is not None:
+            limit_s = self._terms.connect_s
+        if not self._stream.open and away > limit_s:
+            where = "" if self._reached else f": {self._invitation.address} could not be reached"
+            self._finish(f"the server was away for {away:.1f} s{where}")
+
+    def _next_ready(self) -> bool:
+        """Whether the first command can be carried out; work waits for its model, unless it is over."""
+        while self._inbox and isinstance(work := self._inbox[0], Work) and work.version != self._known:
+            if not any(isinstance(each, Close) and each.round >= work.round for each in self._inbox):
+                return False
+            self._inbox.popleft()
+        return bool(self._inbox)
+
+    # ---- the session's thread
+
+    def _keep_open(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while not self._ended:
+            if self._converse():
+                pause_s = FIRST_PAUSE_S
+            with self._changed:
+                self._watch()
+                self._changed.wait_for(lambda: self._ended, pause_s * (0.5 + self._terms.chance()))
+            pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
+
+    def _converse(self) -> bool:
+        """Open one stream and read it to its end; return whether the listener let us in."""
+        stream = self._stream = _Stream(self._terms.clock())
+        proxied = self._invitation.authority
+        credentials = grpc.ssl_channel_credentials(proxied or self._invitation.certificate)
+        options = client_options(self._terms.grace_s, direct=not proxied)
+        with grpc.secure_channel(self._invitation.address, credentials, options=options) as channel:
+            stream.call = channel.stream_stream(wire.METHOD)(self._frames(stream))
+            watcher = threading.Thread(target=self._hang_up, args=(stream,), daemon=True)
+            watcher.start()
+            was_open = False
+            try:
+                for frame in stream.call:
+                    self._arrived(stream, frame)
+                    was_open = was_open or stream.open
+            except grpc.RpcError:
+                pass  # a broken stream: the next one puts it right, or time runs out
+            except (
+                BadMessage
+            ) as error:  # a server that says what is not of this protocol: no new stream helps
+                self.end(str(error))
+                self._hear_out(stream)
+            finally:
+                with self._changed:
+                    self._contact = self._terms.clock() if was_open else self._contact
+                    stream.open = False
+                    stream.over = True
+                    self._changed.notify_all()
+                stream.call.cancel()
+                watcher.join()
+        return was_open
+
+    @staticmethod
+    def _hear_out(stream: _Stream) -> None:
+        """Read what nobody needs, until the listener has closed the stream or the watcher cancels it."""
+        with contextlib.suppress(grpc.RpcError):
+            for _ in stream.call:
+                pass
+
+    def _hang_up(self, stream: _Stream) -> None:
+        """Ping; close the stream when the session ends, or when nothing was heard for too long."""
+        grace_s = self._terms.grace_s
+        with self._changed:
+            quiet = 0
+            while not (self._ended or stream.over) and quiet < QUIET:
+                self._flow.ping()
+                self._changed.notify_all()
+                before = stream.heard
+                self._changed.wait_for(lambda: self._ended or stream.over, ping_s(grace_s))
+                quiet = quiet + 1 if stream.heard == before else 0
+            if self._ended:
+                last_s = max(LAST_WORDS_S, SILENCE * grace_s)
+                self._changed.wait_for(lambda: stream.over or not stream.open, last_s)
+        stream.call.cancel()
+
+    def _frames(self, stream: _Stream) -> Iterator[bytes]:
+        while True:
+            with self._changed:
+                frame = None
+                while frame is None:
+                    if stream.over:
+                        return
+                    if stream.opening:
+                        frame = stream.opening.popleft()
+                    elif stream.open and (self._flow.channel.waits or not self._ended):
+                        frame = self._flow.next_frame()
+                    if frame is None and self._ended:
+                        return
+                    if frame is None:
+                        self._changed.notify_all()
+                        self._changed.wait()
+            self._slow_down(stream, len(frame))
+            yield frame
+
+    def _slow_down(self, stream: _Stream, size: int) -> None:
+        """Wait as long as so many bytes take on the line that this one stands in for."""
+        if math.isfinite(self._terms.uplink_bytes_s):
+            with self._changed:
+                self._changed.wait_for(lambda: self._ended or stream.over, size / self._terms.uplink_bytes_s)
+
+    def _arrived(self, stream: _Stream, frame: bytes) -> None:
+        now = self._terms.clock()
+        value = wire.decode(frame, wire.FROM_SERVER, now=now, client=self._who.client)
+        with self._changed:
+            stream.heard = now
+            self._reached = True
+            if isinstance(value, Piece):
+                self._piece(value, len(frame))
+            else:
+                self._flow.accounts.add(Amounts(control_bytes=len(frame)))
+                if value.sequence == 0 or self._flow.channel.accept(value.sequence):
+                    self._line(stream, value)
+            self._changed.notify_all()
+
+    def _line(self, stream: _Stream, line: Numbered) -> None:
+        match line.value:
+            case Challenge() as challenge:
+                stream.opening.append(wire.encode(self._hello(challenge)))
+            case Welcome() as welcome:
+                self._welcome(stream, welcome)
+            case Denied(reason) | Bye(reason):
+                self._finish(reason)
+            case Offer() as offer:
+                self._expect(offer)
+            case Heard() | Ack() | Grant() | Unwanted() | Ping() as about:
+                self._progress(about)
+            case command:
+                self._command(command)
+
+    def _progress(self, line: Heard | Ack | Grant | Unwanted | Ping) -> None:
+        match line:
+            case Heard(sequence):
+                self._flow.channel.confirm(sequence)
+            case Ack():
+                self._flow.acknowledged(line)
+            case Grant(stream, offset):
+                self._flow.granted(stream, offset)
+            case Unwanted(stream):
+                self._flow.withdraw(lambda each: each == stream)
+            case Ping():
+                pass
+
+    def _hello(self, challenge: Challenge) -> Hello:
+        run, credential = self._invitation.run, self._credential
+        if challenge.version != WIRE_VERSION:
+            self._finish(f"the server speaks wire version {challenge.version}, this client {WIRE_VERSION}")
+        signed = identity.statement(WIRE_VERSION, run, credential, challenge.nonce, self._server)
+        return Hello(
+            WIRE_VERSION,
+            run,
+            credential,
+            self._who.public,
+            self._who.sign(signed),
+            self._terms.name,
+            self._flow.channel.heard,
+            self._flow.positions(),
+        )
+
+    def _welcome(self, stream: _Stream, welcome: Welcome) -> None:
+        self._credential = welcome.ticket
+        if self._lease_end is None:
+            self._lease_end = self._terms.clock() + welcome.lease_s
+        self._flow.reopen(welcome.heard, (), rests=True)
+        stream.open = True
+
+    def _expect(self, offer: Offer) -> None:
+        if offer.stream.source != "model":
+            raise BadMessage(f"{offer.stream}: the server offered it, needed a model")
+        self._flow.withdraw(lambda stream: stream.source == "model")
+        try:
+            self._flow.incoming[offer.stream] = Incoming(offer, Form(self._terms.numbers))
+        except BadVector as error:  # the server trains another model: no new stream puts that right
+            self.end(str(error))
+
+    def _piece(self, piece: Piece, size: int) -> None:
+        self._flow.accounts.add(Amounts(down_bytes=size))
+        try:
+            incoming = self._flow.take(piece)
+            if incoming is not None and incoming.whole:
+                self._model = (piece.stream.number, incoming.finish())
+                self._known = piece.stream.number
+                self._flow.close(piece.stream)
+        except BadVector as error:
+            self.end(str(error))
+
+    def _command(self, command: ToClient) -> None:
+        if isinstance(command, Close):
+            self._closed = max(self._closed, command.round)
+            self._flow.withdraw(lambda stream: stream.source == "codeword" and stream.number <= command.round)
+        if isinstance(command, Work):  # it overtakes its model, so that the model counts in its round
+            self._flow.accounts.round = command.round
+        self._inbox.append(command)

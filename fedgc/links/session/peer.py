@@ -1,0 +1,145 @@
+"""A client's place at the listener: what it was told, what it owes, what it is sending.
+
+It lives as long as the client's session, over any number of broken streams. No I/O: the listener moves
+the frames and the events.
+"""
+
+import asyncio
+from typing import Final
+
+from fedgc.codes import Wire
+from fedgc.errors import BadMessage, BadVector
+from fedgc.links.byte_counts import Amounts
+from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
+from fedgc.links.pieces import Form, Incoming, Numbers, Vector
+from fedgc.links.session.flow import Flow
+from fedgc.messages import Close, Refuse, Repair, Reveal, ToClient, Work
+
+
+def form_asked(numbers: int, command: Reveal | Repair) -> Form:
+    """Return the form of the codeword that this command asks for.
+
+    >>> form_asked(10, Reveal("a", 1, 0, "local", None)).size
+    40
+    """
+    if isinstance(command, Reveal) and command.ring is not None:
+        return Form(command.ring.words, ring=command.ring.bits)
+    asked = numbers if command.mix is None else -(-numbers // command.mix.blocks)
+    return Form(asked, Wire(command.wire))
+
+
+class Peer:
+    """One admitted client."""
+
+    def __init__(self, client: str, ticket: bytes, numbers: int, flow: Flow) -> None:
+        self.client: Final = client
+        self.ticket: Final = ticket
+        self.flow: Final = flow
+        self.wake: Final = asyncio.Event()
+        self.stream: object = None  # the stream that carries the session now, if one does
+        self.heard_at = 0.0
+        self.confirmed = False  # the client has its ticket: its token is void from here on
+        self._numbers = numbers
+        self.model_since = 0.0  # when the model that is on its way was announced
+        self._version: int | None = None
+        self._expected: dict[StreamId, Form] = {}
+        self._offers: dict[StreamId, Offer] = {}
+        self._done: set[StreamId] = set()
+
+    # ---- commands to the client
+
+    def command(self, command: ToClient, model: tuple[Offer, Vector] | None, now: float) -> None:
+        """Queue a command, and before it the model that it needs and the client lacks."""
+        if isinstance(command, Work):
+            self.flow.accounts.round = command.round
+            self._send_model(command.version, model, now)
+        elif isinstance(command, Reveal | Repair):
+            stream = StreamId("codeword", command.round, command.attempt)
+            self._expected[stream] = form_asked(self._numbers, command)
+        elif isinstance(command, Close):
+            self.forget(command.round)
+        self.flow.channel.say(command)
+        self.wake.set()
+
+    def _send_model(self, version: int, model: tuple[Offer, Vector] | None, now: float) -> None:
+        if version == self._version:
+            return
+        if model is None:
+            raise BadMessage(f"work from model {version}: it was never published")
+        self.flow.withdraw(lambda stream: stream.source == "model")
+        self.flow.announce(*model, at_once=True)
+        self._version = version
+        self.model_since = now
+
+    def forget(self, round_: int) -> None:
+        """Take nothing more of the rounds up to this one."""
+
+        def old(stream: StreamId) -> bool:
+            return stream.source == "codeword" and stream.number <= round_
+
+        self.flow.withdraw(old)
+        self._expected = {stream: form for stream, form in self._expected.items() if not old(stream)}
+        self._offers = {stream: offer for stream, offer in self._offers.items() if not old(stream)}
+        self._done = {stream for stream in self._done if not old(stream)}
+
+    def refuse(self, round_: int, reason: str) -> None:
+        """Tell the client what was left out, and count it."""
+        self.flow.accounts.add(Amounts(refused=1), round_)
+        self.flow.channel.say(Refuse(self.client, round_, reason))
+        self.wake.set()
+
+    # ---- codewords from the client
+
+    def offered(self, offer: Offer) -> bool:
+        """Take note of an offer; return whether it now waits for a slot."""
+        stream = offer.stream
+        if stream in self._done:
+            self.flow.channel.say(Ack(stream, offer.size))
+            return False
+        needed = self._expected.get(stream)
+        if needed is None:
+            raise BadVector(f"{stream}: nobody asked for it")
+        if offer.size != needed.size:
+            raise BadVector(f"{stream}: saw {offer.size} bytes, needed {needed.size}")
+        if len(offer.digest) != CHECKSUM_BYTES:  # now, not when whoever frees a slot makes room for it
+            seen = len(offer.digest)
+            raise BadVector(f"{stream}: saw a checksum of {seen} bytes, needed {CHECKSUM_BYTES}")
+        self._offers[stream] = offer
+        return True
+
+    def grant(self, stream: StreamId) -> bool:
+        """Let an offered codeword flow from its first missing byte; False where it is no longer wanted."""
+        offer = self._offers.get(stream)
+        if offer is None or self.stream is None:
+            return False
+        if stream not in self.flow.incoming:
+            self.flow.incoming[stream] = Incoming(offer, self._expected[stream])
+        self.flow.channel.say(Grant(stream, self.flow.incoming[stream].received))
+        self.wake.set()
+        return True
+
+    def waiting(self) -> tuple[StreamId, ...]:
+        """Return the codewords that were offered and are not whole."""
+        return tuple(self._offers)
+
+    @property
+    def whole(self) -> frozenset[StreamId]:
+        """The codewords that have come, of rounds that are not over."""
+        return frozenset(self._done)
+
+    def finished(self, stream: StreamId) -> Numbers:
+        """Return a whole codeword, checked."""
+        incoming = self.flow.incoming[stream]
+        vector = incoming.finish()
+        self.flow.close(stream)
+        self._done.add(stream)
+        del self._offers[stream]
+        self.wake.set()
+        return vector
+
+    def drop(self, stream: StreamId) -> None:
+        """Take no more of a codeword that is bad, or that nobody asked for."""
+        self.flow.channel.say(Unwanted(stream))
+        self.flow.withdraw(lambda each: each == stream)
+        self._offers.pop(stream, None)
+        self._expected.pop(stream, None)

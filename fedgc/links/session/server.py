@@ -1,0 +1,253 @@
+"""The ServerApp's end of all sessions: a gRPC server over TLS in one thread of its own.
+
+One Flower message invites a client (address, certificate, one-time token); the client opens one stream
+and keeps it for many rounds. What clients say becomes events on the driver's queue; what the driver
+commands is queued for the client and survives broken streams. A client is lost only when it stays away
+for longer than the grace time.
+
+May import: grpc, config, errors, messages, and this room's machines (desk, wire).
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, BadSetting, NotAdmitted, Refused
+from fedgc.links import frames as wire
+from fedgc.links.byte_counts import Amounts
+from fedgc.links.frames import Challenge, Denied, Invitation, StreamId, Welcome
+from fedgc.links.pieces import Numbers, Vector, offer_of, packed
+from fedgc.links.session.admission import Admission
+from fedgc.links.session.certificate import authority_at, fingerprint, make_certificate
+from fedgc.links.session.options import QUIET, advertised, ping_s, server_options
+from fedgc.links.session.peer import Peer
+from fedgc.links.session.sessions import SessionTable, Surroundings
+from fedgc.messages import WIRE_VERSION, Event, ToClient
+
+START_S: Final = 30.0
+LAST_WORDS_S: Final = 2.0  # for goodbyes to arrive, which clients answer by closing their streams
+SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still be there
+SECRET_BYTES: Final = 32
+STRANGERS: Final = 64  # streams that have not said who they are; one more ends the oldest of them
+
+
+class Listener:
+    """Start it, invite clients, send commands, read events."""
+
+    def __init__(
+        self, config: RunConfig, run: str, numbers: int, emit: Callable[[Event], None], around: Surroundings
+    ) -> None:
+        """`numbers` is the length of the model's vector; `emit` is called in the listener's thread."""
+        self._config = config
+        self._around = around
+        self._certificate = make_certificate(around.wall())
+        self._authority = authority_at(config.authority)
+        self._admission = Admission(run, fingerprint(self._certificate.public), config.lease_s)
+        self._sessions = SessionTable(config, numbers, self._admission, emit, around)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="fedgc-listener", daemon=True)
+        self._server: grpc.aio.Server | None = None
+        self._tending: asyncio.Task[None] | None = None  # asyncio itself holds no task for long
+        self._address = ""
+        self._strangers: dict[asyncio.Timeout, None] = {}  # until when each may be silent, the oldest first
+
+    # ---- for the driver, from any thread
+
+    def start(self) -> str:
+        """Bind and serve; return the address that clients are told."""
+        self._thread.start()
+        self._address = self._wait(self._serve_at(self._config.bind))
+        known_by = fingerprint(self._certificate.public).hex()
+        self._around.audit("key", "server", f"sessions at {self._address}, certificate {known_by}")
+        return self._address
+
+    def close(self, reason: str) -> None:
+        """Say goodbye to every client and stop."""
+        if self._thread.is_alive():
+            self._wait(self._stop(reason))
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+        self._loop.close()
+
+    def dismiss(self, reason: str) -> None:
+        """Say goodbye to every client and wait for nothing: the process may end at any moment."""
+        self._loop.call_soon_threadsafe(self._sessions.dismiss, reason)
+
+    def invite(self) -> Invitation:
+        """Return a new invitation for one client."""
+        token = self._around.entropy(SECRET_BYTES)
+        self._admission.expect(token)
+        public, run = self._certificate.public, self._admission.run
+        return Invitation(self._address, public, token, run, self._authority)
+
+    def opened(self, invitation: Invitation) -> bool:
+        """Whether a session began with this invitation."""
+        return self._admission.opened(invitation.token)
+
+    def cancel(self, invitation: Invitation) -> bool:
+        """Make an invitation void; return whether it had opened a session."""
+        return self._admission.cancel(invitation.token)
+
+    def publish(self, version: int, vector: Vector) -> None:
+        """Make a model known; it is packed once and shared by all clients that are sent it."""
+        flat = packed(vector)
+        offer = offer_of(StreamId("model", version), flat)
+        self._loop.call_soon_threadsafe(self._sessions.publish, offer, flat)
+
+    def send(self, command: ToClient) -> None:
+        """Queue a command for its client; one that is not here is told nothing."""
+        self._loop.call_soon_threadsafe(self._sessions.send, command)
+
+    def take(self, client: str, round_: int, attempt: int) -> Numbers:
+        """Return a codeword that was announced by a Codeword event, once."""
+        return self._sessions.take(client, StreamId("codeword", round_, attempt))
+
+    def forget(self, client: str, round_: int, attempt: int) -> None:
+        """Nothing more will be done with a codeword that was announced: another may come in its place."""
+        self._loop.call_soon_threadsafe(self._sessions.forget, client, StreamId("codeword", round_, attempt))
+
+    def amounts(self, client: str, round_: int) -> Amounts:
+        """Return what this client sent and was sent in a round."""
+        return self._sessions.accounts(client).of(round_)
+
+    def settle(self, client: str) -> Amounts:
+        """Return what this client sent and was sent since the last call: no byte falls between rounds."""
+        return self._sessions.accounts(client).settle()
+
+    def name(self, client: str) -> str:
+        """Return what a client calls itself."""
+        return self._sessions.name(client)
+
+    def link(self, _: str) -> str:
+        """Return the name of this link."""
+        return "session"
+
+    def clients(self) -> tuple[str, ...]:
+        """Return the clients that have a session now."""
+        return tuple(self._sessions.peers)
+
+    @property
+    def refused(self) -> Counter[str]:
+        """How much was refused, by kind of error."""
+        return self._sessions.refusals.counts
+
+    # ---- the listener's thread
+
+    def _wait(self, coroutine: Any) -> Any:  # noqa: ANN401  what the coroutine returns
+        future: Future[Any] = asyncio.run_coroutine_threadsafe(coroutine, self._loop)
+        return future.result(START_S)
+
+    async def _serve_at(self, bind: str) -> str:
+        self._server = grpc.aio.server(options=server_options(self._config.grace_s))
+        method = grpc.stream_stream_rpc_method_handler(self._converse)
+        service, name = wire.METHOD.strip("/").split("/")
+        self._server.add_generic_rpc_handlers(
+            (grpc.method_handlers_generic_handler(service, {name: method}),)
+        )
+        credentials = grpc.ssl_server_credentials([(self._certificate.private, self._certificate.public)])
+        try:
+            port = self._server.add_secure_port(bind, credentials)
+        except RuntimeError as error:
+            raise BadSetting(f"setting bind: cannot listen at {bind!r} ({error})") from error
+        await self._server.start()
+        self._tending = asyncio.create_task(self._tend())
+        return advertised(self._config.advertise, bind, port)
+
+    async def _tend(self) -> None:
+        """Take upload slots from those who stall, for as long as the listener serves."""
+        while True:
+            await asyncio.sleep(ping_s(self._config.grace_s))
+            self._sessions.free_stalled(self._config.grace_s)
+
+    async def _stop(self, reason: str) -> None:
+        self._sessions.dismiss(reason)
+        end = self._loop.time() + LAST_WORDS_S
+        while self._loop.time() < end and any(peer.stream for peer in self._sessions.peers.values()):
+            await asyncio.sleep(0.01)
+        if self._server is not None:
+            await self._server.stop(0.2)
+        conversations = asyncio.all_tasks() - {asyncio.current_task()}
+        for each in conversations:
+            each.cancel()
+        await asyncio.gather(*conversations, return_exceptions=True)
+        await asyncio.sleep(SETTLE_S)
+
+    async def _converse(self, _: object, context: Any) -> None:  # noqa: ANN401  grpc has no types
+        """Serve one stream, from its challenge to its end."""
+        try:
+            peer, welcome = await self._admitted(context)
+        except (Refused, TimeoutError) as error:
+            self._sessions.refusals.count(error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._config.grace_s):
+                    await context.write(wire.encode(Denied(str(error) or "no hello in time")))
+            return
+        stream = peer.stream
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            await context.write(wire.encode(welcome))
+            self._sessions.resume(peer)
+            tasks.append(asyncio.create_task(self._write(peer, stream, context)))
+            tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
+            while peer.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
+                self._sessions.arrived(peer, frame)
+        except BadMessage as error:  # a peer whose lines are out of step: no new stream puts that right
+            self._sessions.refusals.count(error, peer.client)
+            self._sessions.lose(peer)
+            await context.write(wire.encode(Denied(str(error))))
+        finally:
+            for task in tasks:
+                task.cancel()
+            self._sessions.left(peer, stream, self._loop.call_later)
+
+    @contextlib.asynccontextmanager
+    async def _patience(self) -> AsyncIterator[None]:
+        """Wait for a hello, no longer than the grace time, and less where too many others say none."""
+        if len(self._strangers) >= STRANGERS:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.reschedule(self._loop.time())
+        async with asyncio.timeout(self._config.grace_s) as limit:
+            self._strangers[limit] = None
+            try:
+                yield
+            finally:
+                self._strangers.pop(limit, None)
+
+    async def _admitted(self, context: Any) -> tuple[Peer, Welcome]:  # noqa: ANN401  grpc.aio has no types
+        nonce = self._around.entropy(SECRET_BYTES)
+        async with self._patience():  # for a peer that neither reads nor speaks
+            await context.write(wire.encode(Challenge(WIRE_VERSION, nonce)))
+            frame = await context.read()
+        if frame is grpc.aio.EOF:
+            raise NotAdmitted("the stream ended before its hello")
+        return self._sessions.admit(wire.decode_hello(frame), nonce)
+
+    async def _write(self, peer: Peer, stream: object, context: Any) -> None:  # noqa: ANN401  grpc.aio has no types
+        while peer.stream is stream:
+            frame = peer.flow.next_frame()
+            if frame is None:
+                peer.wake.clear()
+                await peer.wake.wait()
+            else:
+                await context.write(frame)
+
+    async def _watch(self, peer: Peer, stream: object, reader: "asyncio.Task[None] | None") -> None:
+        """Ping, and end a stream over which nothing was heard for too long."""
+        grace_s, quiet = self._config.grace_s, 0
+        while peer.stream is stream and quiet < QUIET:
+            peer.flow.ping()
+            peer.wake.set()
+            before = peer.heard_at
+            await asyncio.sleep(ping_s(grace_s))
+            quiet = quiet + 1 if peer.heard_at == before else 0
+        if reader is not None:
+            reader.cancel()

@@ -1,0 +1,355 @@
+"""The listener's desk: who has a peer, what they say, whose codeword comes next. No network in here.
+
+Everything runs in the listener's thread. A peer lives as long as a client's session, over any number of
+streams; frames come in from the stream that carries it now, events go out to the driver.
+
+May import: config, errors, messages, and this room's machines (admission, peer, slots, wire) and log.
+"""
+
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from logging import Logger
+from typing import Any, Final, Protocol
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
+from fedgc.links import frames as wire
+from fedgc.links.byte_counts import Accounts, Amounts
+from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
+from fedgc.links.log import LONGEST_NAME, for_people
+from fedgc.links.pieces import NUMBER, Incoming, Numbers, Vector
+from fedgc.links.refusals import Audit, Refusals, unheard
+from fedgc.links.session.admission import Admission
+from fedgc.links.session.flow import Flow
+from fedgc.links.session.peer import Peer
+from fedgc.links.session.upload_slots import Slots
+from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Loaded, Lost, ToClient, Work
+
+SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: who sends at a lower rate lets those who wait go first
+
+Stub = tuple[str, StreamId]
+
+
+class Timer(Protocol):
+    """What `later` returns."""
+
+    def cancel(self) -> None:
+        """Do not call."""
+
+
+@dataclass(slots=True)
+class _Upload:
+    """A codeword that has a slot: when it grew last, and its size at the last look at its rate."""
+
+    moved: float
+    looked: float
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What the desk may not make up itself."""
+
+    clock: Callable[[], float]  # seconds on the driver's clock
+    entropy: Callable[[int], bytes]
+    wall: Callable[[], float]  # seconds since 1970, for the certificate alone
+    log: Logger
+    audit: Audit = unheard
+
+
+class SessionTable:
+    """All peers of one run."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        numbers: int,
+        admission: Admission,
+        emit: Callable[[Event], None],
+        around: Surroundings,
+    ) -> None:
+        """`numbers` is the length of the model's vector."""
+        self._config = config
+        self._numbers = numbers
+        self._admission = admission
+        self._emit = emit
+        self._around = around
+        self._timers: dict[str, Timer] = {}
+        self._models: dict[int, tuple[Offer, Vector]] = {}
+        self._ready: dict[Stub, Numbers] = {}
+        self._slots: Slots[Stub] = Slots(config.upload_slots)
+        self._begun: dict[Stub, float] = {}
+        self._uploads: dict[Stub, _Upload] = {}
+        self._accounts: dict[str, Accounts] = {}
+        self._names: dict[str, str] = {}
+        self.peers: Final[dict[str, Peer]] = {}
+        self.refusals: Final = Refusals(around.log, around.audit)
+
+    # ---- for the driver
+
+    def publish(self, offer: Offer, model: Vector) -> None:
+        """Make a model known to later work; clients that are still sent the one before are not hurt."""
+        self._models = {offer.stream.number: (offer, model)}
+
+    def send(self, command: ToClient) -> None:
+        """Queue a command for its client, if it is here."""
+        peer = self.peers.get(command.client)
+        if peer is not None:
+            self._tell(peer, command)
+
+    def _tell(self, peer: Peer, command: ToClient) -> None:
+        model = self._models.get(command.version) if isinstance(command, Work) else None
+        try:
+            peer.command(command, model, self._around.clock())
+        except BadMessage as error:
+            self._deaf(peer, error)
+            return
+        self._give_up_unwanted(peer)
+
+    def _deaf(self, peer: Peer, error: BadMessage) -> None:
+        """Lose a client that has left too much unheard: whoever is served now has nothing to do with it."""
+        self.refusals.count(error, peer.client)
+        self.lose(peer)
+
+    def take(self, client: str, stream: StreamId) -> Numbers:
+        """Return a whole codeword, once, from any thread; its slot is held until we may `forget` it."""
+        vector = self._ready.pop((client, stream), None)
+        if vector is None:
+            raise EdgeFailed(f"{stream} of {client}: it is not here")
+        return vector
+
+    def forget(self, client: str, stream: StreamId) -> None:
+        """A whole codeword is in the sum, or is not wanted: another may come, and memory has room for it."""
+        self._ready.pop((client, stream), None)
+        self._grant(self._slots.free((client, stream)))
+
+    def accounts(self, client: str) -> Accounts:
+        """Return the byte accounts of a client."""
+        return self._accounts.setdefault(client, Accounts())
+
+    def name(self, client: str) -> str:
+        """Return what a client calls itself."""
+        return self._names.get(client, "")
+
+    def dismiss(self, reason: str) -> None:
+        """Say goodbye to everybody."""
+        for peer in self.peers.values():
+            with contextlib.suppress(BadMessage):  # one that has left too much unheard hears nothing any more
+                peer.flow.channel.say(Bye(reason))
+            peer.wake.set()
+
+    # ---- coming and going
+
+    def admit(self, hello: Hello, nonce: bytes) -> tuple[Peer, Welcome]:
+        """Give a client its peer, new or kept, for a new stream; or raise NotAdmitted."""
+        client = self._admission.check(hello, nonce)
+        peer = self.peers.get(client)
+        if self._admission.is_new(hello, client, peer):
+            peer = self._new_peer(client, hello.credential)
+            self._around.audit("joined", client, f"over a session, with key {hello.key.hex()}")
+        elif peer is None:
+            raise BadMessage("hello: a ticket without a peer")
+        peer.stream = None  # the client may have left a stream that we still take for open
+        self._give_up_unwanted(peer)
+        try:
+            peer.flow.reopen(hello.heard, hello.positions, rests=False)
+        except BadMessage:  # its lines are out of step: no other stream puts that right
+            self.lose(peer)
+            raise
+        peer.stream = object()
+        peer.heard_at = self._around.clock()
+        self._names[client] = for_people(hello.name, LONGEST_NAME)
+        if timer := self._timers.pop(client, None):
+            timer.cancel()
+        return peer, Welcome(peer.ticket, self._admission.lease_s(client), peer.flow.channel.heard)
+
+    def _new_peer(self, client: str, token: bytes) -> Peer:
+        if client in self.peers:
+            self.lose(self.peers[client])
+        flow = Flow(
+            self._config.piece_kb * 1024, self.accounts(client), lambda count: Amounts(down_bytes=count)
+        )
+        peer = Peer(client, self._around.entropy(32), self._numbers, flow)
+        self.peers[client] = peer
+        self._admission.used(token, peer)
+        return peer
+
+    def resume(self, peer: Peer) -> None:
+        """Queue up again what a client was sending when its last stream broke."""
+        for stream in peer.waiting():
+            self._grant(self._slots.ask((peer.client, stream), first=stream in peer.flow.incoming))
+
+    def left(self, peer: Peer, stream: object, later: Callable[[float, Callable[[], None]], Timer]) -> None:
+        """A stream is over; its client may come back within the grace time."""
+        if peer.stream is not stream:
+            return
+        peer.stream = None
+        self._give_up_unwanted(peer)
+        if self.peers.get(peer.client) is peer:
+            self._timers[peer.client] = later(self._config.grace_s, lambda: self.lose(peer))
+
+    def lose(self, peer: Peer) -> None:
+        """Give a client up."""
+        if self.peers.get(peer.client) is not peer:
+            return
+        del self.peers[peer.client]
+        peer.stream = None
+        peer.wake.set()
+        if timer := self._timers.pop(peer.client, None):
+            timer.cancel()
+        self._give_up_unwanted(peer)
+        peer.flow.withdraw(lambda _: True)  # the peer is known by its token for as long as its message is out
+        self._emit(Lost(self._around.clock(), peer.client))
+
+    # ---- what arrives
+
+    def arrived(self, peer: Peer, frame: bytes) -> None:
+        """Take a frame; raise BadMessage where the lines are out of step for good."""
+        if self.peers.get(peer.client) is not peer:
+            return  # it was given up, or another took its place: nothing it says counts after that
+        now = peer.heard_at = self._around.clock()
+        try:
+            value = wire.decode(frame, wire.FROM_CLIENT, now=now, client=peer.client)
+        except BadMessage as error:
+            self._refuse(peer, peer.flow.accounts.round, error)
+            return
+        if isinstance(value, Piece):
+            self._piece(peer, value, len(frame))
+        else:
+            peer.flow.accounts.add(Amounts(control_bytes=len(frame)))
+            if value.sequence == 0 or peer.flow.channel.accept(value.sequence):
+                peer.confirmed = peer.confirmed or value.sequence > 0
+                self._line(peer, value.value)
+        peer.wake.set()
+
+    def _line(self, peer: Peer, value: Any) -> None:  # noqa: ANN401  a line or an event
+        match value:
+            case Heard(sequence):
+                peer.flow.channel.confirm(sequence)
+            case Ack():
+                if peer.flow.acknowledged(value):
+                    self._loaded(peer, value)
+            case Offer():
+                self._offer(peer, value)
+            case Bye():
+                self.lose(peer)
+            case Ping():
+                pass
+            case _:
+                self._emit(value)
+
+    def _loaded(self, peer: Peer, ack: Ack) -> None:
+        now = self._around.clock()
+        seconds = now - peer.model_since
+        peer.flow.accounts.add(Amounts(download_s=seconds))
+        size = self._numbers * NUMBER.itemsize  # the client may say anything
+        self._emit(Loaded(now, peer.client, ack.stream.number, seconds, size))
+
+    def _offer(self, peer: Peer, offer: Offer) -> None:
+        try:
+            if peer.offered(offer):
+                self._grant(self._slots.ask((peer.client, offer.stream)))
+        except BadVector as error:
+            if (peer.client, offer.stream) in self._slots.held():  # another offer of it was a good one
+                self._spoilt(peer, offer.stream, error)
+            else:
+                peer.drop(offer.stream)
+                self._refuse(peer, offer.stream.number, error)
+
+    def _piece(self, peer: Peer, piece: Piece, size: int) -> None:
+        round_ = piece.stream.number
+        peer.flow.accounts.add(Amounts(up_bytes=size), round_)
+        if upload := self._uploads.get((peer.client, piece.stream)):
+            upload.moved = self._around.clock()
+        try:
+            incoming = peer.flow.take(piece)
+            if incoming is not None and incoming.whole:
+                self._whole(peer, incoming)
+        except BadVector as error:
+            self._spoilt(peer, piece.stream, error)
+
+    def _whole(self, peer: Peer, incoming: Incoming) -> None:
+        stream, now = incoming.offer.stream, self._around.clock()
+        stub = (peer.client, stream)
+        self._ready[stub] = peer.finished(stream)
+        seconds = now - self._begun.get(stub, now)
+        peer.flow.accounts.add(Amounts(upload_s=seconds), stream.number)
+        self._begun.pop(stub, None)
+        self._uploads.pop(stub, None)
+        size = incoming.offer.size
+        self._emit(Codeword(now, peer.client, stream.number, stream.attempt, seconds, size))
+
+    def _spoilt(self, peer: Peer, stream: StreamId, error: BadVector) -> None:
+        """A codeword that was to come will not: its slot is free."""
+        peer.drop(stream)
+        self._refuse(peer, stream.number, error)
+        self._free((peer.client, stream))
+        self._emit(Failed(self._around.clock(), peer.client, stream.number, str(error)[:LONGEST_REASON]))
+
+    def _refuse(self, peer: Peer, round_: int, error: Refused) -> None:
+        self.refusals.count(error, peer.client)
+        peer.refuse(round_, str(error)[:LONGEST_REASON])
+
+    # ---- slots
+
+    def _grant(self, stubs: list[Stub]) -> None:
+        for client, stream in stubs:
+            peer = self.peers.get(client)
+            if peer is not None and self._granted(peer, stream):
+                now = self._around.clock()
+                self._begun.setdefault((client, stream), now)
+                self._uploads[client, stream] = _Upload(now, now, peer.flow.incoming[stream].received)
+            else:
+                self._grant(self._slots.free((client, stream)))
+
+    def _granted(self, peer: Peer, stream: StreamId) -> bool:
+        try:
+            return peer.grant(stream)
+        except BadMessage as error:
+            self._deaf(peer, error)
+            return False
+
+    def _free(self, stub: Stub) -> None:
+        self._begun.pop(stub, None)
+        self._uploads.pop(stub, None)
+        self._grant(self._slots.free(stub))
+
+    def free_stalled(self, limit_s: float) -> None:
+        """Take the slot from whoever sends nothing although its stream is open, or next to nothing.
+
+        The first has failed; the second goes to the end of the queue, and on with what it has sent.
+        """
+        now = self._around.clock()
+        for stub, upload in list(self._uploads.items()):
+            peer = self.peers.get(stub[0])
+            incoming = peer.flow.incoming.get(stub[1]) if peer is not None else None
+            if peer is None or peer.stream is None or incoming is None or stub not in self._slots.sending:
+                self._uploads.pop(stub, None)
+            elif now - upload.moved > limit_s:
+                self._stalled(peer, stub[1], now - upload.moved)
+            elif now - upload.looked >= limit_s:
+                trickles = incoming.received - upload.size < SLOWEST_BYTES_S * (now - upload.looked)
+                upload.looked, upload.size = now, incoming.received
+                self._grant(self._slots.turn(stub) if trickles else [])
+
+    def _stalled(self, peer: Peer, stream: StreamId, seconds: float) -> None:
+        error = BadVector(f"{stream}: nothing came for {seconds:.1f} s")
+        try:
+            self._spoilt(peer, stream, error)
+        except BadMessage as unheard_of:
+            self._deaf(peer, unheard_of)
+
+    def _give_up_unwanted(self, peer: Peer) -> None:
+        """Free the slots of a client that is away, and of codewords that nobody waits for any more.
+
+        One that is whole keeps its slot until it is in the sum, or its round is over.
+        """
+        wanted = (*peer.waiting(), *peer.whole) if peer.stream is not None else ()
+        for stub in self._slots.held():
+            if stub[0] == peer.client and stub[1] not in wanted:
+                self._grant(self._slots.free(stub))
+        for stub in [each for each in self._begun if each[0] == peer.client]:
+            if stub[1] not in peer.waiting():
+                del self._begun[stub]
+                self._uploads.pop(stub, None)

@@ -1,0 +1,1 @@
+"""One round as a state machine: events in, commands out, no I/O."""

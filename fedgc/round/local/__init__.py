@@ -1,0 +1,1 @@
+"""Local work: local SGD with partial steps, and the weighted mean of the updates."""

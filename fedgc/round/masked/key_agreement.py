@@ -1,0 +1,328 @@
+"""Which sites are there, and the epoch of one-time keys that stands among them.
+
+    IDLE       no epoch, or none with an exchange left
+    OPENING    Open went out: adverts come in, from everybody or until the time is over
+    SHARING    Roster went out: deals come in
+    STANDING   exchanges are drawn from the epoch, one for each that is begun
+
+A set-up that ends with fewer than a quorum leaves no epoch, and says why. Who was away joins the next one.
+Whoever enrols signs with a member's pinned key, for this run and the client that it speaks over. Nothing that
+another says is believed, waited for or told to anybody: nobody who is no member can delay a set-up.
+
+Epochs only ever go up, on every site's side; the next one is after the last that any of them has
+seen. One that claims a number far beyond the others is not believed, for they would refuse to follow.
+
+A model of which shares were asked for is spent: sites mask no second update of it (`secagg.client`). A
+run goes on where the sum is had, since that makes another model; else it ends.
+
+May import: secagg, messages, errors.
+"""
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import Final
+
+from fedgc.errors import NotAdmitted, NotRecoverable, Refused
+from fedgc.messages import (
+    LONGEST_REASON,
+    Advert,
+    Begin,
+    Command,
+    Deal,
+    Enrolled,
+    Event,
+    Failed,
+    Lost,
+    Open,
+    Published,
+    Refuse,
+    Roster,
+    Tick,
+)
+from fedgc.secagg import Epoch, Exchange, Federation, SetUp, Terms, packets, rules
+from fedgc.secagg.client import LONGEST_LEAP
+
+
+class Phase(Enum):
+    """Where the keys stand."""
+
+    IDLE = "idle"
+    OPENING = "opening"
+    SHARING = "sharing"
+    STANDING = "standing"
+
+
+@dataclass(frozen=True, slots=True)
+class MaskedExchange:
+    """One exchange of the epoch: who is in it, as which member, and what each is told."""
+
+    exchange: Exchange
+    member: Mapping[str, int]
+    packet: Mapping[str, bytes]
+
+    def begin(self, client: str, round_: int) -> tuple[Begin, ...]:
+        """Return what tells a client of the exchange, if it is in it."""
+        return (Begin(client, round_, self.packet[client]),) if client in self.packet else ()
+
+
+class KeyAgreement:
+    """The sites of one federation, as the server sees them."""
+
+    def __init__(
+        self, federation: Federation, terms: Terms, patience_s: float, wall_s: float, run: str = ""
+    ) -> None:
+        """`terms` are those of every exchange, but for the model and where its steps stand.
+
+        `patience_s` is how long each half of a set-up may take. `wall_s` added to an event's time gives
+        seconds since 1970: sites' clocks are held against it. `run` is the name that sites
+        were told.
+        """
+        self.federation: Final = federation
+        self.phase = Phase.IDLE
+        self.next_tick = math.inf
+        self.reason = ""  # why the last set-up left no epoch
+        self._terms = terms
+        self._run = run
+        self._spent: set[bytes] = set()  # digests of models of which shares were asked for
+        self._model: Published | None = None
+        self._before: Published | None = None  # the version before it, if that was published here
+        self._exchange_drawn: MaskedExchange | None = None
+        self._patience_s = patience_s
+        self._wall_s = wall_s
+        self._enrolled: dict[str, int] = {}  # client -> the last epoch that it told of
+        self._asked: set[str] = set()  # when this epoch was opened, and there since
+        self._waiting: set[str] = set()  # who still owes an advert, or a deal
+        self._last = 0  # the newest epoch that was opened here
+        self._round = 0
+        self._setup: SetUp | None = None
+        self._roster = b""
+        self._epoch: Epoch | None = None
+        self._exchange = 0
+        self._client: dict[int, str] = {}  # member -> the client that proved to be it
+
+    def noted(self, event: Event) -> tuple[Command, ...]:
+        """Take in whatever concerns the keys."""
+        match event:
+            case Published():
+                self._published(event)
+            case Enrolled():
+                return self.enrol(event)
+            case Advert() | Deal():
+                return self.heard(event)
+            case Lost():
+                return self.left(event.client, event.now)
+            case Failed() if self.busy:
+                return self.failed(event)
+            case Tick() if self.busy:
+                return self.time_passed(event.now)
+        return ()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a set-up is under way."""
+        return self.phase in (Phase.OPENING, Phase.SHARING)
+
+    # ---- who is there
+
+    @property
+    def enrolled(self) -> Collection[str]:
+        """The clients of sites that hold the descriptor."""
+        return self._enrolled.keys()
+
+    def enrol(self, event: Enrolled) -> tuple[Command, ...]:
+        """Take a site in; one with another descriptor, or who is no member, is told so."""
+        try:
+            self._check_enrolled(event)
+        except NotAdmitted as error:
+            return _refused(event.client, self._round, str(error))
+        self._enrolled[event.client] = event.epoch
+        if self.phase is Phase.OPENING and self._setup is not None:
+            self._waiting.add(event.client)
+            self._asked.add(event.client)
+            return (self._open(event.client, self._setup),)
+        if self.phase is Phase.SHARING and event.client in self._waiting:
+            return (Roster(event.client, self._round, self._roster),)
+        return ()
+
+    def _check_enrolled(self, event: Enrolled) -> None:
+        fid = self.federation.fid
+        if event.descriptor != fid:
+            raise NotAdmitted(
+                f"saw descriptor {event.descriptor.hex()[:16]}, needed {fid.hex()[:16]}: compare the files"
+            )
+        said = rules.enrolment(fid, self._run, event.client, event.member, event.epoch)
+        rules.check_enrolment(self.federation, said, event.member, event.signature)
+
+    def left(self, client: str, now: float) -> tuple[Command, ...]:
+        """Wait for this site no more; it may come back."""
+        self._enrolled.pop(client, None)
+        self._asked -= {client} - set(self._client.values())
+        return self._without(client, now)
+
+    def failed(self, event: Failed) -> tuple[Command, ...]:
+        """A site could not do its part of the set-up."""
+        if event.client in self._waiting:
+            self.reason = f"{event.client}: {event.reason}"
+        return self._without(event.client, event.now)
+
+    def _without(self, client: str, now: float) -> tuple[Command, ...]:
+        if client not in self._waiting:
+            return ()
+        self._waiting.discard(client)
+        return self._go_on(now)
+
+    # ---- an epoch
+
+    @property
+    def members(self) -> Collection[str]:
+        """The clients that are in the epoch, wherever they are now."""
+        return self._client.values() if self.phase is Phase.STANDING else ()
+
+    @property
+    def newcomers(self) -> Collection[str]:
+        """Who is there and was not asked for keys when this epoch was opened."""
+        return self._enrolled.keys() - self._asked
+
+    def stands_for(self, clients: Collection[str]) -> bool:
+        """Whether an exchange can be drawn among those of these clients that are in the epoch."""
+        able = set(clients) & set(self.members)
+        return len(able) >= self.federation.quorum and self._exchange < self.federation.exchanges
+
+    def open(self, now: float, round_: int) -> tuple[Command, ...]:
+        """Begin a set-up among all who are there."""
+        told = self._enrolled.values()
+        self._last = 1 + max([self._last, *(each for each in told if each < min(told) + LONGEST_LEAP)])
+        self._setup, self._epoch, self._round = SetUp(self.federation, self._last), None, round_
+        self._client, self._exchange, self._exchange_drawn, self.reason = {}, 0, None, ""
+        self._asked = set(self._enrolled)
+        self._enter(Phase.OPENING, now, self._enrolled)
+        return tuple(self._open(client, self._setup) for client in sorted(self._enrolled))
+
+    def heard(self, event: Advert | Deal) -> tuple[Command, ...]:
+        """Take in a packet of the set-up."""
+        wanted = {Phase.OPENING: Advert, Phase.SHARING: Deal}.get(self.phase)
+        if self._setup is None or wanted is None or not isinstance(event, wanted):
+            return _refused(event.client, event.round, f"saw a packet while the keys are {self.phase.value}")
+        try:
+            self._setup = self._taken(self._setup, event)
+        except Refused as error:
+            self.reason = str(error)
+            return (*_refused(event.client, event.round, str(error)), *self._without(event.client, event.now))
+        self._waiting.discard(event.client)
+        return self._go_on(event.now)
+
+    def time_passed(self, now: float) -> tuple[Command, ...]:
+        """Go on with those who have answered, once the time is over."""
+        if now < self.next_tick:
+            return ()
+        self._waiting.clear()
+        return self._go_on(now)
+
+    def _taken(self, setup: SetUp, event: Advert | Deal) -> SetUp:
+        if isinstance(event, Deal):
+            deal = packets.Deal.unpack(event.packet)
+            self._check_member(deal.member, event.client)
+            return setup.receive(deal)
+        advert = packets.Advert.unpack(event.packet)
+        after = setup.admit(advert, event.now + self._wall_s)
+        self._check_member(advert.member, event.client)
+        self._client[advert.member] = event.client
+        return after
+
+    def _check_member(self, member: int, client: str) -> None:
+        """Hold a client to the member that it proved to be."""
+        known = {held: at for at, held in self._client.items()}.get(client, member)
+        if known != member or self._client.get(member, client) != client:
+            who = self.federation.name(member)
+            raise NotAdmitted(f"{who}: saw it at {client}, needed one client for each site")
+
+    def _go_on(self, now: float) -> tuple[Command, ...]:
+        if self._waiting or self._setup is None:
+            return ()
+        try:
+            if self.phase is Phase.OPENING:
+                return self._share(self._setup, now)
+            self._epoch = self._setup.close()
+        except NotRecoverable as error:
+            self.reason = f"{error}; {self.reason}".rstrip("; ")
+            self._enter(Phase.IDLE, now, ())
+            return ()
+        self._client = {member: self._client[member] for member in self._epoch.members}
+        self._enter(Phase.STANDING, now, ())
+        return ()
+
+    def _share(self, setup: SetUp, now: float) -> tuple[Command, ...]:
+        self._setup, roster = setup.roster()
+        self._roster = roster.pack()
+        clients = [self._client[advert.member] for advert in roster.adverts]
+        self._enter(Phase.SHARING, now, clients)
+        return tuple(Roster(client, self._round, self._roster) for client in clients)
+
+    def _enter(self, phase: Phase, now: float, waiting: Collection[str]) -> None:
+        self.phase, self._waiting = phase, set(waiting)
+        self.next_tick = now + self._patience_s if waiting else math.inf
+
+    def _open(self, client: str, setup: SetUp) -> Open:
+        return Open(client, self._round, setup.packet().pack())
+
+    # ---- exchanges
+
+    def _published(self, event: Published) -> None:
+        if self._model is None or self._model.version != event.version:
+            follows = self._model is not None and self._model.version == event.version - 1
+            self._before = self._model if follows else None
+        self._model = event
+
+    def knows(self, version: int) -> bool:
+        """Whether this version of the model is known, to which the next exchange is bound."""
+        return self._model is not None and self._model.version == version
+
+    @property
+    def knows_before(self) -> bool:
+        """Whether the version before it is known as well, by which shared momentum leads."""
+        return self._before is not None
+
+    def draw(
+        self, clients: Collection[str], steps: tuple[int, float] = (0, 0.0), *, again: bool = False
+    ) -> MaskedExchange:
+        """Begin the next exchange, among these clients as far as they are in the epoch.
+
+        `steps` are the two of `Work` that all must have in common: the first, and those that lead. `again`
+        goes on with the exchange before, which a skipped round has left unused.
+        """
+        if again and self._exchange_drawn is not None:
+            return self._exchange_drawn
+        if self._epoch is None or self._model is None:
+            raise NotRecoverable("exchange: saw no keys or no model, needed a set-up")
+        member = {client: at for at, client in self._client.items() if client in clients}
+        first_step, common_steps = steps
+        before = self._before.digest if common_steps and self._before is not None else b""
+        settings = rules.footing(self._terms.settings, first_step, common_steps, before)
+        terms = replace(self._terms, model=self._model.digest, settings=settings)
+        exchange, told = self._epoch.begin(self._exchange + 1, list(member.values()), terms)
+        self._exchange += 1
+        packet = {client: told[at].pack() for client, at in member.items()}
+        self._exchange_drawn = MaskedExchange(exchange, member, packet)
+        return self._exchange_drawn
+
+    def unmasks(self) -> None:
+        """Shares are asked for: from here on no site may mask the present model again."""
+        if self._model is not None:
+            self._spent.add(self._model.digest)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether shares were asked for of the present model."""
+        return self._model is not None and self._model.digest in self._spent
+
+    def supplied(self, client: str) -> None:
+        """A client's vector came: it has what the others dealt to it."""
+        for member, known in self._client.items():
+            if known == client and self._epoch is not None:
+                self._epoch = self._epoch.supply(member)
+
+
+def _refused(client: str, round_: int, reason: str) -> tuple[Command, ...]:
+    return (Refuse(client, round_, reason[:LONGEST_REASON]),)

@@ -1,0 +1,350 @@
+"""The plan of a round: who works on what, for how long, and with how short a codeword at best.
+
+`make_plan` turns the fleet (who is there, what each can load), the speeds known so far and the settings
+into one frozen `Plan`. Where every client can load every chunk the placement is chosen (classes balanced by
+speed); where the data dictates it, the placement is adopted as it lies.
+
+Chunks have two numbers. A chunk's number in the run's table never changes and is what messages carry; its
+index in a plan (0 .. chunks-1) counts the chunks that some present client can load, and is what codes use.
+
+Time limits follow from what was measured. A deadline exists so that a round always ends, not to hurry it:
+without history it is generous, with history it is a multiple of the time that the slowest client would need
+for all it holds. It counts from when clients have the model, whose way to them has a limit of its own
+(`model_limit_s`): work is alike from round to round, lines may not be.
+
+May import: codes, messages, history, config, errors.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import Final, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc import messages
+from fedgc.codes import Placement, Wire, adopt, packed_bytes, place, shortest_wire
+from fedgc.config import AUTO, RunConfig
+from fedgc.errors import BadPlacement
+from fedgc.history import Speeds
+
+UNKNOWN_STEP_S: Final = 0.05  # only the ratio between clients matters until the first round is measured
+FIRST_DEADLINE_S: Final = 600.0  # nothing is known of these clients yet
+LEAST_DEADLINE_S: Final = 10.0
+DEAF_DEADLINE_S: Final = 60.0  # each message over Flower's own links takes seconds, whatever it carries
+PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
+LEAST_UPLOAD_S: Final = 60.0
+QUORUM: Final = 0.75  # of the clients, where nobody has chosen: one in four may be slow or gone
+UNKNOWN_REPLICAS: Final = 3  # where nobody has chosen: one client may fail while another is slow
+WIRES: Final = MappingProxyType({32: Wire.FLOAT32, 8: Wire.INT8, 4: Wire.INT4})  # by the bits of a number
+UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A chunk as the run knows it: its number never changes.
+
+    It belongs to its `owner`. A shared one has none, and the `digest` of its content.
+    """
+
+    number: int
+    name: str
+    samples: int
+    owner: str = ""
+    digest: str = ""
+
+    @property
+    def unread(self) -> bool:
+        """Whether it is shared, and nobody could read it yet."""
+        return self.digest == messages.UNREAD
+
+    def fits(self, held: messages.Held) -> bool:
+        """Whether a client that may have this chunk means it by what it announced."""
+        same = held.digest == self.digest or (
+            bool(held.digest) and bool(self.digest) and messages.UNREAD in (held.digest, self.digest)
+        )
+        return same and held.name == self.name and held.samples == self.samples
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Everything that is fixed before a round begins; index w is a client, index c a chunk of `chunks`."""
+
+    clients: tuple[str, ...]
+    chunks: tuple[Chunk, ...]
+    placement: Placement
+    most_blocks: int
+    blocks_fixed: bool
+    steps: int
+    held: Mapping[str, frozenset[int]]
+    measured: bool
+    step_s: tuple[float, ...]
+    update_bytes: int  # of a whole update on its way
+    upload_s: tuple[float, ...]  # of it on each client's line, as known when the plan was made; 0: unknown
+    deadline_s: float
+    upload_deadline_s: float
+    error_limit: float
+    late_s: float  # how long any codeword may take before others are asked for the same
+    short_numbers: bool
+    reason: str
+    work: Literal["coded", "local"] = "coded"
+    quorum: float = 1.0  # of local work, as are patience, wire and pool
+    patience: float = 0.0
+    wire: messages.Wire = "float32"
+    pool: messages.Pool | None = None
+    # Number and name of every chunk that a client may be asked for: each round says them again
+    names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
+    # The chunks that one client alone can load: nobody can stand in for it there
+    alone_c: NDArray[np.bool_] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        shape = (len(self.clients), len(self.chunks))
+        if self.placement.holds.shape != shape:
+            raise BadPlacement(f"plan: saw a placement of {self.placement.holds.shape}, needed {shape}")
+        names_c = [(chunk.number, chunk.name) for chunk in self.chunks]
+        names_w = tuple(tuple(names_c[c] for c in sorted(order)) for order in self.placement.orders)
+        object.__setattr__(self, "names_w", names_w)
+        lies = len(self.clients) == 1 or any(len(held) < len(self.chunks) for held in self.held.values())
+        object.__setattr__(self, "alone_c", (self.placement.holds.sum(axis=0) == 1) & lies)
+
+    @property
+    def shares(self) -> Mapping[str, tuple[int, ...]]:
+        """The numbers of the chunks that each client works on."""
+        numbers = np.array([chunk.number for chunk in self.chunks])
+        held_w = (tuple(numbers[held_c].tolist()) for held_c in self.placement.holds)
+        return dict(zip(self.clients, held_w, strict=True))
+
+    @property
+    def samples(self) -> int:
+        """Samples of all chunks together."""
+        return sum(chunk.samples for chunk in self.chunks)
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """The clients that are there, and the chunks (by number) that each can load."""
+
+    holds: Mapping[str, frozenset[int]]
+    chunks: tuple[Chunk, ...]
+    size: int = 0
+    deaf: bool = False  # some of them hear nothing between their messages
+
+    @property
+    def able(self) -> tuple[str, ...]:
+        """Clients that can load anything, in the order of `holds`."""
+        return tuple(client for client, held in self.holds.items() if held)
+
+    @property
+    def reachable(self) -> tuple[Chunk, ...]:
+        """The chunks that somebody here can load; the table may hold others, of clients that are gone."""
+        held = frozenset().union(*set(self.holds.values()))
+        return tuple(chunk for chunk in self.chunks if chunk.number in held)
+
+
+def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) -> Plan:
+    """Return the plan for these clients, or raise BadPlacement where none can be made."""
+    clients = fleet.able
+    if not clients:
+        raise BadPlacement(
+            f"plan: saw {len(fleet.holds)} clients that hold nothing, needed one that holds a chunk"
+        )
+    held = {client: fleet.holds[client] for client in clients}
+    clients, dealt = _dealt_to(held, config)
+    chunks = tuple(chunk for chunk in fleet.reachable if chunk.number in dealt)
+    typical_s = _typical_step_s(clients, speeds)
+    step_s = tuple(speeds.step_s(client, typical_s) for client in clients)
+    placement, how = _placed(clients, chunks, fleet, step_s, config)
+    replicas = int(placement.holds.sum(axis=0).min())
+    most = replicas if config.blocks == AUTO else min(int(config.blocks), replicas)
+    short = config.wire == "short"
+    wire = shortest_wire(1.0, config.error_limit) if short else WIRES[config.delta_bits]
+    size_bytes = packed_bytes(fleet.size, wire)
+    measured = speeds.known.keys() >= set(clients)
+    uplinks = (speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients)
+    return Plan(
+        clients=clients,
+        chunks=chunks,
+        placement=placement,
+        most_blocks=most,
+        blocks_fixed=config.blocks != AUTO,
+        steps=steps,
+        held=held,
+        measured=measured,
+        step_s=step_s,
+        update_bytes=size_bytes,
+        upload_s=upload_s(uplinks, size_bytes),
+        deadline_s=_deadline_s(config, placement, steps, step_s if measured else (), deaf=fleet.deaf),
+        upload_deadline_s=_upload_deadline_s(config, clients, speeds, size_bytes),
+        error_limit=config.error_limit,
+        late_s=config.grace_s if config.late_s == AUTO else float(config.late_s),
+        short_numbers=short,
+        reason=f"{len(chunks)} chunks on {len(clients)} clients, {how}",
+        work=config.work,
+        quorum=QUORUM if config.quorum == AUTO else float(config.quorum),
+        patience=config.patience,
+        wire=wire.value,
+        pool=_pool(config, clients, chunks, placement),
+    )
+
+
+def _dealt_to(
+    held: Mapping[str, frozenset[int]], config: RunConfig
+) -> tuple[tuple[str, ...], frozenset[int]]:
+    """Return who takes part, and in which chunks: all, but where local work deals data out.
+
+    Then most must hold the same; who lacks some of that, or comes when all of it is dealt, waits.
+    """
+    clients, every = tuple(held), frozenset[int]().union(*held.values())
+    if config.work != "local" or config.secrecy == "masked":
+        return clients, every
+    if config.placement != "private":
+        every, _ = Counter(held.values()).most_common(1)[0]
+        clients = tuple(client for client in clients if held[client] >= every)
+        if 2 * len(clients) <= len(held):
+            seen = f"{len(held)} clients of which {len(clients)} can load the same chunks"
+            raise BadPlacement(f"placement {config.placement}: saw {seen}, needed more than half")
+    movable = all(held[client] >= every for client in clients)
+    return (clients[: len(every)] if movable else clients), every
+
+
+def injected(config: RunConfig, clients: int) -> tuple[int, int]:
+    """Return how many clients give samples at each step, and how many each; none without injection.
+
+    >>> injected(RunConfig(work="local", placement="cyclic", inject_clients=0.5, batch_size=32), 8)
+    (4, 5)
+    """
+    if not config.inject_clients:
+        return 0, 0
+    givers, batch = max(1, round(config.inject_clients * clients)), config.batch_size
+    given = max(1, int(config.inject_share * batch / (1.0 + config.inject_share * givers)))
+    if givers * given >= batch:
+        raise BadPlacement(
+            f"setting batch_size: saw {batch} with {givers} clients that give samples at each step, "
+            f"needed at least {givers * given + 1}"
+        )
+    return givers, given
+
+
+def _pool(
+    config: RunConfig, clients: Sequence[str], chunks: Sequence[Chunk], placement: Placement
+) -> messages.Pool | None:
+    givers, given = injected(config, len(clients))
+    if not givers:
+        return None
+    held = [np.flatnonzero(held_c).tolist() for held_c in placement.holds]
+    names = [tuple(chunks[c].name for c in each) for each in held]
+    return messages.Pool(givers, given, tuple(zip(clients, names, strict=True)))
+
+
+def _placed(
+    clients: Sequence[str], chunks: Sequence[Chunk], fleet: Fleet, step_s: Sequence[float], config: RunConfig
+) -> tuple[Placement, str]:
+    every = frozenset(chunk.number for chunk in chunks)
+    index = {chunk.number: at for at, chunk in enumerate(chunks)}
+    movable = all(fleet.holds[client] >= every for client in clients)
+    if config.work == "local" and movable:
+        return _dealt(len(clients), len(chunks), config)
+    if not movable:
+        held = [[index[number] for number in fleet.holds[client]] for client in clients]
+        return adopt(held, len(chunks)), "placed where the data lies"
+    speeds = [1 / seconds for seconds in step_s]
+    if config.secrecy == "masked":  # a copy would weigh twice in the sum
+        placement = place(len(chunks), _none_without(len(chunks), speeds), 1, seed=config.seed)
+        return placement, "1 copy each, shared out by speed, one chunk to each site at least"
+    asked = UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas)
+    replicas = min(asked, len(clients))
+    fewer = f" ({asked} asked for)" if replicas < asked else ""
+    placement = place(len(chunks), speeds, replicas, seed=config.seed)
+    return placement, f"{replicas} copies each{fewer}, shared out by speed"
+
+
+def _none_without(chunks: int, speeds: Sequence[float]) -> list[float]:
+    """Return each site's share of the chunks: by speed, but one at least.
+
+    One without a chunk has no vector to send, and with too few vectors a masked sum is aborted.
+
+    >>> _none_without(8, [1.0, 1.0, 0.1])
+    [3.5, 3.5, 1.0]
+    """
+    if chunks < len(speeds):
+        raise BadPlacement(
+            f"plan: saw {chunks} chunks, needed one for each of {len(speeds)} sites of a masked run"
+        )
+    shares = np.ones(len(speeds))
+    faster = np.arange(len(speeds))  # than to be given one chunk because of that rule alone
+    while faster.size:
+        pull = np.asarray(speeds)[faster]
+        shares[faster] = (chunks - len(speeds) + faster.size) * (pull / pull.sum())
+        slow = shares[faster] < 1.0
+        if not slow.any():
+            break
+        shares[faster[slow]] = 1.0
+        faster = faster[~slow]
+    return [float(share) for share in shares]
+
+
+def _dealt(clients: int, chunks: int, config: RunConfig) -> tuple[Placement, str]:
+    """Share out for local work, in which all clients do the same steps whatever they hold: evenly.
+
+    Cyclic is the placement of SelSync (arXiv 2307.07950), there with every client holding everything.
+    """
+    replicas = min(UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas), clients)
+    if config.placement in ("scattered", "shuffled-once"):
+        wanted = replicas if config.placement == "scattered" else 1
+        return place(
+            chunks, [1.0] * clients, wanted, seed=config.seed
+        ), f"{config.placement}, {wanted} wanted"
+    overlap = replicas if config.placement == "cyclic" else 1
+    ends = [chunks * at // clients for at in range(clients + 1)]
+    shares = [list(range(ends[at], ends[at + 1])) for at in range(clients)]
+    held = [
+        [chunk for on in range(overlap) for chunk in shares[(at + on) % clients]] for at in range(clients)
+    ]
+    return adopt(held, chunks), f"{config.placement}, {overlap} of {clients} shares each"
+
+
+def _typical_step_s(clients: Sequence[str], speeds: Speeds) -> float:
+    known = sorted(speeds.known[client].step_s for client in clients if client in speeds.known)
+    return known[len(known) // 2] if known else UNKNOWN_STEP_S
+
+
+def upload_s(uplinks: Iterable[float | None], update_bytes: int) -> tuple[float, ...]:
+    """Return the seconds for a whole update, 0 where the uplink was never measured: no reason to shorten it.
+
+    >>> upload_s([2.0, None], 8)
+    (4.0, 0.0)
+    """
+    return tuple(update_bytes / uplink if uplink else 0.0 for uplink in uplinks)
+
+
+def _deadline_s(
+    config: RunConfig, placement: Placement, steps: int, step_s: Sequence[float], *, deaf: bool
+) -> float:
+    if config.deadline_s != AUTO:
+        return float(config.deadline_s)
+    if not step_s:
+        return FIRST_DEADLINE_S
+    loads = placement.holds.sum(axis=1) if config.work == "coded" else [1] * len(step_s)
+    slowest = max(float(load) * steps * seconds for load, seconds in zip(loads, step_s, strict=True))
+    return max(DEAF_DEADLINE_S if deaf else LEAST_DEADLINE_S, PATIENCE * slowest)
+
+
+def _upload_deadline_s(config: RunConfig, clients: Sequence[str], speeds: Speeds, size_bytes: int) -> float:
+    if config.upload_deadline_s != AUTO:
+        return float(config.upload_deadline_s)
+    uplinks = [speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients]
+    slowest = min(uplink or UNKNOWN_LINE for uplink in uplinks)
+    waves = -(-len(clients) // config.upload_slots)
+    return LEAST_UPLOAD_S + PATIENCE * waves * size_bytes / slowest
+
+
+def model_limit_s(downlinks: Iterable[float | None], size: int) -> float:
+    """Return how long a model of so many numbers may be on its way to all clients that have these downlinks.
+
+    >>> model_limit_s([None], 1_000_000), model_limit_s([None, 50_000.0], 1_000_000)
+    (128.0, 320.0)
+    """
+    slowest = min((downlink or UNKNOWN_LINE for downlink in downlinks), default=UNKNOWN_LINE)
+    return PATIENCE * packed_bytes(size, Wire.FLOAT32) / slowest

@@ -1,0 +1,124 @@
+"""How fast the clients of a run are, from what it has measured so far.
+
+A client's pace in the next round is guessed from its last few. But some fleets have no memory: each round
+draws every client's speed anew, and whoever was slow is as likely to be fast. To share out work by such
+noise is worse than to share it out evenly. So the guesses are shrunk towards their common mean by as much
+as the rounds of one client differ among themselves, compared with the clients (James and Stein 1961; here
+on the logarithms of step times):
+
+    trust = 1 - (variance within clients / rounds) / variance between clients,   at least 0.
+
+May import: history, errors.
+"""
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from fedgc.history import Speed, Speeds
+
+RECENT_ROUNDS: Final = 5
+LEAST_STEP_S: Final = 1e-9  # a clock may not have moved
+FEW: Final = 3  # with fewer clients their spread says nothing
+
+
+class MeasuredSpeeds:
+    """Owns the measurements of a run."""
+
+    def __init__(self, history: Speeds) -> None:
+        self._history = history
+        self._logs: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
+        self._uplinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
+        self._downlinks: defaultdict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT_ROUNDS))
+        self._guesses: dict[str, float] | None = None
+
+    def worked(self, client: str, step_s: float) -> None:
+        """One more round of this client, at so many seconds a local step."""
+        self._logs[client].append(math.log(max(step_s, LEAST_STEP_S)))
+        self._guesses = None
+
+    def sent(self, client: str, size_bytes: int, seconds: float) -> None:
+        """One more upload of this client."""
+        if size_bytes > 0 and seconds > 0:
+            self._uplinks[client].append(size_bytes / seconds)
+
+    def delayed(self, client: str, size_bytes: int, seconds: float) -> None:
+        """An upload of this client was given up after so long: its line is no quicker than that."""
+        known, at_most = self.up_bytes_s(client), size_bytes / max(seconds, LEAST_STEP_S)
+        if size_bytes > 0 and (known is None or at_most < known):
+            self._uplinks[client].append(at_most)
+
+    def received(self, client: str, size_bytes: int, seconds: float) -> None:
+        """One more model has come to this client."""
+        if size_bytes > 0 and seconds > 0:
+            self._downlinks[client].append(size_bytes / seconds)
+
+    def step_s(self) -> Mapping[str, float]:
+        """Return the guessed seconds of a local step of every client measured in this run."""
+        if self._guesses is None:
+            self._guesses = shrunk(self._logs)
+        return self._guesses
+
+    def down_bytes_s(self, client: str) -> float | None:
+        """Return how fast a model comes to this client, where that is known."""
+        before = self._history.known.get(client)
+        return _middle(self._downlinks.get(client, ()), before.down_bytes_s if before else None)
+
+    def up_bytes_s(self, client: str) -> float | None:
+        """Return how fast its uploads go, where that is known."""
+        before = self._history.known.get(client)
+        return _middle(self._uplinks.get(client, ()), before.up_bytes_s if before else None)
+
+    def speeds(self) -> Speeds:
+        """Return the history, overlaid with what this run has measured."""
+        known: dict[str, Speed] = dict(self._history.known)
+        for client, step_s in self.step_s().items():
+            before = known.get(client) or Speed(client, step_s)
+            known[client] = replace(
+                before,
+                step_s=step_s,
+                up_bytes_s=self.up_bytes_s(client),
+                down_bytes_s=self.down_bytes_s(client),
+                rounds=before.rounds + len(self._logs[client]),
+            )
+        return Speeds(known)
+
+
+def shrunk(logs: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """Return each client's guess from the logarithms of its last step times.
+
+    >>> steady = shrunk({"a": [0.0, 0.0], "b": [1.0, 1.0], "c": [2.0, 2.0]})
+    >>> [round(math.log(steady[client]), 3) for client in "abc"]
+    [0.0, 1.0, 2.0]
+    >>> noise = shrunk({"a": [0.0, 2.0], "b": [2.0, 0.0], "c": [1.2, 1.0]})
+    >>> [round(math.log(noise[client]), 3) for client in "abc"]
+    [1.033, 1.033, 1.033]
+    """
+    means = {client: _mean(recent) for client, recent in logs.items() if recent}
+    trust = _trust(logs, means)
+    common = _mean(list(means.values())) if means else 0.0
+    return {client: math.exp(common + trust * (mean - common)) for client, mean in means.items()}
+
+
+def _trust(logs: Mapping[str, Sequence[float]], means: Mapping[str, float]) -> float:
+    often = {client: recent for client, recent in logs.items() if len(recent) > 1}
+    if len(often) < FEW:
+        return 1.0
+    within = _mean([_variance(recent, means[client]) for client, recent in often.items()])
+    rounds = _mean([float(len(recent)) for recent in often.values()])
+    between = _variance(list(means.values()), _mean(list(means.values())))
+    return min(1.0, max(0.0, 1.0 - within / rounds / between)) if between > 0 else 0.0
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values)
+
+
+def _variance(values: Sequence[float], mean: float) -> float:
+    return sum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _middle(values: Sequence[float], unmeasured: float | None) -> float | None:
+    return sorted(values)[len(values) // 2] if values else unmeasured

@@ -1,0 +1,242 @@
+"""From float32 to the ring and back: clipped, rounded without bias, checked for sums that fit.
+
+With b bits a value becomes one of the steps -Q..Q, Q = 2^(b-1) - 1, a step being clip / Q. It is written in
+finer steps first, v = rint(F s x) with F = 256 (65,536 when b <= 8) and s = Q / clip, then rounded by local
+chance r, uniform on 0..F-1: q = floor((v + r) / F). The mean of q is v / F: the only bias is that of the
+first rounding, at most 1 / 2F of a step, and what float32 itself loses (2^-24 of the value: 1/16 of a step
+at 22 bits, which is why there are no more).
+
+The sum of n sites must fit the ring of K bits with its sign: n Q < 2^(K-1), or sums wrap around
+without a word. That is checked when a federation is written down, not when it trains.
+
+Noise z (`privacy`) comes after the clip and before the rounding, unclipped: v = rint(F (s clip(x) + z)). With
+a deviation of at least 2 steps in each site, what rounding adds depends on the values by less than
+exp(-2 pi^2 2^2) < 1e-34: the sum is that of the clipped values and the noise, and of something independent.
+The ring has room for 9 deviations of a sum's noise beside the values, so that a value wraps around with a
+probability below 1e-18. That would spoil the value; it tells nothing.
+
+Weights travel inside: site i sends w_i x_i / w_max, and w_i itself as digits of b - 1 bits, one ring
+word each, as few as w_max needs. Digits obey the same bound, so the sum of the weights is exact.
+
+May import: numpy; keystream, privacy; errors.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.errors import BadSetting, BadVector, NotRecoverable
+from fedgc.secagg.keystream import BLOCK_WORDS, RING_TYPES, RandomBytes, Words
+from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, Numbers
+
+Float = NDArray[np.float32]
+FEWEST_BITS: Final = 2
+MOST_BITS: Final = 22
+_SHORT_BITS: Final = 8  # up to here the chance has 16 bits, so that its bias stays small beside the step
+LEAST_NOISE: Final = 2.0  # steps: with less, rounding shows the values through
+_FAR: Final = 9.0  # deviations of the noise of a sum that must fit the ring
+_NEAR: Final = 0.999  # beyond this share of the clip, clipping is done; below, it would change nothing
+
+
+def fits(members: int, bits: int, ring: int) -> bool:
+    """Whether the sum of so many values of `bits` stays inside the ring.
+
+    >>> fits(256, 8, 16), fits(259, 8, 16)
+    (True, False)
+    """
+    return members * _top(bits) < 1 << (ring - 1)
+
+
+def fits_with_noise(members: int, bits: int, ring: int, noise_steps: float) -> bool:
+    """Whether there is room for the noise as well, of which each of them adds this deviation, in steps.
+
+    >>> fits_with_noise(3, 8, 16, 293.0), fits_with_noise(3, 4, 8, 16.0)
+    (True, False)
+    """
+    noise = _FAR * noise_steps * math.sqrt(members)
+    return members * (_top(bits) + 1) + noise < 1 << (ring - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantizer:
+    """How a federation writes numbers: pinned, the same for every member."""
+
+    clip: float
+    bits: int
+    ring: int
+    w_max: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.clip) and 1e-12 <= self.clip <= 1e12):
+            raise BadSetting(f"clip: saw {self.clip}, needed 1e-12 to 1e12")
+        if not FEWEST_BITS <= self.bits <= MOST_BITS:
+            raise BadSetting(f"bits: saw {self.bits}, needed {FEWEST_BITS} to {MOST_BITS}")
+        if self.ring not in RING_TYPES:
+            raise BadSetting(f"ring: saw {self.ring}, needed one of {sorted(RING_TYPES)}")
+        if not 1 <= self.w_max < 2**32:
+            raise BadSetting(f"w_max: saw {self.w_max}, needed 1 to 2^32 - 1")
+
+    @property
+    def top(self) -> int:
+        """The largest step, Q."""
+        return _top(self.bits)
+
+    @property
+    def digits(self) -> int:
+        """Ring words that hold a weight."""
+        return -(-self.w_max.bit_length() // (self.bits - 1))
+
+    def words(self, size: int) -> int:
+        """Return how many ring words a vector of `size` numbers takes."""
+        return size + self.digits
+
+    def bound(self, sites: int, weight: int) -> float:
+        """Return the largest error of any coordinate of the mean, for values inside the clip.
+
+        Each site adds less than one step by chance, 1 / 2F by the first rounding and 2^-22 of Q by
+        float32; the sum is then scaled by w_max / weight and rounded to float32 once more.
+        """
+        steps = sites * (1 + 1 / (2 * self._finer) + self.top * 2**-22)
+        return steps * self.clip / self.top * self.w_max / weight + self.clip * 2**-22
+
+    @property
+    def step(self) -> float:
+        """What one step stands for, where the weight is the largest."""
+        return self.clip / self.top
+
+    @property
+    def reach(self) -> float:
+        """How far one vector can move a value of the mean, if its words are not made here.
+
+        Half of the ring, in steps; and the word of the weights may leave no more than 1 to divide by.
+        """
+        return self.step * (1 << (self.ring - 1)) * self.w_max
+
+    def add(
+        self, update: Float, weight: int, words: Words, chance: bytes, noise: Gaussian | None = None
+    ) -> None:
+        """Add the quantized `weight * update / w_max`, and the weight, to the masks in `words`, in place.
+
+        `noise` is added to that, after the clip. On BadVector part of `words` is written: it must not be used
+        again.
+        """
+        if update.dtype != np.float32 or update.ndim != 1:
+            raise BadVector(f"update: saw {update.dtype} of shape {update.shape}, needed a float32 vector")
+        if words.size != self.words(update.size) or words.dtype != RING_TYPES[self.ring]:
+            raise BadVector(
+                f"masks: saw {words.size} words of {words.dtype}, needed {self.words(update.size)} "
+                f"of {RING_TYPES[self.ring]}"
+            )
+        if not 0 <= weight <= self.w_max:
+            raise BadVector(f"weight: saw {weight}, needed 0 to w_max ({self.w_max})")
+        rounding = RandomBytes(chance)
+        work = _Work.empty()
+        scale = np.float32(self._finer * self.top / self.clip * weight / self.w_max)
+        block = BLOCK_WORDS if noise is None else NOISE_BLOCK
+        for start in range(0, update.size, block):
+            part = update[start : start + block]
+            if noise is None:
+                steps = self._steps(part, scale, rounding, work)
+            else:
+                steps = self._noisy_steps(part, weight, noise.next(part.size), rounding)
+            target = words[start : start + part.size]
+            np.add(target, steps.astype(target.dtype, copy=False), out=target)
+        words[update.size :] += self._digits_of(weight)
+
+    def mean(self, words: Words, sites: int) -> tuple[Float, int]:
+        """Return the weighted mean and the sum of weights from an unmasked sum of so many vectors.
+
+        A sum in which masks are left is noise, and its weight with it: that is nearly always seen here.
+        Words of 32 bits are overwritten with the mean: a second large array costs more than the arithmetic.
+        """
+        size = words.size - self.digits
+        if size < 1 or words.dtype != RING_TYPES[self.ring]:
+            raise BadVector(f"sum: saw {words.size} words of {words.dtype}, needed {self.words(1)} or more")
+        weight = sum(int(digit) << (at * (self.bits - 1)) for at, digit in enumerate(words[size:]))
+        if not 1 <= weight <= sites * self.w_max:
+            raise NotRecoverable(
+                f"mean: saw weights that sum to {weight}, needed 1 to {sites * self.w_max}: "
+                "nobody did work, or masks are left in the sum"
+            )
+        signed = words[:size].view(f"<i{words.itemsize}")
+        scale = np.float32(self.clip / self.top * self.w_max / weight)
+        own_size = words.itemsize == np.dtype(np.float32).itemsize
+        mean = words[:size].view(np.float32) if own_size else np.empty(size, np.float32)
+        for start in range(0, size, BLOCK_WORDS):
+            part = mean[start : start + BLOCK_WORDS]
+            np.copyto(part, signed[start : start + BLOCK_WORDS], casting="same_kind")
+            np.multiply(part, scale, out=part)
+        return mean, weight
+
+    @property
+    def _finer(self) -> int:
+        return 1 << (16 if self.bits <= _SHORT_BITS else 8)
+
+    def _digits_of(self, weight: int) -> Words:
+        values = [(weight >> (at * (self.bits - 1))) & self.top for at in range(self.digits)]
+        return np.array(values, RING_TYPES[self.ring])
+
+    def _steps(self, part: Float, scale: np.float32, chance: RandomBytes, work: "_Work") -> Words:
+        """Return the steps of one block, as words of 32 bits."""
+        fine, whole, extra = work.fine[: part.size], work.whole[: part.size], work.extra[: part.size]
+        self._scaled(part, scale, fine)
+        np.rint(fine, out=fine)
+        np.copyto(whole, fine, casting="unsafe")
+        np.copyto(extra, self._chance(chance, part.size))
+        np.add(whole, extra, out=whole)
+        np.right_shift(whole, self._finer.bit_length() - 1, out=whole)
+        return whole.view(np.uint32)
+
+    def _noisy_steps(self, part: Float, weight: int, noise: Numbers, chance: RandomBytes) -> Words:
+        """Return the steps of one block with noise, in words of 64 bits: it may go far beyond the clip."""
+        _finite(part)
+        values = np.clip(part.astype(np.float64), -self.clip, self.clip) * (weight / self.w_max)
+        fine = np.rint((values + noise) * (self._finer / self.step)).astype(np.int64)
+        np.add(fine, self._chance(chance, part.size), out=fine)
+        np.right_shift(fine, self._finer.bit_length() - 1, out=fine)
+        return fine.view(np.uint64)
+
+    def _chance(self, chance: RandomBytes, count: int) -> NDArray[Any]:
+        return chance.next(count) if self._finer == 256 else chance.next(2 * count).view("<u2")
+
+    def _scaled(self, part: Float, scale: np.float32, out: Float) -> None:
+        low, high = _finite(part)
+        if max(-low, high) < _NEAR * self.clip:
+            np.multiply(part, scale, out=out)
+            return
+        np.clip(part, -self.clip, self.clip, out=out)
+        np.multiply(out, scale, out=out)
+        edge = np.float32(self._finer * self.top)
+        np.clip(out, -edge, edge, out=out)  # float32 may have put the clip itself a little above the top
+
+
+def _top(bits: int) -> int:
+    return (1 << (bits - 1)) - 1
+
+
+def _finite(part: Float) -> tuple[float, float]:
+    """Return the least value and the largest."""
+    low, high = float(part.min()), float(part.max())
+    if not (math.isfinite(low) and math.isfinite(high)):
+        raise BadVector(f"update: saw values from {low} to {high}, needed finite ones")
+    return low, high
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """Three blocks of scratch that stay in cache."""
+
+    fine: Float
+    whole: NDArray[np.int32]
+    extra: NDArray[np.int32]
+
+    @classmethod
+    def empty(cls) -> "_Work":
+        return cls(
+            np.empty(BLOCK_WORDS, np.float32),
+            np.empty(BLOCK_WORDS, np.int32),
+            np.empty(BLOCK_WORDS, np.int32),
+        )

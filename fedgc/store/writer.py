@@ -1,0 +1,187 @@
+"""The keeper: takes records at once, writes them beside the training, and never lets the store stop it.
+
+`put` only queues. One thread writes the records in order. When the store cannot be written (locked, full,
+gone), what waits goes to a file beside it, and newer records behind them, until the store takes them
+again; where even the file cannot be written they wait in memory, up to a limit, and beyond that the oldest
+are lost, counted and told. A record that the store refuses for what it says is told and left out: waiting
+would not make it better, and others wait behind it.
+
+The state of the round under way is not worth keeping: only the newest waits, and none is put aside.
+
+May import: aside, database, records; errors.
+"""
+
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, Self
+
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.store.database import Store
+from fedgc.store.records import Present, Record
+from fedgc.store.spool import Aside, Entry
+
+LIMIT: Final = 1024  # records that wait in memory
+RETRY_S: Final = 2.0
+
+
+class Keeper:
+    """Writes records to the store that `opening` gives, from a thread of its own.
+
+    `tell` hears, in one line and from that thread, when the store fails, when it is back, and when
+    something was left out. Whatever an earlier process left in the file `aside` is written first.
+    """
+
+    def __init__(
+        self, opening: Callable[[], Store], aside: Path, tell: Callable[[str], None], retry_s: float = RETRY_S
+    ) -> None:
+        self._opening = opening
+        self._tell = tell
+        self._retry_s = retry_s
+        self._aside = Aside(aside)
+        self._store: Store | None = None
+        self._trouble = self._aside_trouble = ""
+        self._token = secrets.token_hex(8)  # sets the stamps of this process apart from all others
+        self._number = 0
+        self._waiting: deque[Entry] = deque()
+        self._current: Entry | None = None  # of those that wait; None for one from the file
+        self._lost = 0
+        self._closing = False
+        self._changed = threading.Condition()
+        self._thread = threading.Thread(target=self._work, name="fedgc-store", daemon=True)
+        self._thread.start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def trouble(self) -> str:
+        """Why the store cannot be written now, and how much waits; empty when all is well."""
+        with self._changed:
+            waits = self._aside.count + len(self._waiting)
+            why = "; ".join(filter(None, (self._trouble, self._aside_trouble)))
+            return f"{why}; {waits} records wait, {self._lost} are lost" if why else ""
+
+    def put(self, record: Record) -> None:
+        """Take a record; this never waits for the store."""
+        with self._changed:
+            if isinstance(record, Present):
+                self._waiting = deque(each for each in self._waiting if not isinstance(each[0], Present))
+            self._number += 1
+            self._waiting.append((record, f"{self._token}-{self._number}"))
+            while len(self._waiting) > LIMIT:
+                self._waiting.popleft()
+                self._lost += 1
+            self._changed.notify_all()
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was put is on the disk, in the store or aside; say whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting, timeout_s)
+
+    def settled(self, timeout_s: float) -> bool:
+        """Wait until all that was put, and all that was aside, is in the store; say whether it is."""
+        with self._changed:
+            return self._changed.wait_for(lambda: not self._waiting and not self._aside.count, timeout_s)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Write what waits, or put it aside, and end."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+        self._thread.join(timeout_s)
+
+    # ---- the thread's part
+
+    def _work(self) -> None:
+        while self._something_waits():
+            closing = self._closing
+            try:
+                self._write_one()
+            except (EdgeFailed, Unusable) as error:
+                self._failed(str(error))
+                if closing:
+                    break
+                self._pause()
+            except Exception as error:  # whatever one record did, the others must not wait for ever
+                self._done()
+                self._tell(f"the store left a record out: {error}")
+        if self._waiting:
+            self._tell(f"{len(self._waiting)} records are lost: {self.trouble}")
+        elif self._aside.count:
+            self._tell(
+                f"{self._aside.count} records wait in {self._aside.path} for the next run of this name"
+            )
+        if self._store is not None:
+            self._store.close()
+
+    def _something_waits(self) -> bool:
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._aside.count or self._closing)
+            return bool(self._waiting or self._aside.count)
+
+    def _write_one(self) -> None:
+        self._current = None
+        if self._aside.count:
+            record, stamp = self._aside.first()
+        else:
+            with self._changed:
+                self._current = self._waiting[0]
+            record, stamp = self._current
+        if self._store is None:
+            self._store = self._opening()
+        self._store.write(record, stamp)
+        self._done()
+        if self._trouble:
+            self._trouble = self._aside_trouble = ""
+            lost = f", {self._lost} records were lost" if self._lost else ""
+            self._tell(f"the store is back: what waited is being written{lost}")
+
+    def _done(self) -> None:
+        """Leave the record at hand behind."""
+        with self._changed:
+            if self._current is None:
+                self._aside.drop()
+            elif self._waiting and self._waiting[0] is self._current:  # `put` may have taken it out
+                self._waiting.popleft()
+            self._changed.notify_all()
+
+    def _failed(self, why: str) -> None:
+        if not self._trouble:
+            self._tell(f"{why}; the run goes on, its rows are kept in {self._aside.path}")
+        self._trouble = why
+        self._put_aside()
+
+    def _put_aside(self) -> bool:
+        with self._changed:
+            entries = list(self._waiting)
+        cache_files = [each for each in entries if not isinstance(each[0], Present)]
+        try:
+            if cache_files:
+                self._aside.add(cache_files)
+        except EdgeFailed as error:
+            if not self._aside_trouble:
+                self._tell(f"{error}; the newest {LIMIT} records wait in memory")
+            self._aside_trouble = str(error)
+            return False
+        gone = set(map(id, entries))
+        with self._changed:
+            self._waiting = deque(each for each in self._waiting if id(each) not in gone)
+            self._changed.notify_all()
+        return True
+
+    def _pause(self) -> None:
+        """Let the store alone for a while, in which new records go aside at once."""
+        until = time.monotonic() + self._retry_s
+        while not self._closing and (left := until - time.monotonic()) > 0:
+            with self._changed:
+                self._changed.wait_for(lambda: self._closing or self._waiting, left)
+            if not self._put_aside():
+                with self._changed:
+                    self._changed.wait_for(lambda: self._closing, max(until - time.monotonic(), 0.0))

@@ -1,0 +1,37 @@
+"""Breast cancer, Wisconsin (data/README.md): 30 measurements of a cell nucleus, and a small perceptron.
+
+Measurements are standardised over the whole table: the task stands for data that may be pooled.
+
+May import: task, config; torch inside functions.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedgc.config import RunConfig
+from fedgc.training.tasks.shipped import Table, classification, numbers
+from fedgc.training.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def breast_cancer(config: RunConfig) -> Task:
+    """Return the task, its samples shuffled and cut in `config.chunks` chunks."""
+    return classification("breast-cancer", config, read, network)
+
+
+def network() -> "nn.Module":
+    """Make the perceptron."""
+    from torch import nn
+
+    return nn.Sequential(nn.Linear(30, 32), nn.ReLU(), nn.Linear(32, 2))
+
+
+def read() -> Table:
+    """Return all nuclei; label 0 is malignant, 1 benign."""
+    rows = numbers("breast_cancer", heads=1)
+    data = rows[:, :-1]
+    standard = (data - data.mean(axis=0)) / data.std(axis=0)
+    return Table(standard.astype(np.float32), rows[:, -1].astype(np.int64))

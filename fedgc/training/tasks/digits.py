@@ -1,0 +1,47 @@
+"""Handwritten digits: 8 x 8 images (data/README.md), and a small convolutional network.
+
+The network has a batch normalisation and a dropout on purpose: both must come out the same on every
+device that works on a chunk, and so every run of this task exercises that.
+
+May import: task, config; torch inside functions.
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from fedgc.config import RunConfig
+from fedgc.training.tasks.shipped import Table, classification, numbers
+from fedgc.training.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+def digits(config: RunConfig) -> Task:
+    """Return the task, its samples shuffled and cut in `config.chunks` chunks."""
+    return classification("digits", config, read, network)
+
+
+def network() -> "nn.Module":
+    """Make the network: 9962 parameters and the 32 running statistics of its normalisation."""
+    from torch import nn
+
+    return nn.Sequential(
+        nn.Conv2d(1, 16, 3, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Dropout(0.25),
+        nn.Linear(512, 10),
+    )
+
+
+def read() -> Table:
+    """Return all images, one channel each."""
+    rows = numbers("digits")
+    gray = (rows[:, :-1] / 16.0).astype(np.float32)  # gray values 0 to 16
+    return Table(gray.reshape(-1, 1, 8, 8), rows[:, -1].astype(np.int64))

@@ -1,0 +1,120 @@
+"""A LightningModule as a task: its `training_step` is the loss, its optimizer that of the local steps.
+
+Lightning itself is not imported, and no Trainer is made: what a module computes is used, what a Trainer
+would do around it (loops, devices, logging) is the engine's. So a step that asks its Trainer for something
+cannot be run. `log` and `log_dict` are heard while validating, and say nothing otherwise.
+
+May import: dataset, task; config, errors; torch inside functions.
+"""
+
+import inspect
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadTask
+from fedgc.training.tasks.dataset import over
+from fedgc.training.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.optim import Optimizer
+
+Log = Callable[[str, Any], None]
+
+
+def from_lightning(
+    module: Callable[[], Any],
+    dataset: Any,  # noqa: ANN401  duck-typed, as torch's are
+    config: RunConfig,
+    *,
+    validation: Iterable[Any] | None = None,
+) -> Task:
+    """Return the task of training such modules on this dataset.
+
+    `module` makes a fresh LightningModule: a class that needs no arguments, or a function. `validation` is a
+    DataLoader, or any batches: the server runs `validation_step` on them and takes the mean of what it logs.
+    The learning rate is the module's own; the setting `learning-rate` has no part in it.
+    """
+    optimizer = _optimizer(module())
+
+    def evaluate(made: Any) -> Mapping[str, float]:  # noqa: ANN401  a user's LightningModule
+        return _validated(made, validation or ())
+
+    return over(
+        dataset,
+        config,
+        model=module,
+        loss=_loss,
+        evaluate=evaluate if validation is not None else None,
+        optimizer=optimizer,
+    )
+
+
+def _loss(module: Any, batch: Any) -> "Tensor":  # noqa: ANN401  the same: a user's objects
+    """Return what a training step gives, which may be a mapping with the loss in it."""
+    with _heard(module, lambda _name, _value: None):
+        given = module.training_step(batch, 0)
+    loss: Tensor = given["loss"] if isinstance(given, Mapping) else given
+    return loss
+
+
+def _validated(module: Any, batches: Iterable[Any]) -> Mapping[str, float]:  # noqa: ANN401  the same: a user's objects
+    """Return the mean over the batches of every figure that the validation steps log."""
+    heard: dict[str, list[float]] = defaultdict(list)
+    device = next(module.parameters()).device
+    with _heard(module, lambda name, value: heard[name].append(float(value))):
+        for number, batch in enumerate(batches):
+            module.validation_step(_onto(batch, device), number)
+    return {name: sum(values) / len(values) for name, values in heard.items()}
+
+
+@contextmanager
+def _heard(module: Any, log: Log) -> Iterator[None]:  # noqa: ANN401  the same: a user's objects
+    """Have the module's own logging call `log`: without a Trainer it would only warn."""
+
+    def one(name: str, value: object, *_: object, **_options: object) -> None:
+        log(name, value)
+
+    def several(values: Mapping[str, object], *_: object, **_options: object) -> None:
+        for name, value in values.items():
+            log(name, value)
+
+    own = module.__dict__
+    own["log"], own["log_dict"] = one, several
+    try:
+        yield
+    finally:
+        del own["log"], own["log_dict"]
+
+
+def _optimizer(module: Any) -> Callable[[Iterable["Tensor"], float], "Optimizer"]:  # noqa: ANN401  the same: a user's objects
+    """Return how to make the module's optimizer over any parameters."""
+    from torch.optim import Optimizer
+
+    made = module.configure_optimizers()
+    if not isinstance(made, Optimizer) or len(made.param_groups) != 1:
+        seen = f"{len(made.param_groups)} groups" if isinstance(made, Optimizer) else type(made).__name__
+        raise BadTask(
+            f"task: configure_optimizers() gave {seen}, needed one optimizer with one group of parameters, "
+            "without a scheduler"
+        )
+    kind = type(made)
+    known = inspect.signature(kind).parameters
+    options = {
+        name: value for name, value in made.param_groups[0].items() if name in known and name != "params"
+    }
+    return lambda parameters, _rate: kind(parameters, **options)
+
+
+def _onto(batch: Any, device: Any) -> Any:  # noqa: ANN401  the same: a user's objects
+    """Return the batch on the module's device, nested as it is."""
+    if hasattr(batch, "to"):
+        return batch.to(device)
+    if isinstance(batch, Mapping):
+        return {name: _onto(each, device) for name, each in batch.items()}
+    if isinstance(batch, list | tuple):
+        return tuple(_onto(each, device) for each in batch)
+    return batch

@@ -1,0 +1,92 @@
+"""What the shipped tasks share: a table of samples, a fifth of it held out, the rest cut in chunks.
+
+The split is the same whatever the run's seed is, so that figures of different runs compare; only the cut
+into chunks follows the settings. Classes keep their shares in the held-out part.
+
+May import: task, config, partition; torch inside functions.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadTask
+from fedgc.training.tasks.partition import Indices, iid
+from fedgc.training.tasks.task import Task
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+DATA: Final = Path(__file__).with_name("data")
+HELD_OUT: Final = 5  # one sample in so many of each class is never trained on
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Samples and their labels."""
+
+    inputs: NDArray[np.float32]
+    labels: NDArray[np.int64]
+
+    def rows(self, rows: Indices) -> tuple["Tensor", "Tensor"]:
+        """Return these rows as tensors."""
+        import torch
+
+        return torch.from_numpy(self.inputs[rows]), torch.from_numpy(self.labels[rows])
+
+
+def numbers(name: str, heads: int = 0) -> NDArray[np.float64]:
+    """Return the rows of a table that comes with fedgc, below so many lines of heads."""
+    return np.loadtxt(DATA / f"{name}.csv.gz", delimiter=",", skiprows=heads)
+
+
+def classification(
+    name: str, config: RunConfig, read: Callable[[], Table], model: Callable[[], "nn.Module"]
+) -> Task:
+    """Return the task of classifying the rows of a table that every machine can read."""
+    table = read()
+    trained, held_out = split(table.labels)
+    pieces = iid(len(trained), config.chunks, np.random.default_rng(config.seed))
+    rows = {f"{name}-{i:04}-of-{config.chunks:04}": trained[piece] for i, piece in enumerate(pieces)}
+
+    def load(chunk: str) -> tuple["Tensor", "Tensor"]:
+        if chunk not in rows:
+            raise BadTask(f"task {name}: saw chunk {chunk!r}, needed one of {config.chunks} made by this run")
+        return table.rows(rows[chunk])
+
+    def evaluate(module: "nn.Module") -> Mapping[str, float]:
+        return figures(module, *table.rows(held_out))
+
+    sizes = {chunk: len(indices) for chunk, indices in rows.items()}
+    return Task(model=model, chunks=sizes, load=load, loss=cross_entropy, evaluate=evaluate, may_move=True)
+
+
+def split(labels: NDArray[np.int64]) -> tuple[Indices, Indices]:
+    """Return the rows to train on and the rows held out: every fifth of each class, in the table's order."""
+    held_out = np.sort(
+        np.concatenate([np.flatnonzero(labels == label)[::HELD_OUT] for label in np.unique(labels)])
+    )
+    return np.setdiff1d(np.arange(len(labels)), held_out), held_out
+
+
+def cross_entropy(module: "nn.Module", batch: tuple["Tensor", "Tensor"]) -> "Tensor":
+    """Return the mean cross entropy of the module's logits."""
+    from torch.nn import functional
+
+    inputs, labels = batch
+    return functional.cross_entropy(module(inputs), labels)
+
+
+def figures(module: "nn.Module", inputs: "Tensor", labels: "Tensor") -> Mapping[str, float]:
+    """Return the loss and the accuracy on these samples."""
+    from torch.nn import functional
+
+    device = next(module.parameters()).device
+    logits, truth = module(inputs.to(device)), labels.to(device)
+    accuracy = (logits.argmax(dim=1) == truth).float().mean()
+    return {"loss": float(functional.cross_entropy(logits, truth)), "accuracy": float(accuracy)}

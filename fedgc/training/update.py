@@ -1,0 +1,115 @@
+"""What a finished trajectory gives: samples * (start - end), measured and mixed without keeping it.
+
+See `flat.py` for why the update has this form. Only `end` is kept; the update is made of it when it is
+measured and when it is mixed, a block at a time: nothing of a model's size is made but the codeword.
+
+May import: codes, errors, messages; flat, sketch of this room.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from fedgc.codes import block_size, fold
+from fedgc.errors import BadMessage, TaskFailed
+from fedgc.messages import Mix
+from fedgc.training.flat import Vector
+from fedgc.training.sketch import Sketch
+
+BLOCK: Final = 1 << 16  # numbers measured at a time: stays in the second-level cache
+HUGE: Final = float(np.finfo(np.float32).max)
+SAME_FACTORS: Final = 1e-9  # of two solutions of the same small system
+Rows = Sequence[Sequence[float]]
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """Length and sketch of the mean step, update / samples."""
+
+    squared_norm: float
+    sketch: tuple[float, ...]
+
+
+def update_of(start: Vector, end: Vector, samples: int) -> Vector:
+    """Return the update of a chunk."""
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named by whoever measures it
+        update: Vector = np.subtract(start, end)
+        update *= np.float32(samples)
+    return update
+
+
+def measure(start: Vector, end: Vector, samples: int, sign_key: int) -> Measure:
+    """Measure the mean step, or raise TaskFailed where the update is not finite."""
+    squared_norm, sketch = 0.0, Sketch(sign_key)
+    room = min(BLOCK, start.size)
+    narrow, wide, squares = np.empty(room, np.float32), np.empty(room), np.empty(room)
+    harmless = (HUGE / 2 / samples) ** 2
+    for first in range(0, start.size, BLOCK):
+        begin, over = start[first : first + BLOCK], end[first : first + BLOCK]
+        step = wide[: begin.size]
+        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named below
+            step[...] = np.subtract(begin, over, out=narrow[: begin.size])
+        squared = float(
+            np.square(step, out=squares[: begin.size]).sum()
+        )  # BLAS's threads change the rounding
+        if not squared < harmless:
+            _check_fits(update_of(begin, over, samples), first)
+        sketch.add(step)
+        squared_norm += squared
+    return Measure(squared_norm, sketch.numbers())
+
+
+def _check_fits(update: Vector, first: int) -> None:
+    finite = np.isfinite(update)
+    if not finite.all():
+        at = int(np.argmin(finite))
+        raise TaskFailed(f"the update is {update[at]} at {first + at}, needed finite numbers")
+
+
+def mixed(start: Vector, ends: Sequence[tuple[Vector, int]], mix: Mix) -> Vector:
+    """Return the codeword of these (end, samples), one for each chunk of the mix, in its order."""
+    codeword: Vector = np.zeros(block_size(start.size, mix.blocks), dtype=np.float32)
+    _fold_all(start, ends, mix.matrix, codeword)
+    return codeword
+
+
+@dataclass(slots=True, eq=False)
+class Folded:
+    """A codeword in the making: the updates that are in it need not be kept."""
+
+    codeword: Vector
+    rows: dict[int, tuple[float, ...]] = field(default_factory=dict)  # with which each chunk is in it
+
+    def add(self, start: Vector, ends: Sequence[tuple[Vector, int]], mix: Mix) -> None:
+        """Fold these (end, samples), one for each chunk of the mix; none may be in it already."""
+        twice = self.rows.keys() & mix.chunks
+        if twice or block_size(start.size, mix.blocks) != self.codeword.size:
+            raise BadMessage(
+                f"{mix!r}: saw {self.codeword.size} numbers of {sorted(self.rows)} folded before"
+            )
+        _fold_all(start, ends, mix.matrix, self.codeword)
+        self.rows.update(zip(mix.chunks, mix.matrix, strict=True))
+
+    def is_in(self, mix: Mix) -> bool:
+        """Whether this is a part of that mix, by the same factors up to rounding."""
+        asked = dict(zip(mix.chunks, mix.matrix, strict=True))
+        return self.rows.keys() <= asked.keys() and all(
+            len(asked[chunk]) == len(row)
+            and np.allclose(asked[chunk], row, rtol=SAME_FACTORS, atol=SAME_FACTORS)
+            for chunk, row in self.rows.items()
+        )
+
+    def with_the_rest(self, start: Vector, ends: Sequence[tuple[Vector, int]], matrix: Rows) -> Vector:
+        """Return the whole codeword: what is folded, and these."""
+        codeword = self.codeword.copy()
+        _fold_all(start, ends, matrix, codeword)
+        return codeword
+
+
+def _fold_all(start: Vector, ends: Sequence[tuple[Vector, int]], matrix: Rows, codeword: Vector) -> None:
+    for first in range(0, start.size, BLOCK):
+        begin = start[first : first + BLOCK]
+        for (end, samples), row in zip(ends, matrix, strict=True):
+            fold(row, update_of(begin, end[first : first + BLOCK], samples), codeword, first)

@@ -1,0 +1,503 @@
+"""What the page shows of a run, as values: read from the store, bounded whatever the store holds.
+
+A run of ten thousand rounds is drawn from as many stretches as a chart has room for; of a fleet of a
+thousand one screen of clients is sent, in the order that was asked for, each with its newest rounds.
+
+May import: store, errors; savings.
+"""
+
+import math
+import re
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Final
+
+from fedgc.errors import Unusable, nearest
+from fedgc.history import ClientRow
+from fedgc.store.database import Store
+from fedgc.store.reading import LATEST
+from fedgc.store.records import Decided
+from fedgc.store.standing import advice_for, reason_of, state_of
+from fedgc.store.views import Lately, Round, Run, Stretch
+from fedgc.web.savings import Saved, plain_bytes, saved
+
+MOST_STRETCHES: Final = 240
+MOST_ROUNDS: Final = 40  # of a client's strip
+MOST_CELLS: Final = 20_000  # client rows that one picture may add up
+SCREEN: Final = 50  # clients
+SHOWN_BARS: Final = 60  # clients in the timeline of a round
+SHOWN_FAULTS: Final = 30
+SHOWN_PLANS: Final = 8
+SHOWN_RUNS: Final = 30
+SHOWN_AUDIT: Final = 30
+FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, where there is one of these
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What the page asks for: a run, and which clients of it in which order."""
+
+    run: str = LATEST
+    sort: str = "name"
+    find: str = ""
+    page: int = 0
+
+    def __post_init__(self) -> None:
+        if self.sort not in ORDERS:
+            raise Unusable(
+                f"sort: saw {self.sort!r}, needed one of {', '.join(ORDERS)}{nearest(self.sort, ORDERS)}"
+            )
+        if self.page < 0:
+            raise Unusable(f"page: saw {self.page}, needed 0 or more")
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One client in one round of its strip."""
+
+    finished: int
+    counted: int
+    failure: str
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One client of the fleet table; sums are over the rounds of the strips."""
+
+    client: str
+    name: str
+    site: str
+    link: str
+    present: bool | None  # None: the run does not say
+    last_seen: float | None
+    load: int | None  # chunks that the plan gives it
+    rounds: int
+    finished: int
+    counted: int
+    step_s: float | None
+    sent_bytes: int
+    failures: int
+    refused: int
+    strip: tuple[Cell | None, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """One screen of the fleet; `columns` are the rounds of the strips."""
+
+    clients: int
+    present: int
+    found: int
+    page: int
+    screen: int
+    columns: tuple[int, ...]
+    lines: tuple[Line, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanMade:
+    """A plan, why it was made, what was expected of it, and what its rounds took."""
+
+    round: int
+    at: float
+    reason: str
+    replicas: int | None
+    most_blocks: int | None
+    deadline_s: float | None
+    measured: bool
+    predicted_s: float | None
+    band_s: tuple[float, float] | None
+    took_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """A client that failed, or was refused something, in a round."""
+
+    round: int
+    client: str
+    name: str
+    failure: str
+    refused: int
+
+
+@dataclass(frozen=True, slots=True)
+class OnRecord:
+    """Something that stays on record: who joined with which key, what was refused."""
+
+    at: float
+    kind: str
+    who: str
+    name: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The run's history by columns: stretch by stretch, means over the rounds of each."""
+
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    loss: tuple[float | None, ...]
+    metrics: Mapping[str, tuple[float | None, ...]]
+    working_s: tuple[float, ...]
+    collecting_s: tuple[float, ...]
+    counted: tuple[float, ...]
+    discarded: tuple[float, ...]
+    up_bytes: tuple[float, ...]
+    down_bytes: tuple[float, ...]
+    control_bytes: tuple[float, ...]
+    plain_bytes: tuple[float, ...] | None
+    skipped: tuple[int, ...]
+    inexact: tuple[int, ...]  # rounds that were neither synced nor skipped
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """The run in figures."""
+
+    rounds: int
+    wanted: int | None
+    synced: int
+    approximate: int
+    skipped: int
+    finished: int
+    counted: int
+    repairs: int
+    median_s: float | None
+    measure: str | None
+    saved: Saved | None
+    model_bytes: int | None
+    coverage: float | None  # share of the run's samples in the newest round that wanted a sum
+    left_out: str  # whose data was refused, and why
+
+
+@dataclass(frozen=True, slots=True)
+class RunLine:
+    """A run among others."""
+
+    run: str
+    task: str
+    state: str
+    started: float
+
+
+@dataclass(frozen=True, slots=True)
+class Now:
+    """The round under way."""
+
+    run: str
+    state: str
+    reason: str
+    started: float
+    ended: float | None
+    heard: float
+    round: int
+    rounds: int
+    phase: str
+    covered: int
+    chunks: int
+    replicas: int
+    clients: int
+    present: int
+    finished: Mapping[str, int]  # chunks, by client, of those that are shown
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All that the page shows, but for the round that a person looks at."""
+
+    task: str
+    now: Now
+    runs: tuple[RunLine, ...]
+    totals: Totals
+    series: Series
+    fleet: Fleet
+    plans: tuple[PlanMade, ...]
+    faults: tuple[Fault, ...]
+    fault_rounds: int  # how many of the newest rounds they were looked for in
+    record: tuple[OnRecord, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """A client in the timeline of one round."""
+
+    client: str
+    name: str
+    row: ClientRow
+
+
+@dataclass(frozen=True, slots=True)
+class OneRound:
+    """One round and what each client did in it; the bars are thinned where they are too many."""
+
+    round: Round
+    bars: tuple[Bar, ...]
+    folded: bool  # its client rows are only left as sums
+
+
+def picture(store: Store, wanted: Wanted) -> Snapshot:
+    """Return what the page shows of a run now."""
+    run = store.run(wanted.run)
+    stretches = store.stretches(run.run, MOST_STRETCHES)
+    plans = store.decisions(run.run, limit=SHOWN_PLANS)
+    clients = max(1, stretches[-1].clients // stretches[-1].rounds if stretches else 1)
+    window = max(1, min(MOST_ROUNDS, MOST_CELLS // clients))
+    newest = store.rounds(run.run, after=(run.last_round or 0) - window)
+    looked = min(run.rounds, max(1, MOST_CELLS // clients))
+    faults = store.faults(run.run, looked, SHOWN_FAULTS)
+    fleet = _fleet(store, run, wanted, [each.row.round for each in newest], plans)
+    model_bytes = _model_bytes(plans)
+    names = {each.client: each.name for each in store.clients()}
+    last = [each.row for each in reversed(newest)]
+    seconds = [row.working_s + row.collecting_s for row in last]
+    return Snapshot(
+        task=run.task,
+        now=now_of(run, [each.client for each in fleet.lines]),
+        runs=tuple(
+            RunLine(each.run, each.task, state_of(each), each.started) for each in store.runs(SHOWN_RUNS)
+        ),
+        totals=Totals(
+            rounds=run.rounds,
+            wanted=_whole(run.settings.get("rounds")),
+            synced=sum(each.synced for each in stretches),
+            approximate=sum(each.approximate for each in stretches),
+            skipped=sum(each.skipped for each in stretches),
+            finished=sum(each.finished for each in stretches),
+            counted=sum(each.counted for each in stretches),
+            repairs=sum(each.repairs for each in stretches),
+            median_s=median(seconds) if seconds else None,
+            measure=_measure(stretches),
+            saved=saved(stretches, model_bytes),
+            model_bytes=model_bytes,
+            coverage=next((row.coverage for row in last if row.coverage is not None), None),
+            left_out=last[0].left_out if last else "",
+        ),
+        series=_series(stretches, model_bytes),
+        fleet=fleet,
+        plans=_plans(plans, newest, names),
+        faults=tuple(
+            Fault(number, row.client, names.get(row.client, ""), row.failure, row.refused)
+            for number, row in faults
+        ),
+        fault_rounds=looked,
+        record=tuple(
+            OnRecord(each.now, each.kind, each.who, names.get(each.who, ""), each.what)
+            for each in reversed(store.audited(run.run, SHOWN_AUDIT))
+        ),
+    )
+
+
+def now_of(run: Run, shown: Collection[str]) -> Now:
+    """Return how a run stands, and how far the clients that are shown have come."""
+    said = run.present
+    clients = _present(run)
+    return Now(
+        run=run.run,
+        state=state_of(run),
+        reason="; ".join(filter(None, (reason_of(run), advice_for(run)))),
+        started=run.started,
+        ended=run.ended,
+        heard=run.heard,
+        round=_whole(said.get("round")) or 0,
+        rounds=_whole(said.get("rounds")) or 0,
+        phase=str(said.get("phase", "")),
+        covered=_whole(said.get("covered")) or 0,
+        chunks=_whole(said.get("chunks")) or 0,
+        replicas=_whole(said.get("copies")) or 0,
+        clients=len(clients),
+        present=sum(bool(each.get("present")) for each in clients.values()),
+        finished={client: int(clients[client].get("finished") or 0) for client in shown if client in clients},
+    )
+
+
+def one_round(store: Store, run: str, number: int) -> OneRound:
+    """Return one round of a run."""
+    found = store.rounds(run, after=number - 1, limit=1)
+    if not found or found[0].row.round != number:
+        raise Unusable(f"run {run}: saw no round {number}, needed one that is over")
+    names = {each.client: each.name for each in store.clients()}
+    rows = store.client_rows(run, number)
+    bars = tuple(Bar(row.client, names.get(row.client, ""), row) for row in thinned(rows, SHOWN_BARS))
+    return OneRound(found[0], bars, folded=bool(found[0].clients) and not rows)
+
+
+def thinned(rows: Sequence[ClientRow], most: int) -> list[ClientRow]:
+    """Return at most so many rows, the longest at work first: those that failed, and others taken evenly.
+
+    >>> [row.client for row in thinned([ClientRow(f"{n}", busy_s=n) for n in range(9)], 3)]
+    ['8', '4', '0']
+    """
+    order = sorted(rows, key=lambda row: (-row.busy_s, row.client))
+    if len(order) <= most:
+        return order
+    failed = [row for row in order if row.failure][: most // 2]
+    others = [row for row in order if not row.failure]
+    places = most - len(failed)
+    taken = [
+        others[round(at * (len(others) - 1) / max(places - 1, 1))] for at in range(min(places, len(others)))
+    ]
+    return sorted([*failed, *taken], key=lambda row: (-row.busy_s, row.client))
+
+
+# ---- the fleet
+
+_NEVER: Final = -math.inf
+ORDERS: Final[Mapping[str, Any]] = {
+    "name": lambda line: (line.name or line.client).casefold(),
+    "speed": lambda line: -(line.step_s if line.step_s is not None else _NEVER),  # the slowest first
+    "counted": lambda line: -line.counted,
+    "discarded": lambda line: -(line.finished - line.counted),
+    "faults": lambda line: -(line.failures + line.refused),
+    "sent": lambda line: -line.sent_bytes,
+    "seen": lambda line: line.last_seen if line.last_seen is not None else _NEVER,  # who is silent first
+}
+
+
+def _fleet(store: Store, run: Run, wanted: Wanted, columns: Sequence[int], plans: Sequence[Decided]) -> Fleet:
+    lines = _lines(store, run, max(len(columns), 1), plans)
+    asked = wanted.find.casefold()
+    found = [each for each in lines if asked in f"{each.name} {each.client} {each.site}".casefold()]
+    found.sort(key=ORDERS[wanted.sort])
+    pages = max(1, math.ceil(len(found) / SCREEN))
+    page = min(wanted.page, pages - 1)
+    screen = found[page * SCREEN : (page + 1) * SCREEN]
+    return Fleet(
+        clients=len(lines),
+        present=sum(bool(each.present) for each in lines),
+        found=len(found),
+        page=page,
+        screen=SCREEN,
+        columns=tuple(columns),
+        lines=_with_strips(store, run.run, screen, columns),
+    )
+
+
+def _lines(store: Store, run: Run, rounds: int, plans: Sequence[Decided]) -> list[Line]:
+    """Return every client that the run knows: those that worked lately, and those that it has seen at all."""
+    lately = {each.client: each for each in store.lately(run.run, rounds)}
+    said = _present(run)
+    loads = plans[-1].basis.get("loads", {}) if plans else {}
+    known = {each.client: each for each in store.clients()}
+    lines = []
+    for client in dict.fromkeys([*lately, *said]):
+        own, seen, told = lately.get(client), known.get(client), said.get(client)
+        lines.append(
+            Line(
+                client=client,
+                name=(seen.name if seen else "") or str((told or {}).get("name", "")),
+                site=seen.site if seen else "",
+                link=(seen.link if seen else "") or str((told or {}).get("link", "")),
+                present=bool(told["present"]) if told and "present" in told else None,
+                last_seen=seen.last_seen if seen else None,
+                load=_whole(loads.get(client)),
+                **_did(own),
+            )
+        )
+    return lines
+
+
+def _did(own: Lately | None) -> dict[str, Any]:
+    if own is None:
+        nothing = dict.fromkeys(("rounds", "finished", "counted", "sent_bytes", "failures", "refused"), 0)
+        return {**nothing, "step_s": None}
+    return {
+        "rounds": own.rounds,
+        "finished": own.finished,
+        "counted": own.counted,
+        "step_s": own.busy_s / own.steps if own.steps else None,
+        "sent_bytes": own.up_bytes + own.down_bytes + own.control_bytes,
+        "failures": own.failures,
+        "refused": own.refused,
+    }
+
+
+def _with_strips(store: Store, run: str, screen: Sequence[Line], columns: Sequence[int]) -> tuple[Line, ...]:
+    cells: dict[str, dict[int, Cell]] = {}
+    if columns:
+        for number, row in store.strips(run, [each.client for each in screen], len(columns)):
+            cells.setdefault(row.client, {})[number] = Cell(row.finished, row.counted, row.failure)
+    return tuple(
+        replace(each, strip=tuple(cells.get(each.client, {}).get(number) for number in columns))
+        for each in screen
+    )
+
+
+def _present(run: Run) -> dict[str, Mapping[str, Any]]:
+    """Return what the run last said of each client."""
+    said = run.present.get("clients", ())
+    return {str(each["device"]): each for each in said if isinstance(each, Mapping) and "client" in each}
+
+
+# ---- history and plans
+
+
+def _series(stretches: Sequence[Stretch], model_bytes: int | None) -> Series:
+    def mean(name: str) -> tuple[float, ...]:
+        return tuple(getattr(each, name) / each.rounds for each in stretches)
+
+    names = sorted({name for each in stretches for name in each.metrics})
+    plain = tuple(plain_bytes(each.clients, model_bytes or 0) / each.rounds for each in stretches)
+    return Series(
+        first=tuple(each.first for each in stretches),
+        last=tuple(each.last for each in stretches),
+        loss=tuple(each.loss for each in stretches),
+        metrics={name: tuple(each.metrics.get(name) for each in stretches) for name in names},
+        working_s=mean("working_s"),
+        collecting_s=mean("collecting_s"),
+        counted=mean("counted"),
+        discarded=tuple((each.finished - each.counted) / each.rounds for each in stretches),
+        up_bytes=mean("up_bytes"),
+        down_bytes=mean("down_bytes"),
+        control_bytes=mean("control_bytes"),
+        plain_bytes=plain if model_bytes else None,
+        skipped=tuple(each.skipped for each in stretches),
+        inexact=tuple(each.rounds - each.synced - each.skipped for each in stretches),
+    )
+
+
+def _measure(stretches: Sequence[Stretch]) -> str | None:
+    """Return the name of the measure that matters most: a known one, else the first by name."""
+    names = {name for each in stretches for name in each.metrics}
+    known = [name for name in FAVOURITES if name in names]
+    return next(iter([*known, *sorted(names - {"loss"})]), None)
+
+
+def _plans(
+    decided: Sequence[Decided], newest: Sequence[Round], names: Mapping[str, str]
+) -> tuple[PlanMade, ...]:
+    """Return the plans, newest first; their reasons say clients by name."""
+    made = []
+    until = math.inf
+    for each in reversed(decided):
+        took = [
+            one.row.working_s + one.row.collecting_s for one in newest if each.round <= one.row.round < until
+        ]
+        until = each.round
+        basis = each.basis
+        band = basis.get("band_s")
+        made.append(
+            PlanMade(
+                round=each.round,
+                at=each.now,
+                reason="".join(names.get(word) or word for word in re.split(r"(\W+)", each.reason)),
+                replicas=_whole(basis.get("replicas")),
+                most_blocks=_whole(basis.get("most_blocks")),
+                deadline_s=basis.get("deadline_s"),
+                measured=bool(basis.get("measured")),
+                predicted_s=basis.get("predicted_s"),
+                band_s=(float(band[0]), float(band[1])) if band else None,
+                took_s=median(took) if took else None,
+            )
+        )
+    return tuple(made)
+
+
+def _model_bytes(plans: Sequence[Decided]) -> int | None:
+    return next((found for each in reversed(plans) if (found := _whole(each.basis.get("model_bytes")))), None)
+
+
+def _whole(value: object) -> int | None:
+    return value if isinstance(value, int) else None

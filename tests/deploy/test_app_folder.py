@@ -1,0 +1,75 @@
+"""A user's app: what is read of it, and the copy that lists every setting."""
+
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.deploy.app_folder import app_in
+from fedgc.errors import Unusable
+
+MANIFEST = """
+[project]
+name = "ward"
+version = "1.0"
+
+[tool.flwr.app.components]
+serverapp = "ward.server:app"
+clientapp = "ward.client:app"
+
+[tool.flwr.app.config]
+rounds = 7
+"""
+
+
+def folder(tmp_path: Path, manifest: str = MANIFEST) -> Path:
+    (tmp_path / "ward").mkdir()
+    (tmp_path / ".venv").mkdir()
+    for name in ("ward/server.py", "ward/data.csv", ".venv/lib.py", "README.md"):
+        (tmp_path / name).write_text(name)
+    (tmp_path / "pyproject.toml").write_text(manifest)
+    return tmp_path
+
+
+def test_a_copy_lists_every_setting_and_carries_code_alone(tmp_path: Path):
+    app = app_in(folder(tmp_path))
+    assert app is not None
+    written = app.write(tmp_path / "copy", {**app.settings, "chunks": 5})
+    manifest = tomllib.loads((written / "pyproject.toml").read_text())
+    assert RunConfig.read(manifest["tool"]["flwr"]["app"]["config"]) == RunConfig(rounds=7, chunks=5)
+    assert manifest["project"]["name"] == "ward"
+    assert manifest["tool"]["flwr"]["app"]["config"].keys() == RunConfig().table().keys()
+    found = {str(path.relative_to(written)) for path in written.rglob("*") if path.is_file()}
+    assert found == {"pyproject.toml", "README.md", "ward/server.py"}
+
+
+def test_what_the_app_says_its_bundle_carries_is_what_is_copied(tmp_path: Path):
+    said = MANIFEST.replace(
+        "[tool.flwr.app.components]",
+        '[tool.flwr.app]\nfab-include = ["ward/*"]\n\n[tool.flwr.app.components]',
+    )
+    app = app_in(folder(tmp_path, said))
+    written = app.write(tmp_path / "copy", {})
+    assert {path.name for path in written.rglob("*") if path.is_file()} == {
+        "pyproject.toml", "server.py", "data.csv",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "[tool.flwr.app]\npublisher = 'x'\n"])
+def test_a_folder_with_something_else_is_no_app(tmp_path: Path, text: str):
+    (tmp_path / "pyproject.toml").write_text(text)
+    assert app_in(tmp_path) is None
+
+
+def test_no_manifest_is_no_app(tmp_path: Path):
+    assert app_in(tmp_path) is None
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [(("rounds = 7", "round = 7"), "did you mean rounds"), (("[project]", "[project"), "cannot be read")],
+)
+def test_what_is_wrong_in_a_manifest_is_said_with_its_path(tmp_path: Path, change, sentence: str):
+    with pytest.raises(Unusable, match=f"pyproject.toml: .*{sentence}"):
+        app_in(folder(tmp_path, MANIFEST.replace(*change)))

@@ -1,0 +1,192 @@
+"""A deployment's keys: what is signed for whom, what a strict verifier says, what lies on disk."""
+
+import socket
+import ssl
+import threading
+import time
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.deploy.authority import (
+    AUTHORITY_DAYS,
+    INSIDE,
+    LONGEST_DAYS,
+    describe,
+    general_name,
+    issue,
+    make_authority,
+    signed_by,
+)
+from fedgc.deploy.key_files import Keyring
+from fedgc.errors import EdgeFailed, Unusable
+
+NOW = time.time()  # certificates are checked against the clock of this machine
+NAMES = ("fl.example.org", "127.0.0.1")
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
+    made = Keyring(tmp_path_factory.mktemp("keys"))
+    made.begin(NAMES, NOW, 397)
+    return made
+
+
+def shake_hands(ring: Keyring, name: str, authority: Path) -> str:
+    """Dial a server that has the proxy's certificate, as a strict client does; return why it was refused."""
+    there = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    there.load_cert_chain(ring.folder / "proxy" / "server.pem", ring.folder / "proxy" / "server.key")
+    here = ssl.create_default_context(cafile=str(authority))
+    here.verify_flags |= ssl.VERIFY_X509_STRICT
+    left, right = socket.socketpair()
+    with left, right:
+
+        def serve() -> None:
+            try:
+                there.wrap_socket(right, server_side=True).close()
+            except (ssl.SSLError, OSError):
+                right.close()
+
+        server = threading.Thread(target=serve)
+        server.start()
+        try:
+            here.wrap_socket(left, server_hostname=name).close()
+        except ssl.SSLCertVerificationError as error:
+            return error.verify_message
+        finally:
+            left.close()
+            server.join()
+    return ""
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_strict_client_accepts_the_certificate_for_each_of_its_names(ring: Keyring, name: str):
+    assert shake_hands(ring, name, ring.folder / "authority" / "ca.pem") == ""
+
+
+def test_a_strict_client_refuses_another_name_and_another_authority(ring: Keyring, tmp_path: Path):
+    other = Keyring(tmp_path)
+    other.begin(NAMES, NOW, 30)
+    assert "mismatch" in shake_hands(ring, "other.example.org", ring.folder / "authority" / "ca.pem")
+    assert "issuer" in shake_hands(ring, NAMES[0], other.folder / "authority" / "ca.pem")
+
+
+def test_renewal_keeps_the_authority_and_what_the_superlink_has(ring: Keyring, tmp_path: Path):
+    fresh = Keyring(tmp_path)
+    fresh.begin(NAMES, NOW, 30)
+    before = {part: (tmp_path / part / "server.pem").read_bytes() for part in ("proxy", "server")}
+    fresh.renew((*NAMES, "backup.example.org"), NOW + 86_400, 60)
+    stands = fresh.standing()
+    assert stands.proxy.names == (*NAMES, "backup.example.org")
+    assert stands.proxy.days_left(NOW + 86_400) == 60
+    assert (tmp_path / "proxy" / "server.pem").read_bytes() != before["proxy"]
+    assert (tmp_path / "server" / "server.pem").read_bytes() == before["server"]
+    assert shake_hands(fresh, "backup.example.org", tmp_path / "authority" / "ca.pem") == ""
+
+
+def test_the_superlinks_certificate_lives_as_long_as_the_authority(ring: Keyring):
+    inside = describe((ring.folder / "server" / "server.pem").read_bytes())
+    assert inside.names == INSIDE
+    assert ring.standing().authority.ends - inside.ends <= timedelta(days=1)
+
+
+def test_the_authoritys_key_lies_in_its_own_folder_alone_and_secrets_are_their_owners(ring: Keyring):
+    ring.make_client("ward-9")
+    assert [each.parent.name for each in ring.folder.rglob("ca.key")] == ["authority"]
+    assert (ring.folder / "clients").is_dir()
+    for secret in ring.folder.rglob("*.key"):
+        assert secret.stat().st_mode & 0o077 == 0
+
+
+def test_no_certificate_outlives_its_authority_and_an_authority_at_its_end_signs_nothing():
+    authority = make_authority(NOW)
+    late = NOW + (AUTHORITY_DAYS - 10) * 86_400
+    assert describe(issue(authority, NAMES, late, 397).public).ends <= describe(authority.public).ends
+    with pytest.raises(Unusable, match="at its end"):
+        issue(authority, NAMES, NOW + AUTHORITY_DAYS * 86_400, 397)
+
+
+@given(days=st.integers(-5, 2 * LONGEST_DAYS))
+def test_only_a_life_that_verifiers_accept_is_signed(days: int):
+    authority = make_authority(NOW)
+    if 1 <= days <= LONGEST_DAYS:
+        assert describe(issue(authority, NAMES, NOW, days).public).days_left(NOW) == days
+    else:
+        with pytest.raises(Unusable, match=f"saw {days} days"):
+            issue(authority, NAMES, NOW, days)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "fl.example.org:443", "a b", "-a.org", "https://x", "1.2.3", "1.2.3.4.5", "a" * 64]
+)
+def test_what_is_neither_a_name_nor_an_address_is_refused(name: str):
+    with pytest.raises(Unusable, match="needed a host's name or address"):
+        general_name(name)
+
+
+@given(st.ip_addresses())
+def test_every_address_is_one(address: object):
+    assert general_name(str(address)).value == address
+
+
+def test_a_clients_key_is_one_that_flower_reads_and_is_made_once(ring: Keyring):
+    first = ring.make_client("ward-3")
+    secret = first.private.read_bytes()
+    key = serialization.load_ssh_private_key(secret, None)
+    assert isinstance(key, ec.EllipticCurvePrivateKey)
+    assert key.curve.name == "secp384r1"
+    public = serialization.load_ssh_public_key(first.public.read_bytes())
+    assert public == key.public_key()
+    assert ring.make_client("ward-3").print() == first.print()
+    assert first.private.read_bytes() == secret
+    assert (first.folder / "ca.pem").read_bytes() == (ring.folder / "authority" / "ca.pem").read_bytes()
+
+
+def test_a_key_whose_public_half_alone_came_from_the_client_is_taken_as_it_is(ring: Keyring, tmp_path: Path):
+    made = ring.make_client("ward-4")
+    elsewhere = Keyring(tmp_path).client("ward-4")
+    elsewhere.folder.mkdir(parents=True)
+    elsewhere.public.write_bytes(made.public.read_bytes())
+    assert Keyring(tmp_path).make_client("ward-4").print() == made.print()
+    assert not elsewhere.private.exists()
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a" * 64, "ward 3"])
+def test_a_clients_name_is_no_path(ring: Keyring, name: str):
+    with pytest.raises(Unusable, match="client name"):
+        ring.client(name)
+
+
+def test_what_is_no_key_is_named(ring: Keyring, tmp_path: Path):
+    client = Keyring(tmp_path).client("x")
+    client.folder.mkdir(parents=True)
+    client.public.write_text("nonsense")
+    with pytest.raises(EdgeFailed, match=r"client\.pub: needed an elliptic curve's public key"):
+        client.print()
+    client.private.write_text("half")
+    client.public.unlink()
+    with pytest.raises(EdgeFailed, match="public half"):
+        Keyring(tmp_path).make_client("x")
+    (client.folder / "node").write_text("seven")
+    with pytest.raises(EdgeFailed, match="saw 'seven', needed the number"):
+        _ = client.node
+
+
+def test_a_certificate_of_another_authority_in_the_folder_is_seen(ring: Keyring, tmp_path: Path):
+    other = Keyring(tmp_path)
+    other.begin(NAMES, NOW, 30)
+    foreign = (ring.folder / "proxy" / "server.pem").read_bytes()
+    (tmp_path / "proxy" / "server.pem").write_bytes(foreign)
+    assert not signed_by(foreign, (tmp_path / "authority" / "ca.pem").read_bytes())
+    with pytest.raises(EdgeFailed, match="not signed by"):
+        other.standing()
+
+
+def test_a_missing_file_is_one_sentence(tmp_path: Path):
+    with pytest.raises(EdgeFailed, match="No such file or directory, needed a file to read"):
+        Keyring(tmp_path).standing()

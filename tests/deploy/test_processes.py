@@ -1,0 +1,308 @@
+"""What a deployed server or client says before it starts, what it starts, and what its health check hears."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.deploy import processes as deployed
+from fedgc.deploy.key_files import Keyring
+from fedgc.deploy.processes import ClientPlace, ServerPlace, client_health, remember
+from fedgc.errors import EdgeFailed, Unusable
+from fedgc.flower import heartbeat as pulse
+from tests.flower.web_server import server
+
+DAY_S = 86_400.0
+EVERYWHERE = "0.0.0.0"  # noqa: S104  a word here, bound by nobody
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
+    made = Keyring(tmp_path_factory.mktemp("keys"))
+    made.begin(("localhost",), time.time(), 30)
+    made.make_client("ward-3")
+    return made
+
+
+@pytest.fixture
+def place(ring: Keyring, tmp_path: Path) -> Callable[..., ClientPlace]:
+    def make(address: str, **changes: object) -> ClientPlace:
+        (tmp_path / "state").mkdir(exist_ok=True)
+        (tmp_path / "cache").mkdir(exist_ok=True)
+        usual = {"keys": ring.folder / "clients" / "ward-3", "state": tmp_path / "state"}
+        more = {"cache": tmp_path / "cache", "name": "ward-3", "server": address}
+        return ClientPlace(**{**usual, **more, **changes})
+
+    return make
+
+
+# ---- a client
+
+
+def test_a_client_with_all_it_needs_says_so(ring: Keyring, place: Callable[..., ClientPlace]):
+    with server(ring) as address:
+        assert place(address).check(time.time) == f"{address} answers and is ours"
+
+
+def test_a_server_that_is_away_is_no_reason_to_end(place: Callable[..., ClientPlace]):
+    said = place("localhost:9").check(time.time)
+    assert said.startswith("localhost:9 does not answer")
+    assert said.endswith("the SuperNode goes on trying")
+
+
+def test_a_proxy_without_its_superlink_is_away_too(ring: Keyring, place: Callable[..., ClientPlace]):
+    with server(ring, status=502) as address:
+        assert "saw status 502 for /health" in place(address).check(time.time)
+
+
+def test_a_foreign_certificate_is_refused_and_named(
+    ring: Keyring, place: Callable[..., ClientPlace], tmp_path: Path
+):
+    other = Keyring(tmp_path / "other")
+    other.begin(("localhost",), time.time(), 30)
+    with server(other) as address, pytest.raises(EdgeFailed, match=r"certificate is refused: .*issuer"):
+        place(address).check(time.time)
+
+
+def test_a_certificate_for_another_name_is_refused(ring: Keyring, place: Callable[..., ClientPlace]):
+    with server(ring) as address:
+        port = address.partition(":")[2]
+        with pytest.raises(EdgeFailed, match=r"127\.0\.0\.1.*certificate is refused"):
+            place(f"127.0.0.1:{port}").check(time.time)
+
+
+def test_a_certificate_outside_its_time_names_this_machines_clock(
+    place: Callable[..., ClientPlace], tmp_path: Path
+):
+    old = Keyring(tmp_path / "old")
+    old.begin(("localhost",), time.time() - 100 * DAY_S, 30)
+    old.make_client("ward-3")
+    said = r"expired; this machine's clock says \d{4}-"
+    with server(old) as address, pytest.raises(EdgeFailed, match=said) as refused:
+        place(address, keys=old.folder / "clients" / "ward-3").check(time.time)
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("ahead_s", [-DAY_S, -400.0, 400.0, DAY_S])
+def test_a_wrong_clock_is_said_with_its_direction(
+    ring: Keyring, place: Callable[..., ClientPlace], ahead_s: float
+):
+    said = rf"clock is \d+ s {'behind' if ahead_s > 0 else 'ahead of'} the server's, needed within 300 s"
+    with server(ring, ahead_s=ahead_s) as address, pytest.raises(EdgeFailed, match=said):
+        place(address).check(time.time)
+
+
+def test_a_clock_within_what_flower_allows_is_no_fault(ring: Keyring, place: Callable[..., ClientPlace]):
+    with server(ring, ahead_s=200.0) as address:
+        assert place(address).check(time.time).endswith("is ours")
+
+
+@pytest.mark.parametrize("missing", ["ca.pem", "client.key"])
+def test_a_missing_key_is_named(
+    place: Callable[..., ClientPlace], tmp_path: Path, ring: Keyring, missing: str
+):
+    (tmp_path / "keys").mkdir()
+    for name in {"ca.pem", "client.key"} - {missing}:
+        (tmp_path / "keys" / name).write_bytes((ring.folder / "clients" / "ward-3" / name).read_bytes())
+    with pytest.raises(EdgeFailed, match=f"{missing}: No such file"):
+        place("localhost:9", keys=tmp_path / "keys").check(time.time)
+
+
+def test_a_key_of_another_kind_is_named(place: Callable[..., ClientPlace], tmp_path: Path, ring: Keyring):
+    (tmp_path / "keys").mkdir()
+    (tmp_path / "keys" / "ca.pem").write_bytes((ring.folder / "authority" / "ca.pem").read_bytes())
+    (tmp_path / "keys" / "client.key").write_bytes((ring.folder / "proxy" / "server.key").read_bytes())
+    with pytest.raises(EdgeFailed, match=r"client\.key: needed the key that `fedgc keys client` makes"):
+        place("localhost:9", keys=tmp_path / "keys").check(time.time)
+
+
+def test_a_folder_that_is_not_there_or_full_is_named(
+    place: Callable[..., ClientPlace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    with pytest.raises(EdgeFailed, match=r"FEDGC_CACHE .*/none: No such file or directory, needed a folder"):
+        place("localhost:9", cache=tmp_path / "none").check(time.time)
+    monkeypatch.setattr(deployed, "SPACE_BYTES", 2**60)
+    with pytest.raises(EdgeFailed, match=r"state: \d+ MB free, needed at least"):
+        place("localhost:9").check(time.time)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"server": ""}, "FEDGC_SERVER: is not set, needed the server's address"),
+        ({"server": "fl.example.org"}, "FEDGC_SERVER: saw 'fl.example.org'"),
+        ({"server": "https://fl.example.org:443"}, "FEDGC_SERVER: saw"),
+        ({"server": "fl.example.org:99999"}, "FEDGC_SERVER: saw"),
+        ({"name": ""}, "FEDGC_NAME: saw ''"),
+        ({"name": "ward 3"}, "FEDGC_NAME: saw 'ward 3'"),
+        ({"name": 'x"; evil="1'}, "FEDGC_NAME"),
+        ({"insecure": True}, "--insecure: saw server fl.example.org:443, needed a loopback address"),
+    ],
+)
+def test_a_missing_or_wrong_word_is_one_line(changes: dict[str, object], sentence: str):
+    usual = {"server": "fl.example.org:443", "name": "a", "keys": Path(), "state": Path(), "cache": Path()}
+    with pytest.raises(Unusable) as refused:
+        ClientPlace(**{**usual, **changes})
+    assert sentence in str(refused.value)
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_what_a_client_starts_is_what_flowers_program_takes(
+    place: Callable[..., ClientPlace], insecure: bool
+):
+    program = import_module("flwr.supernode.cli.flower_supernode")
+
+    words = place("127.0.0.1:443", node_config="pace-s=0.5", insecure=insecure).program().words
+    read = program._parse_args_run_supernode().parse_args(words[1:])
+    assert words[0] == "flower-supernode"
+    assert read.insecure is insecure
+    assert bool(read.root_certificates) is bool(read.auth_supernode_private_key) is not insecure
+    assert read.node_config.endswith("pace-s=0.5")
+
+
+# ---- a server
+
+
+@pytest.mark.parametrize("insecure", [False, True])
+def test_what_a_server_starts_is_what_flowers_program_takes(insecure: bool):
+    program = import_module("flwr.superlink.cli.flower_superlink")
+
+    started = ServerPlace("a.org:443", Path("/keys"), Path("/state"), "127.0.0.1", insecure).program()
+    read = program._parse_args_run_superlink().parse_args(started.words[1:])
+    assert (read.insecure, read.enable_supernode_auth) == (insecure, not insecure)
+    assert read.database == "/state/superlink.db"
+    assert read.runtime_dependency_install is False
+    assert set(started.environment) == (
+        set() if insecure else {"FEDGC_BIND", "FEDGC_ADVERTISE", "FEDGC_AUTHORITY"}
+    )
+
+
+def test_nothing_is_plain_beyond_loopback():
+    with pytest.raises(Unusable, match=r"--insecure: saw host 0\.0\.0\.0, needed a loopback address"):
+        ServerPlace("", Path("/keys"), Path("/state"), EVERYWHERE, insecure=True)
+
+
+def test_a_server_must_know_the_address_that_clients_dial():
+    with pytest.raises(Unusable, match="FEDGC_ADVERTISE: is not set, needed the address that clients dial"):
+        ServerPlace("", Path("/keys"), Path("/state"), EVERYWHERE)
+
+
+def test_a_servers_keys_are_read_before_it_starts(ring: Keyring, tmp_path: Path):
+    place = ServerPlace("a.org:443", ring.folder / "server", tmp_path, EVERYWHERE)
+    assert place.check(time.time()).startswith("clients dial a.org:443, the authority lasts")
+    with pytest.raises(EdgeFailed, match=r"it ended \d+ days ago, or this machine's clock is wrong"):
+        place.check(time.time() + 4000 * DAY_S)
+    mixed = tmp_path / "mixed"
+    other = Keyring(tmp_path / "other")
+    other.begin(("localhost",), time.time(), 30)
+    mixed.mkdir()
+    for name, whose in (("ca.pem", other), ("server.pem", ring), ("server.key", ring)):
+        (mixed / name).write_bytes((whose.folder / "server" / name).read_bytes())
+    with pytest.raises(EdgeFailed, match=r"not signed by ca\.pem beside it"):
+        ServerPlace("a.org:443", mixed, tmp_path, EVERYWHERE).check(time.time())
+
+
+def test_flwr_beside_the_server_finds_it(ring: Keyring, tmp_path: Path):
+    import tomllib
+
+    ServerPlace("a.org:443", Path("/keys"), tmp_path, EVERYWHERE).configure(tmp_path / "flower")
+    told = tomllib.loads((tmp_path / "flower" / "config.toml").read_text())["superlink"]
+    assert told[told["default"]] == {"address": "127.0.0.1:9092", "root-certificates": "/keys/ca.pem"}
+
+
+# ---- health
+
+
+@pytest.fixture
+def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A state folder whose process has a child that looks like Flower's executor; the SuperNode answers."""
+    program = (
+        "import subprocess, sys; p = subprocess.Popen([sys.executable, '-c', 'input()', 'flower-superexec']);"
+        "print(flush=True); p.wait()"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    parent.stdout.readline()
+    remember(tmp_path, parent.pid)
+    monkeypatch.setattr(deployed, "_ask", lambda *_: None)
+    yield tmp_path
+    parent.communicate(b"\n")
+
+
+def test_a_client_without_a_session_is_well_while_flower_and_its_executor_answer(running: Path):
+    assert client_health(running, running, time.time()).endswith("no session is open")
+
+
+def test_an_engine_that_turns_is_well_and_one_that_hangs_is_not(running: Path):
+    heart = pulse.Pulse(str(running / "pulse"), time.time)
+    heart.beat(7)
+    assert "7 chunks finished" in client_health(running, running, time.time())
+    with pytest.raises(EdgeFailed, match="the engine has not come round for 200 s, needed 120"):
+        client_health(running, running, time.time() + 200)
+    heart.close()
+    assert client_health(running, running, time.time() + 200).endswith("no session is open")
+
+
+def test_a_pulse_whose_process_is_gone_is_of_an_earlier_life(running: Path):
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    (running / "pulse").write_text(f"{ended.pid} 3\n")
+    assert client_health(running, running, time.time() + 1000).endswith("no session is open")
+
+
+def test_a_client_without_its_executor_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(deployed, "_ask", lambda *_: None)
+    sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
+    remember(tmp_path, sleeper.pid)
+    with pytest.raises(EdgeFailed, match="has no flower-superexec below it"):
+        client_health(tmp_path, tmp_path, time.time())
+    sleeper.communicate(b"\n")
+
+
+def test_a_server_that_does_not_answer_is_not_well(
+    running: Path, ring: Keyring, monkeypatch: pytest.MonkeyPatch
+):
+    assert deployed.server_health(ring.folder / "server", running, insecure=False).endswith("answer")
+    monkeypatch.undo()
+    monkeypatch.setattr(deployed, "SUPERLINK_PORT", 9)
+    with pytest.raises(EdgeFailed, match="does not answer"):
+        deployed.server_health(ring.folder / "server", running, insecure=False)
+
+
+# ---- the pulse
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.0, 0.3, 0.9, 1.0, 4.0]), st.integers(0, 1)), max_size=30))
+def test_a_pulse_is_written_once_a_second_and_for_every_chunk(
+    tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[float, int]]
+):
+    path = tmp_path_factory.mktemp("pulse") / "pulse"
+    now, chunks = 0.0, 0
+    heart = pulse.Pulse(str(path), lambda: now)
+    last: tuple[float, int] | None = None
+    for pause, more in turns:
+        now, chunks = now + pause, chunks + more
+        path.unlink(missing_ok=True)
+        heart.beat(chunks)
+        due = last is None or last[1] != chunks or now >= last[0] + 1.0
+        beat = pulse.heard(path)
+        assert (beat is not None) is due
+        if beat is not None:
+            assert (beat.chunks, beat.process, beat.alive) == (chunks, os.getpid(), True)
+            last = (now, chunks)
+
+
+def test_nobody_listens_where_no_file_is_named(tmp_path: Path):
+    heart = pulse.Pulse(None, time.time)
+    heart.beat(1)
+    heart.close()
+    assert pulse.heard(tmp_path / "pulse") is None
+    (tmp_path / "pulse").write_text("half")
+    assert pulse.heard(tmp_path / "pulse") is None

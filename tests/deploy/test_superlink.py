@@ -1,0 +1,184 @@
+"""A SuperLink by its name: Flower's configuration, and what its program says."""
+
+import stat
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedgc.deploy import superlink
+from fedgc.deploy.key_files import Keyring
+from fedgc.deploy.superlink import Connection, Superlink, connection, told_time
+from fedgc.errors import EdgeFailed, Unusable
+from tests.flower.web_server import server
+
+CONFIG = """
+[superlink]
+default = "hospital"
+
+[superlink.hospital]
+address = "fl.example:9093"
+root-certificates = "/etc/ca.crt"
+
+[superlink.play]
+address = "127.0.0.1:1"
+insecure = true
+
+[superlink.local]
+address = ":local-superlink:"
+
+[superlink.number]
+address = "127.0.0.1:1"
+root-certificates = 7
+
+[superlink.relative]
+address = "127.0.0.1:1"
+root-certificates = "keys/ca.pem"
+
+[superlink.both]
+address = "127.0.0.1:1"
+insecure = true
+root-certificates = "/etc/ca.crt"
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "config.toml").write_text(CONFIG)
+    return {"FLWR_HOME": str(tmp_path)}
+
+
+def test_a_connection_is_what_flower_was_told(home: dict[str, str]):
+    found = connection("hospital", home)
+    assert (found.address, found.insecure, found.certificates) == (
+        "fl.example:9093",
+        False,
+        Path("/etc/ca.crt"),
+    )
+    assert connection("play", home).insecure
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("hospitl", "did you mean hospital"),
+        ("local", "needed host:port"),
+        ("default", "saw hospital, play, local, number, relative, both in"),
+        ("number", "saw root-certificates 7, needed an absolute path"),
+        ("relative", "saw root-certificates 'keys/ca.pem', needed an absolute path"),
+        ("both", "saw root-certificates and insecure = true, needed one of them"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_refused(home: dict[str, str], name: str, sentence: str):
+    with pytest.raises(Unusable, match=sentence):
+        connection(name, home)
+
+
+def test_no_configuration_is_no_name_and_a_broken_one_is_said_to_be_so(tmp_path: Path):
+    with pytest.raises(Unusable, match="saw none in"):
+        connection("hospital", {"FLWR_HOME": str(tmp_path)})
+    (tmp_path / "config.toml").write_text("[superlink")
+    with pytest.raises(Unusable, match="cannot be read"):
+        connection("hospital", {"FLWR_HOME": str(tmp_path)})
+
+
+@pytest.fixture(scope="module")
+def ring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
+    made = Keyring(tmp_path_factory.mktemp("keys"))
+    made.begin(("localhost",), time.time(), 30)
+    return made
+
+
+def test_a_superlink_with_the_certificate_that_was_signed_tells_the_time(ring: Keyring):
+    with server(ring, part="server") as address:
+        where = Connection("x", address, insecure=False, certificates=ring.folder / "authority" / "ca.pem")
+        told = told_time(where)
+    assert told is not None
+    assert abs(told - time.time()) < 60.0
+
+
+def test_why_a_superlink_does_not_answer_is_said_in_a_line(ring: Keyring, tmp_path: Path):
+    def why(address: str, certificates: Path | None, *, insecure: bool = False) -> str:
+        with pytest.raises(EdgeFailed) as said:
+            told_time(Connection("x", address, insecure, certificates))
+        assert "\n" not in str(said.value)
+        return str(said.value)
+
+    ours, text = ring.folder / "authority" / "ca.pem", tmp_path / "text.pem"
+    text.write_text("no certificate")
+    other = Keyring(tmp_path / "other")
+    other.begin(("localhost",), time.time(), 30)
+    with server(other) as address:
+        assert f"its certificate is refused by root-certificates {ours}: unable to get" in why(address, ours)
+        assert "its certificate is refused by those of the system" in why(address, None)
+        assert why(address, tmp_path / "none.pem").startswith(
+            f"root-certificates {tmp_path / 'none.pem'}: ca"
+        )
+        assert why(address, text).startswith(f"root-certificates {text}: cannot be read")
+        assert "one with TLS does so where the connection says insecure" in why(address, None, insecure=True)
+    assert why(address, ours).startswith(f"{address} does not answer: ")
+
+
+@pytest.fixture
+def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Have `flwr` be a script that says this."""
+
+    def make(script: str) -> Superlink:
+        folder = tmp_path / "bin"
+        folder.mkdir()
+        program = folder / "flwr"
+        program.write_text(f"#!{sys.executable}\nimport sys, time\n{script}\n")
+        program.chmod(program.stat().st_mode | stat.S_IXUSR)
+        monkeypatch.setattr(superlink.sys, "executable", str(folder / "python"))
+        made.append(Superlink("play", tmp_path))
+        return made[-1]
+
+    made: list[Superlink] = []
+    yield make
+    for each in made:
+        each.close()
+
+
+def test_a_run_that_starts_is_followed_to_its_end(says, tmp_path: Path):
+    link = says(
+        "words = sys.argv[1:]\n"
+        "if words[0] == 'run': print('Successfully started run 77', flush=True); print('last words')\n"
+        """else: print('{"success": true, "runs": [{"status": "finished:completed"}]}')"""
+    )
+    run = link.submit(tmp_path)
+    assert run == 77
+    assert link.wait(run, 200.0) == "finished:completed"
+    assert not link.running(run)
+    assert "last words" in link.log(run).read_text()
+
+
+def test_a_run_that_does_not_start_is_said_with_its_last_words(says, tmp_path: Path):
+    with pytest.raises(EdgeFailed, match=r"did not start a run; it said: no such federation"):
+        says("print('no such federation')").submit(tmp_path)
+
+
+def test_what_flower_frames_is_said_in_a_line_and_a_long_path_whole(says, tmp_path: Path):
+    """Its program draws a box around an error, and breaks lines at the edge of its terminal."""
+    path = "/" + "/".join(["folder"] * 40)
+    framed = (
+        "from rich.console import Console\nfrom rich.panel import Panel\n"
+        f"print('Using SuperLink: play')\nConsole().print(Panel('cannot read {path}', title='Error', "
+        "title_align='left'))"
+    )
+    with pytest.raises(EdgeFailed, match=rf"it said: cannot read {path}$"):
+        says(framed).submit(tmp_path)
+
+
+def test_a_run_that_does_not_end_is_not_waited_for(says, tmp_path: Path):
+    link = says("print('started run 5', flush=True); time.sleep(600)")
+    run = link.submit(tmp_path)
+    assert link.running(run)
+    with pytest.raises(EdgeFailed, match="has not ended"):
+        link.wait(run, 0.01)
+
+
+@pytest.mark.parametrize("said", ["not json", '{"success": false, "error": "log in"}', "[1]"])
+def test_an_answer_that_is_none_is_said_in_a_line(says, said: str):
+    with pytest.raises(EdgeFailed, match="flwr list at SuperLink 'play' said"):
+        says(f"print({said!r})").ask("list")

@@ -1,0 +1,210 @@
+"""A client at work: it hears a command within one step, even while it rests, and failures are told."""
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from fedgc.errors import BadMessage, NotHere, TaskFailed
+from fedgc.flower.client_loop import Worker
+from fedgc.messages import (
+    Close,
+    Codeword,
+    Failed,
+    Fold,
+    Held,
+    Joined,
+    Mix,
+    Pressed,
+    Progress,
+    Report,
+    Reveal,
+    Ring,
+    Skip,
+    Survivors,
+    Work,
+)
+from tests.flower.conftest import WAIT_S
+
+
+class PlainEngine:
+    """An engine that counts what it is told and works when it is let."""
+
+    def __init__(self, rest, numbers: int) -> None:
+        self._rest = rest
+        self._numbers = numbers
+        self.heard: list[object] = []
+        self.models: dict[int, np.ndarray] = {}
+        self.idle = True
+        self.rests_s = 0.0
+        self.steps = 5
+        self.error: Exception | None = None
+        self.asks = self.full = False
+
+    def ask_for_room(self) -> None:
+        self.asks = True
+
+    def holds(self) -> tuple[Held, ...]:
+        return (Held("chunk-0", 8),)
+
+    def kept(self) -> tuple[()]:
+        return ()
+
+    def load(self, version: int, vector: np.ndarray) -> None:
+        self.models[version] = vector
+
+    def handle(self, command) -> None:
+        self.heard.append(command)
+        if self.error:
+            raise self.error
+        self.idle = not isinstance(command, Work)
+
+    def step(self) -> Progress | Pressed | None:
+        if self.rests_s:
+            self._rest(self.rests_s)
+            return None
+        self.idle = True
+        if self.full:
+            return Pressed(0.0, "x", 1)
+        return Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
+
+    def codeword(self, mix: Mix) -> np.ndarray:
+        if self.error:
+            raise self.error
+        return np.full(-(-self._numbers // mix.blocks), 2.0, np.float32)
+
+    def update(self, command: Reveal) -> tuple[Report, np.ndarray | None]:
+        report = Report(0.0, command.client, command.round, self.steps, 8, 0.5, 1.0, 0.5)
+        return report, np.full(self._numbers, 3.0, np.float32) if self.steps else None
+
+
+@contextmanager
+def serving(link) -> Iterator[tuple[PlainEngine, str, list[str]]]:
+    w = Worker(lambda rest: PlainEngine(rest, link.numbers))
+    session = link.session(says_joined=False)
+    ended: list[str] = []
+    thread = threading.Thread(target=lambda: ended.append(w.serve(session, "x")))
+    thread.start()
+    yield w.engine, link.event(Joined).client, ended
+    session.end("the test is over")
+    thread.join(WAIT_S)
+    assert not thread.is_alive()
+
+
+def work(client: str) -> Work:
+    return Work(client, 1, 0, 4, (0,), ((0, "chunk-0"),), 7, 60.0)
+
+
+def test_it_joins_works_and_sends_its_codeword(link) -> None:
+    with serving(link) as (engine, client, _):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        assert link.event(Progress).chunk == 0
+        np.testing.assert_array_equal(engine.models[0], link.vector())
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
+        assert link.event(Codeword).round == 1
+        assert (link.listener.take(client, 1, 0) == 2.0).all()
+
+
+def test_it_says_that_it_has_no_room_and_hears_what_to_fold(link) -> None:
+    with serving(link) as (engine, client, _):
+        engine.full = True
+        assert engine.asks, "somebody answers"
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        assert link.event(Pressed).client == client
+        fold = Fold(client, 1, Mix((0,), ((1.0, 2.0),)), (3,))
+        link.listener.send(fold)
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
+        link.event(Codeword)
+        assert engine.heard[-1] == fold
+
+
+@pytest.mark.parametrize("wire", ["bf16", "int8"])
+def test_it_sends_its_codeword_in_the_format_that_was_asked_for(link, wire: str) -> None:
+    with serving(link) as (_, client, _):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),)), wire))
+        assert link.event(Codeword).size_bytes < 4 * (link.numbers // 2)
+        np.testing.assert_allclose(link.listener.take(client, 1, 0), 2.0, rtol=1e-6)
+
+
+def test_a_resting_engine_is_woken_by_a_command(link) -> None:
+    with serving(link) as (engine, client, _):
+        engine.rests_s = 3600.0
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.eventually(lambda: engine.heard)
+        link.listener.send(Skip(client, 1, 0))
+        link.eventually(lambda: Skip(client, 1, 0) in engine.heard)
+
+
+@pytest.mark.parametrize("error", [BadMessage("not finished"), TaskFailed("the loss raised")], ids=str)
+def test_what_the_engine_refuses_is_told_and_the_client_lives(link, error: Exception) -> None:
+    with serving(link) as (engine, client, ended):
+        engine.error = error
+        link.listener.send(Skip(client, 1, 0))
+        assert link.event(Failed).reason == str(error)
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0,),))))
+        assert link.event(Failed).reason == str(error)
+        assert not ended
+
+
+def test_a_codeword_that_lacks_a_chunk_fails_for_that_chunk_alone(link) -> None:
+    with serving(link) as (engine, client, _):
+        engine.error = NotHere("chunk 1 is folded", (1,))
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0, 1), ((1.0,),) * 2)))
+        failed = link.event(Failed)
+        assert (failed.reason, failed.chunks) == ("chunk 1 is folded", (1,))
+
+
+@pytest.mark.parametrize("kind", ["reveal", "survivors"])
+def test_masked_work_is_told_as_a_failure(link, kind: str) -> None:
+    with serving(link) as (_, client, _):
+        masked = Reveal(client, 1, 0, "masked", None, ring=Ring(3, 32))
+        strange = masked if kind == "reveal" else Survivors(client, 1, b"packet")
+        link.listener.send(strange)
+        assert "masked work" in link.event(Failed).reason
+
+
+def test_local_work_is_told_before_it_is_sent(link) -> None:
+    with serving(link) as (_, client, _):
+        link.listener.send(Reveal(client, 1, 0, "local", None))
+        assert link.event(Report).steps == 5
+        assert link.event(Codeword).size_bytes == 4 * link.numbers
+        assert (link.listener.take(client, 1, 0) == 3.0).all()
+
+
+def test_local_work_without_steps_sends_nothing(link) -> None:
+    with serving(link) as (engine, client, _):
+        engine.steps = 0
+        link.listener.send(Reveal(client, 1, 0, "local", None))
+        assert link.event(Report).steps == 0
+        link.listener.send(Reveal(client, 1, 1, "coded", Mix((0,), ((1.0,),))))
+        assert link.event().attempt == 1, "nothing was sent in between"
+
+
+def test_a_stopped_run_ends_the_session(link) -> None:
+    with serving(link) as (_, client, ended):
+        link.listener.send(Close(client, 1, "stopped", True))
+        link.eventually(lambda: ended)
+        assert ended == ["the run was stopped"]
+
+
+def test_a_lease_ends_between_rounds_and_not_in_one(link) -> None:
+    with serving(link) as (_, client, ended):
+        link.listener.publish(0, link.vector())
+        link.listener.send(work(client))
+        link.event(Progress)
+        link.opened[0]._lease_end = time.monotonic()
+        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0,),))))
+        link.event(Codeword)
+        assert not ended
+        link.listener.send(Close(client, 1, "synced", True))
+        link.eventually(lambda: ended)
+        assert ended == ["the lease is over"]

@@ -1,0 +1,379 @@
+"""A site's end: written before said, masks beside training, and no run but a masked one."""
+
+import dataclasses
+import hashlib
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, NotAdmitted, Unusable
+from fedgc.flower.masked_client import SAID_AT_HOME, MaskedClient, site_of
+from fedgc.messages import (
+    SKETCH_NUMBERS,
+    Failed,
+    Held,
+    Joined,
+    Kept,
+    Mix,
+    Open,
+    Progress,
+    Published,
+    Repair,
+    Report,
+    Reveal,
+    Survivors,
+    Unmask,
+)
+from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, RingSum, Terms, packets
+from fedgc.secagg.federation import member_list
+from fedgc.store.vault import Vault
+from fedgc.training import Start
+
+MODEL = np.linspace(-1, 1, 11, dtype=np.float32)
+CONFIG = RunConfig()
+SETTINGS = CONFIG.shape
+FROM = Start(MODEL, None, 0, 0.0)
+SECRET = b"a long secret"
+
+
+class House:
+    """Three sites with vaults on a disk, and the server's keys."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.clients = ["client 0", "client 1", "client 2"]
+        keys = []
+        for client in self.clients:
+            with Vault.open(self.path(client), SECRET) as vault:
+                keys.append((client.replace("client", "site"), vault.identity().public))
+        self.federation = Federation(member_list(keys), 3, 3, 4, Quantizer(1.0, 20, 32, 100))
+        self.open = {client: self.start(client) for client in self.clients}
+        self.key_agreement = KeyAgreement(self.federation, Terms(MODEL.size, SETTINGS, bytes(32)), 10.0, 0.0)
+
+    def path(self, client: str) -> Path:
+        return self.folder / f"{client}.db"
+
+    def start(self, client: str) -> MaskedClient:
+        vault = Vault.open(self.path(client), SECRET)
+        return MaskedClient(self.federation, vault, CONFIG, lambda: 0.0, os.urandom)
+
+    def restart(self, client: str) -> None:
+        self.open[client].close()
+        self.open[client] = self.start(client)
+
+    def hear(self, command, start=FROM):
+        return self.open[command.client].heard(command, start)
+
+    def set_up(self) -> None:
+        for client in self.clients:
+            self.key_agreement.enrol(self.open[client].enrolled(client, ""))
+        todo = list(self.key_agreement.open(0.0, 1))
+        while todo:
+            todo += self.key_agreement.heard(self.hear(todo.pop(0)))
+
+    def draw(self, model=MODEL):
+        digest = hashlib.sha256(model.tobytes()).digest()
+        self.key_agreement.noted(Published(0.0, 0, digest))
+        exchange = self.key_agreement.draw(self.clients)
+        return exchange, {client: exchange.begin(client, 1)[0] for client in self.clients}
+
+    def close(self) -> None:
+        for each in self.open.values():
+            each.close()
+
+
+@pytest.fixture
+def house(tmp_path: Path):
+    made = House(tmp_path)
+    yield made
+    made.close()
+
+
+def agree_on(house: House, exchange, survivors=range(3)):
+    exchange, packet = exchange.agree(list(survivors))
+    return exchange, {client: Survivors(client, 1, packet.pack()) for client in house.clients}
+
+
+def test_three_sites_give_their_mean_over_their_vaults(house: House) -> None:
+    house.set_up()
+    agreed, begins = house.draw()
+    ring = RingSum(house.federation.quantizer, MODEL.size)
+    updates = {client: np.full(MODEL.size, at / 4, np.float32) for at, client in enumerate(house.clients)}
+    for client in house.clients:
+        assert house.hear(begins[client]) is None
+        ring.add(house.open[client].masked(updates[client], 50, FROM))
+    exchange, told = agree_on(house, agreed.exchange)
+    for client in house.clients:
+        exchange = exchange.sign(agreed.member[client], house.hear(told[client]).signature)
+    unlock = exchange.unlock().pack()
+    for client in house.clients:
+        said = house.hear(Unmask(client, 1, unlock))
+        exchange = exchange.open(packets.Opened.unpack(said.packet))
+    ring.remove(exchange.masks())
+    mean, weight = ring.mean()
+    assert weight == 150
+    assert np.abs(mean - 0.25).max() <= house.federation.quantizer.bound(3, weight)
+
+
+def test_a_restarted_site_masks_nothing_twice(house: House) -> None:
+    house.set_up()
+    _, begins = house.draw()
+    begin = begins["client 1"]
+    house.hear(begin)
+    house.restart("client 1")
+    house.hear(begin)
+    first = house.open["client 1"].masked(MODEL / 2, 50, FROM)
+    assert np.array_equal(house.open["client 1"].masked(MODEL / 3, 50, FROM), first), (
+        "asked again: the same bytes"
+    )
+    house.restart("client 1")
+    with pytest.raises(BadMessage, match="its vector is gone; needed the next"):
+        house.hear(begin)
+    with pytest.raises(BadMessage, match="saw no exchange that waits"):
+        house.open["client 1"].masked(MODEL / 3, 50, FROM)
+
+
+def test_a_restarted_site_masks_no_model_of_which_it_gave_shares(house: House) -> None:
+    house.set_up()
+    agreed, begins = house.draw()
+    for client in house.clients:
+        house.hear(begins[client])
+        house.open[client].masked(MODEL / 2, 50, FROM)
+    exchange, told = agree_on(house, agreed.exchange)
+    for client in house.clients:
+        exchange = exchange.sign(agreed.member[client], house.hear(told[client]).signature)
+    for client in house.clients:
+        house.hear(Unmask(client, 1, exchange.unlock().pack()))
+        house.restart(client)
+    _, begins = house.draw()
+    for client in house.clients:
+        with pytest.raises(BadMessage, match="two sums of one model tell single updates"):
+            house.hear(begins[client])
+    _, begins = house.draw(MODEL + 1)
+    for client in house.clients:
+        house.hear(begins[client], dataclasses.replace(FROM, model=MODEL + 1))
+
+
+def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+    house.set_up()
+    _, begins = house.draw()
+    for client in house.clients:
+        house.hear(begins[client])
+    one = house.open["client 0"]
+    monkeypatch.setattr(one._vault, "write", lambda *_: (_ for _ in ()).throw(EdgeFailed("the disk is full")))
+    with pytest.raises(EdgeFailed, match="the disk is full"):
+        one.masked(MODEL, 50, FROM)
+    for attempt in (lambda: one.masked(MODEL, 50, FROM), lambda: one.enrolled("client 0", "")):
+        with pytest.raises(EdgeFailed, match="needed a new start"):
+            attempt()
+    assert one.broken
+    assert not house.open["client 1"].broken
+
+
+def test_what_a_server_says_of_the_exchange_is_checked_before_any_mask(house: House) -> None:
+    house.set_up()
+    _, begins = house.draw()
+    begin = begins["client 0"]
+    packet = packets.Begin.unpack(begin.packet)
+    huge = dataclasses.replace(begin, packet=dataclasses.replace(packet, size=2**40).pack())
+    with pytest.raises(BadMessage, match=r"saw 1099511627776 numbers, needed the model's 11"):
+        house.hear(huge)
+    with pytest.raises(BadMessage, match="saw other settings"):
+        house.hear(dataclasses.replace(begin, packet=dataclasses.replace(packet, settings=bytes(32)).pack()))
+    with pytest.raises(BadMessage, match="saw no model"):
+        house.hear(begin, start=None)
+    with pytest.raises(BadMessage, match="saw no exchange that waits"):
+        house.open["client 0"].masked(MODEL, 50, FROM)
+
+
+def test_work_from_another_model_after_the_beginning_is_not_masked(house: House) -> None:
+    """Of a model made for it alone, one update would show in the sum: the others' would be nothing."""
+    house.set_up()
+    _, begins = house.draw()
+    for client in house.clients:
+        house.hear(begins[client])
+    one = house.open["client 0"]
+    others = [
+        dataclasses.replace(FROM, model=MODEL + 1),
+        dataclasses.replace(FROM, before=MODEL),
+        dataclasses.replace(FROM, first_step=10**6),
+        dataclasses.replace(FROM, common_steps=1e-9),
+    ]
+    for other in others:
+        with pytest.raises(BadMessage, match="made from another model or other settings"):
+            one.masked(MODEL, 50, other)
+    house.restart("client 0")
+    with pytest.raises(BadMessage, match="made from another model or other settings"):
+        house.open["client 0"].masked(MODEL, 50, others[0])
+    assert house.open["client 0"].masked(MODEL, 50, dataclasses.replace(FROM, model=MODEL.copy())).size
+
+
+def test_an_exchange_with_another_lead_than_the_work_came_with_is_refused(house: House) -> None:
+    house.set_up()
+    before = MODEL / 2
+    house.key_agreement.noted(Published(0.0, 0, hashlib.sha256(before.tobytes()).digest()))
+    house.key_agreement.noted(Published(0.0, 1, hashlib.sha256(MODEL.tobytes()).digest()))
+    exchange = house.key_agreement.draw(house.clients, (8, 4.0))
+    (begin,) = exchange.begin("client 0", 1)
+    led = Start(MODEL, before, 8, 4.0)
+    for other in (
+        dataclasses.replace(led, before=None),
+        dataclasses.replace(led, before=MODEL / 3),
+        dataclasses.replace(led, first_step=9),
+        dataclasses.replace(led, common_steps=0.5),
+    ):
+        with pytest.raises(BadMessage, match="or another lead"):
+            house.hear(begin, start=other)
+    assert house.hear(begin, start=led) is None
+
+
+def test_the_same_exchange_begun_again_keeps_its_masks(house: House) -> None:
+    house.set_up()
+    _, begins = house.draw()
+    house.hear(begins["client 0"])
+    pad = house.open["client 0"]._pad
+    house.hear(begins["client 0"])
+    assert house.open["client 0"]._pad is pad
+    with pytest.raises(BadMessage, match="with another model, members or settings"):
+        house.hear(begins["client 0"], start=dataclasses.replace(FROM, model=MODEL + 1))
+
+
+def test_an_identity_that_is_not_pinned_opens_nothing(house: House, tmp_path: Path) -> None:
+    vault = Vault.open(tmp_path / "stranger.db", SECRET)
+    with pytest.raises(NotAdmitted, match="needed a member's"):
+        MaskedClient(house.federation, vault, CONFIG, lambda: 0.0, os.urandom)
+    vault.close()
+
+
+# ---- what a node's config says
+
+
+def node_of(house: House, client: str = "client 0", privacy: Privacy | None = None) -> dict[str, object]:
+    with Vault.open(house.folder / "signer.db", SECRET) as vault:
+        members = (*house.federation.members, *member_list([("zoe", vault.identity().public)]))
+        descriptor = Descriptor(
+            dataclasses.replace(house.federation, members=members, privacy=privacy)
+        ).endorse(vault.identity())
+    (house.folder / "all.fed").write_bytes(descriptor.pack())
+    key = house.folder / "vault.key"
+    key.write_bytes(SECRET)
+    key.chmod(0o600)
+    return {
+        "federation": str(house.folder / "all.fed"),
+        "vault": str(house.path(client)),
+        "vault-key": str(key),
+    }
+
+
+def of(config: RunConfig, node: dict[str, object], environment: dict[str, str] | None = None):
+    return site_of(config, node, environment or {}, lambda: 0.0, os.urandom)
+
+
+MASKED = RunConfig(secrecy="masked", federation="server.fed")
+
+
+def test_a_node_without_a_federation_has_no_site() -> None:
+    assert of(RunConfig(), {"name": "plain"}) is None
+
+
+def test_a_node_with_a_federation_refuses_every_run_that_is_not_masked(house: House) -> None:
+    with pytest.raises(BadSetting, match="takes part in masked runs alone, saw secrecy = open"):
+        of(RunConfig(), node_of(house))
+
+
+@pytest.mark.parametrize("missing", [("federation",), ("vault",), ("federation", "vault")])
+def test_a_masked_run_needs_both_at_the_node(house: House, missing: tuple[str, ...]) -> None:
+    node = {name: value for name, value in node_of(house).items() if name not in missing}
+    with pytest.raises(BadSetting, match="a masked run needs federation and vault"):
+        of(MASKED, node)
+
+
+def test_a_vault_is_opened_by_its_key_file_or_by_the_environment(house: House) -> None:
+    house.close()
+    node = node_of(house)
+    made = of(MASKED, node)
+    assert made is not None
+    assert made.enrolled("d", "").member == 0
+    made.close()
+    del node["vault-key"]
+    of(MASKED, node, {"FEDGC_PASSPHRASE": SECRET.decode()}).close()
+    with pytest.raises(BadSetting, match="the vault needs vault-key here"):
+        of(MASKED, node)
+    with pytest.raises(Unusable, match="another passphrase"):
+        of(MASKED, node, {"FEDGC_PASSPHRASE": "something else"})
+
+
+def test_a_descriptor_that_is_none_is_one_line(house: House) -> None:
+    node = node_of(house)
+    Path(str(node["federation"])).write_bytes(b"something")
+    with pytest.raises(Unusable, match=r"descriptor .*all\.fed: "):
+        of(MASKED, node)
+
+
+def test_what_leaves_an_site_tells_nothing_that_only_a_sum_may(house: House) -> None:
+    one = house.open["client 0"]
+    joined = Joined(0.0, "d", True, (Held("a", 31), Held("b", 7)), (Kept(1, 0, 3),))
+    assert one.discreet(joined, 0) == Joined(0.0, "d", True, (Held("a", 1), Held("b", 1)))
+    told = one.discreet(Progress(0.0, "d", 1, 2, 4, 0.5, 31, 2.75, 0.25, (0.1,) * SKETCH_NUMBERS), 3)
+    assert told == Progress(0.0, "d", 1, 2, 4, 0.5, 1, 0.0, 0.0)
+    told = one.discreet(Report(0.0, "d", 1, 16, 31, 0.5, 2.75, 0.25), 3)
+    assert told == Report(0.0, "d", 1, 16, 3, 0.5, 0.0, 0.0)
+    failed = Failed(0.0, "d", 1, "update: saw values from -0.25 to inf", (2,))
+    assert one.discreet(failed, 0) == dataclasses.replace(failed, reason=SAID_AT_HOME)
+
+
+def test_what_goes_wrong_with_its_own_numbers_is_told_without_the_reason(house: House) -> None:
+    one, begin = house.open["client 0"], Open("client 0", 1, b"packet")
+    for error in (BadVector("update: saw values from -0.25 to inf"), EdgeFailed("/home/ward/vault is full")):
+        assert one.failed(begin, error) == Failed(0.0, "client 0", 1, SAID_AT_HOME)
+    assert one.failed(begin, BadMessage("of the packet")).reason == "of the packet"
+
+
+def test_nothing_is_given_in_the_clear(house: House) -> None:
+    one, mix = house.open["client 0"], Mix((0,), ((1.0,),))
+    for command in (
+        Reveal("client 0", 1, 0, "coded", mix),
+        Reveal("client 0", 1, 0, "local", None),
+        Repair("client 0", 1, 1, "client 1", mix),
+    ):
+        with pytest.raises(BadMessage, match="asked for in the clear, needed masks"):
+            one.revealed(command, None)
+
+
+@given(squared=st.floats(1e-12, 1e12))
+def test_the_gate_is_told_a_norm_to_a_factor_of_two_at_most(coarse, squared: float) -> None:
+    told = coarse(squared)
+    assert 0.5 <= told / squared <= 2.0
+    assert math.log(told, 4.0) == pytest.approx(round(math.log(told, 4.0)))
+
+
+@pytest.fixture(scope="module")
+def coarse():
+    one = MaskedClient.__new__(MaskedClient)
+    one._config = RunConfig(work="local")
+    return one._coarse
+
+
+def test_with_privacy_no_norm_may_leave(house: House) -> None:
+    node = node_of(house, privacy=Privacy(1.0, 4.0, 10, 1e-6))
+    local = dataclasses.replace(MASKED, work="local")
+    with pytest.raises(BadSetting, match="with privacy no norm may leave"):
+        of(local, node)
+
+
+def test_a_client_that_is_no_site_loads_neither_a_database_nor_the_simulator():
+    code = (
+        "import sys; from fedgc.flower import client_app; client_app(); "
+        "print(sorted(set(sys.modules) & {'sqlalchemy', 'alembic', 'fedgc.sim.clock', 'fedgc.run.machine'}))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert said.stdout == "[]\n", said.stderr

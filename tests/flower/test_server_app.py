@@ -1,0 +1,50 @@
+"""The ServerApp: what it refuses before it trains; whole runs are in the contract tests."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, RecordDict
+
+from fedgc.config import RunConfig
+from fedgc.errors import Unusable
+from fedgc.flower.server_app import server_app
+from fedgc.store import checkpoint
+from fedgc.store.checkpoint import Checkpoint
+
+
+@pytest.fixture(autouse=True)
+def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    return tmp_path
+
+
+def begin(**settings: str | int) -> None:
+    table = {**RunConfig().table(), **settings}
+    server_app()(grid=None, context=Context(1, 0, {}, RecordDict(), table))
+
+
+def saved(folder: Path, round_: int) -> Path:
+    return checkpoint.save(folder, Checkpoint(round_, 1, np.zeros(2, np.float32), b"", "{}"), keep=1)
+
+
+def test_a_new_run_over_the_models_of_another_is_refused(apart: Path) -> None:
+    kept = saved(apart / "fedgc" / "runs" / "same", 3)
+    with pytest.raises(Unusable, match="run same: there is one of that name already"):
+        begin(run="same")
+    assert kept.exists()
+
+
+def test_a_resume_that_is_to_end_before_where_the_run_is_is_refused(apart: Path) -> None:
+    saved(apart / "fedgc" / "runs" / "far", 27)
+    with pytest.raises(Unusable, match="setting rounds: saw 1, the run is at 27, needed more"):
+        begin(resume="far", rounds=1)
+
+
+@pytest.mark.parametrize("name", ["checkpoint-dir", "log-file"])
+def test_what_cannot_be_written_is_refused(apart: Path, name: str) -> None:
+    (apart / "file").write_text("")
+    place = apart / "file" if name == "checkpoint-dir" else apart
+    with pytest.raises(Unusable, match=f"setting {name.replace('-', '_')}: saw {place}"):
+        begin(**{name: str(place)})

@@ -1,0 +1,88 @@
+"""The sink that keeps: how a run ended is in the store, whatever ended it."""
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
+from fedgc.flower.json_lines import Lines
+from fedgc.flower.sink import Live
+from fedgc.flower.store_sink import KeptSink
+from fedgc.history import RoundRow
+from fedgc.store.database import Store
+from fedgc.store.standing import SERVER, lost, this_process
+from fedgc.store.writer import Keeper
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "fedgc.db")
+
+
+@pytest.fixture
+def sink(path: str, tmp_path: Path) -> KeptSink:
+    keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
+    return KeptSink(keeper, "r", time.time, 0.0, Lines("", lambda _: None))
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (EdgeFailed("the run did not complete: no client came"), "the run did not complete: no client came"),
+        (IndexError("list index out of range\nand more"),
+         "the server ended in mid-run: IndexError: list index out of range"),
+        (SystemExit(1), "the server ended in mid-run"),
+    ],
+)  # fmt: skip
+def test_what_ended_a_run_is_its_reason(sink: KeptSink, path: str, error: BaseException, reason: str):
+    with pytest.raises(type(error)), sink.recorded(RunConfig()):
+        raise error
+    with Store.open(path) as store:
+        run = store.run("r")
+    assert (run.state, run.reason) == ("failed", reason)
+
+
+def test_how_a_run_stands_says_which_process_serves_it(sink: KeptSink, path: str):
+    with sink.recorded(RunConfig()):
+        sink.present(Live(1, 3, 0, "working", 1.0, 0, 4, 1, ()))
+    with Store.open(path) as store:
+        run = store.run("r")
+    assert run.present[SERVER] == this_process().words()
+    assert run.present["phase"] == "working"
+    assert not lost(run)
+
+
+ROW = {
+    "round": 1, "version": 0, "started": 1.0, "working_s": 1.0, "collecting_s": 1.0, "outcome": "synced",
+    "chunks": 4, "covered": 4, "short": (), "replicas": 1, "blocks": 1, "needed": 1, "amplification": None,
+    "error": None, "loss": None, "samples": 40, "skips": 0, "takes": 0, "pruned": 0, "repairs": 0,
+    "reason": "",
+}  # fmt: skip
+REFUSED = "1 client was refused data: c: why"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"known_samples": 40, "counted_samples": 40}, ""),
+        ({"known_samples": 40, "counted_samples": 30}, "75% of the samples in the last round"),
+        (
+            {"known_samples": 80, "counted_samples": 40, "left_out": REFUSED},
+            f"50% of the samples in the last round ({REFUSED})",
+        ),
+        ({"outcome": "empty", "known_samples": 40}, "0% of the samples in the last round"),
+    ],
+)
+def test_completed_run_says_what_share_of_the_samples_counted(tmp_path: Path, changes: dict, reason: str):
+    def opened() -> Store:
+        return Store.open(str(tmp_path / "fedgc.db"))
+
+    keeper = Keeper(opened, tmp_path / "aside", print)
+    sink = KeptSink(keeper, "run", lambda: 5.0, 0.0, Lines("", print))
+    with sink.recorded(RunConfig()):
+        sink.append(RoundRow(**{**ROW, **changes}))
+    with opened() as store:
+        assert (store.run("run").state, store.run("run").reason) == ("completed", reason)

@@ -1,0 +1,314 @@
+"""The grid's one caller, on a grid that is played: who is invited, who is written to, what replies mean."""
+
+import logging
+import os
+import threading
+from dataclasses import replace
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.supercore.task_identity import TaskIdentity
+
+from fedgc.links.frames import Invitation
+from fedgc.links.message import packets as packets
+from fedgc.links.message.grid_loop import PACKETS_POLL_S, POLL_S, SHORT_S, SLACK_S, GridLoop, Ways
+from fedgc.links.message.invitation import RECORD, invited
+from fedgc.links.message.server import WAY_S, MessageServer
+from fedgc.links.session.client import Session
+from fedgc.links.session.sessions import Surroundings
+from fedgc.messages import Held, Joined, Lost, Work
+
+JOINED = Joined(0.0, "x", False, (Held("a", 1),))
+
+
+@pytest.fixture(autouse=True)
+def task(monkeypatch) -> None:
+    for name in ("_task_id", "_run_id", "_node_id"):
+        monkeypatch.setattr(TaskIdentity, name, 1)
+
+
+class PlayedGrid:
+    def __init__(self) -> None:
+        self.nodes = [1]
+        self.sent: list[Message] = []
+        self.replies: list[Message] = []
+        self.asked = 0
+        self.takes = True
+
+    def get_node_ids(self) -> list[int]:
+        self.asked += 1
+        return self.nodes
+
+    def push_messages(self, messages) -> list[str | None]:
+        ids = []
+        for message in messages:
+            message.metadata.__dict__["_message_id"] = f"m{len(self.sent)}"
+            self.sent.append(message)
+            ids.append(message.metadata.message_id if self.takes else None)
+        return ids
+
+    def pull_messages(self, ids) -> list[Message]:
+        found = [each for each in self.replies if each.metadata.reply_to_message_id in ids]
+        self.replies = [each for each in self.replies if each not in found]
+        return found
+
+
+class House:
+    """A gridloop whose turns the test calls, on a clock of its own."""
+
+    def __init__(self, link, listener=None, message_server: bool = True, run: str = "run@1") -> None:
+        self.now = 100.0
+        self.grid = PlayedGrid()
+        self.events: list[object] = []
+        around = Surroundings(lambda: self.now, os.urandom, lambda: 0.0, logging.getLogger("test"))
+        self.message_server = MessageServer(run, 10, self.events.append, around) if message_server else None
+        self.who = link.identity()
+        ways = Ways(listener, self.message_server, 1000.0)
+        self.grid_loop = GridLoop(self.grid, ways, lambda: self.now, logging.getLogger("test"))
+
+    def turn(self, after_s: float = POLL_S) -> list[Message]:
+        """Let time pass and the gridloop act; return what he sent."""
+        before = len(self.grid.sent)
+        self.now += after_s
+        self.grid_loop._turn()
+        return self.grid.sent[before:]
+
+    def session_ends(self, message: Message, *, reached: bool, says_who: bool = True) -> None:
+        content = RecordDict()
+        if not reached and says_who:
+            invitation = invited(message.content)
+            asked = packets.introduction(invitation.run, invitation.token)
+            content = packets.write_answer(asked, self.who, "n", [JOINED], {})
+        content[RECORD] = ConfigRecord({"ended": "so", "device": "d", "reached": reached})
+        self.grid.replies.append(Message(content, reply_to=message))
+
+    def answers(self, message: Message) -> None:
+        asked = packets.read_packet(message.content, self.who.client)
+        self.grid.replies.append(
+            Message(packets.write_answer(asked, self.who, "n", [JOINED], {}), reply_to=message)
+        )
+
+    def fails(self, message: Message, code: int) -> None:
+        reply = Message(Error(code=code, reason="gone"), reply_to=message)
+        reply.metadata.__dict__["_src_node_id"] = 1  # as the SuperLink's own errors
+        self.grid.replies.append(reply)
+
+
+def types(messages: list[Message]) -> list[str]:
+    return [message.metadata.message_type for message in messages]
+
+
+def joined(house: House) -> list[object]:
+    """Return what is heard of the client when it joins now."""
+    return [replace(JOINED, now=house.now, client=house.who.client)]
+
+
+def test_a_node_whose_session_does_not_connect_says_who_it_is_at_its_end_and_is_written_to(link) -> None:
+    house = House(link, link.listener, run="run-1")
+    (invitation,) = house.turn()
+    assert types([invitation]) == ["train.session"]
+    house.session_ends(invitation, reached=False)
+    assert house.turn() == [], "what the first packet would ask is known"
+    assert house.events == joined(house)
+    house.message_server.send(Work(house.who.client, 1, 0, 1, (0,), ((0, "a"),), 0, 60.0))
+    assert types(house.turn()) == [packets.TYPE]
+
+
+def test_one_that_does_not_say_who_it_is_is_asked_again(link) -> None:
+    house = House(link, link.listener, run="run-1")
+    (invitation,) = house.turn()
+    house.session_ends(invitation, reached=False, says_who=False)
+    assert house.turn() == house.events == []
+    (packet,) = house.turn()
+    assert types([packet]) == [packets.TYPE]
+    house.answers(packet)
+    house.turn(0.05)
+    assert house.events == joined(house)
+    assert house.turn(3600.0) == []
+
+
+@pytest.mark.parametrize("content", [{}, {RECORD: ConfigRecord()}, {"another": ConfigRecord({"a": 1})}])
+def test_a_reply_of_another_form_ends_nothing_but_its_session(link, content: dict[str, ConfigRecord]) -> None:
+    house = House(link, link.listener)
+    (invitation,) = house.turn()
+    house.grid.replies.append(Message(RecordDict(content), reply_to=invitation))
+    house.turn()
+    assert types(house.turn(60.0)) == ["train.session"], "it is invited again, and not written to"
+
+
+@pytest.mark.parametrize("how", ["a session that lived", "sessions alone"])
+def test_other_nodes_are_invited_again(link, how: str) -> None:
+    house = House(link, link.listener, message_server=how != "sessions alone")
+    (invitation,) = house.turn()
+    house.session_ends(invitation, reached=how == "a session that lived")
+    assert house.turn(1.0) == []
+    assert types(house.turn(5.0)) == ["train.session"]
+
+
+@pytest.mark.parametrize("opens", [False, True])
+def test_a_node_whose_session_never_begins_is_invited_less_and_less_often(link, opens: bool) -> None:
+    house, pauses = House(link, link.listener), []
+    for _ in range(3):
+        before = house.now
+        while not (sent := house.turn()):
+            pass
+        pauses.append(house.now - before)
+        if opens:
+            session = link.open(Session(invited(sent[0].content), link.identity(), link.terms()))
+            session.say(Joined(0.0, "me", True, (Held("a", 1),)))
+            link.event(Joined)
+        house.now += SHORT_S  # its process may take as long to start as a session must last to have lived
+        house.fails(sent[0], 2)
+        house.turn()
+    assert len(set(pauses[1:])) == (1 if opens else 2), pauses
+    assert pauses == sorted(pauses)
+
+
+def test_without_sessions_every_node_is_written_to_at_once(link) -> None:
+    house = House(link)
+    house.grid.nodes = [1, 2]
+    assert types(house.turn()) == [packets.TYPE] * 2
+
+
+def test_errors_are_told_by_what_they_reply_to(link) -> None:
+    house = House(link)
+    house.grid.nodes = [7, 8]
+    first, second = house.turn()
+    house.answers(first)
+    house.turn(0.05)
+    house.fails(second, 5)
+    house.turn(0.05)
+    assert not any(isinstance(each, Lost) for each in house.events), "the other one failed"
+    (again,) = house.turn(2.0)
+    assert again.metadata.dst_node_id == second.metadata.dst_node_id
+
+
+def test_a_node_that_vanishes_is_lost(link) -> None:
+    house = House(link)
+    (packet,) = house.turn()
+    house.answers(packet)
+    house.turn(0.05)
+    house.grid.nodes = []
+    house.turn()
+    assert isinstance(house.events[-1], Lost)
+
+
+def test_a_packet_that_flower_forgets_or_does_not_take_is_written_again(link) -> None:
+    house = House(link)
+    house.turn()
+    assert house.turn(WAY_S + SLACK_S - 1.0) == []
+    house.turn(2.0)
+    assert types(house.turn(2.0)) == [packets.TYPE]
+    house.turn(WAY_S + SLACK_S + 1.0)
+    house.grid.takes = False
+    assert len(house.turn(4.0)) == 1
+    house.grid.takes = True
+    assert len(house.turn(60.0)) == 1
+
+
+def test_who_is_there_is_asked_about_once_a_second_while_packets_are_looked_for_more_often(link) -> None:
+    house = House(link)
+    house.turn()
+    before = house.grid.asked
+    for _ in range(100):
+        house.turn(0.05)
+    assert 4 <= house.grid.asked - before <= 6
+    assert house.grid_loop._pause_s() == PACKETS_POLL_S < POLL_S
+
+
+def test_a_client_whose_packet_cannot_be_written_ends_no_run(link) -> None:
+    house = House(link)
+    (asked,) = house.turn()
+    house.answers(asked)
+    house.turn(0.05)
+    names = tuple((chunk, f"{chunk:05d}" + "x" * 40) for chunk in range(30_000))
+    house.message_server.send(Work(house.who.client, 1, 0, 1, tuple(range(30_000)), names, 0, 60.0))
+    assert house.turn() == []
+    assert isinstance(house.events[-1], Lost)
+    assert types(house.turn(5.0)) == [packets.TYPE], "it is asked again who it is"
+
+
+class PlayedListener:
+    """Counts the invitations that are good."""
+
+    def __init__(self) -> None:
+        self.good: set[bytes] = set()
+
+    def invite(self) -> Invitation:
+        token = os.urandom(8)
+        self.good.add(token)
+        return Invitation("localhost:1", b"", token, "run-1")
+
+    def cancel(self, invitation: Invitation) -> bool:
+        self.good.discard(invitation.token)
+        return False
+
+
+def test_an_invitation_that_the_superlink_does_not_take_is_void_and_the_next_one_waits(link) -> None:
+    listener = PlayedListener()
+    house = House(link, listener, message_server=False)
+    house.grid.takes = False
+    for _ in range(50):
+        house.turn()
+        assert not listener.good
+    assert 3 <= len(house.grid.sent) <= 6, "less and less often"
+    house.grid.takes = True
+    house.turn(60.0)
+    assert len(listener.good) == 1
+
+
+def test_an_invitation_that_flower_forgets_is_void(link) -> None:
+    listener = PlayedListener()
+    house = House(link, listener)
+    house.turn()
+    (first,) = listener.good
+    house.turn(house.grid_loop._ways.ttl_s + SLACK_S)
+    assert first not in listener.good
+
+
+def test_what_a_client_says_at_its_end_is_one_line_of_the_log(link, caplog) -> None:
+    house = House(link, PlayedListener(), run="run-1")
+    (invitation,) = house.turn()
+    about = {"ended": "left\nERROR the disk is full \x1b[31m", "device": "d\n" + "x" * 999, "reached": False}
+    with caplog.at_level(logging.INFO):
+        house.grid.replies.append(Message(RecordDict({RECORD: ConfigRecord(about)}), reply_to=invitation))
+        house.turn()
+    said = [each.getMessage() for each in caplog.records]
+    assert said[0] == "a session ended: left ERROR the disk is full [31m"
+    assert all(each.isprintable() and len(each) < 300 for each in said)
+
+
+def test_a_grid_that_can_no_longer_be_called_is_told_once(link) -> None:
+    house, told, heard = House(link), [], threading.Event()
+
+    def stopped() -> list[int]:
+        raise RuntimeError("the run was stopped")
+
+    house.grid.get_node_ids = stopped
+    house.grid_loop.start(lambda why: (told.append(why), heard.set()))
+    assert heard.wait(60.0)
+    house.grid_loop.stop()
+    assert told == ["Flower's grid: RuntimeError: the run was stopped"]
+
+
+def test_failed_and_silent_nodes_are_explained(link) -> None:
+    house = House(link, link.listener)
+    house.grid.nodes = [1, 2]
+    failing, _ = house.turn()
+    assert (
+        house.grid_loop.explained() == "2 connected and did not answer: a SuperNode serves one run at a time"
+    )
+    house.fails(failing, 0)
+    house.turn()
+    assert house.grid_loop.explained() == (
+        "node 1 failed: gone; 1 connected and did not answer: a SuperNode serves one run at a time"
+    )
+
+
+def test_node_with_an_open_session_needs_no_explanation(link) -> None:
+    house = House(link, link.listener)
+    (sent,) = house.turn()
+    session = link.open(Session(invited(sent.content), link.identity(), link.terms()))
+    session.say(JOINED)
+    link.event(Joined)
+    assert house.grid_loop.explained() == ""

@@ -1,0 +1,325 @@
+"""A whole run over packets, without Flower: every packet finds a fresh engine, as in a fresh process."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedgc.config import RunConfig
+from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_cache, spilled
+from fedgc.flower.driver import Driver, Job
+from fedgc.flower.message_work import MessageWork
+from fedgc.history import Speeds
+from fedgc.links.frames import StreamId
+from fedgc.links.links import Links
+from fedgc.links.message import packets as packets
+from fedgc.links.message.server import MessageServer
+from fedgc.links.session.sessions import Surroundings
+from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Report, Reveal, Work
+from fedgc.training import CacheFiles, Engine
+from fedgc.training.tasks import named
+from tests.flower.test_driver import UNMEASURED, one_machine
+from tests.flower.test_driver import Kept as KeptRows
+
+SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-clients": 2, "threads": 1, "evaluate-every": 0}
+RUN = full_name("spring", 7)
+
+
+class Carrier:
+    """Takes packets to clients and answers back, one at a time, until the run is over."""
+
+    def __init__(self, message_server: MessageServer, job: Job, root: Path, make_identity, site=None) -> None:
+        """`site` makes that of a node, as each of its processes does."""
+        self.message_server, self.job, self.root = message_server, job, root
+        self.site = site or (lambda _: None)
+        self.clients = {node: make_identity() for node in range(job.config.min_clients)}
+        self.over = threading.Event()
+        self.carried = 0
+        for node in self.clients:
+            message_server.open(node)
+
+    def run(self) -> None:
+        while not self.over.is_set():
+            for node, packet, _ in self.message_server.packets():
+                content = self.process(node, packets.write_packet(packet))
+                self.message_server.answered(
+                    node, lambda asked, c=content: packets.read_answer(c, asked, time.monotonic())
+                )
+                self.carried += 1
+            self.message_server.wanted.wait(0.05)
+
+    def process(self, node: int, content):
+        """All that a client's process does for one packet."""
+        who = self.clients[node]
+        asked = packets.read_packet(content, who.client)
+        cache = open_cache(self.root, asked.run, self.job.config, who.client, time.time())
+        engine = new_engine(self.job, self.root / "spill")
+        engine.last_in(cache)
+        site = self.site(node)
+        message_work = MessageWork(engine, cache, who.client, time.monotonic, site)
+        message_work.run(asked)
+        engine.close()
+        if site is not None:
+            site.close()
+        return packets.write_answer(asked, who, f"node-{node}", message_work.lines, message_work.codewords)
+
+
+def new_engine(job: Job, folder: Path) -> Engine:
+    return Engine(job.task, job.config, clock=time.monotonic, rest=time.sleep, spill_dir=folder)
+
+
+def carried_out(
+    link, tmp_path: Path, pinned=None, site=None, **settings: object
+) -> tuple[Driver, KeptRows, Carrier]:
+    """A whole run over packets."""
+    torch.set_num_threads(1)
+    config, sink = RunConfig.read({**SETTINGS, **UNMEASURED, **settings}), KeptRows()
+    job = Job(named("digits", config), config, sink, Speeds(), federation=pinned, name=RUN)
+    log = logging.getLogger("test")
+    driver = Driver(job, time.monotonic, log)
+    links = Links(driver.events.put, log)
+    around = Surroundings(time.monotonic, os.urandom, time.time, log)
+    message_server = MessageServer(RUN, driver.common.size, links.heard("messages"), around)
+    links.add({"messages": message_server})
+    carrier = Carrier(message_server, job, tmp_path / "cache", link.identity, site)
+    thread = threading.Thread(target=carrier.run)
+    thread.start()
+    try:
+        driver.drive(links)
+    finally:
+        carrier.over.set()
+        thread.join(60.0)
+    return driver, sink, carrier
+
+
+def test_a_run_over_packets_makes_the_model_of_a_single_machine(link, tmp_path: Path) -> None:
+    driver, sink, _ = carried_out(link, tmp_path)
+    assert [row.outcome for row in sink.rows] == ["synced", "synced"]
+    assert {client.link for row in sink.rows for client in row.clients} == {"messages"}
+    np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
+
+
+def test_where_it_is_foreseen_who_finishes_what_a_round_is_one_packet_to_each(
+    link, tmp_path: Path, monkeypatch
+) -> None:
+    monkeypatch.setattr(
+        "fedgc.links.message.server.LEAST_LEASE_S", 600.0
+    )  # a busy machine is to need no second packet
+    driver, sink, carrier = carried_out(link, tmp_path, replicas=1, rounds=3)
+    assert [row.outcome for row in sink.rows] == ["synced"] * 3
+    assert carrier.carried == 2 + 3 * 2, "each is asked who it is, and then for work once a round"
+    np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
+
+
+def test_local_work_over_packets_skips_rounds_and_exchanges_in_few_bits(link, tmp_path: Path) -> None:
+    settings = {
+        "work": "local",
+        "gate": "every",
+        "gate-period": 2,
+        "gate-every": 3,
+        "rounds": 4,
+        "quorum": 1.0,
+    }
+    _, sink, _ = carried_out(link, tmp_path, **settings, **{"delta-bits": 8, "placement": "shuffled-once"})
+    assert [row.outcome for row in sink.rows] == ["skipped", "synced"] * 2
+    for skipped, exchanged in (sink.rows[:2], sink.rows[2:]):
+        assert [client.steps for client in skipped.clients] == [3, 3]
+        assert [client.counted for client in exchanged.clients] == [6, 6]
+        assert [client.up_bytes for client in skipped.clients] == [0, 0]
+        assert all(0 < client.up_bytes < 12_000 for client in exchanged.clients)
+
+
+# ---- one messagework
+
+
+def job_of(**settings) -> Job:
+    torch.set_num_threads(1)
+    config = RunConfig.read({**SETTINGS, **settings})
+    return Job(named("digits", config), config, KeptRows(), Speeds())
+
+
+def seconds() -> Callable[[], float]:
+    """A clock that goes on by a second whenever it is looked at: so many steps fit in a lease."""
+    return partial(next, count(0.0))
+
+
+def message_work(
+    job: Job, folder: Path, packet: packets.Packet, clock: Callable[[], float] = time.monotonic
+) -> MessageWork:
+    cache = CacheFiles(folder / "cache")
+    engine = new_engine(job, folder)
+    engine.last_in(cache)
+    made = MessageWork(engine, cache, "me", clock)
+    made.run(packet)
+    engine.close()
+    return made
+
+
+def work(job: Job, order: tuple[int, ...], lease_s: float = 60.0) -> Work:
+    names = tuple(enumerate(job.task.sizes()))
+    return Work("me", 1, 0, job.config.local_steps, order, names, 0, lease_s)
+
+
+def packet_of(*commands, model=None, lease_s: float = 60.0) -> packets.Packet:
+    return packets.Packet(RUN, bytes(16), lease_s, commands, model)
+
+
+def said(made: MessageWork, kind: type) -> list:
+    return [line for line in made.lines if isinstance(line, kind)]
+
+
+def test_what_one_packet_finished_the_next_one_sends(tmp_path: Path) -> None:
+    job = job_of()
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    first = message_work(job, tmp_path, packet_of(work(job, (0, 2)), model=(0, model)))
+    assert [line.chunk for line in said(first, Progress)] == [0, 2]
+    hello = message_work(job, tmp_path, packet_of())
+    (joined,) = said(hello, Joined)
+    assert [(kept.chunk, kept.reached) for kept in joined.kept] == [(0, 4), (2, 4)]
+    assert all(isinstance(each, Held) for each in joined.holds)
+    reveal = Reveal("me", 1, 0, "coded", Mix((0, 2), ((1.0,), (1.0,))))
+    sent = message_work(job, tmp_path, packet_of(work(job, ()), reveal, lease_s=0.0))
+    (codeword,) = sent.codewords.values()
+    assert codeword.size == model.size
+    assert np.abs(codeword).max() > 0
+    assert isinstance(joined.kept[0], Kept)
+
+
+def test_a_codeword_is_sent_along_once_all_that_it_mixes_is_finished(tmp_path: Path) -> None:
+    job = job_of()
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    mix = Mix((0, 1), ((1.0,), (1.0,)))
+    asked = replace(work(job, (0, 1)), coefficients=mix)
+    part = message_work(job, tmp_path, packet_of(replace(asked, order=(0,)), model=(0, model)))
+    assert part.codewords == {}
+    rest = message_work(job, tmp_path, packet_of(replace(asked, order=(1,))))
+    assert list(rest.codewords) == [StreamId("codeword", 1)]
+    assert not said(rest, Failed)
+
+
+def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_path: Path) -> None:
+    job = job_of(**{"local-steps": 50})
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    packet = packet_of(work(job, (0, 1, 2, 3)), model=(0, model), lease_s=0.0)
+    assert said(message_work(job, tmp_path, packet), Progress) == []
+    told: list[int] = []
+    for _ in range(7):  # of 31 steps each, where 200 are to be done
+        left = tuple(chunk for chunk in range(4) if chunk not in told)
+        made = message_work(job, tmp_path, packet_of(work(job, left), lease_s=32.0), seconds())
+        assert len(said(made, Progress)) <= 1
+        told += [line.chunk for line in said(made, Progress)]
+    assert told == [0, 1, 2, 3]
+
+
+def test_local_work_that_a_lease_cuts_short_is_told_and_counts(tmp_path: Path) -> None:
+    job = job_of(work="local", **{"gate-every": 50})
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    asked = replace(work(job, (0, 1)), kind="local", target=10_000)
+    first = message_work(job, tmp_path, packet_of(asked, model=(0, model), lease_s=8.0), seconds())
+    (report,) = said(first, Report)
+    assert report.steps == 7
+    reveal = Reveal("me", 1, 0, "local", None)
+    sent = message_work(job, tmp_path, packet_of(replace(asked, order=()), reveal, lease_s=0.0))
+    assert [line.steps for line in said(sent, Report)] == [report.steps]
+    assert list(sent.codewords) == [StreamId("codeword", 1)]
+
+
+def test_a_client_without_steps_reports_none_and_sends_nothing(tmp_path: Path) -> None:
+    job = job_of(work="local")
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    asked = replace(work(job, ()), kind="local")
+    made = message_work(job, tmp_path, packet_of(asked, Reveal("me", 1, 0, "local", None), model=(0, model)))
+    assert [line.steps for line in said(made, Report)] == [0]
+    assert made.codewords == {}
+
+
+def test_a_cache_without_the_model_says_so_and_does_nothing(tmp_path: Path) -> None:
+    job = job_of()
+    made = message_work(job, tmp_path, packet_of(work(job, (0,))))
+    assert made.lines == []
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    made = message_work(job, tmp_path, packet_of(work(job, (0,)), model=(0, model)))
+    assert [line.version for line in said(made, packets.Shelved)] == [0]
+
+
+def test_a_codeword_of_work_that_is_not_there_is_told_as_a_failure(tmp_path: Path) -> None:
+    job = job_of()
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    reveal = Reveal("me", 1, 0, "coded", Mix((3,), ((1.0,),)))
+    made = message_work(job, tmp_path, packet_of(work(job, ()), reveal, model=(0, model)))
+    assert "chunk 3" in said(made, Failed)[0].reason
+    assert made.codewords == {}
+
+
+def test_what_the_disk_does_not_take_is_a_failure_and_not_told_as_done(tmp_path: Path, monkeypatch) -> None:
+    job = job_of()
+    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
+    message_work(job, tmp_path, packet_of(work(job, ()), model=(0, model)))
+
+    def full(*_):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(torch, "save", full)
+    made = message_work(job, tmp_path, packet_of(work(job, (0, 1))))
+    assert said(made, Progress) == []
+    assert [line.chunks for line in said(made, Failed)] == [(0,), (1,)]
+
+
+def test_caches_of_other_runs_settings_and_clients_are_others_and_stale_ones_go(tmp_path: Path) -> None:
+    config = RunConfig()
+
+    def touch(run: str, config: RunConfig, client: str, now: float = 0.0) -> set[Path]:
+        before = set(tmp_path.glob("*/*"))
+        open_cache(tmp_path, run, config, client, now or time.time()).put_model(0, np.zeros(1, np.float32))
+        return set(tmp_path.glob("*/*")) - before
+
+    assert touch("spring@1", config, "a")
+    assert touch("spring@2", config, "a") == set(), "a resume is the same run"
+    assert touch("autumn@1", config, "a")
+    assert touch("spring@1", RunConfig(learning_rate=0.2), "a")
+    assert touch("spring@1", RunConfig(warmup_steps=10**9), "a"), "its steps went nowhere"
+    assert touch("spring@1", config, "b")
+    with spilled(tmp_path, "b") as in_use:
+        in_use.mkdir(parents=True)
+        for path in tmp_path.rglob("*"):
+            os.utime(path, (1.0, 1.0))
+        touch("winter@1", config, "a")
+        assert len([path for path in tmp_path.glob("*") if path.name != SPILLED]) == 1
+        assert in_use.is_dir(), "this is no run's"
+    assert default_root({"XDG_STATE_HOME": "/state"}) == Path("/state/fedgc/cache")
+
+
+def test_what_another_client_removes_meanwhile_is_in_nobodys_way(tmp_path: Path, monkeypatch) -> None:
+    for name in ("stale", "used"):
+        (tmp_path / name / "a").mkdir(parents=True)
+        os.utime(tmp_path / name, (1.0, 1.0))
+        os.utime(tmp_path / name / "a", (1.0, 1.0))
+    found = Path.glob
+
+    def and_one_that_is_gone(path: Path, pattern: str):
+        yield from found(path, pattern)
+        if path.name in ("used", tmp_path.name):
+            yield path / "gone"
+
+    monkeypatch.setattr(Path, "glob", and_one_that_is_gone)
+    open_cache(tmp_path, "spring@1", RunConfig(), "b", time.time())
+    assert not (tmp_path / "stale").exists()
+    assert (tmp_path / "used").exists(), "whoever removes there is there"
+
+
+def test_what_a_killed_process_has_spilled_goes_when_the_client_is_back_and_no_others(tmp_path: Path) -> None:
+    for client in "ab":
+        (tmp_path / SPILLED / client / "fedgc-of-a-killed-one").mkdir(parents=True)
+    with spilled(tmp_path, "a") as folder:
+        assert not folder.exists()
+        folder.mkdir()
+        (folder / "0.npy").touch()
+    assert [path.name for path in (tmp_path / SPILLED).iterdir()] == ["b"]

@@ -1,0 +1,111 @@
+"""Lines that arrive once and in order, whatever the streams below do."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.errors import BadMessage
+from fedgc.links import frames as wire
+from fedgc.links.frames import Bye, Heard
+from fedgc.links.session import channel
+from fedgc.links.session.channel import Channel
+
+
+def read(frame: bytes) -> wire.Numbered:
+    line = wire.decode(frame, {"Bye": Bye, "Heard": Heard}, now=0.0, client="d")
+    assert isinstance(line, wire.Numbered)
+    return line
+
+
+class Peer:
+    """A channel's other end, which reads frames and remembers what was new."""
+
+    def __init__(self) -> None:
+        self.channel = Channel()
+        self.got: list[str] = []
+
+    def hear(self, frame: bytes) -> None:
+        line = read(frame)
+        if line.sequence == 0:
+            self.channel.confirm(line.value.sequence)
+        elif self.channel.accept(line.sequence):
+            self.got.append(line.value.reason)
+
+
+def move(source: Peer, sink: Peer) -> bool:
+    frame = source.channel.next_frame()
+    if frame is not None:
+        sink.hear(frame)
+    return frame is not None
+
+
+def reopen(left: Peer, right: Peer) -> None:
+    heard_left, heard_right = left.channel.heard, right.channel.heard
+    left.channel.reopen(heard_right)
+    right.channel.reopen(heard_left)
+
+
+@given(st.lists(st.sampled_from(["say", "say", "left to right", "right to left", "break"]), max_size=80))
+def test_everything_said_is_heard_once_and_in_order_over_any_breaks(steps: list[str]) -> None:
+    left, right = Peer(), Peer()
+    said: list[str] = []
+
+    for number, step in enumerate(steps):
+        if step == "say":
+            said.append(str(number))
+            left.channel.say(Bye(str(number)))
+        elif step == "break":
+            left.channel.next_frame()  # on its way when the stream broke: lost
+            reopen(left, right)
+        elif step == "left to right":
+            move(left, right)
+        else:
+            move(right, left)
+    reopen(left, right)
+    while move(left, right) or move(right, left):
+        pass
+    assert right.got == said
+    assert not left.channel.waits
+
+
+def test_what_was_heard_is_kept_no_longer() -> None:
+    channel = Channel()
+    for _ in range(3):
+        channel.say(Bye("x"))
+    channel.confirm(2)
+    channel.reopen(2)
+    frame = channel.next_frame()
+    assert frame is not None
+    assert read(frame).sequence == 3
+    assert channel.next_frame() is None
+
+
+def test_a_gap_and_an_unsaid_confirmation_are_refused() -> None:
+    channel = Channel()
+    with pytest.raises(BadMessage, match="saw line 2, needed 1"):
+        channel.accept(2)
+    with pytest.raises(BadMessage, match="only 0 were said"):
+        channel.confirm(1)
+
+
+def test_hearing_is_confirmed_once() -> None:
+    channel = Channel()
+    channel.accept(1)
+    frame = channel.next_frame()
+    assert frame is not None
+    assert read(frame).value == Heard(1)
+    assert channel.next_frame() is None
+
+
+def test_what_the_other_side_leaves_unheard_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channel, "KEPT_BYTES", 1000)
+    one = Channel()
+    for _ in range(3):
+        one.say(Bye("x" * 250))
+    with pytest.raises(BadMessage, match="bytes of lines unheard"):
+        one.say(Bye("x" * 250))
+    one.confirm(2)  # room again, and no number was left out
+    one.say(Bye("x" * 250))
+    one.say(Bye("x" * 250))
+    frames = iter(one.next_frame, None)
+    assert [read(frame).sequence for frame in frames] == [3, 4, 5]

@@ -1,0 +1,362 @@
+"""Broken connections: nothing is lost, nothing comes twice, and a client that stays away is given up."""
+
+import math
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+import grpc
+import numpy as np
+import pytest
+
+from fedgc.links import frames as wire
+from fedgc.links.session import server as listener
+from fedgc.links.session.client import Session
+from fedgc.messages import Codeword, Held, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
+from tests.flower.conftest import SHORT_GRACE_S, WAIT_S
+
+BIG = 2_000_000  # numbers: 8 MB, many pieces of 64 KiB
+
+
+def work(client: str) -> Work:
+    return Work(client, 1, 0, 4, (0,), ((0, "chunk-0"),), 7, 60.0)
+
+
+def progress(number: int) -> Progress:
+    return Progress(0.0, "me", 1, number, 4, 0.5, 32, 1.0, 0.5)
+
+
+def test_lines_of_both_directions_survive_cuts_in_order_and_once(make_link, make_relay) -> None:
+    link = make_link()
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    client = link.event(Joined).client
+    for number in range(60):
+        session.say(progress(number))
+        link.listener.send(Skip(client, 1, number))
+        if number % 15 == 7:
+            relay.cut()
+    assert [link.event(Progress).chunk for _ in range(60)] == list(range(60))
+    assert [link.command(session).chunk for _ in range(60)] == list(range(60))
+    assert link.events.empty()
+    assert relay.connections > 1
+
+
+@pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
+def test_an_upload_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
+    link = make_link(BIG, **{"piece-kb": 64})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    client = link.event(Joined).client
+    link.listener.send(Reveal(client, 1, 0, "local", None))
+    link.command(session)
+    relay.cut_after = after
+    codeword = link.vector()
+    session.offer(1, 0, codeword)
+    told = link.event(Codeword)
+    assert told.size_bytes == codeword.nbytes
+    np.testing.assert_array_equal(link.listener.take(client, 1, 0), codeword)
+    assert relay.connections > 1
+    twice = link.listener.amounts(client, 1).up_bytes - codeword.nbytes
+    assert twice < 2_000_000, "what had arrived was sent again"
+    assert link.events.empty()
+
+
+@pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
+def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
+    link = make_link(BIG, **{"piece-kb": 64})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    client = link.event(Joined).client
+    relay.cut_after_down = after
+    model = link.vector()
+    link.listener.publish(0, model)
+    link.listener.send(work(client))
+    assert link.command(session) == work(client)
+    np.testing.assert_array_equal(session.fresh_model(0), model)
+    assert relay.connections > 1
+    assert link.listener.amounts(client, 1).down_bytes - model.nbytes < 2_000_000
+    link.eventually(lambda: link.listener.amounts(client, 1).download_s > 0)
+
+
+def test_an_upload_goes_on_while_its_old_connection_still_stands(make_link, make_relay) -> None:
+    link = make_link(BIG, **{"grace-s": 4.0, "piece-kb": 64, "upload-slots": 1})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    client = link.event(Joined).client
+    link.listener.send(Reveal(client, 1, 0, "local", None))
+    link.command(session)
+    relay.hold_after = 2_000_000
+    codeword = link.vector()
+    session.offer(1, 0, codeword)
+    link.event(Codeword)
+    np.testing.assert_array_equal(link.listener.take(client, 1, 0), codeword)
+    assert relay.connections > 1
+
+
+def test_a_welcome_that_is_lost_does_not_shut_the_client_out(make_link, make_relay) -> None:
+    link = make_link()
+    relay = make_relay(link)
+    relay.cut_after = 2_000  # about where the hello of this client has passed and nothing else
+    session = link.session(address=relay.address)
+    link.event(Joined)
+    assert not session.ended
+    assert link.events.empty()
+
+
+def test_a_client_that_stays_away_is_lost_after_the_grace_time_and_not_before(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    client = link.event(Joined).client
+    away = time.monotonic()
+    relay.refuse()
+    lost = link.event(Lost)
+    assert lost.client == client
+    assert lost.now - away >= SHORT_GRACE_S
+    link.eventually(lambda: session.receive(0.01) or session.ended)
+
+
+def test_a_client_that_is_gone_without_a_word_is_found_by_keepalive(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    client = link.event(Joined).client
+    relay.stall()
+    assert link.event(Lost).client == client
+    link.eventually(lambda: session.receive(0.01) or session.ended)
+
+
+def say_both_ways(link, session, client: str, number: int) -> None:
+    session.say(progress(number))
+    link.listener.send(Skip(client, 1, number))
+    assert link.event(Progress).chunk == link.command(session).chunk == number
+
+
+def test_a_session_with_nothing_to_say_outlives_a_box_that_forgets_idle_connections(
+    make_link, make_relay
+) -> None:
+    link = make_link(**{"grace-s": 8.0})  # a ping every 2 s; 60 s at most against boxes of 5 minutes and more
+    relay = make_relay(link)
+    relay.forgets_s = 6.0
+    session = link.session(address=relay.address)
+    client = link.event(Joined).client
+    for number in range(2):
+        say_both_ways(link, session, client, number)
+        assert session.receive(1.5 * relay.forgets_s) is None
+    say_both_ways(link, session, client, 2)
+    assert relay.connections == 1
+    assert link.events.empty()
+
+
+def test_a_box_that_forgets_sooner_than_pings_come_costs_a_new_connection_and_no_line(
+    make_link, make_relay
+) -> None:
+    link = make_link(**{"grace-s": 4.0})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    client = link.event(Joined).client
+    relay.forgets_s = 0.3
+    link.eventually(lambda: relay.connections > 1)
+    relay.forgets_s = math.inf
+    say_both_ways(link, session, client, 0)
+    assert link.events.empty()
+
+
+def test_a_machine_that_stands_still_does_not_take_its_own_pauses_for_silence(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    relay, slow = make_relay(link), [1.0]  # how many seconds pass for others while one does here
+    began = time.monotonic()
+    terms = replace(link.terms(), clock=lambda: began + slow[0] * (time.monotonic() - began))
+    session = link.open(
+        Session(replace(link.listener.invite(), address=relay.address), link.identity(), terms)
+    )
+    session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+    client = link.event(Joined).client
+    slow[0] = 1000.0
+    for _ in range(4):
+        heard = session._stream.heard
+        link.eventually(lambda heard=heard: session._stream.heard > heard)
+    link.listener.send(Skip(client, 1, 0))
+    assert link.command(session) == Skip(client, 1, 0)
+    assert relay.connections == 1
+
+
+def test_a_ticket_is_void_once_the_client_was_lost(make_link, make_relay) -> None:
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    relay = make_relay(link)
+    session = link.session(address=relay.address)
+    link.event(Joined)
+    link.eventually(lambda: session._credential != session._invitation.token)
+    session._terms = type(session._terms)(**{**_fields(session), "grace_s": 1000.0})
+    relay.refuse()
+    link.event(Lost)
+    relay.accept()
+    link.eventually(lambda: session.ended)
+    assert "ticket" in session.ended
+
+
+def test_a_token_is_void_once_it_was_used(link) -> None:
+    first = link.session()
+    link.event(Joined)
+    link.eventually(lambda: first._credential != first._invitation.token)
+    thief = link.open(Session(first._invitation, link.identity(), link.terms()))
+    link.eventually(lambda: thief.ended)
+    assert "used before" in thief.ended
+    assert not first.ended
+    assert link.listener.refused["NotAdmitted"] == 1
+
+
+def test_a_new_process_of_a_client_takes_the_place_of_the_old_one(link) -> None:
+    who = link.identity()
+    link.session(who)
+    link.event(Joined)
+    link.session(who)
+    assert link.event(Lost).client == who.client
+    assert link.event(Joined).client == who.client
+    assert link.listener.clients() == (who.client,)
+
+
+def test_a_slot_of_a_client_that_went_away_goes_to_the_next(make_link, make_relay) -> None:
+    link = make_link(BIG, **{"upload-slots": 1, "piece-kb": 64})
+    relay = make_relay(link)
+    first = link.session(address=relay.address)
+    ours = link.event(Joined).client
+    second = link.session()
+    theirs = link.event(Joined).client
+    for client, session in ((ours, first), (theirs, second)):
+        link.listener.send(Reveal(client, 1, 0, "local", None))
+        link.command(session)
+    relay.cut_after = 3_000_000
+    relay.stays_away = True
+    first.offer(1, 0, link.vector())
+    link.eventually(lambda: not relay.is_open)
+    second.offer(1, 0, link.vector(seed=1))
+    assert link.event(Codeword).client == theirs
+    link.listener.forget(theirs, 1, 0)
+    relay.accept()
+    assert link.event(Codeword).client == ours
+    np.testing.assert_array_equal(link.listener.take(ours, 1, 0), link.vector())
+
+
+def test_a_refusal_leaves_the_same_rounds_codeword_alone(link) -> None:
+    session = link.session()
+    client = link.event(Joined).client
+    link.listener.send(Reveal(client, 1, 0, "local", None))
+    link.command(session)
+    session.offer(1, 0, link.vector())
+    link.listener.send(Refuse(client, 1, "a copy that came too late"))
+    assert link.event(Codeword).client == client
+
+
+def _fields(session: Session) -> dict[str, object]:
+    return {name: getattr(session._terms, name) for name in session._terms.__dataclass_fields__}
+
+
+def test_frames_that_are_not_of_the_protocol_are_refused_and_hurt_nobody(link) -> None:
+    other = link.session()
+    link.event(Joined)
+    for frame, kind in ((b"GET / HTTP/1.1", "BadMessage"), (b'L[0,"Hello",[1]]', "BadMessage")):
+        before = link.listener.refused[kind]
+        answers = raw_stream(link, frame)
+        assert any(b"Denied" in answer for answer in answers)
+        assert link.listener.refused[kind] == before + 1
+    link.listener.send(Skip(link.listener.clients()[0], 1, 0))
+    assert link.command(other)
+
+
+def test_a_stream_that_sends_nothing_is_ended(make_link) -> None:
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    assert any(b"no hello in time" in answer for answer in raw_stream(link, None))
+
+
+def test_a_frame_over_the_limit_is_refused_before_it_is_read(link) -> None:
+    with pytest.raises(grpc.RpcError) as refused:
+        raw_stream(link, bytes(2 * wire.FRAME_LIMIT))
+    assert refused.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
+
+
+@pytest.mark.parametrize("change", ["version", "run", "signature"])
+def test_a_hello_that_is_off_is_not_admitted(link, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"run": "another run"} if change == "run" else {}
+    if change == "version":
+        monkeypatch.setattr("fedgc.links.session.client.WIRE_VERSION", 99)
+    if change == "signature":
+        monkeypatch.setattr("fedgc.links.identity.Identity.sign", lambda *_: bytes(64))
+    session = link.session(**changes)
+    link.eventually(lambda: session.ended)
+    assert {"version": "wire version", "run": "another run", "signature": "signature"}[
+        change
+    ] in session.ended
+    assert not link.listener.clients()
+
+
+def raw_stream(link, frame: bytes | None) -> list[bytes]:
+    """Open a stream without any of our own client, send one frame, return all answers."""
+    invitation = link.listener.invite()
+    options = [
+        ("grpc.ssl_target_name_override", "fedgc-session"),
+        ("grpc.max_send_message_length", 4 * wire.FRAME_LIMIT),
+    ]
+    over = threading.Event()
+
+    def frames():
+        if frame is not None:
+            yield frame
+        over.wait(WAIT_S)
+
+    credentials = grpc.ssl_channel_credentials(invitation.certificate)
+    try:
+        with grpc.secure_channel(invitation.address, credentials, options=options) as channel:
+            return list(channel.stream_stream(wire.METHOD)(frames()))
+    finally:
+        over.set()
+
+
+def test_more_strangers_than_there_is_room_for_end_the_oldest_and_no_client(make_link, monkeypatch) -> None:
+    link = make_link()
+    monkeypatch.setattr(listener, "STRANGERS", 3)
+    address = link.listener.invite()
+    credentials = grpc.ssl_channel_credentials(address.certificate)
+    options = [("grpc.ssl_target_name_override", "fedgc-session")]
+    over = threading.Event()
+
+    def silent() -> Iterator[bytes]:
+        over.wait(WAIT_S)
+        yield b""
+
+    with grpc.secure_channel(address.address, credentials, options=options) as channel:
+        streams = []
+        for _ in range(3):
+            streams.append(channel.stream_stream(wire.METHOD)(silent()))
+            next(streams[-1])  # its challenge: it is counted
+        session = link.session()
+        link.event(Joined)
+        assert not session.ended
+        assert b"no hello in time" in next(streams[0])
+        assert list(streams[0]) == []
+        assert link.listener.refused == {"TimeoutError": 1}
+        assert [stream.is_active() for stream in streams] == [False, True, True]
+        over.set()
+
+
+@pytest.mark.parametrize("secure", [False, True], ids=["before TLS", "after TLS"])
+def test_a_connection_over_which_nobody_opens_a_stream_is_closed(make_link, secure: bool) -> None:
+    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    invitation = link.listener.invite()
+    host, port = invitation.address.rsplit(":", 1)
+    with socket.create_connection((host, int(port)), timeout=WAIT_S) as plain:
+        if not secure:
+            while plain.recv(4096):
+                pass
+            return
+        trusted = ssl.create_default_context(cadata=invitation.certificate.decode())
+        trusted.check_hostname = False
+        trusted.set_alpn_protocols(["h2"])
+        with trusted.wrap_socket(plain) as ours:
+            ours.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0)))
+            while ours.recv(4096):
+                pass

@@ -1,0 +1,306 @@
+"""The desk without a network: what strangers, hogs and the deaf cannot do to others."""
+
+import logging
+import os
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, NotAdmitted
+from fedgc.links import frames as wire
+from fedgc.links import identity
+from fedgc.links.frames import Bye, Grant, Hello, Numbered, Offer, Piece, StreamId
+from fedgc.links.identity import Identity
+from fedgc.links.pieces import offer_of, packed
+from fedgc.links.session import channel
+from fedgc.links.session.admission import Admission
+from fedgc.links.session.sessions import SessionTable, Surroundings
+from fedgc.messages import WIRE_VERSION, Failed, Lost, Reveal, Work
+
+NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
+
+
+class Visitor:
+    """One client at a desk, without a stream."""
+
+    def __init__(self) -> None:
+        self.events: list[object] = []
+        self.admission = Admission("run", SERVER, 60.0)
+        around = Surroundings(lambda: 1.0, os.urandom, lambda: 1.0, logging.getLogger("test"))
+        config = RunConfig(upload_slots=1)
+        self.sessions = SessionTable(config, NUMBERS, self.admission, self.events.append, around)
+        self.who = Identity(Ed25519PrivateKey.generate())
+
+    def hello(self, credential: bytes, heard: int = 0) -> Hello:
+        signed = identity.statement(WIRE_VERSION, "run", credential, NONCE, SERVER)
+        signature = self.who.sign(signed)
+        return Hello(WIRE_VERSION, "run", credential, self.who.public, signature, "me", heard, ())
+
+
+def said(peer) -> list[object]:
+    """Everything that waits to be sent to a client."""
+    lines = []
+    while (frame := peer.flow.next_frame()) is not None:
+        line = wire.decode(frame, wire.FROM_SERVER, now=0.0, client=peer.client)
+        lines.append(line.value if isinstance(line, Numbered) else line)
+    return lines
+
+
+@pytest.mark.parametrize("change", [{"run": "another"}, {"key": b"k" * 32}, {"signature": b"s" * 64}])
+def test_a_hello_of_another_run_or_key_is_refused(change: dict[str, object]) -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"token")
+    with pytest.raises(NotAdmitted):
+        visitor.sessions.admit(replace(visitor.hello(b"token"), **change), NONCE)
+    assert not visitor.sessions.peers
+
+
+def test_who_has_a_slot_and_sends_nothing_gives_it_up() -> None:
+    visitor = Visitor()
+    now = [1.0]
+    visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
+    peers = []
+    for token in (b"one", b"two"):
+        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.admission.expect(token)
+        peer, _ = visitor.sessions.admit(visitor.hello(token), NONCE)
+        visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
+        offer = offer_of(StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32)))
+        visitor.sessions.arrived(peer, wire.encode(offer, 1))
+        peers.append(peer)
+    hog, honest = peers
+    assert not any(isinstance(line, Grant) for line in said(honest))
+    visitor.sessions.free_stalled(10.0)
+    assert not any(isinstance(line, Grant) for line in said(honest))
+    now[0] = 12.0
+    visitor.sessions.free_stalled(10.0)
+    assert any(isinstance(line, Grant) for line in said(honest))
+    assert [type(event).__name__ for event in visitor.events] == ["Failed"]
+    assert visitor.events[0].client == hog.client
+
+
+def test_one_client_that_leaves_everything_unheard_does_not_keep_others_from_a_goodbye(monkeypatch) -> None:
+    visitor = Visitor()
+    peers = []
+    for token in (b"one", b"two"):
+        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.admission.expect(token)
+        peers.append(visitor.sessions.admit(visitor.hello(token), NONCE)[0])
+    monkeypatch.setattr(channel, "KEPT_LIMIT", 3)
+    for attempt in range(4):
+        visitor.sessions.send(Reveal(peers[0].client, 1, attempt, "local", None))
+    assert peers[0].client not in visitor.sessions.peers, "it was given up"
+    visitor.sessions.dismiss("over")
+    assert any(isinstance(line, Bye) for line in said(peers[1]))
+
+
+def test_who_comes_back_with_lines_that_are_out_of_step_is_lost() -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"one")
+    peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
+    with pytest.raises(BadMessage, match="only 0 were said"):
+        visitor.sessions.admit(visitor.hello(peer.ticket, heard=5), NONCE)
+    assert not visitor.sessions.peers
+    assert [type(event).__name__ for event in visitor.events] == ["Lost"]
+
+
+def test_a_client_that_was_lost_holds_no_vector() -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"one")
+    peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
+    vector = packed(np.ones(NUMBERS, np.float32))
+    visitor.sessions.publish(offer_of(StreamId("model", 0), vector), vector)
+    visitor.sessions.send(Work(peer.client, 1, 0, 1, (0,), ((0, "a"),), 0, 1.0))
+    visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
+    visitor.sessions.arrived(peer, wire.encode(offer_of(StreamId("codeword", 1, 0), vector), 1))
+    assert peer.flow.incoming
+    visitor.sessions.lose(peer)
+    assert not peer.flow.incoming
+    assert not any(isinstance(line, Piece) for line in said(peer))
+
+
+def test_names_are_for_people_and_kept_short() -> None:
+    visitor = Visitor()
+    visitor.admission.expect(b"token")
+    peer, _ = visitor.sessions.admit(
+        replace(visitor.hello(b"token"), name="\x1b[2Jdevice\n" + "x" * 999), NONCE
+    )
+    assert visitor.sessions.name(peer.client) == ("[2Jdevice " + "x" * 999)[:64]
+
+
+def test_a_client_that_trickles_loses_its_slot_and_not_the_round() -> None:
+    visitor = Visitor()
+    now = [1.0]
+    visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
+    vector = packed(np.ones(NUMBERS, np.float32))
+    stream, peers = StreamId("codeword", 1, 0), []
+    for token in (b"one", b"two"):
+        visitor.who = Identity(Ed25519PrivateKey.generate())
+        visitor.admission.expect(token)
+        peer, _ = visitor.sessions.admit(visitor.hello(token), NONCE)
+        visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
+        visitor.sessions.arrived(peer, wire.encode(offer_of(stream, vector), 1))
+        peers.append(peer)
+    hog, honest = peers
+
+    def sends(peer, first: int, last: int) -> None:
+        piece = Piece(stream, first, vector.nbytes, vector.data.cast("B")[first:last])
+        visitor.sessions.arrived(peer, wire.encode_piece(piece))
+
+    for second in range(12):
+        now[0] = 2.0 + second
+        sends(hog, second, second + 1)
+        visitor.sessions.free_stalled(10.0)
+        assert any(isinstance(line, Grant) for line in said(honest)) == (second == 9), "after a grace time"
+    assert visitor.events == [], "it has not failed"
+    sends(honest, 0, vector.nbytes)
+    said(hog)
+    visitor.sessions.take(honest.client, stream)
+    visitor.sessions.forget(honest.client, stream)
+    assert [line for line in said(hog) if isinstance(line, Grant)] == [Grant(stream, 12)], "it goes on"
+    sends(hog, 12, vector.nbytes)
+    assert [event.client for event in visitor.events] == [honest.client, hog.client]
+
+
+def test_who_trickles_while_nobody_waits_goes_on() -> None:
+    visitor = Visitor()
+    now = [1.0]
+    visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
+    visitor.admission.expect(b"one")
+    peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
+    visitor.sessions.send(Reveal(peer.client, 1, 0, "local", None))
+    stream, vector = StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32))
+    visitor.sessions.arrived(peer, wire.encode(offer_of(stream, vector), 1))
+    for second in range(30):
+        now[0] = 2.0 + second
+        piece = Piece(stream, second, vector.nbytes, vector.data.cast("B")[second : second + 1])
+        visitor.sessions.arrived(peer, wire.encode_piece(piece))
+        visitor.sessions.free_stalled(10.0)
+    assert visitor.sessions._slots.sending == {(peer.client, stream)}
+    assert visitor.events == []
+
+
+STREAM, VECTOR = StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32))
+
+
+class Room(Visitor):
+    """Several clients at one desk that are asked for a codeword, on a clock that stands."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.now = 1.0
+        self.sessions._around = replace(self.sessions._around, clock=lambda: self.now)
+        self.clients = [self._comes(b"%d" % number) for number in range(count)]
+
+    def _comes(self, token: bytes):
+        self.who = Identity(Ed25519PrivateKey.generate())
+        self.admission.expect(token)
+        peer, _ = self.sessions.admit(self.hello(token), NONCE)
+        self.sessions.send(Reveal(peer.client, 1, 0, "local", None))
+        return peer
+
+    def offer(self, peer) -> None:
+        self.sessions.arrived(peer, wire.encode(offer_of(STREAM, VECTOR), 1))
+
+    def sends(self, peer, vector=VECTOR) -> None:
+        piece = Piece(STREAM, 0, vector.nbytes, vector.data.cast("B"))
+        self.sessions.arrived(peer, wire.encode_piece(piece))
+
+    def deafens(self, peer) -> None:
+        """Let a client leave as much unheard as it may."""
+        while len(peer.flow.channel._kept) < channel.KEPT_LIMIT:
+            self.sessions.arrived(peer, b"junk")
+
+
+@pytest.fixture
+def few_lines(monkeypatch) -> None:
+    monkeypatch.setattr(channel, "KEPT_LIMIT", 10)
+
+
+def granted(peer) -> bool:
+    return any(isinstance(line, Grant) for line in said(peer))
+
+
+def test_a_second_offer_of_the_wrong_size_gives_the_slot_up() -> None:
+    room = Room(2)
+    hog, honest = room.clients
+    room.offer(hog)
+    room.offer(honest)
+    room.sessions.arrived(hog, wire.encode(Offer(STREAM, 8, bytes(16)), 2))
+    assert granted(honest)
+    assert [(type(event), event.client) for event in room.events] == [(Failed, hog.client)]
+    room.now = 100.0
+    room.sends(honest)
+    room.sessions.free_stalled(10.0)
+    assert room.events[-1].client == honest.client
+
+
+def test_a_checksum_of_another_length_is_refused_as_it_is_offered() -> None:
+    room = Room(2)
+    honest, hog = room.clients
+    room.offer(honest)
+    room.sessions.arrived(hog, wire.encode(Offer(STREAM, VECTOR.nbytes, bytes(32)), 1))
+    assert room.sessions.refusals.counts == {"BadVector": 1}
+    room.sends(honest)
+    room.sessions.forget(honest.client, STREAM)
+    assert hog.client in room.sessions.peers
+
+
+def test_the_slot_of_a_vector_that_is_bad_goes_to_the_next() -> None:
+    room = Room(2)
+    bad, honest = room.clients
+    room.offer(bad)
+    room.offer(honest)
+    room.sends(bad, packed(np.full(NUMBERS, np.nan, np.float32)))
+    assert granted(honest)
+
+
+def test_of_a_codeword_that_is_whole_nothing_is_on_its_way() -> None:
+    room = Room(1)
+    (peer,) = room.clients
+    room.offer(peer)
+    room.sends(peer)
+    assert room.sessions._begun == room.sessions._uploads == {}
+
+
+def test_who_is_deaf_and_stalls_is_lost_and_the_next_one_sends(few_lines) -> None:
+    room = Room(2)
+    hog, honest = room.clients
+    room.offer(hog)
+    room.offer(honest)
+    room.deafens(hog)
+    room.now = 50.0
+    room.sessions.free_stalled(10.0)
+    assert granted(honest)
+    assert [(type(event), event.client) for event in room.events] == [(Lost, hog.client)]
+
+
+@pytest.mark.parametrize("how", ["leaves", "ends", "stalls"])
+def test_who_frees_a_slot_does_not_pay_for_a_deaf_one_that_is_next(few_lines, how: str) -> None:
+    room = Room(4)
+    honest, *deaf, last = room.clients
+    for peer in room.clients:
+        room.offer(peer)
+    for peer in deaf:
+        room.deafens(peer)
+    if how == "leaves":
+        room.sessions.left(honest, honest.stream, lambda *_: Never())
+        assert honest.client in room.sessions._timers, "its grace time counts"
+    elif how == "ends":
+        room.sends(honest)
+        room.sessions.forget(honest.client, STREAM)
+    else:
+        room.now = 50.0
+        room.sessions.free_stalled(10.0)
+    assert room.sessions.peers.keys() == {honest.client, last.client}
+    assert granted(last)
+
+
+class Never:
+    """A timer that rings for nobody."""
+
+    def cancel(self) -> None:
+        """Nothing was to come."""

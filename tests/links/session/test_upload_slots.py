@@ -1,0 +1,53 @@
+"""Upload slots: no more at once than there are, first come, first served, nobody forgotten."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.links.session.upload_slots import Slots
+
+
+@given(
+    count=st.integers(1, 3),
+    steps=st.lists(st.tuples(st.sampled_from(["ask", "free"]), st.integers(0, 6)), max_size=60),
+)
+def test_slots_are_never_overdrawn_and_everybody_begins_once(
+    count: int, steps: list[tuple[str, int]]
+) -> None:
+    slots: Slots[int] = Slots(count)
+    sending: set[int] = set()
+    waiting: list[int] = []
+    for step, name in steps:
+        if step == "ask":
+            if name not in sending and name not in waiting:
+                waiting.append(name)
+            begins = slots.ask(name)
+        else:
+            sending.discard(name)
+            waiting = [each for each in waiting if each != name]
+            begins = slots.free(name)
+        expected = waiting[: max(0, count - len(sending))]
+        assert begins == expected
+        waiting = waiting[len(expected) :]
+        sending |= set(expected)
+        assert len(sending) <= count
+        assert set(slots.held()) == sending | set(waiting)
+
+
+def test_who_lost_its_stream_comes_first() -> None:
+    slots: Slots[str] = Slots(1)
+    slots.ask("a")
+    slots.ask("b")
+    slots.ask("c", first=True)
+    assert slots.free("a") == ["c"]
+
+
+def test_who_is_slow_goes_behind_those_who_wait_and_keeps_its_slot_where_nobody_does() -> None:
+    slots: Slots[str] = Slots(1)
+    slots.ask("a")
+    assert slots.turn("a") == []
+    assert slots.sending == {"a"}
+    slots.ask("b")
+    slots.ask("c")
+    assert slots.turn("a") == ["b"]
+    assert slots.turn("a") == []
+    assert [slots.free("b"), slots.free("c"), slots.free("a")] == [["c"], ["a"], []]

@@ -1,0 +1,44 @@
+"""Byte accounts: every byte in one round, and settled once."""
+
+import threading
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.links.byte_counts import KEPT_ROUNDS, Accounts, Amounts
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 100)), max_size=30))
+def test_rounds_add_up_to_what_is_settled(steps: list[tuple[int, int]]) -> None:
+    accounts = Accounts()
+    for round_, count in steps:
+        accounts.add(Amounts(up_bytes=count), round_)
+    total = sum(count for _, count in steps)
+    assert sum(accounts.of(round_).up_bytes for round_ in range(6)) == total
+    assert accounts.settle() == Amounts(up_bytes=total)
+    assert accounts.settle() == Amounts()
+
+
+def test_what_has_no_round_of_its_own_counts_in_the_current_one() -> None:
+    accounts = Accounts()
+    accounts.round = 4
+    accounts.add(Amounts(control_bytes=7, refused=1))
+    assert accounts.of(4) == Amounts(control_bytes=7, refused=1)
+
+
+def test_old_rounds_are_forgotten() -> None:
+    accounts = Accounts()
+    for round_ in range(KEPT_ROUNDS + 1):
+        accounts.add(Amounts(down_bytes=1), round_)
+    assert accounts.of(0) == Amounts()
+    assert accounts.of(1) == Amounts(down_bytes=1)
+
+
+def test_counting_and_settling_in_two_threads_loses_nothing() -> None:
+    accounts, settled = Accounts(), []
+    counting = threading.Thread(target=lambda: [accounts.add(Amounts(up_bytes=1)) for _ in range(5000)])
+    counting.start()
+    while counting.is_alive():
+        settled.append(accounts.settle().up_bytes)
+    counting.join()
+    assert sum(settled) + accounts.settle().up_bytes == 5000

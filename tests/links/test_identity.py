@@ -1,0 +1,63 @@
+"""A client's key: made once, private, never shared by two."""
+
+from pathlib import Path
+
+import pytest
+
+from fedgc.errors import EdgeFailed, NotAdmitted
+from fedgc.links import identity
+
+
+def test_a_key_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> None:
+    path = tmp_path / "keys" / "a.key"
+    with identity.hold(path) as first:
+        assert path.stat().st_mode & 0o777 == 0o600
+    with identity.hold(path) as again:
+        assert again.client == first.client
+    assert len(first.client) == identity.DIGITS
+
+
+def test_a_key_in_use_is_given_to_nobody_else(tmp_path: Path) -> None:
+    path = tmp_path / "a.key"
+    with identity.hold(path), pytest.raises(EdgeFailed, match="another client uses it"), identity.hold(path):
+        pass
+    with identity.hold(path):
+        pass
+
+
+def test_clients_without_a_path_take_keys_of_their_own_and_keep_them(tmp_path: Path) -> None:
+    environment = {"XDG_STATE_HOME": str(tmp_path)}
+    with identity.hold_default(environment) as one, identity.hold_default(environment) as two:
+        assert one.client != two.client
+    with identity.hold_default(environment) as again:
+        assert again.client == one.client
+
+
+@pytest.mark.parametrize(
+    ("text", "mode", "says"),
+    [(b"not a key", 0o600, "needed an Ed25519"), (b"", 0o644, "others can read it")],
+)
+def test_a_key_file_that_is_no_private_key_is_named(
+    tmp_path: Path, text: bytes, mode: int, says: str
+) -> None:
+    path = tmp_path / "a.key"
+    path.write_bytes(text)
+    path.chmod(mode)
+    with pytest.raises(EdgeFailed, match=says), identity.hold(path):
+        pass
+
+
+def test_a_signature_holds_for_its_key_and_its_words_only(tmp_path: Path) -> None:
+    with identity.hold(tmp_path / "a.key") as ours, identity.hold(tmp_path / "b.key") as theirs:
+        words = identity.statement(1, "run", b"token", b"nonce", b"server")
+        signature = ours.sign(words)
+        assert identity.check(ours.public, signature, words) == ours.client
+        others = [
+            (theirs.public, words),
+            (ours.public, identity.statement(1, "run", b"token", b"nonc", b"eserver")),
+            (ours.public, identity.statement(1, "run", b"token", b"nonce", b"another")),
+            (b"short", words),
+        ]
+        for public, said in others:
+            with pytest.raises(NotAdmitted):
+                identity.check(public, signature, said)

@@ -1,0 +1,58 @@
+"""What is refused and who came: counted, logged once, on record; nobody fills the record by being refused."""
+
+import logging
+from collections import Counter
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadVector, NotAdmitted
+from fedgc.flower import store_sink as keeping
+from fedgc.flower.json_lines import Lines
+from fedgc.flower.store_sink import KeptSink
+from fedgc.links.log import LONGEST_SAID
+from fedgc.links.refusals import Refusals
+from fedgc.store.records import Audited
+from fedgc.store.writer import Keeper
+
+
+def test_each_refusal_is_counted_and_recorded_and_the_first_of_its_kind_logged(caplog) -> None:
+    heard: list[tuple[str, str, str]] = []
+    refusals = Refusals(logging.getLogger("test"), lambda *what: heard.append(what))
+    for who in ("a", "b"):
+        refusals.count(BadVector("too long " + "x" * 1000), who)
+    refusals.count(NotAdmitted("a foreign token"))
+    assert refusals.counts == {"BadVector": 2, "NotAdmitted": 1}
+    assert [who for _, who, _ in heard] == ["a", "b", ""]
+    assert heard[2] == ("refused", "", "NotAdmitted: a foreign token")
+    assert all(len(what) <= LONGEST_SAID + len("BadVector: ") for _, _, what in heard)
+    assert len(caplog.records) == 2
+
+
+class Kept(Keeper):
+    """A keeper that has no store behind it."""
+
+    def __init__(self) -> None:
+        self.records: list[object] = []
+
+    def put(self, record: object) -> None:
+        self.records.append(record)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Nothing waits."""
+
+
+def test_one_that_is_refused_for_ever_does_not_fill_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "AUDITED", 3)
+    keeper = Kept()
+    sink = KeptSink(keeper, "run", lambda: 5.0, 0.0, Lines("", lambda _: None))
+    with sink.recorded(RunConfig()):
+        for _ in range(10):
+            sink.audited("refused", "hog", "BadVector: no")
+        sink.audited("refused", "other", "BadVector: no")
+        sink.audited("joined", "hog", "with key")
+    records = [each for each in keeper.records if isinstance(each, Audited)]
+    assert Counter((each.kind, each.who) for each in records) == {
+        ("refused", "hog"): 4, ("refused", "other"): 1, ("joined", "hog"): 1
+    }  # fmt: skip
+    assert records[-1] == Audited(5.0, "refused", "hog", "10 times in this run, 3 of them on record", "run")

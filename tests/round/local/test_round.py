@@ -1,0 +1,473 @@
+"""The round of local work in every order of events that hypothesis can think of, against the plain mean."""
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from fedgc.config import RunConfig
+from fedgc.gates import Decision
+from fedgc.history import Speed, Speeds
+from fedgc.messages import (
+    Add,
+    Close,
+    Codeword,
+    Command,
+    Continue,
+    Event,
+    Failed,
+    Fold,
+    Held,
+    Joined,
+    Kept,
+    Loaded,
+    Lost,
+    Pressed,
+    Progress,
+    Refuse,
+    Report,
+    Reveal,
+    Stop,
+    Tick,
+    Work,
+)
+from fedgc.round.machine import Assignment, Round, State
+from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+
+SIZE, TARGET = 5, 16
+
+
+def sync(_: object) -> Decision:
+    return Decision(sync=True, reason="every round")
+
+
+def skip(_: object) -> Decision:
+    return Decision(sync=False, reason="nothing new")
+
+
+def planned(clients: int, *, quorum: float = 1.0, patience: float = 0.0, step_s: object = ()) -> Plan:
+    """A plan in which client w holds chunk w alone, of 10 * (w + 1) samples."""
+    table = tuple(Chunk(w, f"chunk {w}", 10 * (w + 1)) for w in range(clients))
+    names = [f"client {w}" for w in range(clients)]
+    fleet = Fleet({name: frozenset({w}) for w, name in enumerate(names)}, table, SIZE)
+    speeds = Speeds({name: Speed(name, each) for name, each in zip(names, step_s, strict=False)})
+    config = RunConfig.read(
+        {
+            "work": "local", "quorum": quorum, "patience": patience,
+            "deadline-s": 100, "upload-deadline-s": 50,
+        }
+    )  # fmt: skip
+    return make_plan(fleet, speeds, config, steps=TARGET)
+
+
+def joined(plan: Plan, client: str, now: float = 0.0, steps: int = 0, *, live: bool = True) -> Joined:
+    w = plan.clients.index(client)
+    kept = (Kept(0, w, steps),) if steps else ()
+    return Joined(now, client, live, (Held(f"chunk {w}", 10 * (w + 1)),), kept)
+
+
+class Clients:
+    """Clients with one number of steps each; an update is steps times a vector of its client."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.samples = {client: 10 * (w + 1) for w, client in enumerate(plan.clients)}
+        rng = np.random.default_rng(0)
+        self.vector = {client: rng.normal(size=SIZE) for client in plan.clients}
+        self.steps = dict.fromkeys(plan.clients, 0)
+        self.asked: dict[str, int | None] = {}  # steps of the update that is on its way
+        self.unsent: list[str] = []
+        self.sum, self.weight = np.zeros(SIZE), 0.0
+        self.added: list[str] = []
+        self.closed: list[Close] = []
+        self.refused: list[Refuse] = []
+        self.given: list[Command] = []
+
+    def report(self, client: str, now: float) -> Report:
+        steps = self.steps[client]
+        return Report(now, client, 1, steps, self.samples[client], 0.1 * steps, float(steps), 0.5)
+
+    def obey(self, machine: Round, commands: Iterable[Command], now: float) -> None:
+        for command in commands:
+            match command:
+                case Work() | Continue():
+                    self.given.append(command)
+                case Reveal():
+                    assert (command.kind, command.mix) == ("local", None)
+                    if command.client not in self.unsent:
+                        self.unsent.append(command.client)
+                case Add():
+                    steps = self.asked[command.client]
+                    assert steps, "an update of no steps is in the sum"
+                    assert command.weights == (self.samples[command.client],)
+                    self.sum += command.weights[0] * steps * self.vector[command.client]
+                    self.weight += command.weights[0]
+                    self.added.append(command.client)
+                case Close():
+                    self.closed.append(command)
+                case Refuse():
+                    self.refused.append(command)
+
+    def send(self, machine: Round, client: str, now: float) -> None:
+        """Tell the steps, then send the update, as a client that is asked does."""
+        self.unsent.remove(client)
+        self.asked[client] = self.steps[client]
+        self.obey(machine, machine.handle(self.report(client, now)), now)
+        if self.steps[client]:
+            self.obey(machine, machine.handle(Codeword(now, client, 1, 0)), now)
+
+    @property
+    def plain(self) -> np.ndarray:
+        """The mean over what came in, from scratch."""
+        weights = {client: self.samples[client] for client in self.added}
+        parts = [weights[d] * (self.asked[d] or 0) * self.vector[d] for d in self.added]
+        return np.sum(parts, axis=0) / sum(weights.values())
+
+
+def begun(plan: Plan, decide=sync, **changes: object) -> tuple[Round, Clients]:
+    machine = Round(plan, Assignment(1, 0, TARGET, 0, **changes), decide)  # type: ignore[arg-type]
+    fleet = Clients(plan)
+    fleet.obey(machine, machine.start(0.0, [joined(plan, client) for client in plan.clients]), 0.0)
+    return machine, fleet
+
+
+def reach(machine: Round, fleet: Clients, client: str, steps: int = TARGET, now: float = 1.0) -> None:
+    fleet.steps[client] = steps
+    fleet.obey(machine, machine.handle(fleet.report(client, now)), now)
+
+
+class AnyOrder(RuleBasedStateMachine):
+    """Reports, deaths, returns with and without state, failures, late and foreign events, in any order."""
+
+    @initialize(
+        clients=st.integers(1, 5),
+        quorum=st.sampled_from([0.2, 0.5, 1.0]),
+        patience=st.sampled_from([0.0, 0.5]),
+    )
+    def begin(self, clients: int, quorum: float, patience: float) -> None:
+        self.plan = planned(clients, quorum=quorum, patience=patience)
+        self.now = 0.0
+        self.round, self.fleet = begun(self.plan)
+        self.live = set(self.plan.clients)
+
+    def say(self, event: Event) -> None:
+        self.fleet.obey(self.round, self.round.handle(event), self.now)
+
+    def open(self) -> bool:
+        return self.round.state is not State.CLOSED
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), steps=st.integers(0, TARGET))
+    def tell_steps(self, data: st.DataObject, steps: int) -> None:
+        client = data.draw(st.sampled_from(sorted(self.live)))
+        if self.round.state is State.WORKING:
+            self.fleet.steps[client] = max(self.fleet.steps[client], steps)
+        self.say(self.fleet.report(client, self.now))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), steps=st.integers(0, TARGET - 1))
+    def work_without_a_word(self, data: st.DataObject, steps: int) -> None:
+        client = data.draw(st.sampled_from(sorted(self.live)))
+        if self.round.state is State.WORKING:
+            self.fleet.steps[client] = max(self.fleet.steps[client], steps)
+
+    @precondition(lambda self: set(self.fleet.unsent) & self.live)
+    @rule(data=st.data())
+    def send_an_update(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(sorted(set(self.fleet.unsent) & self.live)))
+        self.fleet.send(self.round, client, self.now)
+
+    @rule(data=st.data(), attempt=st.integers(0, 2))
+    def send_again_or_unasked(self, data: st.DataObject, attempt: int) -> None:
+        client = data.draw(st.sampled_from(self.plan.clients))
+        if client not in self.fleet.unsent:
+            self.say(Codeword(self.now, client, 1, attempt))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data())
+    def lose_a_client(self, data: st.DataObject) -> None:
+        client = data.draw(st.sampled_from(sorted(self.live)))
+        self.live.discard(client)
+        self.say(Lost(self.now, client))
+
+    @rule(data=st.data(), keeps=st.booleans(), live=st.booleans())
+    def join_or_return(self, data: st.DataObject, *, keeps: bool, live: bool) -> None:
+        client = data.draw(st.sampled_from(self.plan.clients))
+        if not keeps:
+            self.fleet.steps[client] = 0
+            self.fleet.unsent = [each for each in self.fleet.unsent if each != client]
+        self.live.add(client)
+        self.say(joined(self.plan, client, self.now, self.fleet.steps[client], live=live))
+
+    @precondition(lambda self: self.live)
+    @rule(data=st.data(), named=st.booleans())
+    def fail(self, data: st.DataObject, *, named: bool) -> None:
+        client = data.draw(st.sampled_from(sorted(self.live)))
+        self.say(
+            Failed(
+                self.now, client, 1, "the loss is nan", (self.plan.clients.index(client),) if named else ()
+            )
+        )
+
+    @rule(kind=st.sampled_from(["stranger", "old", "samples", "progress", "early"]))
+    def say_what_does_not_belong_here(self, kind: str) -> None:
+        client = self.plan.clients[0]
+        before = (self.fleet.added[:], self.round.state)
+        events: dict[str, Event] = {
+            "stranger": Report(self.now, "nobody", 1, TARGET, 10, 1.0, 1.0, 0.5),
+            "old": Report(self.now, client, 0, TARGET, 10, 1.0, 1.0, 0.5),
+            "samples": Report(self.now, client, 1, TARGET, 11, 1.0, 1.0, 0.5),
+            "progress": Progress(self.now, client, 1, 0, TARGET, 1.0, 10, 1.0, 0.5),
+            "early": Tick(self.now),
+        }
+        self.say(events[kind])
+        if self.now < self.round.next_tick:
+            assert (self.fleet.added, self.round.state) == before
+
+    @rule(seconds=st.sampled_from([1.0, 60.0, 1000.0]))
+    def let_time_pass(self, seconds: float) -> None:
+        self.now += seconds
+        self.say(Tick(self.now))
+
+    @invariant()
+    def every_client_enters_the_mean_once(self) -> None:
+        assert len(set(self.fleet.added)) == len(self.fleet.added)
+
+    @invariant()
+    def the_mean_is_over_what_came_in(self) -> None:
+        if self.round.outcome in ("synced", "approximate"):
+            assert self.round.collected
+            np.testing.assert_allclose(
+                self.fleet.sum / self.round.collected.weight, self.fleet.plain, rtol=1e-9
+            )
+            there = {self.plan.clients.index(client) for client in self.fleet.added}
+            assert set(self.round.short) == set(range(len(self.plan.clients))) - there
+            assert (self.round.outcome == "synced") is not bool(self.round.short)
+        else:
+            assert self.round.outcome in (None, "empty")
+
+    def teardown(self) -> None:
+        if not hasattr(self, "round"):
+            return
+        ticks = 0
+        while self.open():
+            ticks += 1
+            assert ticks <= 2 * len(self.plan.clients) + 4, "the round does not end"
+            self.now = max(self.now, self.round.next_tick)
+            self.say(Tick(self.now))
+        self.the_mean_is_over_what_came_in()
+
+
+AnyOrder.TestCase.settings = settings(
+    max_examples=150, stateful_step_count=40, suppress_health_check=list(HealthCheck)
+)
+TestAnyOrder = AnyOrder.TestCase
+
+
+# ---- the table, row by row
+
+
+def test_partial_steps_count_by_what_they_are_and_are_not_scaled_up():
+    plan = planned(2, quorum=0.5)
+    machine, fleet = begun(plan)
+    slow, quick = plan.clients
+    fleet.steps[slow] = 3
+    reach(machine, fleet, quick)
+    assert sorted(fleet.unsent) == [slow, quick]
+    for client in (slow, quick):
+        fleet.send(machine, client, 2.0)
+    assert machine.outcome == "synced"
+    expected = (10 * 3 * fleet.vector[slow] + 20 * 16 * fleet.vector[quick]) / (10 + 20)
+    assert machine.collected
+    np.testing.assert_allclose(fleet.sum / machine.collected.weight, expected)
+    assert (machine.statistics.counted, machine.statistics.finished) == ([3, 16], [3, 16])
+    assert machine.scheduler.common_steps == pytest.approx((3 * 10 + 16 * 20) / 30)
+
+
+def test_the_gate_is_asked_at_the_quorum_and_a_skipped_round_asks_for_nothing():
+    seen = []
+
+    def asked(reports) -> Decision:
+        seen.append({item.source: item.steps for item in reports.items})
+        return skip(reports)
+
+    plan = planned(4, quorum=0.75)
+    machine, fleet = begun(plan, asked)
+    for client in plan.clients[:3]:
+        assert machine.state is State.WORKING
+        reach(machine, fleet, client)
+    assert machine.outcome == "skipped"
+    assert seen == [dict.fromkeys(plan.clients[:3], TARGET)]
+    assert not fleet.unsent
+    assert [close.frees for close in fleet.closed] == [False] * 4
+
+
+def test_a_client_that_lost_its_state_gives_no_steps_and_is_not_waited_for():
+    plan = planned(2, quorum=0.5)
+    machine, fleet = begun(plan)
+    reach(machine, fleet, plan.clients[1])
+    fleet.send(machine, plan.clients[0], 2.0)
+    fleet.send(machine, plan.clients[1], 2.0)
+    assert fleet.added == [plan.clients[1]]
+    assert (machine.outcome, machine.short) == ("approximate", (0,))
+
+
+def test_who_has_no_room_is_told_that_nothing_is_folded_and_gives_up_what_does_not_fit():
+    plan = planned(2)
+    machine, _ = begun(plan)
+    assert machine.handle(Pressed(1.0, plan.clients[0], 1)) == (Fold(plan.clients[0], 1, None),)
+    assert [type(each) for each in machine.handle(Pressed(1.0, "nobody", 1))] == [Refuse]
+
+
+def test_an_exchange_waits_for_who_is_nearly_done_and_for_nobody_else():
+    plan = planned(3, quorum=0.5, patience=0.25, step_s=(0.1, 0.12, 1.0))
+    machine, fleet = begun(plan)
+    reach(machine, fleet, plan.clients[0], now=1.6)
+    reach(machine, fleet, plan.clients[1], now=1.7)
+    assert sorted(fleet.unsent) == sorted(plan.clients), "the third is not due for long"
+    machine, fleet = begun(planned(2, quorum=0.5, patience=0.25, step_s=(0.1, 0.12)))
+    reach(machine, fleet, "client 0", now=1.6)
+    assert not fleet.unsent
+    assert machine.next_tick == pytest.approx(1.92)
+    fleet.obey(machine, machine.handle(Tick(1.92)), 1.92)
+    assert len(fleet.unsent) == 2
+
+
+def test_of_clients_that_nothing_is_known_of_the_whole_window_is_given():
+    machine, fleet = begun(planned(2, quorum=0.5, patience=0.25))
+    reach(machine, fleet, "client 0", now=4.0)
+    assert machine.next_tick == 5.0
+    reach(machine, fleet, "client 1", now=4.5)
+    assert len(fleet.unsent) == 2
+
+
+@pytest.mark.parametrize("step_s", [(), (0.1, 0.12)], ids=["unknown", "measured"])
+def test_the_window_counts_from_the_start_of_the_round_however_long_ago_clients_have_joined(step_s):
+    ends = []
+    for since in (0.0, 399.0, 400.0):
+        plan = planned(2, quorum=0.5, patience=0.25, step_s=step_s)
+        machine, fleet = Round(plan, Assignment(1, 0, TARGET, 0), sync), Clients(plan)
+        there = [joined(plan, "client 0", since), joined(plan, "client 1", 400.0)]
+        fleet.obey(machine, machine.start(400.0, there), 400.0)
+        reach(machine, fleet, "client 0", now=401.6)
+        ends.append(machine.next_tick)
+    assert ends == [pytest.approx(401.92 if step_s else 402.0)] * 3
+
+
+def test_a_client_is_due_when_it_has_had_time_to_work_since_its_model_came():
+    machine, fleet = begun(planned(2, quorum=0.5, patience=0.25, step_s=(0.1, 0.12)))
+    for client, at in (("client 0", 2.0), ("client 1", 2.5)):
+        machine.handle(Loaded(at, client, 0))
+    machine.handle(Loaded(2.9, "client 1", 0))  # it has had it before
+    reach(machine, fleet, "client 0", now=3.6)
+    assert machine.next_tick == pytest.approx(2.5 + 16 * 0.12)
+
+
+def test_a_client_that_came_later_is_due_when_it_has_had_time_to_work_since():
+    plan = planned(2, quorum=0.5, patience=1.0, step_s=(0.1, 0.12))
+    ends = []
+    for came_by in (
+        [joined(plan, "client 1", 0.3)],
+        [joined(plan, "client 1", 0.1), Loaded(0.5, "client 1", 0)],
+    ):
+        machine, fleet = Round(plan, Assignment(1, 0, TARGET, 0), sync), Clients(plan)
+        fleet.obey(machine, machine.start(0.0, [joined(plan, "client 0")]), 0.0)
+        for event in came_by:
+            fleet.obey(machine, machine.handle(event), event.now)
+        reach(machine, fleet, "client 0", now=1.6)
+        ends.append(machine.next_tick)
+    assert ends == [pytest.approx(since + 16 * 0.12) for since in (0.3, 0.5)]
+
+
+def test_a_lost_update_is_left_out_and_its_chunk_named():
+    plan = planned(3)
+    machine, fleet = begun(plan)
+    for client in plan.clients:
+        reach(machine, fleet, client)
+    fleet.obey(machine, machine.handle(Lost(2.0, plan.clients[0])), 2.0)
+    for client in plan.clients[1:]:
+        fleet.send(machine, client, 3.0)
+    assert (machine.outcome, machine.short) == ("approximate", (0,))
+    np.testing.assert_allclose(fleet.sum / fleet.weight, fleet.plain)
+
+
+def test_a_client_that_returns_with_what_it_owes_is_asked_again_and_one_without_is_not():
+    for steps in (TARGET, 0):
+        plan = planned(2)
+        machine, fleet = begun(plan)
+        for client in plan.clients:
+            reach(machine, fleet, client)
+        fleet.unsent.clear()
+        fleet.steps[plan.clients[0]] = steps
+        said = machine.handle(joined(plan, plan.clients[0], 2.0, steps))
+        fleet.obey(machine, said, 2.0)
+        assert fleet.unsent == ([plan.clients[0]] if steps else [])
+        given = [each for each in said if isinstance(each, Work)]
+        assert [each.order for each in given] == ([()] if steps else []), "to send, not to train"
+
+
+def test_steps_on_other_chunks_than_its_own_are_of_no_use():
+    plan = planned(2)
+    machine, _ = begun(plan)
+    back = joined(plan, "client 0", 2.0, 9)
+    machine.handle(back)
+    assert machine.scheduler.reached["client 0"] == 9
+    machine.handle(replace(back, kept=(*back.kept, Kept(0, 1, 9))))
+    assert machine.scheduler.reached["client 0"] == 0, "it was one model for both chunks"
+
+
+def test_at_the_deadline_everybody_is_asked_even_who_has_said_nothing():
+    plan = planned(2)
+    machine, fleet = begun(plan)
+    fleet.steps["client 1"] = 2
+    fleet.obey(machine, machine.handle(Tick(100.0)), 100.0)
+    assert fleet.unsent == list(plan.clients)
+    for client in plan.clients:
+        fleet.send(machine, client, 101.0)
+    assert fleet.added == ["client 1"]
+
+
+def test_who_carries_on_is_told_the_new_target_and_who_is_new_gets_work():
+    plan = planned(2)
+    machine = Round(
+        plan, Assignment(2, 0, 2 * TARGET, 0, frozenset({"client 0"}), reached={"client 0": 9}), sync
+    )
+    began = machine.start(0.0, [joined(plan, client) for client in plan.clients])
+    assert [type(command) for command in began] == [Continue, Work]
+    assert all(command.target == 2 * TARGET for command in began if isinstance(command, Work | Continue))
+    machine.handle(Report(1.0, "client 0", 2, 2 * TARGET, 10, 3.2, 1.0, 0.5))
+    assert machine.statistics.steps == [2 * TARGET - 9, 0]
+
+
+def test_stop_ends_it_while_working_and_while_collecting():
+    for collecting in (False, True):
+        plan = planned(2)
+        machine, fleet = begun(plan)
+        if collecting:
+            for client in plan.clients:
+                reach(machine, fleet, client)
+        fleet.obey(machine, machine.handle(Stop(5.0, "somebody asked")), 5.0)
+        assert machine.outcome == "stopped"
+        assert len(fleet.closed) == 2
+
+
+def test_who_would_not_hear_that_it_is_to_stop_does_not_run_ahead():
+    plan = planned(2)
+    machine = Round(plan, Assignment(1, 0, TARGET, 0, most_steps=3 * TARGET), sync)
+    given = machine.start(0.0, [joined(plan, client, live=client == "client 0") for client in plan.clients])
+    assert {each.client: each.most_steps for each in given} == {"client 0": 3 * TARGET, "client 1": 0}
+
+
+def test_steps_beyond_the_target_count_as_they_are():
+    plan = planned(2)
+    machine, fleet = begun(plan)
+    reach(machine, fleet, "client 0")
+    reach(machine, fleet, "client 0", 2 * TARGET)
+    reach(machine, fleet, "client 1")
+    for client in plan.clients:
+        fleet.send(machine, client, 2.0)
+    assert machine.statistics.counted == [2 * TARGET, TARGET]

@@ -1,0 +1,370 @@
+"""Keys of an epoch: who is in, who is named, and when there are none."""
+
+import dataclasses
+import hashlib
+
+import numpy as np
+import pytest
+
+from fedgc.errors import NotRecoverable
+from fedgc.messages import Deal, Failed, Lost, Open, Published, Refuse, Roster, Tick
+from fedgc.round.masked.key_agreement import KeyAgreement, Phase
+from fedgc.secagg import Terms, packets, rules
+from fedgc.secagg.client import LONGEST_LEAP
+
+MODEL = hashlib.sha256(b"model").digest()
+WALL_S = 1000.0  # seconds since 1970 when the server's clock says 0
+
+
+def keying_of(party, there=None, patience_s=10.0):
+    key_agreement = KeyAgreement(party.federation, Terms(5, b"settings", MODEL), patience_s, WALL_S)
+    assert key_agreement.noted(Published(0.0, 0, MODEL)) == ()
+    for client in party.clients if there is None else there:
+        assert key_agreement.enrol(party.enrolled(client)) == ()
+    return key_agreement
+
+
+def play(key_agreement, party, commands, silent=(), now=1.0):
+    """Carry packets to and fro until nobody says anything more; return all that was commanded."""
+    said, todo = list(commands), list(commands)
+    while todo:
+        command = todo.pop(0)
+        if isinstance(command, Refuse) or command.client in silent:
+            continue
+        new = key_agreement.heard(party.answer(command, now=now, wall=WALL_S + now))
+        said += new
+        todo += new
+    return said
+
+
+def set_up(key_agreement, party, now=0.0, **how):
+    return play(key_agreement, party, key_agreement.open(now, 1), now=now, **how)
+
+
+def test_a_set_up_makes_keys_that_stand_for_all(party):
+    four = party(4)
+    key_agreement = keying_of(four)
+    said = set_up(key_agreement, four)
+    assert key_agreement.phase is Phase.STANDING
+    assert [type(each) for each in said] == [Open] * 4 + [Roster] * 4
+    assert key_agreement.stands_for(four.clients)
+    assert key_agreement.stands_for(four.clients[:3])
+    assert not key_agreement.stands_for(four.clients[:2])
+    assert set(key_agreement.members) == set(four.clients)
+    assert not key_agreement.newcomers
+
+
+def test_an_exchange_runs_to_its_mean_on_the_keys(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    set_up(key_agreement, three)
+    exchange = key_agreement.draw(three.clients)
+    for client in three.clients:
+        (begin,) = exchange.begin(client, 7)
+        assert (begin.client, begin.round) == (client, 7)
+        three.answer(begin)
+        assert three.vector(client, np.ones(5, np.float32), 10).size == 6
+    assert exchange.begin("a stranger", 7) == ()
+    assert set(exchange.member) == set(three.clients)
+
+
+def test_exchanges_are_numbered_and_run_out(party):
+    three = party(3, exchanges=2)
+    key_agreement = keying_of(three)
+    set_up(key_agreement, three)
+    numbers = []
+    while key_agreement.stands_for(three.clients):
+        exchange = key_agreement.draw(three.clients)
+        numbers.append(packets.Begin.unpack(exchange.packet[three.clients[0]]).exchange)
+    assert numbers == [1, 2]
+
+
+def test_what_was_dealt_is_delivered_until_a_vector_shows_that_it_came(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    set_up(key_agreement, three)
+
+    def deliveries():
+        exchange = key_agreement.draw(three.clients)
+        return [len(packets.Begin.unpack(exchange.packet[client]).deliveries) for client in three.clients]
+
+    assert deliveries() == [2, 2, 2]
+    key_agreement.supplied(three.clients[1])
+    assert deliveries() == [2, 0, 2]
+
+
+def test_one_who_is_silent_is_left_out_when_the_time_is_over(party):
+    four = party(4)
+    key_agreement = keying_of(four)
+    set_up(key_agreement, four, silent=["client 2"])
+    assert key_agreement.phase is Phase.OPENING
+    assert key_agreement.time_passed(9.9) == ()
+    rosters = key_agreement.time_passed(10.0)
+    assert sorted(each.client for each in rosters) == ["client 0", "client 1", "client 3"]
+    play(key_agreement, four, rosters, now=11.0)
+    assert set(key_agreement.members) == {"client 0", "client 1", "client 3"}
+    assert not key_agreement.newcomers, "it was asked, and is not asked again before it comes back"
+    key_agreement.left("client 2", 12.0)
+    key_agreement.enrol(four.enrolled("client 2"))
+    assert set(key_agreement.newcomers) == {"client 2"}
+    key_agreement.left("client 1", 12.0)
+    key_agreement.enrol(four.enrolled("client 1"))
+    assert set(key_agreement.newcomers) == {"client 2"}, (
+        "who is in the epoch is no newcomer when it comes back"
+    )
+
+
+def test_one_who_leaves_before_its_deal_is_left_out_at_once(party):
+    four = party(4)
+    key_agreement = keying_of(four)
+    set_up(key_agreement, four, silent=["client 2"])
+    for command in key_agreement.time_passed(10.0):
+        if command.client != "client 3":
+            key_agreement.heard(four.answer(command, wall=WALL_S))
+    assert key_agreement.phase is Phase.SHARING
+    key_agreement.left("client 3", 11.0)
+    assert key_agreement.phase is Phase.IDLE
+    assert "saw the shares of 2, needed those of 3" in key_agreement.reason
+
+
+def test_below_a_quorum_there_are_no_keys_and_the_reason_is_told(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    set_up(key_agreement, three, silent=["client 0"])
+    key_agreement.time_passed(10.0)
+    assert key_agreement.phase is Phase.IDLE
+    assert "saw 2 sites, needed 3" in key_agreement.reason
+    with pytest.raises(NotRecoverable, match="needed a set-up"):
+        key_agreement.draw(three.clients)
+
+
+def test_a_refusal_by_an_site_is_the_reason(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    key_agreement.open(0.0, 1)
+    key_agreement.failed(Failed(1.0, "client 1", 1, "epoch: saw 1, needed a later one than 4"))
+    for client in ("client 0", "client 2"):
+        key_agreement.left(client, 1.0)
+    assert key_agreement.phase is Phase.IDLE
+    assert "client 1: epoch: saw 1" in key_agreement.reason
+
+
+def test_another_descriptor_is_refused_before_anything_else(party):
+    three = party(3)
+    key_agreement = keying_of(three, there=())
+    (said,) = key_agreement.enrol(dataclasses.replace(three.enrolled("client 0"), descriptor=bytes(32)))
+    assert isinstance(said, Refuse)
+    assert "compare the files" in said.reason
+    (said,) = key_agreement.enrol(dataclasses.replace(three.enrolled("client 0"), member=3))
+    assert "saw member 3" in said.reason
+    assert not key_agreement.enrolled
+
+
+def test_a_clock_that_differs_is_named(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    opens = key_agreement.open(0.0, 1)
+    (said, *_) = key_agreement.heard(three.answer(opens[0], wall=WALL_S + 601))
+    assert "set the clocks" in said.reason
+
+
+def test_a_client_is_one_site_and_an_site_is_one_client(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    opens = key_agreement.open(0.0, 1)
+    advert = three.answer(opens[0], wall=WALL_S)
+    assert key_agreement.heard(advert) == ()
+    (said,) = key_agreement.heard(dataclasses.replace(advert, client="client 1"))
+    assert isinstance(said, Refuse)
+    assert "needed one client for each site" in said.reason
+
+
+def test_a_stolen_advert_keeps_its_thief_out_and_nobody_else(party):
+    three = party(3)
+    key_agreement = keying_of(three, there=["client 0", "client 1", "client 2"])
+    opens = {each.client: each for each in key_agreement.open(0.0, 1)}
+    for client in ("client 0", "client 1"):
+        key_agreement.heard(three.answer(opens[client], wall=WALL_S))
+    stolen = dataclasses.replace(three.answer(opens["client 0"], wall=WALL_S), client="client 2")
+    assert any(isinstance(each, Refuse) for each in key_agreement.heard(stolen))
+    assert key_agreement.phase is Phase.IDLE, "two of three are too few"
+
+
+def test_a_packet_out_of_turn_is_refused(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    (said,) = key_agreement.heard(Deal(0.0, "client 0", 1, b"packet"))
+    assert "while the keys are idle" in said.reason
+    key_agreement.open(0.0, 1)
+    (said,) = key_agreement.heard(Deal(0.0, "client 0", 1, b"packet"))
+    assert "while the keys are opening" in said.reason
+
+
+def test_what_is_no_packet_is_refused_and_its_sender_waited_for_no_more(party):
+    four = party(4)
+    key_agreement = keying_of(four)
+    opens = key_agreement.open(0.0, 1)
+    bad = dataclasses.replace(four.answer(opens[0], wall=WALL_S), packet=b"rubbish")
+    assert isinstance(key_agreement.heard(bad)[0], Refuse)
+    said = play(key_agreement, four, opens[1:], now=0.0)
+    assert key_agreement.phase is Phase.STANDING
+    assert [each.client for each in said if isinstance(each, Roster)] == four.clients[1:]
+
+
+def test_who_comes_while_keys_are_opened_is_in_and_later_is_not(party):
+    four = party(4)
+    key_agreement = keying_of(four, there=four.clients[:3])
+    opens = key_agreement.open(0.0, 1)
+    (late,) = key_agreement.enrol(four.enrolled("client 3"))
+    assert isinstance(late, Open)
+    rosters = [
+        each for each in play(key_agreement, four, [*opens, late], now=0.0) if isinstance(each, Roster)
+    ]
+    assert len(rosters) == 4
+    assert key_agreement.enrol(four.enrolled("client 0")) == ()
+
+
+def test_who_comes_back_before_its_deal_gets_the_roster_again(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    opens = key_agreement.open(0.0, 1)
+    rosters = [each for command in opens for each in key_agreement.heard(three.answer(command, wall=WALL_S))]
+    again = key_agreement.enrol(three.enrolled("client 1"))
+    assert again == tuple(each for each in rosters if each.client == "client 1")
+
+
+def test_epochs_go_up_past_what_any_site_has_seen(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    assert key_agreement.enrol(three.enrolled("client 1", epoch=41)) == ()
+    assert packets.Open.unpack(key_agreement.open(0.0, 1)[0].packet).epoch == 42
+
+
+def test_one_who_claims_a_number_far_beyond_the_others_is_not_followed(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    assert key_agreement.enrol(three.enrolled("client 1", epoch=LONGEST_LEAP)) == ()
+    assert packets.Open.unpack(key_agreement.open(0.0, 1)[0].packet).epoch == 1
+
+
+@pytest.mark.parametrize("epoch", [1, LONGEST_LEAP - 1])
+def test_one_who_claims_less_than_that_is_followed_by_all(party, epoch):
+    three = party(3)
+    key_agreement = keying_of(three)
+    assert key_agreement.enrol(three.enrolled("client 1", epoch=epoch)) == ()
+    set_up(key_agreement, three)
+    assert key_agreement.phase is Phase.STANDING
+
+
+CLAIMS = {  # what is no member's word, made from one that is
+    "unsigned": {"signature": bytes(64), "device": "a stranger"},
+    "of another client": {"device": "a stranger"},
+    "as another member": {"member": 2},
+    "of another epoch": {"epoch": LONGEST_LEAP - 1},
+    "no such member": {"member": 3},
+    "of another run": {},
+}
+
+
+@pytest.mark.parametrize("claim", CLAIMS)
+@pytest.mark.parametrize("when", ["before", "while opening"])
+def test_a_claim_that_no_member_signed_is_not_believed_and_delays_nobody(party, claim, when):
+    three = party(3)
+    key_agreement = keying_of(three)
+    run = "another run" if claim == "of another run" else ""
+    said = dataclasses.replace(three.enrolled("client 1", epoch=LONGEST_LEAP, run=run), **CLAIMS[claim])
+    if when == "before":
+        (refused,) = key_agreement.enrol(said)
+        opens = key_agreement.open(0.0, 1)
+    else:
+        opens = key_agreement.open(0.0, 1)
+        (refused,) = key_agreement.enrol(said)
+    assert isinstance(refused, Refuse)
+    assert refused.client == said.client
+    play(key_agreement, three, opens, now=0.0)
+    assert key_agreement.phase is Phase.STANDING, "at once: nobody waited for it"
+    assert set(key_agreement.members) == set(three.clients)
+    assert {client.state.epoch for client in three.clients.values()} == {1}
+
+
+def test_the_failure_of_a_stranger_is_no_reason(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    key_agreement.open(0.0, 1)
+    key_agreement.failed(Failed(1.0, "a stranger", 1, "nonsense"))
+    for client in three.clients:
+        key_agreement.left(client, 1.0)
+    assert "nonsense" not in key_agreement.reason
+
+
+def test_a_second_set_up_makes_other_keys(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    set_up(key_agreement, three)
+    set_up(key_agreement, three, now=5.0)
+    assert key_agreement.phase is Phase.STANDING
+    assert {client.state.epoch for client in three.clients.values()} == {2}
+
+
+def test_an_exchange_that_a_skipped_round_left_unused_is_gone_on_with(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    set_up(key_agreement, three)
+    first = key_agreement.draw(three.clients, again=True)
+    assert key_agreement.draw(three.clients, again=True) is first
+    assert key_agreement.draw(three.clients) is not first
+
+
+def test_an_exchange_is_bound_to_the_model_that_was_published_last(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    set_up(key_agreement, three)
+    assert key_agreement.knows(0)
+    assert not key_agreement.knows(1)
+    key_agreement.noted(Published(1.0, 1, bytes(32)))
+    assert key_agreement.knows(1)
+    exchange = key_agreement.draw(three.clients)
+    begin = packets.Begin.unpack(exchange.packet["client 0"])
+    assert begin.settings == rules.footing(b"settings", 0, 0.0, b"")
+    assert exchange.exchange.context == rules.context(
+        three.federation, exchange.exchange.known.rho, begin, bytes(32)
+    )
+
+
+def test_an_exchange_is_bound_to_what_leads_its_steps(party):
+    three = party(3)
+    key_agreement = keying_of(three)
+    set_up(key_agreement, three)
+    before, now = hashlib.sha256(b"before").digest(), hashlib.sha256(b"now").digest()
+
+    def settings_of(version, digest, steps):
+        key_agreement.noted(Published(1.0, version, digest))
+        return packets.Begin.unpack(key_agreement.draw(three.clients, steps).packet["client 0"]).settings
+
+    key_agreement.noted(Published(1.0, 4, before))
+    assert not key_agreement.knows_before, "version 3 was never published here"
+    assert settings_of(5, now, (20, 4.0)) == rules.footing(b"settings", 20, 4.0, before)
+    assert key_agreement.knows_before
+    assert settings_of(5, now, (20, 0.0)) == rules.footing(b"settings", 20, 0.0, b""), "nothing leads"
+    assert settings_of(7, now, (20, 0.0)) == rules.footing(b"settings", 20, 0.0, b"")
+    assert not key_agreement.knows_before
+
+
+def test_events_find_their_way(party):
+    three = party(3)
+    key_agreement = KeyAgreement(three.federation, Terms(5, b"", MODEL), 10.0, WALL_S)
+    for client in three.clients:
+        assert key_agreement.noted(three.enrolled(client)) == ()
+    assert key_agreement.noted(Tick(99.0)) == ()
+    assert key_agreement.noted(Failed(0.0, "client 0", 1, "of a round")) == ()
+    opens = key_agreement.open(0.0, 1)
+    assert key_agreement.busy
+    rosters = [each for command in opens for each in key_agreement.noted(three.answer(command, wall=WALL_S))]
+    assert len(rosters) == 3
+    key_agreement.noted(Failed(0.0, "client 0", 1, "no"))
+    assert key_agreement.busy
+    key_agreement.noted(Tick(10.0))
+    assert key_agreement.phase is Phase.IDLE
+    assert "client 0: no" in key_agreement.reason
+    key_agreement.noted(Lost(11.0, "client 0"))
+    assert set(key_agreement.enrolled) == {"client 1", "client 2"}

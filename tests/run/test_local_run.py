@@ -1,0 +1,296 @@
+"""A run of local work: the state of its gate, what it is told, what rounds are given, what resume needs."""
+
+import json
+import math
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.messages import Codeword, Continue, Held, Joined, Lost, Report, Reveal, Tick, Work
+from fedgc.run.machine import CHECK_BYTES, Append, Apply, Finished, Output, Run, RunState
+
+CLIENTS = ("a", "b", "c", "d")
+SAMPLES = 10
+
+
+class Fleet:
+    """Clients that do their steps at once, each with a chunk of its own, and send what they are asked for."""
+
+    def __init__(self, resume: RunState | None = None, *, shared: bool = False, **settings: object) -> None:
+        values = {"work": "local", "rounds": 12, "quorum": 1.0, "min-clients": 4, "gate-every": 5}
+        self.config = RunConfig.read({**values, **settings})
+        self.run = Run(self.config, now=0.0, size=100, resume=resume)
+        self.now = 0.0
+        self.log: list[Output] = []
+        self.at: dict[str, tuple[int, int]] = {}
+        self.asked: list[str] = []
+        self.norms = dict.fromkeys(CLIENTS, 1.0)
+        self.names: dict[str, tuple[tuple[int, str], ...]] = {}
+        self.same: dict[str, object] = {}  # the model and the chunks that a client works from
+        self.kept = dict.fromkeys(CLIENTS, 0)  # steps since the common model, on these chunks
+        self.done = dict.fromkeys(CLIENTS, 0)  # in all
+        for client in CLIENTS:
+            held, digest = (CLIENTS, "same") if shared else ((client,), "")
+            holds = tuple(Held(f"chunk {each}", SAMPLES, digest) for each in held)
+            self.say(Joined(0.0, client, True, holds))
+
+    def say(self, event: object) -> None:
+        outputs = self.run.handle(event)  # type: ignore[arg-type]
+        self.log += outputs
+        for output in outputs:
+            if isinstance(output, Work | Continue):
+                self.at[output.client] = (output.round, output.target)
+                self.begin(output)
+            elif isinstance(output, Reveal):
+                self.asked.append(output.client)
+
+    def begin(self, given: Work | Continue) -> None:
+        """Keep the steps of a model that goes on with the same chunks, as a client does."""
+        if isinstance(given, Work):
+            same = (given.version, given.names)
+            if same != self.same.get(given.client):
+                self.kept[given.client] = 0
+            self.same[given.client], self.names[given.client] = same, given.names
+
+    def report(self, client: str, steps: int | None = None) -> None:
+        number, target = self.at[client]
+        done = target if steps is None else steps
+        self.done[client] += done - self.kept[client]
+        self.kept[client] = done
+        samples = SAMPLES * len(self.names[client])
+        self.say(Report(self.now, client, number, done, samples, 0.1 * done, done * self.norms[client], 0.5))
+
+    def do_a_round(self) -> None:
+        number = self.run.number
+        self.now += 1.0
+        for client in CLIENTS:
+            if self.run.number == number and self.at[client][0] == number:
+                self.report(client)
+        while self.asked:
+            client = self.asked.pop(0)
+            self.report(client)
+            self.say(Codeword(self.now, client, number, 0, seconds=0.25, size_bytes=400))
+
+    def to_the_end(self) -> list[str]:
+        while not self.run.finished:
+            self.do_a_round()
+        return self.outcomes
+
+    @property
+    def outcomes(self) -> list[str]:
+        return [each.row.outcome for each in self.log if isinstance(each, Append)]
+
+    @property
+    def booked(self) -> dict[str, int]:
+        """The steps of each client that the rows tell."""
+        booked = dict.fromkeys(CLIENTS, 0)
+        for append in self.of(Append):
+            for each in append.row.clients:
+                booked[each.client] += each.steps
+        return booked
+
+    def of(self, kind: type) -> list:
+        return [output for output in self.log if isinstance(output, kind)]
+
+
+def test_a_round_adds_its_steps_to_those_since_the_last_exchange():
+    fleet = Fleet(gate="every", **{"gate-period": 3})
+    assert fleet.to_the_end() == ["skipped", "skipped", "synced"] * 4
+    assert [work.target for work in fleet.of(Work)] == [5] * 16
+    assert {carry.target for carry in fleet.of(Continue)} == {10, 15}
+    assert [work.first_step for work in fleet.of(Work)[::4]] == [0, 15, 30, 45]
+    assert [apply.weight for apply in fleet.of(Apply)] == [4 * SAMPLES] * 4
+
+
+def test_the_steps_between_two_models_are_told_where_momentum_is_shared():
+    fleet = Fleet(gate="every", **{"gate-period": 2, "rounds": 6})
+    fleet.to_the_end()
+    assert [work.common_steps for work in fleet.of(Work)[::4]] == [0.0, 10.0, 10.0]
+    alone = Fleet(gate="every", **{"gate-period": 2, "rounds": 6, "shared-momentum": "off"})
+    alone.to_the_end()
+    assert {work.common_steps for work in alone.of(Work)} == {0.0}
+
+
+def test_the_gates_state_is_plain_json_and_a_resumed_run_decides_as_the_first_would_have():
+    settings = {"gate": "drift", "gate-budget": 0.3, "rounds": 20}
+    whole = Fleet(**settings)
+    first = Fleet(**settings)
+    while first.outcomes.count("synced") < 3:
+        first.do_a_round()
+    state = first.run.state()
+    assert isinstance(json.loads(state.gate), list)
+    again = Fleet(resume=state, **settings)
+    assert first.outcomes + again.to_the_end() == whole.to_the_end()
+    assert again.of(Work)[0].common_steps == state.common_steps > 0
+    assert again.of(Work)[0].first_step == state.first_step == 5 * len(first.outcomes)
+
+
+@pytest.mark.parametrize("norm", [math.nan, -1.0, math.inf])
+@pytest.mark.parametrize("gate", ["drift", "relative-change"])
+def test_a_client_whose_norm_is_no_length_has_no_say_and_is_named(norm, gate):
+    sound, broken = Fleet(gate=gate, rounds=8), Fleet(gate=gate, rounds=8)
+    broken.norms["b"] = norm
+    assert broken.to_the_end() == sound.to_the_end()
+    reasons = [append.row.reason for append in broken.of(Append)[:-1]]
+    assert all("left out: b" in reason for reason in reasons)
+
+
+def test_the_gate_is_told_what_an_exchange_and_a_look_cost():
+    fleet = Fleet(gate="every")
+    seen = []
+    step = fleet.run._gate.step
+
+    class Listening:
+        init = fleet.run._gate.init
+
+        @staticmethod
+        def step(state, reports):
+            seen.append(reports)
+            return step(state, reports)
+
+    fleet.run._gate = Listening()
+    fleet.do_a_round()
+    fleet.do_a_round()
+    first, second = seen
+    assert first.sync_bytes == second.sync_bytes == 4 * (400 + 400)
+    assert first.sync_seconds > 0
+    assert first.check_bytes == 4 * CHECK_BYTES
+    assert (first.rounds_left, second.rounds_left) == (11, 10)
+    assert first.learning_rate == fleet.config.learning_rate
+
+
+@pytest.mark.parametrize("rounds", [1, 2, 12, 20])
+def test_by_default_a_short_run_exchanges_each_round(rounds):
+    assert Fleet(rounds=rounds).to_the_end() == ["synced"] * rounds
+
+
+@pytest.mark.parametrize(("rounds", "exchanges"), [(21, 20), (40, 20), (200, 20), (400, 40)])
+def test_by_default_a_longer_run_has_20_exchanges_or_a_tenth_of_its_rounds(rounds, exchanges):
+    assert Fleet(rounds=rounds).to_the_end().count("synced") == exchanges
+
+
+@pytest.mark.parametrize("gaps", [{"max-gap": 4}, {"min-gap": 20}, {"min-gap": 3, "max-gap": 3}])
+def test_the_default_budget_fits_whatever_gaps_are_asked_for(gaps):
+    assert Fleet(rounds=100, **gaps).to_the_end().count("synced") >= 5
+
+
+def test_a_budget_that_is_given_is_kept_however_short_the_run():
+    assert Fleet(rounds=12, **{"gate-budget": 0.1}).to_the_end() == ["skipped"] * 11 + ["synced"]
+
+
+def test_the_last_round_is_always_exchanged():
+    fleet = Fleet(gate="relative-change", **{"gate-delta": math.inf, "max-gap": 0})
+    assert fleet.to_the_end() == ["skipped"] * 11 + ["synced"]
+
+
+def test_no_gap_is_longer_than_the_hard_limit():
+    fleet = Fleet(gate="relative-change", **{"gate-delta": math.inf, "max-gap": 4})
+    assert fleet.to_the_end() == ["skipped", "skipped", "skipped", "synced"] * 3
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"gate-budget": 0.0}, "setting gate_budget: saw 0.0, needed above 0"),
+        ({"gate-budget": 1.5}, "setting gate_budget: saw 1.5 of all rounds, needed at most 1"),
+        ({"gate-delta": -0.1}, "setting gate_delta: saw -0.1, needed 0 or more"),
+        ({"max-gap": 2, "min-gap": 3}, "setting max_gap: saw 2, needed at least min_gap"),
+        ({"shared-momentum": 0.0}, "setting shared_momentum: saw 0.0, needed above 0 and at most 1"),
+        ({"shared-momentum": 1.1}, "setting shared_momentum: saw 1.1, needed above 0 and at most 1"),
+        ({"gate-budget": 0.01}, "gate drift: saw a budget of 0.01 of all checks with max_gap 32"),
+        ({"delta-bits": 3}, "setting delta_bits: saw 3, needed 4, 8 or 32"),
+        ({"quorum": 0.0}, "setting quorum: saw 0.0, needed above 0"),
+    ],
+)
+def test_bad_settings_are_one_clear_line(settings, says):
+    with pytest.raises(BadSetting) as caught:
+        Fleet(**settings)
+    assert str(caught.value).startswith(says)
+    assert "\n" not in str(caught.value)
+
+
+def test_rows_tell_the_steps_of_a_round_and_at_an_exchange_all_that_it_took():
+    fleet = Fleet(gate="every", **{"gate-period": 2, "rounds": 2})
+    fleet.to_the_end()
+    skipped, synced = (append.row for append in fleet.of(Append))
+    assert [row.steps for row in skipped.clients] == [row.steps for row in synced.clients] == [5] * 4
+    assert [(row.finished, row.counted) for row in skipped.clients] == [(0, 0)] * 4
+    assert [(row.finished, row.counted) for row in synced.clients] == [(10, 10)] * 4
+    assert (skipped.discarded, synced.discarded) == (0, 0)
+    assert all(row.step_s == pytest.approx(0.1) for row in synced.clients)
+
+
+def test_those_nearly_done_are_waited_for_in_every_round_alike():
+    fleet = Fleet(gate="every", quorum=0.5, patience=0.25, rounds=4)
+    while not fleet.run.finished:
+        fleet.now += 0.48
+        for client in CLIENTS[:2]:
+            fleet.report(client)
+        assert not fleet.asked, "the others need 5 steps of 0.1 s: they are due in a moment"
+        fleet.do_a_round()
+    assert fleet.outcomes == ["synced"] * 4
+
+
+INJECTED = {"placement": "cyclic", "replicas": 2, "inject-clients": 0.5, "batch-size": 32}
+
+
+@pytest.mark.parametrize(
+    ("settings", "same", "carried"),
+    [({}, "abc", "abc"), ({"shared": True}, "ab", "ab"), ({"shared": True, **INJECTED}, "a", "")],
+    ids=["own data", "shared data", "injected data"],
+)
+def test_who_works_on_the_same_chunks_after_a_death_in_a_skipped_round_keeps_its_steps(
+    settings, same, carried
+):
+    fleet = Fleet(gate="every", **{"gate-period": 3, "rounds": 3, "quorum": 0.75, **settings})
+    before = dict(fleet.names)
+    for client in "abc":
+        fleet.report(client)
+        if client == "b":
+            fleet.log.clear()
+            fleet.say(Lost(fleet.now, "d"))
+    again = [output for output in fleet.log if isinstance(output, Work | Continue) and output.round == 2]
+    assert "".join(sorted(each.client for each in again if isinstance(each, Continue))) == carried
+    assert "".join(each for each in "abc" if fleet.names[each] == before[each]) == same
+    assert fleet.run.round.scheduler.reached == {each: fleet.kept[each] for each in "abc"}
+    while not fleet.run.finished:
+        fleet.do_a_round()
+    assert fleet.booked == fleet.done
+
+
+def test_steps_of_a_round_of_which_no_update_came_are_not_booked_again():
+    fleet = Fleet(gate="every", rounds=3)
+    for client in CLIENTS:
+        fleet.report(client)
+    fleet.asked.clear()
+    while not fleet.outcomes:
+        fleet.now = max(fleet.now, fleet.run.next_tick)
+        fleet.say(Tick(fleet.now))
+    assert fleet.to_the_end() == ["empty", "synced", "synced"]
+    assert fleet.done == dict.fromkeys(CLIENTS, 2 * fleet.config.round_steps)
+    assert fleet.booked == fleet.done
+
+
+def test_one_that_comes_back_after_a_skipped_round_has_what_it_says_that_it_kept():
+    fleet = Fleet(gate="every", **{"gate-period": 3, "quorum": 0.75})
+    for client in "abc":
+        fleet.report(client)
+    fleet.say(Lost(fleet.now, "a"))
+    fleet.say(Joined(fleet.now, "a", True, (Held("chunk a", SAMPLES),)))
+    assert fleet.run.round.scheduler.reached == {"a": 0, "b": 5, "c": 5, "d": 0}
+
+
+@pytest.mark.parametrize("holds", [("another",), CLIENTS])
+def test_a_client_that_no_data_can_be_dealt_to_ends_no_run(holds):
+    fleet = Fleet(shared=True, placement="shuffled-once", rounds=6, gate="every")
+    fleet.do_a_round()
+    fleet.say(Joined(fleet.now, "e", True, tuple(Held(f"chunk {each}", SAMPLES) for each in holds)))
+    assert fleet.to_the_end() == ["synced"] * 6
+    assert {work.client for work in fleet.of(Work)} == set(CLIENTS)
+
+
+def test_a_run_whose_data_cannot_be_dealt_out_says_so_and_is_over():
+    fleet = Fleet(placement="shuffled-once")
+    said = "placement shuffled-once: saw 4 clients of which 1 can load the same chunks, needed more than half"
+    assert fleet.log == [Finished(said, complete=False)]

@@ -1,0 +1,759 @@
+"""Masked runs, the real machines of both sides: keys, rounds, losses at every point, and what is refused."""
+
+import dataclasses
+import hashlib
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
+
+from fedgc.config import RunConfig
+from fedgc.errors import Refused
+from fedgc.messages import (
+    Add,
+    Advert,
+    Begin,
+    Close,
+    Codeword,
+    Continue,
+    Deal,
+    Enrolled,
+    Failed,
+    Fold,
+    Held,
+    Joined,
+    Lost,
+    Open,
+    Pressed,
+    Progress,
+    Published,
+    Refuse,
+    Report,
+    Reveal,
+    Roster,
+    Shares,
+    Signed,
+    Stop,
+    Survivors,
+    Tick,
+    Uncover,
+    Unmask,
+    Work,
+)
+from fedgc.round.machine import State
+from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.run.machine import Append, Apply, Chose, Finished, Run
+from fedgc.secagg import Client, RingSum, Terms, packets
+from fedgc.secagg.canonical import unpack
+from fedgc.secagg.client import LONGEST_LEAP
+from fedgc.secagg.keystream import Strand
+
+SIZE = 9
+STEPS = ("work", "reveal", "sign", "open")
+
+
+def digest_of(*words):
+    return hashlib.sha256(repr(words).encode()).digest()
+
+
+class Fleet:
+    """Sites and a driver: carries out what the run says, one client's next word at a time."""
+
+    def __init__(self, party, count, **settings):
+        self.party = party(count)
+        base = {"rounds": 3, "min-clients": count, "secrecy": "masked", "federation": "all.fed"}
+        self.config = RunConfig.read({**base, "deadline-s": 100, "upload-deadline-s": 50, **settings})
+        self.now = 0.0
+        self.log, self.rows, self.means, self.unsent = [], [], [], []
+        self.away, self.ring, self.finished = set(), None, None
+        self.summed, self.added = [], []  # of each sum that was had: the model, and whose vectors are in it
+        self.updates, self.weights, self.vectors = {}, {}, {}
+        self.shared = ()  # names of chunks that everybody can load; else each has two of its own
+        self.step_s = dict.fromkeys(self.party.clients, 0.1)
+        self.models = {0: digest_of("model")}  # digests, by version
+        self.given = {}  # client and model -> the packets for which it gave shares
+        self.restart_server()
+
+    def restart_server(self, state=None):
+        """A new process: it goes on from a checkpoint, or begins."""
+        key_agreement = KeyAgreement(
+            self.party.federation, Terms(SIZE, self.config.shape, bytes(32)), 20.0, 0.0
+        )
+        self.run = Run(self.config, now=self.now, size=SIZE, key_agreement=key_agreement, resume=state)
+        self.unsent, self.ring, self.adding, self.away = [], None, [], set(self.party.clients)
+        self.publish(self.run.version)
+
+    def publish(self, version):
+        self.model = self.models[version]
+        self.say(Published(self.now, version, self.model))
+
+    def join(self, *clients):
+        for client in clients or self.party.clients:
+            self.away.discard(client)
+            at = self.party.clients.index(client)
+            names = self.shared or [f"chunk {at}-{half}" for half in range(2)]
+            digest = "same" if self.shared else ""
+            self.say(Joined(self.now, client, True, tuple(Held(name, 1, digest) for name in names)))
+            self.say(self.party.enrolled(client, self.now))
+
+    def lose(self, client):
+        self.away.add(client)
+        self.unsent = [each for each in self.unsent if each.client != client]
+        self.say(Lost(self.now, client))
+
+    def say(self, event):
+        outputs = self.run.handle(event)
+        for output in outputs:
+            self.log.append(output)
+            self.hear(output)
+        for applied in [each for each in outputs if isinstance(each, Apply)]:
+            self.models[applied.version] = digest_of("model", applied.version, len(self.means))
+            self.publish(applied.version)
+
+    def hear(self, output):
+        match output:
+            case Add(client=client, round=round_):
+                self.ring = self.ring or RingSum(self.party.federation.quantizer, SIZE)
+                self.ring.add(self.vectors.pop((client, round_)))
+                self.adding.append(client)
+            case Uncover(round=round_, masks=masks):
+                self.ring.remove([Strand(*mask) for mask in masks])
+                self.means.append(self.ring.mean())
+                self.summed.append(self.model)
+                self.added.append((round_, self.adding))
+            case Append(row=row):
+                self.rows.append(row)
+                self.ring, self.adding = None, []
+            case Finished():
+                self.finished = output
+            case Refuse() | Close() | Chose() | Apply():
+                pass
+            case _ if output.client not in self.away:
+                self.unsent.append(output)
+
+    def answer(self, command):
+        """What the client says to a command; nothing where it has nothing to say."""
+        match command:
+            case Work(kind="local"):
+                return [Report(self.now, command.client, command.round, command.target, 2, 0.5, 0.0, 0.0)]
+            case Work() | Continue():
+                client, round_, target = command.client, command.round, command.target
+                seconds = target * self.step_s[client]
+                return [
+                    Progress(self.now, client, round_, c, target, seconds, 1, 0.0, 0.0) for c in command.order
+                ]
+            case Reveal(kind="masked"):
+                return [self.codeword(command)]
+            case Begin() | Open() | Roster() | Survivors() | Unmask():
+                said = self.party.answer(command, self.now, self.now, self.model)
+                if isinstance(command, Unmask):
+                    of = self.party.clients[command.client].state.turn.model
+                    self.given.setdefault((command.client, of), set()).add(command.packet)
+                return [said] if said else []
+        return []
+
+    def codeword(self, reveal):
+        client, round_ = reveal.client, reveal.round
+        rng = np.random.default_rng([round_, self.party.clients.index(client)])
+        self.updates[client, round_] = rng.uniform(-0.9, 0.9, SIZE).astype(np.float32)
+        self.weights[client, round_] = 10 + self.party.clients.index(client)
+        update, weight = self.updates[client, round_], self.weights[client, round_]
+        self.vectors[client, round_] = self.party.vector(client, update, weight)
+        return Codeword(self.now, client, round_, 0, 0.5, 4 * reveal.ring.words)
+
+    def step(self):
+        """Tell the time where it is due, as the driver does; else let one client speak, or time pass."""
+        if self.unsent and self.run.next_tick > self.now:
+            self.now += 0.01
+            command = self.unsent.pop(0)
+            try:
+                said = self.answer(command)
+            except Refused as error:
+                said = [Failed(self.now, command.client, command.round, str(error))]
+            for event in said:
+                self.say(event)
+            return
+        self.now = max(self.now, self.run.next_tick)
+        self.say(Tick(self.now))
+
+    def drive(self, until=lambda fleet: False, most=3000):
+        for _ in range(most):
+            if self.finished or until(self):
+                return
+            self.step()
+        raise AssertionError(f"it did not end: {self.run.round and self.run.round.state}")
+
+    def true_mean(self, round_, clients):
+        weights = {client: self.weights[client, round_] for client in clients}
+        total = sum(weights.values())
+        return sum(weights[d] * self.updates[d, round_].astype(np.float64) for d in clients) / total
+
+    def check(self, which, round_, clients):
+        mean, weight = self.means[which]
+        assert weight == sum(self.weights[client, round_] for client in clients)
+        bound = self.party.federation.quantizer.bound(len(clients), weight)
+        assert np.abs(mean - self.true_mean(round_, clients)).max() <= bound
+
+    def outcomes(self):
+        return [row.outcome for row in self.rows]
+
+    def count(self, kind):
+        return sum(isinstance(each, kind) for each in self.log)
+
+
+@pytest.fixture
+def fleet(party):
+    return lambda count=4, **settings: Fleet(party, count, **settings)
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
+    one = fleet(4, work=work, gate="every")
+    one.join()
+    one.drive()
+    assert one.finished.complete, one.finished
+    assert one.outcomes() == ["synced"] * 3
+    for at in range(3):
+        one.check(at, at + 1, one.party.clients)
+    assert all(row.loss is None for row in one.rows)
+    assert [client.counted > 0 for client in one.rows[0].clients] == [True] * 4
+    assert [row.discarded for row in one.rows] == [0] * 3
+    assert [row.blocks for row in one.rows] == [int(work == "coded")] * 3
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["one never comes", "all come at the last moment"])
+def test_keys_are_set_up_once_the_minimum_is_there(fleet, late):
+    one = fleet(5, **{"min-clients": 5 if late else 4, "start-timeout-s": 20.0})
+    if late:
+        one.now = 19.995
+    one.join(*one.party.clients[: None if late else 4])
+    one.drive()
+    assert one.finished.complete, one.finished
+    assert one.outcomes() == ["synced"] * 3
+
+
+def test_sites_that_are_a_quorum_but_not_the_minimum_do_not_begin(fleet):
+    one = fleet(5, **{"min-clients": 5, "start-timeout-s": 20.0})
+    one.join(*one.party.clients[:4])
+    one.drive()
+    assert one.rows == []
+    assert one.finished.reason == "waited 20 s for 5 clients, saw 4; min-clients = 4 begins with them"
+
+
+def test_local_work_that_was_never_told_counts_as_done_once_its_vector_is_in_the_sum(fleet):
+    one = fleet(4, work="local", gate="every", rounds=1)
+    one.join()
+    slow = one.party.clients[0]
+    one.drive(lambda f: any(isinstance(each, Work) and each.client == slow for each in f.unsent))
+    one.unsent = [each for each in one.unsent if each.client != slow or not isinstance(each, Work)]
+    one.drive()
+    row = one.rows[0]
+    one.check(0, 1, one.party.clients)
+    assert (row.clients[0].finished, row.clients[0].steps) == (1, 0)
+    assert all(client.counted == client.finished for client in row.clients)
+    assert row.discarded == 0
+
+
+def test_local_work_of_one_that_is_lost_while_vectors_come_is_discarded(fleet):
+    one = fleet(4, work="local", gate="every", rounds=1)
+    one.join()
+    first = one.party.clients[0]
+    one.drive(lambda f: any(isinstance(each, Reveal) and each.client == first for each in f.unsent))
+    one.lose(first)
+    one.drive()
+    assert one.rows[0].discarded == one.config.round_steps
+
+
+def test_slow_sites_are_in_the_sum_where_chunks_are_shared_out_by_speed(fleet):
+    one = fleet(4, rounds=4)
+    one.shared = tuple(f"chunk {number}" for number in range(4))
+    one.step_s = dict(zip(one.party.clients, (0.1, 0.1, 1.0, 1.0), strict=True))
+    one.join()
+    one.drive()
+    assert one.outcomes() == ["synced"] * 4, [row.reason for row in one.rows]
+    assert one.count(Chose) > 1, "it was planned anew once the speeds were known"
+    for at in range(4):
+        one.check(at, at + 1, one.party.clients)
+
+
+def footings(fleet):
+    """Who was told of an exchange, and whether by a lead, round by round."""
+    told = {}
+    for each in fleet.log:
+        if isinstance(each, Begin):
+            _, _, first, common, before = unpack(packets.Begin.unpack(each.packet).settings)
+            told.setdefault(each.round, set()).add((each.client, first, common, bool(before)))
+    return told
+
+
+def test_shared_momentum_leads_all_in_an_exchange_or_nobody(fleet):
+    one = fleet(4, work="local", gate="every", rounds=4)
+    one.join()
+    one.drive(lambda f: any(isinstance(each, Unmask) for each in f.unsent))
+    one.lose(one.party.clients[0])
+    one.join(one.party.clients[0])  # a new process: it has not seen the model before
+    one.drive()
+    steps = float(one.config.round_steps)
+    told, everybody = footings(one), one.party.clients
+    assert told[1] == {(client, 0, 0.0, False) for client in everybody}
+    assert told[2] == {(client, steps, steps, True) for client in everybody[1:]}
+    assert told[4] == {(client, 3 * steps, steps, True) for client in everybody}
+    works = [each for each in one.log if isinstance(each, Work) and each.round == 2]
+    assert {each.common_steps for each in works} == {steps}
+
+
+def test_where_too_few_have_seen_the_model_before_it_leads_nobody(fleet):
+    before, one = fleet(4, work="local", gate="every"), fleet(4, work="local", gate="every")
+    before.join()
+    before.drive(lambda f: len(f.rows) == 1)
+    state = before.run.state()
+    assert state.common_steps > 0
+    one.models[1] = before.models[1]
+    one.restart_server(state)
+    one.join()
+    one.drive()
+    steps = one.config.round_steps
+    assert footings(one) == {
+        2: {(client, steps, 0.0, False) for client in one.party.clients},
+        3: {(client, 2 * steps, float(steps), True) for client in one.party.clients},
+    }
+    works = {(each.round, each.common_steps) for each in one.log if isinstance(each, Work)}
+    assert works == {(2, 0.0), (3, float(steps))}
+    assert one.outcomes() == ["synced"] * 2
+
+
+def test_steps_of_a_skipped_round_are_not_booked_again_where_an_site_was_lost_in_it(fleet):
+    one = fleet(4, work="local", gate="every", rounds=2, quorum=1.0, **{"gate-period": 2})
+    one.join()
+    one.drive(lambda f: any(isinstance(each, Work) for each in f.unsent))
+    one.lose(one.party.clients[0])
+    one.drive()
+    assert one.outcomes() == ["skipped", "synced"]
+    steps = one.config.round_steps
+    assert [[client.steps for client in row.clients] for row in one.rows] == [[0] + [steps] * 3, [steps] * 3]
+    assert [each.target for each in one.log if isinstance(each, Work) and each.round == 2] == [2 * steps] * 3
+
+
+def test_steps_that_were_led_are_forgotten_where_the_same_model_is_to_lead_nobody(fleet):
+    one = fleet(4, work="local", gate="every", rounds=9, quorum=1.0, **{"gate-period": 2})
+    one.join()
+    one.drive(lambda f: f.outcomes() == ["skipped", "synced"])
+    *others, last = one.party.clients
+    one.drive(lambda f: any(isinstance(each, Work) and each.round == 3 for each in f.unsent))
+    for client in others:
+        one.lose(client)
+    one.drive(lambda f: len(f.rows) == 3)
+    assert one.outcomes()[2] == "skipped"
+    one.join(*others)  # new processes: they have not seen the model before
+    one.drive(lambda f: f.run.round is not None)
+    assert one.run.round.assignment.common_steps == 0.0
+    assert one.run.round.scheduler.reached[last] == 0
+
+
+def test_one_large_exchange_and_two_tiny_ones_a_round_and_keys_for_many(fleet):
+    one = fleet(3, rounds=5)  # the party's descriptor has 3 exchanges an epoch
+    one.join()
+    one.drive()
+    assert one.outcomes() == ["synced"] * 5
+    assert one.count(Open) == one.count(Roster) == 2 * 3
+    for kind in (Work, Begin, Reveal, Survivors, Unmask):
+        assert one.count(kind) == 5 * 3
+
+
+def test_nothing_but_masked_vectors_is_ever_asked_for(fleet):
+    one = fleet(4)
+    one.join()
+    one.drive()
+    reveals = [each for each in one.log if isinstance(each, Reveal)]
+    assert reveals
+    assert {(each.kind, each.mix) for each in reveals} == {("masked", None)}
+    assert {each.ring.words for each in reveals} == {SIZE + 1}
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+@pytest.mark.parametrize("step", STEPS)
+def test_one_of_four_lost_at_any_point_and_the_sum_of_the_others_is_had(fleet, work, step):
+    one = fleet(4, work=work, gate="every", quorum=1.0)
+    one.join()
+    first = one.party.clients[0]
+    kind = {"work": Work, "reveal": Reveal, "sign": Survivors, "open": Unmask}[step]
+    one.drive(lambda f: any(isinstance(each, kind) and each.client == first for each in f.unsent))
+    one.lose(first)
+    one.drive()
+    assert one.finished.complete
+    counted = one.party.clients[1:] if step in ("work", "reveal") else one.party.clients
+    one.check(0, 1, counted)
+    one.check(1, 2, one.party.clients[1:])
+    assert one.outcomes()[0] == ("approximate" if step in ("work", "reveal") else "synced")
+
+
+@pytest.mark.parametrize("step", STEPS[1:3])
+def test_too_many_lost_and_the_round_is_aborted_without_a_sum(fleet, step):
+    one = fleet(4)
+    one.join()
+    kind = {"reveal": Reveal, "sign": Survivors}[step]
+    one.drive(lambda f: any(isinstance(each, kind) for each in f.unsent))
+    for client in one.party.clients[:2]:
+        one.lose(client)
+    one.drive(lambda f: f.rows)
+    assert one.outcomes() == ["aborted"]
+    assert one.means == []
+    assert one.run.version == 0
+    one.join(*one.party.clients[:2])
+    one.drive()
+    assert one.outcomes()[1:] == ["synced"] * 2
+    numbers = dict.fromkeys(one.updates)
+    assert len(numbers) >= 8, "the updates of the aborted round were masked anew, with other keys"
+
+
+def lost_while_unmasking(fleet):
+    """Four sites, of which one gave its shares and three are lost."""
+    one = fleet(4)
+    one.join()
+    one.drive(lambda f: sum(isinstance(each, Unmask) for each in f.unsent) == 4)
+    take(one, one.party.clients[0], Unmask)
+    for client in one.party.clients[1:]:
+        one.lose(client)
+    return one
+
+
+def test_no_second_sum_of_a_model_is_asked_for_and_the_run_ends_with_the_reason(fleet):
+    one = lost_while_unmasking(fleet)
+    one.drive()
+    assert one.outcomes() == ["aborted"]
+    assert one.rows[0].reason == "too few shares in 50 s"
+    assert not one.finished.complete
+    assert "round 1: its sum was asked for and made no new model" in one.finished.reason
+    assert one.count(Begin) == 4
+
+
+def test_those_who_are_lost_before_they_gave_their_shares_may_come_back_and_give_them(fleet):
+    one = lost_while_unmasking(fleet)
+    one.now += 40
+    assert not one.rows, "one upload deadline is theirs"
+    one.join(*one.party.clients[1:3])
+    one.drive(lambda f: f.rows)
+    one.check(0, 1, one.party.clients)
+    one.join(one.party.clients[3])
+    one.drive()
+    assert one.finished.complete
+    assert one.outcomes() == ["synced"] * 3
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_a_server_that_lost_a_sum_which_was_unmasked_cannot_go_on_from_its_model(fleet, work):
+    """It died before it stored the new model: the sites refuse before they mask, and say why."""
+    one = fleet(4, work=work, gate="every", **{"min-clients": 3})
+    one.join()
+    one.drive(lambda f: f.means)
+    one.restart_server()
+    one.join(*one.party.clients[1:])
+    one.drive()
+    assert not one.finished.complete
+    assert "two sums of one model tell single updates" in one.finished.reason
+    assert len(one.means) == 1
+    assert {each.outcome for each in one.rows} <= {"synced", "aborted", "empty"}
+
+
+def test_below_the_quorum_nobody_trains(fleet):
+    one = fleet(4)
+    one.join(*one.party.clients[:2])
+    one.drive()
+    assert not one.finished.complete
+    assert "waited 120 s for 4 clients, saw 2" in one.finished.reason
+    assert one.count(Work) == one.count(Open) == 0
+
+
+def test_who_comes_later_is_in_from_the_next_keys(fleet):
+    one = fleet(4, rounds=3, **{"min-clients": 3})
+    one.join(*one.party.clients[:3])
+    one.drive(lambda f: f.rows)
+    one.join(one.party.clients[3])
+    one.drive()
+    assert one.outcomes() == ["synced"] * 3
+    one.check(0, 1, one.party.clients[:3])
+    one.check(2, 3, one.party.clients)
+
+
+def test_who_comes_back_between_upload_and_signature_signs(fleet):
+    one = fleet(3)
+    one.join()
+    first = one.party.clients[0]
+    one.drive(lambda f: any(isinstance(each, Survivors) and each.client == first for each in f.unsent))
+    one.unsent = [each for each in one.unsent if each.client != first]
+    one.say(Joined(one.now, first, True, tuple(Held(f"chunk 0-{half}", 1) for half in range(2))))
+    one.drive()
+    assert one.outcomes() == ["synced"] * 3
+
+
+def return_at_once(one, client):
+    """A client is lost and back before anything else happens; its keys are still there."""
+    at = one.party.clients.index(client)
+    one.lose(client)
+    one.away.discard(client)
+    one.say(Joined(one.now, client, True, tuple(Held(f"chunk {at}-{half}", 1) for half in range(2))))
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+@pytest.mark.parametrize("kind", [Survivors, Unmask])
+def test_who_is_back_may_answer_for_one_that_is_lost_after_it(fleet, work, kind):
+    one = fleet(4, work=work, gate="every", rounds=1)
+    one.join()
+    first, second = one.party.clients[:2]
+    one.drive(lambda f: any(isinstance(each, kind) and each.client == first for each in f.unsent))
+    return_at_once(one, first)
+    one.lose(second)
+    one.drive()
+    assert one.outcomes() == ["synced"]
+    one.check(0, 1, one.party.clients)
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_who_is_back_and_lost_again_is_not_counted_on(fleet, work):
+    one = fleet(4, work=work, gate="every", rounds=1)
+    one.join()
+    first, second = one.party.clients[:2]
+    one.drive(lambda f: any(isinstance(each, Survivors) for each in f.unsent))
+    return_at_once(one, first)
+    one.lose(first)
+    one.lose(second)
+    assert one.outcomes() == ["aborted"]
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+@pytest.mark.parametrize("kind", [Survivors, Unmask])
+def test_those_who_will_not_answer_are_not_waited_for(fleet, work, kind):
+    one = fleet(4, work=work, gate="every", rounds=1)
+    one.join()
+    first, second = one.party.clients[:2]
+    one.drive(lambda f: sum(isinstance(each, kind) for each in f.unsent) == 4)
+    for client in (first, second):
+        assert not one.rows, "three of four are enough"
+        one.unsent = [each for each in one.unsent if each.client != client]
+        one.say(Failed(one.now, client, 1, "the packet is not signed as agreed"))
+    assert one.outcomes() == ["aborted"]
+    assert "too few sites are left" in one.rows[0].reason
+
+
+def take(one, client, kind):
+    """Let a client answer what it was sent of this kind."""
+    for command in [each for each in one.unsent if each.client == client and isinstance(each, kind)]:
+        one.unsent.remove(command)
+        for event in one.answer(command):
+            one.say(event)
+
+
+@pytest.mark.parametrize("kind", [Reveal, Survivors])
+def test_nobody_waits_for_answers_of_those_who_are_gone_already(fleet, kind):
+    one = fleet(4, work="local", gate="every", rounds=1)
+    one.join()
+    one.drive(lambda f: [type(each) for each in f.unsent] == [kind] * 4)
+    now = one.now
+    for client in one.party.clients:
+        take(one, client, kind)
+        if client in one.party.clients[:2] and not one.rows:
+            one.lose(client)
+    assert one.outcomes() == ["aborted"]
+    assert one.now == now, "that too few are left was known before anybody was asked"
+
+
+@pytest.mark.parametrize("kind", [Survivors, Unmask])
+def test_who_would_not_answer_is_counted_on_once_it_is_back(fleet, kind):
+    one = fleet(4, gate="every", rounds=1)
+    one.join()
+    first, second = one.party.clients[:2]
+    one.drive(lambda f: sum(isinstance(each, kind) for each in f.unsent) == 4)
+    one.unsent = [each for each in one.unsent if each.client != first]
+    one.say(Failed(one.now, first, 1, "the disk is full"))
+    return_at_once(one, first)
+    one.lose(second)
+    one.drive()
+    assert one.outcomes() == ["synced"]
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_who_is_back_after_its_vector_came_is_let_go_with_the_others(fleet, work):
+    one = fleet(4, work=work, gate="every", rounds=1)
+    one.join()
+    first = one.party.clients[0]
+    one.drive(lambda f: any(isinstance(each, Add) and each.client == first for each in f.log))
+    assert one.run.round.state is State.COLLECTING
+    before = one.count(Work)
+    return_at_once(one, first)
+    one.drive()
+    assert one.count(Work) == before, "it owes nothing"
+    assert one.outcomes() == ["synced"]
+    assert [each.client for each in one.log if isinstance(each, Close)] == one.party.clients
+
+
+def test_skipped_rounds_use_no_exchange(fleet):
+    one = fleet(3, **{"gate": "every", "gate-period": 3, "rounds": 6})
+    one.join()
+    one.drive()
+    assert one.outcomes() == ["skipped", "skipped", "synced"] * 2
+    assert len(one.means) == 2
+    assert one.count(Open) == 3, "three exchanges an epoch: two were used"
+
+
+def test_another_descriptor_is_refused_before_training(fleet):
+    one = fleet(3)
+    one.join(*one.party.clients[:2])
+    client = one.party.clients[2]
+    one.say(Joined(one.now, client, True, (Held("chunk 2-0", 1),)))
+    one.say(Enrolled(one.now, client, bytes(32), 2, 0, bytes(64)))
+    assert any(isinstance(each, Refuse) and "compare the files" in each.reason for each in one.log)
+    one.drive()
+    assert "waited 120 s for 3 clients, saw 2" in one.finished.reason
+    assert one.count(Work) == 0
+
+
+def test_keys_that_cannot_be_set_up_end_the_run_with_the_reason(fleet, monkeypatch):
+    one = fleet(3)
+    wall = one.party.answer
+    monkeypatch.setattr(one.party, "answer", lambda command, now, _, model: wall(command, now, now + 5000.0))
+    one.join()
+    one.drive()
+    assert "no keys after 3 set-ups" in one.finished.reason
+    assert "set the clocks" in one.finished.reason
+    assert one.count(Work) == 0
+
+
+def test_a_stop_ends_it_at_any_point(fleet):
+    for kind in (Open, Roster, Work, Reveal, Survivors, Unmask):
+        one = fleet(3)
+        one.join()
+        one.drive(lambda f, kind=kind: any(isinstance(each, kind) for each in f.unsent))
+        one.say(Stop(one.now, "enough"))
+        assert one.finished.reason == "enough"
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_who_has_no_room_is_told_that_nothing_is_folded(fleet, work):
+    for kind in (Work, Reveal):
+        one = fleet(3, work=work, gate="every")
+        one.join()
+        one.drive(lambda f, kind=kind: any(isinstance(each, kind) for each in f.unsent))
+        client = one.party.clients[0]
+        one.say(Pressed(one.now, client, 1))
+        assert one.unsent[-1] == Fold(client, 1, None)
+
+
+def test_silence_ends_every_phase(fleet):
+    for kind, outcome in ((Reveal, "aborted"), (Survivors, "aborted"), (Unmask, "aborted")):
+        one = fleet(3)
+        one.join()
+        one.drive(lambda f, kind=kind: any(isinstance(each, kind) for each in f.unsent))
+        one.unsent.clear()
+        one.drive(lambda f: f.rows)
+        assert one.outcomes() == [outcome]
+        assert "too few" in one.rows[0].reason or "saw 0 vectors" in one.rows[0].reason
+
+
+def test_what_does_not_belong_is_refused_and_named(fleet):
+    one = fleet(3)
+    one.join()
+    one.drive(lambda f: f.run.round and f.run.round.state is State.AGREEING)
+    before = len(one.log)
+    client = one.party.clients[0]
+    one.say(Signed(one.now, client, 1, bytes(64)))
+    one.say(Shares(one.now, client, 1, b"packet"))
+    one.say(Signed(one.now, client, 7, bytes(64)))
+    one.say(Advert(one.now, client, 1, b"packet"))
+    one.say(Deal(one.now, client, 1, b"packet"))
+    one.say(Codeword(one.now, client, 1, 0))
+    reasons = [each.reason for each in one.log[before:] if isinstance(each, Refuse)]
+    assert len(reasons) == 6
+    assert "not of the pinned key" in reasons[0]
+    one.drive()
+    assert one.outcomes() == ["synced"] * 3
+
+
+@pytest.mark.parametrize("lost", list(itertools.combinations(range(5), 1)))
+def test_any_one_of_five_may_be_lost_while_vectors_come(fleet, lost):
+    one = fleet(5, rounds=1)
+    one.join()
+    one.drive(lambda f: any(isinstance(each, Reveal) for each in f.unsent))
+    gone = [one.party.clients[at] for at in lost]
+    for client in gone:
+        one.lose(client)
+    one.drive()
+    one.check(0, 1, [client for client in one.party.clients if client not in gone])
+
+
+class Chance:
+    """What goes wrong at random moments: losses, new processes, a server that dies, strangers that lie."""
+
+    def __init__(self, one, rng):
+        self.one, self.rng, self.kept = one, rng, None
+
+    def happen(self):
+        one, rng = self.one, self.rng
+        if rng.random() < 0.3:  # some checkpoints come late
+            self.kept = one.run.state()
+        if any(model == one.model for _, model in one.given) and rng.random() < 0.1:
+            self.disaster()
+        if not one.unsent and rng.random() < 0.8:  # else all wait in vain
+            one.join(*one.away)
+        client = one.party.clients[rng.integers(len(one.party.clients))]
+        match rng.integers(100):
+            case 0 | 1 if client not in one.away:
+                one.lose(client)
+            case 2 | 3 | 4 if client in one.away:
+                self.restart(client)
+            case 5 if client not in one.away:
+                return_at_once(one, client)
+            case 6:
+                self.claim()
+
+    def disaster(self):
+        """After somebody gave its shares: all others are lost, or the server dies."""
+        if self.rng.random() < 0.5:
+            self.one.restart_server(self.kept)
+            self.one.join()
+        else:
+            for client in self.one.party.clients[1:]:
+                self.one.lose(client)
+
+    def restart(self, client):
+        machine = self.one.party.clients[client]
+        again = Client.start(machine.federation, machine.identity, machine.state.records())
+        self.one.party.clients[client] = again
+        self.one.join(client)
+
+    def claim(self):
+        """A client that is no member's says that it is; or the client of one, what it did not sign."""
+        one, rng = self.one, self.rng
+        client = str(rng.choice([*one.party.clients, "a stranger"]))
+        said = one.party.enrolled(one.party.clients[0], one.now, int(rng.choice([0, 7, LONGEST_LEAP])))
+        if client == said.client:
+            said = dataclasses.replace(said, epoch=said.epoch + 1)
+        one.say(Joined(one.now, "a stranger", True, (Held("of nobody", 1),)))
+        one.say(dataclasses.replace(said, client=client))
+
+
+@given(
+    count=st.integers(3, 6),
+    work=st.sampled_from(["coded", "local"]),
+    period=st.integers(1, 2),
+    seed=st.integers(0, 2**32 - 1),
+)
+@hypothesis_settings(max_examples=60)
+def test_whatever_happens_no_model_has_two_sums_and_every_sum_is_right(party, count, work, period, seed):
+    one = Fleet(party, count, work=work, rounds=6, gate="every", **{"gate-period": period, "min-clients": 3})
+    chance = Chance(one, np.random.default_rng(seed))
+    one.join()
+    for _ in range(400):
+        if one.finished:
+            break
+        chance.happen()
+        one.step()
+    one.join(*one.away)
+    one.drive()
+    assert len(set(one.summed)) == len(one.summed), "two sums of one model"
+    for which, (round_, clients) in enumerate(one.added):
+        one.check(which, round_, clients)
+    assert all(len(packets_) == 1 for packets_ in one.given.values()), "shares for two sums of one model"
+    assert not one.run._key_agreement.enrolled - set(one.party.clients), "a stranger is in"

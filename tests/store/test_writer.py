@@ -1,0 +1,254 @@
+"""The keeper against real failures of a real store: locks, refusals, files that cannot be written."""
+
+import contextlib
+import sqlite3
+import threading
+
+import pytest
+
+from fedgc.errors import EdgeFailed
+from fedgc.store import writer as keeping
+from fedgc.store.database import Store
+from fedgc.store.records import Appended, Audited, Begun, Present, Seen
+from fedgc.store.spool import Aside, aside_path, left_aside
+from fedgc.store.writer import Keeper
+
+WAIT_S = 30.0
+
+
+@pytest.fixture
+def path(tmp_path):
+    Store.open(str(tmp_path / "store.db")).close()
+    return tmp_path / "store.db"
+
+
+@pytest.fixture
+def keep(path, tmp_path):
+    """Start a keeper over the store, and hear what it tells."""
+    with contextlib.ExitStack() as stack:
+
+        def make(opening=lambda: Store.open(str(path), wait_s=0.02), aside=tmp_path / "aside", retry_s=0.02):
+            told = []
+            return stack.enter_context(Keeper(opening, aside, told.append, retry_s)), told
+
+        yield make
+
+
+@contextlib.contextmanager
+def locked(path):
+    with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+
+
+def seen(path):
+    with Store.open(str(path), reads_only=True) as store:
+        return [client.client for client in store.clients()]
+
+
+def test_what_is_put_is_written_in_its_order(keep, path, a_row, a_client):
+    keeper, told = keep()
+    keeper.put(Begun(1.0, "r1", {"task": "digits"}))
+    for number in range(20):
+        keeper.put(Appended(2.0 + number, "r1", a_row(number, a_client(f"d{number}"))))
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == [f"d{number}" for number in range(20)]
+    assert (told, keeper.trouble) == ([], "")
+
+
+def test_closing_writes_what_waits(keep, path):
+    keeper, _ = keep()
+    for number in range(20):
+        keeper.put(Seen(1.0, f"d{number}"))
+    keeper.close()
+    assert len(seen(path)) == 20
+
+
+def test_a_locked_store_stops_nobody_and_gets_everything_later(keep, path, tmp_path):
+    keeper, told = keep()
+    with locked(path):
+        for number in range(5):
+            keeper.put(Seen(1.0, f"d{number}"))
+        assert keeper.flush(WAIT_S)  # on the disk, though not in the store
+        assert Aside(tmp_path / "aside").count == 5
+        keeper.put(Seen(1.0, "d5"))
+        assert keeper.flush(WAIT_S)
+        assert "is locked" in keeper.trouble
+        assert "6 records wait, 0 are lost" in keeper.trouble
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == [f"d{number}" for number in range(6)]
+    keeper.close()
+    assert not (tmp_path / "aside").exists()
+    assert len(told) == 2
+    assert "is locked by another program" in told[0]
+    assert "the store is back" in told[1]
+    assert keeper.trouble == ""
+
+
+def test_a_store_that_cannot_even_be_opened_stops_nobody(keep, path):
+    there = threading.Event()
+
+    def opening():
+        if not there.is_set():
+            raise EdgeFailed("the server is away")
+        return Store.open(str(path))
+
+    keeper, told = keep(opening)
+    keeper.put(Seen(1.0, "a"))
+    assert keeper.flush(WAIT_S)
+    there.set()
+    keeper.put(Seen(1.0, "b"))
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == ["a", "b"]
+    assert "the server is away" in told[0]
+
+
+def test_a_run_that_ends_while_the_store_fails_leaves_its_rows_to_the_next(keep, path, tmp_path):
+    keeper, told = keep()
+    with locked(path):
+        keeper.put(Seen(1.0, "a"))
+        keeper.put(Audited(1.0, "joined", "a", "with key"))
+        keeper.close()
+    assert seen(path) == []
+    assert "2 records wait in" in told[-1]
+    keeper, _ = keep()
+    keeper.put(Seen(1.0, "b"))
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == ["a", "b"]
+    assert not (tmp_path / "aside").exists()
+
+
+def test_a_run_that_ends_where_nothing_can_be_written_says_what_is_lost(keep, path, tmp_path):
+    (tmp_path / "file").write_text("")
+    keeper, told = keep(aside=tmp_path / "file" / "aside")
+    with locked(path):
+        keeper.put(Seen(1.0, "a"))
+        keeper.close()
+    assert "1 records are lost" in told[-1]
+
+
+def test_lines_that_were_written_before_a_kill_are_not_written_twice(keep, path, tmp_path, a_row, a_client):
+    records = [
+        Begun(1.0, "r1", {"task": "digits"}),
+        Appended(2.0, "r1", a_row(0, a_client("a"))),
+        Audited(3.0, "joined", "a", "with key"),
+    ]
+    entries = [(record, f"stamp-{number}") for number, record in enumerate(records)]
+    for _ in range(2):
+        Aside(tmp_path / "aside").add(entries)
+        keeper, _ = keep()
+        assert keeper.settled(WAIT_S)
+        keeper.close()
+    with Store.open(str(path)) as store:
+        assert len(store.audited()) == 1
+        assert [(pace.rounds, pace.finished) for pace in store.paces()] == [(1, 4)]
+
+
+def test_what_an_earlier_process_left_is_written_before_anything_new(keep, path, tmp_path):
+    Aside(tmp_path / "aside").add([(Seen(1.0, f"a{number}"), f"s{number}") for number in range(3)])
+    ready = threading.Event()
+
+    def opening():
+        ready.wait(WAIT_S)
+        return Store.open(str(path))
+
+    keeper, _ = keep(opening)
+    keeper.put(Seen(1.0, "b"))
+    ready.set()
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == ["a0", "a1", "a2", "b"]
+
+
+def test_the_end_of_a_line_that_was_being_written_is_cut_off(keep, path, tmp_path):
+    Aside(tmp_path / "aside").add([(Seen(1.0, "a"), "s1")])
+    with (tmp_path / "aside").open("a") as file:
+        file.write('{"stamp": "s2", "kind": "Se')
+    Aside(tmp_path / "aside").add([(Seen(1.0, "b"), "s3")])
+    keeper, told = keep()
+    assert keeper.settled(WAIT_S)
+    assert (seen(path), told) == (["a", "b"], [])
+
+
+@pytest.mark.parametrize("damage", [b"no json\n", b"\xff\xfe\n", b"\n"])
+def test_a_damaged_line_is_told_and_left_behind(keep, path, tmp_path, damage):
+    Aside(tmp_path / "aside").add([(Seen(1.0, "a"), "s1")])
+    with (tmp_path / "aside").open("ab") as file:
+        file.write(damage)
+    Aside(tmp_path / "aside").add([(Seen(1.0, "b"), "s2")])
+    keeper, told = keep()
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == ["a", "b"]
+    assert len(told) == 1
+    assert "left a record out" in told[0]
+
+
+def test_a_record_that_is_refused_holds_nobody_up(keep, path, a_row):
+    keeper, told = keep()
+    keeper.put(Appended(1.0, "never-begun", a_row(0)))
+    keeper.put(Seen(1.0, "a"))
+    assert keeper.settled(WAIT_S)
+    assert seen(path) == ["a"]
+    assert len(told) == 1
+    assert "left a record out" in told[0]
+    assert "never-begun" in told[0]
+
+
+def test_where_nothing_can_be_written_the_newest_wait_in_memory(keep, path, tmp_path, monkeypatch):
+    monkeypatch.setattr(keeping, "LIMIT", 3)
+    (tmp_path / "file").write_text("")
+    keeper, told = keep(aside=tmp_path / "file" / "aside")
+    with locked(path):
+        for number in range(8):
+            keeper.put(Seen(1.0, f"d{number}"))
+        assert not keeper.flush(0.2)
+        assert "3 records wait, 5 are lost" in keeper.trouble
+    assert keeper.settled(WAIT_S)
+    keeper.close()
+    assert seen(path) == ["d5", "d6", "d7"]
+    assert "5 records were lost" in told[-1]
+
+
+def test_of_the_present_round_only_the_newest_waits(keep, path):
+    free, asked = threading.Event(), threading.Event()
+
+    def opening():
+        asked.set()
+        free.wait(WAIT_S)
+        return Store.open(str(path))
+
+    keeper, _ = keep(opening)
+    keeper.put(Begun(1.0, "r1", {"task": "digits"}))
+    assert asked.wait(WAIT_S)
+    for number in range(50):
+        keeper.put(Present(2.0, "r1", {"round": number}))  # returns at once, though the store does not
+    assert len(keeper._waiting) == 2
+    free.set()
+    assert keeper.settled(WAIT_S)
+    with Store.open(str(path)) as store:
+        assert dict(store.run().present) == {"round": 49}
+
+
+def test_the_present_round_is_not_kept_aside(keep, path, tmp_path):
+    keeper, _ = keep()
+    keeper.put(Begun(1.0, "r1", {"task": "digits"}))
+    assert keeper.settled(WAIT_S)
+    with locked(path):
+        keeper.put(Present(2.0, "r1", {"round": 1}))
+        assert keeper.flush(WAIT_S)
+        assert not (tmp_path / "aside").exists()
+
+
+def test_what_waits_lies_beside_the_store_under_the_name_of_its_run(tmp_path):
+    url = str(tmp_path / "store.db")
+    path = aside_path(url, "run/1")
+    assert path.parent == tmp_path
+    assert left_aside(url) == ()
+    Aside(path).add([(Seen(1.0, "a"), "s1")])
+    assert left_aside(url) == (path,)
+    assert left_aside(str(tmp_path / "other.db")) == ()
+
+
+def test_an_aside_that_cannot_be_read_is_told(tmp_path):
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(EdgeFailed, match="needed a file that can be read"):
+        Aside(tmp_path / "folder")

@@ -1,0 +1,67 @@
+import subprocess
+import sys
+
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, BadTask
+from fedgc.training.tasks import SHIPPED, Task, named
+
+USERS_MODULE = """
+from fedgc.training.tasks import Task
+fixed = Task(model=list, chunks={"a": 3}, load=str, loss=max)
+def cut(config):
+    return Task(model=list, chunks={f"c{i}": 1 for i in range(config.chunks)}, load=str, loss=max)
+def wrong(config):
+    return {"model": list}
+number = 7
+"""
+
+
+@pytest.fixture
+def users_module(tmp_path, monkeypatch):
+    (tmp_path / "ward_seven.py").write_text(USERS_MODULE)
+    (tmp_path / "broken_ward.py").write_text("raise RuntimeError('no scanner')")
+    monkeypatch.syspath_prepend(tmp_path)
+    yield
+    for module in ("ward_seven", "broken_ward"):
+        sys.modules.pop(module, None)
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_a_shipped_task_is_cut_as_the_settings_say(name):
+    task = named(name, RunConfig(chunks=5))
+    assert isinstance(task, Task)
+    assert list(task.sizes()) == [f"{name}-{i:04}-of-0005" for i in range(5)]
+
+
+def test_a_users_task_is_found_as_a_value_or_made_by_a_function_of_the_settings(users_module):
+    assert dict(named("ward_seven:fixed", RunConfig()).sizes()) == {"a": 3}
+    assert len(named("ward_seven:cut", RunConfig(chunks=7)).sizes()) == 7
+
+
+@pytest.mark.parametrize(
+    ("name", "seen"),
+    [
+        ("ward_seven:cur", "ward_seven has no 'cur'; did you mean cut"),
+        ("ward_seven:wrong", "saw a dict, needed a Task"),
+        ("ward_seven:number", "saw a int, needed a Task"),
+        ("ward_eight:cut", "importing ward_eight raised ModuleNotFoundError"),
+        ("broken_ward:task", "importing broken_ward raised RuntimeError: no scanner"),
+    ],
+)
+def test_a_users_task_that_is_none_is_refused_in_one_line(users_module, name, seen):
+    with pytest.raises(BadTask, match=seen) as refused:
+        named(name, RunConfig())
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["", "digit", "digits:", ":task", "breast cancer"])
+def test_a_name_of_no_task_is_refused_with_what_there_is(name):
+    with pytest.raises(BadSetting, match="needed digits, breast-cancer or module:attribute"):
+        named(name, RunConfig())
+
+
+def test_naming_what_there_is_imports_no_torch():
+    code = "import sys, fedgc.training.tasks; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,13 @@
+import re
+from pathlib import Path
+
+import fedgc.training.tasks
+
+README = Path(fedgc.training.tasks.__file__).with_name("README.md")
+
+
+def test_the_code_in_the_readme_runs():
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    assert blocks
+    for block in blocks:
+        exec(compile(block, str(README), "exec"), {})  # noqa: S102  our own text

@@ -1,0 +1,61 @@
+import numpy as np
+import pytest
+
+from fedgc.errors import BadTask
+from fedgc.training.tasks import Task
+
+
+def a_task(**changed):
+    return Task(**({"model": list, "chunks": {"a": 3, "b": 1}, "load": str, "loss": max} | changed))
+
+
+def test_a_task_tells_its_chunks_from_a_mapping_or_a_function():
+    assert dict(a_task().sizes()) == {"a": 3, "b": 1}
+    assert dict(a_task(chunks=lambda: {"c": 2}).sizes()) == {"c": 2}
+
+
+def test_a_count_may_be_any_whole_number():
+    sizes = a_task(chunks={"a": np.int64(3)}).sizes()
+    assert dict(sizes) == {"a": 3}
+    assert type(sizes["a"]) is int
+
+
+def test_a_machine_may_hold_no_chunk():
+    assert dict(a_task(chunks={}).sizes()) == {}
+
+
+@pytest.mark.parametrize("field", ["model", "load", "loss", "evaluate", "optimizer"])
+def test_what_must_be_a_function_is_named_when_it_is_not(field):
+    with pytest.raises(BadTask, match=f"{field} is 7, needed a function"):
+        a_task(**{field: 7})
+
+
+@pytest.mark.parametrize(
+    ("chunks", "seen"),
+    [
+        (["a"], "chunks is"),
+        ({"a": 0}, "chunk 'a' has 0 samples"),
+        ({"a": 1.5}, "chunk 'a' has 1.5 samples"),
+        ({"a": True}, "chunk 'a' has True samples"),
+        ({"": 1}, "a chunk is called ''"),
+        ({3: 1}, "a chunk is called 3"),
+    ],
+)
+def test_chunks_that_cannot_be_are_refused_when_the_task_is_made(chunks, seen):
+    with pytest.raises(BadTask, match=seen):
+        a_task(chunks=chunks)
+
+
+def test_chunks_from_a_function_are_checked_when_it_is_called():
+    with pytest.raises(BadTask, match=r"chunks\(\) returned 7"):
+        a_task(chunks=lambda: 7).sizes()
+    with pytest.raises(BadTask, match="chunk 'a' has -1"):
+        a_task(chunks=lambda: {"a": -1}).sizes()
+
+
+def test_a_function_of_chunks_that_raises_is_reported_in_one_line():
+    def raises():
+        raise FileNotFoundError("no such folder")
+
+    with pytest.raises(BadTask, match=r"chunks\(\) raised FileNotFoundError: no such folder"):
+        a_task(chunks=raises).sizes()

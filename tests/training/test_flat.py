@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgc.errors import BadTask, BadVector
+from fedgc.training import FlatModel
+
+
+def normalized():
+    return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
+
+
+def test_the_vector_holds_parameters_in_order_and_then_the_float_buffers():
+    module = normalized()
+    flat = FlatModel(module)
+    norm = module[1]
+    expected = [*module.parameters(), norm.running_mean, norm.running_var]
+    read = flat.read()
+    assert flat.parameters == 3 * 4 + 4 + 4 + 4 + 4 * 2 + 2
+    assert flat.size == read.size == flat.parameters + 8
+    assert read.dtype == np.float32
+    assert np.array_equal(read, torch.cat([each.detach().flatten() for each in expected]).numpy())
+
+
+def test_what_is_written_is_what_is_read_and_what_the_module_computes_with():
+    one, other = FlatModel(normalized()), FlatModel(normalized())
+    other.write(one.read())
+    assert np.array_equal(other.read(), one.read())
+    inputs = torch.randn(5, 3)
+    assert torch.equal(one.module.eval()(inputs), other.module.eval()(inputs))
+
+
+def test_a_read_vector_is_a_copy_and_a_written_one_is_copied():
+    flat = FlatModel(nn.Linear(2, 1))
+    vector = np.ones(3, np.float32)
+    flat.write(vector)
+    vector[:] = 5
+    flat.read()[:] = 7
+    assert flat.read().tolist() == [1, 1, 1]
+
+
+def test_a_vector_that_cannot_be_written_to_can_be_read_from():
+    flat = FlatModel(nn.Linear(2, 1))
+    flat.write(np.frombuffer(np.float32([1, 2, 3]).tobytes(), np.float32))
+    assert flat.read().tolist() == [1, 2, 3]
+
+
+def test_tied_weights_count_once_and_frozen_ones_not_at_all():
+    module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.Linear(2, 1))
+    module[1].weight = module[0].weight
+    module[2].requires_grad_(requires_grad=False)
+    flat = FlatModel(module)
+    assert flat.size == flat.parameters == 4
+
+
+def test_buffers_that_do_not_travel_can_be_put_back():
+    module = normalized()
+    module.register_buffer("table", torch.zeros(2), persistent=False)
+    flat = FlatModel(module)
+    assert flat.size == flat.parameters + 8
+    before = flat.read_unsent()
+    module(torch.randn(5, 3))
+    module.table.add_(1)
+    assert module[1].num_batches_tracked == 1
+    flat.write_unsent(before)
+    assert module[1].num_batches_tracked == 0
+    assert module.table.tolist() == [0, 0]
+
+
+@pytest.mark.parametrize(
+    ("vector", "seen"),
+    [
+        (np.zeros(4, np.float32), r"float32 of shape \(4,\), needed float32 of shape \(3,\)"),
+        (np.zeros((3, 1), np.float32), r"shape \(3, 1\)"),
+        (np.zeros(3), "saw float64"),
+        (np.float32([0, np.nan, np.inf]), "2 of 3 numbers not finite, the first nan at 1"),
+        ([0.0, 0.0, 0.0], "saw list"),
+    ],
+)
+def test_a_vector_of_another_form_is_refused_and_changes_nothing(vector, seen):
+    flat = FlatModel(nn.Linear(2, 1))
+    before = flat.read()
+    with pytest.raises(BadVector, match=seen):
+        flat.write(vector)
+    assert np.array_equal(flat.read(), before)
+
+
+@pytest.mark.parametrize(
+    ("module", "seen"),
+    [
+        (nn.ReLU(), "no trainable parameter"),
+        (nn.Linear(2, 1).double(), "weight of the model is torch.float64, needed torch.float32"),
+        (nn.LazyLinear(2), "weight of the model has no shape yet"),
+        ("module", "a str, needed a torch module"),
+    ],
+)
+def test_a_model_that_cannot_be_flat_is_refused(module, seen):
+    with pytest.raises(BadTask, match=seen):
+        FlatModel(module)

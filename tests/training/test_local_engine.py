@@ -1,0 +1,362 @@
+"""The engine in local work: one model over all chunks, stopped anywhere, led by what all did together."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedgc.codes import Wire, pack, rounding, unpack
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage
+from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Work
+from fedgc.training.cache_files import CacheFiles
+from tests.training.conftest import SIZES, load
+
+CHUNKS = (0, 1, 2)
+SAMPLES = sum(SIZES[f"c{chunk}"] for chunk in CHUNKS)
+PLAIN = RunConfig(work="local", batch_size=10, shared_momentum="off")
+
+
+def local(bench, *, target=3, round=1, version=0, **changes) -> Work:
+    names = tuple((chunk, f"c{chunk}") for chunk in CHUNKS)
+    return replace(
+        bench.work(CHUNKS, target=target, round=round, version=version, names=names), kind="local", **changes
+    )
+
+
+def reveal(round=1, wire="float32") -> Reveal:
+    return Reveal("me", round, 0, "local", None, wire)
+
+
+def steps(engine, count: int) -> None:
+    for _ in range(count):
+        engine.step()
+
+
+def walked(bench, task, config, count: int, *, pauses=()) -> np.ndarray:
+    """The way of an engine that does so many steps, told to carry on at these."""
+    engine = bench.engine(task, config)
+    for number, target in enumerate((*pauses, count), start=1):
+        if number == 1:
+            engine.handle(local(bench, target=target))
+        else:
+            engine.handle(Close("me", number - 1, "skipped", frees=False))
+            engine.handle(Continue("me", number, target, CHUNKS, 60.0))
+        bench.drain(engine)
+    _, way = engine.update(reveal(len(pauses) + 1))
+    return way
+
+
+def test_it_reports_at_its_target_what_it_did_on_all_chunks_together(bench, small, clock):
+    engine = bench.engine(small, PLAIN, clock=clock)
+    engine.handle(local(bench))
+    (report,) = bench.drain(engine)
+    assert isinstance(report, Report)
+    assert (report.client, report.round, report.steps, report.samples) == ("me", 1, 3, SAMPLES)
+    assert report.seconds == 3.0
+    assert engine.idle
+    assert engine.kept() == tuple(Kept(0, chunk, 3) for chunk in CHUNKS)
+
+
+def test_its_update_is_the_way_back_to_the_common_model_and_its_norm_that_of_the_parameters(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench))
+    (report,) = bench.drain(engine)
+    told, way = engine.update(reveal())
+    assert told == report
+    parameters = engine._trainer.flat.parameters
+    assert report.squared_norm == pytest.approx(float(np.sum(np.square(way[:parameters], dtype=np.float64))))
+    assert way.size == engine.size > parameters
+
+
+def test_it_may_be_stopped_anywhere_and_gives_the_steps_that_it_did(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench, target=8))
+    steps(engine, 5)
+    report, way = engine.update(reveal())
+    assert report.steps == 5
+    assert engine.idle
+    np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 5))
+
+
+def test_without_a_step_there_is_nothing_to_send(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench))
+    report, way = engine.update(reveal())
+    assert (report.steps, report.samples, report.squared_norm, way) == (0, SAMPLES, 0.0, None)
+
+
+def test_skipped_rounds_change_nothing_of_the_way(bench, small):
+    whole, paused = walked(bench, small, PLAIN, 9), walked(bench, small, PLAIN, 9, pauses=(2, 6))
+    np.testing.assert_array_equal(whole, paused)
+
+
+def test_clients_and_moments_of_the_run_see_other_batches(bench, small):
+    def way(**changes) -> np.ndarray:
+        engine = bench.engine(small, PLAIN)
+        work = local(bench, **changes)
+        engine.handle(work)
+        bench.drain(engine)
+        return engine.update(replace(reveal(), client=work.client))[1]
+
+    first = way()
+    np.testing.assert_array_equal(first, way())
+    assert (first != way(client="you")).any()
+    assert (first != way(first_step=3)).any()
+
+
+def test_work_that_goes_on_beyond_its_target_is_kept(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench, target=6))
+    bench.drain(engine)
+    engine.handle(local(bench, target=4, round=2))
+    (report,) = bench.drain(engine)
+    assert (report.round, report.steps) == (2, 6)
+
+
+@pytest.mark.parametrize(("left_out", "kept"), [(0, {4}), (1, set())])
+def test_work_from_the_same_model_goes_on_with_the_same_chunks_and_begins_anew_with_others(
+    bench, small, left_out, kept
+):
+    engine = bench.engine(small, PLAIN)
+    work = local(bench, target=4)
+    engine.handle(work)
+    bench.drain(engine)
+    there = len(CHUNKS) - left_out
+    engine.handle(replace(work, round=2, target=6, order=work.order[:there], names=work.names[:there]))
+    assert {each.reached for each in engine.kept()} == kept
+    assert [event.steps for event in bench.drain(engine)] == [6]
+
+
+def test_it_runs_ahead_of_the_verdict_and_rests_at_the_most_that_it_may_do(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench, target=3, most_steps=6))
+    assert [event.steps for event in bench.drain(engine)] == [3, 6]
+    assert engine.idle
+    engine.handle(Continue("me", 2, 9, CHUNKS, 60.0))
+    assert [event.steps for event in bench.drain(engine)] == [9]
+    report, way = engine.update(reveal(2))
+    assert report.steps == 9
+    np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 9))
+
+
+def test_who_ran_ahead_is_stopped_where_it_is_and_is_at_the_next_target_already(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench, target=2, most_steps=100))
+    steps(engine, 5)
+    engine.handle(Close("me", 1, "skipped", frees=False))
+    assert engine.idle
+    engine.handle(Continue("me", 2, 4, CHUNKS, 60.0))
+    assert engine.step().steps == 5
+    assert engine.step() is None, "it goes on"
+    report, way = engine.update(reveal(2))
+    assert (report.steps, engine.idle) == (6, True)
+    np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 6))
+
+
+def test_a_failure_is_of_the_client_and_names_no_chunk(bench, small):
+    def broken(name):
+        if name == "c1":
+            raise OSError("the disk is gone")
+        return load(name)
+
+    engine = bench.engine(replace(small, load=broken), PLAIN)
+    engine.handle(local(bench))
+    (failed,) = bench.drain(engine)
+    assert isinstance(failed, Failed)
+    assert failed.chunks == ()
+    assert failed.reason == "local work, step 1: OSError: the disk is gone"
+
+
+def test_an_update_is_not_asked_of_coded_work(bench, small):
+    engine = bench.engine(small, RunConfig(batch_size=10))
+    engine.handle(bench.work((0,)))
+    with pytest.raises(BadMessage, match="needed a mix, this is coded work"):
+        engine.update(reveal())
+
+
+def test_the_published_gate_is_told_the_newest_gradient(bench, small):
+    config = replace(PLAIN, gate="relative-change")
+    engine = bench.engine(replace(small, optimizer=None), config)
+    engine.handle(local(bench, target=1))
+    (report,) = bench.drain(engine)
+    _, way = engine.update(reveal())
+    step = way[: engine._trainer.flat.parameters].astype(np.float64) / config.learning_rate
+    assert report.squared_norm == pytest.approx(float(np.sum(step**2)), rel=1e-3)
+
+
+# ---- shared momentum
+
+
+def led(bench, task, config, *, common_steps=4.0, before=True) -> tuple[Report, np.ndarray]:
+    """The second round of an engine that knows the model before, or does not."""
+    engine = bench.engine(task, config)
+    start = bench.vector(engine.size)
+    if before:
+        engine.load(1, start * np.float32(0.9))
+    else:
+        engine = bench.engine(task, config, version=1, vector=start * np.float32(0.9))
+    engine.handle(local(bench, version=1, target=3, first_step=4, common_steps=common_steps))
+    (report,) = bench.drain(engine)
+    return report, engine.update(reveal())[1]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_every_step_is_led_by_the_common_one_under_any_optimizer(bench, small, optimizer):
+    made = None if optimizer == "sgd" else lambda parameters, rate: torch.optim.Adam(parameters, lr=rate)
+    task = replace(small, optimizer=made)
+    config = replace(PLAIN, shared_momentum=0.001, learning_rate=1e-6)
+    report, way = led(bench, task, config)
+    start = bench.vector(way.size)
+    parameters = bench.engine(task, config)._trainer.flat.parameters
+    common = (start - start * np.float32(0.9))[:parameters] / 4
+    np.testing.assert_allclose(way[:parameters], 3 * 0.999 * common, rtol=1e-3, atol=1e-6)
+    assert report.squared_norm < 1e-6, "what all have in common is no drift"
+
+
+def test_without_the_model_before_own_steps_alone_are_taken_at_alpha_of_the_rate(bench, small):
+    task = replace(small, optimizer=None)
+    _, alone = led(bench, task, replace(PLAIN, shared_momentum=0.5), before=False)
+    _, plain = led(bench, task, replace(PLAIN, learning_rate=PLAIN.learning_rate / 2), before=False)
+    np.testing.assert_allclose(alone, plain, atol=1e-6)
+
+
+def test_coded_work_without_the_model_before_is_refused_as_its_copies_would_differ(bench, small):
+    engine = bench.engine(small, RunConfig(batch_size=10, shared_momentum=0.5), version=1)
+    with pytest.raises(BadMessage, match="needed model version 0 as well"):
+        engine.handle(replace(bench.work((0,), version=1), common_steps=3.0))
+
+
+def test_coded_work_is_led_too_and_the_same_on_every_holder(bench, small):
+    config = RunConfig(batch_size=10, shared_momentum=0.5)
+    norms = set()
+    for order in ((0, 1), (1, 0)):
+        engine = bench.engine(small, config)
+        engine.load(1, bench.vector(engine.size) * np.float32(0.9))
+        engine.handle(replace(bench.work(order, version=1), common_steps=3.0, first_step=3))
+        norms.add(frozenset((event.chunk, event.squared_norm) for event in bench.drain(engine)))
+    plain = bench.engine(small, config, version=1, vector=bench.vector(engine.size) * np.float32(0.9))
+    plain.handle(bench.work((0, 1), version=1))
+    assert len(norms) == 1
+    assert norms != {frozenset((event.chunk, event.squared_norm) for event in bench.drain(plain))}
+
+
+OTHER_FOOTING = [{"first_step": 9}, {"common_steps": 1e-6}, {"before": 0.5}]
+
+
+@pytest.mark.parametrize("other", OTHER_FOOTING)
+@pytest.mark.parametrize("next_process", [False, True])
+def test_steps_that_were_led_in_another_way_are_forgotten(
+    bench, small, tmp_path_factory, other, next_process
+):
+    config, cache = replace(PLAIN, shared_momentum=0.5), tmp_path_factory.mktemp("cache")
+    changed, share = dict(other), other.get("before", 0.8)
+    changed.pop("before", None)
+
+    def begun(share, **changes):
+        engine = bench.engine(small, config)
+        engine.last_in(CacheFiles(cache))
+        engine.load(0, bench.vector(engine.size) * np.float32(share))
+        engine.load(1, bench.vector(engine.size) * np.float32(0.9))
+        return again(engine, **changes)
+
+    def again(engine, **changes):
+        engine.handle(local(bench, version=1, **{"first_step": 4, "common_steps": 4.0, **changes}))
+        return engine
+
+    engine = begun(share, **changed)
+    bench.drain(engine)
+    if next_process:
+        engine.keep()
+        engine = begun(0.8)
+    else:
+        engine.load(0, bench.vector(engine.size) * np.float32(0.8))
+        again(engine)
+    assert engine.kept() == ()
+    bench.drain(engine)
+    engine.keep()
+    assert begun(0.8).kept(), "what was led in the same way is gone on with"
+
+
+@pytest.mark.parametrize("kind", ["local", "coded"])
+def test_it_knows_how_many_chunks_its_work_is_on(bench, small, kind):
+    engine = bench.engine(small, PLAIN)
+    assert engine.chunks == 0
+    engine.handle(replace(local(bench), kind=kind))
+    assert engine.chunks == len(CHUNKS)
+    engine.handle(Continue("me", 2, 9, CHUNKS, 60.0))
+    assert engine.chunks == len(CHUNKS)
+
+
+def test_a_start_tells_all_that_work_starts_from(bench, small):
+    engine = bench.engine(small, replace(PLAIN, shared_momentum=0.5))
+    assert engine.start is None
+    engine.handle(local(bench, first_step=2))
+    assert (engine.start.before, engine.start.first_step, engine.start.common_steps) == (None, 2, 0.0)
+    engine.load(1, bench.vector(engine.size, 1))
+    engine.handle(local(bench, version=1, first_step=6, common_steps=4.0))
+    start = engine.start
+    np.testing.assert_array_equal(start.model, bench.vector(engine.size, 1))
+    np.testing.assert_array_equal(start.before, bench.vector(engine.size))
+    assert (start.first_step, start.common_steps) == (6, 4.0)
+
+
+# ---- few bits, and the next process
+
+
+def test_what_rounding_cost_is_in_the_next_update(bench, small):
+    engine = bench.engine(small, PLAIN)
+    sent, true = np.zeros(engine.size), np.zeros(engine.size)
+    for number in range(1, 6):
+        engine.handle(local(bench, round=number))
+        bench.drain(engine)
+        exact = walked(bench, small, PLAIN, 3)
+        _, way = engine.update(reveal(number, "int4"))
+        again = engine.update(reveal(number, "int4"))[1]
+        np.testing.assert_array_equal(way, again)
+        sent += unpack(pack(way, Wire.INT4, rounding(number, 0, "me")), Wire.INT4, way.size)
+        true += exact
+        engine.handle(Close("me", number, "synced", frees=True))
+    one = np.abs(walked(bench, small, PLAIN, 3)).max() / 7
+    assert np.abs(sent - true).max() < 1.5 * one, "no more than one rounding is ever owed"
+
+
+def test_another_process_goes_on_where_one_was_and_knows_what_rounding_cost(bench, small, tmp_path_factory):
+    cache = tmp_path_factory.mktemp("cache")
+    first = bench.engine(small, PLAIN)
+    first.last_in(CacheFiles(cache))
+    first.handle(local(bench, target=6))
+    steps(first, 4)
+    standing = first.standing()
+    assert standing is not None
+    assert standing.steps == 4
+    first.keep()
+    second = bench.engine(small, PLAIN)
+    second.last_in(CacheFiles(cache))
+    second.load(0, bench.vector(second.size))
+    assert second.kept() == tuple(Kept(0, chunk, 4) for chunk in CHUNKS)
+    second.handle(local(bench, target=6))
+    bench.drain(second)
+    report, way = second.update(reveal(wire="int8"))
+    assert report.steps == 6
+    np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 6))
+    second.keep()
+    third = bench.engine(small, PLAIN)
+    third.last_in(CacheFiles(cache))
+    third.handle(local(bench, target=6))
+    np.testing.assert_array_equal(third.update(reveal(wire="int8"))[1], way)
+    _, later = third.update(replace(reveal(wire="int8"), attempt=1))
+    assert (later != way).any()
+
+
+def test_a_standing_is_told_of_unfinished_local_work_alone(bench, small):
+    engine = bench.engine(small, PLAIN)
+    assert engine.standing() is None
+    engine.handle(local(bench))
+    bench.drain(engine)
+    assert engine.standing() is None
+    coded = bench.engine(small, RunConfig(batch_size=10))
+    coded.handle(bench.work((0, 1)))
+    coded.step()
+    assert coded.standing() is None

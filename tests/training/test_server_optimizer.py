@@ -1,0 +1,199 @@
+import io
+import subprocess
+import sys
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_flatten
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, BadVector, EdgeFailed
+from fedgc.training import ServerOptimizer
+from fedgc.training import server_optimizer as optimizer
+from fedgc.training.server_optimizer import RULES
+
+NAMES = sorted(RULES)
+
+
+class Largest(TorchDispatchMode):
+    """How many numbers the largest tensor has that torch makes."""
+
+    numbers = 0
+
+    def __torch_dispatch__(self, operation, types, arguments=(), named=None):
+        made = operation(*arguments, **(named or {}))
+        sizes = [each.numel() for each in tree_flatten(made)[0] if isinstance(each, torch.Tensor)]
+        self.numbers = max([self.numbers, *sizes])
+        return made
+
+
+def vectors(count, size=7, seed=0):
+    return np.random.default_rng(seed).normal(size=(count, size)).astype(np.float32)
+
+
+@given(st.integers(0, 1000))
+@settings(max_examples=10)
+def test_sgd_at_rate_one_is_averaging(seed):
+    vector, mean = vectors(2, seed=seed)
+    new = ServerOptimizer(RunConfig(), 5).apply(vector, mean.copy())
+    assert np.array_equal(new, vector - mean)
+
+
+@pytest.mark.parametrize("part", [3, 5, optimizer.PART])
+@pytest.mark.parametrize("name", NAMES)
+def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buffers(name, part, monkeypatch):
+    monkeypatch.setattr(optimizer, "PART", part)
+    config = RunConfig(server_optimizer=name, server_learning_rate=0.1)
+    server = ServerOptimizer(config, 5)
+    vector, *means = vectors(4)
+    parameter = torch.nn.Parameter(torch.tensor(vector[:5]))
+    plain = RULES[name]([parameter], lr=0.1)
+    buffers = vector[5:].copy()
+    for mean in means:
+        vector = server.apply(vector, mean.copy())
+        parameter.grad = torch.tensor(mean[:5])
+        plain.step()
+        buffers -= mean[5:]
+    np.testing.assert_allclose(
+        vector[:5], parameter.detach().numpy(), rtol=1e-6
+    )  # torch may fuse the last step
+    assert np.array_equal(vector[5:], buffers)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_restored_optimizer_goes_on_as_if_nothing_had_happened(name, monkeypatch):
+    monkeypatch.setattr(optimizer, "PART", 3)
+    momentum = 0.9 if name == "sgd" else 0.0
+    config = RunConfig(server_optimizer=name, server_learning_rate=0.1, server_momentum=momentum)
+    one, other = ServerOptimizer(config, 5), ServerOptimizer(config, 5)
+    vector, *means = vectors(4)
+    for mean in means[:2]:
+        vector = one.apply(vector, mean.copy())
+    other.restore(one.state())
+    assert np.array_equal(one.apply(vector, means[2]), other.apply(vector, means[2]))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_step_makes_nothing_of_the_size_of_the_model_but_the_state_of_its_rule(name, monkeypatch):
+    monkeypatch.setattr(optimizer, "PART", 10_000)
+    server = ServerOptimizer(RunConfig(server_optimizer=name, server_learning_rate=0.1), 1_000_000)
+    vector, *means = vectors(3, size=1_000_000)
+    server.apply(vector, means[0])  # its state is made
+    tracemalloc.start()
+    with Largest() as made:
+        assert server.apply(vector, means[1]) is means[1]
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < vector.nbytes / 2
+    assert made.numbers <= 10_000
+
+
+def test_a_resumed_run_takes_its_rate_from_its_own_settings():
+    old = ServerOptimizer(RunConfig(server_learning_rate=1.0), 5)
+    new = ServerOptimizer(RunConfig(server_learning_rate=0.5), 5)
+    vector, mean = vectors(2)
+    old.apply(vector, mean.copy())
+    new.restore(old.state())
+    assert np.allclose(new.apply(vector, mean.copy())[:5], (vector - 0.5 * mean)[:5])
+
+
+def test_a_server_that_averages_does_without_torchs_compiler():
+    code = """
+import sys
+import numpy as np
+from fedgc.config import RunConfig
+from fedgc.training import ServerOptimizer
+
+one, other = ServerOptimizer(RunConfig(), 1), ServerOptimizer(RunConfig(), 1)
+other.restore(one.state())
+print(other.apply(np.float32([3, 5]), np.float32([1, 2])).tolist(), "torch._dynamo" in sys.modules)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert said.stdout.strip() == "[2.0, 3.0] False", said.stderr
+
+
+def test_a_run_goes_on_with_momentum_from_a_checkpoint_without_and_the_other_way_round():
+    plain, heavy = ServerOptimizer(RunConfig(), 5), ServerOptimizer(RunConfig(server_momentum=0.9), 5)
+    vector, mean = vectors(2)
+    heavy.apply(vector, mean.copy())
+    fresh = ServerOptimizer(RunConfig(server_momentum=0.9), 5)
+    fresh.restore(plain.state())
+    plain.restore(heavy.state())
+    assert np.allclose(fresh.apply(vector, mean.copy()), vector - mean)
+    assert np.array_equal(plain.apply(vector, mean.copy()), vector - mean)
+
+
+def test_a_state_of_another_rule_or_model_is_refused():
+    state = ServerOptimizer(RunConfig(server_optimizer="adam"), 5).state()
+    for config, parameters in ((RunConfig(), 5), (RunConfig(server_optimizer="adam"), 6)):
+        with pytest.raises(BadSetting, match="the checkpoint is of adam over 5 parameters, needed"):
+            ServerOptimizer(config, parameters).restore(state)
+
+
+def test_bytes_that_are_no_state_are_refused(tmp_path):
+    server = ServerOptimizer(RunConfig(), 5)
+    state = server.state()
+    torch.save({"rule": print}, tmp_path / "code")  # a name that would be looked up and could be called
+    for spoilt in (b"", b"nonsense", state[: len(state) // 2], (tmp_path / "code").read_bytes()):
+        with pytest.raises(EdgeFailed, match="server optimizer"):
+            server.restore(spoilt)
+    torch.save([1], tmp_path / "list")
+    with pytest.raises(EdgeFailed, match="saw a list"):
+        server.restore((tmp_path / "list").read_bytes())
+
+
+@pytest.mark.parametrize(
+    ("vector", "mean"),
+    [
+        (np.zeros(7, np.float32), np.zeros(6, np.float32)),
+        (np.zeros(7, np.float32), np.zeros(7)),
+        (np.zeros(4, np.float32), np.zeros(4, np.float32)),
+        (np.zeros(7, np.float32), np.full(7, np.nan, np.float32)),
+        (np.full(7, 3e38, np.float32), np.full(7, -3e38, np.float32)),
+    ],
+)
+def test_vectors_that_cannot_be_are_refused(vector, mean):
+    with pytest.raises(BadVector):
+        ServerOptimizer(RunConfig(), 5).apply(vector, mean.copy())
+
+
+def test_momentum_is_refused_where_the_rule_has_none():
+    with pytest.raises(BadSetting, match="server_momentum: saw it with adam"):
+        ServerOptimizer(RunConfig(server_optimizer="adam", server_momentum=0.9), 5)
+
+
+def damaged(state, name):
+    """Return states of this rule whose form is not its own."""
+    kept = torch.load(io.BytesIO(state), weights_only=True)
+    parts = kept["state"]["state"]
+    whole = parts.get(0, {})
+    key = sorted(whole)[0]
+    return {
+        "no parts": {},
+        "parts are a list": {**kept["state"], "state": [whole]},
+        "another part": {**kept["state"], "state": {7: whole}},
+        "a name is lacking": {**kept["state"], "state": {0: {k: v for k, v in whole.items() if k != key}}},
+        "a name too many": {**kept["state"], "state": {0: {**whole, "more": torch.zeros(1)}}},
+        "another size": {**kept["state"], "state": {0: {**whole, key: torch.zeros(3)}}},
+        "text for numbers": {**kept["state"], "state": {0: {**whole, key: "text"}}},
+    }
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_optimizer_state_of_another_form_is_refused(name):
+    momentum = 0.9 if name == "sgd" else 0.0
+    config = RunConfig(server_optimizer=name, server_learning_rate=0.1, server_momentum=momentum)
+    one = ServerOptimizer(config, 5)
+    vector, mean = vectors(2)
+    one.apply(vector, mean)
+    for state in damaged(one.state(), name).values():
+        written = io.BytesIO()
+        torch.save({"rule": name, "parameters": 5, "state": state}, written)
+        other = ServerOptimizer(config, 5)
+        with pytest.raises(EdgeFailed, match=r"saw a state of part .* of another form"):
+            other.restore(written.getvalue())

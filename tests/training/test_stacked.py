@@ -1,0 +1,97 @@
+"""A stack of models against an engine for each client: the same steps, whoever is stopped when."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.sim.clock import working
+from fedgc.sim.training import Job, train
+from tests.six_chunks import TASK
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    torch.set_num_threads(1)
+
+
+def adam(parameters, rate):
+    return torch.optim.Adam(parameters, lr=rate)
+
+
+def config(**changes) -> RunConfig:
+    values = {
+        "work": "local", "rounds": 8, "gate_every": 4, "gate": "every", "gate_period": 2, "quorum": 0.6,
+        "batch_size": 4, "learning_rate": 0.3, "min_clients": 3, "device": "cpu", "patience": 0.0,
+        "max_gap": 0,
+    }  # fmt: skip
+    return RunConfig(**{**values, **changes})
+
+
+def storm(rounds: int):
+    """The third client is slow, and dies in the third round for a while with all that it did."""
+    calm = working([[1.0], [1.1], [2.7]], control_s=0.01)
+    gone = replace(
+        calm, dies_s_w=np.array([np.inf, np.inf, 0.5]), returns_s_w=np.array([np.inf, np.inf, 0.75])
+    )
+    return tuple(gone if at == 2 else calm for at in range(rounds))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"shared_momentum": "off", "schedule": "cosine", "warmup_steps": 3},
+        {"gate": "relative-change", "gate_delta": 0.2, "gate_window": 3},
+        {"gate": "drift", "gate_budget": 0.4, "max_gap": 4},
+        {"delta_bits": 8},
+        {"placement": "scattered", "replicas": 2},
+        {"quorum": 1.0, "patience": 0.5},
+        {"lockstep": "on"},
+        {"placement": "cyclic", "replicas": 1, "inject_clients": 0.7, "inject_share": 0.3, "batch_size": 6},
+        {"placement": "scattered", "replicas": 2, "inject_clients": 0.3, "inject_share": 1.0},
+    ],
+)
+@pytest.mark.parametrize("optimizer", [None, adam])
+def test_a_stack_is_the_engines_to_rounding(changes, optimizer):
+    task, settings = replace(TASK, optimizer=optimizer), config(**changes)
+    plain, stacked = (train(Job(task, settings, storm(8), stacked=each)) for each in (False, True))
+    assert stacked.model == pytest.approx(plain.model, abs=1e-4 if "delta_bits" in changes else 1e-5)
+    assert [point.row.outcome for point in stacked.points] == [point.row.outcome for point in plain.points]
+    for one, other in zip(stacked.points, plain.points, strict=True):
+        assert [each.counted for each in one.row.clients] == [each.counted for each in other.row.clients]
+        assert one.row.loss == pytest.approx(other.row.loss, abs=1e-5)
+        assert (one.seconds, one.sent) == (other.seconds, other.sent)
+
+
+def test_a_server_without_use_for_partial_steps_gets_none():
+    job = Job(TASK, config(), storm(8), stacked=True)
+    kept, dropped = (train(replace(job, partial=each)).points[-1].row for each in (True, False))
+    assert [each.counted for each in kept.clients] == [8, 8, 3]
+    assert [each.counted for each in dropped.clients] == [8, 8, 0]
+
+
+@pytest.mark.parametrize(
+    ("model", "seen"),
+    [
+        (lambda: nn.Sequential(nn.Linear(5, 2), nn.Dropout()), "Dropout"),
+        (lambda: nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2)), "running statistics"),
+    ],
+)
+def test_models_that_a_stack_would_train_otherwise_are_refused(model, seen):
+    with pytest.raises(BadSetting, match=f"stack: saw {seen}"):
+        train(Job(replace(TASK, model=model), config(), storm(8), stacked=True))
+
+
+def test_coded_work_has_no_stack():
+    with pytest.raises(BadSetting, match="saw a stack for coded work"):
+        Job(TASK, RunConfig(rounds=1), storm(1), stacked=True)
+
+
+def test_too_few_samples_for_a_batch_are_refused():
+    with pytest.raises(BadSetting, match="needed 64 for a batch"):
+        train(Job(TASK, config(batch_size=64), storm(8), stacked=True))

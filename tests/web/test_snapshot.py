@@ -1,0 +1,209 @@
+"""What the page shows, against the rows of the store."""
+
+import json
+import math
+from dataclasses import replace
+from statistics import median
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedgc.errors import Unusable
+from fedgc.history import ClientRow
+from fedgc.store.records import Appended, Begun, Ended, Present
+from fedgc.web import snapshot as room
+from fedgc.web.json_values import as_json
+from fedgc.web.snapshot import Wanted, one_round, picture, thinned
+from tests.web.run_of_four import MODEL_BYTES, NAMES, START, round_of, tell_a_run
+
+
+def test_it_says_how_the_round_under_way_stands(told):
+    now = picture(told, Wanted()).now
+    assert (now.run, now.state, now.round, now.phase, now.covered, now.chunks) == (
+        "spring", "running", 13, "working", 9, 16,
+    )  # fmt: skip
+    assert (now.clients, now.present) == (4, 3)
+    assert now.finished == dict.fromkeys(NAMES, 5)
+
+
+def test_its_totals_are_those_of_the_rounds(told):
+    rounds, totals = told.rounds("spring"), picture(told, Wanted()).totals
+    assert (totals.rounds, totals.wanted, totals.model_bytes) == (len(rounds), 99, MODEL_BYTES)
+    assert totals.finished == sum(each.finished for each in rounds)
+    assert totals.counted == sum(each.counted for each in rounds)
+    assert totals.skipped == sum(each.row.outcome == "skipped" for each in rounds)
+    assert totals.median_s == pytest.approx(
+        median(each.row.working_s + each.row.collecting_s for each in rounds)
+    )
+    assert totals.measure == "accuracy"
+
+
+def test_its_series_holds_every_round_of_a_short_run(told):
+    series, rounds = picture(told, Wanted()).series, told.rounds("spring")
+    assert series.first == series.last == tuple(each.row.round for each in rounds)
+    assert series.loss == tuple(each.row.loss for each in rounds)
+    assert series.metrics["accuracy"] == tuple(each.row.metrics.get("accuracy") for each in rounds)
+    assert series.counted == tuple(each.counted for each in rounds)
+    assert series.discarded == tuple(each.discarded for each in rounds)
+    assert series.plain_bytes == tuple(2 * MODEL_BYTES * each.clients for each in rounds)
+
+
+def test_a_client_is_shown_with_what_it_did_lately_and_what_the_plan_gives_it(told):
+    lines = {each.name: each for each in picture(told, Wanted()).fleet.lines}
+    slow, dead = lines["slow"], lines["dead"]
+    assert (slow.present, slow.load, slow.finished, slow.counted) == (True, 3, 36, 24)
+    assert slow.step_s == pytest.approx(0.08)
+    assert (dead.present, dead.load, dead.failures, dead.rounds) == (False, None, 1, 3)
+    assert [cell and cell.failure for cell in dead.strip] == ["", "", "lost", *[None] * 9]
+    assert [cell.finished - cell.counted for cell in slow.strip if cell] == [1] * 12
+
+
+@pytest.mark.parametrize(
+    ("sort", "names"),
+    [
+        ("name", ["dead", "quick", "slow", "steady"]),
+        ("speed", ["slow", "steady"]),
+        ("discarded", ["slow", "dead"]),
+        ("faults", ["dead"]),
+        ("counted", ["quick", "steady", "slow"]),
+        ("seen", ["dead"]),
+    ],
+)
+def test_clients_stand_in_the_order_asked_for(told, sort: str, names: list[str]):
+    lines = picture(told, Wanted(sort=sort)).fleet.lines
+    assert [each.name for each in lines][: len(names)] == names
+
+
+def test_clients_are_found_by_name_key_and_site(told):
+    for find, found in (("QUI", 1), ("bb", 1), ("north", 4), ("nobody", 0)):
+        fleet = picture(told, Wanted(find=find)).fleet
+        assert (fleet.found, len(fleet.lines), fleet.clients) == (found, found, 4)
+
+
+def test_a_large_fleet_comes_one_screen_at_a_time(empty):
+    clients = [ClientRow(f"{n:03d}", 2, 2, 8, 0.1, 0.01) for n in range(120)]
+    empty.write(Begun(START, "wide", {"task": "digits"}))
+    empty.write(Appended(START + 5, "wide", round_of(1, clients=clients)))
+    seen = []
+    for page in range(3):
+        fleet = picture(empty, Wanted(page=page)).fleet
+        assert (fleet.page, fleet.clients, fleet.screen) == (page, 120, room.SCREEN)
+        seen += [each.client for each in fleet.lines]
+    assert seen == [f"{n:03d}" for n in range(120)]
+    assert picture(empty, Wanted(page=99)).fleet.page == 2
+
+
+def test_plans_say_what_was_expected_and_what_their_rounds_took(told):
+    newest, first = picture(told, Wanted()).plans
+    took = {each.row.round: each.row.working_s + each.row.collecting_s for each in told.rounds("spring")}
+    assert (newest.round, newest.band_s, newest.predicted_s) == (4, (1.1, 1.6), 1.3)
+    assert newest.took_s == pytest.approx(median(took[number] for number in range(4, 13)))
+    assert first.took_s == pytest.approx(median(took[number] for number in range(1, 4)))
+    assert (first.band_s, first.predicted_s) == (None, None)
+    assert newest.reason == "16 chunks, because of slow: 0.08 s"
+
+
+def test_faults_and_the_record_name_the_client(told):
+    shown = picture(told, Wanted())
+    assert [(each.round, each.name, each.failure) for each in shown.faults] == [(3, "dead", "lost")]
+    assert [(each.kind, each.name) for each in shown.record] == [("joined", "quick")]
+
+
+def test_a_run_without_a_round_has_a_picture(empty):
+    empty.write(Begun(START, "new", {"task": "digits"}))
+    shown = picture(empty, Wanted())
+    assert (shown.series.last, shown.fleet.lines, shown.totals.median_s, shown.plans) == ((), (), None, ())
+    json.loads(as_json(shown))
+
+
+def test_the_newest_run_is_shown_and_all_are_named(told):
+    tell_a_run(told, "summer", 2)
+    told.write(Begun(START + 9, "autumn", {"task": "digits"}))
+    told.write(Ended(START + 10, "autumn", "failed", "no clients"))
+    shown = picture(told, Wanted())
+    assert (shown.now.run, shown.now.state, shown.now.reason) == ("autumn", "failed", "no clients")
+    assert {each.run for each in shown.runs} == {"spring", "summer", "autumn"}
+    assert picture(told, Wanted(run="summer")).totals.rounds == 2
+
+
+def test_a_state_that_another_version_wrote_is_shown_as_far_as_it_is_understood(told):
+    told.write(Present(START + 99, "spring", {"clients": ["aa", {"name": "x"}], "round": "many"}))
+    now = picture(told, Wanted()).now
+    assert (now.round, now.clients, now.phase) == (0, 0, "")
+
+
+def test_one_round_shows_every_client_that_worked(told):
+    found = one_round(told, "spring", 3)
+    assert {each.name for each in found.bars} == set(NAMES.values())
+    assert [each.row for each in found.bars] == sorted(
+        told.client_rows("spring", 3), key=lambda row: (-row.busy_s, row.client)
+    )
+    assert not found.folded
+    told.fold(keep_rounds=1)
+    assert one_round(told, "spring", 3).round.clients == 4
+
+
+@pytest.mark.parametrize(
+    ("ask", "sentence"),
+    [
+        (lambda store: picture(store, Wanted(run="sprung")), "did you mean spring"),
+        (lambda store: one_round(store, "spring", 99), "saw no round 99"),
+        (lambda store: Wanted(sort="sped"), "did you mean speed"),
+        (lambda store: Wanted(page=-1), "needed 0 or more"),
+    ],
+)
+def test_what_is_not_there_is_named(told, ask, sentence: str):
+    with pytest.raises(Unusable, match=sentence):
+        ask(told)
+
+
+ROWS = st.lists(
+    st.builds(
+        ClientRow,
+        client=st.text("abcdef", min_size=1, max_size=8),
+        busy_s=st.floats(0, 9),
+        failure=st.sampled_from(["", "", "lost"]),
+    ),
+    max_size=30,
+    unique_by=lambda row: row.client,
+)
+
+
+@given(rows=ROWS, most=st.integers(2, 40))
+def test_a_thinned_round_keeps_the_longest_the_shortest_and_failures(rows: list[ClientRow], most: int):
+    kept = thinned(rows, most)
+    assert len(kept) <= max(most, 0)
+    assert [row.busy_s for row in kept] == sorted((row.busy_s for row in kept), reverse=True)
+    assert {row.client for row in kept} <= {row.client for row in rows}
+    assert len({row.client for row in kept}) == len(kept)
+    if len(rows) <= most:
+        assert len(kept) == len(rows)
+    failed = sum(bool(row.failure) for row in rows)
+    assert sum(bool(row.failure) for row in kept) >= min(failed, most // 2)
+
+
+@given(
+    st.recursive(
+        st.none() | st.floats() | st.integers() | st.text(),
+        lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
+    )
+)
+def test_whatever_is_shown_is_json_that_a_browser_reads(value):
+    read = json.loads(as_json({"value": value}), parse_constant=lambda word: pytest.fail(word))
+    if isinstance(value, float) and math.isfinite(value):
+        assert read["value"] == pytest.approx(value, rel=1e-4, abs=1e-300)
+
+
+def test_it_says_what_share_of_the_samples_counted_and_shows_refused_clients_as_faults(told):
+    refused = ClientRow("stranger", refused=1, failure="chunk x: saw 11 samples, others have 10")
+    row = replace(round_of(98, clients=[refused]), known_samples=120, counted_samples=80, left_out="1 client")
+    told.write(Appended(START + 500.0, "spring", row))
+    told.write(Appended(START + 501.0, "spring", replace(round_of(99, "skipped"), left_out="1 client")))
+    seen = picture(told, Wanted())
+    assert (seen.totals.coverage, seen.totals.left_out) == (pytest.approx(2 / 3), "1 client")
+    assert ("stranger", 1) in {(each.client, each.refused) for each in seen.faults}
+
+
+def test_it_says_no_share_of_samples_where_none_is_known(told):
+    assert picture(told, Wanted()).totals.coverage is None
