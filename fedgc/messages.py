@@ -1,8 +1,8 @@
 """All that is said during a round: events go into the machine, commands come out of it.
 
 An event tells what happened and when (`now`, seconds on the driver's clock); a command tells one
-client, or the driver itself, what to do. `fedgc/round/machine.py` holds the table that turns the first into the
-second. Values are frozen and check themselves when made, so that whatever reaches the machine has the
+client, or the driver itself, what to do. `fedgc/round/machine.py` holds the table that turns events into
+commands. Values are frozen and check themselves when made, so that whatever reaches the machine has the
 right shape; whether it is *expected* there is for the machine to say.
 
 Clients are named by their identity, chunks by their number in the run's table. Vectors never travel in
@@ -21,7 +21,7 @@ from typing import Annotated, Final, Literal
 from fedgc.errors import BadMessage
 from fedgc.values import Filled, Within, value
 
-WIRE_VERSION: Final = 1  # both sides refuse another at the first hello
+WIRE_VERSION: Final = 2  # both sides refuse another at the first hello
 SKETCH_NUMBERS: Final = 16  # length of the seeded projection by which copies are compared
 LARGEST_SKETCH: Final = 1e60  # far above any update, and its square times any number of samples is finite
 LONGEST_REASON: Final = 1000

@@ -50,7 +50,8 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.round.machine import Round
-from fedgc.run.machine import Append, Apply, Chose, Finished, Run, RunState
+from fedgc.run.machine import Append, Apply, Chose, Finished, RunState
+from tests.tuned import tuned_run
 
 SIZE = 5  # numbers in an update: divisible by no number of blocks but one
 WHOLE = -1  # the one trajectory of local work
@@ -399,7 +400,7 @@ class Server:
     def _start(self, resume: RunState | None) -> None:
         told = tuple(PastRound("this run", row) for row in self.rows)
         speeds = Speeds(self.speeds.known, told)
-        self.run = Run(self.config, now=self.now, size=SIZE, speeds=speeds, resume=resume)
+        self.run = tuned_run(self.config, now=self.now, size=SIZE, speeds=speeds, resume=resume)
         self.finished: Finished | None = None
         self.names: dict[str, dict[int, str]] = {}  # of chunks, as each client was last told
         self.here: dict[tuple[str, int, int], Sending] = {}

@@ -31,6 +31,7 @@ from fedgc.sim.asynchronous import Moment, train_freely
 from fedgc.sim.owned import processes
 from fedgc.sim.training import Job, Point, train
 from fedgc.training import CommonModel, Vector
+from fedgc.tuner import Tuner
 
 TUNING_SEEDS: Final = (1000, 1001)
 AGAIN: Final = 2  # rates that are tried on the second as well
@@ -166,7 +167,7 @@ def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
     config = arm.config(scene.steps, rate, seed, model_bytes)
     scenario = scenario_of(scene, config.rounds, config.round_steps, seed)
     placement_mb = _placement_mb(scene, arm)
-    job = Job(task, config, scenario, stacked=not arm.coded, partial=arm.partial)
+    job = Job(task, config, scenario, stacked=not arm.coded, partial=arm.partial, planner=Tuner(config))
     try:
         way, model = _way(job, arm, model_bytes / 1e6)
     except FedgcError as error:

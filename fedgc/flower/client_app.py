@@ -1,4 +1,4 @@
-"""The ClientApp: a Flower message opens a session, which serves many rounds, or is a packet with one messagework.
+"""The ClientApp: a Flower message opens a session for many rounds, or is a packet of work.
 
 A session that could not connect ends with what a first packet would have asked: who is here, and what it has.
 

@@ -30,13 +30,14 @@ from fedgc.links.pieces import Vector, digest_of, packed
 from fedgc.messages import Add, Codeword, Event, Published, Refuse, Tick, Uncover
 from fedgc.round.machine import Round
 from fedgc.round.masked.key_agreement import KeyAgreement
-from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunState
+from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import CommonModel, ServerOptimizer
 from fedgc.training.tasks import Task
+from fedgc.tuner import Tuner
 
 PRESENT_S: Final = 0.25  # between two summaries for whoever watches
 LONGEST_WAIT_S: Final = 0.25
@@ -80,7 +81,7 @@ class Driver:
             size=self.common.size,
             speeds=job.speeds,
             resume=state,
-            key_agreement=key_agreement,
+            parts=RunParts(Tuner(job.config, job.speeds.told), key_agreement),
         )
         self._ring: RingSum | None = None  # of a masked round under way
         self._mean: Vector | None = None  # of such a round, once its masks are off

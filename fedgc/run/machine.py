@@ -19,18 +19,15 @@ May import: tuner and below.
 
 import json
 import math
-from collections import deque
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final
-
-import numpy as np
 
 from fedgc.codes import Wire, packed_bytes
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement, BadSetting
 from fedgc.gates import Decision, Gate, GateSettings, Reports, make_gate
-from fedgc.history import WINDOW, ClientRow, PastRound, RoundRow, Speeds
+from fedgc.history import ClientRow, PastRound, RoundRow, Speeds
 from fedgc.messages import (
     Add,
     Advert,
@@ -57,12 +54,10 @@ from fedgc.round.masked.key_agreement import KeyAgreement, MaskedExchange, Phase
 from fedgc.round.plan import UNKNOWN_LINE, Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.round.replication import ReplicationTarget
 from fedgc.run.chunk_table import Holdings, Known
+from fedgc.run.planner import Planner, PlanRequest
 from fedgc.run.speeds import MeasuredSpeeds
-from fedgc.sim.clock import Line
-from fedgc.tuner import Choice, Question, choose, chunk_weights, recall, review
 
 REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned for moves chunks
-LOAD_STEPS: Final = 1.0  # local steps that loading a chunk takes as long as; nobody measures it
 THIS_RUN: Final = "this run"  # where it has no name of its own
 CHECK_BYTES: Final = 300  # of a client's report and of the command to carry on, as lines of a session
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events that are no round's
@@ -153,6 +148,14 @@ class _Left:
         return _Left(reached=self.reached)
 
 
+@dataclass(frozen=True, slots=True)
+class RunParts:
+    """What a run works with: a planner where settings leave the code to it, keys where updates are masked."""
+
+    planner: Planner | None = None
+    key_agreement: KeyAgreement | None = None
+
+
 class Run:
     """The machine. `handle` every event; `next_tick` says when to send a `Tick`; `finished` when to stop."""
 
@@ -170,9 +173,9 @@ class Run:
         size: int,
         speeds: Speeds | None = None,
         resume: RunState | None = None,
-        key_agreement: KeyAgreement | None = None,
+        parts: RunParts | None = None,
     ) -> None:
-        """A masked run has `keying`."""
+        """Start to gather clients; `size` is the number of values in the model's vector."""
         self.config = config
         self.round: Round | None = None
         self.finished = self._begun = False
@@ -184,11 +187,9 @@ class Run:
         self._gate_state = self._gate_next = self._gate.init()
         self._present, self._holdings = {}, Holdings()
         self._plan: Plan | None = None
-        self._choice: Choice | None = None  # the tuner's, where copies are left to it
-        self._rows: deque[RoundRow] = deque(maxlen=WINDOW)  # of this run alone, whose chunks they number
+        parts = parts or RunParts()
+        self._planner, self._key_agreement = parts.planner, parts.key_agreement
         self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that carry on where they stopped
-        self._told: deque[PastRound] = deque(speeds.told if speeds else (), maxlen=WINDOW)
-        self._since: list[float] = []  # seconds of the rounds since it was made
         self._planned_for = self._fleet = None
         self._target = config.round_steps
         self._left = _Left()
@@ -197,7 +198,7 @@ class Run:
         self._given: dict[str, Collection[int]] = {}  # masked: models that each client was sent of late
         self._fruitless = self._up_bytes = 0  # rounds in a row; bytes of the round under way
         self._started, self._gather_until = now, now + config.start_timeout_s
-        self._key_agreement, self._fault = key_agreement, ""
+        self._fault = ""
         if resume is not None:
             self._resume(resume)
         self._settled = self._state()
@@ -369,7 +370,7 @@ class Run:
             return self._finish(str(error), complete=False)
         if plan is not self._plan:
             self._left = self._left_in(plan)
-            outputs.append(Chose(self.number, _basis(plan, self._choice, self._size), plan.reason))
+            outputs.append(Chose(self.number, self._basis(plan), plan.reason))
         self._plan = plan
         self._planned_for = self._here()
         self._begun = True
@@ -384,7 +385,7 @@ class Run:
             self.config.seed,
             self._left.carried,
             rounds_left=left,
-            weights=chunk_weights(self._rows, self._plan) if self.config.work == "coded" else (),
+            weights=self._planner.weights(plan) if self._planner and self.config.work == "coded" else (),
             orders=self._orders,
             certain=self._always_syncs or not left,
             first_step=self._first_step,
@@ -432,30 +433,30 @@ class Run:
     def _replanned(self, *, anew: bool) -> Plan:
         """Return the plan for the next round: the present one itself where it still fits."""
         steps = self.config.round_steps
-        if self.config.replicas == AUTO and self.config.work == "coded" and self._key_agreement is None:
-            return self._tuned(anew=anew)
+        is_open = self.config.replicas == AUTO and self.config.work == "coded" and not self._key_agreement
+        if self._planner and is_open:
+            left = self.config.rounds - self.number + 1
+            fleet, speeds = self._here(), self._speeds.speeds()
+            return self._planner.plan(PlanRequest(self.number, left, fleet, speeds, self._plan, anew))
         if self._plan is None or anew or self._speeds_changed(self._plan):
             return make_plan(self._here(), self._speeds.speeds(), self.config, steps=steps)
         return self._plan
 
-    def _tuned(self, *, anew: bool) -> Plan:
-        """Let the tuner choose copies, blocks, loads and deadline from what was measured."""
-        fleet, speeds, steps = self._here(), self._speeds.speeds(), self.config.round_steps
-        load_s = LOAD_STEPS * max((speed.step_s for speed in speeds.known.values()), default=0.0)
-        left = self.config.rounds - self.number + 1
-        line = Line(slots=self.config.upload_slots)
-        question = Question(fleet, self.config, steps, line, load_s, left)
-        past = recall(self._told, question.clients)
-        rng = np.random.default_rng([self.config.seed, self.number])
-        if anew or self._choice is None:
-            choice = choose(question, past, speeds, rng, self._choice)
-        else:
-            choice = review(self._choice, question, past, speeds, measured_s=self._since, rng=rng)
-        if self._plan and choice is self._choice and not anew:
-            return self._plan
-        self._choice, self._since = choice, []
-        plan = make_plan(fleet, choice.speeds, choice.settled(self.config), steps=steps)
-        return replace(plan, reason=f"{plan.reason}; {choice.reason}")
+    def _basis(self, plan: Plan) -> dict[str, object]:
+        """Return what a plan was made from, and what it came to, as plain values."""
+        return {
+            **(self._planner.basis if self._planner else {}),
+            "chunks": len(plan.chunks),
+            "numbers": self._size,
+            "free": all(len(held) == len(plan.chunks) for held in plan.held.values()),
+            "replicas": plan.placement.replicas,
+            "most_blocks": plan.most_blocks,
+            "deadline_s": plan.deadline_s,
+            "loads": dict(zip(plan.clients, plan.placement.loads, strict=True)),
+            "step_s": dict(zip(plan.clients, plan.step_s, strict=True)),
+            "measured": plan.measured,
+            "model_bytes": 4 * self._size,  # what plain averaging would send of a model, each way
+        }
 
     def _settle(self, over: Round, now: float) -> list[Output]:
         """Draw the consequences of a closed round, and begin the next one."""
@@ -484,9 +485,7 @@ class Run:
         self._left = _Left() if synced else self._left_by(over)
         row = self._with_coverage(_row(over, coded=self.config.work == "coded"), over)
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
-            self._rows.append(row)
-            self._told.append(PastRound(self.config.resume or self.config.run or THIS_RUN, row))
-            self._since.append(row.working_s + row.collecting_s)
+            self._learned(row)
         outputs.append(Append(row))
         return outputs + self._next(over, now)
 
@@ -509,6 +508,10 @@ class Run:
             counted_samples=counted if summed else 0,
             left_out=self._left_out,
         )
+
+    def _learned(self, row: RoundRow) -> None:
+        if self._planner is not None:
+            self._planner.learn(PastRound(self.config.resume or self.config.run or THIS_RUN, row))
 
     def _left_by(self, over: Round) -> _Left:
         """Return what a round leaves that had no exchange: after a skipped one all are told to carry on."""
@@ -690,27 +693,6 @@ def _gate_of(config: RunConfig) -> Gate[Any]:
     return make_gate(config.chosen_gate, settings)
 
 
-def _basis(plan: Plan, choice: Choice | None, size: int) -> dict[str, object]:
-    """Return what a plan was made from, and what it came to, as plain values."""
-    loads = plan.placement.loads
-    predicted = {"predicted_s": choice.predicted_s, "band_s": (choice.low_s, choice.high_s)} if choice else {}
-    rows = {"rows": [row.words for row in choice.rows]} if choice else {}
-    return {
-        **predicted,
-        **rows,
-        "chunks": len(plan.chunks),
-        "numbers": size,
-        "free": all(len(held) == len(plan.chunks) for held in plan.held.values()),
-        "replicas": plan.placement.replicas,
-        "most_blocks": plan.most_blocks,
-        "deadline_s": plan.deadline_s,
-        "loads": dict(zip(plan.clients, loads, strict=True)),
-        "step_s": dict(zip(plan.clients, plan.step_s, strict=True)),
-        "measured": plan.measured,
-        "model_bytes": 4 * size,  # what plain averaging would send of a model, each way
-    }
-
-
 def _fault_of(over: Round) -> str:
     """Return the first fault of a client in this round, with the client; nothing where all was well."""
     failures = zip(over.plan.clients, over.statistics.failure, strict=True)
@@ -755,7 +737,7 @@ def _remarks(over: Round) -> Iterator[str]:
     if statistics.disputed:
         clients_w = sorted({w for said in statistics.disputed.values() for w in said})
         clients = ", ".join(over.plan.clients[w] for w in clients_w)
-        yield f"copies of {len(statistics.disputed)} chunks differ among {clients}, whose are wrong is not known"
+        yield f"replicas of {len(statistics.disputed)} chunks differ among {clients}: unknown whose are wrong"
 
 
 def _client_row(over: Round, w: int) -> ClientRow:

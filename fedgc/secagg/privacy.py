@@ -14,7 +14,7 @@ T releases of the Gaussian mechanism without subsampling are one Gaussian mechan
 
 No credit is taken for subsampling: the batches here are neither Poisson nor secret.
 
-What must hold for that, and is seen to by whoever trains (fedgc.training.record_clipping): the update is one step's sum
+What must hold for that, and training sees to (fedgc.training.record_clipping): the update is one step's sum
 of clipped gradients over a number fixed in advance, later local steps would see a record again; neighbours
 differ in what one record holds, not in their number, on which the choice of batches depends; weights are all
 w_max, since a weight that follows the number of records would tell of one. A site that colludes knows

@@ -11,7 +11,7 @@
     [(moment.seconds, moment.metrics["accuracy"]) for moment in went.moments]
 
 A piece of work is a round's local steps. A round stands here for as many pieces as there are clients: then
-the next conditions of the scenario hold, and as many rounds are done as the settings say. The same steps as in
+the next conditions of the scenario hold, and as many rounds are done as the settings say. The steps of
 `training` are taken, by an engine for each client or by the stack; a piece begins with a fresh optimizer, as
 everything does that begins from a common model.
 

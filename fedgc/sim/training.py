@@ -42,11 +42,12 @@ from fedgc.messages import (
     Take,
     Work,
 )
-from fedgc.run.machine import Append, Apply, Run
+from fedgc.run.machine import Append, Apply, Run, RunParts
+from fedgc.run.planner import Planner
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.ours import SHARED
+from fedgc.sim.stacked import MODELS_KEPT, Stacked
 from fedgc.training import CommonModel, Engine, ServerOptimizer, Vector
-from fedgc.training.stacked import MODELS_KEPT, Stacked
 from fedgc.training.tasks import Task
 
 FLEET: Final = "fleet"  # the one engine's name
@@ -62,6 +63,7 @@ class Job:
     line: Line = UNCONTENDED
     stacked: bool = False
     partial: bool = True
+    planner: Planner | None = None
 
     def __post_init__(self) -> None:
         if self.stacked and self.config.work != "local":
@@ -299,7 +301,7 @@ class _Training:
         self.points: list[Point] = []
         held = tuple(Held(name, samples, SHARED) for name, samples in job.task.sizes().items())
         self._clock = self._made(held)
-        self._run = Run(job.config, now=0.0, size=self._common.size)
+        self._run = Run(job.config, now=0.0, size=self._common.size, parts=RunParts(job.planner))
 
     def _made(self, held: tuple[Held, ...]) -> VirtualClock:
         scenario = self._job.scenario

@@ -8,7 +8,8 @@ import pytest
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.messages import Codeword, Continue, Held, Joined, Lost, Report, Reveal, Tick, Work
-from fedgc.run.machine import CHECK_BYTES, Append, Apply, Finished, Output, Run, RunState
+from fedgc.run.machine import CHECK_BYTES, Append, Apply, Finished, Output, RunState
+from tests.tuned import tuned_run
 
 CLIENTS = ("a", "b", "c", "d")
 SAMPLES = 10
@@ -20,7 +21,7 @@ class Fleet:
     def __init__(self, resume: RunState | None = None, *, shared: bool = False, **settings: object) -> None:
         values = {"work": "local", "rounds": 12, "quorum": 1.0, "min-clients": 4, "gate-every": 5}
         self.config = RunConfig.read({**values, **settings})
-        self.run = Run(self.config, now=0.0, size=100, resume=resume)
+        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
         self.now = 0.0
         self.log: list[Output] = []
         self.at: dict[str, tuple[int, int]] = {}

@@ -30,7 +30,8 @@ from fedgc.messages import (
     Tick,
     Work,
 )
-from fedgc.run.machine import Append, Apply, Finished, Output, Run, RunState
+from fedgc.run.machine import Append, Apply, Finished, Output, RunState
+from tests.tuned import tuned_run
 
 SHARED = tuple(Held(f"chunk {number}", 10, "same") for number in range(4))
 
@@ -40,7 +41,7 @@ class Driver:
 
     def __init__(self, resume: RunState | None = None, **settings: object) -> None:
         self.config = RunConfig.read({"rounds": 3, "replicas": 2, "blocks": 1, "min_clients": 2, **settings})
-        self.run = Run(self.config, now=0.0, size=100, resume=resume)
+        self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
         self.now = 0.0
         self.log: list[Output] = []
         self.queue: dict[str, list[int]] = {}
@@ -290,7 +291,7 @@ def test_a_resumed_run_goes_on_after_the_last_sync():
     state = driver.run.state()
     assert (state.round, state.version) == (3, 2)
     again = Driver(rounds=5)
-    again.run = Run(again.config, now=0.0, size=100, resume=state)
+    again.run = tuned_run(again.config, now=0.0, size=100, resume=state)
     again.join("a", "b")
     assert {(work.round, work.version) for work in again.of(Work)} == {(3, 2)}
     while not again.run.finished:
@@ -307,7 +308,7 @@ def test_a_run_that_is_resumed_when_all_its_rounds_are_done_is_done(settings, ro
         driver.do_a_round()
     again = Driver(rounds=rounds, **settings)
     done = replace(driver.run.state(), gate=again.run.state().gate)
-    again.run = Run(again.config, now=0.0, size=100, resume=done)
+    again.run = tuned_run(again.config, now=0.0, size=100, resume=done)
     again.join("a", "b")
     assert [each for each in again.log if isinstance(each, Finished)] == [
         Finished(f"{rounds} rounds are done", complete=True)
@@ -353,7 +354,7 @@ def test_a_skipped_round_leaves_word_of_whose_model_is_on_its_way(shown_by: type
     driver = Driver(
         rounds=6, min_clients=3, replicas=3, gate="every", gate_period=2, gate_every=4, deadline_s=100
     )
-    driver.run = Run(driver.config, now=0.0, size=10_000_000)
+    driver.run = tuned_run(driver.config, now=0.0, size=10_000_000)
     driver.join("a", "b", "c")
     for client in "ab":
         driver.say(Loaded(5.0, client, 0))
@@ -432,7 +433,7 @@ def test_resume_with_fewer_clients_plans_without_the_chunks_of_the_others():
         first.join(client, holds=own(client))
     play_private_rounds(first, 6)
     again = Driver(rounds=14, replicas="auto", min_clients=2)
-    again.run = Run(again.config, now=0.0, size=100, resume=first.run.state())
+    again.run = tuned_run(again.config, now=0.0, size=100, resume=first.run.state())
     for client in "bc":
         again.join(client, holds=own(client))
     play_private_rounds(again, 14)
@@ -506,7 +507,7 @@ def test_resumed_run_gives_chunks_their_numbers_again():
     first.join("b", holds=own("b"))
     play_private_rounds(first, 1)
     again = Driver(rounds=3)
-    again.run = Run(again.config, now=0.0, size=100, resume=first.run.state())
+    again.run = tuned_run(again.config, now=0.0, size=100, resume=first.run.state())
     again.join("c", holds=own("c"))
     again.join("b", holds=own("b"))
     numbers = {work.client: {number for number, _ in work.names} for work in again.of(Work)}

@@ -45,11 +45,12 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import State
 from fedgc.round.masked.key_agreement import KeyAgreement
-from fedgc.run.machine import Append, Apply, Chose, Finished, Run
+from fedgc.run.machine import Append, Apply, Chose, Finished
 from fedgc.secagg import Client, RingSum, Terms, packets
 from fedgc.secagg.canonical import unpack
 from fedgc.secagg.client import LONGEST_LEAP
 from fedgc.secagg.keystream import Strand
+from tests.tuned import tuned_run
 
 SIZE = 9
 STEPS = ("work", "reveal", "sign", "open")
@@ -82,7 +83,7 @@ class Fleet:
         key_agreement = KeyAgreement(
             self.party.federation, Terms(SIZE, self.config.shape, bytes(32)), 20.0, 0.0
         )
-        self.run = Run(self.config, now=self.now, size=SIZE, key_agreement=key_agreement, resume=state)
+        self.run = tuned_run(self.config, now=self.now, size=SIZE, key_agreement=key_agreement, resume=state)
         self.unsent, self.ring, self.adding, self.away = [], None, [], set(self.party.clients)
         self.publish(self.run.version)
 

@@ -26,6 +26,7 @@ from fedgc.run.machine import Append, Apply, Finished, Run
 from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
 from fedgc.training import CommonModel, Engine
 from fedgc.training.tasks import Task
+from tests.tuned import tuned_run
 
 SIZES = {f"c{at}": 8 for at in range(6)}
 STEP_S = (0.06, 0.15, 0.5)  # of each client; a chunk is `STEPS` of them
@@ -77,7 +78,7 @@ def simulated() -> PastRound:
     held = tuple(Held(name, size, "same") for name, size in SIZES.items())
     client_model = ArrayClientModel(lambda _: conditions, [0.5] * 6)
     clock = VirtualClock([f"client {at}" for at in range(3)], client_model, Terms(STEPS), held)
-    told = PastRound(Run(CONFIG, now=0.0, size=12))
+    told = PastRound(tuned_run(CONFIG, now=0.0, size=12))
     given = [output for at in range(3) for output in told.handle(clock.joined(at, 0.0))]
     clock.run(told, given, lambda: told.run.finished)
     return told
@@ -106,7 +107,7 @@ def real(folder: Path) -> PastRound:
     listener = Listener(CONFIG, "run-1", common.size, events.put, around)
     listener.start()
     listener.publish(0, common.first())
-    told = PastRound(Run(CONFIG, now=time.monotonic(), size=common.size))
+    told = PastRound(tuned_run(CONFIG, now=time.monotonic(), size=common.size))
     turn, threads = threading.Lock(), []
     try:
         for at, step_s in enumerate(STEP_S):  # one after the other, so that they are numbered as above

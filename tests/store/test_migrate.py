@@ -18,7 +18,7 @@ from fedgc.store.database import Store
 from fedgc.store.records import Appended
 from fedgc.store.tables import Table
 
-NEWEST, NEXT = "0002", "0003"
+NEWEST, NEXT = "0003", "0004"
 OLD = Path(__file__).with_name("written_by_0001.sql")  # as the code of schema 0001 wrote it
 FURTHER = f"""
 import sqlalchemy as sa

@@ -10,9 +10,10 @@ from fedgc.config import RunConfig
 from fedgc.history import ClientRow, RoundRow, Speeds
 from fedgc.messages import Add, Held, Joined
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
-from fedgc.run.machine import Append, Run
+from fedgc.run.machine import Append
 from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
 from fedgc.tuner import chances, chunk_weights
+from tests.tuned import tuned_run
 
 CHUNKS = 12
 MINE = {"quick": range(6), "slow": range(6, 12)}
@@ -66,7 +67,7 @@ def counted_in(rounds: int, **settings: object) -> np.ndarray:
     scenario = [working([[0.5 * 6], [each * 6]]) for each in pace_s]
     names = {client: tuple(Held(f"chunk {c}", 1) for c in mine) for client, mine in MINE.items()}
     config = RunConfig.read({"rounds": rounds, "local_steps": 1, "deadline_s": 12.0, **settings})
-    run = Run(config, now=0.0, size=10)
+    run = tuned_run(config, now=0.0, size=10)
     client_model = ArrayClientModel(lambda number: scenario[number - 1], [1 / 6] * CHUNKS)
     clock = VirtualClock(list(MINE), client_model, Terms(1, 40), names["quick"] + names["slow"])
     counted = np.zeros((rounds, CHUNKS))
@@ -103,7 +104,7 @@ def test_a_client_that_never_comes_to_its_last_chunks_brings_all_of_them_in_turn
     always = working([[0.5 * 6], [pace * 6]])
     client_model = ArrayClientModel(lambda _: always, [1 / 6] * CHUNKS)
     names = {client: tuple(Held(f"chunk {c}", 1) for c in mine) for client, mine in MINE.items()}
-    run = Run(RunConfig(rounds=6, local_steps=1, deadline_s=12.0), now=0.0, size=10)
+    run = tuned_run(RunConfig(rounds=6, local_steps=1, deadline_s=12.0), now=0.0, size=10)
     clock = VirtualClock(list(MINE), client_model, Terms(1, 40), names["quick"] + names["slow"])
     shorts: list[set[int]] = []
     hello = [Joined(0.0, client, live=True, holds=held) for client, held in names.items()]

@@ -7,8 +7,9 @@ import numpy as np
 from fedgc.config import RunConfig
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Held
-from fedgc.run.machine import Append, Chose, Run
+from fedgc.run.machine import Append, Chose
 from fedgc.sim.clock import MODELS, ArrayClientModel, Scenario, Terms, VirtualClock, working
+from tests.tuned import tuned_run
 
 CHUNKS = 24
 NAMES = [f"client {w}" for w in range(6)]
@@ -22,7 +23,7 @@ def whole_run(scenario: Scenario, speeds: Speeds | None = None, **settings: obje
     held = tuple(Held(f"chunk {at}", 1, "same") for at in range(CHUNKS))
     client_model = ArrayClientModel(lambda number: scenario[number - 1], [6 / CHUNKS] * CHUNKS)
     clock = VirtualClock(NAMES, client_model, Terms(1, 4000), held)
-    run = Run(config, now=0.0, size=1000, speeds=speeds)
+    run = tuned_run(config, now=0.0, size=1000, speeds=speeds)
     said: list[Any] = []
     given = [command for w in range(6) for command in run.handle(clock.joined(w, 0.0))]
     said += [each for each in given if isinstance(each, Chose)]

@@ -14,7 +14,7 @@ from fedgc.history import Speeds
 from fedgc.messages import Close, Held, Loaded, Mix, Repair, Skip, Take, Tick, Work
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, make_plan
-from fedgc.run.machine import Append, Run
+from fedgc.run.machine import Append
 from fedgc.sim.clock import (
     MODELS,
     ArrayClientModel,
@@ -26,6 +26,7 @@ from fedgc.sim.clock import (
     replay,
     working,
 )
+from tests.tuned import tuned_run
 
 
 def machine(holds, *, blocks=1, target=1, **changes) -> Round:
@@ -236,7 +237,7 @@ def played(scenario, *, chunks, replicas=2, rounds=None):
         blocks=1,
         min_clients=clients,
     )
-    run, rows = Run(config, now=0.0, size=1000), []
+    run, rows = tuned_run(config, now=0.0, size=1000), []
     given = [output for at in range(clients) for output in run.handle(clock.joined(at, 0.0))]
     clock.run(run, given, lambda: run.finished, lambda out: isinstance(out, Append) and rows.append(out.row))
     return run, rows
@@ -270,7 +271,7 @@ def test_with_a_large_model_on_slow_lines_every_round_is_exact_from_the_first(sh
         [f"d{at}" for at in range(4)], ArrayClientModel(lambda _: conditions, [0.5] * 8), terms, held
     )
     config = RunConfig(rounds=5, local_steps=1, chunks=8, replicas=1, blocks=1, min_clients=4)
-    run, rows, plans = Run(config, now=0.0, size=numbers), [], []
+    run, rows, plans = tuned_run(config, now=0.0, size=numbers), [], []
 
     def heed(output: object) -> None:
         rows.extend([output.row] if isinstance(output, Append) else [])

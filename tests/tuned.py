@@ -1,0 +1,12 @@
+"""A run as a server makes it: planned by the tuner."""
+
+from fedgc.config import RunConfig
+from fedgc.history import Speeds
+from fedgc.run.machine import Run, RunParts
+from fedgc.tuner import Tuner
+
+
+def tuned_run(config: RunConfig, *, speeds: Speeds | None = None, key_agreement=None, **more: object) -> Run:
+    """Return a run whose planner is the tuner, with the same history."""
+    told = speeds.told if speeds else ()
+    return Run(config, speeds=speeds, parts=RunParts(Tuner(config, told), key_agreement), **more)
