@@ -44,6 +44,6 @@ ENV PATH=/opt/fedgc/bin:/usr/bin:/bin \
     FLWR_SUPEREXEC_TASK_POLL_INTERVAL=0.2
 USER 10001:10001
 WORKDIR /state
-HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 CMD ["fedgc", "deploy", "health", "device"]
+HEALTHCHECK --interval=30s --timeout=15s --start-period=60s --retries=3 CMD ["fedgc", "deploy", "health", "client"]
 ENTRYPOINT ["fedgc"]
-CMD ["deploy", "device"]
+CMD ["deploy", "client"]

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["FedGC", "client_app", "server_app"]
 
-_HOMES: Final = {"FedGC": "strategy", "client_app": "client", "server_app": "server"}
+_HOMES: Final = {"FedGC": "strategy", "client_app": "client_app", "server_app": "server_app"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  a module's attributes are of any type

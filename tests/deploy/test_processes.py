@@ -17,7 +17,7 @@ from fedgc.deploy.key_files import Keyring
 from fedgc.deploy.processes import ClientPlace, ServerPlace, client_health, remember
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import heartbeat as pulse
-from tests.flower.web_server import server
+from tests.links.web_server import server
 
 DAY_S = 86_400.0
 EVERYWHERE = "0.0.0.0"  # noqa: S104  a word here, bound by nobody

@@ -11,7 +11,7 @@ from fedgc.deploy import superlink
 from fedgc.deploy.key_files import Keyring
 from fedgc.deploy.superlink import Connection, Superlink, connection, told_time
 from fedgc.errors import EdgeFailed, Unusable
-from tests.flower.web_server import server
+from tests.links.web_server import server
 
 CONFIG = """
 [superlink]

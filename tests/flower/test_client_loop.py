@@ -27,7 +27,7 @@ from fedgc.messages import (
     Survivors,
     Work,
 )
-from tests.flower.conftest import WAIT_S
+from tests.links.conftest import WAIT_S
 
 
 class PlainEngine:

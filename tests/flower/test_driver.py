@@ -24,7 +24,7 @@ from fedgc.messages import Mix, Work
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import Engine, ServerOptimizer
 from fedgc.training.tasks import named
-from tests.flower.conftest import GRACE_S, WAIT_S
+from tests.links.conftest import GRACE_S, WAIT_S
 
 SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-clients": 3, "threads": 1, "grace-s": GRACE_S}
 

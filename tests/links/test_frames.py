@@ -115,7 +115,7 @@ def test_every_line_event_and_command_comes_back_equal(
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if "packet" in typing.get_type_hints(each)])
 def test_the_largest_packet_of_a_masked_exchange_fits_a_line(kind: type) -> None:
-    given = {"now": NOW, "device": "f" * 64, "round": LARGEST_COUNT, "packet": bytes(LARGEST_PACKET)}
+    given = {"now": NOW, "client": "f" * 64, "round": LARGEST_COUNT, "packet": bytes(LARGEST_PACKET)}
     value = kind(**{each.name: given[each.name] for each in fields(kind)})
     assert len(wire.encode(value, 2**62)) <= wire.LINE_LIMIT
 

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.flower.test_packets import SETTINGS, carried_out
+from tests.links.message.test_packets import SETTINGS, carried_out
 
 from fedgc.config import RunConfig
 from fedgc.flower.masked_client import MaskedClient

@@ -23,7 +23,7 @@ from fedgc.messages import (
     Skip,
     Work,
 )
-from tests.flower.conftest import SHORT_GRACE_S, WAIT_S
+from tests.links.conftest import SHORT_GRACE_S, WAIT_S
 
 
 def work(client: str, round_: int = 1, version: int = 0) -> Work:

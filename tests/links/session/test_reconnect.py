@@ -16,7 +16,7 @@ from fedgc.links import frames as wire
 from fedgc.links.session import server as listener
 from fedgc.links.session.client import Session
 from fedgc.messages import Codeword, Held, Joined, Lost, Progress, Refuse, Reveal, Skip, Work
-from tests.flower.conftest import SHORT_GRACE_S, WAIT_S
+from tests.links.conftest import SHORT_GRACE_S, WAIT_S
 
 BIG = 2_000_000  # numbers: 8 MB, many pieces of 64 KiB
 
