@@ -69,7 +69,7 @@ def loss(model: nn.Module, batch: tuple[torch.Tensor, torch.Tensor]) -> torch.Te
 
 def evaluate(model: nn.Module) -> dict[str, float]:
     """Measure the model; this runs on the server, without gradients."""
-    device = next(model.parameters()).client
+    device = next(model.parameters()).device
     inputs, truth = (torch.stack(column).to(device) for column in zip(*HELD_OUT, strict=True))
     return {"accuracy": float((model(inputs).argmax(dim=1) == truth).float().mean())}
 

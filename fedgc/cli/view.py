@@ -124,7 +124,7 @@ def _progress(present: Mapping[str, Any]) -> RenderableType:
         finished, held = int(each["finished"]), int(each.get("held", 0))
         what = "steps" if present.get("unit") == "clients" else "chunks"
         state = f"{finished} of {held} {what}, {each.get('link') or 'no link'}" if each["present"] else "gone"
-        name = Text(each["name"] or each["device"], style="" if each["present"] else "red")
+        name = Text(each["name"] or each["client"], style="" if each["present"] else "red")
         table.add_row(name, ProgressBar(total=max(1, held), completed=finished, width=BAR_WIDTH), state)
     return table
 

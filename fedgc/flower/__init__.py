@@ -15,13 +15,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from fedgc.flower.client_app import client_app
-    from fedgc.flower.server_app import server_app
+    from fedgc.flower.client import client_app
+    from fedgc.flower.server import server_app
     from fedgc.flower.strategy import FedGC
 
 __all__ = ["FedGC", "client_app", "server_app"]
 
-_HOMES: Final = {"FedGC": "strategy", "client_app": "client_app", "server_app": "server_app"}
+_HOMES: Final = {"FedGC": "strategy", "client_app": "client", "server_app": "server"}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  a module's attributes are of any type

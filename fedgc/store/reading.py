@@ -190,7 +190,7 @@ def client_row(line: RowMapping) -> ClientRow:
     """Return the row that a line of that question holds."""
     failure, link = line["failure"] or "", line["link"] or ""
     numbers: dict[str, Any] = {name: line[name] for name in _CLIENT_ROW}
-    return ClientRow(line["device"], **numbers, failure=failure, link=link)
+    return ClientRow(line["client"], **numbers, failure=failure, link=link)
 
 
 def _mapping(text: str) -> Mapping[str, Any]:

@@ -428,7 +428,7 @@ def _with_strips(store: Store, run: str, screen: Sequence[Line], columns: Sequen
 def _present(run: Run) -> dict[str, Mapping[str, Any]]:
     """Return what the run last said of each client."""
     said = run.present.get("clients", ())
-    return {str(each["device"]): each for each in said if isinstance(each, Mapping) and "client" in each}
+    return {str(each["client"]): each for each in said if isinstance(each, Mapping) and "client" in each}
 
 
 # ---- history and plans

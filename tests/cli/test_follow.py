@@ -34,8 +34,8 @@ ROW = RoundRow(
 PRESENT = {
     "round": 3, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "copies": 2,
     "clients": [
-        {"device": "aa", "name": "quick", "present": True, "finished": 3, "held": 4, "link": "session"},
-        {"device": "bb", "name": "", "present": False, "finished": 0, "held": 4, "link": ""},
+        {"client": "aa", "name": "quick", "present": True, "finished": 3, "held": 4, "link": "session"},
+        {"client": "bb", "name": "", "present": False, "finished": 0, "held": 4, "link": ""},
     ],
 }  # fmt: skip
 

@@ -71,7 +71,7 @@ def shown(*words: str) -> str:
 def test_the_rows_that_caused_a_plan_are_named(path: Path) -> None:
     tell("spring", [told_round(number, (0.5, 0.5, 2.0)) for number in range(3, 10)])
     plan = asked("--add", "0.25", "--add", "4")
-    assert plan["rows"][0]["device"] == "west"
+    assert plan["rows"][0]["client"] == "west"
     assert plan["rows"][0]["rounds"] == {"spring": [3, 4, 5, 6, 7, 8, 9]}
     assert "west" in plan["reason"]
     loads = plan["choice"]["loads"]

@@ -193,7 +193,7 @@ def test_cuda_is_laid_over_the_client_and_adds_a_gpu_alone():
     over = compose.read(DOCKER / "compose.cuda.yaml", GIVEN)["services"]["client"]
     under = compose.read(DOCKER / "compose.client.yaml", GIVEN)["services"]["client"]
     assert set(over) - set(under) == {"deploy"}
-    assert over["deploy"]["resources"]["reservations"]["clients"][0]["capabilities"] == ["gpu"]
+    assert over["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"] == ["gpu"]
     taken = set(re.findall(r"^ARG ([A-Z_]+)", (DOCKER / "client.Dockerfile").read_text(), re.MULTILINE))
     assert set(over["build"]["args"]) | set(under["build"]["args"]) == taken
 

@@ -42,7 +42,7 @@ def test_every_client_in_every_round_is_one_line(told, monkeypatch):
         for row in told.client_rows("spring", each.row.round)
     ]
     assert [
-        (line["round"], line["device"], line["name"], line["step_s"], line["failure"]) for line in lines
+        (line["round"], line["client"], line["name"], line["step_s"], line["failure"]) for line in lines
     ] == [(number, row.client, name, row.step_s, row.failure) for number, row, name in expected]
     (part,) = rounds.parts
     assert [line[1] for line in part] == [each.row.round for each in told.rounds()]

@@ -5,7 +5,6 @@ import time
 from pathlib import Path
 
 import pytest
-from tests.links.message.test_packets import SETTINGS, carried_out
 
 from fedgc.config import RunConfig
 from fedgc.flower.masked_client import MaskedClient
@@ -13,6 +12,7 @@ from fedgc.secagg import Federation, Quantizer
 from fedgc.secagg.federation import member_list
 from fedgc.store.vault import Vault
 from tests.flower.test_driver import UNMEASURED
+from tests.links.message.test_packets import SETTINGS, carried_out
 
 COUNT, ROUNDS = 3, 3
 MASKED = {

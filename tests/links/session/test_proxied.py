@@ -15,7 +15,7 @@ import pytest
 from fedgc.config import RunConfig
 from fedgc.deploy.key_files import Keyring
 from fedgc.errors import BadSetting
-from fedgc.flower.server_app import placed
+from fedgc.flower.server import placed
 from fedgc.links import frames as wire
 from fedgc.links.message import invitation
 from fedgc.links.session.certificate import authority_at

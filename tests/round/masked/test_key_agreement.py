@@ -257,8 +257,8 @@ def test_one_who_claims_less_than_that_is_followed_by_all(party, epoch):
 
 
 CLAIMS = {  # what is no member's word, made from one that is
-    "unsigned": {"signature": bytes(64), "device": "a stranger"},
-    "of another client": {"device": "a stranger"},
+    "unsigned": {"signature": bytes(64), "client": "a stranger"},
+    "of another client": {"client": "a stranger"},
     "as another member": {"member": 2},
     "of another epoch": {"epoch": LONGEST_LEAP - 1},
     "no such member": {"member": 3},

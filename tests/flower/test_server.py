@@ -8,7 +8,7 @@ from flwr.app import Context, RecordDict
 
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
-from fedgc.flower.server_app import server_app
+from fedgc.flower.server import server_app
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 
