@@ -77,7 +77,7 @@ def live_view(
         f"{last} of {total}{f', about {left} left' if left else ''}",
     )
     covered, chunks = int(present.get("covered", 0)), int(present.get("chunks", 0) or 1)
-    aim = f" ({present['replicas']} aimed for)" if present.get("copies") else ""
+    aim = f" ({present['replicas']} aimed for)" if present.get("replicas") else ""
     phase = f"{present.get('phase', 'waiting')}: {done_of(present)}{aim}"
     head.add_row("this round", ProgressBar(total=chunks, completed=covered, width=BAR_WIDTH), phase)
     lines = [Text(round_line(each), style="dim") for each in rounds[-RECENT:]]
@@ -111,9 +111,9 @@ def done_of(present: Mapping[str, Any]) -> str:
     """Return how far the round under way is.
 
     >>> done_of({"covered": 3, "chunks": 8}), done_of({"covered": 2, "chunks": 4, "unit": "clients"})
-    ('3 of 8 chunks have a copy', '2 of 4 clients are done')
+    ('3 of 8 chunks have a replica', '2 of 4 clients are done')
     """
-    done = "clients are done" if present.get("unit") == "clients" else "chunks have a copy"
+    done = "clients are done" if present.get("unit") == "clients" else "chunks have a replica"
     return f"{present.get('covered')} of {present.get('chunks')} {done}"
 
 

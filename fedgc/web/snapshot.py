@@ -306,7 +306,7 @@ def now_of(run: Run, shown: Collection[str]) -> Now:
         phase=str(said.get("phase", "")),
         covered=_whole(said.get("covered")) or 0,
         chunks=_whole(said.get("chunks")) or 0,
-        replicas=_whole(said.get("copies")) or 0,
+        replicas=_whole(said.get("replicas")) or 0,
         clients=len(clients),
         present=sum(bool(each.get("present")) for each in clients.values()),
         finished={client: int(clients[client].get("finished") or 0) for client in shown if client in clients},

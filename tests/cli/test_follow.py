@@ -32,7 +32,7 @@ ROW = RoundRow(
     clients=(ClientRow("aa", finished=8, counted=6, up_bytes=2_000_000, down_bytes=500_000),),
 )  # fmt: skip
 PRESENT = {
-    "round": 3, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "copies": 2,
+    "round": 3, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "replicas": 2,
     "clients": [
         {"client": "aa", "name": "quick", "present": True, "finished": 3, "held": 4, "link": "session"},
         {"client": "bb", "name": "", "present": False, "finished": 0, "held": 4, "link": ""},
@@ -98,7 +98,7 @@ def test_on_a_terminal_one_sees_rounds_chunks_clients_gate_bytes_and_what_is_lef
     store.write(Present(103.0, "r", PRESENT))
     said = shown(True, [(Follower(store, "r").look(), ["client bb was killed"])])
     assert "2 of 9, about 28 s left" in said
-    assert "working: 3 of 8 chunks have a copy (2 aimed for)" in said
+    assert "working: 3 of 8 chunks have a replica (2 aimed for)" in said
     assert "accuracy 0.750; up 4.00 MB, down 1.00 MB; gate: 2 synced (drift 0.3)" in said
     assert "3 of 4 chunks, session" in said
     assert [line.split()[-1] for line in said.splitlines() if line.startswith("bb")] == ["gone"]

@@ -70,7 +70,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         store.write(Audited(1003.0, "refused", SLOW, "BadVector: too long", "second"))
         store.write(Audited(1003.0, "refused", "", "NotAdmitted: a foreign token", "second"))
         store.write(Ended(1010.0, "first", "completed", ""))
-        present = {"round": 4, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "copies": 2}
+        present = {"round": 4, "rounds": 9, "phase": "working", "covered": 3, "chunks": 8, "replicas": 2}
         store.write(Present(1011.0, "second", present))
     return path
 
@@ -100,7 +100,7 @@ def test_speeds_shows_the_same_to_people(told: Path):
 
 def test_status_says_how_the_newest_run_stands_and_why(told: Path):
     said = fedgc("status")
-    assert "round 4 of 9, working: 3 of 8 chunks have a copy, 2 aimed for" in said
+    assert "round 4 of 9, working: 3 of 8 chunks have a replica, 2 aimed for" in said
     assert "last round 3: synced, 2 replicas, 2 blocks, amplification 1.50" in said
     assert "plan: 8 chunks on 2 clients" in said
     assert "running, silent for" in said

@@ -565,7 +565,7 @@ def test_two_differing_copies_are_told_in_the_row_with_both_clients():
     driver.queue.clear()
     driver.do_a_round()
     (row,) = (each.row for each in driver.of(Append))
-    assert "copies of 1 chunks differ among a, b, whose are wrong is not known" in row.reason
+    assert "replicas of 1 chunks differ among a, b: unknown whose are wrong" in row.reason
     assert [each.refused for each in row.clients] == [0, 0]
 
 

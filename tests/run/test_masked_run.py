@@ -151,7 +151,7 @@ class Fleet:
             case Begin() | Open() | Roster() | Survivors() | Unmask():
                 said = self.party.answer(command, self.now, self.now, self.model)
                 if isinstance(command, Unmask):
-                    of = self.party.clients[command.client].state.turn.model
+                    of = self.party.machines[command.client].state.turn.model
                     self.given.setdefault((command.client, of), set()).add(command.packet)
                 return [said] if said else []
         return []
@@ -719,9 +719,9 @@ class Chance:
                 self.one.lose(client)
 
     def restart(self, client):
-        machine = self.one.party.clients[client]
+        machine = self.one.party.machines[client]
         again = Client.start(machine.federation, machine.identity, machine.state.records())
-        self.one.party.clients[client] = again
+        self.one.party.machines[client] = again
         self.one.join(client)
 
     def claim(self):

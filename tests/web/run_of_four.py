@@ -62,5 +62,5 @@ def tell_a_run(store: Store, run: str = "spring", rounds: int = 12) -> None:
         {"client": client, "name": name, "present": client != "dd", "finished": 5, "link": "session"}
         for client, name in NAMES.items()
     ]
-    now = {"round": rounds + 1, "rounds": 99, "phase": "working", "covered": 9, "chunks": 16, "copies": 2}
+    now = {"round": rounds + 1, "rounds": 99, "phase": "working", "covered": 9, "chunks": 16, "replicas": 2}
     store.write(Present(START + 2 * rounds + 3, run, {**now, "clients": present}))

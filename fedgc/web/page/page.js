@@ -128,7 +128,7 @@ function showNow(now) {
   bar.setAttribute("aria-valuenow", done);
   bar.firstElementChild.style.width = `${all ? Math.min(100, (100 * done) / all) : 0}%`;
   const words = running
-    ? [`${now.covered} of ${now.chunks} ${now.unit === "clients" ? "clients are done" : "chunks have a copy"}`, now.copies ? `${now.copies} aimed for` : "", `${now.present} of ${now.clients} clients here`]
+    ? [`${now.covered} of ${now.chunks} ${now.unit === "clients" ? "clients are done" : "chunks have a replica"}`, now.replicas ? `${now.replicas} aimed for` : "", `${now.present} of ${now.clients} clients here`]
     : [`${shown?.totals.rounds ?? 0} of ${shown?.totals.wanted ?? "–"} rounds`, now.ended ? `took ${seconds(now.ended - now.started)}` : "", now.reason];
   text("now-words", words.filter(Boolean).join(" · "));
   for (const [client, finished] of Object.entries(now.finished ?? {})) {
@@ -195,7 +195,7 @@ function showPlan() {
   const plan = shown.plans[0];
   at("plan-band").replaceChildren();
   if (!plan) return text("plan-choice", "No plan yet"), text("plan-reason", "");
-  text("plan-choice", `${plan.replicas ?? "–"} ${plan.replicas === 1 ? "copy" : "copies"}, ${plan.most_blocks > 1 ? `up to ${plan.most_blocks} blocks` : "no code"}, deadline ${seconds(plan.deadline_s)}`);
+  text("plan-choice", `${plan.replicas ?? "–"} ${plan.replicas === 1 ? "replica" : "replicas"}, ${plan.most_blocks > 1 ? `up to ${plan.most_blocks} blocks` : "no code"}, deadline ${seconds(plan.deadline_s)}`);
   text("plan-reason", `${plan.reason}. Holds from round ${plan.round}; made from ${plan.measured ? "measured speeds" : "assumed speeds: nothing was measured yet"}.`);
   if (plan.band_s) at("plan-band").append(expectation(plan, Math.max(120, at("plan-band").clientWidth)));
   const said = plan.predicted_s === null ? `Its rounds took ${seconds(plan.took_s)} (median).`
@@ -321,7 +321,7 @@ function showRound() {
   const facts = [
     own.reason, `${seconds(own.working_s)} of work, ${seconds(own.collecting_s)} to collect`,
     `${own.covered} of ${own.chunks} chunks covered`, own.short.length ? `short of ${own.short.length} chunks` : "",
-    `${counted} of ${finished} finished copies counted`, own.blocks ? `${own.replicas} copies, ${own.blocks} ${own.blocks === 1 ? "block" : "blocks"}` : "",
+    `${counted} of ${finished} finished replicas counted`, own.blocks ? `${own.replicas} replicas, ${own.blocks} ${own.blocks === 1 ? "block" : "blocks"}` : "",
     own.amplification !== null ? `noise ×${digits(own.amplification)}` : "", own.error !== null ? `error ${digits(own.error)}` : "",
     `${own.skips} skipped, ${own.takes} taken, ${own.pruned} pruned, ${own.repairs} repaired`,
     `${bytes(up)} up, ${bytes(down)} down, ${bytes(control)} of control`,
