@@ -48,6 +48,9 @@ class Clients:
         run = self.last_run()
         return (run.last_round or 0) if run else 0
 
+    def checkpoints(self) -> list[Path]:
+        return list(self.folder.glob("fedgc/runs/*/model-*.fedgc"))
+
     def programs(self, name: str) -> set[int]:
         """The processes that run a program of Flower's, without their leashes."""
         below = supervision.descendants(self.holder.pid)
@@ -69,7 +72,7 @@ def clients(tmp_path: Path) -> Iterator[Clients]:
 
 def test_supernodes_reconnect_to_a_restarted_superlink_and_a_resume_finds_them(clients: Clients) -> None:
     run = clients.starts("run", "--superlink", "up", "--set", "rounds=100000", *SETTINGS)
-    eventually(lambda: clients.rounds() >= 2)
+    eventually(lambda: clients.rounds() >= 2 and clients.checkpoints())
     (superlink,), supernodes = clients.programs("flower-superlink"), clients.programs("flower-supernode")
     os.kill(superlink, signal.SIGKILL)
     assert run.wait(WAIT_S) != 0

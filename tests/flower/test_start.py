@@ -7,7 +7,7 @@ CODE = """
 import gc, fedgc.flower
 seen = []
 gc.callbacks.append(lambda phase, about: seen.append(phase))
-fedgc.flower.client
+fedgc.flower.client_app
 print(seen, gc.isenabled(), gc.get_freeze_count() > len(gc.get_objects()))
 gc.collect()
 print(seen)
