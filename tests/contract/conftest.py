@@ -5,6 +5,7 @@ tests of a file go to the same, and so do those of the files that share. A sessi
 runs that need devices come one after the other, and every test leaves the nodes free.
 """
 
+import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -22,6 +23,7 @@ GATHER_S = 600.0  # a run that does not have all its devices by then ends
 LOOK_S = 0.2  # between two looks at what is waited for: each reads the store
 PACE_S = 0.15  # of a step: engines that rest leave room on a small machine for processes that start
 NODES = [Node(f"device-{number}", {"pace-s": PACE_S}) for number in range(4)]
+NODE_ID = re.compile(r"SuperNode ID: (\d+)")
 SHARING = ("test_federation", "test_local_work", "test_private", "test_stock")  # one federation is enough
 
 
@@ -48,6 +50,16 @@ class Federation(LocalFederation):
         super().close()
         if self._store is not None:
             self._store.close()
+
+    def restart(self, name: str) -> None:
+        """Start a SuperNode again, and wait until the SuperLink has given it its number."""
+        before = len(self.node_ids(name))
+        super().restart(name)
+        eventually(lambda: len(self.node_ids(name)) > before)
+
+    def node_ids(self, name: str) -> list[str]:
+        """The numbers that Flower has given this SuperNode, one for each start."""
+        return NODE_ID.findall(self.log(name).read_text(errors="replace"))
 
     def run_log(self, run: int) -> str:
         return self.log(f"run-{run}").read_text(errors="replace")

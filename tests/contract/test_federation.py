@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.errors import Unusable
 from fedgc.flower.local import free_port
-from fedgc.store.views import Run
 from tests.contract.conftest import GATHER_S, WAIT_S, Federation, alive, eventually
 from tests.contract.counting import SETTINGS as COUNTING
 from tests.contract.relay import Relay, owner
@@ -85,25 +83,6 @@ def test_missing_package_names_the_client_and_the_package(tmp_path: Path) -> Non
         reason = reason_of(federation, "lacking")
         assert "device device-0: task tests.contract.lacking:digits" in reason
         assert "No module named 'package_of_the_server'" in reason
-
-
-def test_run_that_finds_all_clients_busy_names_the_other_run(two_links: TwoLinks) -> None:
-    federation = two_links.federation
-    eventually(lambda: RUN in {each.run for each in _runs(federation)})
-    run = federation.submit(SETTINGS | {"run": "second", "rounds": 1, "start-timeout-s": 6.0})
-    assert federation.wait(run, WAIT_S) == "finished:failed"
-    reason = reason_of(federation, "second")
-    assert "waited 6 s for 4 devices" in reason
-    assert "connected and did not answer: a SuperNode serves one run at a time" in reason
-    assert f"under way at its beginning: {RUN}" in reason
-
-
-def _runs(federation: Federation) -> tuple[Run, ...]:
-    try:
-        with federation.store() as store:
-            return store.runs()
-    except Unusable:  # no run has made the store yet
-        return ()
 
 
 def test_a_base_of_a_type_that_numpy_lacks_fails_no_run(federation) -> None:
@@ -177,3 +156,20 @@ def test_a_device_whose_session_cannot_connect_does_its_share_over_messages(two_
     assert "goes on over Flower messages alone" in log
     assert log.count("joins over the session link") == 3
     assert log.count("joins over the messages link") == 1
+
+
+def test_run_that_finds_all_clients_busy_names_the_other_run(two_links: TwoLinks) -> None:
+    federation = two_links.federation
+    assert federation.wait(two_links.flower_run, WAIT_S) == "finished:completed", two_links.log()
+    busy = federation.submit(SETTINGS | {"run": "busy", "rounds": 1_000_000})
+    with federation.store() as store:
+        eventually(lambda: any(each.run == "busy" and each.rounds for each in store.runs()))
+    second = federation.submit(SETTINGS | {"run": "second", "rounds": 1, "start-timeout-s": 6.0})
+    try:
+        assert federation.wait(second, WAIT_S) == "finished:failed"
+    finally:
+        federation.stop(busy)
+    reason = reason_of(federation, "second")
+    assert "waited 6 s for 4 devices" in reason
+    assert "connected and did not answer: a SuperNode serves one run at a time" in reason
+    assert "under way at its beginning: busy" in reason

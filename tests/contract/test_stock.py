@@ -1,6 +1,5 @@
 """Flower's own kind of client, unchanged: once under Flower's FedAvg, once under FedGC, on one federation."""
 
-import re
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +9,6 @@ from fedgc.flower.local import Wiring
 from tests.contract.conftest import WAIT_S, Federation, eventually
 
 pytestmark = pytest.mark.contract
-
-NODE_ID = re.compile(r"SuperNode ID: (\d+)")
 
 CLIENT = '''
 import numpy as np
@@ -96,9 +93,8 @@ def online(federation: Federation) -> set[str]:
 
 
 def living(federation: Federation) -> set[str]:
-    """The nodes whose processes run, as their logs name them."""
-    logs = [federation.log(name).read_text(errors="replace") for name in federation.nodes]
-    return {NODE_ID.findall(log)[-1] for log in logs if NODE_ID.search(log)}
+    """The nodes whose processes run."""
+    return {each for name in federation.nodes for each in federation.node_ids(name)[-1:]}
 
 
 def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_path: Path) -> None:
