@@ -48,6 +48,9 @@ class Devices:
         run = self.last_run()
         return (run.last_round or 0) if run else 0
 
+    def checkpoints(self) -> list[Path]:
+        return list(self.folder.glob("fedgc/runs/*/model-*.fedgc"))
+
     def programs(self, name: str) -> set[int]:
         """The processes that run a program of Flower's, without their leashes."""
         below = tether.descendants(self.holder.pid)
@@ -67,7 +70,7 @@ def devices(tmp_path: Path) -> Iterator[Devices]:
 
 def test_supernodes_reconnect_to_a_restarted_superlink_and_a_resume_finds_them(devices: Devices) -> None:
     run = devices.starts("run", "--superlink", "up", "--set", "rounds=100000", *SETTINGS)
-    eventually(lambda: devices.rounds() >= 2)
+    eventually(lambda: devices.rounds() >= 2 and devices.checkpoints())
     (superlink,), supernodes = devices.programs("flower-superlink"), devices.programs("flower-supernode")
     os.kill(superlink, signal.SIGKILL)
     assert run.wait(WAIT_S) != 0
