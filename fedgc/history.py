@@ -3,8 +3,6 @@
 `run` makes rows, the driver adds the bytes it counted, `store` keeps them; before a run the store gives
 them back as `Speeds`, which `plan` and the tuner read. So the rows stand on a storey of their own, below
 all of these, and nobody below the driver needs a database.
-
-May import: errors, messages, values.
 """
 
 import math

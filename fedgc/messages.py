@@ -7,8 +7,6 @@ right shape; whether it is *expected* there is for the machine to say.
 
 Clients are named by their identity, chunks by their number in the run's table. Vectors never travel in
 these messages: a client keeps them until a `Reveal`, the driver until an `Add`.
-
-May import: errors, values.
 """
 
 import json

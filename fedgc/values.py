@@ -5,8 +5,6 @@ slots write at once: a message of ten fields is made in half the time, and is as
 
 What a field may be is part of its type, as `Annotated[int, Within(0, 9, "a digit")]`. The rules of all fields
 are one expression in `__init__`; which of them is broken is only looked for where one is.
-
-May import: errors.
 """
 
 from collections.abc import Callable, Sequence

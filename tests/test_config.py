@@ -367,7 +367,7 @@ def test_clients_run_ahead_of_the_verdict_unless_they_are_kept_in_lockstep(table
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", ".hidden", "a" * 65, "a b", "é", "latest", "a\n"])
 def test_a_runs_name_is_a_plain_word(name):
-    with pytest.raises(BadSetting, match=r"setting run: saw .*, needed packets, digits, - _ and"):
+    with pytest.raises(BadSetting, match=r"setting run: saw .*, needed letters, digits, - _ and"):
         RunConfig(run=name)
 
 

@@ -7,8 +7,6 @@
 What the caller got wrong is one line on standard error and exit code 2; what another program, the network
 or the disk did not do is one line and exit code 1; Ctrl-C is exit code 130. `--debug` shows where an error
 came from. Nothing heavy is imported before a command needs it, so that help is there at once.
-
-May import: everything below.
 """
 
 import sys

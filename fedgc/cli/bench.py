@@ -1,7 +1,4 @@
-"""`fedgc bench`: a report as JSON, or its figures as a table.
-
-May import: bench; rich.
-"""
+"""`fedgc bench`: a report as JSON, or its figures as a table."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,7 +1,4 @@
-"""`fedgc config`: every setting, its value, its default, where the value comes from, one line each.
-
-May import: flower.app, store, cli; config; rich.
-"""
+"""`fedgc config`: every setting, its value, its default, where the value comes from, one line each."""
 
 import json
 import sys

@@ -9,8 +9,6 @@ All that is shown is read from the store that every run writes.
 
 With masks each client is a site with a vault of its own; the one that dies takes its update along,
 and the others unmask the sum of theirs.
-
-May import: flower.local, flower.consortium, secagg, store, cli.
 """
 
 import os

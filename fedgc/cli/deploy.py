@@ -1,7 +1,4 @@
-"""`fedgc deploy`: what containers start, and ask of themselves. Words come from the environment.
-
-May import: typer; flower.deployed, once a command is called.
-"""
+"""`fedgc deploy`: what containers start, and ask of themselves. Words come from the environment."""
 
 import os
 import sys

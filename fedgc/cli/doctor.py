@@ -1,8 +1,6 @@
 """`fedgc doctor`: looks at what a run needs on this machine and at a SuperLink, and says what to do.
 
 Each check returns one finding and changes nothing. What is merely not there yet is no fault.
-
-May import: flower.superlink, flower.app, store, cli; config, errors; rich. torch inside one check.
 """
 
 import json

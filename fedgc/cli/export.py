@@ -1,7 +1,4 @@
-"""`fedgc export`: a run as files, or for TensorBoard or MLflow.
-
-May import: export, store; errors.
-"""
+"""`fedgc export`: a run as files, or for TensorBoard or MLflow."""
 
 import sys
 from collections.abc import Callable, Mapping

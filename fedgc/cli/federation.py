@@ -1,7 +1,4 @@
-"""`fedgc keys new`, `federation`, `check`: a site's identity, and what it agreed on with others.
-
-May import: store's vault and descriptor, secagg.
-"""
+"""`fedgc keys new`, `federation`, `check`: a site's identity, and what it agreed on with others."""
 
 import getpass
 import json

@@ -1,7 +1,4 @@
-"""`fedgc keys tls` and `client`: what a deployment's keys are, and who is let in.
-
-May import: flower.keyring, flower.register, flower.superlink, errors.
-"""
+"""`fedgc keys tls` and `client`: what a deployment's keys are, and who is let in."""
 
 import json
 import os

@@ -2,8 +2,6 @@
 
 On a terminal a view that is drawn over itself, elsewhere one line a round. Where the run keeps its store
 elsewhere, as one on a SuperLink of other people does, its log is what there is to show.
-
-May import: store, history, config, flower.beginning, flower.superlink, cli.view; rich.
 """
 
 import re

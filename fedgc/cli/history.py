@@ -1,7 +1,4 @@
-"""`fedgc speeds` and `fedgc status`: the store's answers, for people and as JSON.
-
-May import: store, history; rich.
-"""
+"""`fedgc speeds` and `fedgc status`: the store's answers, for people and as JSON."""
 
 import json
 import sys

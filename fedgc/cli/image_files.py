@@ -1,7 +1,4 @@
-"""Files that a command draws: refused before anything is measured, written at its end.
-
-May import: errors.
-"""
+"""Files that a command draws: refused before anything is measured, written at its end."""
 
 from pathlib import Path
 

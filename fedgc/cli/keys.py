@@ -1,11 +1,9 @@
 """`fedgc keys`: the keys of a deployment.
 
-    fedgc keys tls      the authority, and the certificate that clients check
-    fedgc keys client   a client's key: made, registered with the SuperLink, revoked
-    fedgc keys new, federation, check
-                        a site's identity, and the descriptor that it agrees on with others
-
-May import: typer, errors; the rooms that do it, once a command is called.
+fedgc keys tls      the authority, and the certificate that clients check
+fedgc keys client   a client's key: made, registered with the SuperLink, revoked
+fedgc keys new, federation, check
+                    a site's identity, and the descriptor that it agrees on with others
 """
 
 from pathlib import Path

@@ -1,7 +1,4 @@
-"""`fedgc model`: which versions of a run's model there are, one of them for others, one to go on from.
-
-May import: store, train.export, flower.layout, beginning; task, cli; config, errors; rich.
-"""
+"""`fedgc model`: which versions of a run's model there are, one of them for others, one to go on from."""
 
 import json
 import os

@@ -1,7 +1,4 @@
-"""`fedgc new`: a Flower app around a task of the user's, written here and at once, from no network.
-
-May import: cli.template; errors.
-"""
+"""`fedgc new`: a Flower app around a task of the user's, written here and at once, from no network."""
 
 import keyword
 import re
@@ -41,7 +38,7 @@ def package_of(name: str) -> str:
     """
     package = name.lower().replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package):
-        raise Unusable(f"name {name!r}: needed packets, digits, - and _, the first a packet, and no keyword")
+        raise Unusable(f"name {name!r}: needed letters, digits, - and _, the first a packet, and no keyword")
     if package in (*sys.stdlib_module_names, "tests") or _installed(package):
         raise Unusable(f"name {name!r}: there is a package {package!r} already, needed a name of its own")
     return package

@@ -3,8 +3,6 @@
 From the store it is what the next run of the task would begin with, on the clients of the last one: the same
 question, history and chance, so the same answer. From a trace it is what these machines would be given.
 Without any history there is a plan as well, and it says "no history".
-
-May import: sim.traces, store, tuner and below; rich.
 """
 
 import json

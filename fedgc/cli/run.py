@@ -1,8 +1,6 @@
 """`fedgc run`: a run on clients of this machine or of a SuperLink, a resumed run, or a look at one that runs.
 
 What is run is the app in the present folder, where there is one, else fedgc's own with the task named.
-
-May import: flower.beginning, local, superlink, app; store, task.find, cli.
 """
 
 import os

@@ -2,8 +2,6 @@
 
 A value is the default, or what the app lists in its manifest, or what a run had that is resumed, or what
 the command line says: the later wins. All are checked against `RunConfig` before anything starts.
-
-May import: config, errors; flower.app.
 """
 
 import tomllib

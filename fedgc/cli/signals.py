@@ -1,7 +1,4 @@
-"""SIGTERM and SIGHUP end a command as Ctrl-C does: what it has started is ended, what it has made is removed.
-
-May import: the standard library.
-"""
+"""SIGTERM and SIGHUP end a command as Ctrl-C does: processes are ended, temporary files removed."""
 
 import os
 import signal

@@ -1,7 +1,4 @@
-"""`fedgc sim`: what these clients would do, before there is any network.
-
-May import: sim; rich.
-"""
+"""`fedgc sim`: what these clients would do, before there is any network."""
 
 import json
 import math

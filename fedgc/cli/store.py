@@ -1,7 +1,4 @@
-"""`fedgc store`: check, backup, vacuum.
-
-May import: store.
-"""
+"""`fedgc store`: check, backup, vacuum."""
 
 import json
 import sys

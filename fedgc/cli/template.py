@@ -1,8 +1,6 @@
 """What `fedgc new` writes, file by file; NAME and PACKAGE stand for what the user chose.
 
 The texts are a user's own from then on: they are short, and say what to change.
-
-May import: nothing.
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 A process of its own holds it (`fedgc up --foreground`), and while it lives it holds a lock on a file: so
 `down` ends no other process, whatever became of the number that was written down. It restarts the SuperLink
 or a SuperNode that ended by itself.
-
-May import: flower.local, flower.superlink, store.engine; config, errors.
 """
 
 import fcntl

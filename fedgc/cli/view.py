@@ -1,7 +1,4 @@
-"""What a person sees of a run: a live view while it runs, tables when it is over. Reads the store alone.
-
-May import: store; config, errors; rich.
-"""
+"""What a person sees of a run: a live view while it runs, tables when it is over. Reads the store alone."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence

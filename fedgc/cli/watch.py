@@ -1,7 +1,4 @@
-"""`fedgc watch`: the page over the store, until Ctrl-C; or one look at it as JSON.
-
-May import: web, store; errors.
-"""
+"""`fedgc watch`: the page over the store, until Ctrl-C; or one look at it as JSON."""
 
 import json
 import sys

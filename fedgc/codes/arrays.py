@@ -1,6 +1,6 @@
 """Names for the arrays of this room.
 
-Shape packets: w clients, n chunks, c columns (classes of clients), b blocks, p patterns of finished
+Shape letters: w clients, n chunks, c columns (classes of clients), b blocks, p patterns of finished
 classes, d parameters.
 """
 

@@ -2,8 +2,6 @@
 
 What lies in `[tool.flwr.app.config]` are the run's settings. Flower refuses to override what is not listed
 there, so an app that is submitted is a copy that lists all of them.
-
-May import: the standard library, tomli_w; config, errors.
 """
 
 import json

@@ -9,8 +9,6 @@ accept a server only if that authority signed it for the very name that they dia
                              its certificate once, and to start it anew would end the run
 
 Every certificate carries the key identifiers and usages that strict verifiers ask for (RFC 5280, 4.2.1).
-
-May import: errors, certificate.
 """
 
 import ipaddress

@@ -4,8 +4,6 @@ Flower starts a process for everything, and each begins with a second of imports
 looking for garbage in what was imported, which stays; so none is looked for until the program itself begins.
 And a program's package imports its neighbours, with databases and web servers that a ClientApp never opens;
 so the program is taken from its own module, with its package around it but nothing that the package imports.
-
-May import: the standard library.
 """
 
 import shlex

@@ -8,8 +8,6 @@
 A client's key is one of Flower's (NIST P-384, as OpenSSH writes it): Flower signs every request with it. It
 may be made anywhere; the server needs `client.pub` alone. Every file is written whole or not at all, secret
 ones so that only their owner reads them.
-
-May import: errors, authority, certificate.
 """
 
 import base64
@@ -140,7 +138,7 @@ class Keyring:
     def client(self, name: str) -> ClientKey:
         """Return a client's place, whether there is a key in it or not."""
         if not CLIENT_NAME.fullmatch(name):
-            raise Unusable(f"client name: saw {name!r}, needed up to 63 packets, digits, - and _")
+            raise Unusable(f"client name: saw {name!r}, needed up to 63 letters, digits, - and _")
         return ClientKey(name, self.folder / "clients" / name)
 
     def make_client(self, name: str) -> ClientKey:

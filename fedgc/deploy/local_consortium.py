@@ -1,8 +1,6 @@
 """Sites on this machine: a vault with a key file for each, and the descriptor that they all pin.
 
 For the demo, the benches and the tests: in earnest each site makes its own, where it will be used.
-
-May import: secagg, store's vault and descriptor, app, local.
 """
 
 import os

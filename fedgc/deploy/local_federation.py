@@ -10,9 +10,6 @@ SuperNode that its SuperLink does not know (HTTP 401) ends itself.
 The app that Flower is given is always written here, from a table of settings: Flower refuses overrides
 of keys that an app does not list, and so every setting can be given, whether fedgc is run from its
 checkout or installed.
-
-May import: the standard library, app, programs, superlink, tether of this room; config, errors. It talks to
-Flower through its programs.
 """
 
 import os
@@ -85,7 +82,7 @@ class Node:
 
     def __post_init__(self) -> None:
         if not re.fullmatch(r"[A-Za-z0-9_-]+", self.name):
-            raise BadSetting(f"node name: saw {self.name!r}, needed packets, digits, - and _")
+            raise BadSetting(f"node name: saw {self.name!r}, needed letters, digits, - and _")
 
 
 @dataclass(frozen=True, slots=True)

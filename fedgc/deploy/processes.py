@@ -6,8 +6,6 @@ process becomes Flower's own program, so that signals and exit codes are Flower'
 process, which finds what it needs in the state folder.
 
 TLS and node authentication are always on; `insecure` is for one machine's loopback alone.
-
-May import: errors, and this room's authority, keyring, pulse, superlink, tether.
 """
 
 import http.client
@@ -142,7 +140,7 @@ class ClientPlace:
                 f"--insecure: saw server {self.server}, needed a loopback address: nothing is encrypted"
             )
         if not CLIENT_NAME.fullmatch(self.name):
-            raise Unusable(f"FEDGC_NAME: saw {self.name!r}, needed up to 63 packets, digits, - and _")
+            raise Unusable(f"FEDGC_NAME: saw {self.name!r}, needed up to 63 letters, digits, - and _")
 
     def check(self, now: Callable[[], float]) -> str:
         """Return a sentence on what was found, or raise what is wrong."""

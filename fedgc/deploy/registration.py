@@ -2,8 +2,6 @@
 
 A SuperLink with node authentication serves registered keys alone. Registration goes through its control API,
 which the proxy does not show to clients; so this runs beside the SuperLink, or wherever `flwr` may reach it.
-
-May import: errors, keyring. It talks to Flower through its program `flwr`.
 """
 
 import json

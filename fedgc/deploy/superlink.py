@@ -4,8 +4,6 @@ Flower keeps the connections that a user has (address, certificate) in `config.t
 program `flwr` reads them: so who has logged in there needs nothing more here, and nothing of it is copied.
 What Flower does not say (of a certificate that is refused it says that the network is down) is asked of the
 SuperLink itself, by `told_time`.
-
-May import: the standard library, fedgc.errors. It talks to Flower through its programs.
 """
 
 import json

@@ -6,6 +6,4 @@
     mlflow       one run of a tracking server, or of a folder
 
 All of it is read from the store; a run that goes on is exported as far as it is.
-
-May import: store and below; pyarrow, tensorboard and mlflow where they are installed.
 """

@@ -1,8 +1,6 @@
 """Tables as files: CSV by the standard library, Parquet by pyarrow.
 
 A file is written under another name and takes its own when it is whole; one that is there is never replaced.
-
-May import: rows; errors; pyarrow.
 """
 
 import csv

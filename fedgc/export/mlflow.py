@@ -1,8 +1,6 @@
 """A run for MLflow: settings as parameters, measures round by round, under the run's own name.
 
 MLflow tells its makers what is done with it unless it is told not to; here it is told not to.
-
-May import: rows; store, errors; mlflow.
 """
 
 import os

@@ -1,8 +1,6 @@
 """A run as lines: one a round, and one a client in a round.
 
 The client lines of a large fleet do not fit in memory, so they come in parts of whole rounds.
-
-May import: store, history, messages.
 """
 
 from collections.abc import Iterator, Sequence

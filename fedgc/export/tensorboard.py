@@ -1,7 +1,4 @@
-"""A run for TensorBoard: one event file, a step for each round, at the time at which the round ended.
-
-May import: rows; store, errors; tensorboard.
-"""
+"""A run for TensorBoard: one event file, a step for each round, at the time at which the round ended."""
 
 from collections.abc import Iterable
 from pathlib import Path

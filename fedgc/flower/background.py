@@ -3,8 +3,6 @@
 Each holds a whole model while it waits. Where rounds are quicker than this work, it would pile up until the
 server has no memory left: so only a few of a kind may wait, and then the one of them that has waited longest
 is left out. The last of each kind is always done, since none comes after it.
-
-May import: nothing of fedgc.
 """
 
 import threading

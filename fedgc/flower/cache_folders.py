@@ -8,8 +8,6 @@ Folders of runs that were not heard of for days are removed when a client opens 
 
 Beside them lies what a process could not hold in memory, which is of use to that process alone. One that is
 killed cannot remove it: the next process of the client does.
-
-May import: config, train.
 """
 
 import hashlib

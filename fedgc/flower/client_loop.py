@@ -2,8 +2,6 @@
 
 Between two micro-batches the session is asked for a command, so none waits for longer than one step; an
 engine that rests is woken by the next command. What goes wrong here is told as `Failed`; the client lives.
-
-May import: errors, messages, train, session, site.
 """
 
 from collections.abc import Callable

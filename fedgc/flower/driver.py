@@ -3,8 +3,6 @@
 `run` decides and does no I/O; here are the clock, the links, the running sum, the server's optimizer,
 and the history's sink. Evaluation and checkpoints run beside it in a thread of their own, on vectors that
 nobody changes any more, so that no client ever waits for them.
-
-May import: run and below, train, store, and this room.
 """
 
 import queue

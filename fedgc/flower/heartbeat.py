@@ -3,8 +3,6 @@
 A process that exists may hang; a SuperNode that answers says nothing of the ClientApp that it started. So the
 thread that trains writes down, at most once a second, that it has come round, and how many chunks it has
 finished since its session began. While no session is open there is no engine and no pulse.
-
-May import: the standard library.
 """
 
 import os

@@ -9,8 +9,6 @@ and what each client did in it (of which only failures are named). A line has th
 and what goes on record (who joined, what was refused, which keys) under the kind that it has there.
 
 A log that cannot be written is told once and does not stop the run.
-
-May import: store.records; history.
 """
 
 import json

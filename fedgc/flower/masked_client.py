@@ -6,8 +6,6 @@ differ then, and only a new start, from the disk, is sure to mask nothing twice.
 
 A node that has a descriptor takes part in masked runs under that descriptor and in no others: what a server
 asks for otherwise is refused here, before anything is trained.
-
-May import: config, errors, messages, secagg, train, store's vault and descriptor, log.
 """
 
 import hashlib

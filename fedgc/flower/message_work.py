@@ -2,8 +2,6 @@
 
 What it had finished before lies on its cache; what it finishes now lies there before the answer leaves. So a
 lost answer costs its words, not the work: the next packet finds it done.
-
-May import: messages, errors, train, and this room's packet, pieces.
 """
 
 from collections.abc import Callable

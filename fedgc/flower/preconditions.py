@@ -1,8 +1,6 @@
 """What must hold before a run begins: nothing of an earlier one is lost, and what it makes can be kept.
 
 The command line looks before it starts anything, and the server does, whoever has started it.
-
-May import: store; config, errors.
 """
 
 import tempfile

@@ -4,8 +4,6 @@ The client's part is Flower's modifier itself, stage by stage; the server's part
 Flower's workflow calls, in its order, on the complete graph. What Flower spends on messages and records is
 left out. Between two rounds of the same sites the set-up is kept, although Flower does it anew each
 round: it does not depend on the vector, so it is timed once.
-
-May import: flwr's SecAgg+; errors.
 """
 
 from collections.abc import Collection, Iterable, Sequence

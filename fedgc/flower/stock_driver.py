@@ -4,8 +4,6 @@ A train message holds the records `arrays` and `config` (with `server-round`), i
 and one of metrics with `num-examples`; an evaluate message is alike. So a ClientApp that was written for
 Flower's strategies runs unchanged. Errors come from the SuperLink itself, so a reply is told by the message
 it replies to.
-
-May import: flwr, config, errors, history, store, train, and this room.
 """
 
 import time

@@ -2,8 +2,6 @@
 
 The server's optimizer steers the first part; the rest (counters, masks) follows the weighted mean and is
 rounded back to what it was.
-
-May import: errors.
 """
 
 from collections.abc import Mapping

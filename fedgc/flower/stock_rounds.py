@@ -13,8 +13,6 @@ An answer that comes after its round is not lost: it joins the round under way, 
 model that it started from, with weight 1 / sqrt(1 + versions between) times its examples (Nguyen et al.,
 "Federated learning with buffered asynchronous aggregation", 2022). A node that has not answered is not
 asked again until it has.
-
-May import: run (how a start that waited in vain is told); config, errors, history, messages.
 """
 
 import math

@@ -14,8 +14,6 @@ what `json` makes of a state, `step` takes back.
 
 `min_gap` and `max_gap`, counted in checks, bind every gate (gaps.py). A source whose norm is not a number,
 not finite or negative has no say; the decision names it. A source with zero steps has nothing to say.
-
-May import: errors. Nothing here knows a client, a clock or a model.
 """
 
 from fedgc.gates.drift import Drift, DriftState

@@ -7,8 +7,6 @@ when a broken stream is opened anew (channel.py); the others speak about one str
 
 `now` and `client` never travel: the receiver's clock and the session's proven identity are stamped in,
 so that no client can speak for another. `decode` raises BadMessage, and nothing else, on anything off.
-
-May import: errors, messages, typed.
 """
 
 import struct

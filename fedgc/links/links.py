@@ -3,8 +3,6 @@
 A client is on one link at a time: the one over which it joined last. When it changes, the round hears that
 it was lost and that it joined; what the other link says of it from then on is left out, save the codewords
 that lie there already. So neither the run nor the driver knows which link a client uses.
-
-May import: errors, messages, accounts, log and pieces of this room.
 """
 
 import threading

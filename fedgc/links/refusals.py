@@ -1,7 +1,4 @@
-"""What a link refuses: counted by kind, logged once of each kind, and put on record.
-
-May import: log.
-"""
+"""What a link refuses: counted by kind, logged once of each kind, and put on record."""
 
 from collections import Counter
 from collections.abc import Callable

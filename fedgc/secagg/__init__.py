@@ -8,8 +8,6 @@
     privacy     noise and its account                canonical   one spelling for everything
 
 No disk, no network, no clock, no chance: bytes that must be secret and fresh are arguments.
-
-May import: numpy, cryptography; messages, errors.
 """
 
 from fedgc.secagg.client import Client, Pad, Reply, Step

@@ -4,8 +4,6 @@ A value is a number of 0 or more, bytes, text, a finite float, or a tuple of val
 packet for its kind and, where its length is not fixed, behind its length; so no two values share a spelling
 and no field can run into the next, which a signature over joined bytes relies on. Reading takes nothing
 but what writing gives.
-
-May import: errors.
 """
 
 import math

@@ -21,8 +21,6 @@ digest is on the disk before the shares leave.
 Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017),
 the variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one
 exchange, so that rebuilding it after a loss tells nothing of any other.
-
-May import: the rest of this room; messages, errors.
 """
 
 from collections.abc import Mapping, Sequence

@@ -9,8 +9,6 @@ server's side, two different sets of survivors can both find T signatures as soo
 both, the honest split), and then a single update can be laid bare. T >= floor(2n/3) + 1 rules that out for
 every c < n / 3 (Bonawitz et al. 2017, theorem 6.5). With two survivors each would know the other's update
 from the sum, so there are never fewer than three.
-
-May import: canonical, keys, quantizer, privacy; messages, errors.
 """
 
 from collections.abc import Sequence

@@ -7,8 +7,6 @@
 - `seal` and `unseal` are AES-256-GCM under a key that is used for one message only: its nonce is zero.
 
 Every key is made from 32 bytes that the caller brings; nothing here draws chance by itself.
-
-May import: cryptography; canonical; errors.
 """
 
 import hashlib

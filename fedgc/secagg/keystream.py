@@ -8,8 +8,6 @@ can tell the stream from uniform words can tell AES-256 from a random permutatio
 Each run of 2^20 words has its own nonce, 00000000 || run number, so that a stream can be entered at any
 run. Words are little-endian on every machine. A library in which the entry gives other bytes would turn
 sums to noise without a word, so the first use in a process checks a known answer.
-
-May import: cryptography, numpy; errors.
 """
 
 from collections.abc import Iterator, Sequence

@@ -10,8 +10,6 @@
 
 A packet has one spelling (`canonical`) and checks its own shape; whether it is expected is for the machines
 to say. Sites are named by their number in the descriptor.
-
-May import: canonical, keys; errors.
 """
 
 from collections.abc import Iterable

@@ -19,8 +19,6 @@ of clipped gradients over a number fixed in advance, later local steps would see
 differ in what one record holds, not in their number, on which the choice of batches depends; weights are all
 w_max, since a weight that follows the number of records would tell of one. A site that colludes knows
 its own noise: with c of them, what protects is (n_min - c) / n_min of the variance.
-
-May import: numpy; keystream, keys; errors.
 """
 
 import math

@@ -17,8 +17,6 @@ probability below 1e-18. That would spoil the value; it tells nothing.
 
 Weights travel inside: site i sends w_i x_i / w_max, and w_i itself as digits of b - 1 bits, one ring
 word each, as few as w_max needs. Digits obey the same bound, so the sum of the weights is exact.
-
-May import: numpy; keystream, privacy; errors.
 """
 
 import math

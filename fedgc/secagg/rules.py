@@ -4,8 +4,6 @@ Everything is bound to the descriptor (fid), the epoch's roster (rho) and the ex
 exchange is a hash over all that its members must agree on, the model included; masks, self masks and the
 signatures on the survivors come from it. A server that shows two members different things makes them
 derive different masks, and gets noise.
-
-May import: cryptography; canonical, keys, keystream, packets, federation; errors.
 """
 
 import hashlib

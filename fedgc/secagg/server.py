@@ -8,8 +8,6 @@
 The first three are frozen values; each step returns the next one. `RingSum` owns the only large array. What
 arrives is checked when it arrives and refused by name; a server that skipped these checks would harm nobody's
 secrecy, only its own result.
-
-May import: the rest of this room, but not the client; errors.
 """
 
 from collections.abc import Mapping, Sequence

@@ -6,8 +6,6 @@ choice of coefficients for every tuple of T - 1 shares, so these are uniform wha
 The field is that of AES: polynomials over GF(2) modulo x^8 + x^4 + x^3 + x + 1, with generator 3.
 
 Shares carry no check of their own: whoever combines compares the secret with its commitment.
-
-May import: numpy; keystream; errors.
 """
 
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@
 states: what to put and what to erase. The machine never says what to write in any other way, so what is on
 disk is what it knows. Only the masked vector itself stays in memory: it is large, and after a restart a
 refusal does as well.
-
-May import: canonical, rules, packets, keystream; errors.
 """
 
 from collections.abc import Mapping

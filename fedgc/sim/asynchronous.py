@@ -17,8 +17,6 @@ everything does that begins from a common model.
 
 Rivals are helped: the server's line is never full, and a client that dies is known to be gone at once, so
 that SSP waits for no dead client.
-
-May import: train, replay and below; training of this room.
 """
 
 import heapq

@@ -1,8 +1,6 @@
 """What no policy can beat: all clients work without pause on different data, and nobody waits for anybody.
 
 Where the data comes in chunks that are not split, no client's last chunk counts in part: `whole_chunks_s`.
-
-May import: replay, policy.
 """
 
 from dataclasses import dataclass

@@ -1,7 +1,4 @@
-"""All policies by name, so that a command line, a bench and a test compare the same things.
-
-May import: every policy.
-"""
+"""All policies by name, so that a command line, a bench and a test compare the same things."""
 
 from collections.abc import Iterable
 from typing import Final

@@ -11,8 +11,6 @@ Data is cut in as many chunks as there are clients, and each client holds `load`
   gradient costs that part of the time, which no back-propagation gives. A block is sent when it is done
 - partial stragglers (arXiv 2405.19509): Gaussian code, matching order, everybody works until every chunk has
   `blocks` copies, nobody is told to skip anything
-
-May import: replay, policy.
 """
 
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ wrong than 8 bits make a plain sum (amplification 1): what a work queue that sen
 The run learns the speeds, plans anew where they changed, and chooses commands; only what clients do is
 modelled. `Obeys` makes them deaf to some of its commands, so that what each is worth can be measured:
 nothing (static, as over the messages link), skip, or skip and take (steer).
-
-May import: run and below, policy.
 """
 
 from collections.abc import Callable, Sequence

@@ -2,8 +2,6 @@
 
 A process pool leaves its clients behind when its owner is killed: they wait for work from a pipe that they
 themselves hold open.
-
-May import: nothing of fedgc.
 """
 
 import os

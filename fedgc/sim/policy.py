@@ -5,8 +5,6 @@ is what a policy with arrays of its own learns, the run learns by itself. Round 
 over. Times are seconds, sizes whole updates, work is in units (one client's equal share of the data).
 
 Where a rival is helped, its file says so; never are we.
-
-May import: replay and below.
 """
 
 from collections.abc import Iterator

@@ -4,8 +4,6 @@ Times come from a model or a trace; links from the size of the model and the spe
 from recorded links. Long runs are shared out among processes: each plays its part of the rounds as a run of
 its own, so the same request gives the same answer on one core and on two only where the parts are the same:
 `processes` is part of the request.
-
-May import: catalogue, traces, policy, ours, owned.
 """
 
 import gc

@@ -8,8 +8,6 @@ its common model, or with its client.
 
 It serves models whose step draws no chance and which have no running statistics, on tensors; batches must be
 of one size. Everything else is refused. An engine for each client is the slow twin, and the same to rounding.
-
-May import: replay and below; everything of this room.
 """
 
 import copy

@@ -3,8 +3,6 @@
 A row is a client, a bar a chunk: counted ones are dark, finished ones that are in no sum light, those that
 were set aside red. Beyond `MOST_ROWS` clients those shown are taken evenly from the fastest to the slowest.
 The page holds its picture as SVG and asks nothing of the network; the PNG is written without a library.
-
-May import: replay, simulate.
 """
 
 import html

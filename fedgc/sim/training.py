@@ -14,8 +14,6 @@ no use for the steps of a client that did not do all.
 
 All clients can load all chunks; what a client holds, the placement says. In coded work a chunk's work goes
 with its samples, a unit being a client's equal share; in local work a round's steps are a unit.
-
-May import: train, run and below.
 """
 
 import tempfile

@@ -9,8 +9,6 @@ whole, so that the sum is not too small.
 - over-selection: 1.3 times the clients that are needed start, the first that are needed count (Bonawitz 2019)
 - FedBuff: nobody waits; a step is taken whenever `buffer` updates came (Nguyen et al. 2022), its time the
   mean over as many updates as there are clients. Its sum is of models of different age, never exact
-
-May import: replay, policy.
 """
 
 import heapq

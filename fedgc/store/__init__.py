@@ -6,6 +6,4 @@ run. A driver hands records to a `keeper.Keeper`, which writes them beside the t
 aside while the database cannot take them.
 
 Nothing is imported here, so that whoever needs checkpoints alone does not load a database library.
-
-May import: history, messages, config, errors.
 """

@@ -3,8 +3,6 @@
 A round told twice takes the place of the first telling: a resume repeats the round in which the server
 died, and a writer that lost the answer of the database writes again. So what the first telling added is
 taken from the totals, and the ring turns only for clients that were not in it.
-
-May import: sqlalchemy; tables, records, plausible; history, errors.
 """
 
 import json

@@ -5,8 +5,6 @@ it. So a name that can be seen has its whole content behind it, unless the disk 
 every file ends in the SHA-256 of all before it. Reading goes from the newest version down and takes the
 first that is whole. Layout, little-endian: magic, length of the header, header (JSON), model (float32),
 optimizer, digest. Nothing is unpickled: a checkpoint can be wrong, but it cannot run code.
-
-May import: errors. Never a database library: a resume must not need one.
 """
 
 import contextlib

@@ -3,8 +3,6 @@
 `Store.open` finds the database (the address given, else FEDGC_DB, else the default file), brings its
 schema up to date and refuses what is not ours. A store may be used from several threads, and several
 stores, in several processes, may write one database.
-
-May import: the rest of this room; history, errors.
 """
 
 from collections.abc import Collection

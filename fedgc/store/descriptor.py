@@ -1,7 +1,4 @@
-"""The descriptor of a federation as a file: written whole, refused unless a member signed it.
-
-May import: secagg, errors.
-"""
+"""The descriptor of a federation as a file: written whole, refused unless a member signed it."""
 
 from pathlib import Path
 

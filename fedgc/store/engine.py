@@ -8,8 +8,6 @@ There is one writer at a time. SQLite has that lock itself, but only `BEGIN IMME
 turn: a transaction that reads first and writes later fails at once when another came between. PostgreSQL
 is given the same order by an advisory lock, so that what was read in a transaction is still so when it
 writes, and two runs can never wait for each other in a circle.
-
-May import: sqlalchemy; errors.
 """
 
 import contextlib

@@ -4,8 +4,6 @@ The steps are Alembic revisions in `migrations/versions`, in one line. Each is l
 recorded under the writer's lock, so that a kill leaves either both or neither, and of two runs that start
 at once one takes a step and the other finds it taken. Alembic's own environment script is not used: it
 would run on import, and would read the version before it holds the lock.
-
-May import: alembic, sqlalchemy; engine; errors.
 """
 
 import threading

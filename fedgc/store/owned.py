@@ -2,8 +2,6 @@
 
 A folder that is there already keeps its mode, as somebody chose it; only the default state folder, which
 fedgc makes for itself, is closed again where an earlier version left it open.
-
-May import: nothing of fedgc.
 """
 
 import os

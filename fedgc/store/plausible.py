@@ -5,8 +5,6 @@ is struck out and counted: a struck time teaches nothing, and its round stands a
 that it failed. The bounds are those the server can vouch for with its own clock: no optimizer step takes
 less than a microsecond, and none has taken longer than the run has lasted (a client may carry a chunk over
 many rounds, so the round's own length is no bound; what a jumping clock makes of it is).
-
-May import: history.
 """
 
 import math

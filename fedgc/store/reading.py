@@ -1,7 +1,4 @@
-"""Questions about what happened: runs, rounds, clients, decisions, audit.
-
-May import: sqlalchemy; tables, views, records; history, errors.
-"""
+"""Questions about what happened: runs, rounds, clients, decisions, audit."""
 
 import json
 from collections.abc import Mapping

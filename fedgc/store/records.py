@@ -3,8 +3,6 @@
 A record says one thing that happened, and when (`now`, seconds since 1970 on the server's clock: a
 client's own clock is never asked). `Store.write` takes any of them, so that a record can also be queued,
 put aside in a file and written later, by the same words.
-
-May import: history, errors.
 """
 
 import json

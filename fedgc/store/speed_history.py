@@ -9,8 +9,6 @@ when the client named a failure, or claimed what cannot be.
 A client whose claims were all struck out is taken for as slow as the slowest that is known: to claim the
 impossible may cost a client work, never win it any. One that has no row in the ring is known by its
 summaries, if rows of it were folded.
-
-May import: sqlalchemy; tables, views, plausible, reading; history.
 """
 
 import math

@@ -4,8 +4,6 @@ Lines are added whole or not at all, and forced to the disk: what lies here surv
 are read from the front, in the order in which they happened; the file is removed when the last is written
 to the store. A kill in between leaves lines that were written already: their stamps, and the rule that a
 round told twice counts once, make that harmless.
-
-May import: engine, records; errors.
 """
 
 import os

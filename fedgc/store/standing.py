@@ -5,8 +5,6 @@ server therefore tells which process it is: where (this boot of this machine, an
 ids), the process id, and when the process began, since ids are used again. Who reads the store in the same
 place sees at once whether that process is there, and, until somebody has collected it, what ended it.
 Elsewhere only silence tells.
-
-May import: views.
 """
 
 import os

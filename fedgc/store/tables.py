@@ -8,8 +8,6 @@ the same time after ten rounds and after ten thousand.
 `client_rounds` is the one table that grows with clients times rounds, so it has no key but its own, in
 the order in which it is written (in SQLite the key *is* the table), and no words where a number will do.
 Moments are seconds since 1970 on the server's clock.
-
-May import: sqlalchemy.
 """
 
 from typing import Final

@@ -3,8 +3,6 @@
 Folding turns the client rows of old rounds into one summary for each client and run. The rows that a ring
 points to stay, however old: they are what speeds are made of, and there are at most `WINDOW` of them for
 a client and task. Rounds, decisions and audit are small and stay for good.
-
-May import: sqlalchemy, sqlite3; engine, migrate, tables, views; errors.
 """
 
 import os

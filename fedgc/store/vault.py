@@ -11,8 +11,6 @@ keeps of overwritten blocks by itself (flash, snapshots, copies) is sealed, but 
 
 One process has a vault at a time: two that went on from one state would mask two updates with the same
 keys, and their difference would be bare. For the same reason a vault must never be put back from a copy.
-
-May import: cryptography, sqlalchemy; engine; secagg; errors.
 """
 
 import fcntl

@@ -1,7 +1,4 @@
-"""What the store gives back, as values that command line, page and exports show.
-
-May import: history.
-"""
+"""What the store gives back, as values that command line, page and exports show."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 A page is asked again with every round, so that none of these may read all client rows (there are clients
 times rounds of them). The history of a run is added up to stretches of rounds, as many as a picture has
 room for; what single clients did is read of the newest rounds alone.
-
-May import: sqlalchemy; tables, views, reading; history.
 """
 
 import json

@@ -7,8 +7,6 @@ are lost, counted and told. A record that the store refuses for what it says is 
 would not make it better, and others wait behind it.
 
 The state of the round under way is not worth keeping: only the newest waits, and none is put aside.
-
-May import: aside, database, records; errors.
 """
 
 import secrets

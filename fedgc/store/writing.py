@@ -1,7 +1,4 @@
-"""Writing records, each inside the transaction that it is given.
-
-May import: sqlalchemy; tables, records, plausible, append; errors.
-"""
+"""Writing records, each inside the transaction that it is given."""
 
 import json
 from collections.abc import Mapping

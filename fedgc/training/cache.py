@@ -6,8 +6,6 @@ again only when the round ends. A file whose digest is not that of what was writ
 disk refuses stays in memory, beyond the limit, until its owner has freed something or gives the oldest up.
 The folder is private to this process and goes with `close`; a spilled vector is mapped, not read, so that a
 codeword is mixed from it piece by piece.
-
-May import: errors, flat of this room.
 """
 
 import hashlib

@@ -8,8 +8,6 @@ read as maps of their file, and by torch's restricted loader: a file cannot run 
 
 The folder belongs to one client and one set of settings that shape its training; whoever opens it sees to
 that, and to it that no two processes use it at once.
-
-May import: errors; flat, cache, together of this room.
 """
 
 import hashlib

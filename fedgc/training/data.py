@@ -7,8 +7,6 @@ order on every device.
 
 A tuple of tensors is moved to the compute device once and indexed there. Any other map-style dataset is
 asked for its items at each step (it may transform them at random, under the step's seed) and collated.
-
-May import: errors, and chance, devices of this room.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""What computes: the device that the settings ask for, and how tensors get there.
-
-May import: config, errors.
-"""
+"""What computes: the device that the settings ask for, and how tensors get there."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final

@@ -7,8 +7,6 @@ would take longer than the round. Copies that differ later are told apart by the
 
 Rows are read on the CPU, under a seed of their own, so that random transforms come out the same everywhere.
 Where a task says how to read a few rows alone (`Task.peek`), no chunk is loaded for it.
-
-May import: errors, messages, task; chance, data of this room.
 """
 
 import hashlib

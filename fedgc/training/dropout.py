@@ -12,8 +12,6 @@ torch leaves it during backward, where a checkpointed forward pass runs again, a
 
 Not covered, and drawn by torch: alpha dropout, fused attention and recurrent layers, scripted modules, and
 names that a user imported out of `torch.nn.functional`.
-
-May import: chance of this room.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

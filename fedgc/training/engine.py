@@ -25,8 +25,6 @@ add to the codeword of this round, and to free. What is folded lies in that one 
 
 What goes wrong with a chunk (data, loss, numbers that are not finite) becomes a `Failed` event that names
 it, and the engine goes on with the next. Events carry 0.0 as their time: the server's clock counts.
-
-May import: config, errors, messages, task; everything of this room.
 """
 
 import math

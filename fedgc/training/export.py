@@ -3,8 +3,6 @@
 A `.safetensors` file holds the tensors, and what is known of them as its metadata (all of it text). A `.pt`
 file holds a dict of `state_dict` and `about`, of types that torch reads with `weights_only`. Neither needs
 fedgc to be read, and neither can run code.
-
-May import: config, errors, task; common of this room.
 """
 
 import json

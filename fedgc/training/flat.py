@@ -11,8 +11,6 @@ of all samples is the mean step: taken off the model it gives the average of the
 samples (McMahan et al., "Communication-efficient learning of deep networks", 2017); handed to an optimizer
 as its gradient it gives the adaptive rules of Reddi et al., "Adaptive federated optimization" (2021).
 Buffers are no optimizer's business and simply follow the weighted mean.
-
-May import: errors.
 """
 
 from collections.abc import Sequence

@@ -8,8 +8,6 @@ them reads them. A client that is slow or gone gives as others do, since its dat
 
 All get the same gifts, the giver too, so that batches have one size. Which samples a client gives at step s
 are the first of its own batch of step s.
-
-May import: messages; chance, data of this room.
 """
 
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 An update of local work may travel in 8 or 4 bits. What rounding cost is kept and added to the next update
 (error feedback: Karimireddy et al., arXiv 1901.09847), so that nothing is lost, only late. The client rounds
 here as its link will: the chance is a function of who sends what.
-
-May import: codes, errors; flat of this room.
 """
 
 import json

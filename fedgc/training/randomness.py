@@ -9,8 +9,6 @@ generators. Torch's is left seeded, since every step seeds it anew; Python's and
 parts of the process may draw, are put back. One engine steps at a time in a process.
 
 Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
-
-May import: nothing of fedgc.
 """
 
 import random

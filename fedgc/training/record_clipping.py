@@ -10,8 +10,6 @@ makes that `reach` (Abadi et al., "Deep learning with differential privacy", 201
 once, to the update of a site). The divisor is the batch size that was asked for, not the number of
 records that were there, which would tell of one; a record that the stream of batches gives twice counts
 once. What leads a step besides (shared momentum) follows from public models.
-
-May import: torch; errors.
 """
 
 import math

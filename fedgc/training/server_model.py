@@ -1,7 +1,4 @@
-"""The server's side of a task: where the common model starts, and what it is worth.
-
-May import: config, errors, task; flat, trainer, clients of this room.
-"""
+"""The server's side of a task: where the common model starts, and what it is worth."""
 
 from collections.abc import Mapping
 from typing import Final

@@ -13,8 +13,6 @@ state, and no temporary of torch's is larger than a part.
 
 Its state is bytes of tensors and numbers, read back by torch's restricted loader: nothing in a checkpoint
 can run code.
-
-May import: config, errors; flat of this room.
 """
 
 from collections.abc import Callable, Mapping

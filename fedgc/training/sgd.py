@@ -3,8 +3,6 @@
 Bit for bit what torch's SGD without momentum does. That one has torch's compiler imported by the first
 parameters it sees: a second of one core and a hundred megabytes, on every device and at every session's
 start, for a subtraction. Of torch's optimizers it has what the trainer asks of either.
-
-May import: torch alone.
 """
 
 from collections.abc import Mapping, Sequence

@@ -10,8 +10,6 @@ its learning rate, so own steps are taken at alpha times the rate, and nothing o
 A client knows the common step from two consecutive models: no byte, and no state that could be lost. One
 that has not seen the model before goes by alpha * own alone, as all do from the first model. The common step
 is kept as of the full learning rate: under a schedule it shrinks as the own steps do.
-
-May import: config, errors; flat of this room.
 """
 
 import math

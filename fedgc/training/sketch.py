@@ -7,8 +7,6 @@ of a hash, x is walked in blocks, and nothing else of its size is made.
 
 Charikar, Chen, Farach-Colton, "Finding frequent items in data streams" (2002), is the count sketch; its
 random buckets are not needed where only lengths of differences matter.
-
-May import: messages, and chance of this room.
 """
 
 from typing import Final

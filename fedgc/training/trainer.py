@@ -6,9 +6,6 @@ So it does not matter in which order chunks are worked on, how often one is set 
 
 The learning rate follows the run's schedule; where there is shared momentum, the module's own step is taken
 at alpha times the rate, and the lead added to it (lead.py).
-
-May import: config, errors, messages, task; of this room chance, data, descent, devices, digest, dropout,
-flat, inject, lead, private, cache.
 """
 
 import math

@@ -2,8 +2,6 @@
 
 See `flat.py` for why the update has this form. Only `end` is kept; the update is made of it when it is
 measured and when it is mixed, a block at a time: nothing of a model's size is made but the codeword.
-
-May import: codes, errors, messages; flat, sketch of this room.
 """
 
 from collections.abc import Sequence

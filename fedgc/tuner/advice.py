@@ -8,8 +8,6 @@ small difference is the client's and not luck's.
 The number of chunks is cut into the data before a run begins, so it is no choice of a run, but it is one of
 the person's: the same steps in more chunks of fewer steps each leave less to wait for at the end. What a
 chunk costs by itself (to load it, to report it) is nobody's measurement, and is left out.
-
-May import: choose, trial, belief, past.
 """
 
 from collections.abc import Sequence

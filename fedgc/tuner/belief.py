@@ -15,7 +15,7 @@ later rounds is the error of its next prediction, and futures are drawn from it.
 Where rounds are too few to be tested, only medians and spreads are known, of runs before this one. Their
 levels are drawn to their common mean as James and Stein (1961) do, by spread against difference.
 
-Shape packets: r rounds, w clients, b futures drawn. May import: past; history.
+Shape letters: r rounds, w clients, b futures drawn.
 """
 
 import math

@@ -6,8 +6,6 @@
 
 Loads follow from the believed step times, order is the placement's own. The present plan is a candidate
 too: it moves no chunk, and another must be clearly better, after the time to load what it moves.
-
-May import: trial, belief, past.
 """
 
 from collections.abc import Mapping, Sequence

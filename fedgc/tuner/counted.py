@@ -4,8 +4,6 @@ The weights are those of Horvitz and Thompson (1952), `codes.inverse_weights`; w
 chances come from. Only rounds that were cut short are weighed, for a whole one needs no weights, so the
 chance that counts is that in rounds which were cut short. A client carries on where it stopped, so over such
 rounds each of its chunks has the same chance, and they are counted together.
-
-May import: codes, plan, history.
 """
 
 from collections.abc import Sequence

@@ -6,7 +6,7 @@ as having needed that long for one chunk, which is the least that it can have ne
 
 What cannot be true (times that are not finite or not above 0) is struck out and counted.
 
-Shape packets: r rounds (oldest first), w clients. May import: replay; history, messages.
+Shape letters: r rounds (oldest first), w clients.
 """
 
 import math

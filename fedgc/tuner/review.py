@@ -5,8 +5,6 @@ it was made from, when two rounds running fell out of the predicted band on the 
 believed to be other than the loads were made for.
 That it comes up does not mean that it goes: the present plan is a candidate like any other, and has the
 advantage that nothing need be moved.
-
-May import: choose, belief, past.
 """
 
 from collections.abc import Sequence

@@ -10,7 +10,7 @@ numbers), so that plans differ by what they are and not by luck. A fleet too lar
 thinned to clients of evenly spaced speed, with as many chunks each: what a client does in a steered round
 hangs on the mix of speeds, hardly on the number of clients.
 
-Shape packets: b futures, w clients, c chunks, k copies. May import: replay; plan, round, gate, messages.
+Shape letters: b futures, w clients, c chunks, k copies.
 """
 
 from collections.abc import Sequence

@@ -8,6 +8,4 @@
     page/     one HTML file, its style and its script: no build step, nothing from another machine
 
 Nothing here writes to the store or speaks to a client.
-
-May import: store and below; starlette, uvicorn, prometheus_client.
 """

@@ -6,8 +6,6 @@ token was given, the token is asked for: in the address once, or as a bearer tok
 that showed it gets a cookie that no script reads, and that is not the token: it was made up for this process.
 Wrong tokens are slowed down (guesses.py). Every answer forbids the browser to load anything from another
 machine.
-
-May import: guesses; errors; starlette.
 """
 
 import hmac
@@ -56,7 +54,7 @@ class Entry:
             )
 
     def fits(self, offered: str) -> bool:
-        """Return whether this is the token; it takes as long whichever of its packets is wrong."""
+        """Return whether this is the token; it takes as long whichever of its characters is wrong."""
         return self.token is not None and hmac.compare_digest(offered.encode(), self.token.encode())
 
     def knows(self, cookie: str) -> bool:

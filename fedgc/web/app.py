@@ -6,8 +6,6 @@
 
 What cannot be answered is one line of JSON: 404 where the question named what is not there, 503 where the
 store cannot be read now.
-
-May import: picture, stream, metrics, plain, guard; store, errors; starlette.
 """
 
 from collections.abc import AsyncIterator, Callable

@@ -1,7 +1,4 @@
-"""The page looks at itself: everything that a browser would ask for, asked once and judged.
-
-May import: serve, app; store, errors.
-"""
+"""The page looks at itself: everything that a browser would ask for, asked once and judged."""
 
 import json
 import re

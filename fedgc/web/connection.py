@@ -5,8 +5,6 @@ which nothing is being answered (its request is still on the way, or there is no
 `REQUEST_S`, whatever trickles in. An answer that is not read for `UNREAD_S` ends its connection. At most
 `MOST_WAITING` connections may wait for either: one more closes that whose time is up first. So half-sent
 requests and unread answers never keep a whole request out.
-
-May import: uvicorn.
 """
 
 import asyncio

@@ -2,8 +2,6 @@
 
 An address that has used up its guesses is refused without a look at what it offers, so that a guess costs
 time even where it is right. The cookie of a browser that was let in is no guess and is never refused for it.
-
-May import: the standard library.
 """
 
 from collections.abc import Callable

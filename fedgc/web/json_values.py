@@ -1,7 +1,4 @@
-"""Values as JSON that a browser takes: no NaN, no infinity.
-
-May import: nothing of ours.
-"""
+"""Values as JSON that a browser takes: no NaN, no infinity."""
 
 import json
 import math

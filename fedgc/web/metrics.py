@@ -2,8 +2,6 @@
 
 Counters are totals over the run, by the store's sums, so that they go on where they were after a restart of
 whoever serves them. Clients are counted by their totals at the task, which outlive folding.
-
-May import: picture; store; prometheus_client.
 """
 
 from collections.abc import Iterable, Iterator

@@ -4,8 +4,6 @@ Plain averaging (FedAvg; McMahan et al. 2017) sends every client of a round the 
 every round. With M bytes of model and D clients that is 2 D M a round. What was sent is all that crossed the
 line, control and lost uploads included. The difference in skipped rounds is the gate's, that in all others
 the code's, which sends 1/blocks of a model and prunes what is not needed; either may be negative.
-
-May import: store.views.
 """
 
 from collections.abc import Sequence

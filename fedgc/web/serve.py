@@ -1,7 +1,4 @@
-"""The port: where the page is served, until somebody says that it ends.
-
-May import: app, connection, guard; store, errors; uvicorn.
-"""
+"""The port: where the page is served, until somebody says that it ends."""
 
 import secrets
 import socket

@@ -2,8 +2,6 @@
 
 A run of ten thousand rounds is drawn from as many stretches as a chart has room for; of a fleet of a
 thousand one screen of clients is sent, in the order that was asked for, each with its newest rounds.
-
-May import: store, errors; savings.
 """
 
 import math

@@ -3,8 +3,6 @@
 The store is asked for a run's pulse a few times a second, which costs it nothing; only where the pulse has
 changed is the whole picture made, in a thread of its own, and a new round goes ahead of it. Between two
 rounds small events say how the present one stands. The browser connects again by itself and is told all anew.
-
-May import: picture, plain; store, errors; starlette.
 """
 
 import asyncio

@@ -7,8 +7,6 @@ that asks for anything begins with the work that it is about.
 
 An answer is signed by the client's key over the packet's nonce, its lines and (by the digest in each offer)
 its codewords: Flower vouches for the node that answered, the key for the client behind it.
-
-May import: flwr, errors, messages, and this room's identity, pieces, wire.
 """
 
 import hashlib

@@ -9,9 +9,6 @@ A lease bounds how long the server waits to be heard: one and a half times what 
 client's own past, and never longer than the round gives it. A packet that fails (its time to live is over,
 the ClientApp died, the node is gone) makes its client lost; it is asked who it is after a pause that grows,
 and comes back with what lies on its cache.
-
-May import: config, errors, messages, and this room's packet, accounts, desk's surroundings, log, pieces,
-peer, wire.
 """
 
 import threading

@@ -3,8 +3,6 @@
 A hello proves, by a signature over a fresh challenge and the server's certificate, that the client holds
 its key; the token proves that Flower brought it here. A token is spent when its client has its ticket, and
 not before: a welcome that was lost on the way must not shut the client out.
-
-May import: errors, messages, identity, peer, wire.
 """
 
 import hmac

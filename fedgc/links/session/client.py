@@ -3,8 +3,6 @@
 The engine's thread asks for commands and says events; this room carries them. A broken stream is opened
 again with the resume ticket, after a jittered pause that doubles, until the listener has been away for
 longer than the grace time: then the session ends, so that the SuperNode is free for others.
-
-May import: grpc, errors, messages, and this room's machines (flow, wire).
 """
 
 import contextlib

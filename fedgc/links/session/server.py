@@ -4,8 +4,6 @@ One Flower message invites a client (address, certificate, one-time token); the 
 and keeps it for many rounds. What clients say becomes events on the driver's queue; what the driver
 commands is queued for the client and survives broken streams. A client is lost only when it stays away
 for longer than the grace time.
-
-May import: grpc, config, errors, messages, and this room's machines (desk, wire).
 """
 
 import asyncio

@@ -2,8 +2,6 @@
 
 Everything runs in the listener's thread. A peer lives as long as a client's session, over any number of
 streams; frames come in from the stream that carries it now, events go out to the driver.
-
-May import: config, errors, messages, and this room's machines (admission, peer, slots, wire) and log.
 """
 
 import contextlib

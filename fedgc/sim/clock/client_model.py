@@ -1,8 +1,6 @@
 """Nature as arrays: the conditions of each round, for clients by number and chunks of known size.
 
 Chunks go by their number in the run's table, as in all messages. These numbers need not be dense.
-
-May import: conditions, setting.
 """
 
 from bisect import bisect_right

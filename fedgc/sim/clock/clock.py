@@ -13,8 +13,6 @@ many whole steps that are, and sends them, if any.
 What happens next is the least of four times: the heap of what is under way, the server's line in both
 directions, and the machine's own tick. The heap holds plain tuples (when, order, what, client, ...), since a
 run is millions of them.
-
-May import: round, plan, codes, messages; conditions, pipe, setting.
 """
 
 import heapq

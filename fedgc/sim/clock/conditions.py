@@ -8,7 +8,7 @@ the first comes again. One slice means a constant pace; recorded micro-batches a
 A vector's size is counted in whole updates. `up_s_w` and `down_s_w` are the seconds that a client's own line
 needs for one, before the server's line has its say (`pipe`). A client that dies takes what it did with it.
 
-Shape packets: w clients, k slices. May import: errors.
+Shape letters: w clients, k slices.
 """
 
 from collections.abc import Iterable

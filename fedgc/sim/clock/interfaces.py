@@ -1,7 +1,4 @@
-"""What a world is made of: the machine it obeys, what its clients are like, and what is seen of them.
-
-May import: messages; conditions, pipe.
-"""
+"""What a world is made of: the machine it obeys, what its clients are like, and what is seen of them."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass

@@ -9,8 +9,6 @@ One unit takes about one second. Each model is a function (clients, rounds, gene
     fail-stop             one in fifty dies in the middle of the round and stays away
     drift                 half of the clients slow down by a factor of 3 over the rounds
     nobody                nobody straggles: where no code can win
-
-May import: conditions.
 """
 
 from collections.abc import Callable, Mapping

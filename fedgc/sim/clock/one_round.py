@@ -1,9 +1,7 @@
 """One round with modelled clients, named one by one: what can still be worked out by hand.
 
-    done = replay(Round(...), {"a": Modelled(chunk_s=1.0), "b": Modelled(chunk_s=4.0)})
-    done.seconds, done.spans
-
-May import: round and below; setting, world.
+done = replay(Round(...), {"a": Modelled(chunk_s=1.0), "b": Modelled(chunk_s=4.0)})
+done.seconds, done.spans
 """
 
 import math

@@ -3,8 +3,6 @@
 Flows share the line fairly: whoever's own line is slower than its share leaves the rest to the others
 (max-min fairness, what TCP tends to). With `slots` only so many flow at a time, the others queue up.
 Sizes are in whole updates; `update_s` is how long the server's line needs for one, 0 for one never full.
-
-May import: errors.
 """
 
 import heapq

@@ -4,8 +4,6 @@
 (kilobits a second). A training step on a sample takes three times its forward run, as FedScale reckons.
 `client_behave_trace`: client -> active, inactive (seconds at which it comes and goes) and finish_time, after
 which the same begins again.
-
-May import: replay; pickles, values.
 """
 
 import math

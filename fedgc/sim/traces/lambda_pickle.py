@@ -2,8 +2,6 @@
 
 A list of rounds; a round is a table with `results`, one for each client, with `started` and `finished` in
 seconds. A client's whole unit is one piece.
-
-May import: replay; pickles, rows, values.
 """
 
 from pathlib import Path

@@ -2,8 +2,6 @@
 
 Speeds are kilobytes a second. A link's speed is drawn anew each round from a normal distribution, cut at a
 tenth of its mean: a link that stands still would be a client that is gone, which is another matter.
-
-May import: replay; rows, values.
 """
 
 import json

@@ -3,8 +3,6 @@
 One row is one operation of one rank in one step. A client is a rank, a round is a step, a piece is a
 micro-batch: the time of its forward and backward computation. Reading parquet needs pyarrow, which is
 an extra. Every row is checked by itself, before times are summed.
-
-May import: replay; rows, values.
 """
 
 import io

@@ -3,8 +3,6 @@
 A pickle is a program. Whatever it wants to import is refused by name, so that it can only build what the
 format itself can write. It is read through once before it is built: a value that says it is longer than the
 file, or a place in the memo beyond the file's length, would take memory that nothing fills.
-
-May import: rows, values.
 """
 
 import io

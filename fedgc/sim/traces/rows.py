@@ -2,7 +2,7 @@
 
 A client's share of the data in one round is a unit, whatever number of pieces it was timed in.
 
-Shape packets: n rows, w clients, r rounds, k pieces. May import: replay; values.
+Shape letters: n rows, w clients, r rounds, k pieces.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,4 @@
-"""A plain table of times: CSV with the columns worker, round, chunk, seconds, in any order of rows.
-
-May import: replay; rows, values.
-"""
+"""A plain table of times: CSV with the columns worker, round, chunk, seconds, in any order of rows."""
 
 import csv
 import io

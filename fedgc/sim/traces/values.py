@@ -1,7 +1,4 @@
-"""One value of a trace: a number or not, and how it stands in a message, which is short and one line.
-
-May import: errors.
-"""
+"""One value of a trace: a number or not, and how it stands in a message, which is short and one line."""
 
 import reprlib
 from typing import Final

@@ -1,8 +1,6 @@
 """Breast cancer, Wisconsin (data/README.md): 30 measurements of a cell nucleus, and a small perceptron.
 
 Measurements are standardised over the whole table: the task stands for data that may be pooled.
-
-May import: task, config; torch inside functions.
 """
 
 from typing import TYPE_CHECKING

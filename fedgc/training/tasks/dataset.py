@@ -3,8 +3,6 @@
 The dataset is a tuple of tensors or arrays of one length, any map-style dataset of torch, or one of Hugging
 Face's `datasets` (told by its `select` and `with_format`, so that the package is needed by its users alone).
 Rows of the last come as tensors, a batch as a mapping from the names of its columns.
-
-May import: task, partition; config, errors; torch inside functions.
 """
 
 from collections.abc import Callable, Iterable, Mapping

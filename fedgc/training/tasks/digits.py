@@ -2,8 +2,6 @@
 
 The network has a batch normalisation and a dropout on purpose: both must come out the same on every
 device that works on a chunk, and so every run of this task exercises that.
-
-May import: task, config; torch inside functions.
 """
 
 from typing import TYPE_CHECKING

@@ -2,8 +2,6 @@
 
 A name is that of a shipped task, or `module:attribute`. The attribute is a `Task`, or a function that makes
 one from the `RunConfig`: a task whose data may be cut at will needs the number of chunks and the seed.
-
-May import: task, config, errors.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,4 @@
-"""A task over small gray images and any cut of them into chunks: what the training benches train.
-
-May import: task, shipped; torch inside functions.
-"""
+"""A task over small gray images and any cut of them into chunks: what the training benches train."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass

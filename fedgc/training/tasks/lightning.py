@@ -3,8 +3,6 @@
 Lightning itself is not imported, and no Trainer is made: what a module computes is used, what a Trainer
 would do around it (loops, devices, logging) is the engine's. So a step that asks its Trainer for something
 cannot be run. `log` and `log_dict` are heard while validating, and say nothing otherwise.
-
-May import: dataset, task; config, errors; torch inside functions.
 """
 
 import inspect

@@ -8,8 +8,6 @@ leaves data where it arose.
 
 Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated visual
 classification" (2019) introduced the Dirichlet split.
-
-May import: errors.
 """
 
 from collections.abc import Hashable, Mapping, Sequence

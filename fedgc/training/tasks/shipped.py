@@ -2,8 +2,6 @@
 
 The split is the same whatever the run's seed is, so that figures of different runs compare; only the cut
 into chunks follows the settings. Classes keep their shares in the held-out part.
-
-May import: task, config, partition; torch inside functions.
 """
 
 from collections.abc import Callable, Mapping

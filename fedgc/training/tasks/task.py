@@ -4,8 +4,6 @@ A task is five functions and no class to inherit from. It knows nothing of round
 the same functions run in a plain script. What it owes in return: `model()` makes the same architecture
 each time, `load(name)` gives the same samples in the same order on every client that holds the chunk, and
 chance comes from torch's, numpy's or Python's global generator only, which the engine seeds for every step.
-
-May import: errors; torch for its types alone.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
