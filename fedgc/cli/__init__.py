@@ -10,7 +10,8 @@ came from. Nothing heavy is imported before a command needs it, so that help is 
 """
 
 import sys
-from typing import Final
+from collections.abc import Callable
+from typing import Any, Final
 
 import click
 
@@ -22,14 +23,17 @@ INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
 
 
 def main() -> None:
-    """Run the command line; the only place that turns errors into exit codes."""
+    """Run the command line."""
+    run_program(_commands)
+
+
+def run_program(load: Callable[[], Callable[..., Any]]) -> None:
+    """Run a typer app; the only place that turns errors into exit codes. Loading may be interrupted."""
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
     try:
-        from fedgc.cli.commands import app  # here, so that Ctrl-C while it loads is told like any other
-
-        code = app(standalone_mode=False)
+        code = load()(standalone_mode=False)
     except KeyboardInterrupt:
         code = _told(click.exceptions.Abort())
     except Exception as error:
@@ -37,6 +41,12 @@ def main() -> None:
             raise
         code = _told(error)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _commands() -> Callable[..., Any]:
+    from fedgc.cli.commands import app
+
+    return app
 
 
 def _told(error: Exception) -> int:

@@ -63,16 +63,12 @@ RunName = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")]
 
-Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
-
 Version = Annotated[int | None, typer.Option(help="Which version; the newest where none is named.")]
 
 model = typer.Typer(help="The models that runs made: list, export, restore.", no_args_is_help=True)
 store = typer.Typer(help="Look after the store.", no_args_is_help=True)
-bench = typer.Typer(help="Measure what fedgc claims, beside what it is compared with.", no_args_is_help=True)
 app.add_typer(model, name="model")
 app.add_typer(store, name="store")
-app.add_typer(bench, name="bench")
 app.add_typer(keys, name="keys")
 app.add_typer(deploy, name="deploy")
 
@@ -434,146 +430,3 @@ def vacuum(
     from fedgc.cli import store as upkeep
 
     upkeep.vacuum(keep)
-
-
-@bench.command("codes")
-def bench_codes(as_json: AsJson = False, quick: Quick = False) -> None:
-    """Condition, error and time of the codes, of the published one and of older ones.
-
-    Example: fedgc bench codes --json
-    """
-    from fedgc.bench.codes import bench_codes as measure
-    from fedgc.cli.bench import show
-
-    show(measure(quick=quick), as_json=as_json)
-
-
-@bench.command("rounds")
-def bench_rounds(
-    as_json: AsJson = False,
-    quick: Quick = False,
-    full: Annotated[
-        bool, typer.Option("--full", help="Measure more clients and rounds; takes longer.")
-    ] = False,
-    traces: Annotated[
-        Path | None,
-        typer.Option(
-            help="A folder with traces of real machines: *.parquet (GPU jobs), *.pkl (AWS Lambda), *.csv, "
-            "flash_speed_distri.json (links), client_client_capacity, client_behave_trace (FedScale)."
-        ),
-    ] = None,
-) -> None:
-    """Every policy under every scenario, the cases in which fedgc does not win first.
-
-    Example: fedgc bench rounds --traces traces --json
-    """
-    from fedgc.bench.cells import told
-    from fedgc.bench.rounds import FULL, QUICK, USUAL
-    from fedgc.bench.rounds import bench_rounds as measure
-    from fedgc.cli.bench import show
-
-    report = measure(QUICK if quick else FULL if full else USUAL, traces)
-    show(report, as_json=as_json, lines=told(report))
-
-
-Full = Annotated[bool, typer.Option("--full", help="Measure the whole matrix; takes hours.")]
-Data = Annotated[
-    Path | None,
-    typer.Option(
-        help="An npz file with x_train (gray values), y_train, writer, x_test, y_test; else digits are used."
-    ),
-]
-
-
-@bench.command("gate")
-def bench_gate(
-    as_json: AsJson = False,
-    quick: Quick = False,
-    full: Full = False,
-    data: Data = None,
-    png: Annotated[Path | None, typer.Option(help="Where to write the frontiers as a picture.")] = None,
-) -> None:
-    """Accuracy against syncs, bytes and seconds: gates and local work beside what others do.
-
-    Example: fedgc bench gate --data femnist.npz --png frontier.png --json
-    """
-    from fedgc.bench.gate import FULL, QUICK, USUAL, told
-    from fedgc.bench.gate import bench_gate as measure
-    from fedgc.cli.bench import draw, show
-    from fedgc.cli.image_files import drawable
-
-    drawable(png)
-    report, measured = measure(QUICK if quick else FULL if full else USUAL, data)
-    if png is not None:
-        draw(measured, png)
-    show(report, as_json=as_json, lines=told(measured))
-
-
-@bench.command("accuracy")
-def bench_accuracy(
-    as_json: AsJson = False,
-    quick: Quick = False,
-    full: Full = False,
-    data: Data = None,
-    traces: Annotated[
-        Path | None, typer.Option(help="A folder with times of real machines: *.parquet, *.pkl, *.csv.")
-    ] = None,
-) -> None:
-    """Simulated seconds and bytes to a target: ours beside FedAvg, FedAvgM, BSP, SelSync, gradient coding.
-
-    Example: fedgc bench accuracy --data femnist.npz --traces traces --json
-    """
-    from fedgc.bench.accuracy import FULL, QUICK, USUAL, told
-    from fedgc.bench.accuracy import bench_accuracy as measure
-    from fedgc.cli.bench import show
-
-    report = measure(QUICK if quick else FULL if full else USUAL, data, traces)
-    show(report, as_json=as_json, lines=told(report))
-
-
-@bench.command("link")
-def bench_link(as_json: AsJson = False, quick: Quick = False) -> None:
-    """Overhead of a round over each link, beside Flower's own FedAvg and a bare stream, on real processes.
-
-    Example: fedgc bench link --json
-    """
-    from fedgc.bench.link import bench_link as measure
-    from fedgc.cli.bench import show
-
-    show(measure(quick=quick), as_json=as_json)
-
-
-@bench.command("tuner")
-def bench_tuner(
-    as_json: AsJson = False,
-    quick: Quick = False,
-    traces: Annotated[Path | None, typer.Option(help="A folder with traces of real machines.")] = None,
-) -> None:
-    """What the tuner chooses from early rounds, against the best fixed setting on later ones.
-
-    Example: fedgc bench tuner --traces traces --json
-    """
-    from fedgc.bench.tuner import bench_tuner as measure
-    from fedgc.cli.bench import show
-
-    show(measure(quick=quick, traces=traces), as_json=as_json)
-
-
-@bench.command("secagg")
-def bench_secagg(
-    as_json: AsJson = False,
-    quick: Quick = False,
-    large: Annotated[
-        bool, typer.Option("--large", help="Also vectors of 10^8 numbers; takes longer.")
-    ] = False,
-) -> None:
-    """Seconds and bytes of the masked exchange, beside Flower's SecAgg+, plain sums and the machine's limits.
-
-    Example: fedgc bench secagg --json
-    """
-    from fedgc.bench.secagg import LARGE, QUICK, USUAL, lines
-    from fedgc.bench.secagg import bench_secagg as measure
-    from fedgc.cli.bench import show
-
-    report = measure(QUICK if quick else LARGE if large else USUAL)
-    show(report, as_json=as_json, lines=lines(report))

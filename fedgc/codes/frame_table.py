@@ -1,4 +1,4 @@
-"""Frames found by `python -m fedgc.codes.search_frames`: (columns, blocks) -> rows.
+"""Frames found by `python -m tools.search_frames`: (columns, blocks) -> rows.
 
 The worst condition and the worst amplification over all sets of `blocks` columns stand beside each.
 """

@@ -3,7 +3,7 @@
 A frame is a matrix (blocks x columns) of unit columns of which every `blocks` columns should be well
 conditioned. The harmonic frame needs no search: points on the moment curve of cosines and sines at
 t = 2 pi c / columns, with frequencies 0, 1, 2, ... (odd blocks) or 1/2, 3/2, ... (even blocks, so that
-no row is constant). Searched frames (see `search_frames`) are better where more than two blocks are
+no row is constant). Searched frames (see `tools/search_frames.py`) are better where more than two blocks are
 cut; for one and two blocks the harmonic frame is the best there is, since lines in the plane can do
 no better than equal angles.
 """

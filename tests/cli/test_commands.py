@@ -215,23 +215,6 @@ def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_pat
 @pytest.mark.parametrize(
     ("words", "code", "sentence"),
     [
-        (("gate", "--png", "/no/such/x.png"), 2, "saw no folder /no/such, needed one that is there"),
-        (("gate", "--data", "/no/such.npz"), 1, "needed an npz file with x_train, y_train, writer"),
-        (("gate", "--png", "."), 2, ".: saw a folder, needed the name of a file"),
-        (("accuracy", "--quick", "--traces", "/no/such"), 1, "traces /no/such: saw no folder"),
-    ],
-)
-def test_a_bench_that_cannot_begin_says_so_in_one_line(words: tuple[str, ...], code: int, sentence: str):
-    said = fedgc("bench", *words)
-    assert said.returncode == code
-    assert said.stdout == ""
-    assert sentence in said.stderr
-    assert said.stderr.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    ("words", "code", "sentence"),
-    [
         (("--html", "."), 2, ".: saw a folder, needed the name of a file"),
         (("--png", "/no/such/x.png"), 2, "saw no folder /no/such, needed one that is there"),
         (("--policy", "nope"), 2, "policy 'nope': unknown; needed fedgc steer or"),

@@ -1,0 +1,165 @@
+"""The benchmarks: what fedgc claims, measured beside what it is compared with.
+
+    python -m benchmarks NAME --json
+
+prints one JSON object with `figures`, `rows` and `machine`. A figure that misses its target comes first.
+"""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedgc.cli import run_program
+
+app = typer.Typer(help="Measure what fedgc claims, beside what it is compared with.", no_args_is_help=True)
+
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
+
+
+@app.command("codes")
+def bench_codes(as_json: AsJson = False, quick: Quick = False) -> None:
+    """Condition, error and time of the codes, of the published one and of older ones.
+
+    Example: python -m benchmarks codes --json
+    """
+    from benchmarks.codes import bench_codes as measure
+    from benchmarks.printing import show
+
+    show(measure(quick=quick), as_json=as_json)
+
+
+@app.command("rounds")
+def bench_rounds(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    full: Annotated[
+        bool, typer.Option("--full", help="Measure more clients and rounds; takes longer.")
+    ] = False,
+    traces: Annotated[
+        Path | None,
+        typer.Option(
+            help="A folder with traces of real machines: *.parquet (GPU jobs), *.pkl (AWS Lambda), *.csv, "
+            "flash_speed_distri.json (links), client_client_capacity, client_behave_trace (FedScale)."
+        ),
+    ] = None,
+) -> None:
+    """Every policy under every scenario, the cases in which fedgc does not win first.
+
+    Example: python -m benchmarks rounds --traces traces --json
+    """
+    from benchmarks.cells import told
+    from benchmarks.printing import show
+    from benchmarks.rounds import FULL, QUICK, USUAL
+    from benchmarks.rounds import bench_rounds as measure
+
+    report = measure(QUICK if quick else FULL if full else USUAL, traces)
+    show(report, as_json=as_json, lines=told(report))
+
+
+Full = Annotated[bool, typer.Option("--full", help="Measure the whole matrix; takes hours.")]
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        help="An npz file with x_train (gray values), y_train, writer, x_test, y_test; else digits are used."
+    ),
+]
+
+
+@app.command("gate")
+def bench_gate(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    full: Full = False,
+    data: Data = None,
+    png: Annotated[Path | None, typer.Option(help="Where to write the frontiers as a picture.")] = None,
+) -> None:
+    """Accuracy against syncs, bytes and seconds: gates and local work beside what others do.
+
+    Example: python -m benchmarks gate --data femnist.npz --png frontier.png --json
+    """
+    from benchmarks.gate import FULL, QUICK, USUAL, told
+    from benchmarks.gate import bench_gate as measure
+    from benchmarks.printing import draw, show
+    from fedgc.cli.image_files import drawable
+
+    drawable(png)
+    report, measured = measure(QUICK if quick else FULL if full else USUAL, data)
+    if png is not None:
+        draw(measured, png)
+    show(report, as_json=as_json, lines=told(measured))
+
+
+@app.command("accuracy")
+def bench_accuracy(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    full: Full = False,
+    data: Data = None,
+    traces: Annotated[
+        Path | None, typer.Option(help="A folder with times of real machines: *.parquet, *.pkl, *.csv.")
+    ] = None,
+) -> None:
+    """Simulated seconds and bytes to a target: ours beside FedAvg, FedAvgM, BSP, SelSync, gradient coding.
+
+    Example: python -m benchmarks accuracy --data femnist.npz --traces traces --json
+    """
+    from benchmarks.accuracy import FULL, QUICK, USUAL, told
+    from benchmarks.accuracy import bench_accuracy as measure
+    from benchmarks.printing import show
+
+    report = measure(QUICK if quick else FULL if full else USUAL, data, traces)
+    show(report, as_json=as_json, lines=told(report))
+
+
+@app.command("link")
+def bench_link(as_json: AsJson = False, quick: Quick = False) -> None:
+    """Overhead of a round over each link, beside Flower's own FedAvg and a bare stream, on real processes.
+
+    Example: python -m benchmarks link --json
+    """
+    from benchmarks.link import bench_link as measure
+    from benchmarks.printing import show
+
+    show(measure(quick=quick), as_json=as_json)
+
+
+@app.command("tuner")
+def bench_tuner(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    traces: Annotated[Path | None, typer.Option(help="A folder with traces of real machines.")] = None,
+) -> None:
+    """What the tuner chooses from early rounds, against the best fixed setting on later ones.
+
+    Example: python -m benchmarks tuner --traces traces --json
+    """
+    from benchmarks.printing import show
+    from benchmarks.tuner import bench_tuner as measure
+
+    show(measure(quick=quick, traces=traces), as_json=as_json)
+
+
+@app.command("secagg")
+def bench_secagg(
+    as_json: AsJson = False,
+    quick: Quick = False,
+    large: Annotated[
+        bool, typer.Option("--large", help="Also vectors of 10^8 numbers; takes longer.")
+    ] = False,
+) -> None:
+    """Seconds and bytes of the masked exchange, beside Flower's SecAgg+, plain sums and the machine's limits.
+
+    Example: python -m benchmarks secagg --json
+    """
+    from benchmarks.printing import show
+    from benchmarks.secagg import LARGE, QUICK, USUAL, lines
+    from benchmarks.secagg import bench_secagg as measure
+
+    report = measure(QUICK if quick else LARGE if large else USUAL)
+    show(report, as_json=as_json, lines=lines(report))
+
+
+if __name__ == "__main__":
+    run_program(lambda: app)

@@ -1,0 +1,176 @@
+"""`python -m benchmarks accuracy`: simulated seconds and bytes to a target, under models and traces.
+
+Label skew; ours on private data against FedAvg and FedAvgM that wait for six of eight and drop the rest, BSP,
+FedBuff, SelSync (relative change) and gradient coding with one step a round, each tuned as in `trial`.
+
+The target is fixed before all that: `SHARE` of what BSP, tuned where nobody straggles, came to on the tuning
+seeds. Every arm is tuned to come there soonest. Who never does took infinitely long. The shipped digits need
+two or three exchanges, so that ratios come in steps: they say more with harder data.
+
+Ours exchanges at FedAvg's period. A drift budget is played too: it saves syncs for the end of a run, for the
+best model that it can buy, and is the wrong choice for who will stop half-way.
+
+Figures, the least favourable of all scenarios:
+
+    best_baseline_time_over_ours   the quickest baseline's seconds over ours: median over seeds, and the least
+    best_baseline_time_over_drift  the same over those of a drift budget of as many syncs
+    fedavg_time_over_ours          FedAvg's over ours, median
+    bytes_over_fedavg              ours over FedAvg's, median
+    bytes_over_bsp                 ours over BSP's, median
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Final
+
+from benchmarks.arms import BSP, Arm, named
+from benchmarks.grid import Modelled, Recorded, Source, sources
+from benchmarks.report import Report, Value, machine
+from benchmarks.scene import Scene
+from benchmarks.trial import Care, Measured, Trial, play
+
+SHARE: Final = 0.75  # what local work on skewed data can come to in the steps that there are
+OURS: Final = "ours, fixed 32"
+DRIFT: Final = "ours, drift 0.25"
+FEDAVG: Final = "FedAvg 32"
+ARMS: Final = named(
+    OURS, DRIFT, "BSP", FEDAVG, "FedAvgM", "FedBuff", "relative change 0.1", "relative change 0.3",
+    "gradient code",
+)  # fmt: skip
+MODELS: Final = ("bimodal-persistent", "shifted-exponential")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    steps: int
+    care: Care
+    models: Sequence[str]
+    arms: Sequence[Arm]
+
+
+QUICK: Final = Size(256, Care(2, 2), MODELS[:1], named(OURS, DRIFT, "BSP", FEDAVG, "FedAvgM"))
+USUAL: Final = Size(768, Care(5, 3), MODELS, ARMS)
+FULL: Final = Size(3072, Care(5, 5), (*MODELS, "bimodal", "nobody"), ARMS)
+
+
+def bench_accuracy(
+    size: Size = USUAL,
+    data: Path | None = None,
+    traces: Path | None = None,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> Report:
+    """Measure; `progress` hears how many of how many trials are done."""
+    found: list[Source] = [Modelled(name) for name in size.models]
+    if traces is not None:
+        found += [source for source in sources(traces) if isinstance(source, Recorded)]
+    scenes = [Scene("skew", source.name, data=data, source=source, steps=size.steps) for source in found]
+    target = SHARE * Trial(Scene("skew", data=data, steps=size.steps), BSP, size.care).tune()[1]
+    measured = play([Trial(scene, arm, size.care, target) for scene in scenes for arm in size.arms], progress)
+    return report(measured, target)
+
+
+def report(measured: Sequence[Measured], target: float) -> Report:
+    """Return figures and rows, a row for each seed of each arm."""
+    races = [_race(each, target) for each in measured]
+    return Report(figures(races), [race.row() for race in races], machine())
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """How long one arm took to the target, on one seed."""
+
+    run: Measured
+    target: float
+    seconds: float
+    megabytes: float
+
+    def row(self) -> Mapping[str, Value]:
+        """Return it as a row of the report."""
+        to_target = {
+            "target": self.target, "seconds_to_target": self.seconds, "megabytes_to_target": self.megabytes,
+        }  # fmt: skip
+        return {**self.run.row(), **to_target}
+
+
+def _race(run: Measured, target: float) -> Race:
+    seconds, megabytes = run.trace.reach(target) or (math.inf, math.inf)
+    return Race(run, target, seconds, megabytes)
+
+
+def figures(races: Sequence[Race]) -> dict[str, float | Mapping[str, float | None] | None]:
+    """Return the figures."""
+    scenes = dict.fromkeys(race.run.scene for race in races)
+    best, drift, fedavg = [], [], []
+    megabytes: dict[str, list[float]] = {FEDAVG: [], BSP.name: []}
+    for scene in scenes:
+        here = [race for race in races if race.run.scene == scene]
+        best.append(_ratios(here, None, "seconds"))
+        drift.append(_ratios(here, None, "seconds", ours=DRIFT))
+        fedavg.append(_ratios(here, FEDAVG, "seconds"))
+        for name, found in megabytes.items():
+            found += [median(each) for each in [_ratios(here, name, "megabytes")] if each]
+    return {
+        "best_baseline_time_over_ours": {"median": _least(best, median), "lower": _least(best, min)},
+        "best_baseline_time_over_drift": {"median": _least(drift, median), "lower": _least(drift, min)},
+        "fedavg_time_over_ours": _least(fedavg, median),
+        "bytes_over_fedavg": _inverse(megabytes[FEDAVG]),
+        "bytes_over_bsp": _inverse(megabytes[BSP.name]),
+    }
+
+
+def _ratios(here: Sequence[Race], other: str | None, cost: str, ours: str = OURS) -> list[float]:
+    """Return the other's cost over ours for every seed, that of the quickest where none is named."""
+    ratios = []
+    for race_of_ours in (race for race in here if race.run.arm.name == ours):
+        seed = race_of_ours.run.seed
+        theirs = [
+            getattr(race, cost)
+            for race in here
+            if race.run.seed == seed and not race.run.arm.ours and other in (None, race.run.arm.name)
+        ]
+        if theirs:
+            ratios.append(_ratio(min(theirs), getattr(race_of_ours, cost)))
+    return ratios
+
+
+def _ratio(theirs: float, ours: float) -> float:
+    """Return a ratio of times; who never arrives loses, and where nobody does nobody wins.
+
+    >>> _ratio(math.inf, 2.0), _ratio(2.0, math.inf), _ratio(math.inf, math.inf)
+    (inf, 0.0, 1.0)
+    """
+    if math.isinf(ours):
+        return 1.0 if math.isinf(theirs) else 0.0
+    return theirs / ours
+
+
+def _least(ratios: Sequence[Sequence[float]], of: Callable[[Sequence[float]], float]) -> float | None:
+    return min((of(each) for each in ratios if each), default=None)
+
+
+def _inverse(ratios: Sequence[float]) -> float | None:
+    """Return ours over theirs, from the least of theirs over ours."""
+    least = min(ratios, default=None)
+    if least is None:
+        return None
+    return math.inf if least == 0 else 1.0 / least
+
+
+def told(of: Report) -> Iterator[str]:
+    """Yield what a person reads: every arm in every scenario, the quickest first."""
+    head = " ".join(f"{name:>9}" for name in ("seconds", "MB", "target", "at end"))
+    yield f"{'scenario':22} {'arm':24} {'seed':>4} {head}"
+    order = sorted(of.rows, key=lambda row: (str(row["straggler"]), _number(row["seconds_to_target"])))
+    for row in order:
+        names = ("seconds_to_target", "megabytes_to_target", "target", "points")
+        numbers = " ".join(f"{_number(row[name]):9.4g}" for name in names)
+        yield f"{row['straggler']!s:22} {row['arm']!s:24} {row['seed']!s:>4} {numbers}"
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

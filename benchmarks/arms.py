@@ -1,0 +1,152 @@
+"""The arms of the training benches: who trains how. Each is a table of settings for `run`.
+
+    BSP              everybody, every step (relative change with delta 0 is the same, step for step)
+    FedAvg           a fixed period; an exchange waits for six of eight and drops what the others did
+    FedAvgM          the same, with momentum on the server (Hsu et al., arXiv 1909.06335)
+    FedCM            the same, with shared momentum (Xu et al., arXiv 2106.10874)
+    shuffle once     FedCM after the data was dealt anew, each sample on one client
+    5% shared        a twentieth of everybody's samples with everybody (Zhao et al., arXiv 1806.00582)
+    relative change  SelSync as published, on private data (arXiv 2307.07950)
+    injected         the same, half of the clients giving half of their batch to all at each step
+    QSR              periods by the learning rate, under a cosine (arXiv 2310.14423)
+    gradient code    every chunk with three clients, one step a round (Tandon et al., arXiv 1612.03301),
+                     under the placement and code that fedgc has for that at one block
+    grace window     a quorum, a window for those who are nearly done, no shared momentum (Decoupled DiLoCo,
+                     arXiv 2604.21428, which merges by tokens; here by samples, which is better under skew)
+    ours             partial steps count, and those that are done while a verdict is awaited, shared momentum;
+                     fixed periods and drift at several budgets, on private or scattered data, in 32, 8 or
+                     4 bits
+
+    SSP              every step is sent, and a client is at most so many steps ahead of the slowest (Ho et
+                     al., NIPS 2013)
+    FedBuff          every client goes at its own pace; four updates make a model (arXiv 2106.06639)
+
+The last two are trained by `sim.asynchronous`, all others by `run`.
+
+`run` counts partial steps; an arm that drops has its clients send nothing (`Terms.partial`). Each is tuned
+over five rates, twice as high each.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from benchmarks.scene import CLIENTS
+from fedgc.config import RunConfig
+from fedgc.sim.asynchronous import Bounded, Buffered, Rule
+
+COPIES: Final = 3  # of each chunk, where chunks are copied
+LOOK: Final = 8  # steps from one look at the gate to the next
+QUORUM: Final = 0.75
+RATES: Final = {"sgd": 0.1, "adam": 0.0005}  # the least of the five of plain steps
+RATE_STEPS: Final = 5
+LED: Final = 4.0  # what shared momentum makes of them
+PUSHED: Final = 0.5  # the server's
+PIECES: Final = 32  # of a client's samples, where they may move
+ALONE: Final[Mapping[str, Any]] = {"shared_momentum": "off"}
+INJECTED: Final[Mapping[str, Any]] = {
+    "placement": "cyclic", "replicas": 1, "inject_clients": 0.5, "inject_share": 0.5
+}  # fmt: skip
+QSR_GROWTH: Final = 6.0  # (6 / 1)^2 = 36 steps at the full rate
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One way to train; `settings` are those that make it what it is."""
+
+    name: str
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    ours: bool = False
+    partial: bool = True
+    moves: bool = False
+    shared: float = 0.0
+    tenth: bool = False  # its budget is a tenth of BSP's bytes
+    rule: Rule | None = None  # of a server that has no rounds
+
+    @property
+    def coded(self) -> bool:
+        """Whether chunks are trained by themselves."""
+        return self.settings.get("work") == "coded"
+
+    @property
+    def look(self) -> int:
+        """Return the steps from look to look."""
+        return int(self.settings.get("gate_every", LOOK))
+
+    def rates(self, optimizer: str) -> tuple[float, ...]:
+        """Return the rates that it is tuned over, the middle ones first."""
+        factor = 1.0 if self.settings.get("shared_momentum") == "off" else LED
+        factor *= PUSHED if "server_momentum" in self.settings else 1.0
+        rates = [RATES[optimizer] * factor * 2.0**at for at in range(RATE_STEPS)]
+        middle = (RATE_STEPS - 1) / 2
+        return tuple(sorted(rates, key=lambda rate: abs(rates.index(rate) - middle)))
+
+    def config(self, steps: int, rate: float, seed: int, model_bytes: int) -> RunConfig:
+        """Return the settings of a run of so many steps."""
+        values: dict[str, Any] = {
+            "work": "local", "rounds": steps // self.look, "gate_every": LOOK, "quorum": QUORUM,
+            "patience": 0.0, "batch_size": 32, "learning_rate": rate, "min_clients": CLIENTS, "seed": seed,
+            "device": "cpu", "evaluate_every": 16 if self.look == 1 else 1, "gate": "every", "max_gap": 0,
+            "replicas": COPIES, "threads": 1, "lockstep": "auto" if self.ours else "on",
+        }  # fmt: skip
+        values |= self.settings
+        if values["gate"] == "qsr":
+            values["gate_qsr_growth"] = QSR_GROWTH * rate
+        if self.tenth:
+            bsp = steps * CLIENTS * 2 * model_bytes
+            values |= {"gate_budget_unit": "megabytes", "gate_budget": bsp / 10 / 1e6}
+        return RunConfig(**values)
+
+
+def _bsp() -> Arm:
+    return Arm("BSP", {**ALONE, "gate_every": 1, "quorum": 1.0})
+
+
+def _fixed(period: int, **others: Any) -> dict[str, Any]:  # noqa: ANN401  settings are of any kind
+    return {"gate": "every", "gate_period": period, **others}
+
+
+def _drift(budget: float, **others: Any) -> dict[str, Any]:  # noqa: ANN401  the same
+    return {"gate": "drift", "gate_budget": budget, "max_gap": 32, **others}
+
+
+def _relative(delta: float, name: str = "", **others: Any) -> Arm:  # noqa: ANN401  the same
+    settings = {**ALONE, "gate": "relative-change", "gate_delta": delta, "gate_every": 1, "quorum": 1.0}
+    return Arm(f"relative change {delta:g}{name}", {**settings, **others})
+
+
+BSP: Final = _bsp()
+RIVALS: Final = (
+    *(Arm(f"FedAvg {LOOK * p}", _fixed(p, **ALONE), partial=False) for p in (1, 4, 16)),
+    Arm("FedAvgM", _fixed(4, **ALONE, server_momentum=0.9), partial=False),
+    Arm("FedCM, drop", _fixed(4), partial=False),
+    Arm("shuffle once, drop", _fixed(4, placement="shuffled-once"), partial=False, moves=True),
+    Arm("5% shared", _fixed(4, **ALONE), shared=0.05),
+    *(_relative(delta) for delta in (0.1, 0.3, 1.0)),
+    _relative(0.1, ", injected", **INJECTED),
+    Arm("QSR", {**ALONE, "gate": "qsr", "gate_qsr_base": LOOK, "schedule": "cosine", "max_gap": 32}),
+    Arm("grace window", _fixed(4, **ALONE, patience=1.0)),
+    Arm("SSP 16", {**ALONE, "gate_every": 1}, rule=Bounded(16)),
+    Arm("FedBuff", {**ALONE, "gate_every": 4 * LOOK}, rule=Buffered(4)),
+)
+CODED: Final = Arm(
+    "gradient code", {"work": "coded", "local_steps": 1, "gate_every": 1, **ALONE, "blocks": 1}, moves=True
+)
+SCATTERED: Final = {"placement": "scattered"}
+OURS: Final = (
+    *(Arm(f"ours, fixed {LOOK * p}", _fixed(p), ours=True) for p in (4, 8)),
+    *(Arm(f"ours, drift {b:g}", _drift(b), ours=True) for b in (0.5, 0.25, 0.125)),
+    Arm("ours, drift, a tenth of BSP's bytes", _drift(1.0), ours=True, tenth=True),
+    *(Arm(f"ours, drift 0.25, {bits} bits", _drift(0.25, delta_bits=bits), ours=True) for bits in (8, 4)),
+    *(
+        Arm(f"ours, scattered, drift {b:g}", _drift(b, **SCATTERED), ours=True, moves=True)
+        for b in (0.25, 0.08)
+    ),
+)
+ARMS: Final = (BSP, *RIVALS, *OURS)  # of `python -m benchmarks gate`
+
+
+def named(*names: str) -> tuple[Arm, ...]:
+    """Return these arms."""
+    by_name = {arm.name: arm for arm in (*ARMS, CODED)}
+    return tuple(by_name[name] for name in names)

@@ -1,0 +1,152 @@
+"""The masked exchange of some sites in one process, step by step under a stopwatch of CPU seconds.
+
+Nothing of a link is in it: no message, no disk. What a step costs goes to the account of whoever does it;
+each entry is one site's step, or one of the server's.
+"""
+
+import hashlib
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.secagg import (
+    Client,
+    Epoch,
+    Exchange,
+    Federation,
+    Identity,
+    Quantizer,
+    Reply,
+    RingSum,
+    SetUp,
+    Step,
+    Terms,
+    packets,  # fmt: skip
+)
+from fedgc.secagg.federation import least_threshold, member_list
+
+Float = NDArray[np.float32]
+Entropy = Callable[[int], bytes]
+
+EXCHANGES: Final = 32  # of one set-up, over which its cost is spread
+_NOW: Final = 0.0
+
+
+class Watch:
+    """CPU seconds of this process and bytes on their way up, by what they were spent on."""
+
+    def __init__(self) -> None:
+        self.seconds: Final[defaultdict[str, list[float]]] = defaultdict(list)
+        self.size_bytes: Final[defaultdict[str, list[int]]] = defaultdict(list)
+
+    @contextmanager
+    def on(self, what: str) -> Iterator[None]:
+        """Put what happens inside to this account."""
+        began = time.process_time()
+        yield
+        self.seconds[what].append(time.process_time() - began)
+
+
+class Consortium:
+    """Sites and a server, with the keys of one epoch."""
+
+    def __init__(self, count: int, quantizer: Quantizer, entropy: Entropy, watch: Watch) -> None:
+        """Set up the epoch, under the watch."""
+        identities = [Identity(entropy(32)) for _ in range(count)]
+        members = member_list([(f"site {at:03}", each.public) for at, each in enumerate(identities)])
+        self._pinned = Federation(members, least_threshold(count), 3, EXCHANGES, quantizer)
+        self._entropy = entropy
+        made = [Client.start(self._pinned, each, {}) for each in identities]
+        self._clients = sorted(made, key=lambda client: client.number)
+        self._number = 0
+        self._epoch = self._set_up(watch)
+
+    def round(self, update: Float, weight: int, lost: int, watch: Watch) -> tuple[Float, float]:
+        """Run one exchange of this update; the last `lost` sites vanish before they upload.
+
+        Return the mean of the others, and the largest error that its numbers may have.
+        """
+        count = len(self._clients)
+        self._number += 1
+        model = hashlib.sha256(self._number.to_bytes(8, "big")).digest()
+        with watch.on("server packets"):
+            exchange, begun = self._epoch.begin(self._number, range(count), Terms(update.size, b"", model))
+        for member, packet in begun.items():
+            with watch.on("client packets"):
+                step = self._clients[member].begin(packet, model)
+            self._done(member, step)
+            self._epoch = self._epoch.supply(member)
+        total = RingSum(self._pinned.quantizer, update.size)
+        survivors = range(count - lost)
+        for member in survivors:
+            vector = self._uploaded(member, update, weight, watch)
+            with watch.on("server vector"):
+                total.add(vector)
+        exchange = self._unlocked(exchange, survivors, watch)
+        with watch.on("server packets"):
+            masks = exchange.masks()
+        with watch.on("server vector"):
+            total.remove(masks)
+            mean, weights = total.mean()
+        return mean, self._pinned.quantizer.bound(len(survivors), weights)
+
+    # ---- set-up
+
+    def _set_up(self, watch: Watch) -> Epoch:
+        setup, everybody = SetUp(self._pinned, 1), range(len(self._clients))
+        for member in everybody:
+            with watch.on("client"):
+                step = self._clients[member].open(setup.packet(), _NOW, self._entropy(32))
+            advert = self._said(member, step, watch)
+            with watch.on("server"):
+                setup = setup.admit(packets.Advert.unpack(advert), _NOW)
+        with watch.on("server"):
+            setup, roster = setup.roster()
+        for member in everybody:
+            with watch.on("client"):
+                step = self._clients[member].join(roster, _NOW, self._entropy(32))
+            deal = self._said(member, step, watch)
+            with watch.on("server"):
+                setup = setup.receive(packets.Deal.unpack(deal))
+        return setup.close()
+
+    # ---- an exchange
+
+    def _uploaded(self, member: int, update: Float, weight: int, watch: Watch) -> NDArray[Any]:
+        client = self._clients[member]
+        with watch.on("client vector"):
+            step = client.upload(update, weight, client.state.start, client.pad(), self._entropy(32))
+        vector: NDArray[Any] = self._done(member, step)
+        watch.size_bytes["vector"].append(vector.nbytes)
+        return vector
+
+    def _unlocked(self, exchange: Exchange, survivors: Sequence[int], watch: Watch) -> Exchange:
+        exchange, agree = exchange.agree(survivors)
+        for member in survivors:
+            with watch.on("client packets"):
+                step = self._clients[member].agree(agree)
+            signature = self._said(member, step, watch)
+            with watch.on("server packets"):
+                exchange = exchange.sign(member, signature)
+        unlock = exchange.unlock()
+        for member in survivors:
+            with watch.on("client packets"):
+                step = self._clients[member].unlock(unlock)
+            opened = self._said(member, step, watch)
+            with watch.on("server packets"):
+                exchange = exchange.open(packets.Opened.unpack(opened))
+        return exchange
+
+    def _said(self, member: int, step: Step, watch: Watch) -> bytes:
+        packet: bytes = self._done(member, step)
+        watch.size_bytes["packets"].append(len(packet))
+        return packet
+
+    def _done(self, member: int, step: Step) -> Any:  # noqa: ANN401  a packet, a vector or nothing
+        self._clients[member], todo = step
+        return next((each.content for each in todo if isinstance(each, Reply)), None)

@@ -1,0 +1,135 @@
+"""How wrong the sum is when a round is cut off: fedgc against codes that count full clients only.
+
+A round ends at 0.9 of fedgc's own median time. Chunk updates are drawn: a unit of data gives a common part
+and a part of its own of the same size, so that half of a unit's update is what all share. Both the codes and
+fedgc may scale what came to the whole; dropping what is missing does not.
+
+The error is ||estimate - sum||^2 / ||sum||^2, the mean over rounds.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from fedgc.config import RunConfig
+from fedgc.gates import Decision, Reports
+from fedgc.history import Speeds
+from fedgc.round.machine import Assignment, Round
+from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Conditions, Scenario, Terms, VirtualClock
+from fedgc.sim.clock.conditions import Float
+from fedgc.sim.ours import PATIENT_S, Fedgc
+
+SHARE: Final = 0.9
+NUMBERS: Final = 32  # of an update: enough for a mean over its coordinates
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """Mean squared errors at the same deadline."""
+
+    deadline_s: float
+    ours: float
+    dropping: float
+    full_workers: dict[int, float]  # by load
+
+
+def errors_at_deadline(scenario: Scenario, policy: Fedgc, rng: np.random.Generator) -> Errors:
+    """Measure at 0.9 of the policy's own median time."""
+    times = [result.seconds for result in policy.play(scenario, UNCONTENDED)]
+    deadline_s = SHARE * float(np.median(times))
+    clients = scenario[0].clients
+    loads = [load for load in (1, 2, 4, 8) if load <= policy.replicas]
+    plan = _plan(policy, clients, deadline_s)
+    kinds: dict[str, list[float]] = {"ours": [], "dropping": []}
+    full: dict[int, list[float]] = {load: [] for load in loads}
+    for number, conditions in enumerate(scenario, start=1):
+        updates_cd = _updates(clients, policy.pieces, rng)
+        over = _cut_off(plan, conditions, number)
+        kinds["ours"].append(_error(_estimate(over, updates_cd), updates_cd))
+        kinds["dropping"].append(_error(_dropped(over, updates_cd), updates_cd))
+        for load in loads:
+            full[load].append(_error(_of_full_workers(conditions, load, deadline_s, updates_cd), updates_cd))
+    by_load = {load: float(np.mean(values)) for load, values in full.items()}
+    return Errors(deadline_s, float(np.mean(kinds["ours"])), float(np.mean(kinds["dropping"])), by_load)
+
+
+def _plan(policy: Fedgc, clients: int, deadline_s: float) -> Plan:
+    chunks = tuple(Chunk(number, f"chunk {number}", 1) for number in range(clients * policy.pieces))
+    every = frozenset(range(len(chunks)))
+    fleet = Fleet({f"client {w}": every for w in range(clients)}, chunks)
+    config = RunConfig(
+        chunks=len(chunks),
+        replicas=policy.replicas,
+        blocks=policy.blocks,
+        local_steps=1,
+        deadline_s=deadline_s,
+        upload_deadline_s=PATIENT_S,
+    )
+    return make_plan(fleet, Speeds(), config, steps=1)
+
+
+def _updates(clients: int, pieces: int, rng: np.random.Generator) -> Float:
+    """Return a chunk's update in each row: smaller chunks share the same mean and are noisier."""
+    shared_d = rng.standard_normal(NUMBERS)
+    own_cd = rng.standard_normal((clients * pieces, NUMBERS))
+    updates_cd: Float = shared_d / pieces + own_cd / np.sqrt(pieces)
+    return updates_cd
+
+
+def _cut_off(plan: Plan, conditions: Conditions, number: int) -> Round:
+    machine = Round(plan, Assignment(number, number - 1, 1, 0), always)
+    pieces = len(plan.chunks) // conditions.clients
+    client_model = ArrayClientModel(lambda _: conditions, [1.0 / pieces] * len(plan.chunks))
+    VirtualClock(plan.clients, client_model, Terms()).play(machine, [True] * conditions.clients, 0.0)
+    return machine
+
+
+def always(_: Reports) -> Decision:
+    """Exchange every round."""
+    return Decision(sync=True, reason="every round")
+
+
+def _estimate(over: Round, updates_cd: Float) -> Float:
+    """Return what the codewords of this round add up to."""
+    if over.solution is None:
+        return np.zeros(NUMBERS)
+    updates = dict(enumerate(updates_cd))
+    words = {w: over.solution.encode(w, updates) for w in over.solution.needed}
+    return np.asarray(over.solution.decode(words, NUMBERS), np.float64)
+
+
+def _dropped(over: Round, updates_cd: Float) -> Float:
+    kept_c = np.ones(len(updates_cd), np.bool_)
+    kept_c[list(over.short)] = False
+    total: Float = updates_cd[kept_c].sum(axis=0)
+    return total
+
+
+def _of_full_workers(conditions: Conditions, load: int, deadline_s: float, updates_cd: Float) -> Float:
+    """Return the scaled sum of the units that lie with a client which did all of its own (cyclic code)."""
+    clients = conditions.clients
+    full_w = conditions.after_s(np.full(clients, float(load))) <= deadline_s
+    covered = np.zeros(clients, np.bool_)
+    for shift in range(load):
+        covered |= np.roll(full_w, shift)
+    if not covered.any():
+        return np.zeros(NUMBERS)
+    units_wd = updates_cd.reshape(clients, -1, NUMBERS).sum(axis=1)
+    total: Float = units_wd[covered].sum(axis=0) * clients / int(covered.sum())
+    return total
+
+
+def _error(estimate_d: Float, updates_cd: Float) -> float:
+    sum_d = updates_cd.sum(axis=0)
+    return float(((estimate_d - sum_d) ** 2).sum() / (sum_d**2).sum())
+
+
+def ratios(errors: Errors, load: int) -> Iterator[tuple[str, float]]:
+    """Yield how many times larger the others' errors are."""
+    least = max(errors.ours, 1e-30)  # a sum that came out whole has only its rounding
+    yield "full clients", errors.full_workers[load] / least
+    yield "full clients, best load", min(errors.full_workers.values()) / least
+    yield "dropping", errors.dropping / least

@@ -1,0 +1,107 @@
+"""What masks add to a round on real Flower processes: four sites, a model of 10 MB, over sessions.
+
+The overhead of a round is taken as the bench of links takes it: from its beginning to the next one's, less
+what the slowest site spent in local steps. Flower's own SecAgg+ has the same SuperLink, SuperNodes,
+model and step as the rounds without masks; what it cannot do leaves a row that says why.
+"""
+
+import os
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from benchmarks.plus import SECAGG_PLUS
+from benchmarks.report import Value
+from benchmarks.stock import MODELS, Quickstart, overheads_s
+from fedgc.deploy.app_folder import Setting
+from fedgc.deploy.local_consortium import make_consortium
+from fedgc.deploy.local_federation import LocalFederation, Node
+from fedgc.errors import EdgeFailed
+from fedgc.secagg import Quantizer
+from fedgc.store.database import Store
+
+SITES: Final = 4
+WAIT_S: Final = 240.0
+PLUS_WAIT_S: Final = 150.0
+PRACTICE: Final = 1  # rounds in which chunks are loaded and keys are made
+PLUS_ROUNDS: Final = 2  # beyond practice: each takes many seconds
+NUMBERS: Final = Quantizer(clip=1.0, bits=20, ring=32, w_max=8)
+SETTINGS: Final[Mapping[str, Setting]] = {
+    "task": "bench_models:mb10",
+    "local-steps": 1,
+    "replicas": 1,
+    "blocks": 1,
+    "chunks": SITES,
+    "min-clients": SITES,
+    "evaluate-every": 0,
+    "keep-checkpoints": 0,
+    "link": "session",
+    "threads": 1,
+}
+
+
+def deployed_rows(rounds: int) -> Iterator[dict[str, Value]]:
+    """Run plain rounds, masked ones and Flower's, and yield the overhead of each."""
+    with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as name:
+        folder = Path(name)
+        (folder / "bench_models.py").write_text(MODELS)
+        names = [f"site-{number}" for number in range(SITES)]
+        consortium = make_consortium(folder / "sites", {each: {} for each in names}, NUMBERS)
+        plain: Sequence[Node] = [Node(each) for each in names]
+        ways: Mapping[str, tuple[Sequence[Node], Mapping[str, Setting]]] = {
+            "plain": (plain, {}),
+            "masked": (consortium.nodes, consortium.settings()),
+        }
+        for way, (nodes, settings) in ways.items():
+            environment = {
+                "FEDGC_DB": str(folder / f"{way}.db"),
+                "XDG_STATE_HOME": str(folder / way),
+                "PYTHONPATH": os.pathsep.join(filter(None, [name, os.environ.get("PYTHONPATH", "")])),
+            }
+            with LocalFederation(nodes, folder=folder / f"run-{way}", environment=environment) as federation:
+                _trained(federation, {**SETTINGS, **settings, "rounds": rounds + PRACTICE + 1, "run": way})
+                if way == "plain":
+                    yield from _plus_rows(federation, folder / "plus")
+            yield from _rows(folder / f"{way}.db", way)
+
+
+def _trained(federation: LocalFederation, settings: Mapping[str, Setting]) -> None:
+    run = federation.submit(settings)
+    status = federation.wait(run, WAIT_S)
+    if status != "finished:completed":
+        said = federation.log(f"run-{run}").read_text(errors="replace")[-400:]
+        raise EdgeFailed(
+            f"bench run {settings['run']}: saw {status}, needed finished:completed; it said: {said}"
+        )
+
+
+def _plus_rows(federation: LocalFederation, folder: Path) -> Iterator[dict[str, Value]]:
+    run = Quickstart("mb10", PRACTICE + PLUS_ROUNDS, SITES)
+    try:
+        found = overheads_s(federation, folder, SECAGG_PLUS, run, PLUS_WAIT_S)
+    except EdgeFailed as error:
+        yield {"what": "failed", "part": "flower deployed", "reason": str(error).splitlines()[0]}
+        return
+    for overhead_s in found[PRACTICE:]:
+        yield {"what": "deployed", "way": "flower", "round_s": overhead_s}
+
+
+def _rows(database: Path, way: str) -> Iterator[dict[str, Value]]:
+    with Store.open(str(database), reads_only=True) as store:
+        rounds = store.rounds(way)
+        busy_s = [
+            max((row.busy_s for row in store.client_rows(way, each.row.round)), default=0.0)
+            for each in rounds
+        ]
+    for this, following, work_s in zip(
+        rounds[PRACTICE:], rounds[PRACTICE + 1 :], busy_s[PRACTICE:], strict=False
+    ):
+        yield {
+            "what": "deployed",
+            "way": way,
+            "outcome": this.row.outcome,
+            "round_s": following.row.started - this.row.started - work_s,
+            "collecting_s": this.row.collecting_s,
+            "up_bytes": this.up_bytes,
+        }

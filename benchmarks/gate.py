@@ -1,0 +1,293 @@
+"""`python -m benchmarks gate`: which rounds to exchange, with partial steps and shared momentum.
+
+Every arm (`arms`) in every scene (`scene`), tuned on a seed of its own (`trial`); accuracy against syncs,
+bytes and simulated seconds. What is compared is compared seed by seed: a difference is a mean of pairs with
+its 95% interval (Student's t), and rows of differences come first, what fedgc loses before what it wins.
+
+Figures, in points of accuracy unless named otherwise; None where the scenes that they need were not played:
+
+    tenth_bytes_loss_points      iid, nobody straggles: BSP less drift at a tenth of BSP's bytes
+    budget_error                 largest miss of a drift budget, as a share of it; a mean over seeds
+    equal_syncs_gain_points      drift less the fixed period of as many syncs, same momentum: least
+                                 over columns
+    skew_syncs_gain_points       the same under label skew
+    private_partial_gain_points  skew: partial steps less dropping, both with shared momentum: least over
+                                 persistent, transient and dead
+    movable_syncs_to_bsp         skew: fewest syncs of scattered data within 0.3 points of BSP, over BSP's
+    movable_bytes_to_bsp         its bytes over BSP's in that scene, placement counted
+    over_best_baseline_points    ours less the best of FedAvgM, FedCM with drop and the grace window, private
+                                 data, at our seconds: least over scenes
+    over_best_movable_points     the same with scattered data, and shuffle once with drop among the baselines;
+                                 in the long run it is the only one
+
+They are of the MLP with SGD; `by_model` holds over_best_baseline_points of the others.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Final
+
+from benchmarks.arms import ARMS, BSP, Arm, named
+from benchmarks.report import Report, Value, machine
+from benchmarks.scene import COLUMNS, MODELS, OPTIMIZERS, STRAGGLERS, Scene, has, read
+from benchmarks.trial import Care, Measured, Trial, play
+
+CLOSE: Final = 0.3  # points: as good as BSP
+PRIVATE: Final = ("FedAvgM", "FedCM, drop", "grace window")
+OURS: Final = "ours, drift 0.25"
+PARTIAL: Final = "ours, fixed 32"
+SCATTERED: Final = "ours, scattered, drift 0.25"
+PAIRS: Final = (("ours, drift 0.25", "ours, fixed 32"), ("ours, drift 0.125", "ours, fixed 64"))
+TENTH: Final = "ours, drift, a tenth of BSP's bytes"
+CORE: Final = named("BSP", *PRIVATE, "shuffle once, drop", PARTIAL, OURS, SCATTERED)
+FEW: Final = named("BSP", "FedAvgM", "FedCM, drop", PARTIAL, OURS)
+MOVABLE: Final = named("BSP", "shuffle once, drop", "ours, scattered, drift 0.08", SCATTERED)
+T_95: Final = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
+
+Cell = tuple[Scene, Sequence[Arm]]
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    steps: int
+    care: Care
+    kind: str  # quick, usual, full
+
+
+QUICK: Final = Size(128, Care(2, 2), "quick")
+USUAL: Final = Size(768, Care(5, 5), "usual")
+FULL: Final = Size(3072, Care(5, 5), "full")
+SHORT: Final = 512  # steps of convolutions and Adam in the usual size
+LONG: Final = 3072  # of scattered data, which a hundredth of BSP's syncs can only make up for in a long run
+
+
+def bench_gate(
+    size: Size = USUAL,
+    data: Path | None = None,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> tuple[Report, list[Measured]]:
+    """Measure; `progress` hears how many of how many trials are done. The runs are for the picture."""
+    trials = [
+        Trial(scene, arm, size.care)
+        for scene, arms in cells(size, data)
+        if has(scene.column, read(data))
+        for arm in arms
+    ]
+    measured = play(trials, progress)
+    rows = [*differences(measured), *(each.row() for each in measured)]
+    return Report(figures(measured), rows, machine()), measured
+
+
+def cells(size: Size, data: Path | None) -> list[Cell]:
+    """Return the matrix: which arms are played where."""
+    usual = partial(Scene, data=data, steps=size.steps)
+    if size.kind == "quick":
+        return [
+            (usual("iid"), named("BSP", TENTH, *PAIRS[0])),
+            (usual("skew", "persistent"), CORE),
+        ]
+    if size.kind == "full":
+        return [
+            (usual(column, straggler, model, optimizer), ARMS)
+            for column in COLUMNS
+            for straggler in STRAGGLERS
+            for model in MODELS
+            for optimizer in OPTIMIZERS
+        ]
+    straggling = [(usual("skew", each), CORE) for each in STRAGGLERS[1:]]
+    others = [
+        (usual("skew", "persistent", model, optimizer, steps=SHORT), FEW)
+        for model, optimizer in (("cnn", "sgd"), ("mlp", "adam"))
+    ]
+    long = (usual("skew", steps=LONG), MOVABLE)
+    return [long, *((usual(column), ARMS) for column in COLUMNS), *straggling, *others]
+
+
+# ---- comparing
+
+
+@dataclass(frozen=True, slots=True)
+class Paired:
+    """Differences of two arms over the seeds that they share."""
+
+    mean: float
+    half: float | None  # of the 95% interval; None where one seed is all
+
+    @classmethod
+    def of(cls, differences: Sequence[float]) -> "Paired":
+        """Return mean and interval.
+
+        >>> Paired.of([1.0, 2.0, 3.0]).mean, round(Paired.of([1.0, 2.0, 3.0]).half, 2)
+        (2.0, 2.48)
+        """
+        count = len(differences)
+        if count < 2:
+            return cls(differences[0], None)
+        return cls(fmean(differences), T_95.get(count - 1, 2.0) * stdev(differences) / count**0.5)
+
+
+class Results:
+    """What was measured, to be asked by scene and arm."""
+
+    def __init__(self, measured: Iterable[Measured]) -> None:
+        self._runs: defaultdict[Scene, dict[str, dict[int, Measured]]] = defaultdict(dict)
+        for each in measured:
+            self._runs[each.scene].setdefault(each.arm.name, {})[each.seed] = each
+
+    def scenes(self, *, model: str = "mlp", optimizer: str = "sgd") -> list[Scene]:
+        """Return the scenes of these models."""
+        return [each for each in self._runs if (each.model, each.optimizer) == (model, optimizer)]
+
+    def all_scenes(self) -> list[Scene]:
+        """Return every scene."""
+        return list(self._runs)
+
+    def runs(self, scene: Scene, arm: str) -> dict[int, Measured]:
+        """Return an arm's runs by seed, none where it was not played."""
+        return self._runs[scene].get(arm, {})
+
+    def arms(self, scene: Scene) -> list[str]:
+        """Return the arms that were played."""
+        return list(self._runs[scene])
+
+    def gain(self, scene: Scene, ours: str, other: str, *, same_seconds: bool = False) -> Paired | None:
+        """Return our accuracy less the other's, at the end or at the end of ours; None without both."""
+        mine, theirs = self.runs(scene, ours), self.runs(scene, other)
+        pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
+        if not pairs:
+            return None
+        return Paired.of(
+            [own.points - (it.trace.at(own.seconds) if same_seconds else it.points) for own, it in pairs]
+        )
+
+    def over_best(self, scene: Scene, ours: str, baselines: Sequence[str]) -> float | None:
+        """Return our gain over the best baseline at our seconds."""
+        gains = [self.gain(scene, ours, each, same_seconds=True) for each in baselines]
+        return min((gain.mean for gain in gains if gain is not None), default=None)
+
+
+def differences(measured: Sequence[Measured]) -> list[Mapping[str, Value]]:
+    """Return ours against every rival in every scene, what is lost first."""
+    results = Results(measured)
+    rows: list[Mapping[str, Value]] = []
+    for scene in results.all_scenes():
+        for other in results.arms(scene):
+            gain = results.gain(scene, OURS, other, same_seconds=True) if other != OURS else None
+            if gain is not None:
+                rows.append(
+                    {"scene": scene.name, "ours": OURS, "other": other, "gain": gain.mean, "half": gain.half}
+                )
+    return sorted(rows, key=lambda row: _number(row["gain"]))
+
+
+def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, float | None] | None]:
+    """Return the figures."""
+    results = Results(measured)
+    scenes = results.scenes()
+    calm = [scene for scene in scenes if scene.straggler == "none"]
+    skewed = [scene for scene in scenes if scene.column == "skew"]
+    slow = [scene for scene in skewed if scene.straggler != "none"]
+    none: tuple[float | None, float | None] = (None, None)
+    movable = min(filter(None, (_movable(results, scene) for scene in skewed)), default=none)
+    tenth = [results.gain(scene, BSP.name, TENTH) for scene in calm if scene.column == "iid"]
+    gain = [results.gain(scene, *pair) for scene in scenes for pair in PAIRS]
+    skew_gain = [results.gain(scene, *pair) for scene in skewed for pair in PAIRS]
+    others = [(model, optimizer) for model in MODELS for optimizer in OPTIMIZERS][1:]
+    return {
+        "tenth_bytes_loss_points": _extreme(max, tenth),
+        "budget_error": _budget_error(results),
+        "equal_syncs_gain_points": _extreme(min, gain),
+        "skew_syncs_gain_points": _extreme(min, skew_gain),
+        "private_partial_gain_points": _extreme(
+            min, [results.gain(scene, PARTIAL, "FedCM, drop") for scene in slow]
+        ),
+        "movable_syncs_to_bsp": movable[0],
+        "movable_bytes_to_bsp": movable[1],
+        "over_best_baseline_points": _least(results.over_best(scene, OURS, PRIVATE) for scene in scenes),
+        "over_best_movable_points": _least(
+            results.over_best(scene, SCATTERED, (*PRIVATE, "shuffle once, drop")) for scene in scenes
+        ),
+        "by_model": {
+            f"{model}, {optimizer}": _least(
+                results.over_best(scene, OURS, PRIVATE)
+                for scene in results.scenes(model=model, optimizer=optimizer)
+            )
+            for model, optimizer in others
+        },
+    }
+
+
+def _movable(results: Results, scene: Scene) -> tuple[float, float] | None:
+    """Return the shares of BSP's syncs and bytes with which scattered data is as good as BSP."""
+    bsp = results.runs(scene, BSP.name)
+    if not bsp:
+        return None
+    syncs, megabytes = (fmean(getattr(run, name) for run in bsp.values()) for name in ("syncs", "megabytes"))
+    found = []
+    for arm in results.arms(scene):
+        loss = results.gain(scene, BSP.name, arm)
+        if "scattered" in arm and loss is not None and loss.mean <= CLOSE:
+            runs = results.runs(scene, arm).values()
+            found.append(
+                (fmean(run.syncs for run in runs) / syncs, fmean(run.megabytes for run in runs) / megabytes)
+            )
+    return min(found, default=None)
+
+
+def _budget_error(results: Results) -> float | None:
+    """Return the worst mean over seeds."""
+    means = []
+    for scene in results.all_scenes():
+        for arm in results.arms(scene):
+            errors = [run.budget_error for run in results.runs(scene, arm).values()]
+            known = [error for error in errors if error is not None]
+            means += [fmean(known)] if known else []
+    return max(means, default=None)
+
+
+def _extreme(choose: Callable[..., float], gains: Iterable[Paired | None]) -> float | None:
+    means = [gain.mean for gain in gains if gain is not None]
+    return choose(means) if means else None
+
+
+def _least(values: Iterable[float | None]) -> float | None:
+    return min((value for value in values if value is not None), default=None)
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+# ---- showing
+
+
+def told(measured: Sequence[Measured]) -> Iterator[str]:
+    """Yield what a person reads: for each scene every arm, the best first, with its cost and our gain."""
+    results = Results(measured)
+    for scene in results.all_scenes():
+        yield f"{scene.name} ({read(scene.data).name})"
+        head = " ".join(f"{name:>9}" for name in ("accuracy", "syncs", "MB", "of it pl.", "seconds", "rate"))
+        yield f"  {'arm':36} {head}   ours less it, same seconds"
+        means = {arm: _means(results.runs(scene, arm)) for arm in results.arms(scene)}
+        for arm, mean in sorted(means.items(), key=lambda each: -each[1][0]):
+            gain = results.gain(scene, OURS, arm, same_seconds=True) if arm != OURS else None
+            numbers = " ".join(f"{each:9.4g}" for each in mean)
+            yield f"  {arm:36} {numbers}   {_words(gain)}"
+
+
+def _means(runs: Mapping[int, Measured]) -> list[float]:
+    names = ("points", "syncs", "megabytes", "placement_mb", "seconds", "rate")
+    return [fmean(getattr(run, name) for run in runs.values()) for name in names]
+
+
+def _words(gain: Paired | None) -> str:
+    if gain is None:
+        return ""
+    interval = "" if gain.half is None else f" +- {gain.half:.2f}"
+    return f"{gain.mean:+.2f}{interval}"

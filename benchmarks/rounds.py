@@ -1,0 +1,317 @@
+"""`python -m benchmarks rounds`: every policy under every scenario, and where fedgc does not win.
+
+A *cell* is a scenario and an upload time, the time of a whole float32 update on a client's own uplink over
+that of a client's median unit of work. Without contention an upload adds just its own time to a round, so
+each policy is played once for each seed and the cells follow: seconds + ratio * unit * size. (A test plays
+some of them in full.) Block-coordinate codes send while they work, so they are played for every ratio.
+Scenarios that bring links of their own are one cell each, played in full. The first rounds are practice:
+policies that learn have learnt by then. All policies meet the same rounds.
+
+Numbers are compared with their like: float32 with float32; and where shorter ones are allowed, what leaves
+the sum no more wrong than 8 bits do. A queue that sends 4 bits (a relative error of a fifth) is coarser than
+that; it stands apart, but a cell in which it is fastest is lost all the same.
+
+Figures, of medians over rounds and seeds:
+
+    code_wins_share                  cells where blocks >= 2 is strictly best of all, 4 bits included
+    code_wins_share_same_error       the same among what is as exact as 8 bits
+    code_wins_share_float32          the same where nobody may send short numbers
+    over_work_queue                  best fedgc / best work queue, no upload: largest over scenarios
+    original_over_ours               codes of full clients at their best load / fedgc
+    published_over_ours_same_chunks  published partial protocol / fedgc, blocks 1, same chunks
+    published_over_bound_same_chunks its ceiling: chunks not split, every pace known, no placement
+    published_over_fluid             the same with chunks of no size
+    published_over_ours              published partial protocol / fedgc with chunks of its own size
+    worst_over_best_baseline         best fedgc / best exact float32 rival: largest over all cells
+    worst_over_best_even_links       the same where every client has the same link
+    worst_over_best_short            the same where both may send what is as exact as 8 bits
+    worst_over_best_quantized        the same with rivals that may send 4 bits
+    chosen_over_best                 fedgc that chooses its blocks / best fedgc: largest over cells with links
+    full_workers_error_over_ours     mean squared errors at 0.9 of our median time, same replicas
+    dropping_error_over_ours         the same, against leaving out what is missing
+    million_events_s                 processor time of a million events through `round`, 1000 clients and
+                                     chunks (events.py), with what clients do for them; none where fewer
+                                     were measured
+    million_events_round_s           the same, of `round` alone
+
+Those that compare with the literature are the least of the shifted-exponential and the bimodal model at 200
+clients.
+"""
+
+import gc
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+
+from benchmarks.cells import UPLOADS, Row, compare, figures, lost_first
+from benchmarks.deadline import errors_at_deadline, ratios
+from benchmarks.events import MILLION, measure_events
+from benchmarks.grid import Source, link_ratio, sources
+from benchmarks.report import Report, Value, machine
+from fedgc.codes import Wire
+from fedgc.sim.bound import FluidBound, whole_chunks_s
+from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, choosing, original_codes, ours, rivals
+from fedgc.sim.clock import MODELS, UNCONTENDED, Scenario
+from fedgc.sim.clock.clock import SHARE
+from fedgc.sim.coded import BlockCoordinate, PartialStragglers
+from fedgc.sim.ours import CHOSEN, Fedgc
+from fedgc.sim.owned import processes
+from fedgc.sim.policy import Policy, Result
+from fedgc.sim.uncoded import WorkQueue
+
+REPLICAS: Final = 8
+CLAIMS: Final = ("shifted-exponential", "bimodal")
+CLAIM_CLIENTS: Final = 200
+PRACTICE: Final = 2
+SCALING_ROUNDS: Final = 5
+SCALING_REPLICAS: Final = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    clients: int
+    rounds: int
+    seeds: int
+    blocks: tuple[int, ...]
+    claim_rounds: int
+    scaling: tuple[int, ...] = (100, 1000)
+    events: int = MILLION
+
+
+USUAL: Final = Size(clients=100, rounds=6, seeds=5, blocks=(1, 2, 4), claim_rounds=40)
+QUICK: Final = Size(
+    clients=24, rounds=3, seeds=1, blocks=(1, 2), claim_rounds=3, scaling=(100,), events=10_000
+)
+FULL: Final = Size(200, 20, 5, blocks=(1, 2, 4), claim_rounds=200, scaling=(100, 1000, 10_000))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One scenario and seed: what one process does at a time."""
+
+    source: Source
+    seed: int
+    size: Size
+
+    def make(self) -> Scenario:
+        """Return its rounds."""
+        return self.source.make(self.size.clients, self.size.rounds + PRACTICE, self.seed)
+
+
+def bench_rounds(
+    size: Size = USUAL, traces: Path | None = None, progress: Callable[[int, int], object] = lambda *_: None
+) -> Report:
+    """Measure; `progress` hears how many of how many jobs are done."""
+    jobs = [Job(source, seed, size) for source in sources(traces) for seed in range(size.seeds)]
+    with processes() as pool:
+        longest_first = reversed(jobs)  # scenarios with links of their own, which stand last
+        futures = {job: pool.submit(measure, job) for job in longest_first}
+        claimed = [
+            pool.submit(measure_claim, name, seed, size) for name in CLAIMS for seed in range(size.seeds)
+        ]
+        every: list[Future[Any]] = [*futures.values(), *claimed]
+        for done, _ in enumerate(as_completed(every), start=1):
+            progress(done, len(every))
+        rows = [row for job in jobs for row in futures[job].result()]
+        claims = [claim.result() for claim in claimed]
+    scaling = [measure_scaling(clients) for clients in size.scaling]  # alone, so that nothing else is timed
+    events = measure_events(size.events)
+    cells = compare(rows)
+    measured = {**figures(cells), **_of_claims(claims), **_of_a_million(events)}
+    table = [*lost_first(cells), *claims, *scaling, events, *(asdict(row) for row in rows)]
+    return Report(measured, table, machine())
+
+
+# ---- measuring
+
+
+def measure(job: Job) -> list[Row]:
+    """Play all policies under one scenario."""
+    scenario = job.make()
+    replicas, plays = min(REPLICAS, scenario[0].clients), _Plays(scenario)
+    mine = [policy for blocks in job.size.blocks for policy in ours(replicas, blocks)]
+    if plays.linked:  # else it would cost nothing to send, and the choice be none
+        mine += choosing(replicas)
+    families: dict[str, Sequence[Policy]] = {"bound": bounds(), "rival": rivals(replicas), "ours": mine}
+    return [
+        _row(job, plays, family, policy)
+        for family, policies in families.items()
+        for policy in policies
+        if policy.blocks in (CHOSEN, *job.size.blocks)
+    ]
+
+
+class _Plays:
+    """Plays policies under one scenario, none twice of which it is known that they go alike.
+
+    Where uploads take no time, the length of numbers decides nothing; and at blocks 1, where nothing is
+    amplified, short ones are those of 8 bits in every round.
+    """
+
+    def __init__(self, scenario: Scenario) -> None:
+        self.scenario = scenario
+        self.linked = any(each.up_s_w.any() for each in scenario)
+        self._known: dict[Policy, tuple[Result, ...]] = {}
+
+    def results(self, policy: Policy) -> tuple[Result, ...]:
+        """Return what came of every round."""
+        if isinstance(policy, Fedgc) and policy.short and policy.blocks == 1 and not self.linked:
+            share = SHARE[Wire.INT8.value]
+            whole = self.results(replace(policy, short=False))
+            return tuple(replace(each, sent=share * each.sent, size=share * each.size) for each in whole)
+        if policy not in self._known:
+            self._known[policy] = policy.play(self.scenario, UNCONTENDED)
+        return self._known[policy]
+
+
+def _row(job: Job, plays: _Plays, family: str, policy: Policy) -> Row:
+    scenario, results = plays.scenario, plays.results(policy)[PRACTICE:]
+    unit_s = float(np.median([each.mean_pace_w for each in scenario]))
+    overlaps = isinstance(policy, BlockCoordinate) and not plays.linked
+    seconds = np.asarray([_ended_s(policy, result) for result in results])
+    ended = seconds[np.isfinite(seconds)]
+    longest = max(result.size for result in results)
+    least = max(1, round(1 / longest)) if longest else 1
+    return Row(
+        scenario=job.source.name,
+        seed=job.seed,
+        policy=policy.name,
+        family=family,
+        exact=policy.exact,
+        blocks=least if policy.blocks == CHOSEN else policy.blocks,
+        upload=link_ratio(scenario) or None,
+        upload_size=longest,
+        coarse=isinstance(policy, WorkQueue) and policy.wire < INT8_WIRE,
+        unit_s=unit_s,
+        median_s=float(np.median(seconds)),
+        p95_s=float(np.percentile(seconds, 95, method="higher")),
+        spread_s=float(ended.std()) if ended.size else math.inf,
+        sent=float(np.mean([result.sent for result in results])),
+        computed=float(np.mean([result.computed for result in results])),
+        discarded=float(np.mean([result.discarded for result in results])),
+        undecodable=1.0 - ended.size / seconds.size,
+        uploads_s=_with_uploads_s(policy, scenario, unit_s) if overlaps else (),
+    )
+
+
+def _with_uploads_s(policy: Policy, scenario: Scenario, unit_s: float) -> tuple[float, ...]:
+    """Return the median round at each ratio of the cells."""
+    medians = []
+    for ratio in UPLOADS:
+        linked = tuple(replace(each, up_s_w=np.full(each.clients, ratio * unit_s)) for each in scenario)
+        results = policy.play(linked, UNCONTENDED)[PRACTICE:]
+        medians.append(float(np.median([_ended_s(policy, result) for result in results])))
+    return tuple(medians)
+
+
+def _ended_s(policy: Policy, result: Result) -> float:
+    """Return the time of a round; one that should be whole and is not counts as one that never ends."""
+    return result.seconds if result.exact or not policy.exact else math.inf
+
+
+def measure_claim(model: str, seed: int, size: Size) -> Mapping[str, Value]:
+    """Measure what the literature's codes and fedgc need under one of the two models of the claims."""
+    clients = min(CLAIM_CLIENTS, 2 * size.clients)
+    scenario = MODELS[model](clients, size.claim_rounds + PRACTICE, np.random.default_rng(1000 + seed))
+    same, own = Fedgc(REPLICAS, 1), Fedgc(REPLICAS, PIECES)
+
+    def median(policy: Policy) -> float:
+        return float(
+            np.median([_ended_s(policy, each) for each in policy.play(scenario, UNCONTENDED)[PRACTICE:]])
+        )
+
+    best = min(median(policy) for policy in original_codes(REPLICAS))
+    few = scenario[: size.rounds + PRACTICE]  # an error is a mean over all numbers of an update already
+    errors = errors_at_deadline(few, own, np.random.default_rng(seed))
+    error = dict(ratios(errors, REPLICAS))
+    return {
+        "claim": model,
+        "seed": seed,
+        "clients": clients,
+        "original_s": best,
+        "published_s": median(PartialStragglers(REPLICAS)),
+        "same_chunks_s": median(same),
+        "own_chunks_s": median(own),
+        "fluid_s": median(FluidBound()),
+        "whole_chunks_s": float(np.median([whole_chunks_s(each, 1) for each in scenario[PRACTICE:]])),
+        "deadline_s": errors.deadline_s,
+        "error": errors.ours,
+        "full_workers_error_over_ours": error["full clients"],
+        "best_load_error_over_ours": error["full clients, best load"],
+        "dropping_error_over_ours": error["dropping"],
+    }
+
+
+def measure_scaling(clients: int) -> Mapping[str, Value]:
+    """Measure what a steered round of a run costs: as many chunks as clients, four copies of each.
+
+    Before its rounds a run begins, which takes longer: every client says which chunks it can load.
+    """
+    scenario = MODELS["shifted-exponential"](clients, 1 + SCALING_ROUNDS, np.random.default_rng(0))
+
+    def processor_s(rounds: int) -> float:
+        gc.disable()  # as where rounds are shared out among processes: a run leaves no cycles behind
+        try:
+            began = time.process_time()
+            Fedgc(SCALING_REPLICAS, 1).play(scenario[:rounds], UNCONTENDED)
+            return time.process_time() - began
+        finally:
+            gc.enable()
+
+    begin_s = processor_s(1)
+    seconds = (processor_s(1 + SCALING_ROUNDS) - begin_s) / SCALING_ROUNDS
+    each_us = seconds / clients * 1e6
+    return {"scaling": clients, "round_s": seconds, "us_for_each_client": each_us, "begin_s": begin_s}
+
+
+# ---- figures
+
+
+def _of_claims(claims: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
+    def least(top: str, bottom: str) -> float | None:
+        return _least_median(claims, lambda row: _number(row[top]) / _number(row[bottom]))
+
+    return {
+        "original_over_ours": least("original_s", "own_chunks_s"),
+        "published_over_ours_same_chunks": least("published_s", "same_chunks_s"),
+        "published_over_bound_same_chunks": least("published_s", "whole_chunks_s"),
+        "published_over_fluid": least("published_s", "fluid_s"),
+        "published_over_ours": least("published_s", "own_chunks_s"),
+        "full_workers_error_over_ours": _least_median(
+            claims, lambda row: _number(row["full_workers_error_over_ours"])
+        ),
+        "dropping_error_over_ours": _least_median(
+            claims, lambda row: _number(row["dropping_error_over_ours"])
+        ),
+    }
+
+
+def _least_median(
+    claims: Sequence[Mapping[str, Value]], value: Callable[[Mapping[str, Value]], float]
+) -> float | None:
+    """Return the median over seeds, the least of the models."""
+    medians = [
+        float(np.median([value(row) for row in claims if row["claim"] == model]))
+        for model in dict.fromkeys(row["claim"] for row in claims)
+    ]
+    return min(medians, default=None)
+
+
+def _of_a_million(events: Mapping[str, Value]) -> Mapping[str, float | None]:
+    """Return the times for each million, where so many were measured: a few do not fill the memory alike."""
+    handled = _number(events["events"])
+    whole, alone = (_number(events[name]) / handled * MILLION for name in ("seconds", "round_seconds"))
+    many = handled >= MILLION
+    return {"million_events_s": whole if many else None, "million_events_round_s": alone if many else None}
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else math.nan

@@ -1,0 +1,200 @@
+"""Where the training benches take place: data and how it lies, model, optimizer, how long, who straggles.
+
+    iid      samples dealt at random
+    writers  every client has other writers, where the data names them
+    skew     two stretches of the samples by label for each client (McMahan et al., arXiv 1602.05629)
+
+Data is a file with x_train (n x pixels, gray values), y_train, writer, x_test, y_test, as of FEMNIST; without
+one, the shipped digits serve, and there are no writers. A client does `BLOCK` steps in a second, one that
+straggles takes four or eight times as long, a whole float32 model is on its line for `LINK_S`.
+
+    persistent  one client in eight 8 times slower, one 4 times, the same all the time
+    transient   the same, but others in every block
+    dead        two clients are 4 times slower, and one of them goes for good after a fifth of the run
+"""
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.grid import Source
+from fedgc.errors import EdgeFailed
+from fedgc.sim.clock import Scenario, working
+from fedgc.training.tasks import Task
+from fedgc.training.tasks.digits import read as digits
+from fedgc.training.tasks.images import Images, images
+from fedgc.training.tasks.shipped import split
+
+COLUMNS: Final = ("iid", "writers", "skew")
+STRAGGLERS: Final = ("none", "persistent", "transient", "dead")
+MODELS: Final = ("mlp", "cnn")
+OPTIMIZERS: Final = ("sgd", "adam")
+CLIENTS: Final = 8
+BLOCK: Final = 16
+LINK_S: Final = 0.5
+CONTROL_S: Final = 0.01
+SHARDS: Final = 2
+SLOW: Final = (8.0, 4.0)
+
+Int = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """One row of the matrix, without who trains how."""
+
+    column: str
+    straggler: str = "none"
+    model: str = "mlp"
+    optimizer: str = "sgd"
+    data: Path | None = None
+    source: Source | None = None  # of the paces, where they are none of these; `straggler` is then its name
+    steps: int = 768  # of a client that nothing keeps from them
+
+    @property
+    def name(self) -> str:
+        """Return its name in tables."""
+        return f"{self.column}, {self.straggler}, {self.model}, {self.optimizer}, {self.steps} steps"
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Samples to train on and to test on; `writer` is None where nobody knows."""
+
+    name: str
+    images: Images
+    writer: Int | None
+
+    @property
+    def labels(self) -> Int:
+        """Return what the samples to train on are."""
+        return self.images.labels
+
+    @property
+    def sample_bytes(self) -> int:
+        """Return what moving a sample takes: a gray value for each pixel, and its label."""
+        return int(self.images.inputs[0].size) + 1
+
+
+@lru_cache(maxsize=2)
+def read(data: Path | None) -> Table:
+    """Return the data, its gray values standardised by those to train on."""
+    raw = _digits() if data is None else _file(data)
+    inputs, tests = raw.images.inputs, raw.images.test_inputs
+    mean, spread = inputs.mean(), inputs.std()
+    alike = replace(raw.images, inputs=(inputs - mean) / spread, test_inputs=(tests - mean) / spread)
+    return replace(raw, images=alike)
+
+
+def _digits() -> Table:
+    found = digits()
+    gray, labels = found.inputs[:, 0], found.labels
+    trained, held_out = split(labels)
+    return Table("digits", Images(gray[trained], labels[trained], gray[held_out], labels[held_out]), None)
+
+
+def _file(data: Path) -> Table:
+    needed = ("x_train", "y_train", "writer", "x_test", "y_test")
+    try:
+        with data.open("rb") as file, np.load(file, allow_pickle=False) as found:
+            raw = {name: found[name] for name in needed}
+    except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
+        saw = str(error.strerror or error) if isinstance(error, OSError) else "something else"
+        raise EdgeFailed(f"data {data}: saw {saw}, needed an npz file with {', '.join(needed)}") from error
+    side = round(raw["x_train"].shape[1] ** 0.5)
+
+    gray = [(raw[name].reshape(-1, side, side) / 255.0).astype(np.float32) for name in ("x_train", "x_test")]
+    labels, test_labels, writer = (raw[name].astype(np.int64) for name in ("y_train", "y_test", "writer"))
+    return Table(data.stem, Images(gray[0], labels, gray[1], test_labels), writer)
+
+
+# ---- how it lies
+
+
+def has(column: str, table: Table) -> bool:
+    """Return whether the data can lie so."""
+    return column != "writers" or table.writer is not None
+
+
+def homes(column: str, table: Table, rng: np.random.Generator) -> list[Int]:
+    """Return the samples of every client."""
+    count = len(table.labels)
+    if column == "iid":
+        return np.array_split(rng.permutation(count), CLIENTS)
+    if column == "writers":
+        writer = np.zeros(count, np.int64) if table.writer is None else table.writer
+        place = dict(zip(rng.permutation(np.unique(writer)).tolist(), range(count), strict=False))
+        return np.array_split(np.argsort([place[each] for each in writer.tolist()], kind="stable"), CLIENTS)
+    shards = np.array_split(np.argsort(table.labels, kind="stable"), SHARDS * CLIENTS)
+    dealt = rng.permutation(len(shards)).reshape(CLIENTS, SHARDS)
+    return [np.concatenate([shards[at] for at in mine]) for mine in dealt.tolist()]
+
+
+def task_of(scene: Scene, seed: int, *, pieces: int = 1, shared: float = 0.0) -> Task:
+    """Return the task: every client's samples in so many chunks, `shared` of everybody's with all.
+
+    What is shared lies in the first chunk of each client. Chunks are numbered client by client, as private
+    placement deals them.
+    """
+    table, rng = read(scene.data), np.random.default_rng([seed, 1])
+    home = homes(scene.column, table, rng)
+    common = np.concatenate([rng.permutation(each)[: round(shared * len(each))] for each in home])
+    rows: dict[str, Int] = {}
+    for client, mine in enumerate(home):
+        others = np.setdiff1d(common, mine)
+        for piece, part in enumerate(np.array_split(mine, pieces)):
+            name = f"chunk {client * pieces + piece:04}"
+            rows[name] = np.concatenate([part, others]) if piece == 0 else part
+    return images(table.images, rows, model=scene.model, optimizer=scene.optimizer)
+
+
+def shared_samples(scene: Scene, shared: float) -> int:
+    """Return how many samples are sent so that everybody has that share of everybody's."""
+    return round(shared * len(read(scene.data).labels)) * (CLIENTS - 1)
+
+
+# ---- who straggles
+
+
+def scenario_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Scenario:
+    """Return the conditions of every round; a block of steps is the same whatever a round's length is."""
+    blocks, straggler = -(-rounds * round_steps // BLOCK), scene.straggler
+    rng = np.random.default_rng([seed, 2])
+    slow_b = [_paces(rng) for _ in range(blocks)]
+    if scene.source is not None:
+        slow_b = _recorded(scene.source, blocks, seed)
+    elif straggler == "none":
+        slow_b = [np.ones(CLIENTS)] * blocks
+    elif straggler == "dead":
+        slow_b = [np.minimum(slow_b[0], SLOW[1])] * blocks
+    elif straggler == "persistent":
+        slow_b = slow_b[:1] * blocks
+    share = round_steps / BLOCK
+    links = {"up_s": LINK_S, "down_s": LINK_S, "control_s": CONTROL_S}
+    made = [working(slow_w[:, None] * share, **links) for slow_w in slow_b]
+    scenario = [made[number * round_steps // BLOCK] for number in range(rounds)]
+    if straggler == "dead":
+        at, dies_s_w = rounds // 5, scenario[0].dies_s_w.copy()
+        dies_s_w[int(np.argmax(slow_b[0] > 1))] = share / 2
+        scenario[at] = replace(scenario[at], dies_s_w=dies_s_w)
+    return tuple(scenario)
+
+
+def _recorded(source: Source, blocks: int, seed: int) -> list[NDArray[np.float64]]:
+    """Return the paces of a source; its median client does a block in a second."""
+    scenario = source.make(CLIENTS, blocks, seed)
+    if scenario[0].clients < CLIENTS:
+        raise EdgeFailed(f"{source.name}: saw {scenario[0].clients} clients, needed {CLIENTS}")
+    middle = float(np.median([each.mean_pace_w for each in scenario]))
+    return [each.mean_pace_w / middle for each in scenario]
+
+
+def _paces(rng: np.random.Generator) -> NDArray[np.float64]:
+    slow_w = np.ones(CLIENTS)
+    slow_w[rng.choice(CLIENTS, len(SLOW), replace=False)] = SLOW
+    return slow_w

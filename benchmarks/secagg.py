@@ -1,0 +1,383 @@
+"""`python -m benchmarks secagg`: the cost of masking, beside SecAgg+, plain float32 and the machine's limits.
+
+For n sites and d numbers, with nobody lost and with some lost before they upload, in one process:
+
+    ours     a site: bind the exchange, expand masks, quantize, mask, sign, give shares, and its part
+             of the set-up, which serves 32 exchanges. The server: begin, sum, check, rebuild secrets, take
+             the masks off, dequantise, and its part of the set-up.
+    flower   the same of SecAgg+, by Flower's own functions on the complete graph, its set-up in each round.
+    plain    float32: a site copies its vector, the server sums and divides.
+
+Seconds are CPU seconds; a cell is the median of its repeats, in which the ways take turns. The first rows
+compare the ways cell by cell, those first in which ours gains least on Flower's; beside plain it only loses.
+
+    flower_client_over_ours {"10,1e6,1": x, ...}   n, d, lost; the whole of a site's round
+    flower_server_over_ours
+    mask_over_aes          time of one mask / time of AES-256-GCM alone over as many bytes
+    bytes_over_float32     {"32": x, ...} by ring: all that a site sends, packets included, over 4 d
+    masked_round_over_plain  overhead of a round on real Flower processes: 4 sites, 10 MB
+    flower_round_over_ours   overhead of a round of Flower's own SecAgg+ there / of ours
+"""
+
+import math
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.consortium import EXCHANGES, Consortium, Watch
+from benchmarks.deployed import deployed_rows
+from benchmarks.report import Figure, Report, Value, machine
+from fedgc.errors import EdgeFailed
+from fedgc.flower.secaggplus import PlusSites
+from fedgc.secagg import Quantizer
+from fedgc.secagg.federation import least_threshold
+from fedgc.secagg.keystream import BLOCK_WORDS, Strand, add_strands, aes_stream
+
+Float = NDArray[np.float32]
+
+WEIGHT: Final = 500
+W_MAX: Final = 1000
+CLIP: Final = 1.0
+USUAL_NUMBERS: Final = Quantizer(CLIP, 20, 32, W_MAX)
+NARROW: Final = Quantizer(CLIP, 8, 16, W_MAX), Quantizer(CLIP, 4, 8, W_MAX)
+NARROW_CELL: Final = (10, 10**6)
+MOVED: Final = 3 * 10**8  # numbers that all repeats of a cell move, about
+MASKS: Final = 10  # expanded at once for the rate of one
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Which cells, and how many numbers all repeats of one cell may move."""
+
+    sites: tuple[int, ...]
+    numbers: tuple[int, ...]
+    least: int  # repeats of a cell
+    most: int
+    mask_numbers: int
+    deployed_rounds: int = 0
+
+
+USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7, deployed_rounds=15)
+LARGE: Final = Size((5, 10, 20, 50), (10**6, 10**7, 10**8), 1, 7, 10**7, deployed_rounds=15)
+QUICK: Final = Size((5, 10), (10**6,), 2, 3, 10**6)
+FLOWERS_LARGEST: Final = 5 * 10**8  # n d beyond which Flower's part takes minutes and gigabytes: left out
+
+
+def lost_of(sites: int) -> tuple[int, int]:
+    """Return the two numbers of lost sites that are measured: none, and about a tenth.
+
+    >>> [lost_of(n)[1] for n in (5, 10, 20, 50)]
+    [1, 1, 2, 5]
+    """
+    return 0, max(1, sites // 10)
+
+
+def bench_secagg(size: Size) -> Report:
+    """Measure all cells of a size."""
+    rows: list[dict[str, Value]] = [
+        {"what": "load", "load_1m": os.getloadavg()[0]},
+        *limits(size.mask_numbers),
+    ]
+    for sites in size.sites:
+        rows += _of_sites(sites, size)
+    rows += _narrow()
+    if size.deployed_rounds:
+        rows += deployed_rows(size.deployed_rounds)
+    return Report(figures(rows), [*compared(rows), *rows], machine())
+
+
+# ---- cells
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """So many sites, numbers and lost ones."""
+
+    sites: int
+    numbers: int
+    lost: int
+
+    @property
+    def name(self) -> str:
+        """What the figures call it."""
+        return f"{self.sites},1e{len(str(self.numbers)) - 1},{self.lost}"
+
+    def repeats(self, size: Size) -> int:
+        """Return how often it is measured: small cells oftener."""
+        return max(size.least, min(size.most, MOVED // (self.sites * self.numbers)))
+
+    def row(self, what: str, **measured: Value) -> dict[str, Value]:
+        """Return a row of the report."""
+        return {
+            "what": what,
+            "sites": self.sites,
+            "numbers": self.numbers,
+            "lost": self.lost,
+            **measured,
+        }
+
+
+def _of_sites(sites: int, size: Size) -> list[dict[str, Value]]:
+    watch = Watch()
+    ours = Consortium(sites, USUAL_NUMBERS, os.urandom, watch)
+    ours.round(update_of(1000), WEIGHT, 0, watch)  # opens what the others dealt: part of the set-up
+    theirs = _Plus(sites)
+    rows: list[dict[str, Value]] = []
+    for numbers in size.numbers:
+        for lost in lost_of(sites):
+            cell = Cell(sites, numbers, lost)
+            rows += _measured(cell, cell.repeats(size), (ours, watch), theirs)
+    return rows
+
+
+def _measured(
+    cell: Cell, repeats: int, ours: tuple[Consortium, Watch], theirs: "_Plus"
+) -> list[dict[str, Value]]:
+    update, found = update_of(cell.numbers), []
+    for _ in range(repeats):
+        found.append(our_row(cell, *ours, update))
+        if cell.sites * cell.numbers <= FLOWERS_LARGEST:
+            found.append(theirs.row(cell, update))
+        found.append(plain_row(cell, update))
+    return found
+
+
+def our_row(cell: Cell, consortium: Consortium, set_up: Watch, update: Float) -> dict[str, Value]:
+    """Measure one exchange of ours, and check its mean."""
+    watch = Watch()
+    mean, bound = consortium.round(update, WEIGHT, cell.lost, watch)
+    error = float(np.abs(mean - update).max())
+    if error > bound:
+        raise EdgeFailed(
+            f"masked mean of {cell.name}: saw an error of {error:.2e}, needed at most {bound:.2e}"
+        )
+    vector_s, packets_s = (_each(watch, f"client {what}", cell.sites) for what in ("vector", "packets"))
+    set_up_s = sum(map(sum, (set_up.seconds["client"], set_up.seconds["client packets"])))
+    server_set_up_s = sum(set_up.seconds["server"]) / EXCHANGES
+    server_s = sum(watch.seconds["server vector"]) + sum(watch.seconds["server packets"])
+    return cell.row(
+        "ours",
+        client_s=vector_s + packets_s + set_up_s / cell.sites / EXCHANGES,
+        client_vector_s=vector_s,
+        server_s=server_s + server_set_up_s,
+        server_vector_s=sum(watch.seconds["server vector"]),
+        up_bytes=_up_bytes(watch, set_up, cell.sites),
+        error=error,
+        bound=bound,
+    )
+
+
+def _each(watch: Watch, what: str, sites: int) -> float:
+    """Return one site's seconds: the median of a step that each does once, the mean of several."""
+    seconds = watch.seconds[what]
+    return median(seconds) if len(seconds) <= sites else sum(seconds) / sites
+
+
+def _up_bytes(watch: Watch, set_up: Watch, sites: int) -> float:
+    spread = sum(set_up.size_bytes["packets"]) / EXCHANGES
+    survivors = len(watch.size_bytes["vector"])
+    packets = sum(watch.size_bytes["packets"]) / survivors
+    return watch.size_bytes["vector"][0] + packets + spread / sites
+
+
+class _Plus:
+    """SecAgg+ of so many sites; one of them masks, and the others' uploads are taken to be alike."""
+
+    def __init__(self, sites: int) -> None:
+        self._watch = watch = Watch()
+        self._plus = PlusSites(sites, least_threshold(sites), W_MAX)
+        self._set_up_bytes = 0
+        for do in (self._plus.open, self._plus.share):
+            for number in self._plus.numbers:
+                with watch.on(do.__name__):
+                    self._set_up_bytes += do(number)
+        for number in self._plus.numbers:
+            self._plus.mask(number, update_of(1), WEIGHT)  # opens what the others dealt, or it cannot unlock
+
+    def row(self, cell: Cell, update: Float) -> dict[str, Value]:
+        """Measure one round."""
+        watch, plus = Watch(), self._plus
+        survivors = plus.numbers[: cell.sites - cell.lost]
+        with watch.on("vector"):
+            upload = plus.mask(1, update, WEIGHT)
+        opened = []
+        for number in survivors:
+            with watch.on("unlock"):
+                opened.append(plus.unlock(number, survivors))
+        with watch.on("server"):
+            plus.mean(plus.total(upload for _ in survivors), opened, survivors)
+        small_s = sum(median(each) for each in (*self._watch.seconds.values(), watch.seconds["unlock"]))
+        packets = sum(len(share) for _, share in opened[0]) + self._set_up_bytes / cell.sites
+        return cell.row(
+            "flower",
+            client_s=small_s + watch.seconds["vector"][0],
+            client_vector_s=watch.seconds["vector"][0],
+            server_s=watch.seconds["server"][0],
+            up_bytes=sum(map(len, upload)) + packets,
+        )
+
+
+def plain_row(cell: Cell, update: Float) -> dict[str, Value]:
+    """Measure what a round without masks does with the same vectors."""
+    watch = Watch()
+    with watch.on("client"):
+        sent = update.copy()
+    with watch.on("server"):
+        total = sent.copy()
+        for _ in range(cell.sites - cell.lost - 1):
+            np.add(total, sent, out=total)
+        np.divide(total, cell.sites - cell.lost, out=total)
+    return cell.row(
+        "plain",
+        client_s=watch.seconds["client"][0],
+        server_s=watch.seconds["server"][0],
+        up_bytes=sent.nbytes,
+    )
+
+
+def _narrow() -> Iterable[dict[str, Value]]:
+    """Run the narrower rings once, for their bytes."""
+    cell = Cell(*NARROW_CELL, lost_of(NARROW_CELL[0])[1])
+    for quantizer in (USUAL_NUMBERS, *NARROW):
+        watch = Watch()
+        consortium = Consortium(cell.sites, quantizer, os.urandom, watch)
+        row = our_row(cell, consortium, watch, update_of(cell.numbers))
+        yield {**row, "what": "ring", "ring": quantizer.ring, "bits": quantizer.bits}
+
+
+def update_of(numbers: int) -> Float:
+    """Return an update like those of training: most values small, all inside the clip."""
+    return np.random.default_rng(0).uniform(-0.05, 0.05, numbers).astype(np.float32)
+
+
+# ---- limits
+
+
+def limits(numbers: int) -> list[dict[str, Value]]:
+    """Measure this machine's rates: AES-256-GCM alone, one mask, a copy in memory."""
+    rows: list[dict[str, Value]] = []
+    words = np.zeros(numbers, np.uint32)
+    strands = [Strand(bytes(32), minus=False)] * MASKS
+    block = np.empty(BLOCK_WORDS, np.uint32)
+    zeros, target = bytes(block.nbytes), block.view(np.uint8).data
+    for _ in range(5):
+        watch = Watch()
+        with watch.on("mask"):
+            add_strands(words, strands)
+        with watch.on("aes"):
+            stream = aes_stream(bytes(32), 0)
+            for _ in range(0, MASKS * numbers, BLOCK_WORDS):
+                stream.update_into(zeros, target)
+        with watch.on("memcpy"):
+            for _ in range(MASKS):
+                words.copy()
+        rows += [
+            {"what": what, "seconds": seconds / MASKS, "bytes_s": words.nbytes * MASKS / seconds}
+            for what, (seconds,) in watch.seconds.items()
+        ]
+    return rows
+
+
+# ---- figures
+
+
+def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
+    """Return the named figures; what was not measured is None."""
+    rates = {what: _median(rows, "seconds", what=what) for what in ("mask", "aes")}
+    return {
+        "flower_client_over_ours": _ratios(rows, "client_s"),
+        "flower_server_over_ours": _ratios(rows, "server_s"),
+        "mask_over_aes": _ratio(rates["mask"], rates["aes"]),
+        "bytes_over_float32": {
+            str(row["ring"]): number(row["up_bytes"]) / (4 * number(row["numbers"]))
+            for row in rows
+            if row["what"] == "ring"
+        },
+        "masked_round_over_plain": _ratio(
+            _median(rows, "round_s", what="deployed", way="masked"),
+            _median(rows, "round_s", what="deployed", way="plain"),
+        ),
+        "flower_round_over_ours": _ratio(
+            _median(rows, "round_s", what="deployed", way="flower"),
+            _median(rows, "round_s", what="deployed", way="masked"),
+        ),
+    }
+
+
+def compared(rows: Sequence[Mapping[str, Value]]) -> list[dict[str, Value]]:
+    """Return a row for each cell, the least gain first: Flower's / ours, and ours / plain."""
+    found: list[dict[str, Value]] = []
+    for cell in _cells(rows):
+        client_s, server_s = (
+            {way: _median(rows, what, **cell.row(way)) for way in ("ours", "flower", "plain")}
+            for what in ("client_s", "server_s")
+        )
+        found.append(
+            cell.row(
+                "compared",
+                flower_client_over_ours=_ratio(client_s["flower"], client_s["ours"]),
+                flower_server_over_ours=_ratio(server_s["flower"], server_s["ours"]),
+                client_over_plain=_ratio(client_s["ours"], client_s["plain"]),
+                server_over_plain=_ratio(server_s["ours"], server_s["plain"]),
+            )
+        )
+    return sorted(found, key=_gain)
+
+
+def lines(report: Report) -> list[str]:
+    """Say for each cell what masks gain and cost, the least gain first."""
+    said = []
+    for row in report.rows:
+        if row["what"] == "compared":
+            cell = Cell(*(int(number(row[name])) for name in ("sites", "numbers", "lost")))
+            gains = [_times(row[f"flower_{side}_over_ours"]) for side in ("client", "server")]
+            costs = [_times(row[f"{side}_over_plain"]) for side in ("client", "server")]
+            said.append(
+                f"{cell.name}: Flower's SecAgg+ takes {gains[0]} as long at a site, {gains[1]} at "
+                f"the server; ours takes {costs[0]} and {costs[1]} as long as plain float32"
+            )
+    return said
+
+
+def _gain(row: Mapping[str, Value]) -> float:
+    known = [row[f"flower_{side}_over_ours"] for side in ("client", "server")]
+    return min((number(each) for each in known if each is not None), default=math.inf)
+
+
+def _times(ratio: Value) -> str:
+    return "? x" if ratio is None else f"{number(ratio):.1f} x"
+
+
+def _cells(rows: Sequence[Mapping[str, Value]]) -> list[Cell]:
+    cells = {
+        Cell(int(number(row["sites"])), int(number(row["numbers"])), int(number(row["lost"])))
+        for row in rows
+        if row["what"] in ("ours", "flower")
+    }
+    return sorted(cells, key=lambda cell: (cell.sites, cell.numbers, cell.lost))
+
+
+def _ratios(rows: Sequence[Mapping[str, Value]], what: str) -> dict[str, float | None]:
+    return {
+        cell.name: _ratio(*(_median(rows, what, **cell.row(way)) for way in ("flower", "ours")))
+        for cell in _cells(rows)
+    }
+
+
+def _median(rows: Sequence[Mapping[str, Value]], field: str, **like: Value) -> float | None:
+    found = [number(row[field]) for row in rows if field in row and like.items() <= row.items()]
+    return median(found) if found else None
+
+
+def _ratio(top: float | None, bottom: float | None) -> float | None:
+    return None if top is None or not bottom else top / bottom
+
+
+def number(value: Any) -> float:  # noqa: ANN401  a row's value
+    """Return a row's value as a number."""
+    return float(value)

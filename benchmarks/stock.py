@@ -1,0 +1,319 @@
+"""What the bench of links compares with: Flower's own FedAvg, and a bare gRPC stream.
+
+The Flower app is a quickstart as anybody would write it, given to the same SuperLink; its clients do the
+same local step on the same model. The bare stream moves the same bytes with the same TLS, in the same
+pieces, between as many processes.
+Nothing of fedgc runs in either, save the certificate of the one and the model of the other.
+"""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from fedgc.deploy.local_federation import LocalFederation
+from fedgc.errors import EdgeFailed
+from fedgc.links.session.certificate import make_certificate
+from fedgc.links.session.options import client_options, server_options
+from fedgc.sim.owned import end_with_the_parent
+
+PIECE: Final = 2**20  # as a session's by default
+METHOD: Final = "/bench.Stream/Move"
+WAIT_S: Final = 60.0
+
+MODELS: Final = '''"""Models of three sizes whose local step costs little, and one whose steps are busy."""
+
+import torch
+from torch import nn
+
+from fedgc.training.tasks import Task
+
+SAMPLES = 4
+
+
+class Weights(nn.Module):
+    def __init__(self, numbers):
+        super().__init__()
+        self.weights = nn.Parameter(torch.zeros(numbers))
+
+
+def loss(module, batch):
+    return (module.weights[:1000] - batch[0].mean()).square().mean()
+
+
+def busy_loss(module, batch):
+    heat = torch.ones(300, 300)
+    for _ in range(5):
+        heat = (heat @ heat) / 300
+    return loss(module, batch) + 0 * heat.sum()
+
+
+def task(numbers, loss):
+    return lambda config: Task(
+        model=lambda: Weights(numbers),
+        chunks={f"chunk-{n}": SAMPLES for n in range(config.chunks)},
+        load=lambda name: (torch.ones(SAMPLES),),
+        loss=loss,
+        may_move=True,
+    )
+
+
+NUMBERS = {"tiny": 1_000, "mb10": 2_500_000, "mb100": 25_000_000}
+tiny, mb10, mb100 = (task(numbers, loss) for numbers in NUMBERS.values())
+busy = task(NUMBERS["tiny"], busy_loss)
+'''
+
+PROJECT: Final = """[project]
+name = "quickstart"
+version = "1.0.0"
+dependencies = ["flwr>=1.41,<1.42"]
+
+[tool.flwr.app]
+publisher = "quickstart"
+
+[tool.flwr.app.components]
+serverapp = "quickstart.server_app:app"
+clientapp = "quickstart.client_app:app"
+
+[tool.flwr.app.config]
+size = "{size}"
+rounds = {rounds}
+clients = {clients}
+out = "{out}"
+"""
+# FLOWER stands for its package: this room imports none of it, the app that it writes does.
+CLIENT: Final = """import time
+
+import torch
+from bench_models import NUMBERS, SAMPLES, Weights, loss
+from FLOWER.app import ArrayRecord, Message, MetricRecord, RecordDict
+from FLOWER.clientapp import ClientApp
+
+torch.set_num_threads(1)
+app = ClientApp()
+
+
+@app.train()
+def train(message, context):
+    model = Weights(NUMBERS[context.run_config["size"]])
+    model.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    began = time.monotonic()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loss(model, (torch.ones(SAMPLES),)).backward()
+    optimizer.step()
+    metrics = {"num-examples": SAMPLES, "work_s": time.monotonic() - began}
+    content = {"arrays": ArrayRecord(model.state_dict()), "metrics": MetricRecord(metrics)}
+    return Message(RecordDict(content), reply_to=message)
+""".replace("FLOWER", "flwr")
+SERVER: Final = """import json
+import time
+from pathlib import Path
+
+from bench_models import NUMBERS, Weights
+from FLOWER.app import ArrayRecord, MetricRecord
+from FLOWER.serverapp import ServerApp
+from FLOWER.serverapp.strategy import FedAvg
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid, context):
+    config, times, work_s = context.run_config, [], []
+
+    def evaluate(server_round, arrays):
+        times.append(time.monotonic())
+
+    def slowest(records, weighted_by):
+        work_s.append(max(record["metrics"]["work_s"] for record in records))
+        return MetricRecord({})
+
+    clients = config["clients"]
+    strategy = FedAvg(
+        fraction_evaluate=0.0,
+        min_train_nodes=clients,
+        min_available_nodes=clients,
+        train_metrics_aggr_fn=slowest,
+    )
+    arrays = ArrayRecord(Weights(NUMBERS[config["size"]]).state_dict())
+    strategy.start(grid, arrays, num_rounds=config["rounds"], evaluate_fn=evaluate)
+    Path(config["out"]).write_text(json.dumps({"times": times, "work_s": work_s}))
+""".replace("FLOWER", "flwr")
+
+
+# ---- Flower's FedAvg
+
+
+@dataclass(frozen=True, slots=True)
+class Quickstart:
+    """How long Flower's own strategy is to be run on which model."""
+
+    size: str
+    rounds: int
+    clients: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowerApp:
+    """An app of Flower's alone: the code of its two sides. It writes when rounds ended, and their work."""
+
+    what: str
+    client: str
+    server: str
+
+
+FEDAVG: Final = FlowerApp("FedAvg", CLIENT, SERVER)
+
+
+def fedavg_overheads_s(
+    federation: LocalFederation, folder: Path, run: Quickstart, timeout_s: float
+) -> list[float]:
+    """Run Flower's FedAvg in a federation; return each round's time beyond its slowest client's work."""
+    return overheads_s(federation, folder, FEDAVG, run, timeout_s)
+
+
+def overheads_s(
+    federation: LocalFederation, folder: Path, flowers: FlowerApp, run: Quickstart, timeout_s: float
+) -> list[float]:
+    """Run such an app in a federation; return each round's time beyond its slowest client's work."""
+    out, app, home = folder / "times.json", folder / "app", folder / "home"
+    (app / "quickstart").mkdir(parents=True)
+    (app / "quickstart" / "client_app.py").write_text(flowers.client)
+    (app / "quickstart" / "server_app.py").write_text(flowers.server)
+    (app / "quickstart" / "__init__.py").write_text("")
+    values = {"size": run.size, "rounds": run.rounds, "clients": run.clients, "out": out}
+    (app / "pyproject.toml").write_text(PROJECT.format(**values))
+    home.mkdir()
+    (home / "config.toml").write_text(
+        f'[superlink]\ndefault = "bench"\n\n[superlink.bench]\naddress = "{federation.address}"\n'
+        "insecure = true\n"
+    )
+    log = folder / "log"
+    with log.open("wb") as said:
+        ended = _flwr(["run", str(app), "bench", "--stream"], home, said, timeout_s)
+    if not ended and (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
+        federation.stop(int(found.group(1)))  # others are to find the clients free
+    if not out.exists():
+        last = " ".join(log.read_text(errors="replace")[-400:].split())
+        raise EdgeFailed(f"Flower's {flowers.what} has ended no round; its last words: {last}")
+    told = json.loads(out.read_text())
+    ends = told["times"]
+    return [end - began - work for began, end, work in zip(ends, ends[1:], told["work_s"], strict=False)]
+
+
+def _flwr(arguments: list[str], home: Path, said: Any, timeout_s: float) -> bool:  # noqa: ANN401  a file
+    """Run it; return whether it ended in time."""
+    environment = os.environ | {
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
+    try:
+        subprocess.run(  # noqa: S603  Flower's own program
+            [str(Path(sys.executable).parent / "flwr"), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            timeout=timeout_s,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        said.write(f"it was not over after {timeout_s:.0f} s".encode())
+        return False
+    return True
+
+
+# ---- a bare stream
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    address: str
+    certificate: bytes
+    down: int
+    up: int
+
+
+def plain_stream_s(down: int, up: int, clients: int) -> float:
+    """Return how long as many processes take to be sent `down` bytes and then send `up`, all at once."""
+    certificate = make_certificate(time.time())
+    context = get_context("spawn")
+    begin, address = context.Barrier(clients + 1), context.Queue()
+    ends = context.Queue()
+    server = context.Process(target=_serve, args=(certificate, address, down, clients), daemon=True)
+    server.start()
+    at = address.get(timeout=WAIT_S)
+    arguments = (_Way(at, certificate.public, down, up), begin, ends)
+    processes = [context.Process(target=_move, args=arguments, daemon=True) for _ in range(clients)]
+    for client in processes:
+        client.start()
+    try:
+        begin.wait(WAIT_S)
+        began = time.monotonic()
+        return float(max(ends.get(timeout=WAIT_S) for _ in processes)) - began
+    finally:
+        for process in (*processes, server):
+            process.kill()
+            process.join()
+
+
+def _pieces(size: int) -> Iterator[bytes]:
+    piece = bytes(PIECE)
+    for start in range(0, size, PIECE):
+        yield piece[: min(PIECE, size - start)]
+
+
+def _serve(certificate: Any, address: Any, down: int, clients: int) -> None:  # noqa: ANN401  queues have no types
+    end_with_the_parent()
+
+    def move(frames: Iterator[bytes], _: object) -> Iterator[bytes]:
+        next(frames)
+        yield from _pieces(down)
+        for _frame in frames:
+            pass
+        yield b"all"
+
+    server = grpc.server(ThreadPoolExecutor(clients), options=server_options(WAIT_S))
+    service, name = METHOD.strip("/").split("/")
+    handler = grpc.method_handlers_generic_handler(
+        service, {name: grpc.stream_stream_rpc_method_handler(move)}
+    )
+    server.add_generic_rpc_handlers((handler,))
+    credentials = grpc.ssl_server_credentials([(certificate.private, certificate.public)])
+    port = server.add_secure_port("127.0.0.1:0", credentials)
+    server.start()
+    address.put(f"127.0.0.1:{port}")
+    server.wait_for_termination()
+
+
+def _move(way: _Way, begin: Any, ends: Any) -> None:  # noqa: ANN401  the same: queues
+    end_with_the_parent()
+    credentials = grpc.ssl_channel_credentials(way.certificate)
+    whole = threading.Event()
+
+    def frames() -> Iterator[bytes]:
+        yield b"begin"
+        whole.wait(WAIT_S)
+        yield from _pieces(way.up)
+
+    with grpc.secure_channel(way.address, credentials, options=client_options(WAIT_S)) as channel:
+        grpc.channel_ready_future(channel).result(WAIT_S)
+        begin.wait(WAIT_S)
+        received = 0
+        for frame in channel.stream_stream(METHOD)(frames()):
+            received += len(frame)
+            if received >= way.down:
+                whole.set()
+    ends.put(time.monotonic())

@@ -1,0 +1,108 @@
+"""How soon a busy client hears that its round is over: a listener here, a real engine in another process.
+
+The client computes without a pause, in micro-batches of some milliseconds, on one thread. What is timed is
+the way from the server's decision (its call of the listener) to the client's engine having been told, which
+it can be between two micro-batches only. Both clocks are the machine's monotonic one.
+"""
+
+import os
+import queue
+import random
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from logging import getLogger
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any, Final
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedgc.config import RunConfig
+from fedgc.flower.client_loop import Worker
+from fedgc.links.frames import Invitation
+from fedgc.links.identity import Identity
+from fedgc.links.session.client import Session, Terms
+from fedgc.links.session.server import Listener
+from fedgc.links.session.sessions import Surroundings
+from fedgc.messages import Close, Event, Joined, Work
+from fedgc.training import CommonModel, Engine
+from fedgc.training.engine import Order
+from fedgc.training.tasks import named
+
+WAIT_S: Final = 60.0
+STEPS: Final = 1_000_000  # more than it can do: it is busy until it is told
+CONFIG: Final = RunConfig.read({"task": "bench_models:busy", "chunks": 1, "threads": 1})
+
+
+class _Listening(Engine):
+    """An engine that notes when it was told that a round is over."""
+
+    heard: Any = None
+
+    def handle(self, command: Order) -> None:
+        if isinstance(command, Close):
+            self.heard.put(time.monotonic())
+        super().handle(command)
+
+
+@dataclass(frozen=True, slots=True)
+class _Client:
+    invitation: Invitation
+    models: str  # the folder of the task's module
+    heard: Any
+
+
+def stops_heard_s(folder: Path, count: int) -> list[float]:
+    """Return how long each of `count` stops took to be heard by a client that computes."""
+    sys.path.insert(0, str(folder))
+    try:
+        return _stops_heard_s(folder, count)
+    finally:
+        sys.path.remove(str(folder))
+
+
+def _stops_heard_s(folder: Path, count: int) -> list[float]:
+    context, events = get_context("spawn"), queue.SimpleQueue[Event]()
+    common = CommonModel(named(CONFIG.task, CONFIG), CONFIG)
+    around = Surroundings(time.monotonic, os.urandom, time.time, getLogger("benchmarks"))
+    listener = Listener(CONFIG, "bench", common.size, events.put, around)
+    listener.start()
+    heard = context.Queue()
+    client = context.Process(
+        target=_serve, args=(_Client(listener.invite(), str(folder), heard),), daemon=True
+    )
+    client.start()
+    try:
+        joined = events.get(timeout=WAIT_S)
+        if not isinstance(joined, Joined):
+            raise TypeError(f"saw {joined!r}, needed Joined")
+        listener.publish(0, common.first())
+        return [_stop_heard_s(listener, joined, round_, heard) for round_ in range(1, count + 1)]
+    finally:
+        listener.close("the bench is over")
+        client.kill()
+        client.join()
+
+
+def _stop_heard_s(listener: Listener, joined: Joined, round_: int, heard: Any) -> float:  # noqa: ANN401  a queue
+    names = tuple(enumerate(held.name for held in joined.holds))
+    listener.send(Work(joined.client, round_, 0, STEPS, (0,), names, 0, WAIT_S))
+    time.sleep(random.uniform(0.1, 0.3))  # noqa: S311  anywhere in a micro-batch
+    decided = time.monotonic()
+    listener.send(Close(joined.client, round_, "synced", frees=True))
+    return float(heard.get(timeout=WAIT_S)) - decided
+
+
+def _serve(client: _Client) -> None:
+    sys.path.insert(0, client.models)
+    _Listening.heard = client.heard
+    task, who = named(CONFIG.task, CONFIG), Identity(Ed25519PrivateKey.generate())
+    with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
+        w = Worker(
+            lambda rest: _Listening(task, CONFIG, clock=time.monotonic, rest=rest, spill_dir=Path(folder))
+        )
+        terms = Terms(CONFIG.grace_s, CONFIG.piece_kb * 1024, w.engine.size, time.monotonic, random.random)
+        with Session(client.invitation, who, terms) as session:
+            w.serve(session, who.client)

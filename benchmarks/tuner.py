@@ -1,0 +1,379 @@
+"""`python -m benchmarks tuner`: does history help where it can, and is the tuner honest where not.
+
+A *cell* is a scenario and an upload time. The tuner starts with nothing, learns from what it measures, and
+is judged on the rounds after the first `TRAIN`. Beside it every fixed setting is played by brute force on the
+same rounds: copies by blocks by even loads or loads by measured speed. Nobody is told the truth, but the best
+fixed setting is picked in hindsight.
+
+    worst_regret               tuned / best fixed setting - 1, largest over cells
+    shuffled_loss              each round's clients change places, so that the past is worth nothing: tuned /
+                               the same copies with equal loads - 1, largest over cells
+    over_uncoded_proportional  clients of speed 1, 1/2, 1/5 that stall and fail: tuned / uncoded by true speed
+                               (a rival that is back at once when it fails; a client of ours stays away)
+    over_fluid_bound           the same clients: tuned / work over the speeds that do not fail
+    drift_recovery_rounds      speeds change hands in mid-run: rounds until three in a row are on average
+                               within 15% of the best fixed setting of later rounds, largest over seeds
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.deadline import always
+from benchmarks.report import Report, Value, machine
+from fedgc.config import AUTO, RunConfig
+from fedgc.history import WINDOW, Speed, Speeds
+from fedgc.round.machine import Assignment, Round
+from fedgc.round.plan import Chunk, Fleet, Plan
+from fedgc.sim.clock import MODELS, ArrayClientModel, Conditions, Scenario, Terms, VirtualClock, working
+from fedgc.sim.owned import processes
+from fedgc.sim.policy import done_s
+from fedgc.sim.traces import read_scenario
+from fedgc.tuner import Choice, ClientHistory, Question, Setting, nothing, review, robust
+from fedgc.tuner.choose import settings
+from fedgc.tuner.past import Float
+from fedgc.tuner.trial import REPEAT, known_speeds
+
+HEARD_S: Final = 1e-6  # a death is heard of at once
+PIECES: Final = 4  # chunks for each client
+NUMBERS: Final = 1000  # of the model: only the upload time matters
+BYTES: Final = 4 * NUMBERS
+UPLOADS: Final = (0.0, 2.0)  # of a whole update, over a median unit of work
+LINKS: Final = 0.5  # spread of log upload times
+TRAIN: Final = 12
+TEST: Final = 10
+PRACTICE: Final = 5  # rounds that a fixed setting learns speeds from: as many as a run remembers
+AFTER_DRIFT: Final = 15
+WITHIN: Final = 1.15
+SHARES: Final = ((1.0, 0.5), (0.5, 0.3), (0.2, 0.2))  # speed, share of the clients
+TRACES: Final = ("trace-SE.parquet", "trace-ST.parquet", "trace-AR.parquet")
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How much is measured."""
+
+    clients: int
+    seeds: int
+    unequal: int  # clients of unequal speed
+
+
+USUAL: Final = Size(clients=16, seeds=3, unequal=100)
+QUICK: Final = Size(clients=8, seeds=1, unequal=30)
+
+Row = Mapping[str, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One scenario and seed: what one process does at a time."""
+
+    kind: str  # cell, drift, unequal
+    scenario: str
+    seed: int
+    size: Size
+    trace: Path | None = None
+
+    def run(self) -> list[Row]:
+        """Measure."""
+        return {"cell": _cell, "drift": _drift, "unequal": _unequal}[self.kind](self)
+
+    def make(self) -> Scenario:
+        """Return its rounds; a trace gives other clients and rounds for every seed."""
+        rounds = TRAIN + TEST
+        if self.trace is None:
+            return MODELS[self.scenario](self.size.clients, rounds, np.random.default_rng(self.seed))
+        whole = read_scenario(self.trace)
+        few = np.random.default_rng(self.seed).permutation(whole[0].clients)[: self.size.clients]
+        return tuple(_dealt(whole[(self.seed * TEST + at) % len(whole)], few) for at in range(rounds))
+
+
+def bench_tuner(
+    *,
+    quick: bool,
+    traces: Path | None,
+    progress: Callable[[int, int], object] = lambda *_: None,
+) -> Report:
+    """Measure; `progress` hears how many of how many jobs are done."""
+    size = QUICK if quick else USUAL
+    seeds = range(size.seeds)
+    found = [] if traces is None else [traces / name for name in TRACES if (traces / name).exists()]
+    jobs = [Job("unequal", "unequal", seed, size) for seed in seeds]
+    jobs += [Job("cell", path.stem, seed, size, path) for path in found for seed in seeds]
+    jobs += [Job("cell", name, seed, size) for name in MODELS for seed in seeds]
+    jobs += [Job("drift", "hands change", seed, size) for seed in seeds]
+    rows: list[Row] = []
+    with processes() as pool:
+        futures = [pool.submit(job.run) for job in jobs]
+        for done, future in enumerate(futures, start=1):
+            rows += future.result()
+            progress(done, len(jobs))
+    cells = compare(rows)
+    return Report(figures(cells, rows), [*cells, *rows], machine())
+
+
+# ---- playing
+
+
+class Fleeting:
+    """One fleet that is played round by round; it remembers what a server would have measured."""
+
+    def __init__(self, scenario: Scenario, pieces: int, seed: int) -> None:
+        clients = scenario[0].clients
+        names = tuple(f"client {w}" for w in range(clients))
+        chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(clients * pieces))
+        every = frozenset(range(len(chunks)))
+        config = RunConfig(replicas=AUTO, seed=seed, local_steps=1, chunks=len(chunks), grace_s=HEARD_S)
+        self.question = Question(Fleet(dict.fromkeys(names, every), chunks, NUMBERS), config, 1)
+        self.past = nothing(names)
+        self.links = Speeds(
+            {
+                name: Speed(name, 1.0, up_bytes_s=BYTES / up_s)
+                for name, up_s in zip(names, scenario[0].up_s_w.tolist(), strict=True)
+                if up_s > 0
+            }
+        )
+        self._pieces = pieces
+
+    def play(self, plan: Plan, conditions: Conditions, number: int) -> float:
+        """Play a round, learn what it shows, and return its time; one that lacks data is charged twice."""
+        client_model = ArrayClientModel(lambda _: conditions, [1.0 / self._pieces] * len(plan.chunks))
+        over = Round(plan, Assignment(number, number - 1, 1, self.question.config.seed), always)
+        VirtualClock(plan.clients, client_model, Terms(1, BYTES)).play(over, [True] * len(plan.clients), 0.0)
+        failed = np.asarray([bool(said) for said in over.statistics.failure])
+        least_s = np.where(
+            failed, np.nan, over.working_s or np.nan
+        )  # who finished nothing took that at least
+        steps = [np.mean(seen) if seen else least_s[w] for w, seen in enumerate(over.statistics.step_s)]
+        step_rw = np.vstack([self.past.step_rw, steps])[-WINDOW:]
+        failed_rw = np.vstack([self.past.failed_rw, failed])[-WINDOW:]
+        self.past = ClientHistory(self.past.clients, step_rw, failed_rw)
+        return over.closed_at * (1.0 if over.outcome == "synced" else REPEAT)
+
+
+def play_fixed(
+    scenario: Scenario, setting: Setting, *, by_speed: bool, seed: int, pieces: int
+) -> list[float]:
+    """Play one setting, loads even or by the median of the last rounds measured."""
+    fleet = Fleeting(scenario, pieces, seed)
+    equal = known_speeds(fleet.past.clients, np.ones(len(fleet.past.clients)), fleet.links)
+    seconds = []
+    for number, conditions in enumerate(scenario, start=1):
+        recent = replace(
+            fleet.past, step_rw=fleet.past.step_rw[-PRACTICE:], failed_rw=fleet.past.failed_rw[-PRACTICE:]
+        )
+        speeds = robust(recent, equal) if by_speed else equal
+        seconds.append(fleet.play(fleet.question.planned(setting, speeds), conditions, number))
+    return seconds
+
+
+def play_tuned(
+    scenario: Scenario, *, seed: int, pieces: int, equal_loads: bool = False
+) -> tuple[list[float], list[Choice]]:
+    """Let the tuner choose before every round; with `equal_loads` its copies and blocks alone are taken."""
+    fleet = Fleeting(scenario, pieces, seed)
+    present: Choice | None = None
+    since: list[float] = []
+    seconds, choices = [], []
+    for number, conditions in enumerate(scenario, start=1):
+        question = replace(fleet.question, rounds_left=len(scenario) - number + 1)
+        rng = np.random.default_rng([seed, number])
+        choice = review(present, question, fleet.past, fleet.links, measured_s=since, rng=rng)
+        since = since if choice is present else []
+        present = choice
+        ones = np.ones(len(fleet.past.clients))
+        speeds = known_speeds(fleet.past.clients, ones, fleet.links) if equal_loads else choice.speeds
+        taken = fleet.play(question.planned(choice.setting, speeds), conditions, number)
+        since = [*since, taken]
+        seconds.append(taken)
+        choices.append(choice)
+    return seconds, choices
+
+
+# ---- jobs
+
+
+def _cell(job: Job) -> list[Row]:
+    bare = job.make()
+    rows: list[Row] = []
+    for upload in UPLOADS:
+        scenario = _sending(bare, upload, job.seed)
+        rows += _beside(job, scenario, upload)
+    rows.append(_shuffled(job, bare))
+    return rows
+
+
+def _sending(scenario: Scenario, upload: float, seed: int) -> Scenario:
+    """Give every client an uplink, the same in all rounds."""
+    unit_s = float(np.median([each.mean_pace_w for each in scenario]))
+    spread_w = np.random.default_rng(seed).lognormal(0.0, LINKS, scenario[0].clients)
+    return tuple(replace(each, up_s_w=upload * unit_s * spread_w) for each in scenario)
+
+
+def _beside(job: Job, scenario: Scenario, upload: float) -> list[Row]:
+    """Play the tuner, and every fixed setting by brute force."""
+    seconds, choices = play_tuned(scenario, seed=job.seed, pieces=PIECES)
+    base: dict[str, Value] = {"scenario": job.scenario, "upload": upload, "seed": job.seed}
+    last = choices[-1]
+    tuned = float(np.mean(seconds[TRAIN:]))
+    rows: list[Row] = [{**base, "setting": "tuned", "mean_s": tuned, "reason": last.reason}]
+    fleet = Fleeting(scenario, PIECES, job.seed)
+    for setting in settings(fleet.question, fleet.links):
+        for by_speed in (False, True):
+            part = scenario[TRAIN - PRACTICE if by_speed else TRAIN :]
+            played = play_fixed(part, setting, by_speed=by_speed, seed=job.seed, pieces=PIECES)
+            mean_s = float(np.mean(played[-TEST:]))
+            words = f"{setting.words}, {'by speed' if by_speed else 'even loads'}"
+            rows.append({**base, "setting": words, "mean_s": mean_s})
+    return rows
+
+
+def _shuffled(job: Job, scenario: Scenario) -> Row:
+    """Let clients change places every round, and compare with loads that ignore all history."""
+    rng = np.random.default_rng([job.seed, 1])
+    mixed = tuple(_dealt(each, rng.permutation(each.clients)) for each in scenario)
+    tuned, choices = play_tuned(mixed, seed=job.seed, pieces=PIECES)
+    equal, _ = play_tuned(mixed, seed=job.seed, pieces=PIECES, equal_loads=True)
+    return {
+        "shuffled": job.scenario,
+        "seed": job.seed,
+        "tuned_s": float(np.mean(tuned[TRAIN:])),
+        "ignoring_s": float(np.mean(equal[TRAIN:])),
+        "says_so": float(np.mean([not choice.trusted for choice in choices[TRAIN:]])),
+    }
+
+
+def _dealt(conditions: Conditions, order_w: NDArray[np.int64]) -> Conditions:
+    """Return the conditions of these clients, in this order."""
+    arrays = ("pace_wk", "up_s_w", "down_s_w", "control_s_w", "dies_s_w", "returns_s_w")
+    return replace(conditions, **{name: getattr(conditions, name)[order_w] for name in arrays})
+
+
+def _speeds(clients: int, rng: np.random.Generator) -> Float:
+    counts = [round(share * clients) for _, share in SHARES]
+    counts[0] += clients - sum(counts)
+    return rng.permutation(np.repeat([speed for speed, _ in SHARES], counts))
+
+
+def _unequal(job: Job) -> list[Row]:
+    """Play clients of speed 1, 1/2 and 1/5; 5% stall 3 to 8 times, 1 to 5% fail."""
+    rng = np.random.default_rng([job.seed, 2])
+    clients = job.size.unequal
+    speed_w, fails_w = _speeds(clients, rng), rng.uniform(0.01, 0.05, clients)
+    scenario = []
+    for _ in range(TRAIN + TEST):
+        stall_w = np.where(rng.random(clients) < 0.05, rng.uniform(3.0, 8.0, clients), 1.0)
+        there = working((stall_w / speed_w)[:, None])
+        dies_s_w = np.where(rng.random(clients) < fails_w, rng.uniform(0.0, 1.0, clients), np.inf)
+        scenario.append(replace(there, dies_s_w=dies_s_w))
+    pieces = 10
+    seconds, choices = play_tuned(tuple(scenario), seed=job.seed, pieces=pieces)
+    share_w = speed_w * clients / speed_w.sum()
+    back = [replace(each, returns_s_w=each.dies_s_w) for each in scenario[TRAIN:]]
+    uncoded = [float(done_s(each, share_w).max()) for each in back]
+    return [
+        {
+            "unequal": clients,
+            "seed": job.seed,
+            "tuned_s": float(np.mean(seconds[TRAIN:])),
+            "uncoded_s": float(np.mean(uncoded)),
+            "fluid_s": clients / float((speed_w * (1.0 - fails_w)).sum()),
+            "reason": choices[-1].reason,
+        }
+    ]
+
+
+def _drift(job: Job) -> list[Row]:
+    """Let the speeds change hands after the training rounds."""
+    rng = np.random.default_rng([job.seed, 3])
+    clients = job.size.clients
+    before_w, after_w = _speeds(clients, rng), _speeds(clients, rng)
+    rounds = [before_w] * TRAIN + [after_w] * AFTER_DRIFT
+    scenario = tuple(working((rng.lognormal(0.0, 0.05, clients) / speed_w)[:, None]) for speed_w in rounds)
+    seconds, _ = play_tuned(scenario, seed=job.seed, pieces=PIECES)
+    fleet = Fleeting(scenario, PIECES, job.seed)
+    means = []
+    for setting in settings(fleet.question, fleet.links):
+        for by_speed in (False, True):
+            played = play_fixed(scenario[TRAIN:], setting, by_speed=by_speed, seed=job.seed, pieces=PIECES)
+            means.append(float(np.mean(played[PRACTICE:])))
+    after = seconds[TRAIN:]
+    back = [at for at in range(len(after) - 2) if np.mean(after[at : at + 3]) <= WITHIN * min(means)]
+    return [
+        {
+            "drift": clients,
+            "seed": job.seed,
+            "best_fixed_s": min(means),
+            "first_s": after[0],
+            "recovery_rounds": back[0] if back else None,
+            "after_five": float(np.mean(after[5:])) / min(means),
+        }
+    ]
+
+
+# ---- comparing
+
+
+def compare(rows: Sequence[Row]) -> list[Row]:
+    """Return every cell, the tuner against the best fixed setting, the worst first; sums are over seeds.
+
+    >>> rows = [{"scenario": "calm", "upload": 0.0, "setting": name, "mean_s": s} for name, s in
+    ...         [("tuned", 1.1), ("a", 1.0), ("b", 2.0)]]
+    >>> [(cell["best"], round(cell["regret"], 2)) for cell in compare(rows)]
+    [('a', 0.1)]
+    """
+    cells: defaultdict[tuple[Value, Value], defaultdict[str, float]] = defaultdict(lambda: defaultdict(float))
+    for row in rows:
+        if "scenario" in row:
+            cells[row["scenario"], row["upload"]][str(row["setting"])] += _number(row["mean_s"])
+    found = []
+    for (scenario, upload), means in cells.items():
+        tuned = means.pop("tuned")
+        best = min(means, key=lambda name, means=means: means[name])  # type: ignore[misc]
+        regret = tuned / means[best] - 1.0
+        found.append({"cell": scenario, "upload": upload, "best": best, "regret": regret})
+    return sorted(found, key=lambda cell: -_number(cell["regret"]))
+
+
+def figures(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, float | None]:
+    """Return the figures; None where nothing was measured."""
+    shuffled = _sums(rows, "shuffled", "tuned_s", "ignoring_s")
+    unequal = [row for row in rows if "unequal" in row]
+    drifts = [row["recovery_rounds"] for row in rows if "drift" in row]
+    over = {
+        name: sum(_number(row["tuned_s"]) for row in unequal) / sum(_number(row[name]) for row in unequal)
+        for name in ("uncoded_s", "fluid_s")
+        if unequal
+    }
+    return {
+        "worst_regret": _number(cells[0]["regret"]) if cells else None,
+        "shuffled_loss": max((top / bottom - 1.0 for top, bottom in shuffled), default=None),
+        "over_uncoded_proportional": over.get("uncoded_s"),
+        "over_fluid_bound": over.get("fluid_s"),
+        "drift_recovery_rounds": _largest(drifts),
+    }
+
+
+def _largest(values: Sequence[Value]) -> float | None:
+    """Return the largest; infinite where one of them never came."""
+    if not values:
+        return None
+    return max(float("inf") if value is None else _number(value) for value in values)
+
+
+def _sums(rows: Sequence[Row], by: str, top: str, bottom: str) -> list[tuple[float, float]]:
+    sums: defaultdict[Value, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for row in rows:
+        if by in row:
+            sums[row[by]][0] += _number(row[top])
+            sums[row[by]][1] += _number(row[bottom])
+    return [(first, second) for first, second in sums.values()]
+
+
+def _number(value: Value) -> float:
+    return float(value) if isinstance(value, int | float) else float("nan")

@@ -1,0 +1,153 @@
+"""The bench of accuracy: a target fixed in advance, who comes to it when, and who never does."""
+
+import math
+from dataclasses import replace
+
+import pytest
+
+from benchmarks import accuracy, trial
+from benchmarks.accuracy import (
+    DRIFT,
+    FEDAVG,
+    OURS,
+    QUICK,
+    SHARE,
+    USUAL,
+    bench_accuracy,
+    report,
+    told,
+)
+from benchmarks.arms import CODED, Arm, named
+from benchmarks.grid import Modelled
+from benchmarks.scene import CLIENTS, Scene, scenario_of
+from benchmarks.trial import Care, Measured, Trace, Trial, measure
+from fedgc.errors import EdgeFailed
+
+CALM = Scene("skew", "nobody", source=Modelled("nobody"))
+
+
+TARGET = 60.0
+
+
+def made(arm: str, seed: int, reaches: float, megabytes: float = 1.0) -> Measured:
+    """An arm that is at half of 80 points after a second, and at 80 after so many."""
+    trace = Trace((1.0, reaches), (megabytes / 2, megabytes), (40.0, 80.0))
+    return Measured(CALM, named(arm)[0], seed, 0.1, 80.0, megabytes=megabytes, trace=trace)
+
+
+def test_ratios_are_of_the_quickest_baseline_seed_by_seed():
+    measured = [
+        *(made(OURS, seed, 2.0) for seed in range(3)),
+        *(made(DRIFT, seed, 5.0) for seed in range(3)),
+        *(made("BSP", seed, 8.0, 10.0) for seed in range(3)),
+        *(made(FEDAVG, seed, reaches, 4.0) for seed, reaches in enumerate((3.0, 5.0, 100.0))),
+    ]
+    figures = report(measured, TARGET).figures
+    assert figures["best_baseline_time_over_ours"] == {"median": 2.5, "lower": 1.5}
+    assert figures["best_baseline_time_over_drift"] == {"median": 1.0, "lower": 0.6}
+    assert figures["fedavg_time_over_ours"] == 2.5
+    assert figures["bytes_over_fedavg"] == pytest.approx(0.25)
+    assert figures["bytes_over_bsp"] == pytest.approx(0.1)
+
+
+def test_the_target_is_what_bsp_came_to_on_the_tuning_seeds_where_nobody_straggles(monkeypatch):
+    played: list[Trial] = []
+
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
+        assert (scene.column, scene.straggler, arm.name) == ("skew", "none", "BSP")
+        assert seed in trial.TUNING_SEEDS
+        return Measured(scene, arm, seed, rate, points=50.0 if rate == 0.4 else 30.0)
+
+    def noted(trials: list[Trial], _: object) -> list[Measured]:
+        played.extend(trials)
+        return []
+
+    monkeypatch.setattr(trial, "measure", measured)
+    monkeypatch.setattr(accuracy, "play", noted)
+    bench_accuracy(USUAL)
+    assert {each.target for each in played} == {SHARE * 50.0}
+    assert {each.arm.name for each in played} == {arm.name for arm in USUAL.arms}
+
+
+def test_the_target_may_be_reached_on_the_way():
+    rows = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)], 30.0).rows
+    assert [row["seconds_to_target"] for row in rows] == [1.0, 1.0]
+
+
+def test_where_there_is_a_target_the_rate_that_comes_there_soonest_is_taken(monkeypatch):
+    """Before one that is more accurate in the end, and one that comes there on one seed alone."""
+    reaches = {(0.4, 1000): 3.0, (0.4, 1001): 9.0, (0.8, 1000): 5.0, (0.8, 1001): 5.0, (1.6, 1000): 4.0}
+
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
+        at = reaches.get((rate, seed), 90.0 if rate == 3.2 else math.inf)
+        points = {3.2: 90.0}.get(rate, 60.0)
+        trace = Trace((at,), (1.0,), (points,)) if at < math.inf else Trace((), (), ())
+        return Measured(scene, arm, seed, rate, points=points, trace=trace)
+
+    monkeypatch.setattr(trial, "measure", measured)
+    found = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET).run()
+    assert found[0].rate == 0.4
+    reaches.pop((0.4, 1001))
+    found = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET).run()
+    assert found[0].rate == 0.4  # neither of the best two comes there on both seeds
+    reaches[1.6, 1001] = 5.0
+    found = Trial(CALM, named(OURS)[0], Care(5, 1), TARGET).run()
+    assert found[0].rate == 1.6
+    assert Trial(CALM, named(OURS)[0], Care(5, 1)).run()[0].rate == 3.2
+
+
+def test_who_never_comes_there_loses():
+    late = replace(made(OURS, 0, 2.0), trace=Trace((1.0,), (1.0,), (10.0,)))
+    assert (
+        report([late, made("BSP", 0, 8.0)], TARGET).figures["best_baseline_time_over_ours"]["median"] == 0.0
+    )
+    assert report([late, made("BSP", 0, 8.0)], TARGET).figures["bytes_over_bsp"] == math.inf
+    never = replace(made("BSP", 0, 8.0), trace=Trace((), (), ()))
+    found = report([made(OURS, 0, 2.0), never], TARGET)
+    assert found.figures["best_baseline_time_over_ours"]["median"] == math.inf
+    assert '"inf"' in found.json()
+    assert len(list(told(found))) == 3
+
+
+def test_a_figure_without_its_baseline_is_none():
+    figures = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)], TARGET).figures
+    assert figures["fedavg_time_over_ours"] is None
+    assert figures["bytes_over_fedavg"] is None
+
+
+def test_gradient_coding_takes_one_step_a_round_with_every_sample():
+    of = measure(replace(CALM, steps=3), CODED, 0.1, 0)
+    assert (of.syncs, of.looks) == (3, 3)
+    assert of.placement_mb > 0
+
+
+def test_paces_are_those_of_the_source_by_its_median_client():
+    scenario = scenario_of(Scene("skew", "x", source=Modelled("bimodal-persistent")), 4, 8, 1)
+    assert len(scenario) == 4
+    assert sorted(scenario[0].pace_wk[:, 0])[CLIENTS // 2] == pytest.approx(0.5)
+    assert scenario[0].pace_wk.max() > 1.0
+
+
+class Few:
+    """A source with too few clients."""
+
+    name = "few"
+
+    def make(self, clients, rounds, seed):
+        return Modelled("nobody").make(clients - 1, rounds, seed)
+
+
+def test_a_source_with_too_few_clients_is_refused():
+    with pytest.raises(EdgeFailed, match="few: saw 7 clients, needed 8"):
+        scenario_of(Scene("skew", "few", source=Few()), 4, 8, 1)
+
+
+def test_what_was_reached_on_the_tuning_seed_is_kept():
+    (found,) = Trial(replace(CALM, steps=16), named(OURS)[0], Care(1, 1)).run()
+    assert found.tuned > 0
+
+
+@pytest.mark.slow
+def test_the_quick_bench_gives_every_figure():
+    figures = bench_accuracy(QUICK).figures
+    assert all(value is not None for value in figures.values())

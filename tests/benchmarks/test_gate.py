@@ -1,0 +1,205 @@
+"""The bench of gates: what is counted, what is compared with what, and that it draws what it measured."""
+
+import struct
+import zlib
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks import trial
+from benchmarks.arms import ARMS, BSP, LOOK, Arm, named
+from benchmarks.frontier import HEIGHT, OURS, RIVAL, WIDTH, field, frontier
+from benchmarks.gate import (
+    LONG,
+    QUICK,
+    TENTH,
+    USUAL,
+    Paired,
+    Results,
+    bench_gate,
+    cells,
+    differences,
+    figures,
+    told,
+)
+from benchmarks.scene import CLIENTS, Scene, read
+from benchmarks.trial import Care, Measured, Trace, Trial, measure
+from fedgc.run.machine import CHECK_BYTES
+
+IID, SKEW = Scene("iid"), Scene("skew", "persistent")
+MODEL_BYTES = 4 * (64 * 128 + 128 + 128 * 10 + 10)
+
+
+def cache_files(scene: Scene, steps: int) -> Scene:
+    return replace(scene, steps=steps)
+
+
+def made(scene: Scene, arm: str, points: list[float], **others) -> list[Measured]:
+    values = {
+        "rate": 0.1, "syncs": 10, "looks": 20, "megabytes": 2.0, "up_mb": 1.0, "down_mb": 1.0,
+        "control_mb": 0.0, "placement_mb": 0.0, "seconds": 4.0, "budget_error": None,
+    }  # fmt: skip
+    values |= others
+    (chosen,) = named(arm)
+    return [
+        Measured(
+            scene, chosen, seed, points=each, trace=Trace((2.0, 4.0), (1.0, 2.0), (each / 2, each)), **values
+        )
+        for seed, each in enumerate(points)
+    ]
+
+
+def test_a_figure_whose_scenes_were_not_played_is_none():
+    empty = figures([])
+    assert set(empty) >= {
+        "tenth_bytes_loss_points", "budget_error", "equal_syncs_gain_points", "private_partial_gain_points",
+        "movable_syncs_to_bsp", "over_best_baseline_points",
+    }  # fmt: skip
+    assert all(value is None for name, value in empty.items() if name != "by_model")
+
+
+def test_differences_are_of_pairs_of_seeds():
+    measured = [*made(IID, "BSP", [80.0, 70.0]), *made(IID, TENTH, [79.0, 71.0], budget_error=0.1)]
+    found = figures(measured)
+    assert found["tenth_bytes_loss_points"] == pytest.approx(0.0)
+    assert found["budget_error"] == pytest.approx(0.1)
+    gain = Results(measured).gain(IID, "BSP", TENTH)
+    assert gain.half == pytest.approx(12.706 * np.std([1.0, -1.0], ddof=1) / 2**0.5)
+    assert Paired.of([3.0]).half is None
+
+
+def test_ours_is_held_against_the_best_baseline_at_our_seconds():
+    measured = [
+        *made(SKEW, "ours, drift 0.25", [60.0], seconds=3.0),
+        *made(SKEW, "grace window", [90.0]),
+        *made(SKEW, "FedAvgM", [100.0]),
+    ]
+    assert figures(measured)["over_best_baseline_points"] == pytest.approx(60.0 - 50.0)
+    assert [row["other"] for row in differences(measured)] == ["FedAvgM", "grace window"], "the worst first"
+
+
+def test_scattered_data_counts_when_it_is_as_good_as_bsp():
+    near = made(SKEW, "ours, scattered, drift 0.25", [79.8], syncs=30)
+    far = made(SKEW, "ours, scattered, drift 0.08", [79.0], syncs=10)
+    measured = [*made(SKEW, "BSP", [80.0], syncs=300, megabytes=8.0), *near, *far]
+    assert figures(measured)["movable_syncs_to_bsp"] == pytest.approx(0.1)
+    assert figures(measured)["movable_bytes_to_bsp"] == pytest.approx(0.25)
+    assert figures(measured[:1] + far)["movable_syncs_to_bsp"] is None
+
+
+def test_all_bytes_are_counted():
+    """Every step of BSP moves a model to and an update from everybody, and a report and an answer."""
+    steps = 4
+    of = measure(cache_files(IID, steps), BSP, 0.1, 0)
+    assert (of.syncs, of.looks) == (steps, steps)
+    assert of.up_mb == pytest.approx(steps * CLIENTS * MODEL_BYTES / 1e6, rel=1e-3)
+    assert of.down_mb == pytest.approx(steps * CLIENTS * MODEL_BYTES / 1e6)
+    assert of.control_mb == pytest.approx(steps * CLIENTS * CHECK_BYTES / 1e6)
+    assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb)
+
+
+def test_a_placement_is_paid_for():
+    (arm,) = named("ours, scattered, drift 0.25")
+    of = measure(cache_files(IID, 4 * LOOK), arm, 0.4, 0)
+    assert of.placement_mb == pytest.approx(3 * len(read(None).labels) * 65 / 1e6)
+    assert of.syncs == 1
+    assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.placement_mb)
+
+
+def test_what_clients_give_each_other_is_paid_for_at_each_step():
+    (arm,) = named("relative change 0.1, injected")
+    of = measure(cache_files(IID, 4), arm, 0.1, 0)
+    givers, given, steps = 4, 5, 4 * CLIENTS
+    assert of.injected_mb == pytest.approx(steps * givers * given * 7 / 8 * 65 / 1e6)
+    assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.injected_mb)
+    assert measure(cache_files(IID, 4), BSP, 0.1, 0).injected_mb == 0
+
+
+@pytest.mark.parametrize(("name", "steps"), [("SSP 16", 4), ("FedBuff", 4 * 32)])
+def test_without_rounds_every_update_moves_up_and_a_model_down(name, steps):
+    (arm,) = named(name)
+    of = measure(cache_files(IID, steps), arm, 0.1, 0)
+    assert of.syncs == 4
+    assert of.up_mb == pytest.approx(4 * CLIENTS * MODEL_BYTES / 1e6)
+    assert of.up_mb <= of.down_mb <= of.up_mb + CLIENTS * MODEL_BYTES / 1e6
+    assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb)
+    assert of.trace.points[-1] == of.points
+
+
+def test_a_run_that_leaves_the_finite_numbers_has_learnt_nothing():
+    of = measure(cache_files(IID, 16), BSP, 1e30, 0)
+    assert (of.points, of.syncs) == (0.0, 0)
+    assert of.failed
+
+
+def test_every_arm_is_tuned_over_as_many_rates_and_settings_hold():
+    for arm in ARMS:
+        for optimizer in ("sgd", "adam"):
+            assert len(set(arm.rates(optimizer))) == USUAL.care.rates
+            config = arm.config(64 * LOOK, 0.1, 0, MODEL_BYTES)
+            assert config.rounds * config.gate_every == 64 * LOOK
+
+
+def test_clients_of_rivals_rest_at_a_look_as_theirs_do():
+    for arm in ARMS:
+        config = arm.config(64 * LOOK, 0.1, 0, MODEL_BYTES)
+        assert (config.most_steps > 0) == arm.ours
+
+
+def test_a_trial_reports_other_seeds_than_it_was_tuned_on():
+    found = Trial(cache_files(SKEW, 4 * LOOK), named("ours, drift 0.25")[0], Care(2, 2)).run()
+    assert [each.seed for each in found] == [0, 1]
+    assert len({each.rate for each in found}) == 1
+    assert all("points" in each.row() for each in found)
+
+
+def test_a_rate_that_only_the_first_tuning_seed_favours_is_not_taken(monkeypatch):
+    points = {(0.4, 1000): 60.0, (0.4, 1001): 61.0, (0.8, 1000): 62.0, (0.8, 1001): 50.0}
+    asked: list[tuple[float, int]] = []
+
+    def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
+        asked.append((rate, seed))
+        return Measured(scene, arm, seed, rate, points=points.get((rate, seed), 30.0))
+
+    monkeypatch.setattr(trial, "measure", measured)
+    found = Trial(SKEW, named("ours, drift 0.25")[0], Care(5, 2)).run()
+    assert [(each.rate, each.tuned) for each in found] == [(0.4, 60.5)] * 2
+    assert len(asked) == 5 + 2 + 2
+    assert {seed for _, seed in asked} == {1000, 1001, 0, 1}
+
+
+def test_the_usual_matrix_has_every_column_straggler_model_and_optimizer():
+    scenes = [scene for scene, _ in cells(USUAL, None)]
+    assert {scene.column for scene in scenes} == {"iid", "writers", "skew"}
+    assert {scene.straggler for scene in scenes} == {"none", "persistent", "transient", "dead"}
+    assert {(scene.model, scene.optimizer) for scene in scenes} >= {
+        ("mlp", "sgd"),
+        ("cnn", "sgd"),
+        ("mlp", "adam"),
+    }
+    assert len(set(scenes)) == len(scenes)
+    assert max(scene.steps for scene in scenes) == LONG
+
+
+def test_the_picture_shows_ours_and_theirs():
+    measured = [*made(SKEW, "ours, drift 0.25", [80.0], syncs=3), *made(SKEW, "FedAvgM", [60.0], syncs=30)]
+    pixels = field(measured, "syncs")
+    ours, theirs = (np.argwhere((pixels == color).all(axis=2)).mean(axis=0) for color in (OURS, RIVAL))
+    assert ours[0] < theirs[0], "higher"
+    assert ours[1] < theirs[1], "cheaper"
+    picture = frontier(measured)
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n"
+    assert struct.unpack(">II", picture[16:24]) == (3 * WIDTH, HEIGHT)
+    at = picture.index(b"IDAT") + 4
+    length = struct.unpack(">I", picture[at - 8 : at - 4])[0]
+    assert len(zlib.decompress(picture[at : at + length])) == HEIGHT * (1 + 3 * 3 * WIDTH)
+
+
+@pytest.mark.slow
+def test_the_quick_bench_gives_figures_rows_and_a_table():
+    report, measured = bench_gate(QUICK)
+    assert report.figures["over_best_baseline_points"] is not None
+    assert report.figures["tenth_bytes_loss_points"] is not None
+    assert '"points"' in report.json()
+    assert any(line.startswith("skew, persistent") for line in told(measured))

@@ -1,0 +1,28 @@
+"""What every bench prints: one object, in JSON that any reader takes."""
+
+import json
+
+import numpy as np
+import pytest
+
+from benchmarks import Report, machine
+
+
+def test_a_report_is_one_object_of_three_parts():
+    report = Report({"ratio": 1.5, "missing": None, "by": {"8,4": 2.0}}, [{"a": 1, "b": "x"}], machine())
+    table = json.loads(report.json())
+    assert set(table) == {"figures", "rows", "machine"}
+    assert table["figures"] == {"ratio": 1.5, "missing": None, "by": {"8,4": 2.0}}
+    assert table["rows"] == [{"a": 1, "b": "x"}]
+    assert table["machine"]["cores"] >= 1
+
+
+def test_numbers_that_json_has_no_word_for_are_text():
+    table = json.loads(Report({"a": float("inf"), "b": float("nan")}, [{"c": float("inf")}], {}).json())
+    assert table["figures"] == {"a": "inf", "b": "nan"}
+    assert table["rows"] == [{"c": "inf"}]
+
+
+def test_a_row_of_another_kind_is_refused():
+    with pytest.raises(TypeError):
+        Report({"a": np.zeros(2)}, [], {}).json()

@@ -1,0 +1,131 @@
+"""The bench of rounds: how cells are compared, and that uploads add up as it says."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from benchmarks.cells import UPLOADS
+from benchmarks.deadline import errors_at_deadline, ratios
+from benchmarks.events import measure_events
+from benchmarks.grid import Modelled
+from benchmarks.rounds import (
+    PRACTICE,
+    QUICK,
+    Job,
+    Size,
+    bench_rounds,
+    measure,
+    measure_claim,
+    measure_scaling,
+)
+from fedgc.sim import BlockCoordinate, Fedgc, PartialStragglers, Uncoded, WorkQueue
+from fedgc.sim.clock import MODELS, UNCONTENDED
+
+TINY = Size(clients=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        Uncoded(),
+        WorkQueue(4),
+        WorkQueue(4, 0.25),
+        PartialStragglers(3, 2),
+        Fedgc(3, 2),
+        Fedgc(3, 1, 2),
+        Fedgc(3, 2, short=True),
+        Fedgc(3, 1, 2, short=True),
+    ],
+)
+def test_an_upload_adds_its_own_time_and_no_more(policy):
+    """What the bench reckons for its cells is what a round with that upload takes."""
+    scenario = MODELS["bimodal"](9, 3, np.random.default_rng(2))
+    slow = tuple(replace(each, up_s_w=np.full(9, 2.0)) for each in scenario)
+    for without, full in zip(policy.play(scenario, UNCONTENDED), policy.play(slow, UNCONTENDED), strict=True):
+        assert full.seconds == pytest.approx(without.seconds + 2.0 * without.size)
+        assert full.size == without.size
+
+
+def test_a_job_measures_every_family_and_leaves_practice_out():
+    rows = measure(Job(Modelled("bimodal"), 3, TINY))
+    assert {each.family for each in rows} == {"ours", "rival", "bound"}
+    assert {each.blocks for each in rows} == {1, 2}
+    uncoded = next(each for each in rows if each.policy == "uncoded")
+    scenario = Job(Modelled("bimodal"), 3, TINY).make()
+    assert {each.upload for each in rows} == {None}
+    assert [each.policy for each in rows if each.coarse] == [f"work queue of {n}, 4 bits" for n in (10, 40)]
+    assert uncoded.median_s == np.median([each.mean_pace_w.max() for each in scenario[PRACTICE:]])
+
+
+def test_who_sends_while_it_works_is_played_at_every_upload():
+    job = Job(Modelled("bimodal"), 3, TINY)
+    row = next(each for each in measure(job) if each.policy.startswith("block-coordinate"))
+    for ratio, seconds in zip(UPLOADS, row.uploads_s, strict=True):
+        linked = tuple(replace(each, up_s_w=np.full(8, ratio * row.unit_s)) for each in job.make())
+        played = BlockCoordinate(8).play(linked, UNCONTENDED)[PRACTICE:]
+        assert seconds == np.median([each.seconds for each in played])
+    assert row.uploads_s[0] == row.median_s
+    assert row.uploads_s[-1] < row.median_s + UPLOADS[-1] * row.unit_s
+
+
+@pytest.mark.parametrize("model", ["bimodal", "fail-stop"])
+def test_short_numbers_count_as_if_they_had_been_played(model):
+    """Without links a policy's short numbers are reckoned from its whole ones."""
+    job = Job(Modelled(model), 3, TINY)
+    policy = Fedgc(8, 10, short=True)
+    played = policy.play(job.make(), UNCONTENDED)[PRACTICE:]
+    row = next(each for each in measure(job) if each.policy == policy.name)
+    assert row.median_s == np.median([each.seconds for each in played])
+    assert row.upload_size == max(each.size for each in played) < 1.0
+    assert row.sent == pytest.approx(np.mean([each.sent for each in played]))
+
+
+def test_a_claim_compares_with_the_literature():
+    claim = measure_claim("shifted-exponential", 0, TINY)
+    assert claim["published_s"] > claim["own_chunks_s"] > claim["fluid_s"] > 0
+    assert claim["same_chunks_s"] >= claim["whole_chunks_s"] >= claim["fluid_s"]
+    assert claim["full_workers_error_over_ours"] >= claim["best_load_error_over_ours"]
+
+
+def test_the_cost_of_a_round_is_given_for_each_client():
+    cost = measure_scaling(20)
+    assert cost["round_s"] == pytest.approx(cost["us_for_each_client"] * 20 / 1e6)
+
+
+def test_events_are_those_of_whole_steered_rounds():
+    """Each of 20 clients reports 8 chunks and sends a codeword, in as many rounds as the events need."""
+    cost = measure_events(events=181, clients=20)
+    assert (cost["events"], cost["rounds"], cost["synced"]) == (2 * 20 * (8 + 1), 2, 2)
+    assert cost["skips"] > 0
+    assert cost["takes"] > 0
+    assert cost["seconds"] == pytest.approx(cost["us_for_each_event"] * cost["events"] / 1e6)
+    assert cost["round_seconds"] > 0.0
+
+
+def test_the_deadline_cuts_all_off_at_the_same_time():
+    scenario = MODELS["shifted-exponential"](24, 4, np.random.default_rng(0))
+    errors = errors_at_deadline(scenario, Fedgc(8, 10), np.random.default_rng(0))
+    assert errors.full_workers[8] == 1.0, "nobody has done eight units yet"
+    assert errors.ours < errors.dropping < 1.0
+    assert dict(ratios(errors, 8))["dropping"] > 1.0
+
+
+@pytest.mark.slow
+def test_the_quick_bench_gives_every_figure():
+    heard: list[tuple[int, int]] = []
+    report = bench_rounds(QUICK, None, lambda *at: heard.append(at))
+    named = {
+        "code_wins_share",
+        "over_work_queue",
+        "original_over_ours",
+        "published_over_ours_same_chunks",
+        "published_over_bound_same_chunks",
+        "published_over_fluid",
+        "published_over_ours",
+        "worst_over_best_baseline",
+        "full_workers_error_over_ours",
+    }
+    assert named <= set(report.figures)
+    assert all(report.figures[name] is not None for name in named)
+    assert heard[-1][0] == heard[-1][1]

@@ -1,0 +1,1 @@
+"""Tools of the developers: what makes files of the package."""
