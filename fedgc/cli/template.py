@@ -47,8 +47,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset, random_split
 
-from fedgc.config import RunConfig
-from fedgc.training.tasks import Task, over
+from fedgc import RunConfig, Task, over
 from fedgc.training.tasks.digits import read
 
 digits = read()
@@ -82,7 +81,7 @@ def task(config: RunConfig) -> Task:
 _SERVER: Final = '''\
 """The ServerApp that Flower starts; the setting `task` names what is trained."""
 
-from fedgc.flower import server_app
+from fedgc import server_app
 
 app = server_app()
 '''
@@ -90,7 +89,7 @@ app = server_app()
 _CLIENT: Final = '''\
 """The ClientApp that Flower starts on every client; the setting `task` names what is trained."""
 
-from fedgc.flower import client_app
+from fedgc import client_app
 
 app = client_app()
 '''
@@ -107,7 +106,7 @@ from pathlib import Path
 
 import torch
 
-from fedgc.config import RunConfig
+from fedgc import RunConfig
 from PACKAGE.task import loss, network, task
 
 ROOT = Path(__file__).parents[1]

@@ -48,15 +48,15 @@ PORTS: Final = range(10_000, 32_768)  # where Linux begins to choose ports by it
 PORTS_EACH: Final = 64
 _tried: Final = count()
 
-SERVER_WIRING: Final = '''"""The ServerApp that Flower starts: wiring only, all else is in fedgc.flower."""
+SERVER_WIRING: Final = '''"""The ServerApp that Flower starts."""
 
-from fedgc.flower import server_app
+from fedgc import server_app
 
 app = server_app()
 '''
-CLIENT_WIRING: Final = '''"""The ClientApp that Flower starts: wiring only, all else is in fedgc.flower."""
+CLIENT_WIRING: Final = '''"""The ClientApp that Flower starts."""
 
-from fedgc.flower import client_app
+from fedgc import client_app
 
 app = client_app()
 '''
