@@ -1,7 +1,4 @@
-"""`fedgc new`: a Flower app around a task of the user's, written here and at once, from no network.
-
-May import: cli.template; errors.
-"""
+"""`fedgc new`: writes a Flower app around a task of the user, without a network."""
 
 import keyword
 import re
@@ -11,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedgc.cli.template import FILES
+from fedgc.deploy.flower_version import supported
 from fedgc.errors import EdgeFailed, Unusable
 
 
@@ -23,7 +21,7 @@ def write_new(folder: Path) -> None:
         for name, text in FILES.items():
             path = folder / name.replace("PACKAGE", package)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace("PACKAGE", package).replace("NAME", folder.name))
+            path.write_text(_filled(text, folder.name, package))
         (folder / ".python").write_text(f"{sys.executable}\n")
     except OSError as error:
         raise EdgeFailed(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -31,6 +29,10 @@ def write_new(folder: Path) -> None:
         f"{folder} is written: `cd {shlex.quote(str(folder))} && make test` runs it, "
         f"{package}/task.py is yours to change\n"
     )
+
+
+def _filled(text: str, name: str, package: str) -> str:
+    return text.replace("PACKAGE", package).replace("FLOWER", supported()).replace("NAME", name)
 
 
 def package_of(name: str) -> str:

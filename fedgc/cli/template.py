@@ -1,8 +1,6 @@
-"""What `fedgc new` writes, file by file; NAME and PACKAGE stand for what the user chose.
+"""The files that `fedgc new` writes.
 
-The texts are a user's own from then on: they are short, and say what to change.
-
-May import: nothing.
+NAME and PACKAGE stand for the name that the user chose, FLOWER for the supported range of flwr.
 """
 
 from collections.abc import Mapping
@@ -15,7 +13,7 @@ name = "NAME"
 version = "0.1.0"
 description = "Trained with fedgc"
 requires-python = ">=3.11"
-dependencies = ["fedgc", "flwr>=1.41,<1.42", "torch"]
+dependencies = ["fedgc", "FLOWER", "torch"]
 
 [tool.flwr.app]
 publisher = "me"

@@ -35,6 +35,7 @@ from fedgc.config import RunConfig
 from fedgc.deploy import supervision
 from fedgc.deploy.app_folder import App, Setting, toml_value
 from fedgc.deploy.flower_programs import write_programs
+from fedgc.deploy.flower_version import supported
 from fedgc.deploy.superlink import KEEP_INSTALLED, Superlink, tail
 from fedgc.errors import BadSetting, EdgeFailed
 
@@ -63,7 +64,7 @@ app = client_app()
 _PROJECT: Final = """[project]
 name = "fedgc-app"
 version = "0.1.0"
-dependencies = ["flwr>=1.41,<1.42", "fedgc"]
+dependencies = ["FLOWER", "fedgc"]
 
 [tool.flwr.app]
 publisher = "fedgc"
@@ -104,7 +105,7 @@ def write_app(folder: Path, settings: Mapping[str, Setting], wiring: Wiring | No
     for name, text in (("server", chosen.server), ("client", chosen.client)):
         (folder / name).mkdir(parents=True)
         (folder / name / "app.py").write_text(text)
-    (folder / "pyproject.toml").write_text(_PROJECT + "".join(lines))
+    (folder / "pyproject.toml").write_text(_PROJECT.replace("FLOWER", supported()) + "".join(lines))
     return folder
 
 
