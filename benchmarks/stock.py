@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import grpc
 
+from fedgc.deploy.flower_version import supported
 from fedgc.deploy.local_federation import LocalFederation
 from fedgc.errors import EdgeFailed
 from fedgc.links.session.certificate import make_certificate
@@ -77,7 +78,7 @@ busy = task(NUMBERS["tiny"], busy_loss)
 PROJECT: Final = """[project]
 name = "quickstart"
 version = "1.0.0"
-dependencies = ["flwr>=1.41,<1.42"]
+dependencies = ["{flower}"]
 
 [tool.flwr.app]
 publisher = "quickstart"
@@ -192,8 +193,8 @@ def overheads_s(
     (app / "quickstart" / "client_app.py").write_text(flowers.client)
     (app / "quickstart" / "server_app.py").write_text(flowers.server)
     (app / "quickstart" / "__init__.py").write_text("")
-    values = {"size": run.size, "rounds": run.rounds, "clients": run.clients, "out": out}
-    (app / "pyproject.toml").write_text(PROJECT.format(**values))
+    settings = {"size": run.size, "rounds": run.rounds, "clients": run.clients, "out": out}
+    (app / "pyproject.toml").write_text(PROJECT.format(flower=supported(), **settings))
     home.mkdir()
     (home / "config.toml").write_text(
         f'[superlink]\ndefault = "bench"\n\n[superlink.bench]\naddress = "{federation.address}"\n'

@@ -1,5 +1,5 @@
-"""The ClientApp that Flower starts: wiring only, all else is in fedgc.flower."""
+"""The ClientApp that Flower starts."""
 
-from fedgc.flower import client_app
+from fedgc import client_app
 
 app = client_app()

@@ -57,14 +57,24 @@ def _share(value: float | str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RunConfig:
-    """Every setting of one run.
+    """The settings of a run, frozen and validated.
 
-    >>> RunConfig.read({"rounds": 3, "local-steps": 2}).rounds
-    3
-    >>> RunConfig.read({"round": 3})
-    Traceback (most recent call last):
-    ...
-    fedgc.errors.BadSetting: unknown setting 'round'; did you mean rounds?
+    `fedgc config` lists every setting with its default and meaning. `dataclasses.replace` makes a changed
+    copy; `RunConfig.read` makes settings from a table, such as Flower's run config.
+
+    Raises:
+        BadSetting: A setting is unknown, has a wrong type or value, or contradicts another one.
+
+    Example:
+        >>> import fedgc
+        >>> fedgc.RunConfig(rounds=3, learning_rate=0.05).rounds
+        3
+        >>> fedgc.RunConfig.read({"rounds": 3, "local-steps": 2}).local_steps
+        2
+        >>> fedgc.RunConfig.read({"round": 3})
+        Traceback (most recent call last):
+        ...
+        fedgc.errors.BadSetting: unknown setting 'round'; did you mean rounds?
     """
 
     # What is trained

@@ -1,5 +1,5 @@
-"""The ServerApp that Flower starts: wiring only, all else is in fedgc.flower."""
+"""The ServerApp that Flower starts."""
 
-from fedgc.flower import server_app
+from fedgc import server_app
 
 app = server_app()

@@ -27,6 +27,7 @@ from fedgc.cli.up import NAME as UP
 from fedgc.cli.view import terminal
 from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
+from fedgc.deploy.flower_version import supported, supports
 from fedgc.deploy.local_federation import NAME as LOCAL
 from fedgc.deploy.superlink import KEEP_INSTALLED, Connection, connection, installs, told_time
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
@@ -35,7 +36,6 @@ from fedgc.store.database import Store
 from fedgc.store.engine import default_path
 
 OLDEST_PYTHON: Final = (3, 11)
-FLOWER: Final = "1.41"
 LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 PROGRAMS: Final = ("flwr", "flower-superlink", "flower-supernode")
 LAST_PORT: Final = 65_535
@@ -156,14 +156,14 @@ def flower() -> Finding:
     try:
         seen = version("flwr")
     except PackageNotFoundError:
-        return Finding("Flower", "wrong", "none", f"install flwr {FLOWER}")
+        return Finding("Flower", "wrong", "none", f"install {supported()}")
     beside = Path(sys.executable).parent
     missing = [each for each in PROGRAMS if not (beside / each).exists()]
     saw = f"flwr {seen}, fedgc {version('fedgc')}, wire version {WIRE_VERSION}"
     if missing:
         return Finding("Flower", "wrong", f"{saw}, without {', '.join(missing)}", "install flwr again")
-    if not seen.startswith(f"{FLOWER}."):
-        return Finding("Flower", "wrong", saw, f"install flwr {FLOWER}")
+    if not supports(seen):
+        return Finding("Flower", "wrong", saw, f"install {supported()}")
     return Finding("Flower", "ok", saw)
 
 
@@ -295,7 +295,7 @@ def both_versions(name: str, ask: Callable[[], object]) -> Finding:
     try:
         ask()
     except EdgeFailed as error:
-        return Finding("versions", "wrong", str(error), f"log in, or have flwr {FLOWER} on both sides")
+        return Finding("versions", "wrong", str(error), f"log in, or have {supported()} on both sides")
     return Finding(
         "versions", "ok", f"{name} takes flwr {version('flwr')}; clients need fedgc {version('fedgc')}"
     )

@@ -1,4 +1,4 @@
-"""`fedgc new`: a Flower app around a task of the user's, written here and at once, from no network."""
+"""`fedgc new`: writes a Flower app around a task of the user, without a network."""
 
 import keyword
 import re
@@ -8,6 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from fedgc.cli.template import FILES
+from fedgc.deploy.flower_version import supported
 from fedgc.errors import EdgeFailed, Unusable
 
 
@@ -20,7 +21,7 @@ def write_new(folder: Path) -> None:
         for name, text in FILES.items():
             path = folder / name.replace("PACKAGE", package)
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(text.replace("PACKAGE", package).replace("NAME", folder.name))
+            path.write_text(_filled(text, folder.name, package))
         (folder / ".python").write_text(f"{sys.executable}\n")
     except OSError as error:
         raise EdgeFailed(f"{folder}: cannot be written: {error.strerror or error}") from error
@@ -28,6 +29,10 @@ def write_new(folder: Path) -> None:
         f"{folder} is written: `cd {shlex.quote(str(folder))} && make test` runs it, "
         f"{package}/task.py is yours to change\n"
     )
+
+
+def _filled(text: str, name: str, package: str) -> str:
+    return text.replace("PACKAGE", package).replace("FLOWER", supported()).replace("NAME", name)
 
 
 def package_of(name: str) -> str:
@@ -38,7 +43,7 @@ def package_of(name: str) -> str:
     """
     package = name.lower().replace("-", "_")
     if not re.fullmatch(r"[a-z][a-z0-9_]*", package) or keyword.iskeyword(package):
-        raise Unusable(f"name {name!r}: needed letters, digits, - and _, the first a packet, and no keyword")
+        raise Unusable(f"name {name!r}: needed packets, digits, - and _, the first a packet, and no keyword")
     if package in (*sys.stdlib_module_names, "tests") or _installed(package):
         raise Unusable(f"name {name!r}: there is a package {package!r} already, needed a name of its own")
     return package

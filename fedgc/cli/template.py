@@ -1,6 +1,6 @@
-"""What `fedgc new` writes, file by file; NAME and PACKAGE stand for what the user chose.
+"""The files that `fedgc new` writes.
 
-The texts are a user's own from then on: they are short, and say what to change.
+NAME and PACKAGE stand for the name that the user chose, FLOWER for the supported range of flwr.
 """
 
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ name = "NAME"
 version = "0.1.0"
 description = "Trained with fedgc"
 requires-python = ">=3.11"
-dependencies = ["fedgc", "flwr>=1.41,<1.42", "torch"]
+dependencies = ["fedgc", "FLOWER", "torch"]
 
 [tool.flwr.app]
 publisher = "me"
@@ -45,8 +45,7 @@ import torch
 from torch import nn
 from torch.utils.data import TensorDataset, random_split
 
-from fedgc.config import RunConfig
-from fedgc.training.tasks import Task, over
+from fedgc import RunConfig, Task, over
 from fedgc.training.tasks.digits import read
 
 digits = read()
@@ -80,7 +79,7 @@ def task(config: RunConfig) -> Task:
 _SERVER: Final = '''\
 """The ServerApp that Flower starts; the setting `task` names what is trained."""
 
-from fedgc.flower import server_app
+from fedgc import server_app
 
 app = server_app()
 '''
@@ -88,7 +87,7 @@ app = server_app()
 _CLIENT: Final = '''\
 """The ClientApp that Flower starts on every client; the setting `task` names what is trained."""
 
-from fedgc.flower import client_app
+from fedgc import client_app
 
 app = client_app()
 '''
@@ -105,7 +104,7 @@ from pathlib import Path
 
 import torch
 
-from fedgc.config import RunConfig
+from fedgc import RunConfig
 from PACKAGE.task import loss, network, task
 
 ROOT = Path(__file__).parents[1]

@@ -32,6 +32,7 @@ from fedgc.config import RunConfig
 from fedgc.deploy import supervision
 from fedgc.deploy.app_folder import App, Setting, toml_value
 from fedgc.deploy.flower_programs import write_programs
+from fedgc.deploy.flower_version import supported
 from fedgc.deploy.superlink import KEEP_INSTALLED, Superlink, tail
 from fedgc.errors import BadSetting, EdgeFailed
 
@@ -45,22 +46,22 @@ PORTS: Final = range(10_000, 32_768)  # where Linux begins to choose ports by it
 PORTS_EACH: Final = 64
 _tried: Final = count()
 
-SERVER_WIRING: Final = '''"""The ServerApp that Flower starts: wiring only, all else is in fedgc.flower."""
+SERVER_WIRING: Final = '''"""The ServerApp that Flower starts."""
 
-from fedgc.flower import server_app
+from fedgc import server_app
 
 app = server_app()
 '''
-CLIENT_WIRING: Final = '''"""The ClientApp that Flower starts: wiring only, all else is in fedgc.flower."""
+CLIENT_WIRING: Final = '''"""The ClientApp that Flower starts."""
 
-from fedgc.flower import client_app
+from fedgc import client_app
 
 app = client_app()
 '''
 _PROJECT: Final = """[project]
 name = "fedgc-app"
 version = "0.1.0"
-dependencies = ["flwr>=1.41,<1.42", "fedgc"]
+dependencies = ["FLOWER", "fedgc"]
 
 [tool.flwr.app]
 publisher = "fedgc"
@@ -101,7 +102,7 @@ def write_app(folder: Path, settings: Mapping[str, Setting], wiring: Wiring | No
     for name, text in (("server", chosen.server), ("client", chosen.client)):
         (folder / name).mkdir(parents=True)
         (folder / name / "app.py").write_text(text)
-    (folder / "pyproject.toml").write_text(_PROJECT + "".join(lines))
+    (folder / "pyproject.toml").write_text(_PROJECT.replace("FLOWER", supported()) + "".join(lines))
     return folder
 
 

@@ -1,8 +1,8 @@
-"""The ClientApp: a Flower message opens a session for many rounds, or is a packet of work.
+"""The ClientApp: a Flower message opens a session for many rounds, or carries one packet of work.
 
-A session that could not connect ends with what a first packet would have asked: who is here, and what it has.
+A session that cannot connect ends with the answer to a first packet: the client's identity and its chunks.
 
-What it imports is what each client's process must load before it can join: no store, no listener.
+Each client's process imports this module before it can join, so it does not import store or listener.
 """
 
 import math
@@ -64,7 +64,20 @@ class _Client:
 
 
 def client_app(task: Task | None = None) -> ClientApp:
-    """Return the app that serves sessions and packets; without a task the run's settings name it."""
+    """Make the ClientApp of a Flower app: it trains on this client's data.
+
+    The node config of the SuperNode may set `name`, `identity` (path of the client's key), `cache` (folder),
+    `pace-s` (least seconds per local step) and `uplink-kb-s` (upload limit).
+
+    Args:
+        task: What is trained; by default the task that the setting `task` names.
+
+    Returns:
+        The ClientApp, to be named as `clientapp` in the app's `pyproject.toml`.
+
+    Example:
+        app = fedgc.client_app(task)
+    """
     keep_to_the_point()
     app = ClientApp()
 

@@ -1,7 +1,7 @@
-"""The ServerApp: from a run's settings to a strategy whose history and checkpoints are kept.
+"""The ServerApp: runs the strategy with the settings of a run, keeps history and checkpoints.
 
-A run has a name of its own, since Flower starts a new run for every attempt: a resume goes on under the
-same name, from its last checkpoint, and the store shows one history.
+A run has its own name, because Flower starts a new run for each attempt: a resume continues under the same
+name from the last checkpoint, and the store shows one history.
 """
 
 import gc
@@ -37,7 +37,20 @@ FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the st
 
 
 def server_app(task: Task | None = None) -> ServerApp:
-    """Return the app that runs FedGC; without a task the run's settings name it."""
+    """Make the ServerApp of a Flower app: it runs `FedGC` with the run's settings.
+
+    The app records the run's history in the store, writes checkpoints, and resumes a run that the setting
+    `resume` names.
+
+    Args:
+        task: What is trained; by default the task that the setting `task` names.
+
+    Returns:
+        The ServerApp, to be named as `serverapp` in the app's `pyproject.toml`.
+
+    Example:
+        app = fedgc.server_app(task)
+    """
     keep_to_the_point()
     app = ServerApp()
 

@@ -1,9 +1,9 @@
-"""`FedGC`, the Flower strategy: coded rounds over sessions or packets, behind Flower's own interface.
+"""`FedGC`, the Flower strategy: fedgc's rounds over sessions or messages, behind Flower's interface.
 
-Flower's rounds (configure, send and receive, aggregate) do not happen here: a Flower message opens one
-session per client, and everything else travels inside it. So session traffic passes neither Flower's
-message plane nor its mods; the run's log and rows account for it. A client whose session cannot connect is
-written packets, which are Flower messages like any other.
+Flower's own rounds (configure, send and receive, aggregate) are not used: one Flower message opens a session
+per client, and everything else travels inside the session. Session traffic therefore passes neither Flower's
+message plane nor its mods; the run's log and rows account for it. A client whose session cannot connect gets
+its packets as ordinary Flower messages.
 """
 
 import os
@@ -59,7 +59,22 @@ class Memory:
 
 
 class FedGC(Strategy):
-    """Runs a task with these settings; rows, live summaries and metrics go to the sink."""
+    """The Flower strategy that aggregates partial work, with codes, gates and masked sums.
+
+    Use it in a ServerApp of your own; `server_app` wraps it with a store and checkpoints.
+
+    Args:
+        task: What is trained. None is allowed with `client_app="stock"`, where `start` gets initial arrays.
+        config: Settings of the run.
+        sink: Receives rows, live summaries and metrics; by default nothing is recorded.
+        memory: Speeds and checkpoint of earlier runs, and where new checkpoints are saved.
+
+    Example:
+        @app.main()
+        def main(grid, context):
+            config = fedgc.RunConfig.read(context.run_config)
+            result = fedgc.FedGC(task, config).start(grid)
+    """
 
     def __init__(
         self,
@@ -68,7 +83,6 @@ class FedGC(Strategy):
         sink: Sink | None = None,
         memory: Memory | None = None,
     ) -> None:
-        """Without a task only stock clients can be run, from arrays that `start` is given."""
         self.config: Final = config
         self._task = task
         self._sink: Final = sink or Silence()
@@ -81,10 +95,21 @@ class FedGC(Strategy):
         *others: object,
         **named: object,
     ) -> Result:
-        """Run to the end; the model and the metrics of each evaluated round come back as Flower's result.
+        """Run all rounds.
 
-        Stock clients may be given `initial_arrays`, `train_config` and `evaluate_config`, as by Flower's
-        other strategies. What else those take here are settings of the run or parts of the task.
+        Args:
+            grid: Flower's grid, as `@app.main` passes it.
+            initial_arrays: Initial model for stock clients; with a task, the task makes the model.
+            others: No further positional arguments are accepted.
+            named: `train_config` and `evaluate_config` for stock clients. Other arguments of Flower's
+                strategies are settings of the run or parts of the task.
+
+        Returns:
+            Flower's result: the final model and the metrics of each evaluated round.
+
+        Raises:
+            Unusable: An argument is not accepted, or there is neither a task nor initial arrays.
+            EdgeFailed: The run ended before its last round.
         """
         stock = self.config.client_app == "stock"
         if others or named.keys() - ({"train_config", "evaluate_config"} if stock else set()):

@@ -1,10 +1,11 @@
-"""Local training: the engine of a client, and the server's optimizer and evaluation.
+"""Local training on a client, and the server's optimizer and evaluation.
 
-The names are imported when they are first used: tasks can be named without torch.
+The names are imported at their first use: `fedgc.training.tasks` alone must not load torch.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from fedgc.training.cache_files import CacheFiles
@@ -13,21 +14,26 @@ if TYPE_CHECKING:
     from fedgc.training.server_model import CommonModel
     from fedgc.training.server_optimizer import ServerOptimizer
 
-_HOMES: Final = {
-    "CacheFiles": "cache_files",
-    "CommonModel": "server_model",
-    "Engine": "engine",
-    "FlatModel": "flat",
-    "Order": "engine",
-    "ServerOptimizer": "server_optimizer",
-    "Start": "engine",
-    "Vector": "flat",
-}
+__all__ = [
+    "CommonModel", "Engine", "FlatModel", "CacheFiles", "Order", "ServerOptimizer", "Start", "Vector",
+]  # fmt: skip
 
-__all__ = ["CacheFiles", "CommonModel", "Engine", "FlatModel", "Order", "ServerOptimizer", "Start", "Vector"]
+_MODULES: Final = MappingProxyType(
+    {
+        "CacheFiles": "cache_files",
+        "CommonModel": "server_model",
+        "Engine": "engine",
+        "FlatModel": "flat",
+        "Order": "engine",
+        "ServerOptimizer": "server_optimizer",
+        "Start": "engine",
+        "Vector": "flat",
+    }
+)
 
+if not TYPE_CHECKING:  # a type checker must not take every name for one that exists
 
-def __getattr__(name: str) -> Any:  # noqa: ANN401  a module's attributes are of any type
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"fedgc.training.{_HOMES[name]}"), name)
+    def __getattr__(name: str) -> object:
+        if name not in _MODULES:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)

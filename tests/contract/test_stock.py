@@ -74,7 +74,7 @@ FEDAVG = SERVER.format(
     name="fedavg",
 )
 FEDGC = SERVER.format(
-    imports="from fedgc.config import RunConfig\nfrom fedgc.flower import FedGC",
+    imports="from fedgc import FedGC, RunConfig",
     strategy="FedGC(None, RunConfig.read(context.run_config))",
     rounds="",
     name="fedgc",

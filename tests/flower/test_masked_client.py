@@ -372,7 +372,7 @@ def test_with_privacy_no_norm_may_leave(house: House) -> None:
 
 def test_a_client_that_is_no_site_loads_neither_a_database_nor_the_simulator():
     code = (
-        "import sys; from fedgc.flower import client_app; client_app(); "
+        "import sys; from fedgc import client_app; client_app(); "
         "print(sorted(set(sys.modules) & {'sqlalchemy', 'alembic', 'fedgc.sim.clock', 'fedgc.run.machine'}))"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

@@ -1,8 +1,7 @@
-"""A task over one dataset that every client can read: what a plain script has, cut into chunks.
+"""A task over one dataset that every client can read, cut into chunks.
 
-The dataset is a tuple of tensors or arrays of one length, any map-style dataset of torch, or one of Hugging
-Face's `datasets` (told by its `select` and `with_format`, so that the package is needed by its users alone).
-Rows of the last come as tensors, a batch as a mapping from the names of its columns.
+A dataset of Hugging Face's `datasets` is recognized by its `select` and `with_format`, so only users of that
+package need it installed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -29,11 +28,33 @@ def over(
     evaluate: Callable[["nn.Module"], Mapping[str, float]] | None = None,
     optimizer: Callable[[Iterable["Tensor"], float], "Optimizer"] | None = None,
 ) -> Task:
-    """Return the task of training on this dataset, shuffled and cut in `config.chunks` chunks.
+    """Make a task from one dataset that every client can read.
 
-    >>> task = over((np.zeros((10, 2)), np.zeros(10)), RunConfig(chunks=4), model=list, loss=max)
-    >>> list(task.sizes().values())
-    [3, 3, 2, 2]
+    The dataset is shuffled with `config.seed` and cut into `config.chunks` chunks. The chunks are shared data
+    (`may_move=True`): clients can replicate each other's chunks.
+
+    Args:
+        dataset: A tuple of tensors or arrays of equal length, a map-style dataset of torch, or a dataset of
+            Hugging Face's `datasets`. With the last, a batch is a mapping from column names to tensors.
+        config: Settings of the run; `chunks` and `seed` are used.
+        model: Makes a new module.
+        loss: (module, batch) -> scalar tensor, the mean over the batch.
+        evaluate: Module -> metrics by name, run on the server.
+        optimizer: (parameters, learning rate) -> optimizer of the local steps; plain SGD by default.
+
+    Returns:
+        The task, to be given to `server_app` and `client_app` or named by the setting `task`.
+
+    Raises:
+        BadTask: The dataset has no length or no items, its arrays differ in length, or it has fewer samples
+            than `config.chunks`.
+
+    Example:
+        >>> import fedgc
+        >>> data = (np.zeros((10, 2)), np.zeros(10))
+        >>> task = fedgc.over(data, fedgc.RunConfig(chunks=4), model=list, loss=max)
+        >>> list(task.sizes().values())
+        [3, 3, 2, 2]
     """
     samples = _length(dataset)
     pieces = iid(samples, config.chunks, np.random.default_rng(config.seed))

@@ -1,8 +1,8 @@
-"""A LightningModule as a task: its `training_step` is the loss, its optimizer that of the local steps.
+"""A LightningModule as a task: `training_step` gives the loss, `configure_optimizers` the local optimizer.
 
-Lightning itself is not imported, and no Trainer is made: what a module computes is used, what a Trainer
-would do around it (loops, devices, logging) is the engine's. So a step that asks its Trainer for something
-cannot be run. `log` and `log_dict` are heard while validating, and say nothing otherwise.
+Neither Lightning nor a Trainer is used: fedgc runs the loop, places the module on a device and collects
+metrics. A step that accesses `self.trainer` fails. `log` and `log_dict` are recorded during validation and
+ignored otherwise.
 """
 
 import inspect
@@ -30,11 +30,26 @@ def from_lightning(
     *,
     validation: Iterable[Any] | None = None,
 ) -> Task:
-    """Return the task of training such modules on this dataset.
+    """Make a task from a LightningModule and one dataset that every client can read.
 
-    `module` makes a fresh LightningModule: a class that needs no arguments, or a function. `validation` is a
-    DataLoader, or any batches: the server runs `validation_step` on them and takes the mean of what it logs.
-    The learning rate is the module's own; the setting `learning-rate` has no part in it.
+    The learning rate is the module's own: the setting `learning-rate` is not used.
+
+    Args:
+        module: Makes a new LightningModule: a class without required arguments, or a function.
+        dataset: What the module trains on, in any form that `over` takes.
+        config: Settings of the run; `chunks` and `seed` are used.
+        validation: A DataLoader, or any iterable of batches. The server runs `validation_step` on each batch
+            and reports the mean of each logged metric. Without it the model is not evaluated.
+
+    Returns:
+        The task; its chunks are shared data, as with `over`.
+
+    Raises:
+        BadTask: `configure_optimizers` returns anything but one optimizer with one parameter group, or the
+            dataset is unusable (see `over`).
+
+    Example:
+        task = fedgc.from_lightning(LitModel, dataset, config, validation=DataLoader(held_out))
     """
     optimizer = _optimizer(module())
 

@@ -1,9 +1,7 @@
-"""What a user writes: a `Task` says which model, which data, which loss; nothing of how it is trained.
+"""The training task that a user writes: model, data, loss, evaluation.
 
-A task is five functions and no class to inherit from. It knows nothing of rounds, codes or Flower, so that
-the same functions run in a plain script. What it owes in return: `model()` makes the same architecture
-each time, `load(name)` gives the same samples in the same order on every client that holds the chunk, and
-chance comes from torch's, numpy's or Python's global generator only, which the engine seeds for every step.
+A task is a few functions and no class to inherit from. It knows nothing of rounds, codes or Flower, so the
+same functions also run in a plain script.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -21,28 +19,41 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """All that fedgc must know of a training script.
+    """A training task: model, data, loss, evaluation and local optimizer.
 
-    model      makes a fresh module.
-    chunks     the names and sample counts of the chunks that this machine can load: a mapping, or a
-               function that returns one.
-    load       chunk name -> its samples: a tuple of tensors or arrays of one length, or a map-style dataset.
-    loss       (module, batch) -> scalar tensor, the mean over the batch. A batch is a tuple of tensors, or
-               what torch's default collation makes of the dataset's items.
-    evaluate   module, in evaluation mode and without gradients -> named figures. It runs on the server
-               alone; without it nothing is evaluated.
-    optimizer  (parameters, learning rate) -> the optimizer of the local steps; without it plain SGD. Its
-               steps must be proportional to the rates of its groups.
-    may_move   whether the data is shared: chunks may be loaded on any client of the run that can, and two
-               clients that name the same chunk have the same data. Without it a chunk belongs to its client,
-               whatever its name, and stays there.
-    peek       (chunk name, rows) -> these samples alone, in the form of `load`. Shared chunks are compared
-               by a few rows before the first round; without `peek` each is loaded once for that.
+    The functions must be deterministic: `model` makes the same architecture each time, `load` returns the
+    same samples in the same order on every client that holds the chunk, and random numbers come only from the
+    global generators of torch, numpy and Python, which fedgc seeds before each local step.
 
-    >>> Task(model=list, chunks={"north": 0}, load=str, loss=max)
-    Traceback (most recent call last):
-    ...
-    fedgc.errors.BadTask: task: chunk 'north' has 0 samples, needed a whole number of at least 1
+    Args:
+        model: Makes a new module.
+        chunks: Names and sample counts of the chunks that this machine can load: a mapping, or a function
+            that returns one.
+        load: Chunk name -> samples of the chunk: a tuple of tensors or arrays of equal length, or a
+            map-style dataset.
+        loss: (module, batch) -> scalar tensor, the mean over the batch. A batch is a tuple of tensors, or
+            what torch's default collation makes of the dataset's items.
+        evaluate: Module -> metrics by name. It runs on the server, in evaluation mode and without gradients.
+            Without it the model is not evaluated.
+        optimizer: (parameters, learning rate) -> optimizer of the local steps; plain SGD by default. Its
+            steps must be proportional to the learning rates of its parameter groups.
+        may_move: Whether the data is shared. With True, any client that can load a chunk may train on it, and
+            chunks of the same name are replicas. With False, a chunk belongs to the client that names it.
+        peek: (chunk name, rows) -> these samples only, in the form of `load`. fedgc compares shared chunks by
+            a few rows before the first round; without `peek` it loads each chunk once for that.
+
+    Raises:
+        BadTask: An argument has the wrong type, or a chunk has no name or no samples.
+
+    Example:
+        >>> import fedgc
+        >>> task = fedgc.Task(model=list, chunks={"north": 120, "south": 80}, load=str, loss=max)
+        >>> task.sizes()["north"]
+        120
+        >>> fedgc.Task(model=list, chunks={"north": 0}, load=str, loss=max)
+        Traceback (most recent call last):
+        ...
+        fedgc.errors.BadTask: task: chunk 'north' has 0 samples, needed a whole number of at least 1
     """
 
     model: Callable[[], "nn.Module"]
@@ -66,7 +77,7 @@ class Task:
             _callable("chunks", self.chunks, "a mapping from names to sample counts, or a function")
 
     def allow(self, placement: str) -> None:
-        """Raise BadSetting where local work would be shared out in a way that this task's data may not be."""
+        """Raise BadSetting if this placement of chunks would move data that must not move."""
         if placement != "private" and not self.may_move:
             raise BadSetting(
                 f"setting placement: saw {placement}, needed private: the task's data may not move (may_move)"

@@ -8,7 +8,7 @@ from fedgc.errors import BadSetting, BadTask
 from fedgc.training.tasks import SHIPPED, Task, named
 
 USERS_MODULE = """
-from fedgc.training.tasks import Task
+from fedgc import Task
 fixed = Task(model=list, chunks={"a": 3}, load=str, loss=max)
 def cut(config):
     return Task(model=list, chunks={f"c{i}": 1 for i in range(config.chunks)}, load=str, loss=max)
