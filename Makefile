@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED := 1
 # Every client is a process of its own: without bytecode on disk each would compile fedgc anew, a second or so.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-slow test-gpu fuzz canary check format clean
+.PHONY: help setup demo test test-slow test-gpu fuzz canary check format clean docs
 .PHONY: docker-wheels docker-images docker-arm64 docker-check
 
 help:
@@ -17,7 +17,8 @@ help:
 	@echo "make test    every test that needs no GPU and no minutes"
 	@echo "make canary  the contract tests with the newest flwr, in an environment of its own"
 	@echo "make fuzz    the properties with examples nobody has tried yet"
-	@echo "make check   format, lint, types, storeys, what lies in docker/"
+	@echo "make docs    the documentation as a site, in site/"
+	@echo "make check   format, lint, types, layers, what lies in docker/"
 	@echo "make docker-wheels, docker-images   packages for building without a network; the images, with Docker"
 	@echo "make docker-check   a fleet from the images on a network of its own; as root, without Docker"
 	@echo "make docker-arm64   every package of the images as a wheel for aarch64"
@@ -42,6 +43,10 @@ test-slow: $(READY)
 
 fuzz: $(READY)
 	$(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu' --hypothesis-profile search
+
+docs: $(READY)
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
+	$(BIN)/mkdocs build --strict --quiet
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu
