@@ -13,12 +13,10 @@ from fedgc.messages import (
     Codeword,
     Continue,
     Failed,
-    Fold,
     Held,
     Joined,
     Loaded,
     Lost,
-    Pressed,
     Progress,
     Refuse,
     Repair,
@@ -382,28 +380,6 @@ def test_who_holds_the_same_chunks_after_a_death_in_a_skipped_round_carries_on()
     assert {work.round for work in driver.of(Work)} == {1}
 
 
-@pytest.mark.parametrize(
-    ("gate", "folds_in"),
-    [
-        ({"gate": "every"}, {1, 2, 3}),
-        ({"gate": "every", "gate_period": 2}, {3}),
-        ({"gate": "every", "min_gap": 2}, {3}),
-        ({"gate": "drift", "gate_budget": 0.5}, {3}),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_undone_is_done_only_where_no_gate_can_say_skip(gate, folds_in):
-    driver = Driver(replicas=1, **gate)
-    driver.join("a", "b")
-    while not driver.run.finished:
-        driver.work("a")
-        driver.say(Pressed(driver.now, "a", driver.run.number))
-        driver.do_a_round()
-    assert {fold.round for fold in driver.of(Fold) if fold.mix} == folds_in
-    told = {append.row.round for append in driver.of(Append) if "1 copies folded early" in append.row.reason}
-    assert told == folds_in
-
-
 def own(client: str, count: int = 4) -> tuple[Held, ...]:
     return tuple(Held(f"{client} {number}", 10) for number in range(count))
 
@@ -565,7 +541,7 @@ def test_two_differing_copies_are_told_in_the_row_with_both_clients():
     driver.queue.clear()
     driver.do_a_round()
     (row,) = (each.row for each in driver.of(Append))
-    assert "copies of 1 chunks differ among a, b, whose are wrong is not known" in row.reason
+    assert "replicas of 1 chunks differ among a, b: unknown whose are wrong" in row.reason
     assert [each.refused for each in row.clients] == [0, 0]
 
 

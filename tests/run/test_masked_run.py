@@ -22,12 +22,10 @@ from fedgc.messages import (
     Deal,
     Enrolled,
     Failed,
-    Fold,
     Held,
     Joined,
     Lost,
     Open,
-    Pressed,
     Progress,
     Published,
     Refuse,
@@ -151,7 +149,7 @@ class Fleet:
             case Begin() | Open() | Roster() | Survivors() | Unmask():
                 said = self.party.answer(command, self.now, self.now, self.model)
                 if isinstance(command, Unmask):
-                    of = self.party.clients[command.client].state.turn.model
+                    of = self.party.machines[command.client].state.turn.model
                     self.given.setdefault((command.client, of), set()).add(command.packet)
                 return [said] if said else []
         return []
@@ -631,17 +629,6 @@ def test_a_stop_ends_it_at_any_point(fleet):
         assert one.finished.reason == "enough"
 
 
-@pytest.mark.parametrize("work", ["coded", "local"])
-def test_who_has_no_room_is_told_that_nothing_is_folded(fleet, work):
-    for kind in (Work, Reveal):
-        one = fleet(3, work=work, gate="every")
-        one.join()
-        one.drive(lambda f, kind=kind: any(isinstance(each, kind) for each in f.unsent))
-        client = one.party.clients[0]
-        one.say(Pressed(one.now, client, 1))
-        assert one.unsent[-1] == Fold(client, 1, None)
-
-
 def test_silence_ends_every_phase(fleet):
     for kind, outcome in ((Reveal, "aborted"), (Survivors, "aborted"), (Unmask, "aborted")):
         one = fleet(3)
@@ -719,9 +706,9 @@ class Chance:
                 self.one.lose(client)
 
     def restart(self, client):
-        machine = self.one.party.clients[client]
+        machine = self.one.party.machines[client]
         again = Client.start(machine.federation, machine.identity, machine.state.records())
-        self.one.party.clients[client] = again
+        self.one.party.machines[client] = again
         self.one.join(client)
 
     def claim(self):

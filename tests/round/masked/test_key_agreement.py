@@ -284,7 +284,7 @@ def test_a_claim_that_no_member_signed_is_not_believed_and_delays_nobody(party, 
     play(key_agreement, three, opens, now=0.0)
     assert key_agreement.phase is Phase.STANDING, "at once: nobody waited for it"
     assert set(key_agreement.members) == set(three.clients)
-    assert {client.state.epoch for client in three.clients.values()} == {1}
+    assert {client.state.epoch for client in three.machines.values()} == {1}
 
 
 def test_the_failure_of_a_stranger_is_no_reason(party):
@@ -303,7 +303,7 @@ def test_a_second_set_up_makes_other_keys(party):
     set_up(key_agreement, three)
     set_up(key_agreement, three, now=5.0)
     assert key_agreement.phase is Phase.STANDING
-    assert {client.state.epoch for client in three.clients.values()} == {2}
+    assert {client.state.epoch for client in three.machines.values()} == {2}
 
 
 def test_an_exchange_that_a_skipped_round_left_unused_is_gone_on_with(party):
