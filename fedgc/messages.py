@@ -231,15 +231,6 @@ class Failed:
 
 
 @value
-class Pressed:
-    """A client has finished more than it has room for, and its disk takes no more: it waits for a `Fold`."""
-
-    now: Amount
-    client: Client
-    round: Count
-
-
-@value
 class Progress:
     """A client has taken a chunk to `reached` steps since the last common model, in `seconds` all told."""
 
@@ -279,10 +270,7 @@ class Report:
 
 @value
 class Codeword:
-    """A client's codeword for this attempt lies whole and checked with the driver.
-
-    `ahead`: it was mixed by the coefficients that came with the work, before anybody asked for it.
-    """
+    """A client's codeword for this attempt lies whole and checked with the driver."""
 
     now: Amount
     client: Client
@@ -290,7 +278,6 @@ class Codeword:
     attempt: Count
     seconds: Amount = 0.0
     size_bytes: Count = 0
-    ahead: bool = False
 
 
 @value
@@ -392,20 +379,7 @@ class Stop:
 
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
-Event = (
-    Joined
-    | Lost
-    | Loaded
-    | Failed
-    | Pressed
-    | Progress
-    | Report
-    | Codeword
-    | Masking
-    | Published
-    | Tick
-    | Stop
-)
+Event = Joined | Lost | Loaded | Failed | Progress | Report | Codeword | Masking | Published | Tick | Stop
 
 
 # ---- commands to a client
@@ -417,8 +391,7 @@ class Work:
 
     `names` tells the task's name of every chunk that the client may be asked for.
     `lease_s` is how long the client may work without hearing anything; `lockstep` clients wait for a
-    verdict after each chunk. With `coefficients`, a client that has finished all they mix sends its codeword
-    along with what it reports, its numbers in the format `wire`.
+    verdict after each chunk.
     In local work all named chunks are trained on together, by one model. `first_step` local steps of the
     run lie before the common model; the last `common_steps` of them, by the mean over all clients, led to
     it from the model before (0: nobody knows). Where `most_steps` is beyond the target, the client reports
@@ -435,8 +408,6 @@ class Work:
     seed: Count
     lease_s: Amount
     lockstep: bool = False
-    coefficients: Mix | None = None
-    wire: Wire = "float32"
     kind: Kind = "coded"
     first_step: Count = 0
     common_steps: Amount = 0.0
@@ -468,23 +439,6 @@ class Take:
 
     def __post_init__(self) -> None:
         _distinct(self, self.chunks, "chunks")
-
-
-@value
-class Fold:
-    """Add these finished chunks to your codeword now, with these factors, and free them; then work on.
-
-    `spare` are chunks that nobody needs of this client any more: free them as well. Where nothing is freed,
-    the client gives something up.
-    """
-
-    client: str
-    round: Count
-    mix: Mix | None
-    spare: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        _distinct(self, [*(self.mix.chunks if self.mix else ()), *self.spare], "mix and spare together")
 
 
 @value
@@ -656,5 +610,5 @@ class Persist:
 
 
 ToMember = Open | Roster | Begin | Survivors | Unmask
-ToClient = Work | Skip | Take | Fold | Continue | Reveal | Repair | Refuse | ToMember | Close  # of a link
+ToClient = Work | Skip | Take | Continue | Reveal | Repair | Refuse | ToMember | Close  # of a link
 Command = ToClient | Add | Uncover

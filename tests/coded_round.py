@@ -15,7 +15,6 @@ from fedgc.messages import (
     Codeword,
     Command,
     Continue,
-    Fold,
     Held,
     Joined,
     Kept,
@@ -87,14 +86,9 @@ class Clients:
         self.updates = {chunk.number: rng.normal(size=size) for chunk in plan.chunks}
         self.queue: dict[str, list[int]] = {client: [] for client in plan.clients}
         self.done: dict[str, set[int]] = {client: set() for client in plan.clients}
-        self.folded: dict[str, dict[int, tuple[float, ...]]] = {client: {} for client in plan.clients}
-        self.codeword: dict[str, np.ndarray] = {}  # what is folded, and nowhere else
-        self.freed: dict[str, int] = dict.fromkeys(plan.clients, 0)
         self.requests: dict[tuple[str, int], Reveal | Repair] = {}
         self.made: dict[tuple[str, int], np.ndarray] = {}
         self.unsent: list[tuple[str, int]] = []
-        self.foreseen: dict[str, Reveal] = {}  # what came with the work, to be sent along unasked
-        self.ahead: dict[str, Reveal] = {}  # of those, what lies with the driver
         self.sums: np.ndarray | None = None
         self.terms: list[tuple[str, int]] = []
         self.closed: list[Close] = []
@@ -105,13 +99,8 @@ class Clients:
             match command:
                 case Work() | Continue():
                     self.queue[command.client] = list(command.order)
-                    self.folded[command.client] = {}
-                    self.codeword.pop(command.client, None)
-                    self._foresee(command)
                 case Skip() | Take():
                     self._steer(command)
-                case Fold():
-                    self._fold(command)
                 case Reveal() | Repair():
                     assert command.mix is not None
                     self.made[command.client, command.attempt] = self._mixed(command.client, command.mix)
@@ -122,44 +111,9 @@ class Clients:
                 case Close() | Refuse():
                     (self.closed if isinstance(command, Close) else self.refused).append(command)
 
-    def _fold(self, command: Fold) -> None:
-        client, mix = command.client, command.mix
-        if mix is not None:
-            fresh = self._mixed(client, mix)
-            self.codeword[client] = self.codeword.get(client, 0.0) + fresh
-            self.folded[client] |= zip(mix.chunks, mix.matrix, strict=True)
-        let_go = self.done[client] & {*command.spare, *(mix.chunks if mix else ())}
-        self.done[client] -= let_go
-        self.freed[client] += len(let_go)
-
     def _mixed(self, client: str, mix: Mix) -> np.ndarray:
-        """What a client makes of a mix: what it has folded is there as it was folded, all of it or none."""
-        rows, folded = dict(zip(mix.chunks, mix.matrix, strict=True)), self.folded[client]
-        if folded.keys() <= rows.keys() and all(np.allclose(rows[c], row) for c, row in folded.items()):
-            start = self.codeword.get(client, np.zeros(-(-self.size // mix.blocks)))
-        else:
-            folded, start = {}, np.zeros(-(-self.size // mix.blocks))
-        rest = {chunk: row for chunk, row in rows.items() if chunk not in folded}
-        assert rest.keys() <= self.done[client], "asked for a chunk that it does not have"
-        return start + encode(tuple(rest), tuple(rest.values()), self.updates) if rest else start.copy()
-
-    def _foresee(self, command: Work | Continue) -> None:
-        self.foreseen.pop(command.client, None)
-        if isinstance(command, Work) and command.coefficients is not None:
-            self.foreseen[command.client] = Reveal(
-                command.client, command.round, 0, "coded", command.coefficients, command.wire
-            )
-
-    def can_send_along(self) -> list[str]:
-        return sorted(
-            client
-            for client, reveal in self.foreseen.items()
-            if reveal.mix and set(reveal.mix.chunks) <= self.done[client]
-        )
-
-    def sends_along(self, client: str, now: float = 1.0) -> Codeword:
-        self.ahead[client] = self.foreseen.pop(client)
-        return Codeword(now, client, 1, 0, ahead=True)
+        assert self.done[client].issuperset(mix.chunks), "asked for a chunk that it does not have"
+        return encode(mix.chunks, mix.matrix, self.updates)
 
     def _steer(self, command: Skip | Take) -> None:
         """The head of the queue is what a client works on."""
@@ -174,10 +128,9 @@ class Clients:
 
     def _add(self, command: Add) -> None:
         key = (command.client, command.attempt)
-        ahead = self.ahead.pop(command.client, None) if command.attempt == 0 else None
-        request = ahead or self.requests[key]
+        request = self.requests[key]
         assert request.mix is not None
-        codeword = self._mixed(command.client, request.mix) if ahead else self.made[key]
+        codeword = self.made[key]
         if request.wire != "float32":
             wire = Wire(request.wire)
             codeword = unpack(

@@ -30,7 +30,6 @@ from fedgc.messages import (
     Joined,
     Kept,
     Loaded,
-    Pressed,
     Progress,
     Report,
     Shares,
@@ -249,12 +248,6 @@ class AnyRun(RuleBasedStateMachine):
             client.trajectories.pop(each, None)
         self.server.say(Failed(self.server.now, client.name, client.work.round, "out of luck", named))
 
-    @precondition(lambda self: any(each.work for each in self.here))
-    @rule(data=st.data())
-    def have_no_room_left(self, data: st.DataObject) -> None:
-        client = data.draw(st.sampled_from([each for each in self.here if each.work]))
-        self.server.say(Pressed(self.server.now, client.name, client.work.round))
-
     # ---- the server is resumed
 
     @precondition(lambda self: self.server.saved)
@@ -329,7 +322,6 @@ class AnyRun(RuleBasedStateMachine):
                 for _ in range(3)
             ),
             st.builds(Failed, st.just(now), st.just(liar), rounds, st.just("a lie"), named),
-            st.builds(Pressed, st.just(now), st.just(liar), rounds),
             st.builds(Report, st.just(now), st.just(liar), rounds, steps, samples, sizes, norms, losses),
             st.builds(Codeword, st.just(now), st.just(liar), rounds, st.integers(70, 71), waits),
             st.builds(Loaded, st.just(now), st.just(liar), versions, waits, samples),

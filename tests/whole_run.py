@@ -1,7 +1,7 @@
 """Clients of a whole run that obey what they hear, with real updates, and a server that adds them up.
 
 A client is what the engine is, without training: it walks its queue, keeps what it has finished of a chunk
-for as long as it works from the same model, folds when it is told to, and fails as the engine fails. What a
+for as long as it works from the same model, and fails as the engine fails. What a
 chunk is, its `what` says: equal words are equal data, whatever the chunk's name. The update of a chunk is a
 vector made of the model and of `what`, so the true sum of every round is known.
 
@@ -32,7 +32,6 @@ from fedgc.messages import (
     Continue,
     Event,
     Failed,
-    Fold,
     Held,
     Joined,
     Kept,
@@ -101,7 +100,6 @@ class Sending:
     attempt: int
     request: Reveal | Repair
     vector: Vector
-    ahead: bool = False
 
 
 class Client:
@@ -127,9 +125,6 @@ class Client:
         self.token = -1
         self.names: dict[int, str] = {}
         self.queue: deque[int] = deque()
-        self.folded: dict[int, tuple[float, ...]] = {}
-        self.codeword: Vector | None = None
-        self.foreseen: Reveal | None = None
 
     def hold(self, contents: Sequence[Content]) -> None:
         """Other data lies here now: what was made of the old is of no use."""
@@ -178,7 +173,6 @@ class Client:
         if name not in self.contents:
             return Failed(now, self.name, work.round, f"chunk {chunk}: no such data", (chunk,))
         self.trajectories[chunk] = Trajectory(name, work.target)
-        self._send_along(work)
         return self.progress(now, work, chunk)
 
     def progress(self, now: float, work: Work, chunk: int) -> Progress:
@@ -204,14 +198,6 @@ class Client:
         samples = min(self.samples, LARGEST_COUNT)  # more cannot be said, even by one who lies
         return Report(now, self.name, work.round, steps, samples, self.step_s * steps, float(steps), 0.5)
 
-    def _send_along(self, work: Work) -> None:
-        request = self.foreseen
-        if request is not None and request.mix is not None:
-            done = {c for c, each in self.trajectories.items() if each.reached == work.target}
-            if done >= set(request.mix.chunks):
-                self.outbox.append(Sending(work.round, 0, request, self.mixed(request.mix), ahead=True))
-                self.foreseen = None
-
     # ---- what it hears
 
     def hear(self, server: "Server") -> list[Event]:
@@ -222,7 +208,7 @@ class Client:
                 self._begin(command, server.tokens[command.version])
             case Continue():
                 return self._continue(command, now)
-            case Skip() | Take() | Fold():
+            case Skip() | Take():
                 return self._steered(command, now)
             case Reveal() | Repair():
                 return self._reveal(command, server)
@@ -230,13 +216,13 @@ class Client:
                 self._close(command)
         return []
 
-    def _steered(self, command: Skip | Take | Fold, now: float) -> list[Event]:
+    def _steered(self, command: Skip | Take, now: float) -> list[Event]:
         if self.work is None or command.round != self.work.round:
             return [Failed(now, self.name, command.round, "needed another round")]
         if isinstance(command, Skip):
             self.queue = deque(chunk for chunk in self.queue if chunk != command.chunk)
             return []
-        return self._take(command, now) if isinstance(command, Take) else self._fold(command, now)
+        return self._take(command, now)
 
     def _begin(self, work: Work, token: int) -> None:
         way = (work.version, token, work.seed, work.first_step, work.common_steps)
@@ -249,12 +235,9 @@ class Client:
             if not same or (at == WHOLE) != local or (each.reached > work.target and not local):
                 del self.trajectories[at]
         self._start(work.order, local=local)
-        if work.coefficients is not None:
-            self.foreseen = Reveal(self.name, work.round, 0, "coded", work.coefficients, work.wire)
 
     def _start(self, order: Sequence[int], *, local: bool) -> None:
         self.queue = deque((WHOLE,) if local and order else order)
-        self.folded, self.codeword, self.foreseen = {}, None, None
 
     def _continue(self, command: Continue, now: float) -> list[Event]:
         work = self.work
@@ -279,19 +262,6 @@ class Client:
             else:
                 self.queue = deque((chunk, *(each for each in self.queue if each != chunk)))
         return said
-
-    def _fold(self, command: Fold, now: float) -> list[Event]:
-        mix = command.mix
-        if mix is not None:
-            lacking = self._lacking(mix.chunks)
-            if lacking:
-                return [Failed(now, self.name, command.round, "it is not here", lacking)]
-            fresh = self._sum(mix.chunks, mix.matrix)
-            self.codeword = fresh if self.codeword is None else self.codeword + fresh
-            self.folded |= zip(mix.chunks, mix.matrix, strict=True)
-        for chunk in (*(mix.chunks if mix else ()), *command.spare):
-            self.trajectories.pop(chunk, None)
-        return []
 
     def _reveal(self, command: Reveal | Repair, server: "Server") -> list[Event]:
         now, work = server.now, self.work
@@ -318,7 +288,6 @@ class Client:
         self.queue.clear()
         if command.frees:
             self.trajectories, self.way, self.work = {}, None, None
-            self.folded, self.codeword = {}, None
 
     # ---- what it mixes
 
@@ -327,21 +296,14 @@ class Client:
         return tuple(
             c
             for c in chunks
-            if c not in self.folded
-            and (c not in self.trajectories or self.trajectories[c].reached != self.work.target)
+            if c not in self.trajectories or self.trajectories[c].reached != self.work.target
         )
 
     def mixed(self, mix: Mix) -> Vector:
-        """What is folded is there as it was folded, all of it or none."""
-        rows = dict(zip(mix.chunks, mix.matrix, strict=True))
-        folded = self.folded
-        if self.codeword is not None and all(rows.get(c) == row for c, row in folded.items()):
-            rest = {c: row for c, row in rows.items() if c not in folded}
-            return self.codeword + self._sum(tuple(rest), tuple(rest.values()), mix.blocks)
         return self._sum(mix.chunks, mix.matrix)
 
-    def _sum(self, chunks: Sequence[int], matrix: Sequence[Sequence[float]], blocks: int = 0) -> Vector:
-        blocks = blocks or len(matrix[0])
+    def _sum(self, chunks: Sequence[int], matrix: Sequence[Sequence[float]]) -> Vector:
+        blocks = len(matrix[0])
         length = -(-SIZE // blocks)
         found = np.zeros(length)
         for chunk, row in zip(chunks, matrix, strict=True):
@@ -373,7 +335,7 @@ def chunks_of(command: object) -> Sequence[int]:
             return command.order
         case Take():
             return command.chunks
-        case Reveal() | Repair() | Fold() if command.mix is not None:
+        case Reveal() | Repair() if command.mix is not None:
             return command.mix.chunks
     return ()
 
@@ -454,11 +416,8 @@ class Server:
 
     def deliver(self, client: Client, sending: Sending) -> None:
         self.here[client.name, sending.round, sending.attempt] = sending
-        seconds = 0.0 if sending.ahead else client.step_s
         size = sending.vector.size * 4
-        self.tell(
-            Codeword(self.now, client.name, sending.round, sending.attempt, seconds, size, sending.ahead)
-        )
+        self.tell(Codeword(self.now, client.name, sending.round, sending.attempt, client.step_s, size))
 
     def tell(self, event: Event | None) -> None:
         if event is not None:
@@ -508,7 +467,7 @@ class Server:
                     self.finished = output
                 case _:
                     self._send(output)
-        if isinstance(event, Codeword) and not event.ahead:
+        if isinstance(event, Codeword):
             self.here.pop((event.client, event.round, event.attempt), None)
         assert self.run.finished == (self.finished is not None)
 

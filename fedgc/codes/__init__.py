@@ -2,7 +2,6 @@
 
 from fedgc.codes.adopt import adopt
 from fedgc.codes.code import Code
-from fedgc.codes.commit import freeze
 from fedgc.codes.complete import estimate_correlation
 from fedgc.codes.decoder import Decoder
 from fedgc.codes.encode import Coefficients, block_size, encode, fold
@@ -48,7 +47,6 @@ __all__ = [
     "next_chunk",
     "best_blocks",
     "amplification_limit",
-    "freeze",
     "Wire",
     "EPSILON",
     "pack",

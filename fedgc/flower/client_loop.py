@@ -16,7 +16,6 @@ from fedgc.links.session.client import Session
 from fedgc.messages import (
     Close,
     Continue,
-    Fold,
     Joined,
     Progress,
     Refuse,
@@ -56,8 +55,6 @@ class Worker:
         self._site = site
         self._session: Session | None = None
         self.engine: Final = make_engine(self._rest)
-        if site is None:  # nothing is folded under masks
-            self.engine.ask_for_room()
         self._beat = beat
         self._finished = 0  # chunks, in this session
         self._open_round = False
@@ -113,7 +110,7 @@ class Worker:
                 if model is not None:
                     self.engine.load(command.version, model)
                 self.engine.handle(command)
-            case Skip() | Take() | Fold() | Continue():
+            case Skip() | Take() | Continue():
                 self.engine.handle(command)
             case Reveal() | Repair():
                 self._send(session, command)

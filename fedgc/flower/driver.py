@@ -115,7 +115,7 @@ class Driver:
             event = self._next_event()
             for output in self._run.handle(event):
                 self._do(output, link)
-            if isinstance(event, Codeword) and not event.ahead:  # it is in the sum by now, or never will be
+            if isinstance(event, Codeword):  # it is in the sum by now, or never will be
                 link.forget(event.client, event.round, event.attempt)
             self._hear_measures(wait=False)
             self._show(link)

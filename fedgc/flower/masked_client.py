@@ -32,7 +32,6 @@ from fedgc.messages import (
     Joined,
     Open,
     Persist,
-    Pressed,
     Progress,
     Repair,
     Report,
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 Float = NDArray[np.float32]
 Entropy = Callable[[int], bytes]
 Answer = Advert | Deal | Signed | Shares
-Said = Joined | Progress | Report | Failed | Pressed
+Said = Joined | Progress | Report | Failed
 
 ENTROPY_BYTES: Final = 32
 DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # what a node's config calls them

@@ -5,7 +5,6 @@ lost answer costs its words, not the work: the next packet finds it done.
 """
 
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any, Final
 
 from fedgc.codes import Wire
@@ -14,7 +13,7 @@ from fedgc.flower.masked_client import MaskedClient, failure
 from fedgc.links.frames import StreamId
 from fedgc.links.message.packets import Packet, Said, Shelved
 from fedgc.links.pieces import Numbers, Packed, offer_of, shortened
-from fedgc.messages import Failed, Joined, Pressed, Progress, Repair, Report, Reveal, ToClient, ToMember, Work
+from fedgc.messages import Failed, Joined, Progress, Repair, Report, Reveal, ToClient, ToMember, Work
 from fedgc.training import CacheFiles, Engine
 
 
@@ -49,7 +48,6 @@ class MessageWork:
                 self.lines.append(self._site.enrolled(self._client, packet.run))
         elif all(map(self._obeyed, packet.commands)):
             self._work(until)
-            self._send_along(packet.commands)
         self._put_away()
         self.lines.extend(Shelved(version, digest) for version, digest in self._cache.models().items())
 
@@ -106,14 +104,6 @@ class MessageWork:
         if answer is not None:
             self.lines.append(answer)
 
-    def _send_along(self, commands: tuple[ToClient, ...]) -> None:
-        """Send the codeword whose coefficients came with the work, where all that they mix is finished."""
-        for work in commands:
-            if isinstance(work, Work) and work.coefficients is not None and self._site is None:
-                with suppress(FedgcError):  # it is asked for, if it is wanted
-                    codeword = self._engine.codeword(work.coefficients)
-                    self._enclose(StreamId("codeword", work.round), codeword, Wire(work.wire))
-
     def _work(self, until: float) -> None:
         while not self._engine.idle and self._clock() < until:
             event = self._engine.step()
@@ -123,10 +113,10 @@ class MessageWork:
         if standing is not None and self._site is None:  # how far one is by itself, no sum tells
             self._say(standing)
 
-    def _say(self, event: Joined | Progress | Report | Failed | Pressed) -> None:
+    def _say(self, event: Joined | Progress | Report | Failed) -> None:
         self.lines.append(self._told(event))
 
-    def _told(self, event: Joined | Progress | Report | Failed | Pressed) -> Any:  # noqa: ANN401  of the same kind
+    def _told(self, event: Joined | Progress | Report | Failed) -> Any:  # noqa: ANN401  of the same kind
         """Return an event as it may leave this client."""
         masked = self._site
         return event if masked is None else masked.discreet(event, self._engine.chunks)

@@ -15,7 +15,7 @@ from fedgc.errors import EdgeFailed
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.log import for_people
 from fedgc.links.pieces import Numbers, Vector
-from fedgc.messages import LONGEST_REASON, Close, Codeword, Event, Failed, Joined, Lost, ToClient
+from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Joined, Lost, ToClient
 
 Emit = Callable[[Event], None]
 
@@ -102,11 +102,6 @@ class Links:
 
     def send(self, command: ToClient) -> None:
         """Tell a client something over the link that it uses."""
-        if isinstance(command, Close):  # what came ahead and was not wanted by now never will be
-            with self._lock:
-                lying = [key for key in self._lying if key[0] == command.client and key[1] <= command.round]
-            for key in lying:
-                self.forget(*key)
         if (owner := self._owner(command.client)) is not None:
             owner.send(command)
 

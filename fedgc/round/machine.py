@@ -12,9 +12,7 @@ UNMASKING share a table; a closed round refuses all.
       coded        A client trains its chunks one by one; a finished chunk is a *copy*. As copies come in,
                    others are told to skip that chunk, or which to take next. Enough is one copy of every
                    chunk that can be had; an exchange waits for `aim` copies of each, as many as paid of late
-                   (`aiming`). A client that has no room for what it finishes folds it into its codeword
-                   (`early`): a last resort, after which `aim` stays as it is, and only where an exchange is
-                   certain.
+                   (`aiming`).
       local        A client trains one model on all of its chunks. Enough is a quorum of the clients
                    that are left; an exchange waits for those that are nearly done.
     COLLECTING   What there is is fixed, and asked for. What is finished from now on counts only where it
@@ -25,8 +23,6 @@ UNMASKING share a table; a closed round refuses all.
                    of its chunks, who may have to train on them first. One that takes much longer than most
                    did is asked of them too: the first counts. Where a line is known to be as slow as that,
                    all go on with the chunks that they left, so as to have them by then.
-                   Where all clients hear nothing between their messages, what they will have finished is
-                   foreseen: a client that did sends its codeword *ahead*, unasked. It counts if all did.
       local        Each client sends its update, whatever its steps; one that is lost is left out.
       masked       Either kind of work between sites: each sends its update under masks.
     AGREEING     Masked: whose vectors are in the sum is fixed, and they sign that.
@@ -51,10 +47,9 @@ hold: no term enters the sum twice, and in a synced round each has entered once 
 in, a codeword is refused for good); a copy on a lost client counts no more until the client is back and says
 that it has it; a loss after `Add` changes nothing in the sum (under masks, whoever is lost may be missed when
 they are opened); what does not belong here is refused with a reason, and counted where it is a client of this
-plan, except what is of a round before and merely crossed a command on its way; what was sent ahead in vain is
-only forgotten. It always ends: collecting at the latest after one upload deadline and three times the longer
-of that and of what getting the model and working may take; and one upload deadline each for signatures and
-shares.
+plan, except what is of a round before and merely crossed a command on its way. It always ends: collecting at
+the latest after one upload deadline and three times the longer of that and of what getting the model and
+working may take; and one upload deadline each for signatures and shares.
 
 Two clients, chunks 0 and 1 on both, blocks = 2, coded:
 
@@ -95,7 +90,6 @@ from fedgc.messages import (
     Loaded,
     Lost,
     Outcome,
-    Pressed,
     Progress,
     Refuse,
     Repair,
@@ -292,19 +286,6 @@ class Round:
         given, more = self.scheduler.heard(event), self._enough_yet(event.now)
         return [*given, *more] if more else given
 
-    def _pressed(self, event: Pressed) -> list[Command]:
-        """Early commit: what cannot be undone is done only where an exchange is certain."""
-        why_not = self._roster.here(event)
-        if why_not:
-            return self._refuse(event, why_not)
-        certain = self._worth_it or self.assignment.certain
-        return [*self.scheduler.pressed(event, certain=certain), *self._enough_yet(event.now)]
-
-    def _ahead_of_time(self, event: Codeword) -> list[Command]:
-        """Keep in mind who has sent what was foreseen, and nobody has asked for yet."""
-        why_not = self.scheduler.came_ahead(event)
-        return self._refuse(event, why_not) if why_not else []
-
     def _enough_yet(self, now: float) -> list[Command]:
         """Ask the gate once there is enough for it; collect once more is not worth waiting for."""
         scheduler = self.scheduler
@@ -341,16 +322,12 @@ class Round:
         self._exchange = Exchange(collected, now + limit_s + PATIENCE * max(limit_s, self._training_s))
         self.working_s = now - self.started_at
         self._upload_until = now + limit_s
-        added = [collected.accept(w, 0) for w in self.scheduler.came]
-        asked = [each for each in (*added, *collected.needed()) if not isinstance(each, str)]
-        return [*asked, *self.scheduler.meanwhile(), *self._mend(self._exchange, now)]
+        return [*collected.needed(), *self.scheduler.meanwhile(), *self._mend(self._exchange, now)]
 
     # ---- collecting
 
     def _received(self, exchange: Exchange, event: Codeword) -> list[Command]:
         w = self._roster.w.get(event.client)
-        if event.ahead:
-            return []  # it came too late to be foreseen: the client is asked, if need be
         if w is None or event.round != self.assignment.number:
             return self._refuse(event, f"a codeword outside round {self.assignment.number}")
         answer = exchange.sum.accept(w, event.attempt)
@@ -387,10 +364,6 @@ class Round:
             return self._refuse(event, why_not)
         self.scheduler.without(self._roster.w[event.client])
         return self._mend(exchange, event.now)
-
-    def _pressed_late(self, _: Exchange, event: Pressed) -> list[Command]:
-        why_not = self._roster.here(event)
-        return self._refuse(event, why_not) if why_not else self.scheduler.pressed(event, certain=True)
 
     def _reported_late(self, exchange: Exchange, event: Progress | Report) -> list[Command]:
         if event.round == self.assignment.number:
@@ -575,10 +548,8 @@ WORKING: Final[Mapping[type, Callable[[Round, Any], list[Command]]]] = MappingPr
         Loaded: Round._loaded,  # it has the model: from here on it has time to work
         Lost: Round._lost,  # it is gone: what it has counts no more
         Failed: Round._failed,  # it lives, but cannot give this
-        Pressed: Round._pressed,  # its memory and disk are full: coded, it folds what is fixed, and frees it
         Progress: Round._reported,  # coded, a copy: skip, steer, ask the gate, collect
         Report: Round._reported,  # local, its steps are done: ask the gate, collect
-        Codeword: Round._ahead_of_time,  # foreseen: it is added if what was foreseen comes true
         Tick: Round._time_passed,  # collect what there is
         Stop: Round._stopped,
     }
@@ -590,7 +561,6 @@ COLLECTING: Final[Mapping[type, Callable[[Round, Exchange, Any], list[Command]]]
         Loaded: Round._loaded_late,
         Lost: Round._lost_late,  # coded: what it owes is repaired; local: it is left out
         Failed: Round._failed_late,  # the same for what it cannot give
-        Pressed: Round._pressed_late,  # it frees what it was asked for: that is mixed by now
         Progress: Round._reported_late,  # coded: a repair may have waited for it
         Report: Round._reported_late,  # local: so many steps does its update have
         Tick: Round._upload_deadline,  # others stand in for the late; at the deadline nobody is waited for
@@ -605,7 +575,6 @@ UNMASKING: Final[Mapping[type, Callable[[Round, MaskedSum, Any], list[Command]]]
         Loaded: Round._passed_over,
         Lost: Round._away,  # its vector is in the sum; are enough left to unmask it?
         Failed: Round._failed_last,  # the same
-        Pressed: Round._passed_over,
         Progress: Round._passed_over,
         Report: Round._passed_over,
         Tick: Round._too_late,  # aborted

@@ -252,12 +252,12 @@ def _placed(
     speeds = [1 / seconds for seconds in step_s]
     if config.secrecy == "masked":  # a copy would weigh twice in the sum
         placement = place(len(chunks), _none_without(len(chunks), speeds), 1, seed=config.seed)
-        return placement, "1 copy each, shared out by speed, one chunk to each site at least"
+        return placement, "1 replica each, shared out by speed, one chunk to each site at least"
     asked = UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas)
     replicas = min(asked, len(clients))
     fewer = f" ({asked} asked for)" if replicas < asked else ""
     placement = place(len(chunks), speeds, replicas, seed=config.seed)
-    return placement, f"{replicas} copies each{fewer}, shared out by speed"
+    return placement, f"{replicas} replicas each{fewer}, shared out by speed"
 
 
 def _none_without(chunks: int, speeds: Sequence[float]) -> list[float]:

@@ -19,13 +19,11 @@ from fedgc.codes import Solution
 from fedgc.gates import Reports
 from fedgc.messages import (
     Add,
-    Codeword,
     Command,
     Failed,
     Joined,
     Loaded,
     Lost,
-    Pressed,
     Progress,
     Refuse,
     Report,
@@ -55,7 +53,6 @@ class Assignment:
     loading: frozenset[str] = frozenset()  # of these, those whose model may be on its way still
     reached: Mapping[str, int] = field(default_factory=dict)  # steps told by those that go on
     weights: tuple[float, ...] = ()  # of each chunk of the plan, should the round be cut short
-    certain: bool = True  # an exchange comes, whatever is learned: what it takes may be done before
     orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of who carries on where it stopped
     replication_costs: ReplicationCosts = field(
         default_factory=ReplicationCosts
@@ -93,7 +90,7 @@ class Roster:
         What it says of a round before has crossed a command on its way, which is nobody's fault.
         """
         client = getattr(event, "client", None)
-        if isinstance(event, Lost | Loaded) or not client or (isinstance(event, Codeword) and event.ahead):
+        if isinstance(event, Lost | Loaded) or not client:
             return []
         w = self.w.get(client)
         number = self.assignment.number
@@ -179,14 +176,8 @@ class Scheduler(Protocol):
     def heard(self, event: Progress | Report) -> list[Command]:
         """Take a report of work in."""
 
-    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:
-        """A client has no room left; where an exchange is certain, it may fold what it has finished."""
-
     def stirred(self) -> list[Command]:
         """Somebody has left: hand out anew what is wanted still."""
-
-    def came_ahead(self, event: Codeword) -> str:
-        """A vector lies there that nobody has asked for yet; return why it is refused, if it is."""
 
     @property
     def hopeless(self) -> bool:
@@ -249,10 +240,6 @@ class Scheduler(Protocol):
 
     def collect(self) -> Aggregation:
         """Fix what there is, and return what is to be collected."""
-
-    @property
-    def came(self) -> tuple[int, ...]:
-        """The clients whose vector lies there already."""
 
     def meanwhile(self) -> list[Command]:
         """Return what clients are to work on while vectors come in, lest somebody be late."""

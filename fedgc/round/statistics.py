@@ -22,7 +22,6 @@ class RoundStatistics:
     takes: int = 0
     repairs: int = 0
     pruned: int = 0
-    folds: int = 0  # copies that were folded into a codeword early
     disputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by chunk whose copies differ
 
     @classmethod

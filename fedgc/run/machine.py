@@ -387,7 +387,6 @@ class Run:
             rounds_left=left,
             weights=self._planner.weights(plan) if self._planner and self.config.work == "coded" else (),
             orders=self._orders,
-            certain=self._always_syncs or not left,
             first_step=self._first_step,
             common_steps=self._common_steps,
             most_steps=self.config.most_steps,
@@ -601,12 +600,6 @@ class Run:
             return Decision(sync=True, reason="the last round")
         return decision
 
-    @property
-    def _always_syncs(self) -> bool:
-        """Whether the gate never says skip."""
-        config = self.config
-        return config.chosen_gate == "every" and config.gate_period == config.min_gap == 1
-
     def _priced(self, reports: Reports) -> Reports:
         """Add what an exchange and a look at the gate cost, and where the schedule stands.
 
@@ -732,8 +725,6 @@ def _row(over: Round, *, coded: bool) -> RoundRow:
 def _remarks(over: Round) -> Iterator[str]:
     """Say what else a person should know of a round."""
     statistics = over.statistics
-    if statistics.folds:
-        yield f"{statistics.folds} copies folded early"
     if statistics.disputed:
         clients_w = sorted({w for said in statistics.disputed.values() for w in said})
         clients = ", ".join(over.plan.clients[w] for w in clients_w)

@@ -19,9 +19,7 @@ Where it is given a folder (`last_in`), what it has finished outlives its proces
 written as soon as it is finished, all of them by `keep`; a later engine takes up what lies there. It counts
 only if the model that it started from is the one that is loaded again.
 
-Where memory is full and the disk refuses, the oldest trajectory is given up. An engine whose questions
-somebody answers (`ask_for_room`) asks first (`Pressed`) and trains no further; `Fold` says which updates to
-add to the codeword of this round, and to free. What is folded lies in that one vector, until the next work.
+Where memory is full and the disk refuses, the oldest trajectory is given up.
 
 What goes wrong with a chunk (data, loss, numbers that are not finite) becomes a `Failed` event that names
 it, and the engine goes on with the next. Events carry 0.0 as their time: the server's clock counts.
@@ -37,18 +35,16 @@ from typing import Final, assert_never
 
 import numpy as np
 
-from fedgc.codes import Wire, block_size
+from fedgc.codes import Wire
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, FedgcError, NotHere, TaskFailed
 from fedgc.messages import (
     Close,
     Continue,
     Failed,
-    Fold,
     Held,
     Kept,
     Mix,
-    Pressed,
     Progress,
     Report,
     Reveal,
@@ -65,15 +61,13 @@ from fedgc.training.randomness import key
 from fedgc.training.shared_momentum import lead_of, squared_way
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import Pass, Trainer
-from fedgc.training.update import Folded, Measure, measure, mixed, update_of
+from fedgc.training.update import Measure, measure, mixed, update_of
 
 MEGABYTE: Final = 1_000_000
 LONGEST_REASON: Final = 400  # characters of a task's exception that travel
 WORTH_S: Final = 0.5  # work that is written down at once: what took less is sooner done again
 Way = tuple[int, int, int, float]  # version, seed, first step, common steps
-Order = (
-    Work | Skip | Take | Fold | Continue | Close
-)  # the commands that are the engine's; the rest is the link's
+Order = Work | Skip | Take | Continue | Close  # the commands that are the engine's; the rest is the link's
 
 
 @dataclass(slots=True)
@@ -140,10 +134,7 @@ class Engine:
         self._waits = False  # lockstep: for a verdict
         self._free = False  # local work has reported in this round, and goes on
         self._again: deque[int] = deque()  # finished chunks to report once more
-        self._to_say: deque[Failed | Pressed] = deque()
-        self._asks_for_room = False
-        self._pressed = False  # it has no room, and waits for what it may free
-        self._folded: Folded | None = None  # what it has freed of this round, in its codeword
+        self._to_say: deque[Failed] = deque()
 
     # ---- what it is told
 
@@ -169,10 +160,6 @@ class Engine:
     def clip_records(self, reach: float) -> None:
         """From now on no record moves an update by more than its reach; refuse what that cannot hold for."""
         self._trainer.clip_records(reach)
-
-    def ask_for_room(self) -> None:
-        """From now on somebody hears at once what is said here, and answers."""
-        self._asks_for_room = True
 
     def load(self, version: int, vector: Vector) -> None:
         """Keep a new common model; raise BadVector where it is not of this task."""
@@ -204,8 +191,6 @@ class Engine:
                 else:
                     for chunk in reversed(command.chunks):
                         self._take(chunk, work)
-            case Fold():
-                self._fold(command)
             case Close():
                 self._close(command)
             case _:
@@ -218,11 +203,9 @@ class Engine:
         """Whether a step would do nothing until a command comes."""
         if self._to_say:
             return False
-        if self._pressed:  # what it would tell again it may be about to free
-            return True
         return not self._again and (self._waits or (self._current is None and not self._queue))
 
-    def step(self) -> Progress | Report | Failed | Pressed | None:
+    def step(self) -> Progress | Report | Failed | None:
         """Do one micro-batch step, or report; return what is to be said, if anything."""
         if self._to_say:
             return self._to_say.popleft()
@@ -235,23 +218,15 @@ class Engine:
             return self._give_up(chunk, self._work, error)
 
     def codeword(self, mix: Mix) -> Vector:
-        """Mix finished updates; raise NotHere where some are not finished, EdgeFailed for one unread.
-
-        What is folded is in the mix as a whole, by the same factors, or it is not used.
-        """
-        work, folded = self._begun(mix), self._folded
-        start = self._models[work.version]
-        if folded is None or not folded.is_in(mix):
-            return mixed(start, self._ends(mix.chunks, work), mix)
-        rest = {c: row for c, row in zip(mix.chunks, mix.matrix, strict=True) if c not in folded.rows}
-        return folded.with_the_rest(start, self._ends(tuple(rest), work), tuple(rest.values()))
+        """Mix finished updates; raise NotHere where some are not finished, EdgeFailed for one unread."""
+        work = self._begun(mix)
+        return mixed(self._models[work.version], self._ends(mix.chunks, work), mix)
 
     def _ends(self, chunks: tuple[int, ...], work: Work) -> list[tuple[Vector, int]]:
         lacking = tuple(chunk for chunk in chunks if self._reached(chunk) != work.target)
         if lacking:
             chunk = lacking[0]
-            gone = ", and is folded" if self._folded and chunk in self._folded.rows else ""
-            said = f"codeword: chunk {chunk} is at step {self._reached(chunk)}{gone}, needed {work.target}"
+            said = f"codeword: chunk {chunk} is at step {self._reached(chunk)}, needed {work.target}"
             raise NotHere(said, lacking)
         return [(self._cache.vector(chunk), self._trajectories[chunk].samples) for chunk in chunks]
 
@@ -426,10 +401,6 @@ class Engine:
         self._queue = deque((WHOLE,) if order and work.kind == "local" else order)
         self._again.clear()
         self._waits = self._free = False
-        self._folded = None
-        if self._pressed:
-            self._to_say = deque(each for each in self._to_say if not isinstance(each, Pressed))
-            self._look_for_room(work)
 
     def _skip(self, chunk: int) -> None:
         if chunk == self._current:
@@ -445,20 +416,6 @@ class Engine:
         elif chunk != self._current:
             self._unqueue(chunk)
             self._queue.appendleft(chunk)
-
-    def _fold(self, command: Fold) -> None:
-        """Fold and free; where that frees nothing, give up what does not fit."""
-        work = self._this_round(command)
-        before = len(self._trajectories)
-        if command.mix is not None:
-            start, ends = self._models[work.version], self._ends(command.mix.chunks, work)
-            room = block_size(start.size, command.mix.blocks)
-            folded = self._folded or Folded(np.zeros(room, dtype=np.float32))
-            folded.add(start, ends, command.mix)
-            self._folded = folded
-        for chunk in (*(command.mix.chunks if command.mix else ()), *command.spare):
-            self._let_go(chunk)
-        self._look_for_room(work, asks=len(self._trajectories) < before)
 
     def _close(self, command: Close) -> None:
         if self._work is None or command.round != self._work.round:
@@ -608,7 +565,7 @@ class Engine:
             raise BadMessage(f"{message!r}: saw no work before it, needed some")
         return self._work
 
-    def _this_round(self, command: Skip | Take | Fold | Reveal) -> Work:
+    def _this_round(self, command: Skip | Take | Reveal) -> Work:
         work = self._begun(command)
         if command.round != work.round:
             raise BadMessage(f"{command!r}: needed round {work.round}")
@@ -626,22 +583,16 @@ class Engine:
         refused = self._cache.put(self._current, self._trainer.save())
         self._current = None
         if refused:
-            self._look_for_room(self._work)
+            self._make_room(self._work)
 
-    def _look_for_room(self, work: Work, *, asks: bool = True) -> None:
-        """Ask what may be freed, where there is too much and somebody answers; else give up the oldest."""
-        self._pressed = bool(
-            self._asks_for_room and asks and work.kind == "coded" and self._cache.make_room()
-        )
-        if self._pressed:
-            self._to_say.append(Pressed(0.0, work.client, work.round))
-            return
+    def _make_room(self, work: Work) -> None:
+        """Give up the oldest trajectories where there is too much."""
         for chunk, reason in self._cache.give_up().items():
             self._let_go(chunk)
             self._fail(chunk, work, reason)
 
     def _let_go(self, chunk: int) -> None:
-        """Forget a trajectory here; written down it stays, for a later process that has no folded sum."""
+        """Forget a trajectory here; written down it stays, for a later process."""
         if chunk != self._current:
             self._trajectories.pop(chunk, None)
             self._cache.drop(chunk)
@@ -684,7 +635,6 @@ class Engine:
         self._again.clear()
         self._trajectories.clear()
         self._cache.clear()
-        self._folded, self._pressed = None, False
         self._way, self._origin, self._before = None, "", None
         if self._cache_files is not None:
             self._cache_files.clear()

@@ -5,20 +5,19 @@ measured and when it is mixed, a block at a time: nothing of a model's size is m
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from fedgc.codes import block_size, fold
-from fedgc.errors import BadMessage, TaskFailed
+from fedgc.errors import TaskFailed
 from fedgc.messages import Mix
 from fedgc.training.flat import Vector
 from fedgc.training.sketch import Sketch
 
 BLOCK: Final = 1 << 16  # numbers measured at a time: stays in the second-level cache
 HUGE: Final = float(np.finfo(np.float32).max)
-SAME_FACTORS: Final = 1e-9  # of two solutions of the same small system
 Rows = Sequence[Sequence[float]]
 
 
@@ -71,39 +70,6 @@ def mixed(start: Vector, ends: Sequence[tuple[Vector, int]], mix: Mix) -> Vector
     codeword: Vector = np.zeros(block_size(start.size, mix.blocks), dtype=np.float32)
     _fold_all(start, ends, mix.matrix, codeword)
     return codeword
-
-
-@dataclass(slots=True, eq=False)
-class Folded:
-    """A codeword in the making: the updates that are in it need not be kept."""
-
-    codeword: Vector
-    rows: dict[int, tuple[float, ...]] = field(default_factory=dict)  # with which each chunk is in it
-
-    def add(self, start: Vector, ends: Sequence[tuple[Vector, int]], mix: Mix) -> None:
-        """Fold these (end, samples), one for each chunk of the mix; none may be in it already."""
-        twice = self.rows.keys() & mix.chunks
-        if twice or block_size(start.size, mix.blocks) != self.codeword.size:
-            raise BadMessage(
-                f"{mix!r}: saw {self.codeword.size} numbers of {sorted(self.rows)} folded before"
-            )
-        _fold_all(start, ends, mix.matrix, self.codeword)
-        self.rows.update(zip(mix.chunks, mix.matrix, strict=True))
-
-    def is_in(self, mix: Mix) -> bool:
-        """Whether this is a part of that mix, by the same factors up to rounding."""
-        asked = dict(zip(mix.chunks, mix.matrix, strict=True))
-        return self.rows.keys() <= asked.keys() and all(
-            len(asked[chunk]) == len(row)
-            and np.allclose(asked[chunk], row, rtol=SAME_FACTORS, atol=SAME_FACTORS)
-            for chunk, row in self.rows.items()
-        )
-
-    def with_the_rest(self, start: Vector, ends: Sequence[tuple[Vector, int]], matrix: Rows) -> Vector:
-        """Return the whole codeword: what is folded, and these."""
-        codeword = self.codeword.copy()
-        _fold_all(start, ends, matrix, codeword)
-        return codeword
 
 
 def _fold_all(start: Vector, ends: Sequence[tuple[Vector, int]], matrix: Rows, codeword: Vector) -> None:

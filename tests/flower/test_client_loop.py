@@ -14,11 +14,9 @@ from fedgc.messages import (
     Close,
     Codeword,
     Failed,
-    Fold,
     Held,
     Joined,
     Mix,
-    Pressed,
     Progress,
     Report,
     Reveal,
@@ -42,10 +40,6 @@ class PlainEngine:
         self.rests_s = 0.0
         self.steps = 5
         self.error: Exception | None = None
-        self.asks = self.full = False
-
-    def ask_for_room(self) -> None:
-        self.asks = True
 
     def holds(self) -> tuple[Held, ...]:
         return (Held("chunk-0", 8),)
@@ -62,13 +56,11 @@ class PlainEngine:
             raise self.error
         self.idle = not isinstance(command, Work)
 
-    def step(self) -> Progress | Pressed | None:
+    def step(self) -> Progress | None:
         if self.rests_s:
             self._rest(self.rests_s)
             return None
         self.idle = True
-        if self.full:
-            return Pressed(0.0, "x", 1)
         return Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
 
     def codeword(self, mix: Mix) -> np.ndarray:
@@ -109,20 +101,6 @@ def test_it_joins_works_and_sends_its_codeword(link) -> None:
         assert (link.listener.take(client, 1, 0) == 2.0).all()
 
 
-def test_it_says_that_it_has_no_room_and_hears_what_to_fold(link) -> None:
-    with serving(link) as (engine, client, _):
-        engine.full = True
-        assert engine.asks, "somebody answers"
-        link.listener.publish(0, link.vector())
-        link.listener.send(work(client))
-        assert link.event(Pressed).client == client
-        fold = Fold(client, 1, Mix((0,), ((1.0, 2.0),)), (3,))
-        link.listener.send(fold)
-        link.listener.send(Reveal(client, 1, 0, "coded", Mix((0,), ((1.0, 2.0),))))
-        link.event(Codeword)
-        assert engine.heard[-1] == fold
-
-
 @pytest.mark.parametrize("wire", ["bf16", "int8"])
 def test_it_sends_its_codeword_in_the_format_that_was_asked_for(link, wire: str) -> None:
     with serving(link) as (_, client, _):
@@ -157,10 +135,10 @@ def test_what_the_engine_refuses_is_told_and_the_client_lives(link, error: Excep
 
 def test_a_codeword_that_lacks_a_chunk_fails_for_that_chunk_alone(link) -> None:
     with serving(link) as (engine, client, _):
-        engine.error = NotHere("chunk 1 is folded", (1,))
+        engine.error = NotHere("chunk 1 is gone", (1,))
         link.listener.send(Reveal(client, 1, 0, "coded", Mix((0, 1), ((1.0,),) * 2)))
         failed = link.event(Failed)
-        assert (failed.reason, failed.chunks) == ("chunk 1 is folded", (1,))
+        assert (failed.reason, failed.chunks) == ("chunk 1 is gone", (1,))
 
 
 @pytest.mark.parametrize("kind", ["reveal", "survivors"])

@@ -97,7 +97,7 @@ def of_kind(kind: type) -> st.SearchStrategy:
 
 
 commands_that_must_fit = {
-    Work: Work(CLIENT, 3, 2, 4, (1, 0), ((0, "a"), (1, "ü")), 7, 0.1, True, Mix((0,), ((0.1, -2.0),))),
+    Work: Work(CLIENT, 3, 2, 4, (1, 0), ((0, "a"), (1, "ü")), 7, 0.1, True),
     Reveal: Reveal(CLIENT, 3, 1, "coded", Mix((5, 1), ((1e-300, 3.0), (0.0, 1 / 3)))),
 }
 

@@ -8,7 +8,7 @@ import pytest
 from fedgc.errors import EdgeFailed
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.links import Links
-from fedgc.messages import Close, Codeword, Failed, Held, Joined, Lost, Skip
+from fedgc.messages import Codeword, Failed, Held, Joined, Lost, Skip
 
 
 class PlainLink:
@@ -106,16 +106,6 @@ def test_a_codeword_is_forgotten_where_it_lies(both) -> None:
     links.heard("messages")(Codeword(2.0, "a", 5, 0))  # of the link that it has left: nobody hears of it
     assert len(events) == heard
     assert made["messages"].forgotten == [("a", 4, 0), ("a", 5, 0)]
-
-
-def test_what_came_ahead_lies_there_until_its_round_is_closed(both) -> None:
-    links, made, _ = both
-    links.heard("messages")(joined(live=False))
-    for round_ in (1, 2, 3):
-        links.heard("messages")(Codeword(1.0, "a", round_, 0, ahead=True))
-    links.send(Close("a", 2, "synced", True))
-    assert made["messages"].forgotten == [("a", 1, 0), ("a", 2, 0)]
-    assert links.take("a", 3, 0)[0] == 3
 
 
 def test_models_go_to_every_link_and_bytes_are_summed(both) -> None:

@@ -24,7 +24,6 @@ from fedgc.messages import (
     Kept,
     Loaded,
     Lost,
-    Pressed,
     Progress,
     Refuse,
     Repair,
@@ -129,7 +128,6 @@ class AnyOrder(RuleBasedStateMachine):
         client, attempt = data.draw(st.sampled_from(self.clients.unsent))
         self.clients.unsent.remove((client, attempt))
         if client in self.live:
-            self.arrives(client, attempt)
             self.say(Codeword(self.now, client, 1, attempt))
 
     @precondition(lambda self: self.clients.requests)
@@ -137,28 +135,13 @@ class AnyOrder(RuleBasedStateMachine):
     def send_a_codeword_again_or_late(self, data: st.DataObject) -> None:
         client, attempt = data.draw(st.sampled_from(sorted(self.clients.requests)))
         if (client, attempt) not in self.clients.unsent:
-            self.arrives(client, attempt)
             self.say(Codeword(self.now, client, 1, attempt))
-
-    def arrives(self, client: str, attempt: int) -> None:
-        """A codeword that was asked for takes the place of one that was sent along."""
-        if attempt == 0:
-            self.clients.ahead.pop(client, None)
-
-    @precondition(lambda self: any(client in self.live for client in self.clients.can_send_along()))
-    @rule(data=st.data())
-    def send_along_what_was_foreseen(self, data: st.DataObject) -> None:
-        able = [client for client in self.clients.can_send_along() if client in self.live]
-        self.say(self.clients.sends_along(data.draw(st.sampled_from(able)), self.now))
 
     @precondition(lambda self: any(self.clients.queue[d] for d in self.live))
     @rule(data=st.data())
     def answer_a_whole_packet(self, data: st.DataObject) -> None:
-        """First what is sent along, then the reports: so nothing is asked for that is there."""
         client = data.draw(st.sampled_from(sorted(d for d in self.live if self.clients.queue[d])))
         self.clients.done[client] |= set(self.clients.queue[client])
-        if client in self.clients.can_send_along():
-            self.say(self.clients.sends_along(client, self.now))
         while self.open() and self.clients.queue[client]:
             work(self.round, self.clients, client, self.now)
 
@@ -187,18 +170,6 @@ class AnyOrder(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(sorted(self.live)))
         chunk = data.draw(st.sampled_from(self.plan.chunks)).number
         self.say(Failed(self.now, client, 1, "out of memory", () if all_of_it else (chunk,)))
-
-    @precondition(lambda self: self.live)
-    @rule(data=st.data())
-    def have_no_room_left(self, data: st.DataObject) -> None:
-        """A client that nothing is freed of gives up what it has finished first."""
-        client = data.draw(st.sampled_from(sorted(self.live)))
-        before = self.clients.freed[client]
-        self.say(Pressed(self.now, client, 1))
-        if self.open() and self.clients.freed[client] == before and self.clients.done[client]:
-            lost = min(self.clients.done[client])
-            self.clients.done[client].discard(lost)
-            self.say(Failed(self.now, client, 1, "no room", (lost,)))
 
     @rule(kind=st.sampled_from(["stranger", "old", "unknown", "unasked", "report", "early"]))
     def say_what_does_not_belong_here(self, kind: str) -> None:
@@ -270,103 +241,6 @@ def test_the_sum_is_exact_and_each_codeword_is_a_block_long():
     send_all(machine, clients)
     assert machine.outcome == "synced"
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
-
-
-def answer(machine: Round, clients: Clients, name: str) -> None:
-    """Answer a whole packet: what is sent along, then the reports."""
-    clients.done[name] |= set(clients.queue[name])
-    if name in clients.can_send_along():
-        clients.obey(machine.handle(clients.sends_along(name)))
-    while clients.queue[name] and machine.state is not State.CLOSED:
-        work(machine, clients, name)
-
-
-@pytest.mark.parametrize(("replicas", "blocks"), [(1, 1), (3, 1), (3, 2), (2, 2)])
-def test_a_round_that_is_foreseen_asks_nobody(replicas: int, blocks: int):
-    plan = planned(3, 7, replicas=replicas, blocks=blocks)
-    machine, clients = begun(plan, live=False)
-    loads = plan.placement.loads
-    for w in sorted(range(3), key=lambda w: loads[w]):  # all are as quick, so who has least is first
-        if machine.state is not State.CLOSED:
-            answer(machine, clients, plan.clients[w])
-    assert machine.outcome == "synced"
-    assert not clients.requests
-    assert not clients.refused
-    np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
-
-
-def test_nobody_is_late_because_others_sent_theirs_ahead():
-    plan = planned(4, 4, replicas=2, blocks=2)
-    machine, clients = begun(plan, live=False)
-    quiet = sorted(clients.foreseen)[-1]
-    while machine.state is State.WORKING:
-        for name in plan.clients:
-            if machine.state is State.WORKING and clients.queue[name]:
-                clients.done[name].add(clients.queue[name][0])
-                if name in clients.can_send_along() and name != quiet:
-                    clients.obey(machine.handle(clients.sends_along(name)))
-                work(machine, clients, name)
-    assert {name for name, _ in clients.requests} == {quiet}, "the others' lie there"
-    assert machine.next_tick == 51.0, "nothing is known of how long it takes"
-    send_all(machine, clients, 40.0)
-    assert machine.outcome == "synced"
-    assert machine.statistics.repairs == 0
-    np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
-
-
-def test_what_comes_otherwise_than_foreseen_is_asked_for_and_what_was_sent_along_forgotten():
-    plan = planned(3, 7, replicas=3, blocks=2)
-    machine, clients = begun(plan, live=False)
-    foreseen = dict(clients.foreseen)
-    first = next(iter(foreseen))
-    clients.done[first] |= {chunk.number for chunk in plan.chunks}
-    clients.obey(machine.handle(clients.sends_along(first)))
-    clients.obey(machine.handle(Lost(1.0, first)))
-    for name in plan.clients:
-        if name != first:
-            answer(machine, clients, name)
-    assert machine.state is State.COLLECTING
-    assert {client for client, _ in clients.requests} == set(plan.clients) - {first}
-    clients.ahead.clear()
-    send_all(machine, clients)
-    assert machine.outcome == "synced"
-    np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
-
-
-def test_what_is_sent_along_is_never_taken_for_what_was_asked_for():
-    plan = planned(3, 7, replicas=3, blocks=2)
-    machine, clients = begun(plan, live=False)
-    late = next(name for name in plan.clients if name not in clients.foreseen)
-    for name in (late, next(iter(clients.foreseen))):  # the one that was not foreseen is there first
-        while clients.queue[name]:
-            work(machine, clients, name)
-    assert machine.state is State.COLLECTING
-    both = {client for client, _ in clients.requests} & set(clients.can_send_along())
-    assert both, "what it mixes is finished, and something else was asked for"
-    for name in both:
-        assert machine.handle(clients.sends_along(name)) == ()
-    clients.ahead.clear()
-    send_all(machine, clients)
-    assert machine.outcome == "synced"
-    np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
-
-
-def test_a_codeword_that_was_sent_along_and_is_not_wanted_is_not_held_against_its_client():
-    plan = planned(2, 4, replicas=2, blocks=1)
-    machine, clients = begun(plan, live=False)
-    one, other = plan.clients
-    answer(machine, clients, one)
-    assert machine.outcome == "synced"
-    assert machine.handle(Codeword(2.0, other, 1, 0, ahead=True)) == ()
-    assert machine.statistics.refused == [0, 0]
-
-
-def test_nothing_is_foreseen_where_somebody_can_be_steered_or_the_gate_may_skip():
-    plan = planned(2, 4, replicas=2, blocks=1)
-    assert not begun(plan)[1].foreseen
-    assignment = Assignment(number=1, version=0, target=TARGET, seed=0, certain=False)
-    given = Round(plan, assignment, sync).start(0.0, [joined(plan, d, live=False) for d in plan.clients])
-    assert all(each.coefficients is None for each in given if isinstance(each, Work))
 
 
 def test_what_has_enough_copies_is_skipped_and_never_started_elsewhere():
@@ -1301,6 +1175,3 @@ def test_a_client_that_returns_with_less_is_not_asked_for_what_it_lacks():
     name = plan.clients[0]
     clients.obey(machine.handle(Joined(1.0, name, live=True, holds=(Held(plan.chunks[1].name, 10),))))
     assert clients.queue[name] == [1]
-
-
-# ---- early commit: clients that have no room for what they finish

@@ -47,7 +47,7 @@ def test_where_everybody_holds_everything_each_chunk_gets_its_replicas(clients, 
     made = plan(of, measured(of, *step_s), replicas=replicas, blocks="auto")
     wanted = min(replicas, clients)
     assert made.placement.holds.sum(axis=0).tolist() == [wanted] * chunks
-    assert f"{wanted} copies each" in made.reason
+    assert f"{wanted} replicas each" in made.reason
     assert (f"({replicas} asked for)" in made.reason) == (clients < replicas)
 
 

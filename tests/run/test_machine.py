@@ -13,12 +13,10 @@ from fedgc.messages import (
     Codeword,
     Continue,
     Failed,
-    Fold,
     Held,
     Joined,
     Loaded,
     Lost,
-    Pressed,
     Progress,
     Refuse,
     Repair,
@@ -380,28 +378,6 @@ def test_who_holds_the_same_chunks_after_a_death_in_a_skipped_round_carries_on()
     assert driver.of(Append)[0].row.outcome == "skipped"
     assert [(carry.client, carry.order) for carry in driver.of(Continue)] == [("a", (0,)), ("b", (1,))]
     assert {work.round for work in driver.of(Work)} == {1}
-
-
-@pytest.mark.parametrize(
-    ("gate", "folds_in"),
-    [
-        ({"gate": "every"}, {1, 2, 3}),
-        ({"gate": "every", "gate_period": 2}, {3}),
-        ({"gate": "every", "min_gap": 2}, {3}),
-        ({"gate": "drift", "gate_budget": 0.5}, {3}),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_undone_is_done_only_where_no_gate_can_say_skip(gate, folds_in):
-    driver = Driver(replicas=1, **gate)
-    driver.join("a", "b")
-    while not driver.run.finished:
-        driver.work("a")
-        driver.say(Pressed(driver.now, "a", driver.run.number))
-        driver.do_a_round()
-    assert {fold.round for fold in driver.of(Fold) if fold.mix} == folds_in
-    told = {append.row.round for append in driver.of(Append) if "1 copies folded early" in append.row.reason}
-    assert told == folds_in
 
 
 def own(client: str, count: int = 4) -> tuple[Held, ...]:

@@ -22,12 +22,10 @@ from fedgc.messages import (
     Deal,
     Enrolled,
     Failed,
-    Fold,
     Held,
     Joined,
     Lost,
     Open,
-    Pressed,
     Progress,
     Published,
     Refuse,
@@ -629,17 +627,6 @@ def test_a_stop_ends_it_at_any_point(fleet):
         one.drive(lambda f, kind=kind: any(isinstance(each, kind) for each in f.unsent))
         one.say(Stop(one.now, "enough"))
         assert one.finished.reason == "enough"
-
-
-@pytest.mark.parametrize("work", ["coded", "local"])
-def test_who_has_no_room_is_told_that_nothing_is_folded(fleet, work):
-    for kind in (Work, Reveal):
-        one = fleet(3, work=work, gate="every")
-        one.join()
-        one.drive(lambda f, kind=kind: any(isinstance(each, kind) for each in f.unsent))
-        client = one.party.clients[0]
-        one.say(Pressed(one.now, client, 1))
-        assert one.unsent[-1] == Fold(client, 1, None)
 
 
 def test_silence_ends_every_phase(fleet):

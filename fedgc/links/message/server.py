@@ -121,10 +121,9 @@ class MessageServer:
                     self._begin(outbox, command)
                 case Continue(_, round_, target, order, lease_s) if outbox.work is not None:
                     work = replace(outbox.work, round=round_, target=target, order=order, lease_s=lease_s)
-                    self._begin(outbox, replace(work, coefficients=None))
+                    self._begin(outbox, work)
                 case Reveal() | Repair():
                     outbox.asks.append(command)
-                    _asks_no_more_ahead(outbox)
                     stream = StreamId("codeword", command.round, command.attempt)
                     outbox.expected[stream] = form_asked(self._numbers, command)
                 case Open() | Roster() | Begin() | Survivors() | Unmask():
@@ -132,7 +131,6 @@ class MessageServer:
                     outbox.keyed = command.round
                 case Close():
                     outbox.left, outbox.asks, outbox.expected, outbox.packets = (), [], {}, []
-                    _asks_no_more_ahead(outbox)
                 case _:
                     return  # a client that hears nothing while it works is told nothing else
         self.wanted.set()
@@ -272,8 +270,7 @@ class MessageServer:
         order, lease_s = (
             ((), 0.0) if outbox.asks or not works else (outbox.left, self._lease_s(outbox, outbox.work))
         )
-        ahead = None if outbox.asks else outbox.work.coefficients
-        work = replace(outbox.work, order=order, lease_s=lease_s, coefficients=ahead)
+        work = replace(outbox.work, order=order, lease_s=lease_s)
         outbox.owed, outbox.asks = tuple(outbox.asks), []
         commands = (work, *packets, *outbox.owed)
         outbox.out = Packet(self._run, nonce, lease_s, commands, self._lacking(outbox, work))
@@ -325,8 +322,6 @@ class MessageServer:
         if not outbox.client and joined is not None:
             self._around.audit("joined", answer.client, f"over messages, with key {answer.key.hex()}")
             self._admit(outbox, joined)
-        else:
-            self._came_along(outbox, answer)
         for line in answer.lines:
             if isinstance(line, Masking):
                 self._emit(line)
@@ -357,26 +352,6 @@ class MessageServer:
         outbox.left = tuple(chunk for chunk in outbox.left if chunk not in done)
         self._emit(line)
 
-    def _came_along(self, outbox: _Outbox, answer: Answer) -> None:
-        """Take the codeword that was mixed ahead, before the reports that may end the round."""
-        work = outbox.work
-        if work is None or work.coefficients is None:
-            return
-        stream = StreamId("codeword", work.round)
-        offer = next(
-            (each for each in answer.lines if isinstance(each, Offer) and each.stream == stream), None
-        )
-        if offer is None:
-            return
-        _asks_no_more_ahead(outbox)
-        asked = Reveal(outbox.client, work.round, 0, "coded", work.coefficients, work.wire)
-        outbox.expected[stream] = form_asked(self._numbers, asked)
-        try:
-            self._receive(outbox, answer, offer, stream, ahead=True)
-        except BadVector as error:  # as if it had not come: it is asked for, if it is wanted
-            outbox.expected.pop(stream, None)
-            self._refuse(outbox, error)
-
     def _collect(self, outbox: _Outbox, answer: Answer) -> None:
         """Take the codewords that were asked for; one that did not come is said to have failed."""
         offers = {line.stream: line for line in answer.lines if isinstance(line, Offer)}
@@ -395,16 +370,14 @@ class MessageServer:
                     self._emit(Failed(self._around.clock(), outbox.client, ask.round, reason))
         outbox.owed = ()
 
-    def _receive(
-        self, outbox: _Outbox, answer: Answer, offer: Offer | None, stream: StreamId, *, ahead: bool = False
-    ) -> None:
+    def _receive(self, outbox: _Outbox, answer: Answer, offer: Offer | None, stream: StreamId) -> None:
         array = answer.codewords.get(stream)
         if offer is None or array is None:
             raise BadVector(f"{stream}: it was asked for, and did not come")
         vector = codeword(offer, array, outbox.expected.pop(stream))
         self._ready[outbox.client, stream] = vector
         now = self._around.clock()
-        self._emit(Codeword(now, outbox.client, stream.number, stream.attempt, 0.0, offer.size, ahead))
+        self._emit(Codeword(now, outbox.client, stream.number, stream.attempt, 0.0, offer.size))
 
     # ---- what goes wrong
 
@@ -426,12 +399,6 @@ class MessageServer:
 
     def _account(self, client: str) -> Accounts:
         return self._accounts.setdefault(client, Accounts())
-
-
-def _asks_no_more_ahead(outbox: _Outbox) -> None:
-    """A codeword that comes unasked from now on is not the one that was foreseen."""
-    if outbox.work is not None:
-        outbox.work = replace(outbox.work, coefficients=None)
 
 
 def _done(outbox: _Outbox, line: Progress | Report | Failed) -> frozenset[int]:

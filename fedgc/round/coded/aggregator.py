@@ -110,15 +110,6 @@ class CodedSum:
         """The samples of all chunks: what is missing is completed, not left out of the mean."""
         return float(self._plan.samples)
 
-    def lacks(self, w: int, chunks: Set[int]) -> None:
-        """Open, before anything is asked for, the terms of these chunks: their client does not have them."""
-        part = self._owed.pop((w, 0))
-        has = [at for at, c in enumerate(part.terms.chunks) if c not in chunks]
-        lacks = [at for at, c in enumerate(part.terms.chunks) if c in chunks]
-        if has:
-            self._owed[w, 0] = Part(w, _choose(part.terms, has))
-        self._open[w] = _choose(part.terms, lacks)
-
     def needed(self) -> tuple[Reveal, ...]:
         """Return the first request to every client whose codeword is needed."""
         return tuple(self._reveal(w, part) for (w, _), part in self._owed.items())
@@ -209,11 +200,6 @@ class CodedSum:
         for chunk in chunks:
             self._can_come(chunk, able_wc, takes, costs)
         return takes
-
-    def freed(self, w: int, chunks: Sequence[int]) -> None:
-        """A client has let these go: whoever needs one of them again may ask it anew."""
-        for chunk in chunks:
-            self._asked.get(chunk, set()).discard(w)
 
     def give_up(self) -> None:
         """Nothing more will come: what is open or owed is missing."""

@@ -12,8 +12,7 @@ where another sends one (masked clients send none, all of them). And it is *accu
 once it has differed in two chunks and from two others at least, and from more of them than each of those
 has: one false client is found so where every chunk has two holders only, and cannot have any other accused.
 
-Only those speak who are here with their copy: it was told, or kept, since the client came; and those who had
-to let it go while they were here. A copy that nobody
+Only those speak who are here with their copy: it was told, or kept, since the client came. A copy that nobody
 stands by any more gives way to one that somebody does. Once vectors are collected nothing else turns, and not
 even that where something of the chunk is in the sum.
 
@@ -56,7 +55,6 @@ class Verdict:
 class _Side:
     copy: Progress
     said: dict[int, bool] = field(default_factory=dict)  # by whom, and whether that one has its copy still
-    freed: set[int] = field(default_factory=set)  # who has let its copy go: it stands by what it told
 
     @property
     def here(self) -> tuple[int, ...]:
@@ -64,14 +62,9 @@ class _Side:
         return tuple(w for w, has in self.said.items() if has)
 
     @property
-    def voices(self) -> int:
-        """How many speak for this copy, with those who needed its room."""
-        return len(self.here) + len(self.freed)
-
-    @property
     def rank(self) -> tuple[bool, int]:
         """What decides whether it is believed: a copy with a sketch before those without."""
-        return bool(self.copy.sketch) and self.voices > 0, self.voices
+        return bool(self.copy.sketch and self.here), len(self.here)
 
 
 AGREES: Final = Verdict()
@@ -103,7 +96,7 @@ class ReplicaAgreement:
         """Take in a copy while vectors are collected; something of the `summed` chunks is in the sum."""
         mine = self._told(chunk, w, copy)
         before = self._sides[chunk][0]
-        if mine is not before and not before.voices and chunk not in summed:
+        if mine is not before and not before.here and chunk not in summed:
             return self._believe(chunk, mine, w)
         return self._verdict(chunk, mine, copy)
 
@@ -142,13 +135,6 @@ class ReplicaAgreement:
         """A client cannot give these chunks; return who counts now after all, by chunk."""
         return self._note(w, dict.fromkeys(self._sides.keys() & chunks, False), summed)
 
-    def freed(self, w: int, chunks: Collection[int]) -> None:
-        """A client has let these copies go, which nobody needs of it: what it has told of them stands."""
-        for side in (side for chunk in chunks for side in self._sides.get(chunk, ())):
-            if side.said.get(w):
-                side.said[w] = False
-                side.freed.add(w)
-
     def _told(self, chunk: int, w: int, copy: Progress) -> _Side:
         """Put a client on the side of its copy, and off any other."""
         sides = self._sides.get(chunk)
@@ -164,7 +150,6 @@ class ReplicaAgreement:
             sides.append(mine)
         for side in sides:
             side.said.pop(w, None)
-            side.freed.discard(w)
         mine.said[w] = True
         for side in sides:
             if side is not mine and side.copy.sketch and copy.sketch:
@@ -190,7 +175,8 @@ class ReplicaAgreement:
         wrong = [
             side
             for side in others
-            if first.copy.sketch and (not side.copy.sketch or first.voices >= max(MANY, side.voices + 1))
+            if first.copy.sketch
+            and (not side.copy.sketch or len(first.here) >= max(MANY, len(side.here) + 1))
         ]
         said = {(chunk, w) for side in wrong for w in side.said} - self._blamed
         self._blamed |= said
@@ -203,11 +189,10 @@ class ReplicaAgreement:
         for chunk, has_it in has.items():
             sides = self._sides[chunk]
             for side in sides:
-                side.freed.discard(w)
                 if w in side.said:
                     side.said[w] = has_it
-            most = max(sides, key=lambda side: (bool(side.copy.sketch and side.here), len(side.here)))
-            if most.here and not sides[0].voices and chunk not in summed:
+            most = max(sides, key=lambda side: side.rank)
+            if most.here and not sides[0].here and chunk not in summed:
                 right[chunk] = self._believe(chunk, most).right
         return right
 

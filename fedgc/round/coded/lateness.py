@@ -2,9 +2,9 @@
 
 Links are uneven, and one that was quick a round ago may be slow now. Nobody can tell that beforehand; but
 once half of those that were asked have sent theirs, it is known what is usual. Whoever then takes `PATIENCE`
-times as long is late (cf. the backup tasks of MapReduce, Dean and Ghemawat 2004). What came unasked says
-nothing of how long it took. Where clients take turns on one line the last ones seem late although they are
-not: what stands in for them queues up behind them, and whatever is whole first counts.
+times as long is late (cf. the backup tasks of MapReduce, Dean and Ghemawat 2004). Where clients take turns on
+one line the last ones seem late although they are not: what stands in for them queues up behind them, and
+whatever is whole first counts.
 
 A client sends one vector after the other. So it is its line that is late or not, with all that it owes: from
 when the first of that was asked for, or the vector before was there.
@@ -72,8 +72,6 @@ class Lateness:
 
     def came(self, w: int, now: float) -> bool:
         """One vector of this client has come; return whether it is known from now on what is usual."""
-        if w not in self._since_s:
-            return False  # it was sent ahead
         self.sent_s[w] = now - self._since_s[w]
         self._since_s[w] = now
         self._sending[w] -= 1

@@ -12,7 +12,7 @@ May import: collect, early, effort, tracker, lateness, messages.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -22,7 +22,6 @@ from numpy.typing import NDArray
 
 from fedgc.messages import Command
 from fedgc.round.coded.aggregator import CodedSum, Costs
-from fedgc.round.coded.early import Early
 from fedgc.round.coded.lateness import Key, Lateness
 from fedgc.round.coded.replicas import ReplicaTracker
 from fedgc.round.scheduler import Roster
@@ -40,41 +39,20 @@ class Help:
     costs: Costs
 
 
-@dataclass(frozen=True, slots=True)
-class Books:
-    """What is known of the copies of a round."""
-
-    tracker: ReplicaTracker
-    early: Early
-
-    @property
-    def has_wc(self) -> Bool:
-        """The copies whose clients have their updates."""
-        has_wc: Bool = self.tracker.counting_wc & ~self.early.gone_wc
-        return has_wc
-
-    @property
-    def possible_wc(self) -> Bool:
-        """The copies that are there or can be had by asking."""
-        possible_wc: Bool = self.has_wc | self.tracker.askable_wc
-        return possible_wc
-
-
 class RepairPlanner:
     """Owns who is late, and what others were asked to do about it."""
 
-    def __init__(self, roster: Roster, books: Books, collected: CodedSum, blocks: int) -> None:
+    def __init__(self, roster: Roster, tracker: ReplicaTracker, collected: CodedSum, blocks: int) -> None:
         """`blocks` are those of the codewords."""
         self.hurry_at = math.inf  # when the next vector will be late
         self._roster: Final = roster
-        self._books: Final = books
+        self._tracker: Final = tracker
         self._sum: Final = collected
         self._blocks: Final = blocks
         self._lateness: Final = Lateness(roster.plan.late_s)
         self._late: set[int] = set()  # clients that kept others waiting
         self._overdue: set[int] = set()  # chunks that others make for what is late
         self._made_elsewhere: set[Key] = set()  # what is late, and whose chunks others are at
-        self._extra: dict[int, set[int]] = {}  # what clients were given lest somebody be late
         self._mends = self._hurries = True  # whether there may be something new to ask for
         self._asked_anew = True  # whether it is not noted yet when something was asked for
         self._counted = 0  # vectors that have come, as far as that is noted
@@ -90,11 +68,6 @@ class RepairPlanner:
         if chunk in self._overdue or chunk in self._sum.wanted:
             self.stir()
 
-    def lost(self, w: int) -> None:
-        """A client is gone: others may have counted on it."""
-        self._extra.pop(w, None)
-        self.stir()
-
     def back(self, w: int) -> None:
         """A client is here again: it is late no more."""
         self._lateness.again(w)
@@ -102,25 +75,16 @@ class RepairPlanner:
         self._asked_anew = True
         self.stir()
 
-    def room(self, w: int) -> tuple[list[int], list[int]]:
-        """Return what a client without room is to leave, and to free: first what it was given in addition."""
-        self.stir()
-        has_c, extra = self._books.has_wc[w], self._extra.pop(w, set())
-        left = sorted(c for c in extra - self._overdue - self._sum.wanted if not has_c[c])
-        first = sorted(c for c in extra if has_c[c])
-        return left, first or np.flatnonzero(has_c).tolist()
-
     # ---- what is asked for
 
-    def meanwhile(self, orders: Sequence[Sequence[int]], but_not: Collection[int]) -> list[Command]:
+    def meanwhile(self, orders: Sequence[Sequence[int]]) -> list[Command]:
         """Have clients go on with what they left, where a line is likely to be late: others then have it.
 
-        What is on the slowest lines comes first, else all is in the client's order. Nobody's memory is filled
-        with what may not be needed.
+        What is on the slowest lines comes first, else all is in the client's order.
         """
-        tracker, owing = self._books.tracker, list(self._sum.owing)
+        tracker, owing = self._tracker, list(self._sum.owing)
         sending_s = [self._known_s(w) for w in owing]
-        if self._books.early.blocks or not self._lateness.expects(sending_s):
+        if not self._lateness.expects(sending_s):
             return []
         sending_s_w, slowest_s_c = np.zeros(tracker.done_wc.shape[0]), np.zeros(tracker.done_wc.shape[1])
         sending_s_w[owing] = sending_s
@@ -128,11 +92,9 @@ class RepairPlanner:
         done_s = tracker.done_wc[held.worker_s, held.chunk_s]
         np.maximum.at(slowest_s_c, held.chunk_s[done_s], sending_s_w[held.worker_s[done_s]])
         left_wc = tracker.askable_wc & ~tracker.done_wc
-        left_wc[list(but_not)] = False
         commands: list[Command] = []
         for w in np.flatnonzero(left_wc.any(axis=1)).tolist():
             left = [c for c in orders[w] if left_wc[w, c]]
-            self._extra[w] = set(left)
             commands.append(self._roster.take(w, *sorted(left, key=slowest_s_c.__getitem__, reverse=True)))
         return commands
 
@@ -162,13 +124,13 @@ class RepairPlanner:
 
     def had_c(self) -> Bool:
         """Return the chunks of which somebody who can be asked has a copy."""
-        had_c: Bool = np.logical_or.reduce(self._books.has_wc & self._without_the_late(), axis=0)
+        had_c: Bool = np.logical_or.reduce(self._tracker.counting_wc & self._without_the_late(), axis=0)
         return had_c
 
     def unsent_s(self, now: float) -> Mapping[int, float]:
         """Return who was late to the end, and for how long it was at what would be a whole update."""
         self._note_came(now)
-        lateness, live_w = self._lateness, self._books.tracker.live_w
+        lateness, live_w = self._lateness, self._tracker.live_w
         waits = [w for w in self._late - self._sum.came_too_late if live_w[w]]
         return {v: self._blocks * lateness.waited_s(v, now) for v in waits if lateness.is_sending(v)}
 
@@ -184,7 +146,7 @@ class RepairPlanner:
         others: Help | None = None
         self._late |= {w for w, _ in late}
         on_time_w1, costs = self._on_time_w1, self._costs()
-        done_wc, able_wc = self._books.has_wc & on_time_w1, self._books.tracker.askable_wc & on_time_w1
+        done_wc, able_wc = self._tracker.counting_wc & on_time_w1, self._tracker.askable_wc & on_time_w1
         done_c = np.logical_or.reduce(done_wc, axis=0).tolist()
         for key in late:
             lacking = [c for c in self._sum.owed[key].terms.chunks if not done_c[c]]
@@ -212,8 +174,10 @@ class RepairPlanner:
         return [*repairs, *(self._roster.take(*each) for each in takes)]
 
     def _help(self) -> Help:
-        tracker, fit_wc = self._books.tracker, self._without_the_late()
-        return Help(self._books.has_wc & fit_wc, tracker.askable_wc & fit_wc, tracker.coming(), self._costs())
+        tracker, fit_wc = self._tracker, self._without_the_late()
+        return Help(
+            tracker.counting_wc & fit_wc, tracker.askable_wc & fit_wc, tracker.coming(), self._costs()
+        )
 
     def _note_came(self, now: float) -> bool:
         """Take note of the vectors that have come; return whether it is known from now on what is usual."""
@@ -236,7 +200,7 @@ class RepairPlanner:
     def _without_the_late(self) -> Bool:
         """Return whose copies to ask for: not of those who were late, unless nobody else has the chunk."""
         on_time_w1 = self._on_time_w1
-        others_c = np.logical_or.reduce(self._books.possible_wc & on_time_w1, axis=0)
+        others_c = np.logical_or.reduce(self._tracker.possible_wc & on_time_w1, axis=0)
         asked_wc: Bool = on_time_w1 | ~others_c
         return asked_wc
 

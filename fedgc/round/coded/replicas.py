@@ -8,7 +8,7 @@ may be a moment behind a client; nothing but the choice of commands hangs on it.
     copies[c]   live clients that have finished chunk c
     reach[c]    live clients that have finished it or still will: those that hear commands can be asked,
                 a deaf one (it hears nothing between its messages) does what stands on its queue
-    aim         copies wanted of every chunk; capped by what the reachable chunks allow, unless it is fixed
+    aim         copies wanted of every chunk; capped by what the reachable chunks allow
 
 Index w is a client, c a chunk, as in the plan. May import: codes.
 """
@@ -35,7 +35,6 @@ class ReplicaTracker:
         self.replicas = [0] * chunks
         self.aim = aim
         self._wanted_aim = aim
-        self._aim_is_fixed = False
         self._holders = holders
         self._queue: list[dict[int, None]] = [{} for _ in range(clients_w)]  # the next one last
         self._current: list[int | None] = [None] * clients_w
@@ -78,25 +77,15 @@ class ReplicaTracker:
         """The copies that can be had by asking for them."""
         return self.able_wc & (self.live_w & self.hears_w)[:, None]
 
+    @property
+    def possible_wc(self) -> Bool:
+        """The copies that are there or can be had by asking for them."""
+        return self.counting_wc | self.askable_wc
+
     def coming(self) -> frozenset[int]:
         """Return the chunks that clients will finish who cannot be asked."""
         deaf: list[int] = np.flatnonzero(self.live_w & ~self.hears_w).tolist()
         return frozenset(chunk for w in deaf for chunk in self.remaining(w))
-
-    def foreseen(self, ends_s: Sequence[float]) -> Bool:
-        """Return what is finished at the stop, if client v reports all of its queue after ends_s[v]."""
-        done_wc = self.counting_wc
-        replicas = done_wc.sum(axis=0).tolist()
-        lacking = sum(1 for c, reach in enumerate(self._reach) if reach and replicas[c] < self.aim)
-        live: list[int] = np.flatnonzero(self.live_w).tolist()
-        for w in sorted(live, key=lambda v: ends_s[v]):
-            for chunk in self.remaining(w):
-                if not lacking:
-                    return done_wc
-                done_wc[w, chunk] = True
-                replicas[chunk] += 1
-                lacking -= replicas[chunk] == self.aim
-        return done_wc
 
     # ---- what changes them
 
@@ -168,15 +157,6 @@ class ReplicaTracker:
     def raise_aim(self, aim: int) -> None:
         """Aim for more copies from now on."""
         self._wanted_aim = aim
-        self._recount()
-
-    def fix_aim(self) -> None:
-        """Aim for as many copies as now from now on, also where fewer can be had."""
-        self._wanted_aim, self._aim_is_fixed = self.aim, True
-
-    def freed(self, w: int, chunks: Sequence[int]) -> None:
-        """A client has let these copies go; it could make them again."""
-        self.done_wc[w, list(chunks)] = False
         self._recount()
 
     # ---- what follows from it
@@ -320,8 +300,7 @@ class ReplicaTracker:
             willing_s |= queued_wc[worker_s, chunk_s]
         able_s = self.able_wc[worker_s, chunk_s]
         self._reach = np.bincount(chunk_s[able_s & live_s & willing_s], minlength=chunks)
-        most = self._wanted_aim if self._aim_is_fixed else self.most_copies()
-        self.aim = max(1, min(self._wanted_aim, most))
+        self.aim = max(1, min(self._wanted_aim, self.most_copies()))
         reachable = self._reach > 0
         self.reachable = bool(reachable.any())
         self._uncovered = int(np.count_nonzero(reachable & (copies_c == 0)))

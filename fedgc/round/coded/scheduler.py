@@ -6,14 +6,6 @@ one copy, the gate may be asked; an exchange waits for `aim` copies of each. The
 the code is solved, and each client that is needed sends one codeword (collect.CodedSum). Who stands in for
 one that does not, or not in time, is for `repairs`.
 
-Where no client can be steered (all hear nothing between their messages), who finishes what is foreseen, and
-the coefficients go out with the work: a client that has finished all that they mix sends its codeword with
-its report. If the finished sets come out as foreseen it is added, and nobody need be asked; else it is
-forgotten, and all goes as ever.
-
-A client that has no room left for what it has finished is told to fold it into its codeword, and frees it;
-from then on the round aims for no more copies than it did (`early`).
-
 Which client leaves or takes which chunk is kept by `tracker`, which copies are the same by `copies`.
 
 May import: repairs, collect, effort, copies, early, tracker, plan, codes, gate, messages.
@@ -22,7 +14,6 @@ May import: repairs, collect, effort, copies, early, tracker, plan, codes, gate,
 import math
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -40,14 +31,10 @@ from fedgc.codes import (
 )
 from fedgc.gates import Reports
 from fedgc.messages import (
-    Codeword,
     Command,
     Continue,
     Failed,
-    Fold,
     Joined,
-    Mix,
-    Pressed,
     Progress,
     Refuse,
     Report,
@@ -56,27 +43,12 @@ from fedgc.messages import (
 )
 from fedgc.round.coded.aggregator import CodedSum
 from fedgc.round.coded.agreement import AGREES, ReplicaAgreement, Verdict
-from fedgc.round.coded.early import Early, Room
-from fedgc.round.coded.repairs import Books, RepairPlanner
+from fedgc.round.coded.repairs import RepairPlanner
 from fedgc.round.coded.replicas import ReplicaTracker
 from fedgc.round.scheduler import Roster
 
 NOBODY: Final = -1  # stands for a client or a chunk that is not of this plan
 NAMED: Final = 8  # chunks that a refusal names, however many were sent
-
-
-@dataclass(frozen=True, slots=True)
-class Foreseen:
-    """What collecting would be, should the finished sets turn out as they are expected to."""
-
-    solution: Solution
-    sum: CodedSum
-
-    def holds(self, done_wc: NDArray[np.bool_], blocks: int) -> bool:
-        """Whether all that it mixes is finished, and no more blocks can be had."""
-        return self.solution.blocks == blocks and all(
-            done_wc[w, list(self.solution.coefficients(w).chunks)].all() for w in self.solution.needed
-        )
 
 
 class CodedScheduler:
@@ -89,20 +61,14 @@ class CodedScheduler:
         self.sum: CodedSum | None = None
         self.solution: Solution | None = None
         self._tracker = ReplicaTracker(plan.placement.holders, _first_aim(roster))
-        self._early = Early(plan.placement)
         self._number = [chunk.number for chunk in plan.chunks]
         self._chunk = {number: c for c, number in enumerate(self._number)}
         self._samples = {chunk.number: chunk.samples for chunk in plan.chunks}
         self._by_number = {chunk.number: chunk for chunk in plan.chunks}
-        self._foreseen: Foreseen | None = None
-        self._came_ahead: set[int] = set()  # clients whose foreseen codeword lies with the driver
-        self.came: tuple[int, ...] = ()  # those of them whom the sum needs
         self._alone_c = plan.alone_c
         orders = orders_for_round(plan.placement, roster.assignment.order_seed)
         self._orders = self._with_those_who_carry_on(orders)
-        self._books = Books(self._tracker, self._early)
         self._repairs: RepairPlanner | None = None  # once vectors are collected
-        self._pressed: set[int] = set()  # clients that had no room
         self.covered_s: list[float] = []  # when all chunks had 1, 2, ... copies
         self._made = [0] * len(plan.chunks)  # copies, those of the lost among them
         self._without = Counter({replicas: len(plan.chunks) for replicas in range(1, len(plan.clients) + 1)})
@@ -134,37 +100,8 @@ class CodedScheduler:
     # ---- who is there
 
     def begin(self, present: Sequence[Joined]) -> list[Command]:
-        """Give work to everybody, with coefficients where they can be foreseen."""
-        return self._with_coefficients(self.give(present, self.roster.assignment.carried))
-
-    def _with_coefficients(self, given: list[Command]) -> list[Command]:
-        """Foresee who will have finished what; where nobody can be steered, that is often so."""
-        tracker, this = self._tracker, self.roster.assignment
-        if not this.certain or not tracker.live_w.any() or (tracker.live_w & tracker.hears_w).any():
-            return given
-        ends_s = [seconds * len(tracker.remaining(w)) for w, seconds in enumerate(self.roster.plan.step_s)]
-        done_wc = tracker.foreseen(ends_s)
-        blocks = min(tracker.aim, int(done_wc.sum(axis=0).min()))
-        if blocks == 0:
-            return given
-        solution, wire = self._solved(done_wc, blocks)
-        self._foreseen = Foreseen(solution, CodedSum(self.roster.plan, solution, this.number, wire))
-        told = {each.client: each for each in self._foreseen.sum.needed()}
-        return [
-            replace(each, coefficients=told[each.client].mix, wire=told[each.client].wire)
-            if isinstance(each, Work) and each.client in told
-            else each
-            for each in given
-        ]
-
-    def came_ahead(self, event: Codeword) -> str:
-        """Keep in mind who has sent what nobody has asked for yet, but for the coefficients with the work."""
-        w = self.roster.w.get(event.client)
-        if not event.ahead:
-            return "Codeword is not expected while working"
-        if w is not None and event.round == self.roster.assignment.number and self._tracker.live_w[w]:
-            self._came_ahead.add(w)
-        return ""
+        """Give work to everybody who is there at the start."""
+        return self.give(present, self.roster.assignment.carried)
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         """Give these clients what is worth doing; one that is not in this plan waits for the next."""
@@ -178,9 +115,7 @@ class CodedScheduler:
         """Put those of this plan on the books, with nothing to do yet; what they kept is heard once more."""
         planned = {self.roster.w[event.client]: event for event in present if self._planned(event)}
         self._tracker.joined({w: event.live for w, event in planned.items()})
-        self._came_ahead -= planned.keys()
         for w, event in planned.items():
-            self._early.forget(w)
             kept = self._numbers(self._kept(event))
             self._count_after_all(self.replicas.stands(w, kept, self._summed))
         return planned
@@ -206,11 +141,9 @@ class CodedScheduler:
         """Let the client's copies count no more."""
         if not self._tracker.live_w[w]:
             return False
-        self._came_ahead.discard(w)
-        self._early.forget(w)
         self._tracker.lost(w)
         if self._repairs is not None:
-            self._repairs.lost(w)
+            self._repairs.stir()
         self._count_after_all(self.replicas.stands(w, (), self._summed))
         return True
 
@@ -223,13 +156,7 @@ class CodedScheduler:
         return "" if is_news else "nothing of it was counted on: it was said before, or is not this client's"
 
     def _cannot(self, w: int, chunks: Sequence[int]) -> bool:
-        """Count on a client no more for these chunks; return whether that is news.
-
-        One that it has folded cannot be taken out of its codeword: then it can give nothing at all.
-        """
-        if self._early.folds(w, chunks):
-            self._early.forget(w)
-            chunks = range(len(self.roster.plan.chunks))
+        """Count on a client no more for these chunks; return whether that is news."""
         if self._repairs is not None:
             self._repairs.stir()
         self._count_after_all(self.replicas.cannot(w, self._numbers(chunks), self._summed))
@@ -266,45 +193,6 @@ class CodedScheduler:
             commands.append(Skip(self.roster.plan.clients[other], event.round, event.chunk))
         self.roster.statistics.skips += len(moved)
         return [*commands, *self._redirect(w)]
-
-    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:
-        """Have a client fold and free what it can; of what it was asked to send the codewords are mixed."""
-        w = self.roster.w[event.client]
-        if not self._tracker.live_w[w]:
-            return self.roster.refuse(
-                event, f"client {event.client} is not in round {self.roster.assignment.number}"
-            )
-        self._pressed.add(w)
-        refused_c = self.roster.plan.placement.holds[w] & ~self._tracker.able_wc[w]
-        spare: list[int] = np.flatnonzero(refused_c).tolist()
-        mix = None
-        left: list[int] = []
-        if self.sum is not None and self._repairs is not None:
-            left, freed = self._repairs.room(w)
-            spare += freed
-            self._early.let_go(w, spare)
-            self.sum.freed(w, spare)
-        else:
-            self._count_after_all(self.replicas.cannot(w, self._numbers(spare)))
-            if certain and self._tracker.done_wc[w].any():
-                room = self._fixed_for(w)
-                spare += room.spare
-                folded = room.fold
-                mix = Mix(tuple(self._numbers(folded.chunks)), folded.matrix) if folded.chunks else None
-        number = self.roster.assignment.number
-        leave = [Skip(event.client, number, chunk) for chunk in self._numbers(left)]
-        self.roster.statistics.skips += len(leave)
-        return [*leave, Fold(event.client, number, mix, tuple(self._numbers(spare)))]
-
-    def _fixed_for(self, w: int) -> Room:
-        """Fix what a client has finished, for as many copies as are aimed for now."""
-        tracker, self._foreseen = self._tracker, None
-        room = self._early.room(w, tracker.counting_wc, self._books.possible_wc, tracker.aim)
-        tracker.fix_aim()
-        tracker.freed(w, room.spare)
-        self.replicas.freed(w, self._numbers(room.spare))
-        self.roster.statistics.folds += len(room.fold.chunks)
-        return room
 
     def stirred(self) -> list[Command]:
         """Give every open chunk to whoever can be asked for it."""
@@ -352,11 +240,7 @@ class CodedScheduler:
     def _waiting_pays(self) -> bool:
         """Whether one more copy of each chunk saves more upload time than it costs to wait for."""
         tracker, plan = self._tracker, self.roster.plan
-        if (
-            plan.blocks_fixed
-            or self._early.blocks
-            or tracker.aim >= min(plan.most_blocks, tracker.most_copies())
-        ):
+        if plan.blocks_fixed or tracker.aim >= min(plan.most_blocks, tracker.most_copies()):
             return False
         chunk_s = [self.roster.assignment.target * seconds for seconds in plan.step_s]
         guessed_s = tracker.wait_s(tracker.aim + 1, chunk_s)
@@ -405,49 +289,25 @@ class CodedScheduler:
 
     def collect(self) -> CodedSum:
         """Fix what is finished, and solve for whose codewords are needed."""
-        (done_wc, blocks), foreseen = self._to_be_mixed(), self._foreseen
-        if foreseen and foreseen.holds(done_wc, blocks):
-            self.solution, self.sum = foreseen.solution, foreseen.sum
-            self.came = tuple(self._came_ahead & foreseen.solution.needed)
-        else:
-            self.solution, wire = self._solved(done_wc, blocks)
-            self.sum = CodedSum(self.roster.plan, self.solution, self.roster.assignment.number, wire)
-            if self._early.stands:
-                self._open_what_is_wanting(self.sum)
-        self._repairs = RepairPlanner(self.roster, self._books, self.sum, self.solution.blocks)
+        done_wc = self._tracker.counting_wc
+        self.solution, wire = self._solved(done_wc, self._tracker.blocks)
+        self.sum = CodedSum(self.roster.plan, self.solution, self.roster.assignment.number, wire)
+        self._repairs = RepairPlanner(self.roster, self._tracker, self.sum, self.solution.blocks)
         self.roster.statistics.pruned = int(done_wc.any(axis=1).sum()) - len(self.solution.needed)
         return self.sum
 
-    def _to_be_mixed(self) -> tuple[NDArray[np.bool_], int]:
-        """Return the copies to mix, and the most blocks at which they are exact."""
-        if self._early.blocks:
-            mixed_wc = self._early.mixed(self._tracker.counting_wc)
-            if self._early.stands:
-                return mixed_wc, self._early.blocks
-        return self._tracker.counting_wc, self._tracker.blocks
-
-    def _open_what_is_wanting(self, collected: CodedSum) -> None:
-        """Have made good what early commit counts on, and nobody has."""
-        done_wc = self._tracker.counting_wc
-        for (w, _), part in list(collected.owed.items()):
-            wanting = {c for c in part.terms.chunks if not done_wc[w, c]}
-            if wanting:
-                collected.lacks(w, wanting)
-
     def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
         """Solve for the shortest codewords that the copies allow and the error limit bears, few of them."""
-        plan, early = self.roster.plan, self._early.stands
+        plan = self.roster.plan
         all_full = int(done_wc.sum(axis=0).min()) >= most_blocks  # then nothing is to be made up for
-        likeness = 0.0 if early or all_full else self.replicas.likeness(self._samples)
+        likeness = 0.0 if all_full else self.replicas.likeness(self._samples)
         for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
-            if early and blocks != most_blocks:
-                continue
             code = FrameCode(plan.placement, blocks)
             limit = amplification_limit(plan.error_limit, EPSILON[wire])
             solution = code.solve(
                 code.prune(done_wc, cost=self.roster.upload_s, limit=limit),
                 correlation=likeness,
-                weights=None if early else self._weights(done_wc),
+                weights=self._weights(done_wc),
             )
             if solution.amplification <= limit:
                 break
@@ -511,7 +371,7 @@ class CodedScheduler:
 
     def meanwhile(self) -> list[Command]:
         """Have clients go on with what they left, where a line is likely to be late."""
-        return self._repairs.meanwhile(self._orders, self._pressed) if self._repairs is not None else []
+        return self._repairs.meanwhile(self._orders) if self._repairs is not None else []
 
     def mend(self) -> list[Command]:
         """Ask for repairs of what is open."""
@@ -546,9 +406,6 @@ class CodedScheduler:
         if why_not:
             return self.roster.refuse(event, why_not)
         if self._tracker.done_wc[w, chunk]:
-            if self._repairs is not None:
-                self._early.has_again(w, chunk)
-                self._repairs.stir()
             return []  # a finished chunk is told again when asked for, and that may have crossed the report
         return w, chunk, event
 
@@ -596,9 +453,6 @@ class CodedScheduler:
         """Strike the copies that the majority speaks against, and count those that it speaks for."""
         commands = self._blame(verdict, number)
         for w in verdict.wrong:
-            if self._early.folds(w, [self._chunk[number]]):
-                self._cannot(w, [self._chunk[number]])
-                commands += self.stirred()
             self._tracker.failed(w, [self._chunk[number]])
         self._count_after_all({number: verdict.right})
         return commands

@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 
 from fedgc.gates import Report as Weighed
 from fedgc.gates import Reports
-from fedgc.messages import Codeword, Command, Continue, Failed, Fold, Joined, Pressed, Progress, Report, Work
+from fedgc.messages import Command, Continue, Failed, Joined, Progress, Report, Work
 from fedgc.round.coded.aggregator import WeightedMean
 from fedgc.round.scheduler import Roster
 
@@ -107,14 +107,6 @@ class LocalScheduler:
             return self.roster.refuse(event, why_not)
         self._book(self.roster.w[event.client], event)
         return []
-
-    def came_ahead(self, event: Codeword) -> str:  # noqa: ARG002  none can
-        """Nobody sends an update before it is asked."""
-        return "Codeword is not expected while working"
-
-    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:  # noqa: ARG002  nothing is folded
-        """Nothing of local work is folded: a client that is short of room gives up what does not fit."""
-        return [Fold(event.client, self.roster.assignment.number, None)]
 
     def stirred(self) -> list[Command]:
         """Nobody can do another's steps."""
@@ -214,11 +206,6 @@ class LocalScheduler:
     def next_orders(self) -> Mapping[str, tuple[int, ...]]:
         """There is no order in local work."""
         return {}
-
-    @property
-    def came(self) -> tuple[int, ...]:
-        """Nobody sends before it is asked."""
-        return ()
 
     # ---- collecting
 

@@ -17,7 +17,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from fedgc.gates import Reports
-from fedgc.messages import Codeword, Command, Failed, Fold, Joined, Pressed, Progress, Report
+from fedgc.messages import Command, Failed, Joined, Progress, Report
 from fedgc.round.masked.aggregator import MaskedSum
 from fedgc.round.masked.key_agreement import MaskedExchange
 from fedgc.round.scheduler import Roster, Scheduler
@@ -43,7 +43,7 @@ class MaskedScheduler:
     # ---- who is there
 
     def begin(self, present: Sequence[Joined]) -> list[Command]:
-        """Give everybody its work; nothing is foreseen where nobody sends a codeword."""
+        """Give everybody its work."""
         return self.give(present, self._roster.assignment.carried)
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
@@ -77,17 +77,9 @@ class MaskedScheduler:
         """Take a report of work in."""
         return self._inner.heard(event)
 
-    def pressed(self, event: Pressed, *, certain: bool) -> list[Command]:  # noqa: ARG002  nothing is folded
-        """Nothing of masked work is folded: a client that is short of room gives up what does not fit."""
-        return [Fold(event.client, self._roster.assignment.number, None)]
-
     def stirred(self) -> list[Command]:
         """Hand out anew what is wanted still."""
         return self._inner.stirred()
-
-    def came_ahead(self, event: Codeword) -> str:  # noqa: ARG002  none can
-        """Nobody sends a vector before it is asked."""
-        return "Codeword is not expected while working"
 
     @property
     def hopeless(self) -> bool:
@@ -148,11 +140,6 @@ class MaskedScheduler:
         return self._inner.next_orders
 
     # ---- collecting
-
-    @property
-    def came(self) -> tuple[int, ...]:
-        """Nothing came unasked."""
-        return ()
 
     @property
     def holds(self) -> Mapping[int, int]:

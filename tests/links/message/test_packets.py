@@ -107,18 +107,6 @@ def test_a_run_over_packets_makes_the_model_of_a_single_machine(link, tmp_path: 
     np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
 
 
-def test_where_it_is_foreseen_who_finishes_what_a_round_is_one_packet_to_each(
-    link, tmp_path: Path, monkeypatch
-) -> None:
-    monkeypatch.setattr(
-        "fedgc.links.message.server.LEAST_LEASE_S", 600.0
-    )  # a busy machine is to need no second packet
-    driver, sink, carrier = carried_out(link, tmp_path, replicas=1, rounds=3)
-    assert [row.outcome for row in sink.rows] == ["synced"] * 3
-    assert carrier.carried == 2 + 3 * 2, "each is asked who it is, and then for work once a round"
-    np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
-
-
 def test_local_work_over_packets_skips_rounds_and_exchanges_in_few_bits(link, tmp_path: Path) -> None:
     settings = {
         "work": "local",
@@ -191,18 +179,6 @@ def test_what_one_packet_finished_the_next_one_sends(tmp_path: Path) -> None:
     assert codeword.size == model.size
     assert np.abs(codeword).max() > 0
     assert isinstance(joined.kept[0], Kept)
-
-
-def test_a_codeword_is_sent_along_once_all_that_it_mixes_is_finished(tmp_path: Path) -> None:
-    job = job_of()
-    model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
-    mix = Mix((0, 1), ((1.0,), (1.0,)))
-    asked = replace(work(job, (0, 1)), coefficients=mix)
-    part = message_work(job, tmp_path, packet_of(replace(asked, order=(0,)), model=(0, model)))
-    assert part.codewords == {}
-    rest = message_work(job, tmp_path, packet_of(replace(asked, order=(1,))))
-    assert list(rest.codewords) == [StreamId("codeword", 1)]
-    assert not said(rest, Failed)
 
 
 def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_path: Path) -> None:

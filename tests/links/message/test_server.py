@@ -205,49 +205,6 @@ def test_a_codeword_is_asked_for_at_once_and_comes_checked(sessions) -> None:
     assert sessions.message_server.settle(node.client).up_bytes == 2 * (HEADER + 20)
 
 
-def test_a_codeword_that_is_sent_along_is_heard_before_the_reports_that_come_with_it(sessions) -> None:
-    node = sessions.node()
-    mix = Mix((0,), ((1.0, 0.5),))
-    sessions.message_server.send(work(node.client, coefficients=mix))
-    assert node.next().commands[0].coefficients == mix
-    stream, vector = StreamId("codeword", 5), np.ones(5, np.float32)
-    node.says(progress(0), progress(1), offer_of(stream, vector, signed=True), codewords={stream: vector})
-    assert [type(each) for each in sessions.events[1:]] == [Codeword, Progress, Progress]
-    assert node.events(Codeword)[0].ahead
-    np.testing.assert_array_equal(sessions.message_server.take(node.client, 5, 0), vector)
-    sessions.message_server.send(Close(node.client, 5, "synced", True))
-    assert node.next() is None
-
-
-def test_a_codeword_that_is_sent_along_is_none_of_those_asked_for(sessions) -> None:
-    node = sessions.node()
-    mix, other = Mix((0,), ((1.0,),)), Mix((0,), ((2.0,),))
-    sessions.message_server.send(work(node.client, coefficients=mix))
-    node.next()
-    sessions.message_server.send(
-        Reveal(node.client, 5, 0, "coded", other)
-    )  # what was foreseen has not come true
-    stream = StreamId("codeword", 5)
-    node.gives(stream, np.ones(NUMBERS, np.float32))
-    assert not node.events(Codeword)
-    assert node.next().commands[0].coefficients is None
-    node.gives(stream, np.full(NUMBERS, 2, np.float32))
-    (codeword,) = node.events(Codeword)
-    assert not codeword.ahead
-    assert sessions.message_server.take(node.client, 5, 0)[0] == 2.0
-
-
-def test_a_bad_codeword_that_is_sent_along_is_as_if_it_had_not_come(sessions) -> None:
-    node = sessions.node()
-    sessions.message_server.send(work(node.client, coefficients=Mix((0,), ((1.0,),))))
-    node.next()
-    stream = StreamId("codeword", 5)
-    node.gives(stream, np.full(NUMBERS, np.nan, np.float32))
-    assert not node.events(Codeword)
-    assert not node.events(Failed)
-    assert sessions.message_server.refused["BadVector"] == 1
-
-
 def lines_of_another(content: RecordDict) -> None:
     content["packet"]["lines"] = [*content["packet"]["lines"], content["packet"]["lines"][0]]
 

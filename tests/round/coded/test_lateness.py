@@ -82,13 +82,3 @@ def test_who_was_away_begins_anew():
     lateness.asked([(1, 0)], 10.0)
     assert lateness.late([(1, 0)], 10.0) == ()
     assert lateness.patience_s == pytest.approx(2.0 * PATIENCE)
-
-
-def test_what_came_unasked_says_nothing_of_how_long_anything_takes():
-    lateness = Lateness(LEAST_S)
-    lateness.asked([(2, 0), (3, 0)], 1.0)
-    assert not lateness.came(0, 1.0)
-    assert not lateness.came(1, 1.0)
-    assert (lateness.patience_s, lateness.sent_s) == (math.inf, {})
-    assert lateness.came(2, 5.0)
-    assert (lateness.patience_s, lateness.sent_s) == (4.0 * PATIENCE, {2: 4.0})

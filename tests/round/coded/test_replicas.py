@@ -449,28 +449,3 @@ def test_a_deaf_worker_is_neither_asked_nor_told_and_does_what_stands_on_its_que
     assert tracker.reachable
     tracker.finished(1, 0)
     assert tracker.covered, "nobody is left who would do chunk 1"
-
-
-def test_a_fixed_aim_waits_for_no_more_copies_than_there_can_be():
-    tracker = ReplicaTracker(Holders.of(np.ones((3, 2), dtype=bool)), 2)
-    tracker.joined(dict.fromkeys(range(3), True))
-    tracker.fix_aim()
-    for w in (0, 1):
-        tracker.failed(w, [1])
-    assert (tracker.aim, tracker.most_copies()) == (2, 1)
-    for w, chunk in ((0, 0), (2, 1), (1, 0)):
-        assert not tracker.covered
-        tracker.finished(w, chunk)
-    assert tracker.covered
-
-
-def test_a_copy_that_was_let_go_counts_no_more_and_may_be_made_again():
-    tracker = ReplicaTracker(Holders.of(np.ones((2, 2), dtype=bool)), 2)
-    tracker.joined(dict.fromkeys(range(2), True))
-    for w in range(2):
-        for chunk in range(2):
-            tracker.finished(w, chunk)
-    assert tracker.covered
-    tracker.freed(0, [1])
-    assert tracker.replicas == [2, 1]
-    assert tracker.hand_out() == [(0, 1)]

@@ -20,13 +20,11 @@ from fedgc.messages import (
     Continue,
     Event,
     Failed,
-    Fold,
     Held,
     Joined,
     Kept,
     Loaded,
     Lost,
-    Pressed,
     Progress,
     Refuse,
     Report,
@@ -314,13 +312,6 @@ def test_a_client_that_lost_its_state_gives_no_steps_and_is_not_waited_for():
     fleet.send(machine, plan.clients[1], 2.0)
     assert fleet.added == [plan.clients[1]]
     assert (machine.outcome, machine.short) == ("approximate", (0,))
-
-
-def test_who_has_no_room_is_told_that_nothing_is_folded_and_gives_up_what_does_not_fit():
-    plan = planned(2)
-    machine, _ = begun(plan)
-    assert machine.handle(Pressed(1.0, plan.clients[0], 1)) == (Fold(plan.clients[0], 1, None),)
-    assert [type(each) for each in machine.handle(Pressed(1.0, "nobody", 1))] == [Refuse]
 
 
 def test_an_exchange_waits_for_who_is_nearly_done_and_for_nobody_else():
