@@ -29,6 +29,14 @@ SHARE_OF_ROUNDS: Final = 0.1  # that are exchanged in a long run of the drift ga
 LEAST_EXCHANGES: Final = 20  # of a run: with fewer, own steps at SHARED of their rate come to little
 
 
+RENAMED: Final = {  # settings of version 0.1
+    "clients": "client-app",
+    "inject_devices": "inject-clients",
+    "min_devices": "min-clients",
+    "server_optimiser": "server-optimizer",
+}
+
+
 def _setting(
     default: Any, says: str, allowed: Callable[[Any], bool] = lambda _: True, needs: str = ""
 ) -> Any:
@@ -478,7 +486,9 @@ class RunConfig:
         for key, value in table.items():
             name = key.replace("-", "_")
             if name not in hints:
-                raise BadSetting(f"unknown setting {key!r}{nearest(name, hints)}")
+                now = RENAMED.get(name)
+                hint = f"; it is now {now}" if now else nearest(name, hints)
+                raise BadSetting(f"unknown setting {key!r}{hint}")
             if name in values:
                 raise BadSetting(f"setting {name}: saw it with dashes and with underscores, needed it once")
             values[name] = _as_float(value) if _takes_float(value, hints[name]) else value

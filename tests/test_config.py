@@ -376,3 +376,18 @@ def test_a_run_to_go_on_with_is_no_path():
         with pytest.raises(BadSetting, match=r"setting resume: saw .*, needed a run's name, not a path"):
             RunConfig(resume=name)
     assert RunConfig(run="Ward_7.b-2", resume="latest-1").run == "Ward_7.b-2"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("clients", "client-app"),
+        ("min-devices", "min-clients"),
+        ("inject_devices", "inject-clients"),
+        ("server-optimiser", "server-optimizer"),
+    ],
+)
+def test_renamed_setting_is_refused_with_new_name(old: str, new: str) -> None:
+    with pytest.raises(BadSetting, match=f"unknown setting '{old}'; it is now {new}"):
+        RunConfig.read({old: 3})
+    assert new in RunConfig().table()
