@@ -39,7 +39,7 @@ from fedgc.codes import (
 from fedgc.codes.baselines import cyclic
 
 SIZES: Final = ((4, 2), (8, 2), (8, 3), (8, 4), (12, 4), (16, 4))
-WORKERS: Final = 200
+CLIENTS: Final = 200
 DRAWS: Final = 10
 REPEATS: Final = 7
 NUMBERS: Final = 10_000_000
@@ -91,7 +91,7 @@ def _conditions() -> Iterator[Row]:
 
 
 def _errors(draws: int) -> Iterator[Row]:
-    placement = place(WORKERS, [1.0] * WORKERS, 8)
+    placement = place(CLIENTS, [1.0] * CLIENTS, 8)
     for draw in range(draws):
         rng = np.random.default_rng(draw)
         done = _just_enough(placement, 4, rng)
@@ -131,9 +131,9 @@ def _error(
 def _fixed_code(draw: int, rng: np.random.Generator) -> Iterator[Row]:
     """Measure the cyclic code (Tandon; Ye-Abbe above one block), which knows full clients only."""
     for blocks in (1, 4):
-        code = cyclic(WORKERS, 8, blocks, rng)
-        answered = np.ones(WORKERS, np.bool_)
-        answered[rng.permutation(WORKERS)[: code.stragglers]] = False
+        code = cyclic(CLIENTS, 8, blocks, rng)
+        answered = np.ones(CLIENTS, np.bool_)
+        answered[rng.permutation(CLIENTS)[: code.stragglers]] = False
         noise = code.amplification(answered) ** 0.5
         yield {
             "what": "bf16 on the wire",
@@ -148,10 +148,10 @@ def _unbiased_gain(draws: int) -> float:
     least_squares = without_bias = 0.0
     for draw in range(draws):
         rng = np.random.default_rng([draw, 3])
-        placement = place(WORKERS, [1.0] * WORKERS, 6, seed=draw)
-        updates = np.sqrt(0.5) * (rng.standard_normal(32) + rng.standard_normal((WORKERS, 32)))
+        placement = place(CLIENTS, [1.0] * CLIENTS, 6, seed=draw)
+        updates = np.sqrt(0.5) * (rng.standard_normal(32) + rng.standard_normal((CLIENTS, 32)))
         done = np.zeros_like(placement.holds)
-        part = np.minimum(0.35 / (1.0 + rng.exponential(1.0, WORKERS)), 1.0)
+        part = np.minimum(0.35 / (1.0 + rng.exponential(1.0, CLIENTS)), 1.0)
         for w, order in enumerate(orders_for_round(placement, draw)):
             done[w, list(order[: round(part[w] * len(order))])] = True
         code = FrameCode(placement, 1)

@@ -20,7 +20,7 @@ from typing import Any, Final
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.flower.client_loop import Worker
+from fedgc.flower.client_loop import ClientLoop
 from fedgc.links.frames import Invitation
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
@@ -100,9 +100,9 @@ def _serve(client: _Client) -> None:
     _Listening.heard = client.heard
     task, who = named(CONFIG.task, CONFIG), Identity(Ed25519PrivateKey.generate())
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
-        w = Worker(
+        loop = ClientLoop(
             lambda rest: _Listening(task, CONFIG, clock=time.monotonic, rest=rest, spill_dir=Path(folder))
         )
-        terms = Terms(CONFIG.grace_s, CONFIG.piece_kb * 1024, w.engine.size, time.monotonic, random.random)
+        terms = Terms(CONFIG.grace_s, CONFIG.piece_kb * 1024, loop.engine.size, time.monotonic, random.random)
         with Session(client.invitation, who, terms) as session:
-            w.serve(session, who.client)
+            loop.serve(session, who.client)

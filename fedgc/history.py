@@ -1,8 +1,8 @@
 """What happened, as values: a row for each round and client, and the speeds read back from them.
 
 `run` makes rows, the driver adds the bytes it counted, `store` keeps them; before a run the store gives
-them back as `Speeds`, which `plan` and the tuner read. So the rows stand on a storey of their own, below
-all of these, and nobody below the driver needs a database.
+them back as `Speeds`, which `plan` and the tuner read. So this module lies below
+all of these, and no module below the driver needs a database.
 """
 
 import math

@@ -1,6 +1,6 @@
 """Containers, each in a namespace of its own, started with what their compose file says.
 
-A container's processes hang on a leash (fedgc.deploy.supervision): a kill reaches every one of them, and none
+A supervisor (fedgc.deploy.supervision) holds a container's processes: a kill reaches every one, and none
 outlives this program. One that ends by itself is started anew as `restart: unless-stopped` does it, after
 pauses that double from a tenth of a second to a minute.
 """
@@ -35,7 +35,7 @@ class Container:
     fleet: "Fleet"
     identity: str = ""
     beside: str = ""  # another container of its image and folders: what ends in one takes its mounts along
-    leash: "subprocess.Popen[bytes] | None" = None
+    supervisor: "subprocess.Popen[bytes] | None" = None
     started: float = 0.0
     pause_s: float = FIRST_PAUSE_S
     again: float | None = None
@@ -59,7 +59,7 @@ class Container:
         """Start it."""
         self.again, self.started = None, time.monotonic()
         with self.log.open("ab") as log:
-            self.leash = subprocess.Popen(
+            self.supervisor = subprocess.Popen(
                 [
                     sys.executable,
                     supervision.__file__,
@@ -86,31 +86,31 @@ class Container:
         """Run a program in it, as `docker compose exec` does; it ends in time, with all below it."""
         words = [sys.executable, supervision.__file__, *self.words(command)]
         near, far = os.pipe()
-        with open(near) as held, open(far, "w") as leash:  # noqa: PTH123  ends of a pipe
+        with open(near) as held, open(far, "w") as supervisor:  # noqa: PTH123  ends of a pipe
             program = subprocess.Popen(
                 words, stdin=held, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             try:
                 said = program.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
-                leash.close()
+                supervisor.close()
                 program.wait()
                 return subprocess.CompletedProcess(words, 124, "", f"no answer within {timeout_s:.0f} s")
         return subprocess.CompletedProcess(words, program.returncode, *said)
 
     def kill(self) -> None:
         """SIGKILL every process of it, as a power cut does; it is not started anew by itself."""
-        if self.leash is not None:
-            supervision.kill_below(self.leash.pid)
+        if self.supervisor is not None:
+            supervision.kill_below(self.supervisor.pid)
             self._let_go()
         self.again = None
 
     def cpu_s(self) -> float:
         """Return the time that its processes have had a core, those that have ended included."""
-        if self.leash is None:
+        if self.supervisor is None:
             return 0.0
         ticks = 0
-        for process in supervision.descendants(self.leash.pid):
+        for process in supervision.descendants(self.supervisor.pid):
             with suppress(OSError):
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
                 ticks += sum(map(int, stat[11:15]))  # its own, and those of children that it has waited for
@@ -118,22 +118,22 @@ class Container:
 
     def tend(self, now: float) -> None:
         """Start it anew if it has ended, after its pause."""
-        if self.leash is not None and self.leash.poll() is not None:
-            self.ends.append(self.leash.returncode)
+        if self.supervisor is not None and self.supervisor.poll() is not None:
+            self.ends.append(self.supervisor.returncode)
             self._let_go()
             self.pause_s = (
                 FIRST_PAUSE_S if now - self.started > SETTLED_S else min(2 * self.pause_s, LONGEST_PAUSE_S)
             )
             self.again = now + self.pause_s
-        if self.leash is None and self.again is not None and now >= self.again:
+        if self.supervisor is None and self.again is not None and now >= self.again:
             self.start()
 
     def _let_go(self) -> None:
-        if self.leash is not None:
-            if self.leash.stdin is not None:
-                self.leash.stdin.close()
-            self.leash.wait()
-            self.leash = None
+        if self.supervisor is not None:
+            if self.supervisor.stdin is not None:
+                self.supervisor.stdin.close()
+            self.supervisor.wait()
+            self.supervisor = None
 
 
 @dataclass

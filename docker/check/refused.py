@@ -51,7 +51,7 @@ def strangers(stage: Stage) -> None:
     stranger = stage.client(STRANGER)
     stranger.start()
     stage.wait("an unregistered client ends", READY_S, lambda: _ended(stranger), tends=False)
-    code = stranger.leash.returncode if stranger.leash else 0
+    code = stranger.supervisor.returncode if stranger.supervisor else 0
     said = re.findall(FLOWERS_REFUSAL, stranger.log.read_text(errors="replace"))
     stage.must(code != 0 and bool(said), f"unregistered client: exit code {code}, it said {said}")
     stage.so("an unregistered client", f"exit code {code}: {' '.join(said[-1].split())[:160]}")
@@ -191,7 +191,7 @@ def _one_line(said: str) -> str:
 
 
 def _ended(container: Container) -> bool:
-    return container.leash is not None and container.leash.poll() is not None
+    return container.supervisor is not None and container.supervisor.poll() is not None
 
 
 def _listens(stage: Stage, container: Container) -> bool:

@@ -86,7 +86,7 @@ class Story:
                 raise
             finally:
                 for stream in self._streams:
-                    stream.communicate()  # ends its input, and with it the leash and all below
+                    stream.communicate()  # ends its input, and with it the supervisor and all below
         self._left_nothing(network)
 
     # ---- images

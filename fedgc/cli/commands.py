@@ -1,4 +1,4 @@
-"""The commands, their words and their help; what they do stands in the rooms that they call."""
+"""The commands, their words and their help; the modules that they call do the work."""
 
 import os
 from collections.abc import Iterator

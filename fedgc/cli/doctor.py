@@ -189,7 +189,7 @@ def disk() -> Finding:
     if not os.access(there_already, os.W_OK):
         return Finding("disk", "wrong", f"{there_already} cannot be written", "set XDG_STATE_HOME")
     if free < LEAST_DISK_BYTES:
-        return Finding("disk", "warning", saw, "make room, or set XDG_STATE_HOME and checkpoint-dir")
+        return Finding("disk", "warning", saw, "free some space, or set XDG_STATE_HOME and checkpoint-dir")
     return Finding("disk", "ok", saw)
 
 

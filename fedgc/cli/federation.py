@@ -132,7 +132,7 @@ def _member(word: str) -> tuple[str, bytes]:
 
 def _asked(*, is_new: bool) -> str:
     if not sys.stdin.isatty():
-        raise Unusable(f"vault: saw no --key-file, no {PASSPHRASE_IN} and nobody to ask, needed one of them")
+        raise Unusable(f"vault: saw no --key-file, no {PASSPHRASE_IN} and no terminal, needed one of them")
     said = getpass.getpass("Passphrase of the vault: ")
     if is_new and getpass.getpass("The same again: ") != said:
         raise Unusable("vault: saw two different passphrases, needed the same twice")

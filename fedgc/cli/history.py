@@ -164,7 +164,7 @@ def status(store: Store, run: str | None) -> Answer:
     }
     why = [f"round {each.round}: {each.what}: {each.reason}" for each in decisions[-3:]]
     refused = [each for each in audit if each.kind == "refused"][-3:]
-    why += [f"refused: {each.who or 'a stranger'}: {each.what}" for each in refused]
+    why += [f"refused: {each.who or 'an unknown client'}: {each.what}" for each in refused]
     why += [skips] if skips else []
     return Answer(
         figures, lambda: Group(_runs_table(runs), _run_lines(chosen, last, why), _seen_table(clients))

@@ -107,7 +107,7 @@ def federation(  # noqa: PLR0913, PLR0917  each is one word of the command line
         float | None, typer.Option(help="Privacy: noise of the sum, as a multiple of that norm.")
     ] = None,
     releases: Annotated[int, typer.Option(help="Privacy: most exchanges there will ever be.")] = 100,
-    delta: Annotated[float, typer.Option(help="Privacy: the delta at which epsilon is told.")] = 1e-6,
+    delta: Annotated[float, typer.Option(help="Privacy: the delta at which epsilon is stated.")] = 1e-6,
     vault: VaultPath = None,
     key_file: KeyFile = None,
 ) -> None:

@@ -39,4 +39,4 @@ def vacuum(keep: int | None) -> None:
     with Store.open(makes=False) as store:
         folded = store.fold(keep) if keep is not None else 0
         store.vacuum()
-    sys.stdout.write(f"{folded} client rows folded, unused room given back\n")
+    sys.stdout.write(f"{folded} client rows folded, unused space returned\n")

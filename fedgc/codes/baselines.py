@@ -110,7 +110,7 @@ class FractionalRepetition:
         answered_gl = answered.reshape(-1, self.load)
         if not answered_gl.any(axis=1).all():
             group = int((~answered_gl.any(axis=1)).argmax())
-            raise NotRecoverable(f"nobody of group {group} answered: one of {self.load} clients is needed")
+            raise NotRecoverable(f"no client of group {group} answered: one of {self.load} clients is needed")
         first_gl = np.zeros(answered_gl.shape)
         first_gl[np.arange(len(first_gl)), answered_gl.argmax(axis=1)] = 1.0
         return first_gl.reshape(-1)

@@ -26,7 +26,7 @@ class Code(ABC):
         if not 1 <= blocks <= placement.replicas:
             raise BadPlacement(
                 f"{blocks} blocks: 1 to {placement.replicas} are possible, "
-                "the copies of the chunk that has the fewest"
+                "the replicas of the chunk that has the fewest"
             )
         self.placement = placement
         self.blocks = blocks

@@ -78,7 +78,7 @@ def fold(row: Sequence[float], piece: Vector, codeword: Vector, offset: int = 0)
     if not 0 <= offset <= offset + piece.size <= len(row) * length:
         raise BadVector(
             f"numbers {offset} to {offset + piece.size} of an update: "
-            f"{len(row)} blocks of {length} have no room for them"
+            f"{len(row)} blocks of {length} are too short for them"
         )
     at = 0
     while at < piece.size:
@@ -141,5 +141,7 @@ def _checked_out(out: Vector | None, length: int, like: Vector) -> Vector:
     if out is None:
         return np.empty(length, like.dtype)
     if out.shape != (length,) or out.dtype != like.dtype:
-        raise BadVector(f"room for a codeword of {out.dtype} {out.shape}: {like.dtype} ({length},) is needed")
+        raise BadVector(
+            f"array for a codeword: saw {out.dtype} {out.shape}: {like.dtype} ({length},) is needed"
+        )
     return out

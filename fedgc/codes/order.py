@@ -89,7 +89,7 @@ def most_before_cover(placement: Placement, orders: Sequence[Sequence[int]], rep
     """
     if not 1 <= replicas <= placement.replicas:
         raise BadPlacement(
-            f"{replicas} copies asked for, 1 to {placement.replicas} can be had of every chunk"
+            f"{replicas} replicas asked for, 1 to {placement.replicas} can be had of every chunk"
         )
     worker_s = np.repeat(np.arange(placement.clients_w), placement.loads)
     chunk_s = np.concatenate([np.asarray(order, np.int64) for order in orders])

@@ -76,7 +76,7 @@ def _checked(
     room_w = np.minimum(room_w, chunks).astype(np.int64)
     if room_w.sum() < chunks * replicas:
         raise BadPlacement(
-            f"storage has room for {room_w.sum()} copies (none counts twice on one client), "
+            f"storage holds {room_w.sum()} replicas (each client holds a chunk once), "
             f"{chunks} chunks in {replicas} replicas need {chunks * replicas}"
         )
     return speed_w, room_w

@@ -81,7 +81,7 @@ class Placement:
         copies_n = np.bincount(chunk_s, minlength=self.chunks)
         if not copies_n.all():
             orphans = np.flatnonzero(copies_n == 0)
-            raise BadPlacement(f"chunks {_few(orphans)} are held by nobody: each needs at least one holder")
+            raise BadPlacement(f"chunks {_few(orphans)} have no holder: each needs at least one")
         holder_cn = np.full((columns, self.chunks), -1, np.int64)
         holder_cn[class_s, chunk_s] = worker_s
         holds = np.zeros((len(self.orders), self.chunks), np.bool_)

@@ -2,7 +2,7 @@
 
 Demo, benchmarks, `fedgc run` without an address and the contract tests all start their processes here.
 Everything lives in one folder: private Flower homes, the clients' keys, one log file for each process.
-Every process hangs on a leash (tether.py), so that none outlives this one.
+Every process hangs on a supervisor (tether.py), so that none outlives this one.
 
 The SuperLink keeps its state in a file, not in memory. After a restart it still knows its SuperNodes; a
 SuperNode that its SuperLink does not know (HTTP 401) ends itself.
@@ -131,7 +131,7 @@ class LocalFederation:
         self.folder: Final = folder or Path(tempfile.mkdtemp(prefix="fedgc-"))
         self._environment = dict(environment)
         self._port = 0
-        self._leashes: dict[str, subprocess.Popen[bytes]] = {}
+        self._supervisors: dict[str, subprocess.Popen[bytes]] = {}
         self._apps = 0
         self.superlink: Final = Superlink(
             NAME, self.folder, self._variables(SUPERLINK), self._programs / "flwr"
@@ -155,11 +155,11 @@ class LocalFederation:
     def close(self) -> None:
         """End every process, and remove the folder where it is our own."""
         self.superlink.close()
-        for leash in self._leashes.values():
-            _let_go(leash)
-        for leash in self._leashes.values():
-            leash.wait()
-        self._leashes.clear()
+        for supervisor in self._supervisors.values():
+            _let_go(supervisor)
+        for supervisor in self._supervisors.values():
+            supervisor.wait()
+        self._supervisors.clear()
         if self._temporary:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -191,7 +191,7 @@ class LocalFederation:
     def _await_port(self) -> None:
         end = time.monotonic() + START_S
         while not _listens(self._port):
-            if self._leashes[SUPERLINK].poll() is not None or time.monotonic() > end:
+            if self._supervisors[SUPERLINK].poll() is not None or time.monotonic() > end:
                 raise EdgeFailed(
                     f"flower-superlink did not start; its last words: {tail(self.log(SUPERLINK))}"
                 )
@@ -211,7 +211,7 @@ class LocalFederation:
 
     def _launch(self, name: str, *command: str) -> None:
         with self.log(name).open("ab") as log:
-            self._leashes[name] = subprocess.Popen(  # noqa: S603  our own command lines
+            self._supervisors[name] = subprocess.Popen(  # noqa: S603  our own command lines
                 [sys.executable, supervision.__file__, *command],
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -261,21 +261,21 @@ class LocalFederation:
 
     def pids(self, name: str) -> tuple[int, ...]:
         """Return the process ids of a node (or of "superlink"): its own first, then what it started."""
-        return supervision.descendants(self._leashes[name].pid) if name in self._leashes else ()
+        return supervision.descendants(self._supervisors[name].pid) if name in self._supervisors else ()
 
     # ---- faults
 
     def kill(self, name: str) -> tuple[int, ...]:
         """SIGKILL a node (or "superlink") and every process that it started; return their ids."""
-        leash = self._leashes.pop(name)
-        killed = supervision.kill_below(leash.pid)
-        _let_go(leash)
-        leash.wait()
+        supervisor = self._supervisors.pop(name)
+        killed = supervision.kill_below(supervisor.pid)
+        _let_go(supervisor)
+        supervisor.wait()
         return killed
 
     def restart(self, name: str) -> None:
         """Start a node (or "superlink") that was killed; a node has its old name, key and node config."""
-        if name in self._leashes:
+        if name in self._supervisors:
             raise BadSetting(f"node {name!r}: it runs; needed one that was killed")
         if name == SUPERLINK:
             self._launch_superlink()
@@ -285,9 +285,9 @@ class LocalFederation:
 
     def restart_ended(self) -> tuple[str, ...]:
         """Restart every process that ended without `kill`, and wait for the SuperLink; return their names."""
-        ended = tuple(name for name, leash in self._leashes.items() if leash.poll() is not None)
+        ended = tuple(name for name, supervisor in self._supervisors.items() if supervisor.poll() is not None)
         for name in ended:
-            _let_go(self._leashes.pop(name))
+            _let_go(self._supervisors.pop(name))
             self.restart(name)
         return ended
 
@@ -330,9 +330,9 @@ def exposure(address: str) -> str:
     )
 
 
-def _let_go(leash: subprocess.Popen[bytes]) -> None:
-    if leash.stdin is not None:
-        leash.stdin.close()  # the end of its input tells a leash to end all that it holds
+def _let_go(supervisor: subprocess.Popen[bytes]) -> None:
+    if supervisor.stdin is not None:
+        supervisor.stdin.close()  # the end of its input tells a supervisor to end all that it holds
 
 
 def free_port() -> int:

@@ -1,4 +1,4 @@
-"""A leash: runs one program and takes all that it started down with it, whatever happens.
+"""A supervisor: runs one program and takes all that it started down with it, whatever happens.
 
 Flower's processes start others (a SuperNode starts a SuperExec, which starts a ClientApp for each
 message), some of them detached into sessions of their own. This small program stands above each tree:
@@ -70,7 +70,7 @@ def _reap() -> dict[int, int]:
 def main(command: list[str]) -> int:
     """Run `command` until it ends or standard input does; then end all that is left of it.
 
-    Returned is its exit code, or 0 where the leash was let go.
+    Returned is its exit code, or 0 where the supervisor was let go.
     """
     _control(ADOPT_ORPHANS, 1)
     told, tell = os.pipe()

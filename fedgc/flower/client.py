@@ -21,7 +21,7 @@ from flwr.clientapp import ClientApp
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadTask
 from fedgc.flower.cache_folders import default_root, open_cache, spilled
-from fedgc.flower.client_loop import Rest, Worker
+from fedgc.flower.client_loop import ClientLoop, Rest
 from fedgc.flower.heartbeat import ENVIRONMENT, Pulse
 from fedgc.flower.masked_client import MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
@@ -86,16 +86,16 @@ def client_app(task: Task | None = None) -> ClientApp:
         with _client(context, task) as client:
             invitation = invited(message.content)
             heart = Pulse(os.environ.get(ENVIRONMENT), time.time)
-            w = Worker(client.engine, heart.beat, client.site)
+            loop = ClientLoop(client.engine, heart.beat, client.site)
             cache = client.cache(invitation.run)
-            w.engine.last_in(cache)
-            terms = _terms(client, w.engine.size)
+            loop.engine.last_in(cache)
+            terms = _terms(client, loop.engine.size)
             opened = Session(invitation, client.who, terms)
-            with closing(w.engine), closing(heart), opened as link:
-                ended = w.serve(link, client.who.client)
-                w.engine.keep()
+            with closing(loop.engine), closing(heart), opened as link:
+                ended = loop.serve(link, client.who.client)
+                loop.engine.keep()
                 asked = packet.introduction(invitation.run, invitation.token)
-                content = RecordDict() if link.reached else _answer(client, w.engine, cache, asked)
+                content = RecordDict() if link.reached else _answer(client, loop.engine, cache, asked)
             LOG.info("session of %s ended: %s", client.who.client, ended)
         about = ConfigRecord({"ended": ended, "client": client.who.client, "reached": link.reached})
         content[RECORD] = about

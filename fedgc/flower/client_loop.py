@@ -39,7 +39,7 @@ def _unheard(_: int) -> None:
     """Nobody listens."""
 
 
-class Worker:
+class ClientLoop:
     """One client's engine, and the session that drives it."""
 
     def __init__(

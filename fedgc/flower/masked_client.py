@@ -138,7 +138,7 @@ class MaskedClient:
             raise BadMessage(f"begin: saw {packet.size} numbers, needed the model's {start.model.size}")
         if packet.settings != self._footing(start):
             raise BadMessage(
-                "begin: saw other settings of the run, or another lead, than this site was given"
+                "begin: saw other settings of the run, or another shared momentum, than this site was given"
             )
         self._taken(client.begin(packet, self._digest(start.model)))
         bound = self._machine()

@@ -34,7 +34,7 @@ LEAST_DEADLINE_S: Final = 10.0
 PATIENCE: Final = 4.0 * 1.4826  # deviations of a normal distribution, by its MAD
 TIMES_KEPT: Final = 64
 FRUITLESS_DEADLINES: Final = 5  # a round in which nobody answers ends after so many
-GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody answered
+GIVE_UP_AFTER: Final = 3  # rounds in a row in which no client answered
 
 
 def deadline_s(times_s: Collection[float]) -> float:
@@ -332,7 +332,7 @@ class Stock:
 
 
 def _fault_of(row: RoundRow) -> str:
-    return next((each.failure for each in row.clients if each.failure), "nobody answered")
+    return next((each.failure for each in row.clients if each.failure), "no client answered")
 
 
 def name_of(node: int) -> str:

@@ -92,7 +92,7 @@ class RelativeChange:
         if self.delta == 0:
             return Decision(sync=True, reason="threshold 0: every round")
         if not changes:
-            return Decision(sync=False, reason="nobody has reported")
+            return Decision(sync=False, reason="no client has reported")
         source, change = max(changes.items(), key=lambda entry: entry[1])
         where = f"gradients changed by {change:.0%} at {source}"
         return Decision(sync=change >= self.delta, reason=f"{where}, threshold {self.delta:.0%}")

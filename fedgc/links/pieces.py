@@ -132,7 +132,9 @@ class Outgoing:
     def resume(self, offset: int) -> None:
         """A new stream, or a grant: go on at `offset`."""
         if not 0 <= offset <= self.offer.size:
-            raise BadMessage(f"{self.offer.stream}: told to go on at {offset} of {self.offer.size}")
+            raise BadMessage(
+                f"{self.offer.stream}: saw a request to continue at {offset} of {self.offer.size}"
+            )
         self.sent = self._acknowledged = offset
 
 

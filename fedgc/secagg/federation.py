@@ -232,8 +232,8 @@ def promises(federation: Federation) -> tuple[str, ...]:
         "lies in its messages.",
         _drops(federation),
         f"Any {federation.threshold} sites together can unmask; fewer can unmask nothing.",
-        f"Keys serve one exchange each and are made anew every {federation.exchanges} exchanges; whoever "
-        f"breaks into {federation.threshold} sites learns nothing of exchanges that are over.",
+        f"Keys serve one exchange each and are made anew every {federation.exchanges} exchanges; an attacker "
+        f"who breaks into {federation.threshold} sites learns nothing of exchanges that are over.",
         f"Each site's own program clips its values to +-{quantizer.clip:g} and rounds them to steps "
         f"of {quantizer.step:.3g} without bias; sums of what is clipped cannot overflow.",
         "No site helps to unmask two sums of one model.",
@@ -256,15 +256,15 @@ def silences(federation: Federation) -> tuple[str, ...]:
         "It does not hide the sum. What a sum over few sites, or a row of sums, tells of their data "
         "is not limited" + (" but by the noise." if federation.privacy else "."),
         f"It does not hold against {colluders + 1} or more sites that work with the server.",
-        "It does not stop a site from sending a wrong update: nobody sees it, the sum takes it in, "
-        "and nobody can tell whose it was.",
+        "It does not stop a site from sending a wrong update: it enters the sum unseen, "
+        "and cannot be traced to a site.",
         "It does not hold a site to the clip or to the largest weight: a program that keeps to none "
         f"moves a value of the mean by up to {federation.quantizer.reach:.3g}.",
         "It does not hide what two sums of nearly the same model differ by: a server chooses the models.",
         "It does not make the server finish: it can always let an exchange fail.",
         _shares_of_a_sum(federation),
         "It does not hide who takes part, when, and how long each takes.",
-        "It does not protect a site's own machine: whoever reads its memory reads its update.",
+        "It does not protect a site's own machine: a program that reads its memory reads its update.",
     ]
     if federation.privacy is not None:
         share = max(0.0, 1 - max(1, colluders) / federation.n_min)

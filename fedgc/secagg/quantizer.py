@@ -157,7 +157,7 @@ class Quantizer:
         if not 1 <= weight <= sites * self.w_max:
             raise NotRecoverable(
                 f"mean: saw weights that sum to {weight}, needed 1 to {sites * self.w_max}: "
-                "nobody did work, or masks are left in the sum"
+                "no site did work, or masks are left in the sum"
             )
         signed = words[:size].view(f"<i{words.itemsize}")
         scale = np.float32(self.clip / self.top * self.w_max / weight)

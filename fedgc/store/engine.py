@@ -36,7 +36,7 @@ _SQLITE_ERRORS: Final = {
     "SQLITE_CANTOPEN": "cannot be opened; needed a folder that exists and may be written",
     "SQLITE_BUSY": "is locked by another program; needed a turn to write",
     "SQLITE_LOCKED": "is locked by another program; needed a turn to write",
-    "SQLITE_FULL": "the disk is full; needed room to write",
+    "SQLITE_FULL": "the disk is full; needed space to write",
     "SQLITE_IOERR": "the disk failed to read or write",
 }
 

@@ -58,7 +58,7 @@ class Aside:
                     file.truncate(end)
                     raise
         except OSError as error:
-            raise self._failure(error, f"room for {len(data)} bytes") from error
+            raise self._failure(error, f"space for {len(data)} bytes") from error
         self.count += len(entries)
 
     def first(self) -> Entry:

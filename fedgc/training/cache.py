@@ -78,7 +78,7 @@ class ClientCache:
         while said := self.make_room():
             oldest = next(iter(self._near))
             del self._near[oldest]
-            lost[oldest] = f"chunk {oldest} is lost: no room in memory, and the disk says: {said}"
+            lost[oldest] = f"chunk {oldest} is lost: memory is full, and the disk says: {said}"
         return lost
 
     def vector(self, chunk: int) -> Vector:

@@ -384,8 +384,8 @@ class Engine:
         lacks = lead is None and work.common_steps and work.version - 1 not in self._models
         if lacks and self._config.alpha < 1 and work.kind == "coded":
             raise BadMessage(
-                f"work of round {work.round}: needed model version {work.version - 1} as well, by which "
-                "shared momentum leads"
+                f"work of round {work.round}: needed model version {work.version - 1} as well, from which "
+                "shared momentum is computed"
             )
         return lead
 

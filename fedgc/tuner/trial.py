@@ -49,7 +49,7 @@ class Setting:
         if self.replicas == 1:
             return "no redundancy"
         cut = {None: "blocks chosen at the stop", 1: "no code"}.get(self.blocks, f"{self.blocks} blocks")
-        return f"{self.replicas} copies, {cut}"
+        return f"{self.replicas} replicas, {cut}"
 
 
 @dataclass(frozen=True, slots=True)

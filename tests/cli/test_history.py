@@ -105,7 +105,7 @@ def test_status_says_how_the_newest_run_stands_and_why(told: Path):
     assert "plan: 8 chunks on 2 clients" in said
     assert "running, silent for" in said
     assert f"refused: {SLOW}: BadVector: too long" in said
-    assert "refused: a stranger: NotAdmitted: a foreign token" in said
+    assert "refused: an unknown client: NotAdmitted: a foreign token" in said
 
 
 def test_status_says_how_many_rounds_the_gate_skipped_and_by_which_setting(told: Path):

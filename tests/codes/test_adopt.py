@@ -12,7 +12,7 @@ from fedgc.errors import BadPlacement
 def test_clients_hold_what_they_said_and_no_two_of_a_class_share_a_chunk(chunks, said):
     said = [{chunk % chunks for chunk in held} for held in said]
     if set().union(*said) != set(range(chunks)):
-        with pytest.raises(BadPlacement, match="held by nobody"):
+        with pytest.raises(BadPlacement, match="have no holder"):
             adopt(said, chunks)
         return
     placement = adopt(said, chunks)

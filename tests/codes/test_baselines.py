@@ -65,7 +65,7 @@ def test_fractional_repetition_needs_one_of_each_group():
             assert weights[~answered].sum() == 0
             assert [weights[:3].sum(), weights[3:].sum()] == [1.0, 1.0]
         else:
-            with pytest.raises(NotRecoverable, match="nobody of group"):
+            with pytest.raises(NotRecoverable, match="no client of group"):
                 code.weights(answered)
 
 

@@ -88,7 +88,9 @@ def test_what_cannot_be_encoded_is_refused_with_what_was_seen(chunks, matrix, up
 
 
 def test_room_of_another_size_or_type_is_refused():
-    with pytest.raises(BadVector, match=r"room for a codeword of float64 \(2,\): float64 \(3,\) is needed"):
+    with pytest.raises(
+        BadVector, match=r"array for a codeword: saw float64 \(2,\): float64 \(3,\) is needed"
+    ):
         encode((0,), ((1.0,),), {0: ONE}, out=np.zeros(2))
     with pytest.raises(BadVector, match="room for a codeword of float32"):
         fold((1.0,), ONE, np.zeros(3, np.float32))

@@ -89,5 +89,5 @@ def test_bad_seeds_and_copies_are_refused():
     placement = place(4, [1.0, 1.0], 2)
     with pytest.raises(BadPlacement, match="seed -1"):
         orders_for_round(placement, -1)
-    with pytest.raises(BadPlacement, match="3 copies asked for, 1 to 2"):
+    with pytest.raises(BadPlacement, match="3 replicas asked for, 1 to 2"):
         most_before_cover(placement, placement.orders, 3)

@@ -15,7 +15,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.flower.client_loop import Worker
+from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Silence
 from fedgc.history import RoundRow, Speeds
@@ -113,16 +113,16 @@ def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]
 
     def serve(number: int) -> None:
         crooked = type("Mangled", (Crooked,), {"mangle": staticmethod(mangle if number == 0 else straight)})
-        w = Worker(
+        loop = ClientLoop(
             lambda rest: OneAtATime(
                 driver._job.task, config, clock=time.monotonic, rest=rest, spill_dir=folder / str(number)
             )
         )
-        terms = Terms(config.grace_s, 1024, w.engine.size, time.monotonic, random.random, str(number))
+        terms = Terms(config.grace_s, 1024, loop.engine.size, time.monotonic, random.random, str(number))
         who = Identity(Ed25519PrivateKey.generate())
         with crooked(listener.invite(), who, terms) as session:
-            w.serve(session, who.client)
-        w.engine.close()
+            loop.serve(session, who.client)
+        loop.engine.close()
 
     clients = [threading.Thread(target=serve, args=(number,)) for number in range(config.min_clients)]
     for client in clients:

@@ -52,7 +52,7 @@ class Clients:
         return list(self.folder.glob("fedgc/runs/*/model-*.fedgc"))
 
     def programs(self, name: str) -> set[int]:
-        """The processes that run a program of Flower's, without their leashes."""
+        """The processes that run a program of Flower's, without their supervisors."""
         below = supervision.descendants(self.holder.pid)
         return {
             pid for pid in below if f"/{name}\0" in command(pid) and supervision.__file__ not in command(pid)

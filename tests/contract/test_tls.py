@@ -112,10 +112,10 @@ def answers(where: Connection) -> bool:
         return False
 
 
-def ended(leash: "subprocess.Popen[bytes]") -> None:
-    assert leash.stdin is not None
-    leash.stdin.close()
-    leash.wait(60.0)
+def ended(supervisor: "subprocess.Popen[bytes]") -> None:
+    assert supervisor.stdin is not None
+    supervisor.stdin.close()
+    supervisor.wait(60.0)
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fedgc.errors import BadMessage, NotHere, TaskFailed
-from fedgc.flower.client_loop import Worker
+from fedgc.flower.client_loop import ClientLoop
 from fedgc.messages import (
     Close,
     Codeword,
@@ -75,12 +75,12 @@ class PlainEngine:
 
 @contextmanager
 def serving(link) -> Iterator[tuple[PlainEngine, str, list[str]]]:
-    w = Worker(lambda rest: PlainEngine(rest, link.numbers))
+    loop = ClientLoop(lambda rest: PlainEngine(rest, link.numbers))
     session = link.session(says_joined=False)
     ended: list[str] = []
-    thread = threading.Thread(target=lambda: ended.append(w.serve(session, "x")))
+    thread = threading.Thread(target=lambda: ended.append(loop.serve(session, "x")))
     thread.start()
-    yield w.engine, link.event(Joined).client, ended
+    yield loop.engine, link.event(Joined).client, ended
     session.end("the test is over")
     thread.join(WAIT_S)
     assert not thread.is_alive()

@@ -13,7 +13,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.config import RunConfig
-from fedgc.flower.client_loop import Worker
+from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.history import RoundRow, Speeds
 from fedgc.links.identity import Identity
@@ -108,11 +108,11 @@ def serve(job: Job, invitation, who, folder: Path) -> None:
     def engine(rest) -> Engine:
         return OneAtATime(job.task, job.config, clock=time.monotonic, rest=rest, spill_dir=folder)
 
-    w = Worker(engine)
-    terms = Terms(GRACE_S, 64 * 1024, w.engine.size, time.monotonic, random.random)
+    loop = ClientLoop(engine)
+    terms = Terms(GRACE_S, 64 * 1024, loop.engine.size, time.monotonic, random.random)
     with Session(invitation, who, terms) as session:
-        w.serve(session, who.client)
-    w.engine.close()
+        loop.serve(session, who.client)
+    loop.engine.close()
 
 
 def test_the_model_is_the_one_that_a_single_machine_would_have_made(tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def test_a_report_that_cannot_be_weighed_changes_no_decision_and_is_named(make, 
 def test_a_forced_and_a_held_sync_say_why():
     never = RelativeChange(math.inf, max_gap=1)
     assert never.step(never.init(), Reports(()))[1].reason == (
-        "1 check since the last sync, no gap may be longer (nobody has reported)"
+        "1 check since the last sync, no gap may be longer (no client has reported)"
     )
     always = Every(1, min_gap=3)
     state, first = always.step(always.init(), Reports(()))

@@ -47,7 +47,7 @@ def test_the_mean_is_within_the_stated_bound_and_the_weight_exact(ring, weights,
         quantizer.add(updates[at], weight, words, bytes([at]) * 32)
     total = sum(weights)
     if total == 0:
-        with pytest.raises(NotRecoverable, match="nobody did work"):
+        with pytest.raises(NotRecoverable, match="no site did work"):
             quantizer.mean(words, len(weights))
         return
     mean, weight = quantizer.mean(words, len(weights))

@@ -15,7 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import nn
 
 from fedgc.config import RunConfig
-from fedgc.flower.client_loop import Worker
+from fedgc.flower.client_loop import ClientLoop
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session
 from fedgc.links.session.client import Terms as SessionTerms
@@ -92,7 +92,7 @@ def serve(invitation, who: Identity, step_s: float, folder: Path, turn: threadin
             time.sleep(0.0 if self.idle and said is None else step_s)
             return said
 
-    w = Worker(lambda rest: OneAtATime(TASK, CONFIG, clock=time.monotonic, rest=rest, spill_dir=folder))
+    w = ClientLoop(lambda rest: OneAtATime(TASK, CONFIG, clock=time.monotonic, rest=rest, spill_dir=folder))
     terms = SessionTerms(2.0, 64 * 1024, w.engine.size, time.monotonic, random.random)
     with Session(invitation, who, terms) as session:
         w.serve(session, who.client)

@@ -98,7 +98,7 @@ class Peer:
             return False
         needed = self._expected.get(stream)
         if needed is None:
-            raise BadVector(f"{stream}: nobody asked for it")
+            raise BadVector(f"{stream}: not asked for")
         if offer.size != needed.size:
             raise BadVector(f"{stream}: saw {offer.size} bytes, needed {needed.size}")
         if len(offer.digest) != CHECKSUM_BYTES:  # now, not when whoever frees a slot makes room for it

@@ -1,4 +1,4 @@
-"""The listener's desk: who has a peer, what they say, whose codeword comes next. No network in here.
+"""The table of sessions: which clients are connected, their messages, whose codeword comes next. No I/O.
 
 Everything runs in the listener's thread. A peer lives as long as a client's session, over any number of
 streams; frames come in from the stream that carries it now, events go out to the driver.
@@ -47,7 +47,7 @@ class _Upload:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the desk may not make up itself."""
+    """What the table of sessions takes from outside: clock, randomness, log."""
 
     clock: Callable[[], float]  # seconds on the driver's clock
     entropy: Callable[[int], bytes]

@@ -85,7 +85,7 @@ def _check_once(trace: str, rows: Rows, places_3n: Int, order: Int) -> None:
     again = (np.diff(places_3n[:, order], axis=1) == 0).all(axis=0)
     if again.any():
         twice = rows.at_n[order[1:][again].min()]
-        raise BadSetting(f"trace {trace}, row {twice}: saw this worker, round and piece before")
+        raise BadSetting(f"trace {trace}, row {twice}: saw this client, round and piece before")
 
 
 def _missing(places_3n: Int, shape: tuple[int, ...]) -> tuple[int, ...] | None:
