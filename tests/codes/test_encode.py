@@ -92,10 +92,10 @@ def test_room_of_another_size_or_type_is_refused():
         BadVector, match=r"array for a codeword: saw float64 \(2,\): float64 \(3,\) is needed"
     ):
         encode((0,), ((1.0,),), {0: ONE}, out=np.zeros(2))
-    with pytest.raises(BadVector, match="room for a codeword of float32"):
+    with pytest.raises(BadVector, match="array for a codeword: saw float32"):
         fold((1.0,), ONE, np.zeros(3, np.float32))
     for offset in (-1, 4):
-        with pytest.raises(BadVector, match="2 blocks of 3 have no room for them"):
+        with pytest.raises(BadVector, match="2 blocks of 3 are too short for them"):
             fold((1.0, 1.0), ONE, np.zeros(3), offset)
 
 

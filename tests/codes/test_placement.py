@@ -20,7 +20,7 @@ def two_by_two() -> Placement:
         (2, ((0, 1),), (0,), (0.5,), "1 phases for 2 chunks"),
         (1, ((0, 1),), (0,), (0.5,), "chunk 1 is held"),
         (1, ((-1, 0),), (0,), (0.5,), "chunk -1 is held"),
-        (2, ((0,),), (0,), (0.2, 0.7), "chunks 1 are have no holder"),
+        (2, ((0,),), (0,), (0.2, 0.7), "chunks 1 have no holder"),
         (1, ((0,), (0,)), (0, 0), (0.5,), "chunk 0 lies twice in class 0"),
         (1, ((0, 0),), (0,), (0.5,), "chunk 0 lies twice in class 0"),
         (99, ((0,),), (0,), (0.5,) * 99, "and 90 more"),

@@ -27,7 +27,11 @@ class Clients:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.environment = {**os.environ, "FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder)}
+        self.environment = {
+            **os.environ,
+            "FEDGC_DB": str(folder / "fedgc.db"),
+            "XDG_STATE_HOME": str(folder / "state"),
+        }
         self.holder = self.starts("up", "--foreground", "--clients", "2")
 
     def starts(self, *words: str) -> subprocess.Popen[bytes]:
@@ -49,7 +53,7 @@ class Clients:
         return (run.last_round or 0) if run else 0
 
     def checkpoints(self) -> list[Path]:
-        return list(self.folder.glob("fedgc/runs/*/model-*.fedgc"))
+        return list(self.folder.glob("state/fedgc/runs/*/model-*.fedgc"))
 
     def programs(self, name: str) -> set[int]:
         """The processes that run a program of Flower's, without their supervisors."""
