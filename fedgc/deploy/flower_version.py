@@ -11,7 +11,7 @@ from fedgc.errors import Unusable
 
 
 def supported() -> str:
-    """Return the requirement as pip takes it, for example "flwr>=1.41,<1.43"."""
+    """Return the requirement in the form that pip takes, the lower bound first."""
     bounds = sorted(map(str, _requirement().specifier), reverse=True)  # the lower bound first
     return f"flwr{','.join(bounds)}"
 
