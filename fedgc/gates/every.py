@@ -1,18 +1,16 @@
-"""Gates that look at no update: a fixed period, and one that follows the learning rate."""
+"""The gate with a fixed period. Period 1 is bulk-synchronous training (BSP)."""
 
-import math
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Self
 
 from fedgc.errors import BadSetting
-from fedgc.gates.gaps import LONGEST_GAP, Gaps
+from fedgc.gates.gaps import Gaps
+from fedgc.gates.gate import Gate, GateSettings
 from fedgc.gates.reports import Decision, Reports
-
-MOST_STEPS: Final = 2**53  # a period beyond any run; larger ones are not exact in a float
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
+class Every(Gate[int]):
     """Sync every `period` checks, whatever the updates are.
 
     >>> gate = Every(2)
@@ -22,6 +20,8 @@ class Every:
     (False, True)
     """
 
+    summary: ClassVar[str] = "an exchange every gate-period rounds"
+
     period: int
     max_gap: int | None = None
     min_gap: int = 1
@@ -30,6 +30,20 @@ class Every:
         if self.period < 1:
             raise BadSetting(f"gate every: saw period {self.period}, needed at least 1")
         self._gaps()
+
+    @classmethod
+    def make(cls, settings: GateSettings) -> Self:
+        """Return the gate with the period of the settings."""
+        return cls(settings.period, settings.max_gap, settings.min_gap)
+
+    @property
+    def always_syncs(self) -> bool:
+        """Whether the period is one check."""
+        return self.period == self.min_gap == 1
+
+    def told(self) -> str:
+        """Return the period."""
+        return f"gate-period {self.period}"
 
     def _gaps(self) -> Gaps:
         return Gaps("every", self.min_gap, self.max_gap)
@@ -50,60 +64,3 @@ def _of_period(passed: int, period: int) -> str:
     if passed < period:
         return f"round {passed} of {period} between syncs"
     return f"every {period}" if period > 1 else "every round"
-
-
-@dataclass(frozen=True, slots=True)
-class QSR:
-    """The quadratic synchronisation rule: H = max(base, (growth / learning rate)^2), rounded down.
-
-    Gu et al., ICLR 2024, arXiv 2310.14423. H counts local steps from one sync to the next and is fixed at the
-    first check after a sync, from the learning rate of that moment; `check_steps` local steps lie between two
-    checks, and H is rounded up to whole checks. `growth` is the paper's alpha. While a schedule warms up the
-    learning rate is small and H large: the paper uses the H of the end of the warm-up there, here `max_gap`
-    bounds it.
-
-    >>> gate = QSR(base=4, growth=0.2, check_steps=4)
-    >>> state, quick = gate.step(gate.init(), Reports((), learning_rate=0.1))
-    >>> state, slow = gate.step(state, Reports((), learning_rate=0.05))
-    >>> quick.sync, slow.sync, state
-    (True, False, (1, 4))
-    """
-
-    base: int
-    growth: float
-    check_steps: int = 1
-    max_gap: int | None = LONGEST_GAP
-    min_gap: int = 1
-
-    def __post_init__(self) -> None:
-        if self.base < 1:
-            raise BadSetting(f"gate qsr: saw base {self.base}, needed at least 1 step")
-        if not (math.isfinite(self.growth) and self.growth > 0):
-            raise BadSetting(f"gate qsr: saw growth {self.growth}, needed above 0")
-        if self.check_steps < 1:
-            raise BadSetting(f"gate qsr: saw check_steps {self.check_steps}, needed at least 1")
-        self._gaps()
-
-    def _gaps(self) -> Gaps:
-        return Gaps("qsr", self.min_gap, self.max_gap)
-
-    def init(self) -> tuple[int, int]:
-        """No check has passed, and the period is not yet known."""
-        return 0, 0
-
-    def step(self, state: tuple[int, int], reports: Reports) -> tuple[tuple[int, int], Decision]:
-        """Fix the period at the first check after a sync, then count."""
-        passed, period = state
-        passed += 1
-        if passed == 1:
-            period = self._period(reports.learning_rate)
-        wanted = Decision(passed >= period, f"check {passed} of {period}, by the learning rate")
-        decided = self._gaps().hold(passed, wanted, reports)
-        return (0 if decided.sync else passed, period), decided
-
-    def _period(self, learning_rate: float | None) -> int:
-        if learning_rate is None or not (math.isfinite(learning_rate) and learning_rate >= 0):
-            raise BadSetting(f"gate qsr: saw learning rate {learning_rate}, needed 0 or more")
-        ratio = self.growth / learning_rate if learning_rate else math.inf
-        steps = max(self.base, MOST_STEPS if ratio >= math.sqrt(MOST_STEPS) else math.floor(ratio**2))
-        return -(-steps // self.check_steps)
