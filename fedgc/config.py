@@ -306,6 +306,7 @@ class RunConfig:
         3, "how many of the newest are kept (0: none are written)", _not_negative, "0 or more, or all"
     )
     log_file: str = _setting("", "file of the server to add JSON lines to, one a round (empty: none)")
+    sinks: str = _setting("", "sinks of other packages to add, by name, with commas between (empty: none)")
     keep_rounds: int = _setting(
         10_000,
         "rounds whose client rows the store keeps before it folds them into summaries",
