@@ -28,6 +28,7 @@ setup: $(READY)
 $(READY): pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade 'pip>=25.1'
+	rm -rf fedgc.egg-info # left by a build of wheels; Python would read it instead of the installed metadata
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	touch $@
 
@@ -57,6 +58,7 @@ CANARY := .venv-canary
 canary:
 	test -x $(CANARY)/bin/python || $(PYTHON) -m venv $(CANARY)
 	$(CANARY)/bin/python -m pip install --quiet --upgrade 'pip>=25.1'
+	rm -rf fedgc.egg-info
 	$(CANARY)/bin/python -m pip install --quiet --constraint constraints.txt --editable . --group dev
 	$(CANARY)/bin/python -m pip install --quiet --no-deps --upgrade flwr
 	@$(CANARY)/bin/python -c 'from importlib.metadata import version; print("canary: flwr", version("flwr"))'

@@ -91,7 +91,7 @@ class Arm:
         }  # fmt: skip
         values |= self.settings
         if values["gate"] == "qsr":
-            values["gate_qsr_growth"] = QSR_GROWTH * rate
+            values["gate_options"] = f"base={LOOK}, growth={QSR_GROWTH * rate}"
         if self.tenth:
             bsp = steps * CLIENTS * 2 * model_bytes
             values |= {"gate_budget_unit": "megabytes", "gate_budget": bsp / 10 / 1e6}
@@ -111,7 +111,13 @@ def _drift(budget: float, **others: Any) -> dict[str, Any]:  # noqa: ANN401  the
 
 
 def _relative(delta: float, name: str = "", **others: Any) -> Arm:  # noqa: ANN401  the same
-    settings = {**ALONE, "gate": "relative-change", "gate_delta": delta, "gate_every": 1, "quorum": 1.0}
+    settings = {
+        **ALONE,
+        "gate": "relative-change",
+        "gate_options": f"delta={delta}",
+        "gate_every": 1,
+        "quorum": 1.0,
+    }
     return Arm(f"relative change {delta:g}{name}", {**settings, **others})
 
 
@@ -124,7 +130,7 @@ RIVALS: Final = (
     Arm("5% shared", _fixed(4, **ALONE), shared=0.05),
     *(_relative(delta) for delta in (0.1, 0.3, 1.0)),
     _relative(0.1, ", injected", **INJECTED),
-    Arm("QSR", {**ALONE, "gate": "qsr", "gate_qsr_base": LOOK, "schedule": "cosine", "max_gap": 32}),
+    Arm("QSR", {**ALONE, "gate": "qsr", "schedule": "cosine", "max_gap": 32}),
     Arm("grace window", _fixed(4, **ALONE, patience=1.0)),
     Arm("SSP 16", {**ALONE, "gate_every": 1}, rule=Bounded(16)),
     Arm("FedBuff", {**ALONE, "gate_every": 4 * LOOK}, rule=Buffered(4)),

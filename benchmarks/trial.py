@@ -238,7 +238,7 @@ def _judged(bare: Measured, job: Job, way: Sequence[Mark]) -> Measured:
         control_mb=CHECK_BYTES * last.messages / 1e6,
         injected_mb=each_mb * last.steps,
         seconds=last.seconds,
-        budget_error=_budget_error(bare, last.syncs / len(way), spent[-1], job.config.chosen_budget),
+        budget_error=_budget_error(bare, last.syncs / len(way), spent[-1], job.config.gate_budget),
         trace=Trace(
             tuple(way[at].seconds for at, _ in known),
             tuple(spent[at] for at, _ in known),
@@ -279,8 +279,8 @@ def _placement_mb(scene: Scene, arm: Arm) -> float:
     return samples * table.sample_bytes / 1e6
 
 
-def _budget_error(of: Measured, share: float, megabytes: float, budget: float) -> float | None:
+def _budget_error(of: Measured, share: float, megabytes: float, budget: float | str) -> float | None:
     """Return how far a budget was missed, as a share of it; a placement is in none."""
     if of.arm.settings.get("gate") != "drift":
         return None
-    return abs((megabytes - of.placement_mb if of.arm.tenth else share) / budget - 1.0)
+    return abs((megabytes - of.placement_mb if of.arm.tenth else share) / float(budget) - 1.0)

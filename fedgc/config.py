@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
 from fedgc.errors import BadSetting, nearest
+from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, make_gate, summaries
 
 SHAPING: Final = (
     "task", "work", "local_steps", "gate_every", "batch_size", "learning_rate", "warmup_steps", "schedule",
@@ -25,8 +26,6 @@ All = Literal["all"]
 NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # latest is the newest run
 NAME_NEEDS: Final = "letters, digits, - _ and . (not first), at most 64, and not latest"
 SHARED: Final = 0.1  # weight of a client's own gradient beside the shared momentum: flat from 0.05 to 0.2
-SHARE_OF_ROUNDS: Final = 0.1  # that are exchanged in a long run of the drift gate
-LEAST_EXCHANGES: Final = 20  # of a run: with fewer, own steps at SHARED of their rate come to little
 
 
 RENAMED: Final = {  # settings of version 0.1
@@ -220,39 +219,29 @@ class RunConfig:
     )
 
     # Which rounds are exchanged
-    gate: Literal["auto", "every", "drift", "relative-change", "qsr"] = _setting(
-        AUTO,
-        "every: a fixed period; drift: within a budget, when clients have moved far enough; "
-        "relative-change: SelSync as published; qsr: a period by the learning rate; "
-        "auto: drift for local work, every for coded",
-    )
+    gate: str | Auto = _setting(AUTO, "which rounds are exchanged; auto: the default of the kind of work")
+    gate_options: str = _setting("", "the gate's own options, as name=value, name=value")
     gate_every: int = _setting(
         16, "local work: optimizer steps from one look at the gate to the next", _count, "at least 1"
     )
-    gate_period: int = _setting(1, "every: rounds from one exchange to the next", _count, "at least 1")
+    gate_period: int = _setting(
+        1, "rounds from one exchange to the next, of a gate with a period", _count, "at least 1"
+    )
     gate_budget: float | Auto = _setting(
         AUTO,
-        "drift: what exchanges may cost over the whole run; auto: a tenth of the rounds, but no fewer than "
-        f"{LEAST_EXCHANGES} exchanges (a shorter run has one each round)",
+        "what exchanges may cost over the whole run, of a gate with a budget; auto: a tenth of the rounds, "
+        "but no fewer than 20 exchanges (a shorter run has one each round)",
         _positive,
         "above 0, or auto",
     )
     gate_budget_unit: Literal["share", "megabytes", "seconds"] = _setting(
-        "share", "drift: what the budget counts; share: of the rounds"
-    )
-    gate_delta: float = _setting(
-        0.3, "relative-change: the threshold (inf: never)", lambda v: v >= 0, "0 or more"
-    )
-    gate_window: int = _setting(25, "relative-change: looks that are smoothed over", _count, "at least 1")
-    gate_qsr_base: int = _setting(16, "qsr: the fewest local steps between exchanges", _count, "at least 1")
-    gate_qsr_growth: float = _setting(
-        0.2, "qsr: local steps between exchanges are (growth / learning rate) squared", _positive, "above 0"
+        "share", "what the budget counts; share: of the rounds"
     )
     lockstep: Literal["auto", "on", "off"] = _setting(
         AUTO,
         "local work: on: a client rests at each look until the verdict comes; off: it goes on with local "
-        "steps meanwhile, up to max-gap looks from the last exchange; auto: on with relative-change and with "
-        "masks, else off",
+        "steps meanwhile, up to max-gap looks from the last exchange; auto: on with masks and with "
+        "a gate that weighs gradients, else off",
     )
     max_gap: int = _setting(
         32,
@@ -325,6 +314,7 @@ class RunConfig:
         3, "how many of the newest are kept (0: none are written)", _not_negative, "0 or more, or all"
     )
     log_file: str = _setting("", "file of the server to add JSON lines to, one a round (empty: none)")
+    sinks: str = _setting("", "sinks of other packages to add, by name, with commas between (empty: none)")
     keep_rounds: int = _setting(
         10_000,
         "rounds whose client rows the store keeps before it folds them into summaries",
@@ -355,8 +345,11 @@ class RunConfig:
                 )
         if not self.federation:
             raise BadSetting("setting federation: saw none, needed a descriptor's file with secrecy = masked")
-        if self.chosen_gate == "relative-change":
-            raise BadSetting("setting gate: saw relative-change, needed drift, every or qsr with masks")
+        if self.measure == "gradient":
+            raise BadSetting(
+                f"setting gate: saw {self.chosen_gate}, which weighs gradients, "
+                "needed one that does not, with secrecy = masked"
+            )
         if self.lockstep == "off":
             raise BadSetting("setting lockstep: saw off, needed on or auto with secrecy = masked")
 
@@ -368,10 +361,10 @@ class RunConfig:
     def _check_gate(self) -> None:
         if 0 < self.max_gap < self.min_gap:
             raise BadSetting(f"setting max_gap: saw {self.max_gap}, needed at least min_gap ({self.min_gap})")
-        if self.gate_budget == AUTO and self.gate_budget_unit != "share" and self.chosen_gate == "drift":
-            raise BadSetting(f"setting gate_budget: saw auto, needed a number of {self.gate_budget_unit}")
-        if self.gate_budget_unit == "share" and self.chosen_budget > 1:
+        budget = self._budget
+        if self.gate_budget_unit == "share" and budget is not None and budget > 1:
             raise BadSetting(f"setting gate_budget: saw {self.gate_budget} of all rounds, needed at most 1")
+        self.new_gate()
 
     def _check_local(self) -> None:
         if self.work == "coded" and (self.placement != "private" or self.delta_bits != 32):
@@ -412,7 +405,7 @@ class RunConfig:
         >>> RunConfig(work="local", gate_every=8, max_gap=4).most_steps
         32
         """
-        rests = self.chosen_gate == "relative-change" or self.secrecy == "masked"
+        rests = self.measure == "gradient" or self.secrecy == "masked"
         if self.work != "local" or self.lockstep == "on" or (self.lockstep == AUTO and rests):
             return 0
         return self.round_steps * (self.max_gap or self.rounds)
@@ -421,20 +414,30 @@ class RunConfig:
     def chosen_gate(self) -> str:
         """The gate's name, auto settled."""
         if self.gate == AUTO:
-            return "drift" if self.work == "local" else "every"
+            return default_gate(self.work)
         return self.gate
 
     @property
-    def chosen_budget(self) -> float:
-        """The drift gate's budget, auto settled, within what `max_gap` and `min_gap` allow.
+    def measure(self) -> Measure:
+        """What the gate needs from clients."""
+        return gate_named(self.chosen_gate).measure
 
-        >>> [RunConfig(work="local", rounds=rounds).chosen_budget for rounds in (12, 20, 40, 200, 2000)]
-        [1.0, 1.0, 0.5, 0.1, 0.1]
-        """
-        if self.gate_budget != AUTO:
-            return float(self.gate_budget)
-        least = 1 / self.max_gap if self.max_gap else 0.0
-        return min(max(SHARE_OF_ROUNDS, LEAST_EXCHANGES / self.rounds, least), 1 / self.min_gap)
+    def new_gate(self) -> Gate[Any]:
+        """Return the gate that these settings describe."""
+        settings = GateSettings(
+            rounds=self.rounds,
+            period=self.gate_period,
+            budget=self._budget,
+            unit=self.gate_budget_unit,
+            check_steps=self.round_steps,
+            max_gap=self.max_gap or None,
+            min_gap=self.min_gap,
+        )
+        return make_gate(self.chosen_gate, settings, self.gate_options)
+
+    @property
+    def _budget(self) -> float | None:
+        return None if self.gate_budget == AUTO else float(self.gate_budget)
 
     def told_of_skips(self, skipped: int, rounds: int) -> str:
         """Return what to say of rounds that the gate skipped: how many, and by which setting; else nothing.
@@ -446,16 +449,10 @@ class RunConfig:
         """
         if not skipped:
             return ""
-        gate = self.chosen_gate
-        unit = "of the rounds" if self.gate_budget_unit == "share" else self.gate_budget_unit
-        by = {
-            "drift": f"gate-budget {self.chosen_budget:g} {unit}",
-            "every": f"gate-period {self.gate_period}",
-            "relative-change": f"gate-delta {self.gate_delta:g}",
-            "qsr": f"gate-qsr-base {self.gate_qsr_base}, gate-qsr-growth {self.gate_qsr_growth:g}",
-        }[gate]
-        said = f"{skipped} of {rounds} rounds were skipped by the gate ({gate}, {by})"
-        return f"{said}: a larger gate-budget, or gate = every, exchanges more" if gate == "drift" else said
+        gate = self.new_gate()
+        by = ", ".join(filter(None, (self.chosen_gate, gate.told())))
+        said = f"{skipped} of {rounds} rounds were skipped by the gate ({by})"
+        return f"{said}: {gate.advice}" if gate.advice else said
 
     @property
     def shape(self) -> bytes:
@@ -500,8 +497,11 @@ class RunConfig:
 
     @classmethod
     def explained(cls) -> tuple[tuple[str, object, str], ...]:
-        """Return (name, default, what it says) of every setting."""
-        return tuple((each.name, each.default, each.metadata["says"]) for each in fields(cls))
+        """Return (name, default, what it says) of every setting; installed gates say what they do."""
+        more = {"gate": f"; {summaries()}"}
+        return tuple(
+            (each.name, each.default, each.metadata["says"] + more.get(each.name, "")) for each in fields(cls)
+        )
 
 
 def _choices(hint: Any) -> tuple[Any, ...]:

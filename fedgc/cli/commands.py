@@ -83,7 +83,7 @@ def demo(
     rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
     work: Annotated[str | None, typer.Option(help="coded or local; the same as --set work=...")] = None,
     gate: Annotated[
-        str | None, typer.Option(help="every, drift, relative-change or qsr; the same as --set gate=...")
+        str | None, typer.Option(help="Which gate (`fedgc config` lists them); the same as --set gate=...")
     ] = None,
     sites: Annotated[int, typer.Option(help="Clients; under masks, each is a site.")] = 4,
     secrecy: Annotated[str, typer.Option(help="open, or masked: only sums are seen.")] = "open",
@@ -91,7 +91,7 @@ def demo(
 ) -> None:
     """Train digits on clients of this machine: one is four times slower, one is killed and comes back.
 
-    Example: fedgc demo --work local --gate drift
+    Example: fedgc demo --work local
     """
     from fedgc.cli.demo import Cast, run_demo  # here, as help must not wait for what a federation needs
     from fedgc.cli.settings import parse

@@ -174,7 +174,7 @@ class MaskedClient:
         return Failed(0.0, command.client, command.round, str(error) if about_packets else SAID_AT_HOME)
 
     def _coarse(self, squared_norm: float) -> float:
-        if self._config.chosen_gate != "drift" or not squared_norm > 0:
+        if self._config.measure != "distance" or not squared_norm > 0:
             return 0.0
         return float(4.0 ** round(math.log(squared_norm, 4.0)))
 
@@ -271,8 +271,11 @@ def site_of(
     if not pinned or not node.get(VAULT):
         raise BadSetting(f"node config: a masked run needs {DESCRIPTOR} and {VAULT}, saw {sorted(node)}")
     federation = read_descriptor(Path(str(pinned))).federation
-    if federation.privacy is not None and config.chosen_gate == "drift":
-        raise BadSetting("setting gate: saw drift, needed every or qsr: with privacy no norm may leave")
+    if federation.privacy is not None and config.measure != "none":
+        raise BadSetting(
+            f"setting gate: saw {config.chosen_gate}, which weighs a {config.measure} of each client, "
+            "needed one that weighs none: with privacy no norm may leave"
+        )
     said = secret_of(Path(str(node[KEY])) if node.get(KEY) else None, environment)
     if said is None:
         raise BadSetting(f"node config: the vault needs {KEY} here, or {PASSPHRASE_IN} in the environment")

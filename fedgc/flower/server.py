@@ -10,6 +10,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +22,7 @@ from fedgc.config import RunConfig
 from fedgc.flower import preconditions as beginning
 from fedgc.flower.driver import Save
 from fedgc.flower.json_lines import Lines
+from fedgc.flower.sinks import Sinks, opened
 from fedgc.flower.store_sink import KeptSink
 from fedgc.flower.strategy import FedGC, Memory
 from fedgc.links.log import LOG, keep_to_the_point
@@ -73,10 +75,10 @@ def server_app(task: Task | None = None) -> ServerApp:
         keeper = Keeper(Store.open, aside, LOG.warning)
         lines = Lines(config.log_file, LOG.warning)
         sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
-        with sink.recorded(config):
+        with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
             save = _save(folder / run, keep, keeper) if keep else None
-            strategy = FedGC(chosen, config, sink, Memory(run, speeds, save, resumed, others))
+            strategy = FedGC(chosen, config, sinks, Memory(run, speeds, save, resumed, others))
             strategy.summary()
             gc.freeze()  # what was imported stays: a collection that walks through it stops a round for long
             strategy.start(grid)

@@ -1,11 +1,7 @@
-"""Where a run's history goes: the seam between the driver and whoever keeps or shows it.
-
-All functions but `audited` are called in the driver's thread, between two events: they must be quick.
-"""
+"""The interface of a sink: it receives the history of a run while the run goes on."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from fedgc.history import RoundRow
 
@@ -38,45 +34,40 @@ class Live:
     unit: str = "chunks"  # that are covered; in local work clients that are done with their steps
 
 
-class Sink(Protocol):
-    """Hears what happened."""
+class Sink:
+    """Receives the history of a run; each method does nothing by default.
+
+    To add a sink, write one subclass and register it as an entry point of the group `fedgc.sinks`; the
+    setting `sinks` then takes its name. It is made on the server with the name and the settings of the run.
+    All methods except `audited` are called in the thread that drives the run, so they must return quickly. A
+    sink of another package that raises is reported in the run's log and left out from then on.
+
+    Example:
+        class Printer(Sink):
+            def __init__(self, run: str, config: RunConfig) -> None:
+                self.run = run
+
+            def append(self, row: RoundRow) -> None:
+                print(self.run, row.round, row.outcome)
+    """
 
     def append(self, row: RoundRow) -> None:
-        """A round is over."""
+        """Receive a finished round."""
 
     def present(self, live: Live) -> None:
-        """How things stand; said a few times a second."""
+        """Receive the state of the run, a few times a second."""
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
-        """The model after a round was measured."""
+        """Receive the metrics of the model after a round."""
 
     def stopped(self, reason: str) -> None:
-        """The process is being ended from outside: what is not said now will not be said."""
+        """React to a signal that ends the process: no other call follows."""
 
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
-        """Another plan holds from this round on."""
+        """Receive a new plan that holds from this round on."""
 
     def audited(self, kind: str, who: str, what: str) -> None:
-        """Somebody joined, something was refused, a key is in use; said from any thread."""
+        """Receive a security event: a client joined, was refused, or used a key. Called from any thread."""
 
-
-class Silence:
-    """A sink that keeps nothing."""
-
-    def append(self, row: RoundRow) -> None:
-        """Keep nothing."""
-
-    def present(self, live: Live) -> None:
-        """Show nothing."""
-
-    def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
-        """Keep nothing."""
-
-    def stopped(self, reason: str) -> None:
-        """Keep nothing."""
-
-    def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
-        """Keep nothing."""
-
-    def audited(self, kind: str, who: str, what: str) -> None:
-        """Keep nothing."""
+    def close(self) -> None:
+        """Release what the sink holds: the run is over."""

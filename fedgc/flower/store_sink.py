@@ -14,7 +14,7 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
 from fedgc.flower.json_lines import Lines
-from fedgc.flower.sink import Live
+from fedgc.flower.sink import Live, Sink
 from fedgc.history import RoundRow
 from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Record, Seen
 from fedgc.store.standing import SERVER, this_process
@@ -23,7 +23,7 @@ from fedgc.store.writer import Keeper
 AUDITED: Final = 100  # of one kind and one client in a run: nobody fills the record by being refused
 
 
-class KeptSink:
+class KeptSink(Sink):
     """Turns what the driver says into records of one run."""
 
     def __init__(

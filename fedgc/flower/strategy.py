@@ -23,7 +23,7 @@ from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower.cache_folders import full_name
 from fedgc.flower.driver import Driver, Job, Save
 from fedgc.flower.signals import before_signals
-from fedgc.flower.sink import Silence, Sink
+from fedgc.flower.sink import Sink
 from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.history import Speeds
 from fedgc.links.links import Links
@@ -85,7 +85,7 @@ class FedGC(Strategy):
     ) -> None:
         self.config: Final = config
         self._task = task
-        self._sink: Final = sink or Silence()
+        self._sink: Final = sink or Sink()
         self._memory = memory or Memory()
 
     def start(

@@ -30,15 +30,18 @@ exactly may report that instead; then alpha is 1 here.
 import math
 import sys
 from dataclasses import dataclass
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple, Self
 
 from fedgc.errors import BadSetting
 from fedgc.gates.budget import ROUNDING, Budget, MeasuredSpeeds, Unit
 from fedgc.gates.gaps import LONGEST_GAP, Gaps
+from fedgc.gates.gate import Gate, GateSettings, Measure
 from fedgc.gates.reports import Decision, Report, Reports
 
 GAIN: Final = 0.3  # of the integral; 0.05 overshot the budget three times in training runs
 STRETCH: Final = 3.0
+SHARE_OF_ROUNDS: Final = 0.1  # the default budget of a long run
+LEAST_EXCHANGES: Final = 20  # of a run: with fewer, local steps led by shared momentum change too little
 
 
 class DriftState(NamedTuple):
@@ -51,7 +54,7 @@ class DriftState(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Drift:
+class Drift(Gate[DriftState]):
     """Sync when the mean squared distance from the last common model reaches a threshold that holds `budget`.
 
     `budget` is a share of the checks, or megabytes or seconds of the whole run (`unit`).
@@ -62,6 +65,10 @@ class Drift:
     >>> first.sync, second.sync
     (False, True)
     """
+
+    summary: ClassVar[str] = "within gate-budget, when clients have moved far enough from the common model"
+    measure: ClassVar[Measure] = "distance"
+    advice: ClassVar[str] = "a larger gate-budget, or gate = every, exchanges more"
 
     budget: float
     max_gap: int | None = LONGEST_GAP
@@ -83,6 +90,17 @@ class Drift:
                 f"gate drift: saw a budget of {self.budget} of all checks with min_gap {self.min_gap},"
                 f" needed at most {1 / self.min_gap:.3g}"
             )
+
+    @classmethod
+    def make(cls, settings: GateSettings) -> Self:
+        """Return the gate with the budget of the settings, or the default one."""
+        budget = default_budget(settings) if settings.budget is None else settings.budget
+        return cls(budget, settings.max_gap, settings.min_gap, settings.unit)
+
+    def told(self) -> str:
+        """Return the budget."""
+        unit = "of the rounds" if self.unit == "share" else self.unit
+        return f"gate-budget {self.budget:g} {unit}"
 
     def _budget(self) -> Budget:
         return Budget(self.budget, self.unit)
@@ -127,6 +145,18 @@ class Drift:
                 sync=False, reason=f"drift {drift:.3g}, but the budget only pays for {_one_in(pace)}"
             )
         return Decision(sync=True, reason=f"drift {drift:.3g} reached {threshold:.3g}")
+
+
+def default_budget(settings: GateSettings) -> float:
+    """Return the budget where the setting is auto, within what `max_gap` and `min_gap` allow.
+
+    >>> [default_budget(GateSettings(rounds=rounds, max_gap=32)) for rounds in (12, 20, 40, 200, 2000)]
+    [1.0, 1.0, 0.5, 0.1, 0.1]
+    """
+    if settings.unit != "share":
+        raise BadSetting(f"setting gate_budget: saw auto, needed a number of {settings.unit}")
+    least = 1 / settings.max_gap if settings.max_gap else 0.0
+    return min(max(SHARE_OF_ROUNDS, LEAST_EXCHANGES / settings.rounds, least), 1 / settings.min_gap)
 
 
 def _one_in(pace: MeasuredSpeeds) -> str:

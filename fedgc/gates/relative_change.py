@@ -14,10 +14,11 @@ import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from fedgc.errors import BadSetting
 from fedgc.gates.gaps import LONGEST_GAP, Gaps
+from fedgc.gates.gate import Gate, GateSettings, Measure
 from fedgc.gates.reports import Decision, Report, Reports
 
 SOURCES_PER_SMOOTHING: Final = 100  # the paper smooths by N/100: 0.16 at its 16 clients
@@ -27,7 +28,7 @@ RelativeState = tuple[int, tuple[Track, ...]]  # checks since the last sync, one
 
 
 @dataclass(frozen=True, slots=True)
-class RelativeChange:
+class RelativeChange(Gate[RelativeState]):
     """Sync when the smoothed squared norm of any source changed by `delta` or more, relative to itself.
 
     >>> gate = RelativeChange(delta=0.5, smoothing=0.5)
@@ -38,6 +39,9 @@ class RelativeChange:
     >>> second.reason
     'gradients changed by 533% at a, threshold 50%'
     """
+
+    summary: ClassVar[str] = "SelSync as published: when a client's gradient norm changes by delta or more"
+    measure: ClassVar[Measure] = "gradient"
 
     delta: float
     window: int = 25
@@ -55,6 +59,15 @@ class RelativeChange:
                 f"gate relative-change: saw smoothing {self.smoothing}, needed above 0 and at most 1"
             )
         self._gaps()
+
+    @classmethod
+    def make(cls, settings: GateSettings, *, delta: float = 0.3, window: int = 25) -> Self:
+        """Return the gate; `delta` is the paper's threshold, `window` the checks that it smooths over."""
+        return cls(delta, window, max_gap=settings.max_gap, min_gap=settings.min_gap)
+
+    def told(self) -> str:
+        """Return the threshold."""
+        return f"gate-options delta={self.delta:g}"
 
     def _gaps(self) -> Gaps:
         return Gaps("relative-change", self.min_gap, self.max_gap)

@@ -2,7 +2,6 @@
 
 import math
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
 
 from fedgc.errors import BadSetting
 
@@ -70,16 +69,3 @@ class Decision:
     sync: bool
     reason: str
     left_out: tuple[int | str, ...] = ()
-
-
-State = TypeVar("State")
-
-
-class Gate(Protocol[State]):
-    """State in, state and decision out; the state is plain JSON, so that a checkpoint can hold it."""
-
-    def init(self) -> State:
-        """Return the state before the first check."""
-
-    def step(self, state: State, reports: Reports) -> tuple[State, Decision]:
-        """Return the state after these reports, and what to do."""

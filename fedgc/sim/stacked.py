@@ -153,7 +153,7 @@ class Stacked:
 
     @property
     def _wants_gradient(self) -> bool:
-        return self._config.chosen_gate == "relative-change"
+        return self._config.measure == "gradient"
 
     def _ahead(self, ways: Sequence[Way], steps: int) -> None:
         """Take these ways so many steps on, and remember each step."""

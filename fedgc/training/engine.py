@@ -536,7 +536,7 @@ class Engine:
         at = self._trajectories.get(WHOLE, Trajectory(self._names[WHOLE], 0))
         samples = sum(self._trainer.sizes[name] for name in names(at.name))
         squared_norm = self._trainer.squared_gradient
-        if at.reached and self._config.chosen_gate != "relative-change":
+        if at.reached and self._config.measure != "gradient":
             parameters, lead = self._trainer.flat.parameters, self._lead
             start, now = self._models[work.version][:parameters], self._cache.vector(WHOLE)[:parameters]
             squared_norm = squared_way(start, now, lead, at.led)

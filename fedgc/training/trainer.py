@@ -67,7 +67,7 @@ class Trainer:
         self._optimizer = self._new_optimizer()
         self.sizes = task.sizes()
         self.squared_gradient = 0.0  # of the last step, where the gate wants it
-        self._wants_gradient = config.work == "local" and config.chosen_gate == "relative-change"
+        self._wants_gradient = config.work == "local" and config.measure == "gradient"
         self._rates = [config.alpha * float(group["lr"]) for group in self._optimizer.param_groups]
         self._lead: Sequence[Tensor] | None = None
         self._loaded: dict[tuple[str, ...], Samples] = {}
@@ -76,9 +76,10 @@ class Trainer:
     def clip_records(self, reach: float) -> None:
         """Bound how far one record moves an update (private.py); refuse what such a bound cannot hold for."""
         config = self._config
-        chosen = (config.work, config.round_steps, config.chosen_gate, config.gate_period)
-        if chosen != ("local", 1, "every", 1):
-            raise BadSetting("privacy: needed work = local, gate = every, gate-every = 1 and gate-period = 1")
+        if (config.work, config.round_steps) != ("local", 1) or not config.new_gate().always_syncs:
+            raise BadSetting(
+                "privacy: needed work = local, gate-every = 1 and a gate that exchanges every round"
+            )
         if self._task.optimizer is not None or self.flat.size != self.flat.parameters:
             raise BadSetting("privacy: saw an optimizer or running statistics, needed plain SGD without them")
         self._reach = reach

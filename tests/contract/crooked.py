@@ -17,7 +17,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgc.config import RunConfig
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
-from fedgc.flower.sink import Silence
+from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow, Speeds
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
@@ -82,7 +82,7 @@ class Crooked(Session):
         yield from self.mangle(super()._frames(stream))
 
 
-class Rows(Silence):
+class Rows(Sink):
     """Keeps the rows."""
 
     def __init__(self) -> None:

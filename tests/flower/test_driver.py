@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgc.config import RunConfig
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
+from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow, Speeds
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
@@ -32,7 +33,7 @@ SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-clients": 3, "threads"
 UNMEASURED = {"evaluate-every": 0}  # evaluation draws from the same generator
 
 
-class Kept:
+class Kept(Sink):
     """A sink that keeps all it hears."""
 
     def __init__(self) -> None:
@@ -77,11 +78,12 @@ def no_labels(model: object, batch: object) -> torch.Tensor:
 def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint]]:
     """Run to the end with as many engines as the settings wait for."""
     torch.set_num_threads(1)
+    wrapped = settings.pop("wrapped", lambda sink: sink)
     resume, changes = settings.pop("resume", None), settings.pop("changes", {})
     config = RunConfig.read({**SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
     task = replace(named("digits", config), **changes)
-    job = Job(task, config, sink, Speeds(), saved.append, resume)
+    job = Job(task, config, wrapped(sink), Speeds(), saved.append, resume)
     driver = Driver(job, time.monotonic, log)
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
-from fedgc.gates import Drift, DriftState, Report, Reports
+from fedgc.gates import Report, Reports
 from fedgc.gates.budget import rising
+from fedgc.gates.drift import Drift, DriftState
 
 CHECKS = 300
 MODEL_BYTES = 2_000_000

@@ -8,7 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
-from fedgc.gates import QSR, Drift, Every, RelativeChange, Report, Reports
+from fedgc.gates import Report, Reports
+from fedgc.gates.drift import Drift
+from fedgc.gates.every import Every
+from fedgc.gates.qsr import QSR
+from fedgc.gates.relative_change import RelativeChange
 
 sources = st.builds(
     Report,

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.errors import BadSetting
-from fedgc.gates import RelativeChange, Report, Reports
+from fedgc.gates import Report, Reports
+from fedgc.gates.relative_change import RelativeChange
 
 norms = st.floats(0, 1e6)
 checks = st.lists(st.dictionaries(st.integers(0, 3), norms), min_size=1, max_size=40)

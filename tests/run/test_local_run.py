@@ -143,6 +143,7 @@ def test_the_gate_is_told_what_an_exchange_and_a_look_cost():
     step = fleet.run._gate.step
 
     class Listening:
+        always_syncs = False
         init = fleet.run._gate.init
 
         @staticmethod
@@ -181,12 +182,12 @@ def test_a_budget_that_is_given_is_kept_however_short_the_run():
 
 
 def test_the_last_round_is_always_exchanged():
-    fleet = Fleet(gate="relative-change", **{"gate-delta": math.inf, "max-gap": 0})
+    fleet = Fleet(gate="relative-change", **{"gate-options": "delta=inf", "max-gap": 0})
     assert fleet.to_the_end() == ["skipped"] * 11 + ["synced"]
 
 
 def test_no_gap_is_longer_than_the_hard_limit():
-    fleet = Fleet(gate="relative-change", **{"gate-delta": math.inf, "max-gap": 4})
+    fleet = Fleet(gate="relative-change", **{"gate-options": "delta=inf", "max-gap": 4})
     assert fleet.to_the_end() == ["skipped", "skipped", "skipped", "synced"] * 3
 
 
@@ -195,7 +196,10 @@ def test_no_gap_is_longer_than_the_hard_limit():
     [
         ({"gate-budget": 0.0}, "setting gate_budget: saw 0.0, needed above 0"),
         ({"gate-budget": 1.5}, "setting gate_budget: saw 1.5 of all rounds, needed at most 1"),
-        ({"gate-delta": -0.1}, "setting gate_delta: saw -0.1, needed 0 or more"),
+        (
+            {"gate": "relative-change", "gate-options": "delta=-0.1"},
+            "gate relative-change: saw delta -0.1, needed 0",
+        ),
         ({"max-gap": 2, "min-gap": 3}, "setting max_gap: saw 2, needed at least min_gap"),
         ({"shared-momentum": 0.0}, "setting shared_momentum: saw 0.0, needed above 0 and at most 1"),
         ({"shared-momentum": 1.1}, "setting shared_momentum: saw 1.1, needed above 0 and at most 1"),

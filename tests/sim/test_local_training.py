@@ -76,14 +76,14 @@ def by_hand(settings: RunConfig, gaps: list[int]) -> np.ndarray:
 
 
 def test_relative_change_with_threshold_0_is_bulk_synchronous_training_step_for_step():
-    settings = config(gate="relative-change", gate_delta=0.0, gate_every=1, rounds=12)
+    settings = config(gate="relative-change", gate_options="delta=0", gate_every=1, rounds=12)
     done = trained(settings)
     assert outcomes(done) == ["synced"] * 12
     assert done.model == pytest.approx(by_hand(settings, [1] * 12), abs=1e-6)
 
 
 def test_relative_change_with_an_infinite_threshold_is_local_training():
-    settings = config(gate="relative-change", gate_delta=float("inf"))
+    settings = config(gate="relative-change", gate_options="delta=inf")
     done = trained(settings)
     assert outcomes(done) == ["skipped"] * 5 + ["synced"]
     assert done.points[-2].sent == 0

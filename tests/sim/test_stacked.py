@@ -46,7 +46,7 @@ def storm(rounds: int):
     [
         {},
         {"shared_momentum": "off", "schedule": "cosine", "warmup_steps": 3},
-        {"gate": "relative-change", "gate_delta": 0.2, "gate_window": 3},
+        {"gate": "relative-change", "gate_options": "delta=0.2, window=3"},
         {"gate": "drift", "gate_budget": 0.4, "max_gap": 4},
         {"delta_bits": 8},
         {"placement": "scattered", "replicas": 2},

@@ -1,62 +1,25 @@
-"""Gates that look at no update: a fixed period, and one that follows the learning rate."""
+"""The quadratic synchronization rule (QSR): the period grows as the learning rate falls.
+
+Gu et al., "A quadratic synchronization rule for distributed deep learning", ICLR 2024, arXiv 2310.14423.
+"""
 
 import math
 from dataclasses import dataclass
-from typing import Final
+from typing import ClassVar, Final, Self
 
 from fedgc.errors import BadSetting
 from fedgc.gates.gaps import LONGEST_GAP, Gaps
+from fedgc.gates.gate import Gate, GateSettings
 from fedgc.gates.reports import Decision, Reports
 
 MOST_STEPS: Final = 2**53  # a period beyond any run; larger ones are not exact in a float
 
 
 @dataclass(frozen=True, slots=True)
-class Every:
-    """Sync every `period` checks, whatever the updates are.
+class QSR(Gate[tuple[int, int]]):
+    """Sync every H = max(base, (growth / learning rate)^2) local steps, rounded down.
 
-    >>> gate = Every(2)
-    >>> state, first = gate.step(gate.init(), Reports(()))
-    >>> state, second = gate.step(state, Reports(()))
-    >>> first.sync, second.sync
-    (False, True)
-    """
-
-    period: int
-    max_gap: int | None = None
-    min_gap: int = 1
-
-    def __post_init__(self) -> None:
-        if self.period < 1:
-            raise BadSetting(f"gate every: saw period {self.period}, needed at least 1")
-        self._gaps()
-
-    def _gaps(self) -> Gaps:
-        return Gaps("every", self.min_gap, self.max_gap)
-
-    def init(self) -> int:
-        """No check has passed since the last sync."""
-        return 0
-
-    def step(self, state: int, reports: Reports) -> tuple[int, Decision]:
-        """Count the checks since the last sync."""
-        passed = state + 1
-        due = passed >= self.period
-        decided = self._gaps().hold(passed, Decision(due, _of_period(passed, self.period)), reports)
-        return 0 if decided.sync else passed, decided
-
-
-def _of_period(passed: int, period: int) -> str:
-    if passed < period:
-        return f"round {passed} of {period} between syncs"
-    return f"every {period}" if period > 1 else "every round"
-
-
-@dataclass(frozen=True, slots=True)
-class QSR:
-    """The quadratic synchronisation rule: H = max(base, (growth / learning rate)^2), rounded down.
-
-    Gu et al., ICLR 2024, arXiv 2310.14423. H counts local steps from one sync to the next and is fixed at the
+    H counts local steps from one sync to the next and is fixed at the
     first check after a sync, from the learning rate of that moment; `check_steps` local steps lie between two
     checks, and H is rounded up to whole checks. `growth` is the paper's alpha. While a schedule warms up the
     learning rate is small and H large: the paper uses the H of the end of the warm-up there, here `max_gap`
@@ -68,6 +31,8 @@ class QSR:
     >>> quick.sync, slow.sync, state
     (True, False, (1, 4))
     """
+
+    summary: ClassVar[str] = "a period of (growth / learning rate) squared local steps, at least base"
 
     base: int
     growth: float
@@ -83,6 +48,15 @@ class QSR:
         if self.check_steps < 1:
             raise BadSetting(f"gate qsr: saw check_steps {self.check_steps}, needed at least 1")
         self._gaps()
+
+    @classmethod
+    def make(cls, settings: GateSettings, *, base: int = 16, growth: float = 0.2) -> Self:
+        """Return the rule; `base` is the least period in local steps, `growth` the paper's alpha."""
+        return cls(base, growth, settings.check_steps, settings.max_gap, settings.min_gap)
+
+    def told(self) -> str:
+        """Return base and growth."""
+        return f"gate-options base={self.base}, growth={self.growth:g}"
 
     def _gaps(self) -> Gaps:
         return Gaps("qsr", self.min_gap, self.max_gap)

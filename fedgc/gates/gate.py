@@ -1,0 +1,75 @@
+"""The interface of a gate, and the settings that every gate is made from."""
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import ClassVar, Generic, Literal, Self, TypeVar
+
+from fedgc.gates.reports import Decision, Reports
+
+Measure = Literal["none", "distance", "gradient"]
+State = TypeVar("State")
+
+
+@dataclass(frozen=True, slots=True)
+class GateSettings:
+    """The settings that any gate may use; a gate ignores those that it has no use for.
+
+    Counts are in checks: a check is one look at the gate, and a round is one check.
+    """
+
+    rounds: int  # of the whole run
+    period: int = 1  # gate-period: checks from one exchange to the next
+    budget: float | None = None  # gate-budget, None: auto
+    unit: Literal["share", "megabytes", "seconds"] = "share"  # gate-budget-unit
+    check_steps: int = 1  # local steps between two checks
+    max_gap: int | None = None  # largest number of checks between two exchanges, None: no bound
+    min_gap: int = 1
+
+
+class Gate(ABC, Generic[State]):
+    """Decides whether a round is exchanged; the base class of every gate.
+
+    To add a gate, write one class and register it as an entry point of the group `fedgc.gates`; the setting
+    `gate` then takes its name. Keyword-only arguments of `make` are the gate's own options: the setting
+    `gate-options` gives them as "name=value, name=value", converted to the type of their default.
+
+    A gate is a frozen value. Its state is plain data (numbers, texts, tuples of them): a checkpoint stores it
+    as JSON, and `step` accepts what JSON returns.
+
+    >>> from fedgc.gates.every import Every
+    >>> gate = Every.make(GateSettings(rounds=10, period=2))
+    >>> gate.step(gate.init(), Reports(()))[1].sync
+    False
+    """
+
+    __slots__ = ()
+
+    summary: ClassVar[str] = ""
+    """What `fedgc config` says of the gate, in a few words."""
+    measure: ClassVar[Measure] = "none"
+    """What each client reports as `Report.squared_norm`: distance is the squared distance from the last
+    common model, gradient the squared norm of the newest gradient, for which clients wait at each check."""
+    advice: ClassVar[str] = ""
+    """What to change when the gate skips more rounds than wanted."""
+
+    @classmethod
+    @abstractmethod
+    def make(cls, settings: GateSettings) -> Self:
+        """Return the gate with these settings; raise BadSetting where it cannot work with them."""
+
+    @abstractmethod
+    def init(self) -> State:
+        """Return the state before the first check."""
+
+    @abstractmethod
+    def step(self, state: State, reports: Reports) -> tuple[State, Decision]:
+        """Return the state after these reports, and the decision."""
+
+    @property
+    def always_syncs(self) -> bool:
+        """Whether every round is exchanged."""
+        return False
+
+    def told(self) -> str:
+        """Return the settings that decide how many rounds are skipped, as a user knows them."""
+        return ""

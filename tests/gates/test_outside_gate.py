@@ -1,0 +1,88 @@
+"""A gate from another package: one class and one entry point, and nothing of fedgc is changed."""
+
+import numpy as np
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.sim.clock import MODELS
+from fedgc.sim.training import Job, train
+from tests.outside_package import install
+from tests.six_chunks import TASK
+
+GATE = '''
+from dataclasses import dataclass
+from fedgc.gates import Decision, Gate
+
+@dataclass(frozen=True, slots=True)
+class Warm(Gate[int]):
+    """Exchanges each of the first rounds, then every `period` rounds."""
+
+    first: int
+    period: int
+    summary = "each of the first rounds, then by a period"
+    measure = "gradient"
+    advice = "a larger first exchanges more"
+
+    @classmethod
+    def make(cls, settings, *, first: int = 1):
+        return cls(first, settings.period)
+
+    def init(self):
+        return 0
+
+    def step(self, state, reports):
+        assert all(each.squared_norm >= 0 for each in reports.working())
+        due = state < self.first or (state - self.first + 1) % self.period == 0
+        return state + 1, Decision(due, f"round {state + 1}")
+
+    def told(self):
+        return f"gate-options first={self.first}"
+'''
+GROUP = "fedgc.gates"
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    install(tmp_path / "site", monkeypatch, "ward_gates", GATE, {f"{GROUP}:warm": "Warm"})
+
+
+def config(**changes) -> RunConfig:
+    values = {
+        "rounds": 8, "local_steps": 1, "gate_every": 2, "batch_size": 4, "min_clients": 3, "replicas": 1,
+        "blocks": 1, "device": "cpu", "gate": "warm", "gate_period": 3, "gate_options": "first=2",
+    }  # fmt: skip
+    return RunConfig(**{**values, **changes})
+
+
+@pytest.mark.parametrize("work", ["coded", "local"])
+def test_simulated_run_uses_a_gate_from_outside(outside, work):
+    scenario = MODELS["nobody"](3, 8, np.random.default_rng(0))
+    trained = train(Job(TASK, config(work=work), scenario))
+    outcomes = [point.row.outcome for point in trained.points]
+    skip = "skipped"
+    assert outcomes == ["synced", "synced", skip, skip, "synced", skip, skip, "synced"]
+
+
+def test_settings_ask_the_gate(outside):
+    local = config(work="local")
+    assert local.measure == "gradient"
+    assert local.most_steps == 0  # clients wait at each check
+    says = next(says for name, _, says in RunConfig.explained() if name == "gate")
+    assert "warm: each of the first rounds, then by a period" in says
+    assert local.told_of_skips(4, 8) == (
+        "4 of 8 rounds were skipped by the gate (warm, gate-options first=2): a larger first exchanges more"
+    )
+    with pytest.raises(BadSetting, match="saw warm, which weighs gradients"):
+        config(work="local", secrecy="masked", federation="all.fed")
+
+
+def test_gate_is_unknown_where_its_package_is_not_installed():
+    with pytest.raises(BadSetting, match="setting gate: saw 'warm', needed one of drift, every"):
+        config()
+
+
+def test_object_that_is_no_gate_is_refused(tmp_path, monkeypatch):
+    install(tmp_path, monkeypatch, "ward_other", "class Thing: ...", {f"{GROUP}:thing": "Thing"})
+    with pytest.raises(BadSetting, match=r"setting gate: 'thing' is .*Thing.*, needed a subclass of"):
+        config(gate="thing", gate_options="")
