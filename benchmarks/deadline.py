@@ -94,11 +94,12 @@ def always(_: Reports) -> Decision:
 
 def _estimate(over: Round, updates_cd: Float) -> Float:
     """Return what the codewords of this round add up to."""
-    if over.solution is None:
+    solution = over.result.solution if over.result else None
+    if solution is None:
         return np.zeros(NUMBERS)
     updates = dict(enumerate(updates_cd))
-    words = {w: over.solution.encode(w, updates) for w in over.solution.needed}
-    return np.asarray(over.solution.decode(words, NUMBERS), np.float64)
+    words = {w: solution.encode(w, updates) for w in solution.needed}
+    return np.asarray(solution.decode(words, NUMBERS), np.float64)
 
 
 def _dropped(over: Round, updates_cd: Float) -> Float:

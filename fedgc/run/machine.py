@@ -51,8 +51,10 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.masked.key_agreement import KeyAgreement, MaskedExchange, Phase
+from fedgc.round.masked.round import MaskedRound
 from fedgc.round.plan import UNKNOWN_LINE, Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.round.replication import ReplicationTarget
+from fedgc.round.scheduler import WorkSummary
 from fedgc.run.chunk_table import Holdings, Known
 from fedgc.run.planner import Planner, PlanRequest
 from fedgc.run.speeds import MeasuredSpeeds
@@ -397,7 +399,11 @@ class Run:
             model_limit_s=model_limit_s(map(self._speeds.down_bytes_s, plan.clients), self._size),
         )
         self._up_bytes = 0
-        self.round = Round(self._plan, assignment, self._decide, exchange)
+        self.round = (
+            Round(plan, assignment, self._decide)
+            if exchange is None
+            else MaskedRound(plan, assignment, self._decide, exchange)
+        )
         present = list(self._present.values())
         for joined in present:
             if joined.kept:  # counts once
@@ -461,28 +467,29 @@ class Run:
         """Draw the consequences of a closed round, and begin the next one."""
         outputs: list[Output] = []
         outcome = over.outcome or "stopped"
-        self._learn(over)
+        summary = over.summary
+        self._learn(over, summary)
         self._fault = self._fault or _fault_of(over)
         synced = outcome in ("synced", "approximate")
         self.round = None
-        self._orders = {**self._orders, **over.scheduler.next_orders}
+        self._orders = {**self._orders, **summary.orders}
         self.number += 1
         if outcome in ("synced", "approximate", "skipped"):
             self._gate_state = self._gate_next
         nothing = outcome in ("empty", "aborted")
         self._fruitless = self._fruitless + 1 if nothing else 0
-        if synced and over.collected:
+        if synced and over.result:
             self.version += 1
-            outputs.append(Apply(self.number - 1, self.version, over.collected.weight, outcome))
+            outputs.append(Apply(self.number - 1, self.version, over.result.weight, outcome))
             self._first_step += self._target
-            self._common_steps = over.scheduler.common_steps if self.config.alpha < 1 else 0.0
+            self._common_steps = over.result.steps if self.config.alpha < 1 else 0.0
             self._last_sync = (self._up_bytes, over.closed_at - over.started_at - over.working_s)
         if not nothing:
             self._target = self.config.round_steps + (0 if synced else self._target)
         if synced:
             self._settled = self._state()
-        self._left = _Left() if synced else self._left_by(over)
-        row = self._with_coverage(_row(over, coded=self.config.work == "coded"), over)
+        self._left = _Left() if synced else self._left_by(over, summary)
+        row = self._with_coverage(_row(over, summary, coded=self.config.work == "coded"), over)
         if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
             self._learned(row)
         outputs.append(Append(row))
@@ -512,9 +519,9 @@ class Run:
         if self._planner is not None:
             self._planner.learn(PastRound(self.config.resume or self.config.run or THIS_RUN, row))
 
-    def _left_by(self, over: Round) -> _Left:
+    def _left_by(self, over: Round, summary: WorkSummary) -> _Left:
         """Return what a round leaves that had no exchange: after a skipped one all are told to carry on."""
-        left = _Left(frozenset(self._present), over.loading, over.scheduler.reached)
+        left = _Left(frozenset(self._present), over.loading, summary.reached)
         return left if over.outcome == "skipped" else left.anew()
 
     def _next(self, over: Round, now: float) -> list[Output]:
@@ -560,19 +567,19 @@ class Run:
         holds = {client: held[client] for client in sorted(self._present) if client in there}
         return Fleet(holds, self._holdings.chunks, self._size, deaf)
 
-    def _learn(self, over: Round) -> None:
+    def _learn(self, over: Round, summary: WorkSummary) -> None:
         for client, step_s in zip(over.plan.clients, over.statistics.step_s, strict=True):
             if step_s:
                 self._speeds.worked(client, sum(step_s) / len(step_s))
-        for w, seconds in over.scheduler.unsent_s(over.closed_at).items():
+        for w, seconds in (over.result.unsent_s if over.result else {}).items():
             self._speeds.delayed(over.plan.clients[w], over.plan.update_bytes, seconds)
-        if over.solution and over.outcome in ("synced", "approximate") and not over.assignment.carried:
-            collecting_s = over.closed_at - over.started_at - over.working_s
-            scheduler, this = over.scheduler, over.assignment
+        solution = over.result.solution if over.result else None
+        if solution and over.outcome in ("synced", "approximate") and not over.assignment.carried:
+            this, collecting_s = over.assignment, over.closed_at - over.started_at - over.working_s
             self._replication.learn(
-                scheduler.covered_s,
+                summary.covered_s,
                 this.target,
-                over.solution.blocks,
+                solution.blocks,
                 collecting_s,
                 began=this.replication_costs.aim,
             )
@@ -692,10 +699,11 @@ def _fault_of(over: Round) -> str:
     return next((f"{client}: {failure}" for client, failure in failures if failure), "")
 
 
-def _row(over: Round, *, coded: bool) -> RoundRow:
-    plan, statistics, solution = over.plan, over.statistics, over.solution
-    whole = 1 if coded and over.collected else 0  # under masks everybody sends one vector for all it did
-    losses = over.scheduler.losses
+def _row(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
+    plan, result = over.plan, over.result
+    statistics, solution = over.statistics, result.solution if result else None
+    whole = 1 if coded and result else 0  # under masks each client sends one vector for all it did
+    losses = summary.losses
     return RoundRow(
         round=over.assignment.number,
         version=over.assignment.version,
@@ -704,11 +712,11 @@ def _row(over: Round, *, coded: bool) -> RoundRow:
         collecting_s=over.closed_at - over.started_at - over.working_s,
         outcome=over.outcome or "stopped",
         chunks=len(plan.chunks),
-        covered=over.scheduler.covered,
+        covered=summary.covered,
         short=over.short,
         replicas=plan.placement.replicas,
         blocks=solution.blocks if solution else whole,
-        needed=len(solution.needed) if solution else len(over.collected.counted) if over.collected else 0,
+        needed=len(solution.needed) if solution else len(result.counted) if result else 0,
         amplification=solution.amplification if solution else None,
         error=over.error,
         loss=sum(losses) / len(losses) if losses else None,

@@ -36,7 +36,7 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.round.coded.lateness import PATIENCE
-from fedgc.round.machine import COLLECTING, WORKING, Assignment, Round, State
+from fedgc.round.machine import TABLE, Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
 from tests.coded_round import (
     ONE,
@@ -56,6 +56,11 @@ from tests.coded_round import (
 )
 
 LOOKS = 20  # at one late line, each after half as long again as before: from half a second to half an hour
+
+
+def held(machine: Round) -> dict[int, int]:
+    """Return the number of finished chunks of each client."""
+    return {w: each.amount for w, each in machine.scheduler.holds.items()}
 
 
 class AnyOrder(RuleBasedStateMachine):
@@ -556,7 +561,7 @@ def test_a_copy_that_differs_from_the_first_is_not_counted_and_named():
     tells(machine, clients, one, 1, (1.0,) * 16)
     tells(machine, clients, other, 1, (1.0 + 1e-6,) * 16)
     assert machine.statistics.disputed == {0: (0, 1)}
-    assert machine.scheduler.holds == {0: 2, 1: 1}
+    assert held(machine) == {0: 2, 1: 1}
 
 
 def test_false_sketches_that_come_first_are_blamed_on_their_client_alone():
@@ -572,7 +577,7 @@ def test_false_sketches_that_come_first_are_blamed_on_their_client_alone():
             tells(machine, clients, name, chunk, ONE)
     assert {refuse.client for refuse in clients.refused} == {"false"}
     assert machine.statistics.failure[0].startswith("its copies differ from those of several other clients")
-    assert machine.scheduler.holds == {1: 2, 2: 3}
+    assert held(machine) == {1: 2, 2: 3}
     tells(machine, clients, "two", 5, ONE)
     send_all(machine, clients)
     assert machine.outcome == "synced"
@@ -587,7 +592,7 @@ def test_a_copy_without_a_sketch_is_refused_where_another_has_one():
         for name in (mute, *others) if mute_first else (*others, mute):
             tells(machine, clients, name, 0, () if name == mute else ONE)
         assert {refuse.client for refuse in clients.refused} == {mute}
-        assert machine.scheduler.holds == {1: 1, 2: 1}
+        assert held(machine) == {1: 1, 2: 1}
 
 
 def test_blocks_are_chosen_at_the_stop_by_what_waiting_costs():
@@ -598,8 +603,7 @@ def test_blocks_are_chosen_at_the_stop_by_what_waiting_costs():
     for plan, blocks in ((slow, 3), (quick, 1)):
         machine, clients = begun(plan)
         finish_working(machine, clients)
-        assert machine.solution is not None
-        assert machine.solution.blocks == blocks
+        assert machine.aggregator.result(2.0).solution.blocks == blocks
         send_all(machine, clients)
         np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
@@ -711,7 +715,7 @@ def test_it_is_told_how_long_a_late_codeword_took_that_never_came(*, comes: bool
         clients.obey(machine.handle(Codeword(5.0, name, 1, attempt)))
     assert machine.outcome == "synced"
     took_s = 2 * (5.0 - 1.0)  # of half a model, asked at 1 s
-    assert machine.scheduler.unsent_s(5.0) == ({} if comes else {machine.plan.clients.index(slow): took_s})
+    assert machine.result.unsent_s == ({} if comes else {machine.plan.clients.index(slow): took_s})
 
 
 def test_what_a_slow_line_is_to_send_others_finish_meanwhile_and_stand_in_with_at_once():
@@ -856,7 +860,7 @@ def test_a_returning_client_is_given_what_its_return_makes_possible():
     clients.obey(machine.handle(joined(plan, other, 2.0)))
     finish_working(machine, clients)
     send_all(machine, clients)
-    assert (machine.outcome, machine.solution and machine.solution.blocks) == ("synced", 2)
+    assert (machine.outcome, machine.result.solution.blocks) == ("synced", 2)
 
 
 def test_the_only_holder_of_a_chunk_may_come_back_and_send_it():
@@ -942,8 +946,8 @@ def test_stop_ends_any_phase():
 
 
 def test_every_state_but_the_last_reacts_to_loss_time_and_stop():
-    for table in (WORKING, COLLECTING):
-        assert {Joined, Lost, Failed, Progress, Tick, Stop} <= set(table)
+    for state in set(State) - {State.CLOSED}:
+        assert {Joined, Lost, Failed, Progress, Tick, Stop} <= set(TABLE[state])
 
 
 @settings(max_examples=60)
@@ -1007,7 +1011,7 @@ def test_when_the_verdict_turns_only_copies_count_that_somebody_has(*, keeps: bo
     if fails:
         clients.obey(machine.handle(Failed(3.0, refused, 1, "it is gone", (0,))))
     tells(machine, clients, third, 0, OTHER)
-    assert machine.scheduler.holds == ({1: 1, 2: 1} if keeps and not fails else {0: 1})
+    assert held(machine) == ({1: 1, 2: 1} if keeps and not fails else {0: 1})
 
 
 @pytest.mark.parametrize("holds", [True, False])
@@ -1021,7 +1025,7 @@ def test_a_kept_copy_of_a_chunk_that_its_client_no_longer_holds_does_not_count(*
         clients.obey(machine.handle(Lost(2.0, name)))
     event = joined(plan, other, 3.0, (Kept(0, 0, TARGET),))
     clients.obey(machine.handle(event if holds else replace(event, holds=event.holds[1:])))
-    assert machine.scheduler.holds == ({1: 1} if holds else {})
+    assert held(machine) == ({1: 1} if holds else {})
 
 
 def test_a_copy_whose_holder_is_gone_refuses_nobody_while_working():
@@ -1032,7 +1036,7 @@ def test_a_copy_whose_holder_is_gone_refuses_nobody_while_working():
         tells(machine, clients, one, 0, ONE)
         if early:
             tells(machine, clients, other, 0, OTHER)
-            assert machine.scheduler.holds == {0: 1}
+            assert held(machine) == {0: 1}
         clients.obey(machine.handle(Lost(2.0, one)))
         tells(machine, clients, other, 1, ONE)
         if not early:

@@ -148,7 +148,7 @@ def test_a_round_tells_when_all_chunks_had_so_many_copies(dies: bool):
             clients.obey(machine.handle(Lost(now, name)))
     replicas = min(map(len, heard))
     assert replicas >= 2
-    assert list(machine.scheduler.covered_s) == [max(times[at] for times in heard) for at in range(replicas)]
+    assert list(machine.summary.covered_s) == [max(times[at] for times in heard) for at in range(replicas)]
 
 
 @pytest.mark.parametrize("upload_s", [1.0, 6.0, 20.0])

@@ -258,7 +258,7 @@ def test_who_works_on_the_same_chunks_after_a_death_in_a_skipped_round_keeps_its
     again = [output for output in fleet.log if isinstance(output, Work | Continue) and output.round == 2]
     assert "".join(sorted(each.client for each in again if isinstance(each, Continue))) == carried
     assert "".join(each for each in "abc" if fleet.names[each] == before[each]) == same
-    assert fleet.run.round.scheduler.reached == {each: fleet.kept[each] for each in "abc"}
+    assert fleet.run.round.summary.reached == {each: fleet.kept[each] for each in "abc"}
     while not fleet.run.finished:
         fleet.do_a_round()
     assert fleet.booked == fleet.done
@@ -283,7 +283,7 @@ def test_one_that_comes_back_after_a_skipped_round_has_what_it_says_that_it_kept
         fleet.report(client)
     fleet.say(Lost(fleet.now, "a"))
     fleet.say(Joined(fleet.now, "a", True, (Held("chunk a", SAMPLES),)))
-    assert fleet.run.round.scheduler.reached == {"a": 0, "b": 5, "c": 5, "d": 0}
+    assert fleet.run.round.summary.reached == {"a": 0, "b": 5, "c": 5, "d": 0}
 
 
 @pytest.mark.parametrize("holds", [("another",), CLIENTS])

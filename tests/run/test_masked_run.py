@@ -349,7 +349,7 @@ def test_steps_that_were_led_are_forgotten_where_the_same_model_is_to_lead_nobod
     one.join(*others)  # new processes: they have not seen the model before
     one.drive(lambda f: f.run.round is not None)
     assert one.run.round.assignment.common_steps == 0.0
-    assert one.run.round.scheduler.reached[last] == 0
+    assert one.run.round.summary.reached[last] == 0
 
 
 def test_one_large_exchange_and_two_tiny_ones_a_round_and_keys_for_many(fleet):

@@ -21,10 +21,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc.messages import Command
-from fedgc.round.coded.aggregator import CodedSum, Costs
+from fedgc.round.coded.coded_sum import CodedSum, Costs
 from fedgc.round.coded.lateness import Key, Lateness
 from fedgc.round.coded.replicas import ReplicaTracker
-from fedgc.round.scheduler import Roster
+from fedgc.round.roster import Roster
 
 Bool = NDArray[np.bool_]
 

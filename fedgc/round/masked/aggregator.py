@@ -1,53 +1,65 @@
-"""The sum under masks: who is in it, who has signed that, and what takes the masks off.
+"""Secure aggregation (after Bonawitz et al. 2017 and Bell et al. 2020): a sum of vectors under masks.
 
-A collection like those of `collect`, with two steps more. Once every vector that can be had is in the sum
+`MaskedAggregator` works around either kind of work. Once every vector that can be had is in the sum
 
     agree    fixes the survivors, if there are enough: each signs that set, once and for all
     unlock   T signatures make each survivor give its shares of the masks that are left
-    uncover  T shares of each secret give the masks; nothing else was ever known here
+    uncover  T shares of each secret give the masks; the server never learns anything else
 
-A vector that was lost is left out and its pairwise masks are rebuilt, so nobody else is asked for it. What
-fails before shares were asked for burns the exchange: its keys are never used again, and nothing of it was
-learned. Once they were asked for, sites may have given them, and those mask no other update of this
-model: shares are asked for only where enough are there, and then whoever is away may still come back.
+A vector that was lost is left out and its pairwise masks are rebuilt, so no other client is asked for it. An
+exchange that fails before shares were asked for is void: its keys are never used again, and nothing of it was
+learned. Once they were asked for, sites may have given them, and those mask no other update of this model:
+shares are asked for only if enough sites are there, and then a site that is away may still come back.
 
-Index w is a client, as in the plan. May import: plan, secagg, messages, errors.
+Index w is a client, as in the plan.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from fedgc.errors import BadMessage, NotRecoverable, Refused
-from fedgc.messages import Add, Reveal, Ring, Survivors, Uncover, Unmask
-from fedgc.round.plan import Plan
+from fedgc.messages import Add, Command, Joined, Reveal, Ring, Survivors, Uncover, Unmask
+from fedgc.round.aggregator import Aggregator, Result, Wait
+from fedgc.round.masked.key_agreement import MaskedExchange
+from fedgc.round.roster import Roster
+from fedgc.round.scheduler import Holding, Scheduler
 from fedgc.secagg import Exchange, packets
 
 
-class MaskedSum:
+class MaskedAggregator(Aggregator):
     """The vectors of one exchange: owed, in the sum, or lost."""
 
-    def __init__(
-        self, plan: Plan, number: int, exchange: Exchange, member: Mapping[int, int], holds: Mapping[int, int]
-    ) -> None:
-        """`member` is each client's number in the federation, `holds` how much those have who are asked."""
-        self._plan = plan
-        self._number = number
-        self._exchange = exchange
-        quantizer = exchange.federation.quantizer
-        self._ring: Final = Ring(quantizer.words(exchange.size), quantizer.ring)
-        self._member: Final = dict(member)
-        self._holds = {w: amount for w, amount in holds.items() if w in member}
-        self._owing = set(self._holds)
+    def __init__(self, roster: Roster, scheduler: Scheduler, exchange: MaskedExchange) -> None:
+        """`scheduler` is that of the work whose updates are masked."""
+        self._roster: Final = roster
+        self._scheduler: Final = scheduler
+        self._begin: Final = exchange.begin
+        self._exchange = exchange.exchange
+        quantizer = self._exchange.federation.quantizer
+        self._ring: Final = Ring(quantizer.words(self._exchange.size), quantizer.ring)
+        self._member: Final = {
+            w: exchange.member[client] for client, w in roster.w.items() if client in exchange.member
+        }
+        self._holds: Mapping[int, Holding] = {}
+        self._owing: set[int] = set()
         self._added: set[int] = set()
-        self._unable: set[int] = set()  # who said that it cannot answer, and has not come back since
+        self._unable: set[int] = set()  # clients that cannot answer, and have not come back since
         self._agree = b""
         self._unlock = b""
 
     # ---- vectors
 
-    def needed(self) -> tuple[Reveal, ...]:
-        """Return the request to every member of the exchange that has work to send."""
-        return tuple(self._reveal(w) for w in sorted(self._owing))
+    def collect(self) -> None:
+        """Fix the finished work: every member of the exchange that has some owes a vector."""
+        holds, finished = self._scheduler.holds, self._roster.statistics.finished
+        for w, held in holds.items():  # local work reports its steps only at the end
+            finished[w] = max(finished[w], held.amount)
+        self._holds = {w: held for w, held in holds.items() if w in self._member}
+        self._owing = set(self._holds)
+
+    def ask(self) -> Sequence[Command]:
+        """Return the request to every client that owes a vector."""
+        return [self._reveal(w) for w in sorted(self._owing)]
 
     def accept(self, w: int, attempt: int) -> Add | str:
         """Take the vector into the sum; a second one, or one of a client that was given up, is refused."""
@@ -55,52 +67,57 @@ class MaskedSum:
             return f"vector of attempt {attempt} is not owed: in the sum, given up, or never asked for"
         self._owing.discard(w)
         self._added.add(w)
-        return Add(self._plan.clients[w], self._number, attempt, (1.0,))
+        return Add(self._roster.plan.clients[w], self._roster.assignment.number, attempt, (1.0,))
 
-    def lost(self, w: int) -> None:
-        """Leave the client's vector out; should it come now, it stays masked for good."""
-        self._owing.discard(w)
+    def returned(self, event: Joined) -> Sequence[Command]:
+        """Give its work again to a client that owes its vector, or ask for what it has not answered."""
+        w, number = self._roster.w[event.client], self._roster.assignment.number
+        if w not in self._owing:
+            return self.ask_again(w)
+        return [*self._scheduler.give([event]), *self._begin(event.client, number), *self.ask_again(w)]
 
     def ask_again(self, w: int) -> tuple[Reveal | Survivors | Unmask, ...]:
         """Return once more what a client that is back has not answered."""
-        client = self._plan.clients[w]
+        client, number = self._roster.plan.clients[w], self._roster.assignment.number
         self._unable.discard(w)
         if w in self._owing:
             return (self._reveal(w),)
         if w not in self._added or self.opened or not self._agree:
             return ()
         if self._unlock:
-            return (Unmask(client, self._number, self._unlock),)
-        return (Survivors(client, self._number, self._agree),)
+            return (Unmask(client, number, self._unlock),)
+        return (Survivors(client, number, self._agree),)
 
-    def give_up(self) -> None:
-        """Wait for no vector any more."""
+    def lost(self, w: int, *, gone: bool = True) -> None:  # noqa: ARG002  either way it sends no vector
+        """Leave the client's vector out; one that still comes stays masked."""
+        self._owing.discard(w)
+
+    def expire(self, *, final: bool) -> Sequence[int]:  # noqa: ARG002  nothing else can come
+        """Leave out the clients that owe a vector, and return them."""
+        late = sorted(self._owing)
         self._owing.clear()
+        return late
 
-    @property
-    def owing(self) -> tuple[int, ...]:
-        """Clients that still owe a vector."""
-        return tuple(sorted(self._owing))
+    def wait(self, now: float) -> Wait | None:  # noqa: ARG002  no client can send for another
+        """Wait for vectors that are owed."""
+        return Wait() if self._owing else None
 
-    @property
-    def complete(self) -> bool:
-        """Whether no vector is awaited any more."""
-        return not self._owing
+    def result(self, now: float) -> Result:  # noqa: ARG002  the time changes nothing
+        """Return what came out: the sum is a mean by itself, as clients weigh their vectors."""
+        clients_w = self.clients_w
+        known = {chunk for w in clients_w for chunk in self._holds[w].chunks}
+        numbers = [chunk.number for chunk in self._roster.plan.chunks] if clients_w else []
+        return Result(
+            weight=1.0,
+            counted={w: max(1, self._holds[w].amount) for w in clients_w},
+            missing=tuple(sorted(set(numbers) - known)),
+            steps=float(self._roster.assignment.target),
+        )
 
     @property
     def clients_w(self) -> Sequence[int]:
-        """Clients whose vectors are in the sum."""
+        """The clients whose vectors are in the sum."""
         return sorted(self._added)
-
-    @property
-    def counted(self) -> Mapping[int, int]:
-        """How much of each client's work is in the sum, as far as it has told; something at least."""
-        return {w: max(1, self._holds[w]) for w in self.clients_w}
-
-    @property
-    def weight(self) -> float:
-        """The sum is a mean by itself: weights are inside."""
-        return 1.0
 
     # ---- what unmasks it
 
@@ -108,23 +125,20 @@ class MaskedSum:
         """Fix the survivors; raise NotRecoverable where they are too few."""
         self._exchange, packet = self._exchange.agree([self._member[w] for w in self._added])
         self._agree = packet.pack()
-        return tuple(Survivors(client, self._number, self._agree) for client in self._clients())
+        return tuple(
+            Survivors(client, self._roster.assignment.number, self._agree) for client in self._clients()
+        )
 
     def sign(self, w: int, signature: bytes) -> str:
         """Take a survivor's signature; return why not."""
         return self._try(w, lambda member: self._exchange.sign(member, signature))
 
     @property
-    def asked(self) -> bool:
-        """Whether shares were asked for."""
-        return bool(self._unlock)
-
-    @property
     def signed(self) -> bool:
         """Whether enough have signed."""
         return len(self._exchange.signatures) >= self._exchange.federation.threshold
 
-    def can_open(self, there: Sequence[int]) -> bool:
+    def can_open(self, there: Collection[int]) -> bool:
         """Whether enough survivors are there to give their shares."""
         able = [w for w in self._added - self._unable if w in there]
         return len(able) >= self._exchange.federation.threshold
@@ -132,7 +146,9 @@ class MaskedSum:
     def unlock(self) -> tuple[Unmask, ...]:
         """Ask the survivors for their shares; all get the same packet."""
         self._unlock = self._exchange.unlock().pack()
-        return tuple(Unmask(client, self._number, self._unlock) for client in self._clients())
+        return tuple(
+            Unmask(client, self._roster.assignment.number, self._unlock) for client in self._clients()
+        )
 
     def open(self, w: int, packet: bytes) -> str:
         """Take a survivor's shares; return why not. A false share names who gave it."""
@@ -152,26 +168,29 @@ class MaskedSum:
 
     def uncover(self) -> Uncover:
         """Return the masks left in the sum; raise NotRecoverable where a secret is not as promised."""
-        return Uncover(self._number, tuple((mask.key, mask.minus) for mask in self._exchange.masks()))
+        return Uncover(
+            self._roster.assignment.number, tuple((mask.key, mask.minus) for mask in self._exchange.masks())
+        )
 
     def cannot(self, w: int) -> None:
         """A survivor will not answer what it was asked; its vector stays in the sum."""
         self._unable.add(w)
 
-    def can_still(self, there: Sequence[int]) -> bool:
+    def can_still(self, there: Collection[int]) -> bool:
         """Whether enough survivors can still answer, with those who have; shares of those who come back."""
-        done = self._exchange.opened if self.asked else self._exchange.signatures
+        done = self._exchange.opened if self._unlock else self._exchange.signatures
         willing = self._added - self._unable
-        able = {self._member[w] for w in willing if self.asked or w in there}
+        able = {self._member[w] for w in willing if self._unlock or w in there}
         return len(able | set(done)) >= self._exchange.federation.threshold
 
-    # ---- small print
+    # ---- private
 
     def _clients(self) -> list[str]:
-        return [self._plan.clients[w] for w in self.clients_w]
+        return [self._roster.plan.clients[w] for w in self.clients_w]
 
     def _reveal(self, w: int) -> Reveal:
-        return Reveal(self._plan.clients[w], self._number, 0, "masked", None, ring=self._ring)
+        plan, number = self._roster.plan, self._roster.assignment.number
+        return Reveal(plan.clients[w], number, 0, "masked", None, ring=self._ring)
 
     def _try(self, w: int, step: Callable[[int], Exchange]) -> str:
         member = self._member.get(w)

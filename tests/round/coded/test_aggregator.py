@@ -12,7 +12,7 @@ from fedgc.codes import FrameCode, encode
 from fedgc.config import RunConfig
 from fedgc.history import Speeds
 from fedgc.messages import Add, Refuse, Repair, Reveal
-from fedgc.round.coded.aggregator import CodedSum, Costs
+from fedgc.round.coded.coded_sum import CodedSum, Costs
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
 
 SIZE = 7  # divisible by no number of blocks but one

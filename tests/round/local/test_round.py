@@ -238,10 +238,8 @@ class AnyOrder(RuleBasedStateMachine):
     @invariant()
     def the_mean_is_over_what_came_in(self) -> None:
         if self.round.outcome in ("synced", "approximate"):
-            assert self.round.collected
-            np.testing.assert_allclose(
-                self.fleet.sum / self.round.collected.weight, self.fleet.plain, rtol=1e-9
-            )
+            assert self.round.result
+            np.testing.assert_allclose(self.fleet.sum / self.round.result.weight, self.fleet.plain, rtol=1e-9)
             there = {self.plan.clients.index(client) for client in self.fleet.added}
             assert set(self.round.short) == set(range(len(self.plan.clients))) - there
             assert (self.round.outcome == "synced") is not bool(self.round.short)
@@ -280,10 +278,10 @@ def test_partial_steps_count_by_what_they_are_and_are_not_scaled_up():
         fleet.send(machine, client, 2.0)
     assert machine.outcome == "synced"
     expected = (10 * 3 * fleet.vector[slow] + 20 * 16 * fleet.vector[quick]) / (10 + 20)
-    assert machine.collected
-    np.testing.assert_allclose(fleet.sum / machine.collected.weight, expected)
+    assert machine.result
+    np.testing.assert_allclose(fleet.sum / machine.result.weight, expected)
     assert (machine.statistics.counted, machine.statistics.finished) == ([3, 16], [3, 16])
-    assert machine.scheduler.common_steps == pytest.approx((3 * 10 + 16 * 20) / 30)
+    assert machine.result.steps == pytest.approx((3 * 10 + 16 * 20) / 30)
 
 
 def test_the_gate_is_asked_at_the_quorum_and_a_skipped_round_asks_for_nothing():
@@ -406,9 +404,9 @@ def test_steps_on_other_chunks_than_its_own_are_of_no_use():
     machine, _ = begun(plan)
     back = joined(plan, "client 0", 2.0, 9)
     machine.handle(back)
-    assert machine.scheduler.reached["client 0"] == 9
+    assert machine.summary.reached["client 0"] == 9
     machine.handle(replace(back, kept=(*back.kept, Kept(0, 1, 9))))
-    assert machine.scheduler.reached["client 0"] == 0, "it was one model for both chunks"
+    assert machine.summary.reached["client 0"] == 0, "it was one model for both chunks"
 
 
 def test_at_the_deadline_everybody_is_asked_even_who_has_said_nothing():

@@ -8,8 +8,10 @@ import pytest
 
 from fedgc.errors import NotRecoverable
 from fedgc.messages import Add, Published, Reveal, Survivors, Unmask
-from fedgc.round.masked.aggregator import MaskedSum
+from fedgc.round.masked.aggregator import MaskedAggregator
 from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.round.scheduler import Holding
+from fedgc.round.statistics import RoundStatistics
 from fedgc.secagg import RingSum, Terms
 from fedgc.secagg.keystream import Strand
 
@@ -31,9 +33,16 @@ class Exchange:
         exchange = self.key_agreement.draw(self.party.clients)
         for client in self.party.clients:
             self.party.answer(exchange.begin(client, 1)[0])
-        plan = SimpleNamespace(clients=self.party.clients)
-        member = {at: exchange.member[client] for at, client in enumerate(self.party.clients)}
-        self.sum = MaskedSum(plan, 1, exchange.exchange, member, dict.fromkeys(member, 1))
+        number = {client: w for w, client in enumerate(self.party.clients)}
+        roster = SimpleNamespace(
+            plan=SimpleNamespace(clients=self.party.clients, chunks=()),
+            assignment=SimpleNamespace(number=1),
+            w=number,
+            statistics=RoundStatistics.empty(count),
+        )
+        scheduler = SimpleNamespace(holds={w: Holding(1, frozenset()) for w in number.values()})
+        self.sum = MaskedAggregator(roster, scheduler, exchange)
+        self.sum.collect()
         self.ring = RingSum(self.party.federation.quantizer, SIZE)
         rng = np.random.default_rng(count)
         self.updates = rng.uniform(-0.9, 0.9, (count, SIZE)).astype(np.float32)
@@ -43,7 +52,7 @@ class Exchange:
             client = self.party.clients[w]
             self.ring.add(self.party.vector(client, self.updates[w], WEIGHTS[w]))
             assert self.sum.accept(w, 0) == Add(client, 1, 0, (1.0,))
-        self.sum.give_up()
+        self.sum.expire(final=True)
 
     def signed(self, by):
         told = {each.client: each for each in self.sum.agree()}
@@ -78,7 +87,7 @@ def exchange(party, model_digest):
 )
 def test_any_survivors_of_at_least_a_quorum_give_their_weighted_mean(exchange, count, survivors):
     one = exchange(count)
-    assert [each.client for each in one.sum.needed()] == one.party.clients
+    assert [each.client for each in one.sum.ask()] == one.party.clients
     for w in set(range(count)) - set(survivors):
         one.sum.lost(w)
     one.upload(survivors)
@@ -128,7 +137,7 @@ def test_a_vector_enters_the_sum_once_and_never_after_its_worker_was_given_up(ex
     one.upload([0, 1])
     for w in (0, 2, 3):
         assert "not owed" in one.sum.accept(w, 0)
-    assert one.sum.complete
+    assert one.sum.wait(1.0) is None
     assert one.sum.clients_w == [0, 1]
 
 

@@ -1,0 +1,117 @@
+"""The reports of local steps: how far each client has come from the common model.
+
+Index w is a client, as in the plan.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from fedgc.messages import Command, Continue, Joined, Progress, Report, Work
+from fedgc.round.roster import Roster
+
+
+@dataclass(slots=True)
+class LocalState:
+    """What is known of a live client."""
+
+    steps: int  # that it has reported, since the last common model
+    before: int = 0  # of these, done before this round
+    since: float = 0.0  # when it was given work
+    report: Report | None = None
+    able: bool = True
+
+
+class StepReports:
+    """Owns the state of every live client."""
+
+    def __init__(self, roster: Roster) -> None:
+        self.roster: Final = roster
+        self.clients: Final[dict[int, LocalState]] = {}
+        self.collecting = False
+        holds, chunks = roster.plan.placement.holds, roster.plan.chunks
+        self.held: Final = [[chunk for c, chunk in enumerate(chunks) if row[c]] for row in holds]
+        self.samples: Final = [sum(chunk.samples for chunk in held) for held in self.held]
+
+    def enter(self, w: int, event: Joined, steps: int, since: float) -> LocalState:
+        """Enter a client with the steps that it has kept."""
+        state = self.clients[w] = LocalState(steps, steps, since)
+        state.able = self._loads(w, event)
+        return state
+
+    def able(self) -> list[int]:
+        """Return the live clients that can train."""
+        return [w for w in sorted(self.clients) if self.clients[w].able]
+
+    def arrived(self) -> list[int]:
+        """Return the clients that have reached the target."""
+        target = self.roster.assignment.target
+        return [w for w in self.able() if self.clients[w].steps >= target]
+
+    def heard(self, event: Progress | Report) -> list[Command]:
+        """Enter the steps that a client reports, or refuse the report."""
+        if isinstance(event, Progress):
+            return self.roster.refuse(event, "progress of a chunk, this is local work")
+        why_not = self._why_not(event)
+        if why_not:
+            return self.roster.refuse(event, why_not)
+        self._book(self.roster.w[event.client], event)
+        return []
+
+    def kept(self, w: int, event: Joined) -> int:
+        """Return the steps that a client still holds; steps on other chunks than its own are of no use."""
+        version = self.roster.assignment.version
+        reached = {each.chunk: each.reached for each in event.kept if each.version == version}
+        return min(reached.values(), default=0) if reached.keys() == set(self.numbers(w)) else 0
+
+    def numbers(self, w: int) -> tuple[int, ...]:
+        """Return the numbers of the chunks that a client trains on."""
+        return tuple(chunk.number for chunk in self.held[w])
+
+    def lacking(self, clients_w: Sequence[int]) -> tuple[int, ...]:
+        """Return the numbers of the chunks that none of these clients trains on."""
+        there = {chunk.number for w in clients_w for chunk in self.held[w]}
+        return tuple(chunk.number for chunk in self.roster.plan.chunks if chunk.number not in there)
+
+    def work(self, w: int, *, live: bool, order: tuple[int, ...]) -> Work:
+        """Return the command for a client to train on its chunks; an empty order only names them."""
+        plan, this = self.roster.plan, self.roster.assignment
+        return Work(
+            plan.clients[w], this.number, this.version, this.target, order, plan.names_w[w], this.seed,
+            self.roster.limit_s, kind="local", first_step=this.first_step, common_steps=this.common_steps,
+            most_steps=this.most_steps if live else 0, pool=plan.pool,
+        )  # fmt: skip
+
+    def go_on(self, w: int) -> Continue:
+        """Return the command for a client to carry on from a skipped round."""
+        this, limit_s = self.roster.assignment, self.roster.limit_s
+        return Continue(self.roster.plan.clients[w], this.number, this.target, self.numbers(w), limit_s)
+
+    def _why_not(self, event: Report) -> str:
+        """Return why this report does not count, or an empty string."""
+        away = self.roster.here(event)
+        if away:
+            return away
+        w = self.roster.w[event.client]
+        state = self.clients.get(w)
+        if state is None or not state.able:
+            return f"client {event.client} is not in round {self.roster.assignment.number}"
+        if event.samples != self.samples[w]:
+            return f"it trains on {event.samples} samples, needed {self.samples[w]}"
+        if event.steps < state.steps and not self.collecting:
+            return f"saw {event.steps} steps, it has told {state.steps}"
+        return ""
+
+    def _book(self, w: int, event: Report) -> None:
+        state, statistics = self.clients[w], self.roster.statistics
+        state.steps, state.report = event.steps, event
+        statistics.steps[w] = max(0, event.steps - state.before)
+        if self.collecting:
+            statistics.finished[w] = event.steps
+        if event.steps:
+            step_s = event.seconds / event.steps
+            statistics.step_s[w], statistics.busy_s[w] = [step_s], step_s * statistics.steps[w]
+
+    def _loads(self, w: int, event: Joined) -> bool:
+        said, needed = {held.name: held for held in event.holds}, self.held[w]
+        return bool(needed) and all(c.name in said and c.fits(said[c.name]) for c in needed)

@@ -1,0 +1,127 @@
+"""A round whose vectors are summed under masks: either kind of work, another aggregator, two more states.
+
+Who works on what, when there is enough and what is worth waiting for is up to the scheduler, as without
+masks. What differs is what clients are told and what is collected:
+
+*   Each client hears of the exchange together with its work, so that its masks are made while it trains.
+*   A site decodes, averages and weighs by itself. Nothing can be repaired: a lost client is left out. A
+    client that is back after its vector entered the sum gets no work, but may sign and give its shares.
+*   The server learns no losses, and of norms only what the gate needs.
+"""
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from typing import Final
+
+from fedgc.errors import NotRecoverable
+from fedgc.gates import Decision, Reports
+from fedgc.messages import Command, Event, Failed, Joined, Lost, Shares, Signed, Tick
+from fedgc.round.aggregator import Aggregator
+from fedgc.round.machine import Assignment, Round, State
+from fedgc.round.masked.aggregator import MaskedAggregator
+from fedgc.round.masked.key_agreement import MaskedExchange
+from fedgc.round.plan import Plan
+from fedgc.round.scheduler import WorkSummary
+
+TOO_FEW: Final = "too few sites are left to unmask the sum"
+
+
+class MaskedRound(Round):
+    """A round around one exchange of a masked federation."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        assignment: Assignment,
+        decide: Callable[[Reports], Decision],
+        exchange: MaskedExchange,
+    ) -> None:
+        super().__init__(plan, assignment, decide)
+        self._exchange = exchange
+        self._masked = MaskedAggregator(self._roster, self.scheduler, exchange)
+
+    @property
+    def summary(self) -> WorkSummary:
+        """What the round has shown of its work, without losses."""
+        return replace(self.scheduler.summary, losses=())
+
+    def _give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
+        given = super()._give(present, carried)
+        begins = (self._exchange.begin(each.client, self.assignment.number) for each in present)
+        return [*given, *(each for begin in begins for each in begin)]
+
+    def _aggregate(self) -> Aggregator:
+        self._masked.collect()
+        return self._masked
+
+    def _complete(self, now: float) -> list[Command]:
+        """All vectors are in: fix the set of survivors; with too few of them the exchange is aborted."""
+        try:
+            told = self._masked.agree()
+        except NotRecoverable as error:
+            return self._abort(str(error), now)
+        self.state = State.AGREEING
+        self.next_tick = now + self.plan.upload_deadline_s
+        return self._can_still(now) or list(told)
+
+    # ---- agreeing and unmasking
+
+    def _signed(self, event: Signed) -> list[Command]:
+        """Take in a signature; with enough of them, ask for the shares."""
+        masked = self._masked
+        why_not = self._roster.here(event) or masked.sign(self._roster.w[event.client], event.signature)
+        if why_not:
+            return self._refuse(event, why_not)
+        if not masked.signed:
+            return []
+        if not masked.can_open(self._roster.live):  # once they are asked, this model is masked no more
+            return self._abort(TOO_FEW, event.now)
+        self.state = State.UNMASKING
+        self.next_tick = event.now + self.plan.upload_deadline_s
+        return list(masked.unlock())
+
+    def _shared(self, event: Shares) -> list[Command]:
+        """Take in a site's shares; with enough of them, the masks are known."""
+        masked = self._masked
+        why_not = self._roster.here(event) or masked.open(self._roster.w[event.client], event.packet)
+        if why_not:
+            return [*self._refuse(event, why_not), *self._can_still(event.now)]
+        if not masked.opened:
+            return []
+        try:
+            masks = masked.uncover()
+        except NotRecoverable as error:
+            return self._abort(str(error), event.now)
+        return [masks, *super()._complete(event.now)]
+
+    def _back(self, event: Joined) -> Sequence[Command]:
+        return () if self._roster.enter(event.client) is None else self._masked.returned(event)
+
+    def _away(self, event: Lost) -> list[Command]:
+        """A vector that is in the sum stays in it; but enough sites must be left to unmask it."""
+        return [] if self._remove(event) is None else self._can_still(event.now)
+
+    def _failed_last(self, event: Failed) -> list[Command]:
+        """A client will not answer; one that names chunks speaks of its work, and may answer."""
+        if not event.chunks and not self._roster.here(event):
+            self._masked.cannot(self._roster.w[event.client])
+        why_not = self._strike(event)
+        refused = self._refuse(event, why_not) if why_not else []
+        return [*refused, *self._can_still(event.now)]
+
+    def _can_still(self, now: float) -> list[Command]:
+        if self._masked.can_still(self._roster.live):
+            return []
+        return self._abort(TOO_FEW, now)
+
+    def _too_late(self, event: Tick) -> list[Command]:
+        asked = "shares" if self.state is State.UNMASKING else "signatures"
+        return self._abort(f"too few {asked} in {self.plan.upload_deadline_s:g} s", event.now)
+
+    def _passed_over(self, _: Event) -> list[Command]:
+        """What comes too late for this state is ignored."""
+        return []
+
+    def _abort(self, reason: str, now: float) -> list[Command]:
+        self.reason = reason
+        return self._close("aborted", now)

@@ -1,0 +1,108 @@
+"""The clients of a round, and what sets this round apart from others."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from fedgc.messages import Command, Loaded, Lost, Refuse, Take
+from fedgc.round.plan import Plan
+from fedgc.round.replication import ReplicationCosts
+from fedgc.round.statistics import RoundStatistics
+
+
+@dataclass(frozen=True, slots=True)
+class Assignment:
+    """What sets this round apart; `target` counts all steps since the last exchange.
+
+    `first_step`, `common_steps` and `most_steps` are those of `Work`.
+    """
+
+    number: int
+    version: int
+    target: int
+    seed: int
+    carried: frozenset[str] = frozenset()  # clients that go on from a skipped round
+    rounds_left: int | None = None
+    first_step: int = 0
+    common_steps: float = 0.0
+    most_steps: int = 0
+    loading: frozenset[str] = frozenset()  # carried clients whose model may still be on its way
+    reached: Mapping[str, int] = field(default_factory=dict)  # steps that carried clients have reported
+    weights: tuple[float, ...] = ()  # of each chunk of the plan, used if the round is cut short
+    orders: Mapping[str, tuple[int, ...]] = field(
+        default_factory=dict
+    )  # of clients that go on where they were
+    replication_costs: ReplicationCosts = field(
+        default_factory=ReplicationCosts
+    )  # what one more replica of each chunk has cost and saved in recent rounds
+    upload_s: tuple[float, ...] = ()  # of a whole update, as measured by now; empty: as in the plan
+    model_limit_s: float = 0.0  # how long the model may be on its way, before the time to work counts
+
+    @property
+    def order_seed(self) -> int:
+        """The shift of the order of work in this round."""
+        return self.seed + self.number
+
+
+@dataclass(slots=True)
+class Roster:
+    """The clients of a round: by name in messages, by number (w, as in the plan) everywhere else."""
+
+    plan: Plan
+    assignment: Assignment
+    limit_s: float  # of the working phase
+    statistics: RoundStatistics = field(init=False)
+    started_at: float = 0.0  # no client has worked in this round before that
+    w: dict[str, int] = field(init=False)
+    live: set[int] = field(init=False, default_factory=set)  # clients that joined and are not lost
+    upload_s: tuple[float, ...] = field(init=False)  # of a whole update, for each client; 0: unknown
+    model_at: dict[int, float] = field(init=False, default_factory=dict)  # when the model came, if heard
+
+    def __post_init__(self) -> None:
+        self.statistics = RoundStatistics.empty(len(self.plan.clients))
+        self.w = {client: w for w, client in enumerate(self.plan.clients)}
+        self.upload_s = self.assignment.upload_s or self.plan.upload_s
+
+    def enter(self, client: str) -> int | None:
+        """Count a client as live; return its number, or None if it is not in this plan."""
+        w = self.w.get(client)
+        if w is not None:
+            self.live.add(w)
+        return w
+
+    def leave(self, client: str) -> int | None:
+        """Count a client as lost; return its number, or None if it was not live."""
+        w = self.w.get(client)
+        if w not in self.live:
+            return None
+        self.live.discard(w)
+        return w
+
+    def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  an event of any kind
+        """Tell the sender, if there is one, and count it against a client of this plan.
+
+        An event of an earlier round has crossed a command on its way: it is no fault of the client.
+        """
+        client = getattr(event, "client", None)
+        if isinstance(event, Lost | Loaded) or not client:
+            return []
+        w = self.w.get(client)
+        number = self.assignment.number
+        if w is not None and getattr(event, "round", number) >= number:
+            self.statistics.refused[w] += 1
+        return [Refuse(client, number, reason)]
+
+    def take(self, w: int, *chunks: int) -> Take:
+        """Let a client continue with these chunks."""
+        self.statistics.takes += len(chunks)
+        numbers = tuple(self.plan.chunks[c].number for c in chunks)
+        return Take(self.plan.clients[w], self.assignment.number, numbers)
+
+    def here(self, event: Any) -> str:  # noqa: ANN401  an event of a client
+        """Return why this event is not of this round, or an empty string."""
+        number = self.assignment.number
+        if event.client not in self.w:
+            return f"client {event.client} is not in round {number}"
+        if event.round != number:
+            return f"{type(event).__name__.lower()} of round {event.round}, this is round {number}"
+        return ""
