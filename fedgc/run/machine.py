@@ -26,7 +26,7 @@ from typing import Any, Final
 from fedgc.codes import Wire, packed_bytes
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement, BadSetting
-from fedgc.gates import Decision, Gate, GateSettings, Reports, make_gate
+from fedgc.gates import Decision, Reports
 from fedgc.history import ClientRow, PastRound, RoundRow, Speeds
 from fedgc.messages import (
     Add,
@@ -185,7 +185,7 @@ class Run:
         self._opened = False  # a set-up of keys whose end was not looked at
         self._size = size
         self._speeds, self._replication = MeasuredSpeeds(speeds or Speeds()), ReplicationTarget()
-        self._gate = _gate_of(config)
+        self._gate = config.new_gate()
         self._gate_state = self._gate_next = self._gate.init()
         self._present, self._holdings = {}, Holdings()
         self._plan: Plan | None = None
@@ -675,22 +675,6 @@ def fewer_would_do(seen: int, least: int, wanted: int) -> str:
 def _kind_of(plan: Plan) -> tuple[object, ...]:
     """Rounds of one kind show what more copies cost each other."""
     return plan.clients, len(plan.chunks), plan.most_blocks
-
-
-def _gate_of(config: RunConfig) -> Gate[Any]:
-    settings = GateSettings(
-        period=config.gate_period,
-        budget=config.chosen_budget,
-        unit=config.gate_budget_unit,
-        delta=config.gate_delta,
-        window=config.gate_window,
-        base=config.gate_qsr_base,
-        growth=config.gate_qsr_growth,
-        check_steps=config.round_steps,
-        max_gap=config.max_gap,
-        min_gap=config.min_gap,
-    )
-    return make_gate(config.chosen_gate, settings)
 
 
 def _fault_of(over: Round) -> str:
