@@ -134,7 +134,7 @@ def old_wire(stage: Stage, run_log: Path) -> None:
     stage.network.join(LAGGARD, "10.77.0.97", RATE_MBIT)
     laggard = stage.client(LAGGARD)
     root = stage.images.mounted(laggard.identity)
-    source = next(root.glob("opt/fedgc/lib/python3*/site-packages/fedgc/messages.py"))
+    source = next(root.glob("opt/fedgc/lib/python3*/site-packages/fedgc/messages/fields.py"))
     changed, times = re.subn(
         r"^(WIRE_VERSION: Final = )(\d+)",
         lambda found: f"{found[1]}{int(found[2]) + 1}",

@@ -14,6 +14,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from fedgc.codes import Solution
 from fedgc.messages import Add, Command, Joined, Progress, Refuse, Report
@@ -25,6 +26,9 @@ class Wait:
 
     commands: Sequence[Command] = ()
     until: float = math.inf
+
+
+JUST_WAIT: Final = Wait()  # made once, as most events change nothing
 
 
 @dataclass(frozen=True, slots=True)

@@ -71,7 +71,7 @@ from fedgc.messages import (
     Tick,
     Work,
 )
-from fedgc.round.aggregator import Aggregator, Result, Wait
+from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result
 from fedgc.round.coded.scheduler import CodedScheduler
 from fedgc.round.deadline import WorkingDeadline
 from fedgc.round.local.scheduler import LocalScheduler
@@ -83,7 +83,6 @@ from fedgc.round.statistics import RoundStatistics
 __all__ = ["TABLE", "Assignment", "Round", "State", "Transition"]
 
 PATIENCE: Final = 3  # times the longer of sending and training: the limit of asking others for what is lost
-JUST_WAIT: Final = Wait()
 
 
 class State(Enum):
@@ -111,7 +110,7 @@ class Round:
         """`decide` asks the gate."""
         self.plan = plan
         self.assignment = assignment
-        self.state = State.WORKING
+        self._enter(State.WORKING)
         self.outcome: Outcome | None = None
         self.reason = ""
         self.result: Result | None = None  # once collecting is over
@@ -127,6 +126,7 @@ class Round:
         self._deadline = WorkingDeadline(self._roster)
         self._upload_until = 0.0  # when clients that owe a vector are waited for no longer
         self._collect_until = 0.0  # the limit of all extensions of that
+        self._training_s = assignment.model_limit_s + self._roster.limit_s  # to get the model, and train
         self.scheduler: Scheduler = (
             CodedScheduler(self._roster) if plan.work == "coded" else LocalScheduler(self._roster)
         )
@@ -145,13 +145,13 @@ class Round:
         kind = type(event)
         if kind is Tick and event.now < self.next_tick:
             return ()
-        transition = TABLE[self.state].get(kind)
+        transition = self._row.get(kind)
         if transition is not None:
             handler: Callable[[Event], Sequence[Command]] = getattr(self, transition.handler)
             return tuple(handler(event))
         if self.outcome is not None:
-            return tuple(self._refuse(event, f"round {self.assignment.number} is closed"))
-        return tuple(self._refuse(event, f"{kind.__name__} is not expected while {self.state.value}"))
+            return tuple(self._roster.refuse(event, f"round {self.assignment.number} is closed"))
+        return tuple(self._roster.refuse(event, f"{kind.__name__} is not expected while {self.state.value}"))
 
     @property
     def statistics(self) -> RoundStatistics:
@@ -213,7 +213,7 @@ class Round:
     def _failed(self, event: Failed) -> list[Command]:
         why_not = self._strike(event)
         if why_not:
-            return self._refuse(event, why_not)
+            return self._roster.refuse(event, why_not)
         if event.chunks:  # the client has tried, so it has the model
             self._deadline.loaded(event.client, event.now)
         self._deadline.gone(event.client)
@@ -264,7 +264,8 @@ class Round:
     def _collect(self, now: float) -> list[Command]:
         """Fix the finished work, and ask for the vectors that are needed."""
         limit_s = self.plan.upload_deadline_s
-        self._aggregator, self.state = self._aggregate(), State.COLLECTING
+        self._aggregator = self._aggregate()
+        self._enter(State.COLLECTING)
         self._collect_until = now + limit_s + PATIENCE * max(limit_s, self._training_s)
         self.working_s = now - self.started_at
         self._upload_until = now + limit_s
@@ -273,10 +274,10 @@ class Round:
     def _received(self, event: Codeword) -> list[Command]:
         w = self._roster.w.get(event.client)
         if w is None or event.round != self.assignment.number:
-            return self._refuse(event, f"a codeword outside round {self.assignment.number}")
+            return self._roster.refuse(event, f"a codeword outside round {self.assignment.number}")
         answer = self.aggregator.accept(w, event.attempt)
         if isinstance(answer, str):
-            return self._refuse(event, answer)
+            return self._roster.refuse(event, answer)
         if isinstance(answer, Refuse):
             return [answer]  # no fault of the client's
         return [answer, *self._await(event.now)]
@@ -309,7 +310,7 @@ class Round:
     def _failed_late(self, event: Failed) -> list[Command]:
         why_not = self._strike(event)
         if why_not:
-            return self._refuse(event, why_not)
+            return self._roster.refuse(event, why_not)
         self.aggregator.lost(self._roster.w[event.client], gone=False)
         return self._await(event.now)
 
@@ -326,11 +327,6 @@ class Round:
             self.statistics.failure[w] = "upload too slow"
         self._upload_until = min(event.now + self.plan.upload_deadline_s, self._collect_until)
         return self._await(event.now)
-
-    @property
-    def _training_s(self) -> float:
-        """How long a client may take to train that has not got the model yet."""
-        return self.assignment.model_limit_s + self._roster.limit_s
 
     def _extend(self, now: float, *, trains: bool = False) -> None:
         """Give a client that is asked late as long as the others had, within the limit of the round."""
@@ -370,11 +366,16 @@ class Round:
             self.result = self._aggregator.result(now)
         if frees and self.result is not None:
             self.statistics.count(self.result.counted)
-        self.state, self.outcome, self.closed_at = State.CLOSED, outcome, now
+        self._enter(State.CLOSED)
+        self.outcome, self.closed_at = outcome, now
         clients, number = self.plan.clients, self.assignment.number
         return [Close(clients[w], number, outcome, frees) for w in sorted(self._roster.live)]
 
     # ---- in all states
+
+    def _enter(self, state: State) -> None:
+        self.state: State = state
+        self._row: Mapping[type, Transition] = TABLE[state]
 
     def _remove(self, event: Lost) -> int | None:
         """Count on a client no more; return its number if it was live."""
@@ -394,9 +395,6 @@ class Round:
         if not why_not:
             self.statistics.failure[w] = event.reason
         return why_not
-
-    def _refuse(self, event: Event, reason: str) -> list[Command]:
-        return self._roster.refuse(event, reason)
 
 
 def _trains(given: Sequence[Command], kept: Set[int] = frozenset()) -> bool:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedgc.codes import EPSILON, FrameCode, Solution, Wire, amplification_limit, shapes
 from fedgc.gates import Reports
 from fedgc.messages import Command, Failed, Joined, Progress, Report, Skip
-from fedgc.round.aggregator import Wait
+from fedgc.round.aggregator import JUST_WAIT, Wait
 from fedgc.round.coded.aggregator import CodedAggregator
 from fedgc.round.coded.agreement import AGREES
 from fedgc.round.coded.reports import ReplicaReports
@@ -99,7 +99,7 @@ class CodedScheduler(Scheduler):
                 return None
             self._tracker.raise_aim(self._tracker.aim + 1)
             commands += self.reassign()
-        return Wait(commands)
+        return Wait(commands) if commands else JUST_WAIT
 
     @property
     def progress(self) -> tuple[int, int, int]:

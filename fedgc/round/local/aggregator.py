@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from fedgc import messages
 from fedgc.messages import Add, Command, Joined, Progress, Report, Reveal
-from fedgc.round.aggregator import Aggregator, Result, Wait
+from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result, Wait
 from fedgc.round.local.reports import StepReports
 
 
@@ -82,7 +82,7 @@ class WeightedMean(Aggregator):
 
     def wait(self, now: float) -> Wait | None:  # noqa: ARG002  no client can send for another
         """Wait for updates that are owed."""
-        return Wait() if self._owing else None
+        return JUST_WAIT if self._owing else None
 
     def result(self, now: float) -> Result:  # noqa: ARG002  the time changes nothing
         """Return the weights' sum, the mean steps, and the chunks on which no client in the mean trained."""

@@ -19,7 +19,7 @@ from typing import Final
 
 from fedgc.errors import BadMessage, NotRecoverable, Refused
 from fedgc.messages import Add, Command, Joined, Reveal, Ring, Survivors, Uncover, Unmask
-from fedgc.round.aggregator import Aggregator, Result, Wait
+from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result, Wait
 from fedgc.round.masked.key_agreement import MaskedExchange
 from fedgc.round.roster import Roster
 from fedgc.round.scheduler import Holding, Scheduler
@@ -100,7 +100,7 @@ class MaskedAggregator(Aggregator):
 
     def wait(self, now: float) -> Wait | None:  # noqa: ARG002  no client can send for another
         """Wait for vectors that are owed."""
-        return Wait() if self._owing else None
+        return JUST_WAIT if self._owing else None
 
     def result(self, now: float) -> Result:  # noqa: ARG002  the time changes nothing
         """Return what came out: the sum is a mean by itself, as clients weigh their vectors."""

@@ -60,7 +60,7 @@ class MaskedRound(Round):
             told = self._masked.agree()
         except NotRecoverable as error:
             return self._abort(str(error), now)
-        self.state = State.AGREEING
+        self._enter(State.AGREEING)
         self.next_tick = now + self.plan.upload_deadline_s
         return self._can_still(now) or list(told)
 
@@ -71,12 +71,12 @@ class MaskedRound(Round):
         masked = self._masked
         why_not = self._roster.here(event) or masked.sign(self._roster.w[event.client], event.signature)
         if why_not:
-            return self._refuse(event, why_not)
+            return self._roster.refuse(event, why_not)
         if not masked.signed:
             return []
         if not masked.can_open(self._roster.live):  # once they are asked, this model is masked no more
             return self._abort(TOO_FEW, event.now)
-        self.state = State.UNMASKING
+        self._enter(State.UNMASKING)
         self.next_tick = event.now + self.plan.upload_deadline_s
         return list(masked.unlock())
 
@@ -85,7 +85,7 @@ class MaskedRound(Round):
         masked = self._masked
         why_not = self._roster.here(event) or masked.open(self._roster.w[event.client], event.packet)
         if why_not:
-            return [*self._refuse(event, why_not), *self._can_still(event.now)]
+            return [*self._roster.refuse(event, why_not), *self._can_still(event.now)]
         if not masked.opened:
             return []
         try:
@@ -106,7 +106,7 @@ class MaskedRound(Round):
         if not event.chunks and not self._roster.here(event):
             self._masked.cannot(self._roster.w[event.client])
         why_not = self._strike(event)
-        refused = self._refuse(event, why_not) if why_not else []
+        refused = self._roster.refuse(event, why_not) if why_not else []
         return [*refused, *self._can_still(event.now)]
 
     def _can_still(self, now: float) -> list[Command]:

@@ -1,0 +1,243 @@
+"""Commands: what a client, or the driver itself, is to do."""
+
+from dataclasses import field
+from typing import Annotated
+
+from fedgc.messages.fields import (
+    LARGEST_COUNT,
+    Amount,
+    Count,
+    Kind,
+    Outcome,
+    Steps,
+    Wire,
+    check,
+    check_distinct,
+    check_finite,
+    check_packet,
+)
+from fedgc.messages.values import Mix, Pool, Ring
+from fedgc.values import Within, value
+
+
+@value
+class Work:
+    """Take these chunks to `target` steps from model `version`, in this order.
+
+    `names` tells the task's name of every chunk that the client may be asked for.
+    `lease_s` is how long the client may work without hearing anything; `lockstep` clients wait for a
+    verdict after each chunk.
+    In local work all named chunks are trained on together, by one model. `first_step` local steps of the
+    run lie before the common model; the last `common_steps` of them, by the mean over all clients, led to
+    it from the model before (0: nobody knows). Where `most_steps` is beyond the target, the client reports
+    at the target and goes on, up to so many steps from the common model, until it hears what comes next.
+    With a `pool`, its batches hold samples of others.
+    """
+
+    client: str
+    round: Count
+    version: Count
+    target: Steps
+    order: tuple[int, ...]
+    names: tuple[tuple[int, str], ...]
+    seed: Count
+    lease_s: Amount
+    lockstep: bool = False
+    kind: Kind = "coded"
+    first_step: Count = 0
+    common_steps: Amount = 0.0
+    most_steps: Count = 0
+    pool: Pool | None = None
+
+    def __post_init__(self) -> None:
+        check_distinct(self, self.order, "order")
+        check(dict(self.names).keys() >= set(self.order), self, "a name for every chunk")
+        check(self.pool is None or self.client in dict(self.pool.holders), self, "the client in its pool")
+
+
+@value
+class Skip:
+    """There are enough copies of this chunk for now: leave it, keep what there is of it."""
+
+    client: str
+    round: Count
+    chunk: Count
+
+
+@value
+class Take:
+    """Work on these chunks next, in this order, whether or not they were skipped before."""
+
+    client: str
+    round: Count
+    chunks: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check_distinct(self, self.chunks, "chunks")
+
+
+@value
+class Continue:
+    """The round was not exchanged: carry on to `target` steps from the same model."""
+
+    client: str
+    round: Count
+    target: Steps
+    order: tuple[int, ...]
+    lease_s: Amount
+
+    def __post_init__(self) -> None:
+        check_distinct(self, self.order, "order")
+
+
+@value
+class Reveal:
+    """Mix and send one codeword; without a mix (local, masked work) send the update itself.
+
+    `wire` is the format of its numbers on the wire, `ring` that of a masked vector. Before an update of
+    local work its client reports how many steps it holds; one that has none sends none.
+    """
+
+    client: str
+    round: Count
+    attempt: Count
+    kind: Kind
+    mix: Mix | None
+    wire: Wire = "float32"
+    ring: Ring | None = None
+
+    def __post_init__(self) -> None:
+        check((self.mix is None) == (self.kind != "coded"), self, "a mix exactly for coded work")
+        check((self.ring is None) == (self.kind != "masked"), self, "a ring exactly for a masked vector")
+
+
+@value
+class Repair:
+    """Send this part of a codeword that was lost: the terms of `column` (a client) for these chunks."""
+
+    client: str
+    round: Count
+    attempt: Annotated[
+        int, Within(1, LARGEST_COUNT, f"an attempt after the first, at most {LARGEST_COUNT:g}")
+    ]
+    column: str
+    mix: Mix
+    wire: Wire = "float32"
+
+
+@value
+class Refuse:
+    """Something that the client sent was left out, and why."""
+
+    client: str
+    round: Count
+    reason: str
+
+
+@value
+class Open:
+    """Masked: make one-time keys for an epoch."""
+
+    client: str
+    round: Count
+    packet: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_packet(self, self.packet)
+
+
+@value
+class Roster:
+    """Masked: these sites are in the epoch; share your secrets among them."""
+
+    client: str
+    round: Count
+    packet: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_packet(self, self.packet)
+
+
+@value
+class Begin:
+    """Masked: an exchange of the model that the work of this round starts from; expand its masks."""
+
+    client: str
+    round: Count
+    packet: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_packet(self, self.packet)
+
+
+@value
+class Survivors:
+    """Masked: sign that these sites' vectors are in the sum."""
+
+    client: str
+    round: Count
+    packet: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_packet(self, self.packet)
+
+
+@value
+class Unmask:
+    """Masked: so many have signed; give the shares."""
+
+    client: str
+    round: Count
+    packet: bytes = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check_packet(self, self.packet)
+
+
+@value
+class Close:
+    """The round is over; `frees` says that what was kept for it may go."""
+
+    client: str
+    round: Count
+    outcome: Outcome
+    frees: bool
+
+
+@value
+class Add:
+    """Add this codeword to the running sum: block k of the sum gets weights[k] times the codeword."""
+
+    client: str
+    round: Count
+    attempt: Count
+    weights: tuple[float, ...]
+
+    def __post_init__(self) -> None:
+        check(bool(self.weights), self, "a weight for each block")
+        check_finite(self, self.weights, "weights")
+
+
+@value
+class Uncover:
+    """Masked: take these masks off the sum; each is a key, and whether it was subtracted."""
+
+    round: Count
+    masks: tuple[tuple[bytes, bool], ...] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        check(bool(self.masks), self, "at least one mask")
+
+
+@value
+class Persist:
+    """Masked: write this down durably before anything else is said; it never travels."""
+
+    client: str
+    round: Count
+    record: bytes = field(repr=False)
+
+
+ToMember = Open | Roster | Begin | Survivors | Unmask
+ToClient = Work | Skip | Take | Continue | Reveal | Repair | Refuse | ToMember | Close  # of a link
+Command = ToClient | Add | Uncover
