@@ -140,18 +140,18 @@ def test_a_client_whose_norm_is_no_length_has_no_say_and_is_named(norm, gate):
 def test_the_gate_is_told_what_an_exchange_and_a_look_cost():
     fleet = Fleet(gate="every")
     seen = []
-    step = fleet.run._gate.step
+    step = fleet.run._gate._gate.step
 
     class Listening:
         always_syncs = False
-        init = fleet.run._gate.init
+        init = fleet.run._gate._gate.init
 
         @staticmethod
         def step(state, reports):
             seen.append(reports)
             return step(state, reports)
 
-    fleet.run._gate = Listening()
+    fleet.run._gate._gate = Listening()
     fleet.do_a_round()
     fleet.do_a_round()
     first, second = seen

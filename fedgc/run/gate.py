@@ -1,0 +1,72 @@
+"""The gate of a run: its state from round to round, and the costs that it weighs."""
+
+import json
+from dataclasses import replace
+from typing import Final
+
+from fedgc.codes import Wire, packed_bytes
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.gates import Decision, Reports
+from fedgc.round.plan import UNKNOWN_LINE, Plan
+
+CHECK_BYTES: Final = 300  # of a client's report and of the command to carry on, as lines of a session
+
+
+class RunGate:
+    """Asks the gate of a run. Its new state holds once the round is closed (`keep`)."""
+
+    def __init__(self, config: RunConfig, size: int) -> None:
+        """`size` is the number of values in the model's vector."""
+        self.last_sync: tuple[int, float] | None = None  # bytes up and seconds of the last exchange
+        self._config, self._size = config, size
+        self._gate = config.new_gate()
+        self._state = self._next = self._gate.init()
+
+    def decide(self, reports: Reports, plan: Plan | None, step: int, *, is_last: bool) -> Decision:
+        """Decide whether a round is exchanged, at this local step of the run; the last round always is."""
+        self._next, decision = self._gate.step(self._state, self._priced(reports, plan, step))
+        return Decision(sync=True, reason="the last round") if is_last else decision
+
+    def keep(self) -> None:
+        """Keep the state after the last decision."""
+        self._state = self._next
+
+    def write(self) -> str:
+        """Return the state as JSON."""
+        return json.dumps(self._state)
+
+    def read(self, text: str) -> None:
+        """Go on from a state as JSON; raise BadSetting if it is none."""
+        try:
+            self._state = self._next = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BadSetting(
+                f"resume: saw a gate state of {len(text)} characters, needed JSON ({error})"
+            ) from error
+
+    def _priced(self, reports: Reports, plan: Plan | None, step: int) -> Reports:
+        """Add the costs of an exchange and of a look at the gate, and the learning rate.
+
+        Alpha stays 1: a client that is led by shared momentum knows that part of its way exactly, and reports
+        what is left without it.
+        """
+        clients = len(plan.clients) if plan else 0
+        up_bytes, seconds = self.last_sync or self._unseen_sync(plan)
+        return replace(
+            reports,
+            sync_bytes=up_bytes + clients * 4 * self._size,
+            sync_seconds=seconds,
+            check_bytes=clients * CHECK_BYTES,
+            learning_rate=self._config.learning_rate * self._config.rate_share(step - 1),
+        )
+
+    def _unseen_sync(self, plan: Plan | None) -> tuple[int, float]:
+        """Estimate the cost of an exchange before there was one."""
+        if not plan:
+            return 0, 0.0
+        clients = len(plan.clients)
+        one_bytes = packed_bytes(self._size, Wire(plan.wire))
+        waves = -(-clients // self._config.upload_slots)
+        known_s = max(plan.upload_s)
+        return clients * one_bytes, waves * (known_s or one_bytes / UNKNOWN_LINE)

@@ -1,0 +1,119 @@
+"""What is written and said of rounds: the rows of the history, and why a run does not begin."""
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+from fedgc.history import ClientRow, RoundRow
+from fedgc.messages import Joined
+from fedgc.round.machine import Round
+from fedgc.round.scheduler import WorkSummary
+from fedgc.run.chunk_table import Holdings
+
+
+def fault_of(over: Round) -> str:
+    """Return the first fault of a client in this round, with the client; nothing where all was well."""
+    failures = zip(over.plan.clients, over.statistics.failure, strict=True)
+    return next((f"{client}: {failure}" for client, failure in failures if failure), "")
+
+
+def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
+    """Return the row of a closed round."""
+    plan, result = over.plan, over.result
+    statistics, solution = over.statistics, result.solution if result else None
+    whole = 1 if coded and result else 0  # under masks each client sends one vector for all it did
+    losses = summary.losses
+    return RoundRow(
+        round=over.assignment.number,
+        version=over.assignment.version,
+        started=over.started_at,
+        working_s=over.working_s,
+        collecting_s=over.closed_at - over.started_at - over.working_s,
+        outcome=over.outcome or "stopped",
+        chunks=len(plan.chunks),
+        covered=summary.covered,
+        short=over.short,
+        replicas=plan.placement.replicas,
+        blocks=solution.blocks if solution else whole,
+        needed=len(solution.needed) if solution else len(result.counted) if result else 0,
+        amplification=solution.amplification if solution else None,
+        error=over.error,
+        loss=sum(losses) / len(losses) if losses else None,
+        samples=plan.samples,
+        skips=statistics.skips,
+        takes=statistics.takes,
+        pruned=statistics.pruned,
+        repairs=statistics.repairs,
+        reason="; ".join(filter(None, [over.reason, *_remarks(over)])),
+        clients=tuple(_client_row(over, w) for w in range(len(plan.clients))),
+    )
+
+
+def _remarks(over: Round) -> Iterator[str]:
+    """Say what else a person should know of a round."""
+    statistics = over.statistics
+    if statistics.disputed:
+        clients_w = sorted({w for said in statistics.disputed.values() for w in said})
+        clients = ", ".join(over.plan.clients[w] for w in clients_w)
+        yield f"replicas of {len(statistics.disputed)} chunks differ among {clients}: unknown whose are wrong"
+
+
+def _client_row(over: Round, w: int) -> ClientRow:
+    statistics, step_s = over.statistics, over.statistics.step_s[w]
+    mean = sum(step_s) / len(step_s) if step_s else 0.0
+    return ClientRow(
+        client=over.plan.clients[w],
+        finished=statistics.finished[w],
+        counted=statistics.counted[w],
+        steps=statistics.steps[w],
+        busy_s=statistics.busy_s[w],
+        step_s=mean if step_s else None,
+        spread_s=math.sqrt(sum((each - mean) ** 2 for each in step_s) / len(step_s)) if step_s else None,
+        refused=statistics.refused[w],
+        failure=statistics.failure[w],
+    )
+
+
+def with_coverage(row: RoundRow, over: Round, holdings: Holdings, present: Collection[str]) -> RoundRow:
+    """Return the row with how much of the run's data counted, and with clients whose data was refused."""
+    short, refused = set(row.short), holdings.refused
+    summed = row.outcome in ("synced", "approximate")
+    there = (chunk for chunk in over.plan.chunks if holdings.knows(chunk.number))
+    counted = sum(chunk.samples for chunk in there if chunk.number not in short)
+    planned = tuple(
+        replace(each, refused=each.refused + 1) if each.client in refused else each for each in row.clients
+    )
+    idle = [client for client in refused if client in present and client not in over.plan.clients]
+    others = tuple(ClientRow(client, refused=1, failure=refused[client]) for client in idle)
+    return replace(
+        row,
+        clients=planned + others,
+        known_samples=holdings.samples,
+        counted_samples=counted if summed else 0,
+        left_out=left_out(refused),
+    )
+
+
+def left_out(refused: Mapping[str, str]) -> str:
+    """Return which clients' data was refused, and why the first one's was."""
+    if not refused:
+        return ""
+    count = f"{len(refused)} clients were" if len(refused) > 1 else "1 client was"
+    client, why = next(iter(refused.items()))
+    return f"{count} refused data: {client}: {why}"
+
+
+def chunkless(present: Mapping[str, Joined], refused: Mapping[str, str]) -> str:
+    """Return how many of the clients hold no chunk, and why."""
+    count = sum(not joined.holds for joined in present.values())
+    why = left_out(refused)
+    return f", and {count} that hold no chunk{f' ({why})' if why else ''}" if count else ""
+
+
+def fewer_would_do(seen: int, least: int, wanted: int) -> str:
+    """Return the setting that would begin a run with the clients that are here, if there are some.
+
+    >>> fewer_would_do(2, 1, 3)
+    '; min-clients = 2 begins with them'
+    """
+    return f"; min-clients = {seen} begins with them" if least <= seen < wanted else ""
