@@ -30,6 +30,10 @@ SHARED: Final = 0.1  # weight of a client's own gradient beside the shared momen
 
 RENAMED: Final = {  # settings of version 0.1
     "clients": "client-app",
+    "gate_delta": "gate-options",
+    "gate_qsr_base": "gate-options",
+    "gate_qsr_growth": "gate-options",
+    "gate_window": "gate-options",
     "inject_devices": "inject-clients",
     "min_devices": "min-clients",
     "server_optimiser": "server-optimizer",

@@ -388,6 +388,7 @@ def test_a_run_to_go_on_with_is_no_path():
         ("min-devices", "min-clients"),
         ("inject_devices", "inject-clients"),
         ("server-optimiser", "server-optimizer"),
+        ("gate-delta", "gate-options"),
     ],
 )
 def test_renamed_setting_is_refused_with_new_name(old: str, new: str) -> None:

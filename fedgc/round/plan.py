@@ -11,8 +11,6 @@ Time limits follow from what was measured. A deadline exists so that a round alw
 without history it is generous, with history it is a multiple of the time that the slowest client would need
 for all it holds. It counts from when clients have the model, whose way to them has a limit of its own
 (`model_limit_s`): work is alike from round to round, lines may not be.
-
-May import: codes, messages, history, config, errors.
 """
 
 from collections import Counter

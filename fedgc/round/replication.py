@@ -10,8 +10,6 @@ goes on to a copy more only where that was never seen, or seldom and not of late
 
 Whoever goes on like that waits longer than who aims for as many from the start, as clients stand still in
 between. So such a wait counts for less, until a round has begun with that aim.
-
-May import: nothing.
 """
 
 from collections import deque

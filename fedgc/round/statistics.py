@@ -1,7 +1,4 @@
-"""What is counted while a round runs: it decides nothing, and becomes the round's row.
-
-May import: nothing.
-"""
+"""What is counted while a round runs: it decides nothing, and becomes the round's row."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

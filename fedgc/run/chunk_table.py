@@ -10,8 +10,6 @@ A number is given once in a run and never again, so rounds, the history and the 
 it. What a client announces replaces what it announced before. The chunks of lost clients stay known, so that
 a client that comes back has its numbers again, but only as many as one client may announce
 (`LARGEST_HOLDINGS`): the table is bounded by what the present clients announce.
-
-May import: plan, messages.
 """
 
 from collections.abc import Iterable, Mapping

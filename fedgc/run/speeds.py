@@ -7,8 +7,6 @@ as the rounds of one client differ among themselves, compared with the clients (
 on the logarithms of step times):
 
     trust = 1 - (variance within clients / rounds) / variance between clients,   at least 0.
-
-May import: history, errors.
 """
 
 import math

@@ -16,7 +16,7 @@ Only those speak who are here with their copy: it was told, or kept, since the c
 stands by any more gives way to one that somebody does. Once vectors are collected nothing else turns, and not
 even that where something of the chunk is in the sum.
 
-A copy is known by the report of it. May import: codes, gate, messages.
+A copy is known by the report of it.
 """
 
 import math

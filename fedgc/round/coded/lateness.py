@@ -9,7 +9,7 @@ whatever is whole first counts.
 A client sends one vector after the other. So it is its line that is late or not, with all that it owes: from
 when the first of that was asked for, or the vector before was there.
 
-What is awaited has a key, (client, attempt). Times are the caller's. May import: nothing.
+What is awaited has a key, (client, attempt). Times are the caller's.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Who sends, or makes, what others do not: repairs of what is lost, and stand-ins for what is late.
+"""Repairs: contributions that other clients send in place of those that are lost or late.
 
 Once vectors are asked for, some never come and some come late. What is lost is shared out among those that
 have finished its chunks, else among those that can still finish them. What is late is asked of others too,
@@ -7,8 +7,6 @@ meanwhile with the chunks that they left, so as to have them by then.
 
 Looking is dear where clients are many, and reports come in thousands: so nobody looks before something is
 new (`stir`), or before its time (`hurry_at`).
-
-May import: collect, early, effort, tracker, lateness, messages.
 """
 
 import math

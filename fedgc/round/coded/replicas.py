@@ -10,7 +10,7 @@ may be a moment behind a client; nothing but the choice of commands hangs on it.
                 a deaf one (it hears nothing between its messages) does what stands on its queue
     aim         copies wanted of every chunk; capped by what the reachable chunks allow
 
-Index w is a client, c a chunk, as in the plan. May import: codes.
+Index w is a client, c a chunk, as in the plan.
 """
 
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -14,8 +14,6 @@ seen. One that claims a number far beyond the others is not believed, for they w
 
 A model of which shares were asked for is spent: sites mask no second update of it (`secagg.client`). A
 run goes on where the sum is had, since that makes another model; else it ends.
-
-May import: secagg, messages, errors.
 """
 
 import math
