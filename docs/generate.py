@@ -7,6 +7,7 @@ from typer.main import get_command
 
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig
+from fedgc.round.diagram import mermaid
 
 Page = Callable[[], str]
 
@@ -34,7 +35,16 @@ def on_page_markdown(markdown: str, **_: object) -> str:
     return markdown
 
 
-PAGES: Final[dict[str, Page]] = {"settings": settings_table, "commands": commands_list}
+def round_diagram() -> str:
+    """Return the states of a round as a Mermaid diagram, from its transition table."""
+    return f"```mermaid\n{mermaid()}```"
+
+
+PAGES: Final[dict[str, Page]] = {
+    "settings": settings_table,
+    "commands": commands_list,
+    "round": round_diagram,
+}
 
 
 def _commands(group: Any, prefix: str) -> Iterator[str]:  # noqa: ANN401  of click, as typer brings it

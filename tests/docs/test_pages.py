@@ -167,3 +167,9 @@ def test_exit_codes_of_commands_page_are_those_of_the_program():
 
 def test_readme_opens_with_two_commands():
     assert typed(README)[:2] == ["make demo", "make test"]
+
+
+def test_markers_of_generated_parts_are_known():
+    marked = {name for page in PAGES.values() for name in re.findall(r"<!-- generated: (\w+) -->", page)}
+    assert marked == set(generate.PAGES)
+    assert "stateDiagram-v2" in generate.on_page_markdown(PAGES["docs/architecture.md"])
