@@ -99,9 +99,9 @@ class ReplicationTarget:
         >>> replication.replication_costs("plan a", 1).aim, replication.learn([4.0, 6.0], 1, 2, 5.0, began=2)
         (1, None)
         >>> replication.replication_costs("plan a", 2)
-        Prospect(waits_s=(4.0,), collecting_s={2: 5.0})
+        ReplicationCosts(waits_s=(4.0,), collecting_s={2: 5.0})
         >>> replication.replication_costs("plan b", 2)
-        Prospect(waits_s=(), collecting_s={})
+        ReplicationCosts(waits_s=(), collecting_s={})
         """
         if kind != self._kind:
             self._kind, self._waits, self._begun = kind, [], 1

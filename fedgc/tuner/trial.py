@@ -44,7 +44,7 @@ class Setting:
         """Say it.
 
         >>> Setting(1, 1).words, Setting(3, 1).words, Setting(3, None).words
-        ('no redundancy', '3 copies, no code', '3 copies, blocks chosen at the stop')
+        ('no redundancy', '3 replicas, no code', '3 replicas, blocks chosen at the stop')
         """
         if self.replicas == 1:
             return "no redundancy"

@@ -129,7 +129,7 @@ def test_the_quickstart_does_one_local_step(models: Path, monkeypatch: pytest.Mo
 
 
 def test_the_quickstart_is_a_flower_app_of_its_own():
-    values = {"size": "tiny", "rounds": 2, "clients": 4, "out": "times.json"}
+    values = {"size": "tiny", "rounds": 2, "clients": 4, "out": "times.json", "flower": "flwr"}
     app = tomllib.loads(stock.PROJECT.format(**values))["tool"]["flwr"]["app"]
     assert app["config"] == values
     compile(stock.SERVER, "server_app", "exec")

@@ -231,7 +231,7 @@ def test_an_exchange_with_another_lead_than_the_work_came_with_is_refused(house:
         dataclasses.replace(led, first_step=9),
         dataclasses.replace(led, common_steps=0.5),
     ):
-        with pytest.raises(BadMessage, match="or another lead"):
+        with pytest.raises(BadMessage, match="or another shared momentum"):
             house.hear(begin, start=other)
     assert house.hear(begin, start=led) is None
 

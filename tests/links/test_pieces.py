@@ -173,5 +173,5 @@ def test_an_acknowledgement_of_what_there_is_not_is_refused() -> None:
     source = Outgoing(offer_of(STREAM, some(4)), some(4), 4)
     with pytest.raises(BadMessage, match="byte 17 of 16 acknowledged"):
         source.acknowledge(17)
-    with pytest.raises(BadMessage, match="go on at 17"):
+    with pytest.raises(BadMessage, match="continue at 17"):
         source.resume(17)
