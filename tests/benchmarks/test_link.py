@@ -129,8 +129,8 @@ def test_the_quickstart_does_one_local_step(models: Path, monkeypatch: pytest.Mo
 
 
 def test_the_quickstart_is_a_flower_app_of_its_own():
-    values = {"size": "tiny", "rounds": 2, "clients": 4, "out": "times.json", "flower": "flwr"}
-    app = tomllib.loads(stock.PROJECT.format(**values))["tool"]["flwr"]["app"]
+    values = {"size": "tiny", "rounds": 2, "clients": 4, "out": "times.json"}
+    app = tomllib.loads(stock.PROJECT.format(flower="flwr", **values))["tool"]["flwr"]["app"]
     assert app["config"] == values
     compile(stock.SERVER, "server_app", "exec")
     assert "fedgc" not in stock.SERVER + stock.CLIENT
