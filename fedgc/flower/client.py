@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Final
 
@@ -31,7 +32,8 @@ from fedgc.links.log import LOG, keep_to_the_point
 from fedgc.links.message import packets as packet
 from fedgc.links.message.invitation import RECORD, invited
 from fedgc.links.session.client import Session, Terms
-from fedgc.training import CacheFiles, Engine
+from fedgc.training import CacheFiles, Engine, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task, named
 
 KILOBYTE: Final = 1000
@@ -51,13 +53,15 @@ class _Client:
     spill: Path
     site: MaskedClient | None
 
-    def engine(self, rest: Rest) -> Engine:
-        engine = Engine(
-            self.task, self.config, clock=time.monotonic, rest=rest, spill_dir=self.spill, pace_s=self.pace_s
+    def engine(self, files: CacheFiles, rest: Rest) -> Engine:
+        return new_engine(
+            self.task,
+            self.config,
+            Pace(time.monotonic, rest, self.pace_s),
+            self.spill,
+            files=files,
+            reach=self.site.reach if self.site else None,
         )
-        if self.site is not None and self.site.reach is not None:
-            engine.clip_records(self.site.reach)
-        return engine
 
     def cache(self, run: str) -> CacheFiles:
         return open_cache(self.caches, run, self.config, self.who.client, time.time())
@@ -86,9 +90,8 @@ def client_app(task: Task | None = None) -> ClientApp:
         with _client(context, task) as client:
             invitation = invited(message.content)
             heart = Pulse(os.environ.get(ENVIRONMENT), time.time)
-            loop = ClientLoop(client.engine, heart.beat, client.site)
             cache = client.cache(invitation.run)
-            loop.engine.last_in(cache)
+            loop = ClientLoop(partial(client.engine, cache), heart.beat, client.site)
             terms = _terms(client, loop.engine.size)
             opened = Session(invitation, client.who, terms)
             with closing(loop.engine), closing(heart), opened as link:
@@ -106,8 +109,7 @@ def client_app(task: Task | None = None) -> ClientApp:
         with _client(context, task) as client:
             asked = packet.read_packet(message.content, client.who.client)
             cache = client.cache(asked.run)
-            with closing(client.engine(time.sleep)) as engine:
-                engine.last_in(cache)
+            with closing(client.engine(cache, time.sleep)) as engine:
                 content = _answer(client, engine, cache, asked)
         return Message(content, reply_to=message)
 

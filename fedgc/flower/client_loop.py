@@ -11,7 +11,6 @@ from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.masked_client import MaskedClient, Said, failure
 from fedgc.links.frames import StreamId
-from fedgc.links.pieces import Numbers
 from fedgc.links.session.client import Session
 from fedgc.messages import (
     Close,
@@ -88,7 +87,7 @@ class ClientLoop:
             self._say(session, event)
 
     def _say(self, session: Session, event: Said) -> None:
-        session.say(event if self._site is None else self._site.discreet(event, self.engine.chunks))
+        session.say(event if self._site is None else self._site.discreet(event, self.engine.start))
 
     def _carry_out(self, session: Session, command: ToClient) -> None:
         try:
@@ -122,14 +121,11 @@ class ClientLoop:
                 raise BadMessage(f"{type(command).__name__}: this client does no masked work")
 
     def _send(self, session: Session, command: Reveal | Repair) -> None:
-        vector: Numbers | None
-        if command.mix is not None:
-            vector = self.engine.codeword(command.mix)
-        elif isinstance(command, Reveal) and command.kind == "local":
-            report, vector = self.engine.update(command)
-            session.say(report)
-        else:
+        if isinstance(command, Reveal) and command.kind == "masked":
             raise BadMessage(f"{type(command).__name__}: this client does no masked work")
+        report, vector = self.engine.answer(command)
+        if report is not None:
+            session.say(report)
         if vector is not None:
             session.offer(command.round, command.attempt, vector, Wire(command.wire))
 

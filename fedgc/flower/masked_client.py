@@ -147,11 +147,11 @@ class MaskedClient:
 
     # ---- what else leaves the site
 
-    def discreet(self, event: Said, chunks: int) -> Any:  # noqa: ANN401  an event of the same kind
+    def discreet(self, event: Said, start: Start | None) -> Any:  # noqa: ANN401  an event of the same kind
         """Return an event without what only a sum may tell: sizes, losses, norms, sketches, partial steps.
 
-        A chunk counts as one sample; `chunks` are those of the present work. Of a norm the gate is told the
-        power of 4 nearest to its square, and nothing where it does not ask.
+        A chunk counts as one sample; `start` is what the present work starts from. The gate is told the
+        power of 4 nearest to the squared norm, and nothing if it does not ask.
         """
         match event:
             case Joined():
@@ -161,7 +161,7 @@ class MaskedClient:
                 return replace(event, samples=1, squared_norm=norm, loss=0.0, sketch=())
             case Report():
                 norm = self._coarse(event.squared_norm)
-                return replace(event, samples=chunks, squared_norm=norm, loss=0.0)
+                return replace(event, samples=start.chunks if start else 0, squared_norm=norm, loss=0.0)
             case Failed():
                 LOG.warning("round %d: %s", event.round, event.reason)
                 return replace(event, reason=SAID_AT_HOME)

@@ -81,14 +81,9 @@ class MessageWork:
                 raise BadMessage(f"{type(command).__name__}: needed work, or a codeword to send")
 
     def _answer(self, command: Reveal | Repair) -> None:
-        vector: Numbers | None
-        if command.mix is not None:
-            vector = self._engine.codeword(command.mix)
-        elif isinstance(command, Reveal) and command.kind == "local":
-            report, vector = self._engine.update(command)
+        report, vector = self._engine.answer(command)
+        if report is not None:
             self.lines.append(report)
-        else:
-            raise BadMessage(f"{type(command).__name__}: saw no mix, and no local work")
         if vector is not None:
             self._enclose(StreamId("codeword", command.round, command.attempt), vector, Wire(command.wire))
 
@@ -109,9 +104,6 @@ class MessageWork:
             event = self._engine.step()
             if event is not None:
                 self._say(event)
-        standing = self._engine.standing()
-        if standing is not None and self._site is None:  # how far one is by itself, no sum tells
-            self._say(standing)
 
     def _say(self, event: Joined | Progress | Report | Failed) -> None:
         self.lines.append(self._told(event))
@@ -119,15 +111,20 @@ class MessageWork:
     def _told(self, event: Joined | Progress | Report | Failed) -> Any:  # noqa: ANN401  of the same kind
         """Return an event as it may leave this client."""
         masked = self._site
-        return event if masked is None else masked.discreet(event, self._engine.chunks)
+        return event if masked is None else masked.discreet(event, self._engine.start)
 
     def _offer(self, stream: StreamId, vector: Packed) -> None:
         self.codewords[stream] = vector
         self.lines.append(offer_of(stream, vector, signed=True))
 
     def _put_away(self) -> None:
-        """Write down what there is; what the disk does not take cannot be had later, and is not told."""
-        lost = [self._told(each) for each in self._engine.keep()]
-        gone = {chunk for each in lost for chunk in each.chunks}
-        told = [each for each in self.lines if not (isinstance(each, Progress) and each.chunk in gone)]
-        self.lines[:] = [*told, *lost]
+        """Write the work for the next process, and withdraw the reports of what could not be written."""
+        said = self._engine.keep()
+        failed = [each for each in said if isinstance(each, Failed)]
+        lost = {chunk for each in failed for chunk in each.chunks}
+        self.lines[:] = [
+            each for each in self.lines if not (isinstance(each, Progress) and each.chunk in lost)
+        ]
+        if self._site is None:  # under masks, no client's own progress is told
+            self.lines.extend(each for each in said if isinstance(each, Report))
+        self.lines.extend(map(self._told, failed))

@@ -45,10 +45,12 @@ from fedgc.run.planner import Planner
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.ours import SHARED
 from fedgc.sim.stacked import MODELS_KEPT, Stacked
-from fedgc.training import CommonModel, Engine, ServerOptimizer, Vector
+from fedgc.training import CommonModel, Engine, ServerOptimizer, Vector, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task
 
 FLEET: Final = "fleet"  # the one engine's name
+STILL: Final = Pace(float, lambda _: None)  # the virtual clock counts the time
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +124,7 @@ class OneForAll:
     """The engine that stands for the fleet."""
 
     def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
-        self.engine = Engine(task, config, clock=float, rest=lambda _: None, spill_dir=folder)
+        self.engine = new_engine(task, config, STILL, folder)
         self._work: Work | None = None
         self._found: dict[tuple[int, int], Finding] = {}
 
@@ -163,7 +165,10 @@ class OneForAll:
         """Mix the codeword, whoever sends it."""
         if told.mix is None:
             raise EdgeFailed(f"training: {told.client} was asked for no mix, needed coded work")
-        return self.engine.codeword(told.mix)
+        _, codeword = self.engine.answer(told)
+        if codeword is None:
+            raise EdgeFailed(f"training: {told.client} sent no codeword")
+        return codeword
 
     def close(self) -> None:
         """Forget everything."""
@@ -236,7 +241,7 @@ class OneForEach:
         """Return the client's update as the server reads it off the wire."""
         if isinstance(told, Repair):
             raise EdgeFailed(f"training: {told.client} was asked for a repair, needed local work")
-        _, update = self._engine(told.client).update(told)
+        _, update = self._engine(told.client).answer(told)
         if update is None:
             raise EdgeFailed(f"training: {told.client} sent an update without steps")
         return _over(update, Wire(told.wire), told)
@@ -249,9 +254,7 @@ class OneForEach:
     def _engine(self, client: str) -> Engine:
         if client not in self._engines:
             task, config = self._job.task, self._job.config
-            self._engines[client] = Engine(
-                task, config, clock=float, rest=lambda _: None, spill_dir=self._folder
-            )
+            self._engines[client] = new_engine(task, config, STILL, self._folder)
         return self._engines[client]
 
 
@@ -262,8 +265,8 @@ def _stepped(engine: Engine, steps: int) -> Report:
         said = engine.step()
         if isinstance(said, Failed):
             raise EdgeFailed(f"training: {said.reason}")
-    report = said if isinstance(said, Report) else engine.standing()
-    if report is None or report.steps != steps:
+    report = said if isinstance(said, Report) else next(iter(engine.keep()), None)
+    if not isinstance(report, Report) or report.steps != steps:
         raise EdgeFailed(f"training: saw no local work of {steps} steps, needed some")
     return report
 

@@ -11,11 +11,13 @@ if TYPE_CHECKING:
     from fedgc.training.cache_files import CacheFiles
     from fedgc.training.engine import Engine, Order, Start
     from fedgc.training.flat import FlatModel, Vector
+    from fedgc.training.make import new_engine
     from fedgc.training.server_model import CommonModel
     from fedgc.training.server_optimizer import ServerOptimizer
 
 __all__ = [
     "CommonModel", "Engine", "FlatModel", "CacheFiles", "Order", "ServerOptimizer", "Start", "Vector",
+    "new_engine",
 ]  # fmt: skip
 
 _MODULES: Final = MappingProxyType(
@@ -25,6 +27,7 @@ _MODULES: Final = MappingProxyType(
         "Engine": "engine",
         "FlatModel": "flat",
         "Order": "engine",
+        "new_engine": "make",
         "ServerOptimizer": "server_optimizer",
         "Start": "engine",
         "Vector": "flat",

@@ -56,7 +56,7 @@ class Trainer:
 
     def __init__(self, task: Task, config: RunConfig) -> None:
         self._task = task
-        self._config = config
+        self.config = config
         self._reach: float | None = None  # how far one record may move an update, where that is bounded
         self.device = choose(config.device)
         if config.threads:
@@ -75,7 +75,7 @@ class Trainer:
 
     def clip_records(self, reach: float) -> None:
         """Bound how far one record moves an update (private.py); refuse what such a bound cannot hold for."""
-        config = self._config
+        config = self.config
         if (config.work, config.round_steps) != ("local", 1) or not config.new_gate().always_syncs:
             raise BadSetting(
                 "privacy: needed work = local, gate-every = 1 and a gate that exchanges every round"
@@ -146,7 +146,7 @@ class Trainer:
         return value
 
     def _exchange_drawn(self, names: tuple[str, ...], this: Pass) -> tuple[Samples, Rows]:
-        size = self._config.batch_size
+        size = self.config.batch_size
         if this.pool is None:
             samples = self._loaded[names]
             return samples, batch_rows(len(samples), size, this.step, key(*this.way, "order"))
@@ -160,14 +160,14 @@ class Trainer:
         return loss.item()  # waits for the step on a device that works ahead, so that time is measured
 
     def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same: a user's batch
-        with autocast(self.device, self._config):
+        with autocast(self.device, self.config):
             loss = self._task.loss(module, batch)
         _check_loss(loss)
         return loss
 
     def _clipped(self, module: nn.Module, samples: Samples, rows: Rows, reach: float) -> float:
         """Go through the records one by one, so that none counts for more than its reach."""
-        size, rate = self._config.batch_size, self._config.learning_rate * self._config.alpha
+        size, rate = self.config.batch_size, self.config.learning_rate * self.config.alpha
 
         def of(row: int) -> Callable[[], Tensor]:
             return lambda: self._loss(module, samples.batch(np.array([row])))
@@ -188,7 +188,7 @@ class Trainer:
                     tensor.sub_(part, alpha=share)
 
     def _new_optimizer(self) -> torch.optim.Optimizer | Descent:
-        chosen, rate = self._task.optimizer, self._config.learning_rate
+        chosen, rate = self._task.optimizer, self.config.learning_rate
         if chosen is None:
             return Descent(self.flat.trainable, rate)
         made = _made("optimizer", lambda: chosen(self.flat.trainable, rate))

@@ -34,7 +34,8 @@ from fedgc.links.pieces import WINDOW
 from fedgc.links.session.certificate import fingerprint, make_certificate
 from fedgc.messages import Mix, Work
 from fedgc.store.views import Round
-from fedgc.training import CommonModel, Engine
+from fedgc.training import CommonModel, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.contract import counting, crooked
 from tests.contract.conftest import PACE_S, Federation, alive, eventually
@@ -283,7 +284,7 @@ def one_machine(folder: Path) -> np.ndarray:
     """Train every chunk here, one after the other, and take the mean: slow and obvious."""
     config = RunConfig.read(crooked.SETTINGS)
     task = named(config.task, config)
-    engine = Engine(task, config, clock=time.monotonic, rest=time.sleep, spill_dir=folder / "alone")
+    engine = new_engine(task, config, Pace(time.monotonic, time.sleep), folder / "alone")
     engine.load(0, CommonModel(task, config).first())
     names = tuple(enumerate(task.sizes()))
     numbers = tuple(number for number, _ in names)

@@ -63,12 +63,11 @@ class PlainEngine:
         self.idle = True
         return Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
 
-    def codeword(self, mix: Mix) -> np.ndarray:
+    def answer(self, command: Reveal) -> tuple[Report | None, np.ndarray | None]:
         if self.error:
             raise self.error
-        return np.full(-(-self._numbers // mix.blocks), 2.0, np.float32)
-
-    def update(self, command: Reveal) -> tuple[Report, np.ndarray | None]:
+        if command.mix is not None:
+            return None, np.full(-(-self._numbers // command.mix.blocks), 2.0, np.float32)
         report = Report(0.0, command.client, command.round, self.steps, 8, 0.5, 1.0, 0.5)
         return report, np.full(self._numbers, 3.0, np.float32) if self.steps else None
 

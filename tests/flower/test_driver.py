@@ -23,7 +23,8 @@ from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Mix, Work
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.training import Engine, ServerOptimizer
+from fedgc.training import Engine, ServerOptimizer, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.links.conftest import GRACE_S, WAIT_S
 
@@ -61,14 +62,19 @@ class Kept(Sink):
         self.audit.append((kind, who, what))
 
 
-class OneAtATime(Engine):
-    """An engine whose steps exclude those of others: torch's generator is the process's."""
+TURN = threading.Lock()
 
-    turn = threading.Lock()
 
-    def step(self):
-        with self.turn:
-            return super().step()
+def step_by_turns(engine: Engine) -> Engine:
+    """Let the steps of engines exclude each other, as torch's generator is the process's."""
+    step = engine.step
+
+    def alone():
+        with TURN:
+            return step()
+
+    engine.step = alone
+    return engine
 
 
 def no_labels(model: object, batch: object) -> torch.Tensor:
@@ -108,7 +114,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
 
 def serve(job: Job, invitation, who, folder: Path) -> None:
     def engine(rest) -> Engine:
-        return OneAtATime(job.task, job.config, clock=time.monotonic, rest=rest, spill_dir=folder)
+        return step_by_turns(new_engine(job.task, job.config, Pace(time.monotonic, rest), folder))
 
     loop = ClientLoop(engine)
     terms = Terms(GRACE_S, 64 * 1024, loop.engine.size, time.monotonic, random.random)
@@ -133,9 +139,7 @@ def one_machine(driver: Driver, folder: Path) -> np.ndarray:
     chunks = tuple(enumerate(driver._job.task.sizes()))
     numbers = tuple(number for number, _ in chunks)
     for version in range(config.rounds):
-        engine = Engine(
-            driver._job.task, config, clock=time.monotonic, rest=time.sleep, spill_dir=folder / str(version)
-        )
+        engine = new_engine(driver._job.task, config, Pace(time.monotonic, time.sleep), folder / str(version))
         engine.load(version, model)
         work = Work("a", version + 1, version, config.local_steps, numbers, chunks, config.seed, 60.0)
         engine.handle(work)

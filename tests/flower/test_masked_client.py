@@ -41,7 +41,7 @@ from fedgc.training import Start
 MODEL = np.linspace(-1, 1, 11, dtype=np.float32)
 CONFIG = RunConfig()
 SETTINGS = CONFIG.shape
-FROM = Start(MODEL, None, 0, 0.0)
+FROM = Start(MODEL, None, 0, 0.0, 3)
 SECRET = b"a long secret"
 
 
@@ -224,7 +224,7 @@ def test_an_exchange_with_another_lead_than_the_work_came_with_is_refused(house:
     house.key_agreement.noted(Published(0.0, 1, hashlib.sha256(MODEL.tobytes()).digest()))
     exchange = house.key_agreement.draw(house.clients, (8, 4.0))
     (begin,) = exchange.begin("client 0", 1)
-    led = Start(MODEL, before, 8, 4.0)
+    led = Start(MODEL, before, 8, 4.0, 3)
     for other in (
         dataclasses.replace(led, before=None),
         dataclasses.replace(led, before=MODEL / 3),
@@ -322,13 +322,13 @@ def test_a_descriptor_that_is_none_is_one_line(house: House) -> None:
 def test_what_leaves_an_site_tells_nothing_that_only_a_sum_may(house: House) -> None:
     one = house.open["client 0"]
     joined = Joined(0.0, "d", True, (Held("a", 31), Held("b", 7)), (Kept(1, 0, 3),))
-    assert one.discreet(joined, 0) == Joined(0.0, "d", True, (Held("a", 1), Held("b", 1)))
-    told = one.discreet(Progress(0.0, "d", 1, 2, 4, 0.5, 31, 2.75, 0.25, (0.1,) * SKETCH_NUMBERS), 3)
+    assert one.discreet(joined, None) == Joined(0.0, "d", True, (Held("a", 1), Held("b", 1)))
+    told = one.discreet(Progress(0.0, "d", 1, 2, 4, 0.5, 31, 2.75, 0.25, (0.1,) * SKETCH_NUMBERS), FROM)
     assert told == Progress(0.0, "d", 1, 2, 4, 0.5, 1, 0.0, 0.0)
-    told = one.discreet(Report(0.0, "d", 1, 16, 31, 0.5, 2.75, 0.25), 3)
+    told = one.discreet(Report(0.0, "d", 1, 16, 31, 0.5, 2.75, 0.25), FROM)
     assert told == Report(0.0, "d", 1, 16, 3, 0.5, 0.0, 0.0)
     failed = Failed(0.0, "d", 1, "update: saw values from -0.25 to inf", (2,))
-    assert one.discreet(failed, 0) == dataclasses.replace(failed, reason=SAID_AT_HOME)
+    assert one.discreet(failed, None) == dataclasses.replace(failed, reason=SAID_AT_HOME)
 
 
 def test_what_goes_wrong_with_its_own_numbers_is_told_without_the_reason(house: House) -> None:

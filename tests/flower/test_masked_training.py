@@ -14,7 +14,8 @@ from fedgc.round.masked.key_agreement import KeyAgreement
 from fedgc.secagg import Federation, Quantizer, RingSum, Terms, packets
 from fedgc.secagg.federation import member_list
 from fedgc.store.vault import Vault
-from fedgc.training import CommonModel, Engine
+from fedgc.training import CommonModel, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks.digits import digits
 
 COUNT, ROUNDS, WITHIN = 4, 12, 0.005  # half a point
@@ -31,7 +32,7 @@ class Ward:
         self.common = CommonModel(task, CONFIG)
         self.clients = [f"client {number}" for number in range(COUNT)]
         self.engines = {
-            client: Engine(task, CONFIG, clock=lambda: 0.0, rest=lambda _: None, spill_dir=folder)
+            client: new_engine(task, CONFIG, Pace(lambda: 0.0, lambda _: None), folder)
             for client in self.clients
         }
         self.chunks = list(task.chunks)

@@ -9,7 +9,8 @@ from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import Mix, Work
 from fedgc.sim.clock import MODELS, working
 from fedgc.sim.training import Job, train
-from fedgc.training import CommonModel, Engine
+from fedgc.training import CommonModel, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task
 from tests.six_chunks import SIZES, TASK, load
 
@@ -38,7 +39,7 @@ def scenario(rounds=4, seed=0, clients=4):
 def one_round_by_hand(settings: RunConfig, folder) -> np.ndarray:
     """The obvious twin: one client does all chunks and sends their sum."""
     common = CommonModel(TASK, settings)
-    engine = Engine(TASK, settings, clock=float, rest=lambda _: None, spill_dir=folder)
+    engine = new_engine(TASK, settings, Pace(float, lambda _: None), folder)
     engine.load(0, common.first())
     names = tuple(enumerate(SIZES))
     engine.handle(Work("me", 1, 0, settings.local_steps, tuple(range(6)), names, settings.seed, 60.0))

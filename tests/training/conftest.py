@@ -7,7 +7,8 @@ from torch import nn
 
 from fedgc.config import RunConfig
 from fedgc.messages import Work
-from fedgc.training import Engine
+from fedgc.training import new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task
 
 SIZES = {f"c{i}": 9 + 4 * i for i in range(5)}  # chunks of different sizes, some below a batch
@@ -74,10 +75,10 @@ class Bench:
         self.spill_dir = spill_dir
         self.engines = []
 
-    def engine(self, task, config=None, *, version=0, vector=None, clock=None, pace_s=0.0):
+    def engine(self, task, config=None, *, version=0, vector=None, clock=None, pace_s=0.0, files=None):
         clock = clock or Clock()
         config = config or RunConfig(batch_size=10)
-        made = Engine(task, config, clock=clock, rest=clock.rest, spill_dir=self.spill_dir, pace_s=pace_s)
+        made = new_engine(task, config, Pace(clock, clock.rest, pace_s), self.spill_dir, files=files)
         self.engines.append(made)
         made.load(version, self.vector(made.size) if vector is None else vector)
         return made

@@ -10,11 +10,12 @@ from hypothesis import strategies as st
 
 from fedgc.errors import EdgeFailed
 from fedgc.messages import Close, Mix
-from fedgc.training import CacheFiles, Engine
+from fedgc.training import CacheFiles, Engine, new_engine
 from fedgc.training.cache import Saved
 from fedgc.training.cache_files import About
-from fedgc.training.engine import WORTH_S
+from fedgc.training.coded_engine import WORTH_S
 from fedgc.training.local_update import Rest
+from fedgc.training.pace import Pace
 
 ALL = Mix((0, 1, 2), ((1.0,),) * 3)
 
@@ -25,22 +26,15 @@ def folder(tmp_path_factory):
 
 
 def cache_files(bench, small, folder, **how) -> Engine:
-    engine = bench.engine(small, **how)
-    engine.last_in(CacheFiles(folder))
-    return engine
+    return bench.engine(small, files=CacheFiles(folder), **how)
 
 
 def later(bench, small, folder, *, seed=0, version=0):
     """An engine of another process: it takes up what lies there before it has heard of any model."""
-    engine = Engine(
-        small,
-        bench.engines[0]._trainer._config,
-        clock=bench.engines[0]._clock,
-        rest=lambda _: None,
-        spill_dir=bench.spill_dir,
-    )
+    first = bench.engines[0]
+    pace = Pace(first._pace.clock, lambda _: None)
+    engine = new_engine(small, first._trainer.config, pace, bench.spill_dir, files=CacheFiles(folder))
     bench.engines.append(engine)
-    engine.last_in(CacheFiles(folder))
     engine.load(version, bench.vector(engine.size, seed))
     return engine
 

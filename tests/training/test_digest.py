@@ -10,8 +10,9 @@ from torch import nn
 
 from fedgc.config import RunConfig
 from fedgc.messages import LONGEST_DIGEST, UNREAD
-from fedgc.training import Engine
+from fedgc.training import Engine, new_engine
 from fedgc.training.digest import content_digest
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task, over
 
 ROWS = 40
@@ -76,7 +77,7 @@ def test_what_cannot_be_read_is_unread(loaded: object):
 
 
 def engine(of: Task, folder: Path) -> Engine:
-    return Engine(of, RunConfig(), clock=float, rest=lambda _: None, spill_dir=folder)
+    return new_engine(of, RunConfig(), Pace(float, lambda _: None), folder)
 
 
 def test_a_client_announces_digests_only_of_shared_data(tmp_path: Path):

@@ -257,11 +257,11 @@ def test_a_new_model_may_come_while_the_old_one_is_worked_on(bench, small):
     engine.handle(bench.work([0, 1]))
     engine.step()
     engine.load(1, bench.vector(engine.size, seed=1))
-    assert engine.versions == (0, 1)
+    assert list(engine._models) == [0, 1]
     bench.drain(engine)
     assert np.array_equal(updates(engine, [1])[1], alone(bench, small, 1, 3))
     engine.handle(bench.work([0], round=2, version=1))
-    assert engine.versions == (1,)
+    assert list(engine._models) == [1]
     assert engine.kept() == ()
 
 
@@ -288,7 +288,7 @@ def test_a_model_that_is_none_is_refused_and_changes_nothing(bench, small, spoil
     engine = bench.engine(small)
     with pytest.raises(BadVector, match=seen):
         engine.load(1, spoil(bench.vector(engine.size)))
-    assert engine.versions == (0,)
+    assert list(engine._models) == [0]
 
 
 # ---- commands that cannot be followed
@@ -447,7 +447,7 @@ def test_a_task_whose_model_or_optimizer_is_none_is_refused_when_the_engine_is_m
 @pytest.mark.parametrize("blocks", [1, 2, 3])
 def test_a_codeword_mixes_the_blocks_of_the_updates(bench, small, blocks, memory, monkeypatch):
     if memory == "none fits":
-        monkeypatch.setattr("fedgc.training.engine.MEGABYTE", 1)
+        monkeypatch.setattr("fedgc.training.make.MEGABYTE", 1)
     engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1))
     engine.handle(bench.work([0, 2, 4]))
     bench.drain(engine)
@@ -466,7 +466,7 @@ def test_a_codeword_mixes_the_blocks_of_the_updates(bench, small, blocks, memory
 
 
 def test_trajectories_on_disk_are_carried_on_exactly(bench, small, monkeypatch):
-    monkeypatch.setattr("fedgc.training.engine.MEGABYTE", 1)
+    monkeypatch.setattr("fedgc.training.make.MEGABYTE", 1)
     engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1))
     engine.handle(bench.work(ALL, target=2))
     bench.drain(engine)
@@ -477,7 +477,7 @@ def test_trajectories_on_disk_are_carried_on_exactly(bench, small, monkeypatch):
 
 
 def test_a_disk_that_takes_nothing_costs_the_chunk_and_not_the_engine(bench, small, monkeypatch):
-    monkeypatch.setattr("fedgc.training.engine.MEGABYTE", 100)  # room for none
+    monkeypatch.setattr("fedgc.training.make.MEGABYTE", 100)  # room for none
     engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1))
 
     def full(*_):

@@ -7,7 +7,8 @@ import pytest
 
 from fedgc.config import RunConfig
 from fedgc.messages import Failed, Mix, Progress, Take
-from fedgc.training import Engine
+from fedgc.training import new_engine
+from fedgc.training.pace import Pace
 
 
 @pytest.fixture(params=["mounted and filled", "no folder"])
@@ -32,7 +33,7 @@ def full_disk(request, tmp_path_factory):
 def cramped(bench, small, full_disk, monkeypatch):
     """Return an engine whose memory holds two trajectories and whose disk holds none."""
     bench.spill_dir, own = full_disk, bench.spill_dir
-    monkeypatch.setattr("fedgc.training.engine.MEGABYTE", 2 * room_of(small, own))
+    monkeypatch.setattr("fedgc.training.make.MEGABYTE", 2 * room_of(small, own))
     engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1))
     yield engine
     engine.close()
@@ -41,7 +42,7 @@ def cramped(bench, small, full_disk, monkeypatch):
 
 def room_of(task, folder: Path) -> int:
     """Return the bytes of one trajectory of this task."""
-    engine = Engine(task, RunConfig(batch_size=10), clock=float, rest=lambda _: None, spill_dir=folder)
+    engine = new_engine(task, RunConfig(batch_size=10), Pace(float, lambda _: None), folder)
     numbers = engine.size
     engine.close()
     return 8 * numbers + 200  # its vector and its momentum, and what stays with it

@@ -9,7 +9,7 @@ import torch
 from fedgc.codes import Wire, pack, rounding, unpack
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage
-from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Work
+from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Take, Work
 from fedgc.training.cache_files import CacheFiles
 from tests.training.conftest import SIZES, load
 
@@ -172,8 +172,8 @@ def test_a_failure_is_of_the_client_and_names_no_chunk(bench, small):
 def test_an_update_is_not_asked_of_coded_work(bench, small):
     engine = bench.engine(small, RunConfig(batch_size=10))
     engine.handle(bench.work((0,)))
-    with pytest.raises(BadMessage, match="needed a mix, this is coded work"):
-        engine.update(reveal())
+    with pytest.raises(BadMessage, match="saw no mix, needed one, this is coded work"):
+        engine.answer(reveal())
 
 
 def test_the_published_gate_is_told_the_newest_gradient(bench, small):
@@ -255,9 +255,8 @@ def test_steps_that_were_led_in_another_way_are_forgotten(
     changed.pop("before", None)
 
     def begun(share, **changes):
-        engine = bench.engine(small, config)
-        engine.last_in(CacheFiles(cache))
-        engine.load(0, bench.vector(engine.size) * np.float32(share))
+        vector = bench.vector(bench.engine(small, config).size) * np.float32(share)
+        engine = bench.engine(small, config, vector=vector, files=CacheFiles(cache))
         engine.load(1, bench.vector(engine.size) * np.float32(0.9))
         return again(engine, **changes)
 
@@ -280,13 +279,26 @@ def test_steps_that_were_led_in_another_way_are_forgotten(
 
 
 @pytest.mark.parametrize("kind", ["local", "coded"])
-def test_it_knows_how_many_chunks_its_work_is_on(bench, small, kind):
-    engine = bench.engine(small, PLAIN)
-    assert engine.chunks == 0
+def test_start_counts_chunks_of_the_work(bench, small, kind):
+    engine = bench.engine(small, replace(PLAIN, work=kind))
     engine.handle(replace(local(bench), kind=kind))
-    assert engine.chunks == len(CHUNKS)
+    assert engine.start.chunks == len(CHUNKS)
     engine.handle(Continue("me", 2, 9, CHUNKS, 60.0))
-    assert engine.chunks == len(CHUNKS)
+    assert engine.start.chunks == len(CHUNKS)
+
+
+@pytest.mark.parametrize(("kind", "other"), [("local", "coded"), ("coded", "local")])
+def test_work_of_another_kind_is_refused(bench, small, kind, other):
+    engine = bench.engine(small, replace(PLAIN, work=kind))
+    with pytest.raises(BadMessage, match=f"saw {other} work, needed {kind}"):
+        engine.handle(replace(local(bench), kind=other))
+
+
+def test_local_work_has_no_order_of_chunks(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(local(bench))
+    with pytest.raises(BadMessage, match="no order of chunks"):
+        engine.handle(Take("me", 1, (0,)))
 
 
 def test_a_start_tells_all_that_work_starts_from(bench, small):
@@ -324,17 +336,12 @@ def test_what_rounding_cost_is_in_the_next_update(bench, small):
 
 def test_another_process_goes_on_where_one_was_and_knows_what_rounding_cost(bench, small, tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
-    first = bench.engine(small, PLAIN)
-    first.last_in(CacheFiles(cache))
+    first = bench.engine(small, PLAIN, files=CacheFiles(cache))
     first.handle(local(bench, target=6))
     steps(first, 4)
-    standing = first.standing()
-    assert standing is not None
-    assert standing.steps == 4
-    first.keep()
-    second = bench.engine(small, PLAIN)
-    second.last_in(CacheFiles(cache))
-    second.load(0, bench.vector(second.size))
+    (report,) = first.keep()
+    assert report.steps == 4
+    second = bench.engine(small, PLAIN, files=CacheFiles(cache))
     assert second.kept() == tuple(Kept(0, chunk, 4) for chunk in CHUNKS)
     second.handle(local(bench, target=6))
     bench.drain(second)
@@ -342,21 +349,20 @@ def test_another_process_goes_on_where_one_was_and_knows_what_rounding_cost(benc
     assert report.steps == 6
     np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 6))
     second.keep()
-    third = bench.engine(small, PLAIN)
-    third.last_in(CacheFiles(cache))
+    third = bench.engine(small, PLAIN, files=CacheFiles(cache))
     third.handle(local(bench, target=6))
     np.testing.assert_array_equal(third.update(reveal(wire="int8"))[1], way)
     _, later = third.update(replace(reveal(wire="int8"), attempt=1))
     assert (later != way).any()
 
 
-def test_a_standing_is_told_of_unfinished_local_work_alone(bench, small):
+def test_keep_reports_unfinished_local_work_alone(bench, small):
     engine = bench.engine(small, PLAIN)
-    assert engine.standing() is None
+    assert engine.keep() == ()
     engine.handle(local(bench))
     bench.drain(engine)
-    assert engine.standing() is None
-    coded = bench.engine(small, RunConfig(batch_size=10))
+    assert engine.keep() == ()
+    coded = bench.engine(small, RunConfig(batch_size=10, work="coded"))
     coded.handle(bench.work((0, 1)))
     coded.step()
-    assert coded.standing() is None
+    assert coded.keep() == ()

@@ -57,11 +57,12 @@ from pathlib import Path
 from fedgc.config import RunConfig
 from fedgc.messages import Work
 from fedgc.training.tasks import named
-from fedgc.training import CommonModel, Engine
+from fedgc.training import CommonModel, Engine, new_engine
+from fedgc.training.pace import Pace
 
 config = RunConfig(chunks=2, threads=1)
 task = named("digits", config)
-engine = Engine(task, config, clock=time.monotonic, rest=time.sleep, spill_dir=Path({str(tmp_path)!r}))
+engine = new_engine(task, config, Pace(time.monotonic, time.sleep), Path({str(tmp_path)!r}))
 engine.load(0, CommonModel(task, config).first())
 names = tuple((number, held.name) for number, held in enumerate(engine.holds()))
 engine.handle(Work("me", 1, 0, 1, (0,), names, seed=0, lease_s=60.0))

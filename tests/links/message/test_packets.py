@@ -24,7 +24,8 @@ from fedgc.links.message import packets as packets
 from fedgc.links.message.server import MessageServer
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Report, Reveal, Work
-from fedgc.training import CacheFiles, Engine
+from fedgc.training import CacheFiles, Engine, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.flower.test_driver import UNMEASURED, one_machine
 from tests.flower.test_driver import Kept as KeptRows
@@ -61,8 +62,7 @@ class Carrier:
         who = self.clients[node]
         asked = packets.read_packet(content, who.client)
         cache = open_cache(self.root, asked.run, self.job.config, who.client, time.time())
-        engine = new_engine(self.job, self.root / "spill")
-        engine.last_in(cache)
+        engine = engine_of(self.job, self.root / "spill", cache)
         site = self.site(node)
         message_work = MessageWork(engine, cache, who.client, time.monotonic, site)
         message_work.run(asked)
@@ -72,8 +72,8 @@ class Carrier:
         return packets.write_answer(asked, who, f"node-{node}", message_work.lines, message_work.codewords)
 
 
-def new_engine(job: Job, folder: Path) -> Engine:
-    return Engine(job.task, job.config, clock=time.monotonic, rest=time.sleep, spill_dir=folder)
+def engine_of(job: Job, folder: Path, cache: CacheFiles) -> Engine:
+    return new_engine(job.task, job.config, Pace(time.monotonic, time.sleep), folder, files=cache)
 
 
 def carried_out(
@@ -143,8 +143,7 @@ def message_work(
     job: Job, folder: Path, packet: packets.Packet, clock: Callable[[], float] = time.monotonic
 ) -> MessageWork:
     cache = CacheFiles(folder / "cache")
-    engine = new_engine(job, folder)
-    engine.last_in(cache)
+    engine = engine_of(job, folder, cache)
     made = MessageWork(engine, cache, "me", clock)
     made.run(packet)
     engine.close()

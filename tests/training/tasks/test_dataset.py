@@ -13,7 +13,8 @@ from torch.utils.data import TensorDataset
 from fedgc.config import RunConfig
 from fedgc.errors import BadTask
 from fedgc.messages import Work
-from fedgc.training import CommonModel, Engine
+from fedgc.training import CommonModel, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import over
 
 
@@ -67,7 +68,7 @@ def test_a_chunk_of_another_run_is_refused():
 
 def trained(task, config, tmp_path):
     """The loss of each finished chunk, by an engine."""
-    engine = Engine(task, config, clock=lambda: 0.0, rest=lambda _: None, spill_dir=tmp_path)
+    engine = new_engine(task, config, Pace(lambda: 0.0, lambda _: None), tmp_path)
     names = tuple((number, held.name) for number, held in enumerate(engine.holds()))
     engine.load(0, CommonModel(task, config).first())
     engine.handle(Work("me", 1, 0, 5, tuple(range(len(names))), names, seed=0, lease_s=60.0))
