@@ -11,6 +11,7 @@ import random
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from logging import getLogger
 from multiprocessing import get_context
@@ -27,17 +28,23 @@ from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Close, Event, Joined, Work
-from fedgc.training import CommonModel, Engine
+from fedgc.training import CommonModel
+from fedgc.training.cache import ClientCache
+from fedgc.training.coded_engine import CodedEngine
 from fedgc.training.engine import Order
-from fedgc.training.tasks import named
+from fedgc.training.make import MEGABYTE
+from fedgc.training.pace import Pace
+from fedgc.training.tasks import Task, named
+from fedgc.training.trainer import Trainer
+from fedgc.training.trajectories import Trajectories
 
 WAIT_S: Final = 60.0
 STEPS: Final = 1_000_000  # more than it can do: it is busy until it is told
-CONFIG: Final = RunConfig.read({"task": "bench_models:busy", "chunks": 1, "threads": 1})
+CONFIG: Final = RunConfig.read({"task": "bench_models:busy", "work": "coded", "chunks": 1, "threads": 1})
 
 
-class _Listening(Engine):
-    """An engine that notes when it was told that a round is over."""
+class _Listening(CodedEngine):
+    """An engine that notes when it receives the end of a round."""
 
     heard: Any = None
 
@@ -45,6 +52,12 @@ class _Listening(Engine):
         if isinstance(command, Close):
             self.heard.put(time.monotonic())
         super().handle(command)
+
+    @classmethod
+    def new(cls, task: Task, rest: Callable[[float], object], folder: Path) -> "_Listening":
+        trainer, cache = Trainer(task, CONFIG), ClientCache(MEGABYTE, folder)
+        trajectories = Trajectories(cache, None, trainer.flat.size)
+        return cls(trainer, trajectories, Pace(time.monotonic, rest))
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +113,7 @@ def _serve(client: _Client) -> None:
     _Listening.heard = client.heard
     task, who = named(CONFIG.task, CONFIG), Identity(Ed25519PrivateKey.generate())
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as folder:
-        loop = ClientLoop(
-            lambda rest: _Listening(task, CONFIG, clock=time.monotonic, rest=rest, spill_dir=Path(folder))
-        )
+        loop = ClientLoop(lambda rest: _Listening.new(task, rest, Path(folder)))
         terms = Terms(CONFIG.grace_s, CONFIG.piece_kb * 1024, loop.engine.size, time.monotonic, random.random)
         with Session(client.invitation, who, terms) as session:
             loop.serve(session, who.client)

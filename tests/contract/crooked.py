@@ -23,9 +23,11 @@ from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.training import Engine
+from fedgc.training import new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.contract import counting
+from tests.turns import step_by_turns
 
 Mangle = Callable[[Iterator[bytes]], Iterator[bytes]]
 ROUNDS = 4
@@ -92,16 +94,6 @@ class Rows(Sink):
         self.rows.append(row)
 
 
-class OneAtATime(Engine):
-    """An engine whose steps exclude those of others: generators are the process's."""
-
-    turn = threading.Lock()
-
-    def step(self) -> object:
-        with self.turn:
-            return super().step()
-
-
 def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]:
     """Run to the end with two good clients and one that mangles."""
     torch.set_num_threads(1)
@@ -114,8 +106,8 @@ def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]
     def serve(number: int) -> None:
         crooked = type("Mangled", (Crooked,), {"mangle": staticmethod(mangle if number == 0 else straight)})
         loop = ClientLoop(
-            lambda rest: OneAtATime(
-                driver._job.task, config, clock=time.monotonic, rest=rest, spill_dir=folder / str(number)
+            lambda rest: step_by_turns(
+                new_engine(driver._job.task, config, Pace(time.monotonic, rest), folder / str(number))
             )
         )
         terms = Terms(config.grace_s, 1024, loop.engine.size, time.monotonic, random.random, str(number))

@@ -27,6 +27,7 @@ from fedgc.training import Engine, ServerOptimizer, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.links.conftest import GRACE_S, WAIT_S
+from tests.turns import step_by_turns
 
 SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-clients": 3, "threads": 1, "grace-s": GRACE_S}
 
@@ -60,21 +61,6 @@ class Kept(Sink):
 
     def audited(self, kind: str, who: str, what: str) -> None:
         self.audit.append((kind, who, what))
-
-
-TURN = threading.Lock()
-
-
-def step_by_turns(engine: Engine) -> Engine:
-    """Let the steps of engines exclude each other, as torch's generator is the process's."""
-    step = engine.step
-
-    def alone():
-        with TURN:
-            return step()
-
-    engine.step = alone
-    return engine
 
 
 def no_labels(model: object, batch: object) -> torch.Tensor:

@@ -24,7 +24,8 @@ from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Add, Codeword, Held, Joined, Progress, Tick
 from fedgc.run.machine import Append, Apply, Finished, Run
 from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
-from fedgc.training import CommonModel, Engine
+from fedgc.training import CommonModel, Engine, new_engine
+from fedgc.training.pace import Pace
 from fedgc.training.tasks import Task
 from tests.tuned import tuned_run
 
@@ -85,14 +86,20 @@ def simulated() -> PastRound:
 
 
 def serve(invitation, who: Identity, step_s: float, folder: Path, turn: threading.Lock) -> None:
-    class OneAtATime(Engine):  # torch's generator is the process's
-        def step(self):
-            with turn:
-                said = super().step()
-            time.sleep(0.0 if self.idle and said is None else step_s)
+    def engine(rest) -> Engine:
+        made = new_engine(TASK, CONFIG, Pace(time.monotonic, rest), folder)
+        step = made.step
+
+        def slow_step():
+            with turn:  # torch's generator is the process's
+                said = step()
+            time.sleep(0.0 if made.idle and said is None else step_s)
             return said
 
-    w = ClientLoop(lambda rest: OneAtATime(TASK, CONFIG, clock=time.monotonic, rest=rest, spill_dir=folder))
+        made.step = slow_step
+        return made
+
+    w = ClientLoop(engine)
     terms = SessionTerms(2.0, 64 * 1024, w.engine.size, time.monotonic, random.random)
     with Session(invitation, who, terms) as session:
         w.serve(session, who.client)

@@ -57,7 +57,7 @@ from pathlib import Path
 from fedgc.config import RunConfig
 from fedgc.messages import Work
 from fedgc.training.tasks import named
-from fedgc.training import CommonModel, Engine, new_engine
+from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
 
 config = RunConfig(chunks=2, threads=1)
