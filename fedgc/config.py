@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, get_args, get_origin, get_type_hints
 
+from fedgc.aggregators import DEFAULT, AggregationRule, make_rule, rule_summaries
 from fedgc.errors import BadSetting, nearest
 from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, make_gate, summaries
 
@@ -28,6 +29,7 @@ NAME_NEEDS: Final = "letters, digits, - _ and . (not first), at most 64, and not
 SHARED: Final = 0.1  # weight of a client's own gradient beside the shared momentum: flat from 0.05 to 0.2
 
 
+MASKED: Final = {"client_app": "fedgc", "delta_bits": 32, "placement": "private", "aggregator": DEFAULT}
 RENAMED: Final = {  # settings of version 0.1
     "clients": "client-app",
     "gate_delta": "gate-options",
@@ -222,6 +224,10 @@ class RunConfig:
         "at least 1e-7 (float32's own rounding), at most 1",
     )
 
+    # What is made of the updates
+    aggregator: str = _setting(DEFAULT, "local work: what is made of the clients' updates")
+    aggregator_options: str = _setting("", "the aggregator's own options, as name=value, name=value")
+
     # Which rounds are exchanged
     gate: str | Auto = _setting(AUTO, "which rounds are exchanged; auto: the default of the kind of work")
     gate_options: str = _setting("", "the gate's own options, as name=value, name=value")
@@ -338,11 +344,12 @@ class RunConfig:
         self._check_gate()
         self._check_local()
         self._check_secrecy()
+        self._check_aggregator()
 
     def _check_secrecy(self) -> None:
         if self.secrecy == "open":
             return
-        for name, needed in (("client_app", "fedgc"), ("delta_bits", 32), ("placement", "private")):
+        for name, needed in MASKED.items():
             if getattr(self, name) != needed:
                 raise BadSetting(
                     f"setting {name}: saw {getattr(self, name)}, needed {needed} with secrecy = masked"
@@ -356,6 +363,14 @@ class RunConfig:
             )
         if self.lockstep == "off":
             raise BadSetting("setting lockstep: saw off, needed on or auto with secrecy = masked")
+
+    def _check_aggregator(self) -> None:
+        if self.work == "coded" and self.client_app == "fedgc" and self.aggregator != DEFAULT:
+            raise BadSetting(
+                f"setting aggregator: saw {self.aggregator}, needed {DEFAULT} with work = coded, "
+                "whose codewords are sums of several updates"
+            )
+        self.new_rule()
 
     def _check_code(self) -> None:
         both = isinstance(self.blocks, int) and isinstance(self.replicas, int)
@@ -439,6 +454,10 @@ class RunConfig:
         )
         return make_gate(self.chosen_gate, settings, self.gate_options)
 
+    def new_rule(self) -> AggregationRule:
+        """Return the aggregation rule that these settings describe."""
+        return make_rule(self.aggregator, self.aggregator_options)
+
     @property
     def _budget(self) -> float | None:
         return None if self.gate_budget == AUTO else float(self.gate_budget)
@@ -502,7 +521,7 @@ class RunConfig:
     @classmethod
     def explained(cls) -> tuple[tuple[str, object, str], ...]:
         """Return (name, default, what it says) of every setting; installed gates say what they do."""
-        more = {"gate": f"; {summaries()}"}
+        more = {"gate": f"; {summaries()}", "aggregator": f"; {rule_summaries()}"}
         return tuple(
             (each.name, each.default, each.metadata["says"] + more.get(each.name, "")) for each in fields(cls)
         )

@@ -4,10 +4,12 @@ A package offers an extension under a name in an entry-point group (`fedgc.gates
 `pyproject.toml`. What comes with fedgc is found in the same way, in fedgc's own metadata.
 """
 
+import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from functools import lru_cache
 from importlib.metadata import EntryPoint, distribution, entry_points
+from typing import Any
 
 from fedgc.errors import BadSetting, nearest
 
@@ -40,6 +42,53 @@ def load(group: str, name: str, asked: str) -> object:
 def available(group: str) -> tuple[str, ...]:
     """Return the names that installed packages offer in this group, in alphabetical order."""
     return tuple(sorted({*_own(group), *(each.name for each in _all(group, tuple(sys.path)))}))
+
+
+def options(make: Callable[..., object], text: str, setting: str, owner: str) -> dict[str, Any]:
+    """Return the options of an extension, from the text of a setting.
+
+    Options are the keyword-only arguments of `make`; values are converted to the type of their default.
+
+    Args:
+        make: The function or class that takes the options.
+        text: "name=value, name=value".
+        setting: The name of the setting, for error messages.
+        owner: The extension, for error messages.
+
+    >>> def make(*, trim: float = 0.1): ...
+    >>> options(make, "trim=0.25", "aggregator_options", "aggregator trimmed-mean")
+    {'trim': 0.25}
+    """
+    parameters = inspect.signature(make).parameters.values()
+    known = {each.name: each.default for each in parameters if each.kind is each.KEYWORD_ONLY}
+    given: dict[str, Any] = {}
+    for word in filter(None, map(str.strip, text.split(","))):
+        option, equals, value = (part.strip() for part in word.partition("="))
+        if not equals or option in given:
+            raise BadSetting(f"setting {setting}: saw {word!r}, needed name=value, each name once")
+        if option not in known:
+            needed = f"needed {', '.join(known) or 'none'}, the options of {owner}"
+            raise BadSetting(f"setting {setting}: saw {option!r}, {needed}{nearest(option, known)}")
+        kind = type(known[option])
+        try:
+            given[option] = kind(value)
+        except ValueError as error:
+            raise BadSetting(f"setting {setting}: saw {option}={value!r}, needed {kind.__name__}") from error
+    return given
+
+
+def summaries(group: str, named: Callable[[str], Any]) -> str:
+    """Return every installed extension of the group with its summary, in one sentence.
+
+    `named` returns an extension by its name. One that cannot be loaded does not hide the others.
+    """
+    said = []
+    for name in available(group):
+        try:
+            said.append(f"{name}: {named(name).summary}")
+        except BadSetting as error:
+            said.append(f"{name}: cannot be used ({error})")
+    return "; ".join(said)
 
 
 def _other(group: str, name: str, asked: str) -> EntryPoint:

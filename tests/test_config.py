@@ -255,6 +255,7 @@ NARROW = {
 WORDS = {
     "run": st.from_regex(NAME, fullmatch=True), "resume": st.text("ab-7:", max_size=10),
     "gate": st.sampled_from(available("fedgc.gates")), "gate_options": st.just(""),
+    "aggregator": st.sampled_from(available("fedgc.aggregators")), "aggregator_options": st.just(""),
 }  # fmt: skip
 
 
@@ -270,10 +271,10 @@ def configs(draw: st.DrawFn) -> RunConfig:
         kinds += [WORDS.get(name, st.text(max_size=10))] if takes(name, str) else []
         values[name] = draw(st.one_of(kinds))
     local = {"work": "local", "min_clients": 4096}
-    values |= local if values.keys() & {"placement", "delta_bits"} else {}
+    values |= local if values.keys() & {"placement", "delta_bits", "aggregator"} else {}
     if values.get("secrecy") == "masked":
         values |= {"client_app": "fedgc", "delta_bits": 32, "placement": "private", "federation": "all.fed"}
-        values |= {"gate": "every", "lockstep": "auto"}
+        values |= {"gate": "every", "lockstep": "auto", "aggregator": "weighted-mean"}
     values["max_gap"] = max(values.get("max_gap", 32), values.get("min_gap", 1))
     if values.get("gate_budget_unit", "share") != "share":
         values["gate_budget"] = 0.5 if values.get("gate_budget", AUTO) == AUTO else values["gate_budget"]

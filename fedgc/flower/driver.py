@@ -14,9 +14,6 @@ from functools import partial
 from logging import INFO, WARNING, Logger
 from typing import Final
 
-import numpy as np
-
-from fedgc.codes import RunningSum
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import Beside
@@ -34,6 +31,7 @@ from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import CommonModel, ServerOptimizer
+from fedgc.training.round_sum import RoundSum
 from fedgc.training.tasks import Task
 from fedgc.tuner import Tuner
 
@@ -84,7 +82,7 @@ class Driver:
         self._ring: RingSum | None = None  # of a masked round under way
         self._mean: Vector | None = None  # of such a round, once its masks are off
         self._due: Checkpoint | None = None  # written once its round is in the history
-        self._sum: RunningSum | None = None  # of the round under way, once a codeword is there
+        self._sum = RoundSum(job.config, self.common.size)
         self._beside = Beside(partial(log.log, WARNING, "%s"))
         self._measuring: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown = 0.0
@@ -168,9 +166,7 @@ class Driver:
             self._ring = self._ring or RingSum(self._job.federation.quantizer, self.common.size)
             self._ring.add(vector)
             return
-        if self._sum is None:
-            self._sum = RunningSum(self.common.size, len(add.weights), np.float32)
-        self._sum.add(add.weights, vector)
+        self._sum.add(add, vector)
 
     def _uncover(self, uncover: Uncover) -> None:
         """Take the masks off: what is left is the mean over the sites, and nobody's update."""
@@ -202,12 +198,9 @@ class Driver:
             self._measuring.append((apply.round, future))
 
     def _taken_mean(self, weight: float) -> Vector | None:
-        """Return the mean update of the round, if it has one; the sum it is made of is used up."""
+        """Return the mean update of the round, if it has one, and begin anew."""
         mean, self._mean = self._mean, None
-        if self._sum is not None:
-            mean, self._sum = self._sum.total(), None
-            mean /= np.float32(weight)
-        return mean
+        return mean if self._job.federation is not None else self._sum.mean(weight)
 
     def _checkpoint(self, apply: Apply) -> Checkpoint:
         state = typed.dumps(typed.write(self._run.state())).decode()
@@ -220,7 +213,8 @@ class Driver:
             self._log.log(WARNING, "round %d: %s", checkpoint.round, error)
 
     def _append(self, row: RoundRow, link: Link) -> None:
-        self._sum = self._ring = self._mean = None
+        self._sum.clear()
+        self._ring = self._mean = None
         clients = tuple(_counted(client, link) for client in row.clients)
         reason, left_out = (self._by_name(said, link) for said in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)

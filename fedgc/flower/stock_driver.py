@@ -12,7 +12,6 @@ from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING, Logger
 from typing import Any, Final
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
@@ -70,7 +69,7 @@ class StockDriver:
         state = self._restored(job.resume) if job.resume else None
         self._machine = Stock(job.config, clock(), state)
         self._models: dict[int, Vector] = {self._machine.version: self._model}
-        self._sum: Vector = np.zeros_like(self._model)
+        self._rule = job.config.new_rule()
         self._out: dict[str, tuple[str, int, int]] = {}  # message id -> kind, node, round
         self._answers: dict[int, Vector] = {}
         self._down: dict[str, int] = {}
@@ -137,8 +136,7 @@ class StockDriver:
         for output in outputs:
             match output:
                 case Use(node, version, weight):
-                    step = self._models[version] - self._answers.pop(node)
-                    self._sum += np.float32(weight) * step
+                    self._rule.add(str(node), weight, self._models[version] - self._answers.pop(node))
                 case Closed():
                     self._close(output)
                 case Over() | Ask():
@@ -241,13 +239,14 @@ class StockDriver:
         row, round_ = self._filled(closed.row), closed.row.round
         if closed.weight > 0:
             try:
-                mean = self._sum / np.float32(closed.weight)
-                self._model = self._optimizer.apply(self._model, mean)
+                mean = self._rule.result()
+                if mean is not None:
+                    self._model = self._optimizer.apply(self._model, mean)
             except Refused as error:
                 self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
             self._models[closed.version] = self._model
             self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._heard)))
-        self._sum = np.zeros_like(self._model)
+        self._rule.clear()
         self._heard = []
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)

@@ -18,15 +18,14 @@ with its samples, a unit being a client's equal share; in local work a round's s
 
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-import numpy as np
-
-from fedgc.codes import Wire, block_size, pack, rounding, unpack
+from fedgc.codes import Wire, pack, rounding, unpack
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.history import RoundRow
 from fedgc.messages import (
     Add,
@@ -47,6 +46,7 @@ from fedgc.sim.ours import SHARED
 from fedgc.sim.stacked import MODELS_KEPT, Stacked
 from fedgc.training import CommonModel, Engine, ServerOptimizer, Vector, new_engine
 from fedgc.training.pace import Pace
+from fedgc.training.round_sum import RoundSum
 from fedgc.training.tasks import Task
 
 FLEET: Final = "fleet"  # the one engine's name
@@ -294,7 +294,7 @@ class _Training:
         self._common = CommonModel(job.task, job.config)
         self._optimizer = ServerOptimizer(job.config, self._common.parameters)
         self.model = self._common.first()
-        self._sum = np.zeros(self._common.size)
+        self._sum = RoundSum(job.config, self._common.size)
         job.task.allow(job.config.placement)
         self._fleet = engines_of(job, folder)
         self._fleet.load(0, self.model)
@@ -331,19 +331,17 @@ class _Training:
         elif isinstance(output, Apply):
             self._apply(output)
         elif isinstance(output, Append):
-            self._sum[:] = 0.0
+            self._sum.clear()
             self.points.append(Point(self._clock.now, output.row, self._clock.sent, self._metrics))
 
     def _add(self, add: Add) -> None:
-        codeword = self._fleet.sent(self._clock.asked[add.client, add.attempt])
-        length = block_size(self._sum.size, len(add.weights))
-        for block, weight in enumerate(add.weights):
-            target = self._sum[block * length : (block + 1) * length]
-            target += weight * codeword[: target.size]
+        self._sum.add(add, self._fleet.sent(self._clock.asked[add.client, add.attempt]))
 
     def _apply(self, apply: Apply) -> None:
-        mean = (self._sum / apply.weight).astype(np.float32)
-        self.model = self._optimizer.apply(self.model, mean)
+        with suppress(Refused):  # as on a server, the update is left out
+            mean = self._sum.mean(apply.weight)
+            if mean is not None:
+                self.model = self._optimizer.apply(self.model, mean)
         self._fleet.load(apply.version, self.model)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:

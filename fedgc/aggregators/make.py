@@ -1,0 +1,37 @@
+"""An aggregation rule by its name: all rules are entry points of the group `fedgc.aggregators`."""
+
+from typing import Final
+
+from fedgc import plugins
+from fedgc.aggregators.rule import AggregationRule
+from fedgc.errors import BadSetting
+from fedgc.plugins import load
+
+GROUP: Final = "fedgc.aggregators"
+DEFAULT: Final = "weighted-mean"
+
+
+def rule_named(name: str) -> type[AggregationRule]:
+    """Return the class of the rule of this name."""
+    found = load(GROUP, name, "setting aggregator")
+    if not (isinstance(found, type) and issubclass(found, AggregationRule)):
+        raise BadSetting(
+            f"setting aggregator: {name!r} is {found!r}, "
+            "needed a subclass of fedgc.aggregators.AggregationRule"
+        )
+    return found
+
+
+def make_rule(name: str, text: str = "") -> AggregationRule:
+    """Return a new rule of this name; `text` gives its own options, as in the setting `aggregator-options`.
+
+    >>> make_rule("trimmed-mean", "trim=0.1").summary
+    'of each coordinate the mean without the share trim at each end; clients count alike'
+    """
+    kind = rule_named(name)
+    return kind(**plugins.options(kind, text, "aggregator_options", f"aggregator {name}"))
+
+
+def rule_summaries() -> str:
+    """Return every installed rule with its summary, in one sentence."""
+    return plugins.summaries(GROUP, rule_named)

@@ -1,0 +1,57 @@
+"""The interface of an aggregation rule."""
+
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Vector = NDArray[np.float32]
+
+
+class AggregationRule(ABC):
+    """Makes one mean update from the updates of local work; the base class of every aggregation rule.
+
+    To add a rule, write one class and register it as an entry point of the group `fedgc.aggregators`; the
+    setting `aggregator` then takes its name. Keyword-only arguments of the constructor are the rule's own
+    options: the setting `aggregator-options` gives them as "name=value, name=value", converted to the type of
+    their default.
+
+    The server has one instance for a run. In each round it calls `add` for every update as it arrives, and
+    then `result`, or `clear` if the round ends without an exchange. A rule whose result needs all updates at
+    once is a subclass of `CollectingRule`.
+
+    >>> import numpy as np
+    >>> from fedgc.aggregators.weighted_mean import WeightedMean
+    >>> rule = WeightedMean()
+    >>> rule.add("a", 30.0, np.array([1.0, 4.0], np.float32))
+    >>> rule.add("b", 10.0, np.array([5.0, 0.0], np.float32))
+    >>> rule.result().tolist()
+    [2.0, 3.0]
+    """
+
+    summary: ClassVar[str] = ""
+    """What `fedgc config` says of the rule, in a few words."""
+
+    @abstractmethod
+    def add(self, client: str, weight: float, update: Vector) -> None:
+        """Take in one client's update.
+
+        Args:
+            client: The client's identity; each adds one update a round.
+            weight: The samples that the client trains on, as it reports them.
+            update: The common model minus the client's model, all numbers finite. It is not used elsewhere.
+        """
+
+    @abstractmethod
+    def result(self) -> Vector | None:
+        """Return the mean update and begin anew; None if there was no update.
+
+        Raises:
+            Refused: There are updates, but the rule cannot make a mean of them, for example because they are
+                too few. The round then leaves the model as it is.
+        """
+
+    @abstractmethod
+    def clear(self) -> None:
+        """Discard the updates of a round that is not exchanged."""

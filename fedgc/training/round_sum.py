@@ -1,0 +1,49 @@
+"""The mean update of a round, made from the vectors that clients send."""
+
+import numpy as np
+
+from fedgc.aggregators import AggregationRule
+from fedgc.codes import RunningSum
+from fedgc.config import RunConfig
+from fedgc.messages import Add
+from fedgc.training.flat import Vector
+
+
+class RoundSum:
+    """Takes in updates of local work by the run's aggregation rule, and codewords as their exact sum."""
+
+    def __init__(self, config: RunConfig, size: int) -> None:
+        """Updates have `size` numbers."""
+        self._size = size
+        self._rule: AggregationRule | None = config.new_rule() if config.work == "local" else None
+        self._sum: RunningSum | None = None  # of codewords, once there is one
+
+    def add(self, add: Add, vector: Vector) -> None:
+        """Take in the vector that a client has sent."""
+        if self._rule is not None:
+            self._rule.add(add.client, add.weights[0], vector)
+            return
+        if self._sum is None:
+            self._sum = RunningSum(self._size, len(add.weights), np.float32)
+        self._sum.add(add.weights, vector)
+
+    def mean(self, weight: float) -> Vector | None:
+        """Return the mean update and begin anew; None without any vector; `weight` divides codewords' sum.
+
+        Raises:
+            Refused: The aggregation rule cannot make a mean of these updates.
+        """
+        if self._rule is not None:
+            return self._rule.result()
+        total, self._sum = self._sum, None
+        if total is None:
+            return None
+        mean: Vector = total.total()
+        mean /= np.float32(weight)
+        return mean
+
+    def clear(self) -> None:
+        """Discard the vectors of a round that was not exchanged."""
+        self._sum = None
+        if self._rule is not None:
+            self._rule.clear()

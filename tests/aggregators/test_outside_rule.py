@@ -1,0 +1,92 @@
+"""An aggregation rule from another package: one class and one entry point, nothing of fedgc changes."""
+
+import numpy as np
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting
+from fedgc.sim.clock import MODELS
+from fedgc.sim.training import Job, train
+from tests.outside_package import install
+from tests.six_chunks import TASK
+
+RULE = '''
+import numpy as np
+from fedgc.aggregators import CollectingRule
+from fedgc.errors import Refused
+
+TEXT = "no rule"
+
+class SignMean(CollectingRule):
+    """Moves each coordinate by `step`, in the direction that most clients agree on (signSGD)."""
+
+    summary = "the majority's sign, times step"
+
+    def __init__(self, *, step: float = 0.01):
+        super().__init__()
+        self.step = step
+
+    def combine(self, updates):
+        if len(updates) > 3:
+            raise Refused(f"aggregator sign-mean: saw {len(updates)} updates, needed at most 3")
+        votes = sum(np.sign(each.vector) for each in updates)
+        return (self.step * np.sign(votes)).astype(np.float32)
+'''
+GROUP = "fedgc.aggregators"
+
+
+@pytest.fixture
+def outside(tmp_path, monkeypatch):
+    names = {f"{GROUP}:sign-mean": "SignMean", f"{GROUP}:text": "TEXT", f"{GROUP}:lost": "Lost"}
+    install(tmp_path / "site", monkeypatch, "ward_rules", RULE, names)
+
+
+def config(**changes) -> RunConfig:
+    values = {
+        "rounds": 3, "work": "local", "gate": "every", "gate_every": 2, "batch_size": 4, "min_clients": 3,
+        "device": "cpu", "aggregator": "sign-mean", "aggregator_options": "step=0.5",
+    }  # fmt: skip
+    return RunConfig(**{**values, **changes})
+
+
+def trained(clients: int, **changes):
+    scenario = MODELS["nobody"](clients, 3, np.random.default_rng(0))
+    return train(Job(TASK, config(**changes), scenario))
+
+
+def test_simulated_run_uses_a_rule_from_outside(outside):
+    moved = [trained(3, rounds=rounds).model for rounds in (1, 2)]
+    steps = np.unique(np.abs(moved[1] - moved[0]).round(5))
+    assert set(steps.tolist()) <= {0.0, 0.5}
+    assert 0.5 in steps
+
+
+def test_refused_mean_leaves_the_model_as_it_is(outside):
+    np.testing.assert_array_equal(trained(4).model, trained(4, rounds=1).model)
+
+
+def test_rule_from_outside_is_explained_and_refused_by_name(outside):
+    says = next(says for name, _, says in RunConfig.explained() if name == "aggregator")
+    assert "sign-mean: the majority's sign, times step" in says
+    assert "lost: cannot be used (setting aggregator: loading 'lost'" in says
+    with pytest.raises(BadSetting, match="saw step='far', needed float"):
+        config(aggregator_options="step=far")
+    with pytest.raises(BadSetting, match=r"needed a subclass of fedgc\.aggregators\.AggregationRule"):
+        config(aggregator="text", aggregator_options="")
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"work": "coded"}, "saw median, needed weighted-mean with work = coded"),
+        ({"secrecy": "masked", "federation": "all.fed"}, "saw median, needed weighted-mean with secrecy"),
+    ],
+)
+def test_rules_of_single_updates_are_refused_with_sums(changes, says):
+    with pytest.raises(BadSetting, match=f"setting aggregator: {says}"):
+        config(aggregator="median", aggregator_options="", **changes)
+
+
+def test_rule_is_unknown_if_its_package_is_not_installed():
+    with pytest.raises(BadSetting, match=r"saw 'sign-mean', needed one of krum, .*\(entry points"):
+        config()

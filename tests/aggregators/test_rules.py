@@ -1,0 +1,187 @@
+"""The shipped aggregation rules: by hand-computed numbers, and with a hostile update among honest ones."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedgc.aggregators import CollectingRule, make_rule, rule_named, rule_summaries
+from fedgc.aggregators.collecting import TILE
+from fedgc.errors import BadSetting, Refused
+from fedgc.plugins import available
+
+RULES = available("fedgc.aggregators")
+ROBUST = ("norm-bounded-mean", "trimmed-mean", "median", "krum", "multi-krum")
+
+
+def result(rule, *updates, weights=None):
+    """Return what the rule makes of these updates."""
+    for at, update in enumerate(updates):
+        rule.add(f"client {at}", weights[at] if weights else 1.0, np.array(update, np.float32))
+    return rule.result()
+
+
+def honest(count: int, size: int, seed: int = 0) -> list[np.ndarray]:
+    rng = np.random.default_rng(seed)
+    common = rng.normal(size=size)
+    return [(common + 0.1 * rng.normal(size=size)).astype(np.float32) for _ in range(count)]
+
+
+def test_shipped_rules_are_found():
+    assert set(RULES) >= {"weighted-mean", *ROBUST}
+    for name in ("weighted-mean", *ROBUST):
+        assert f"{name}: {rule_named(name).summary}" in rule_summaries()
+
+
+# ---- numbers by hand
+
+
+def test_weighted_mean_divides_by_samples():
+    assert result(make_rule("weighted-mean"), [1, 4], [5, 0], weights=[30, 10]).tolist() == [2, 3]
+
+
+def test_norm_bounded_mean_scales_a_long_update():
+    updates = [[3, 4], [0, 5], [60, 80]]  # norms 5, 5, 100; the bound is 2 * 5
+    mean = result(make_rule("norm-bounded-mean"), *updates, weights=[1, 1, 2])
+    np.testing.assert_allclose(mean, [(3 + 0 + 2 * 6) / 4, (4 + 5 + 2 * 8) / 4], rtol=1e-6)
+
+
+def test_norm_bounded_mean_of_similar_updates_is_the_weighted_mean():
+    updates, weights = honest(5, 50), [1.0, 2.0, 3.0, 4.0, 5.0]
+    expected = np.average(updates, axis=0, weights=weights)
+    bounded = result(make_rule("norm-bounded-mean"), *updates, weights=weights)
+    np.testing.assert_allclose(bounded, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_norm_bounded_mean_accepts_updates_of_zeros():
+    assert result(make_rule("norm-bounded-mean"), [0, 0], [0, 0]).tolist() == [0, 0]
+
+
+def test_trimmed_mean_leaves_out_both_ends():
+    updates = [[1, -9], [2, 1], [3, 2], [4, 3], [100, 4]]
+    assert result(make_rule("trimmed-mean", "trim=0.2"), *updates).tolist() == [3, 2]
+    assert result(make_rule("trimmed-mean", "trim=0.4"), *updates).tolist() == [3, 2]
+    assert result(make_rule("trimmed-mean", "trim=0.05"), *updates).tolist() == [3, 2]  # one at least
+
+
+def test_median_of_odd_and_even_counts():
+    assert result(make_rule("median"), [1, 5], [2, 9], [100, -3]).tolist() == [2, 5]
+    assert result(make_rule("median"), [1, 0], [2, 0], [4, 0], [100, 0]).tolist() == [3, 0]
+
+
+def test_krum_takes_the_update_with_the_nearest_neighbors():
+    updates = [[0.0], [1.0], [1.5], [3.0], [50.0]]  # n - f - 2 = 2 neighbors
+    assert result(make_rule("krum"), *updates).tolist() == [1.0]  # scores 3.25, 1.25, 2.5, ...
+
+
+def test_multi_krum_takes_the_mean_of_the_best():
+    updates = [[0.0], [1.0], [1.5], [3.0], [50.0]]
+    assert result(make_rule("multi-krum", "keep=2"), *updates).tolist() == [1.25]
+    assert result(make_rule("multi-krum"), *updates).tolist() == [1.375]
+
+
+@pytest.mark.parametrize("name", ["trimmed-mean", "median", "krum", "multi-krum", "norm-bounded-mean"])
+def test_tiles_do_not_show_in_the_result(name):
+    updates = honest(6, 2 * TILE + 17)
+    whole = result(make_rule(name), *updates)
+    if name in ("krum", "multi-krum"):
+        return np.testing.assert_allclose(whole, updates[0], atol=1.5)
+    ends = (slice(7), slice(-5, None))
+    parts = [result(make_rule(name), *(each[part] for each in updates)) for part in ends]
+    if name != "norm-bounded-mean":  # its bound is of the whole vector
+        np.testing.assert_array_equal(np.concatenate(parts), np.concatenate([whole[:7], whole[-5:]]))
+    return None
+
+
+# ---- hostile updates
+
+ATTACKS = {
+    "scaled": lambda update: update * 1e6,
+    "huge": lambda update: np.full_like(update, 3e38),
+    "sign flip": lambda update: -update,
+    "reversed and scaled": lambda update: -100 * update,
+    "noise": lambda update: np.random.default_rng(9).normal(scale=100, size=update.size).astype(np.float32),
+}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+@pytest.mark.parametrize("name", ROBUST)
+def test_one_hostile_update_moves_a_robust_rule_little(name, attack):
+    updates = honest(7, 400)
+    fair = np.mean(updates, axis=0)
+    hostile = [ATTACKS[attack](updates[0]), *updates[1:]]
+    moved = np.linalg.norm(result(make_rule(name), *hostile) - fair) / np.linalg.norm(fair)
+    assert moved < (0.45 if name == "norm-bounded-mean" else 0.2)
+
+
+def test_weighted_mean_follows_a_hostile_update():
+    updates = honest(7, 400)
+    hostile = [updates[0] * 1e6, *updates[1:]]
+    assert np.linalg.norm(result(make_rule("weighted-mean"), *hostile)) > 1e5 * np.linalg.norm(updates[0]) / 7
+
+
+@given(st.permutations(range(6)), st.sampled_from(sorted(set(RULES) - {"krum"})))
+@settings(max_examples=40, deadline=None)
+def test_order_of_updates_does_not_matter(order, name):
+    updates = honest(6, 30)
+    usual = result(make_rule(name), *updates)
+    np.testing.assert_allclose(result(make_rule(name), *(updates[at] for at in order)), usual, rtol=1e-5)
+
+
+# ---- rounds
+
+
+@pytest.mark.parametrize("name", RULES)
+def test_rule_begins_anew_after_each_round(name):
+    rule, first, second = make_rule(name), honest(6, 20, 1), honest(6, 20, 2)
+    result(rule, *first)
+    np.testing.assert_array_equal(result(rule, *second), result(make_rule(name), *second))
+    rule.add("client 0", 1.0, first[0])
+    rule.clear()
+    np.testing.assert_array_equal(result(rule, *second), result(make_rule(name), *second))
+    assert rule.result() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "count", "least"),
+    [
+        ("krum", "", 4, 5),
+        ("krum", "f=2", 6, 7),
+        ("multi-krum", "keep=6", 5, 6),
+        ("median", "", 2, 3),
+        ("trimmed-mean", "trim=0.4", 4, 5),
+    ],
+)
+def test_too_few_updates_are_refused_by_name(name, options, count, least):
+    rule = make_rule(name, options)
+    with pytest.raises(Refused, match=f"aggregator {name}: saw {count} updates, needed at least {least}"):
+        result(rule, *honest(count, 5))
+    assert rule.result() is None
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "says"),
+    [
+        ("trimed-mean", "", "did you mean trimmed-mean"),
+        ("trimmed-mean", "trim=0.5", "saw trim=0.5, needed above 0 and below 0.5"),
+        ("trimmed-mean", "trim=many", "saw trim='many', needed float"),
+        ("krum", "f=0", "saw f=0, needed at least 1"),
+        ("multi-krum", "keep=-1", "keep=-1"),
+        ("norm-bounded-mean", "factor=nan", "saw factor=nan"),
+        ("median", "trim=0.1", "saw 'trim', needed none, the options of aggregator median"),
+    ],
+)
+def test_bad_options_are_refused_by_name(name, options, says):
+    with pytest.raises(BadSetting, match=says):
+        make_rule(name, options)
+
+
+def test_collecting_rule_keeps_vectors_without_a_copy():
+    class Seen(CollectingRule):
+        def combine(self, updates):
+            return updates[0].vector
+
+    vector = np.ones(3, np.float32)
+    rule = Seen()
+    rule.add("a", 1.0, vector)
+    assert rule.result() is vector
