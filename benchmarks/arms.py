@@ -71,7 +71,7 @@ class Arm:
     @property
     def look(self) -> int:
         """Return the steps from look to look."""
-        return int(self.settings.get("gate_every", LOOK))
+        return int(self.settings.get("local_steps", LOOK))
 
     def rates(self, optimizer: str) -> tuple[float, ...]:
         """Return the rates that it is tuned over, the middle ones first."""
@@ -84,7 +84,7 @@ class Arm:
     def config(self, steps: int, rate: float, seed: int, model_bytes: int) -> RunConfig:
         """Return the settings of a run of so many steps."""
         values: dict[str, Any] = {
-            "work": "local", "rounds": steps // self.look, "gate_every": LOOK, "quorum": QUORUM,
+            "work": "local", "rounds": steps // self.look, "local_steps": LOOK, "quorum": QUORUM,
             "patience": 0.0, "batch_size": 32, "learning_rate": rate, "min_clients": CLIENTS, "seed": seed,
             "device": "cpu", "evaluate_every": 16 if self.look == 1 else 1, "gate": "every", "max_gap": 0,
             "replicas": COPIES, "threads": 1, "lockstep": "auto" if self.ours else "on",
@@ -99,7 +99,7 @@ class Arm:
 
 
 def _bsp() -> Arm:
-    return Arm("BSP", {**ALONE, "gate_every": 1, "quorum": 1.0})
+    return Arm("BSP", {**ALONE, "local_steps": 1, "quorum": 1.0})
 
 
 def _fixed(period: int, **others: Any) -> dict[str, Any]:  # noqa: ANN401  settings are of any kind
@@ -115,7 +115,7 @@ def _relative(delta: float, name: str = "", **others: Any) -> Arm:  # noqa: ANN4
         **ALONE,
         "gate": "relative-change",
         "gate_options": f"delta={delta}",
-        "gate_every": 1,
+        "local_steps": 1,
         "quorum": 1.0,
     }
     return Arm(f"relative change {delta:g}{name}", {**settings, **others})
@@ -132,18 +132,16 @@ RIVALS: Final = (
     _relative(0.1, ", injected", **INJECTED),
     Arm("QSR", {**ALONE, "gate": "qsr", "schedule": "cosine", "max_gap": 32}),
     Arm("grace window", _fixed(4, **ALONE, patience=1.0)),
-    Arm("SSP 16", {**ALONE, "gate_every": 1}, rule=Bounded(16)),
-    Arm("FedBuff", {**ALONE, "gate_every": 4 * LOOK}, rule=Buffered(4)),
+    Arm("SSP 16", {**ALONE, "local_steps": 1}, rule=Bounded(16)),
+    Arm("FedBuff", {**ALONE, "local_steps": 4 * LOOK}, rule=Buffered(4)),
 )
-CODED: Final = Arm(
-    "gradient code", {"work": "coded", "local_steps": 1, "gate_every": 1, **ALONE, "blocks": 1}, moves=True
-)
+CODED: Final = Arm("gradient code", {"work": "coded", "local_steps": 1, **ALONE, "blocks": 1}, moves=True)
 SCATTERED: Final = {"placement": "scattered"}
 OURS: Final = (
     *(Arm(f"ours, fixed {LOOK * p}", _fixed(p), ours=True) for p in (4, 8)),
     *(Arm(f"ours, drift {b:g}", _drift(b), ours=True) for b in (0.5, 0.25, 0.125)),
     Arm("ours, drift, a tenth of BSP's bytes", _drift(1.0), ours=True, tenth=True),
-    *(Arm(f"ours, drift 0.25, {bits} bits", _drift(0.25, delta_bits=bits), ours=True) for bits in (8, 4)),
+    *(Arm(f"ours, drift 0.25, {bits} bits", _drift(0.25, codec=f"int{bits}"), ours=True) for bits in (8, 4)),
     *(
         Arm(f"ours, scattered, drift {b:g}", _drift(b, **SCATTERED), ours=True, moves=True)
         for b in (0.25, 0.08)

@@ -20,20 +20,17 @@ from typing import Final
 import numpy as np
 
 from benchmarks.report import Figure, Report, Value, machine
+from fedgc.codecs import EPSILON, Wire, pack, unpack
 from fedgc.codes import (
-    EPSILON,
     Code,
     FrameCode,
     GaussianCode,
     Placement,
     RunningSum,
-    Wire,
     encode,
     frame_for,
     orders_for_round,
-    pack,
     place,
-    unpack,
     worst,
 )
 from fedgc.codes.baselines import cyclic

@@ -67,6 +67,7 @@ def _plan(policy: Fedgc, clients: int, deadline_s: float) -> Plan:
         local_steps=1,
         deadline_s=deadline_s,
         upload_deadline_s=PATIENT_S,
+        work="coded",
     )
     return make_plan(fleet, Speeds(), config, steps=1)
 

@@ -29,15 +29,16 @@ PLUS_ROUNDS: Final = 2  # beyond practice: each takes many seconds
 NUMBERS: Final = Quantizer(clip=1.0, bits=20, ring=32, w_max=8)
 SETTINGS: Final[Mapping[str, Setting]] = {
     "task": "bench_models:mb10",
+    "work": "coded",
     "local-steps": 1,
-    "replicas": 1,
-    "blocks": 1,
-    "chunks": SITES,
+    "code.replicas": 1,
+    "code.blocks": 1,
+    "data.chunks": SITES,
     "min-clients": SITES,
-    "evaluate-every": 0,
-    "keep-checkpoints": 0,
-    "link": "session",
-    "threads": 1,
+    "history.evaluate-every": 0,
+    "history.keep-checkpoints": 0,
+    "links.kind": "session",
+    "client.threads": 1,
 }
 
 

@@ -162,6 +162,6 @@ def _plan(clients: int) -> Plan:
     fleet = Fleet({f"client {w}": every for w in range(clients)}, chunks)
     replicas = min(REPLICAS, clients)
     config = RunConfig(
-        chunks=clients, replicas=replicas, blocks=replicas, local_steps=1, deadline_s=PATIENT_S
+        chunks=clients, replicas=replicas, blocks=replicas, local_steps=1, deadline_s=PATIENT_S, work="coded"
     )
     return make_plan(fleet, Speeds(), config, steps=1)

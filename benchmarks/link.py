@@ -51,12 +51,13 @@ WATCH_S: Final = 0.02
 STREAMS: Final = 5  # of a bare stream's transfers, the median counts
 FIRST: Final = 1  # rounds that are practice: chunks are loaded, pages are touched
 SETTINGS: Final[Mapping[str, Setting]] = {
+    "work": "coded",
     "local-steps": 1,
-    "replicas": 1,
-    "blocks": BLOCKS,
-    "evaluate-every": 0,
-    "keep-checkpoints": 0,
-    "threads": 1,
+    "code.replicas": 1,
+    "code.blocks": BLOCKS,
+    "history.evaluate-every": 0,
+    "history.keep-checkpoints": 0,
+    "client.threads": 1,
 }
 
 
@@ -197,10 +198,10 @@ class Plan:
             "run": self.name,
             "task": f"bench_models:{self.model}",
             "rounds": self.rounds + FIRST,
-            "chunks": self.clients,
+            "data.chunks": self.clients,
             "min-clients": self.clients,
         }
-        return chosen | {"link": self.link}
+        return chosen | {"links.kind": self.link}
 
 
 def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float) -> Rows:

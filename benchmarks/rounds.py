@@ -54,11 +54,10 @@ from benchmarks.deadline import errors_at_deadline, ratios
 from benchmarks.events import MILLION, measure_events
 from benchmarks.grid import Source, link_ratio, sources
 from benchmarks.report import Report, Value, machine
-from fedgc.codes import Wire
 from fedgc.sim.bound import FluidBound, whole_chunks_s
 from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, choosing, original_codes, ours, rivals
 from fedgc.sim.clock import MODELS, UNCONTENDED, Scenario
-from fedgc.sim.clock.clock import SHARE
+from fedgc.sim.clock.clock import share_of
 from fedgc.sim.coded import BlockCoordinate, PartialStragglers
 from fedgc.sim.ours import CHOSEN, Fedgc
 from fedgc.sim.owned import processes
@@ -164,7 +163,7 @@ class _Plays:
     def results(self, policy: Policy) -> tuple[Result, ...]:
         """Return what came of every round."""
         if isinstance(policy, Fedgc) and policy.short and policy.blocks == 1 and not self.linked:
-            share = SHARE[Wire.INT8.value]
+            share = share_of("int8")
             whole = self.results(replace(policy, short=False))
             return tuple(replace(each, sent=share * each.sent, size=share * each.size) for each in whole)
         if policy not in self._known:

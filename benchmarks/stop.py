@@ -40,7 +40,7 @@ from fedgc.training.trajectories import Trajectories
 
 WAIT_S: Final = 60.0
 STEPS: Final = 1_000_000  # more than it can do: it is busy until it is told
-CONFIG: Final = RunConfig.read({"task": "bench_models:busy", "work": "coded", "chunks": 1, "threads": 1})
+CONFIG: Final = RunConfig(task="bench_models:busy", work="coded", chunks=1, threads=1)
 
 
 class _Listening(CodedEngine):

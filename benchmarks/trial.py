@@ -160,7 +160,7 @@ def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> lis
 def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
     """Train once."""
     task = task_of(scene, seed, pieces=1 if arm.coded or not arm.moves else PIECES, shared=arm.shared)
-    common = CommonModel(task, RunConfig(seed=seed, device="cpu"))
+    common = CommonModel(task, RunConfig(seed=seed, device="cpu", work="coded"))
     model_bytes = 4 * common.size
     config = arm.config(scene.steps, rate, seed, model_bytes)
     scenario = scenario_of(scene, config.rounds, config.round_steps, seed)

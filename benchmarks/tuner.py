@@ -128,7 +128,9 @@ class Fleeting:
         names = tuple(f"client {w}" for w in range(clients))
         chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(clients * pieces))
         every = frozenset(range(len(chunks)))
-        config = RunConfig(replicas=AUTO, seed=seed, local_steps=1, chunks=len(chunks), grace_s=HEARD_S)
+        config = RunConfig(
+            replicas=AUTO, seed=seed, local_steps=1, chunks=len(chunks), grace_s=HEARD_S, work="coded"
+        )
         self.question = Question(Fleet(dict.fromkeys(names, every), chunks, NUMBERS), config, 1)
         self.past = nothing(names)
         self.links = Speeds(

@@ -6,19 +6,25 @@ from typing import Any, Final
 from typer.main import get_command
 
 from fedgc.cli.commands import app
-from fedgc.config import RunConfig
+from fedgc.config import RunConfig, group_of
 from fedgc.round.diagram import mermaid
 
 Page = Callable[[], str]
 
 
 def settings_table() -> str:
-    """Return a table of all settings: name, default, meaning."""
-    rows = [
-        f"| `{name.replace('_', '-')}` | `{default!r}` | {_cell(meaning)} |"
-        for name, default, meaning in RunConfig.explained()
-    ]
-    return "\n".join(["| setting | default | meaning |", "|---|---|---|", *rows])
+    """Return the settings by table, each with its default and its meaning."""
+    explained = RunConfig.explained()
+    return "\n\n".join(
+        _group(group, [each for each in explained if group_of(each[0]) == group])
+        for group in dict.fromkeys(group_of(name) for name, _, _ in explained)
+    )
+
+
+def _group(group: str, explained: Sequence[tuple[str, object, str]]) -> str:
+    rows = [f"| `{name}` | `{default!r}` | {_cell(meaning)} |" for name, default, meaning in explained]
+    title = f"## `[{group}]`" if group else "## The run"
+    return "\n".join([title, "", "| setting | default | meaning |", "|---|---|---|", *rows])
 
 
 def commands_list() -> str:

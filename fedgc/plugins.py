@@ -19,15 +19,15 @@ OWN = "fedgc"
 def load(group: str, name: str, asked: str) -> object:
     """Return the object that this group has under this name.
 
-    `asked` says in error messages what asked for the name, for example "setting gate".
+    `asked` says in error messages what asked for the name, for example "setting gate.name".
 
     Raises:
         BadSetting: No installed package offers the name, several do, or importing it fails.
 
-    >>> load("fedgc.gates", "drif", "setting gate")
+    >>> load("fedgc.gates", "drif", "setting gate.name")
     Traceback (most recent call last):
     ...
-    fedgc.errors.BadSetting: setting gate: saw 'drif', needed one of drift, every, qsr, relative-change \
+    fedgc.errors.BadSetting: setting gate.name: saw 'drif', needed one of drift, every, qsr, relative-change \
 (entry points fedgc.gates); did you mean drift?
     """
     found = _own(group).get(name) or _other(group, name, asked)
@@ -56,7 +56,7 @@ def options(make: Callable[..., object], text: str, setting: str, owner: str) ->
         owner: The extension, for error messages.
 
     >>> def make(*, trim: float = 0.1): ...
-    >>> options(make, "trim=0.25", "aggregator_options", "aggregator trimmed-mean")
+    >>> options(make, "trim=0.25", "aggregation.options", "aggregator trimmed-mean")
     {'trim': 0.25}
     """
     parameters = inspect.signature(make).parameters.values()

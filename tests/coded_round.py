@@ -5,8 +5,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from fedgc.codes import Wire, encode, pack, unpack
-from fedgc.config import RunConfig
+from fedgc.codecs import Wire, pack, unpack
+from fedgc.codes import encode
 from fedgc.gates import Decision
 from fedgc.history import Speed, Speeds
 from fedgc.messages import (
@@ -29,6 +29,7 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from tests.config_of import config_of
 
 SIZE = 7  # numbers in an update: divisible by no number of blocks but one
 TARGET = 4
@@ -63,13 +64,14 @@ def planned(
         known = {
             name: Speed(name, 0.1, up_bytes_s=uplink / (1.0 if w else lag)) for w, name in enumerate(names)
         }
-    config = RunConfig.read(
+    config = config_of(
         {
+            "work": "coded",
             "replicas": replicas,
             "blocks": blocks,
-            "deadline-s": 100,
-            "upload-deadline-s": 50,
-            "late-s": 0.5,
+            "deadline_s": 100,
+            "upload_deadline_s": 50,
+            "late_s": 0.5,
             **settings,
         }
     )

@@ -14,7 +14,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from fedgc.config import RunConfig
 from fedgc.history import Speed, Speeds
 from fedgc.messages import (
     LARGEST_COUNT,
@@ -35,6 +34,7 @@ from fedgc.messages import (
     Shares,
     Signed,
 )
+from tests.config_of import config_of
 from tests.whole_run import Client, Content, Server, one_of
 
 SEARCHED = not settings().derandomize
@@ -49,11 +49,11 @@ CODED = st.fixed_dictionaries(
         "blocks": st.sampled_from([1, 2]),
         "wire": st.just("short"),
         "gate": st.sampled_from(["every", "drift", "relative-change", "qsr"]),
-        "shared-momentum": st.just(0.1),
+        "shared_momentum": st.just(0.1),
     },
 )
 LOCAL = st.fixed_dictionaries(
-    {"work": st.just("local"), "gate-every": st.just(4)},
+    {"work": st.just("local"), "local_steps": st.just(4)},
     optional={
         "placement": st.sampled_from(["scattered", "shuffled-once", "cyclic"]),
         "gate": st.sampled_from(["every", "drift", "relative-change", "qsr"]),
@@ -62,14 +62,14 @@ LOCAL = st.fixed_dictionaries(
     },
 )
 SETTINGS = st.fixed_dictionaries(
-    {"rounds": st.integers(2, 12), "min-clients": st.integers(1, 3)},
+    {"rounds": st.integers(2, 12), "min_clients": st.integers(1, 3)},
     optional={
-        "gate-period": st.integers(1, 3),
-        "gate-budget": st.sampled_from([0.3, 0.6, 1.0]),
-        "min-gap": st.integers(1, 2),
-        "late-s": st.just(0.5),
-        "deadline-s": st.just(30.0),
-        "local-steps": st.integers(1, 4),
+        "gate_period": st.integers(1, 3),
+        "gate_budget": st.sampled_from([0.3, 0.6, 1.0]),
+        "min_gap": st.integers(1, 2),
+        "late_s": st.just(0.5),
+        "deadline_s": st.just(30.0),
+        "local_steps": st.integers(1, 4),
     },
 )
 
@@ -133,7 +133,7 @@ class AnyRun(RuleBasedStateMachine):
         *,
         known: bool,
     ) -> None:
-        config = RunConfig.read(allowed({**common, **table}))
+        config = config_of(allowed({**common, **table}))
         chance = np.random.default_rng(seed)
         speeds = {name: Speed(name, one_of((0.05, 0.1, 0.4), chance), rounds=5) for name in fleet}
         self.server = Server(config, Speeds(speeds if known else {}))

@@ -12,27 +12,29 @@ CODE = "value = 7"
 
 def test_name_from_outside_is_loaded_and_listed(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "ward_one", CODE, {f"{GROUP}:seven": "value"})
-    assert load(GROUP, "seven", "setting gate") == 7
+    assert load(GROUP, "seven", "setting gate.name") == 7
     assert {"seven", "every", "drift"} <= set(available(GROUP))
 
 
 def test_other_groups_are_not_searched(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "ward_one", CODE, {"ward.things:seven": "value"})
     assert available("ward.things") == ("seven",)
-    with pytest.raises(BadSetting, match=r"setting gate: saw 'seven', needed one of drift.*\(entry points"):
-        load(GROUP, "seven", "setting gate")
+    with pytest.raises(
+        BadSetting, match=r"setting gate.name: saw 'seven', needed one of drift.*\(entry points"
+    ):
+        load(GROUP, "seven", "setting gate.name")
 
 
 def test_name_of_fedgc_cannot_be_replaced(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "ward_one", CODE, {f"{GROUP}:every": "value"})
-    assert load(GROUP, "every", "setting gate") != 7
+    assert load(GROUP, "every", "setting gate.name") != 7
 
 
 def test_name_that_two_packages_offer_is_refused(tmp_path, monkeypatch):
     for module in ("ward_one", "ward_two"):
         install(tmp_path / module, monkeypatch, module, CODE, {f"{GROUP}:seven": "value"})
     with pytest.raises(BadSetting, match="saw 'seven' in ward_one and ward_two, needed one package"):
-        load(GROUP, "seven", "setting gate")
+        load(GROUP, "seven", "setting gate.name")
 
 
 @pytest.mark.parametrize(
@@ -46,6 +48,6 @@ def test_name_that_two_packages_offer_is_refused(tmp_path, monkeypatch):
 def test_package_that_cannot_be_loaded_is_named(tmp_path, monkeypatch, code, attribute, says):
     install(tmp_path, monkeypatch, "ward_broken", code, {f"{GROUP}:broken": attribute})
     with pytest.raises(
-        BadSetting, match=rf"setting gate: loading 'broken' \(ward_broken:{attribute}\) {says}"
+        BadSetting, match=rf"setting gate.name: loading 'broken' \(ward_broken:{attribute}\) {says}"
     ):
-        load(GROUP, "broken", "setting gate")
+        load(GROUP, "broken", "setting gate.name")

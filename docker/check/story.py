@@ -27,22 +27,23 @@ CUT_IN, CUT_S, KILL_IN = 3, 20.0, 8  # rounds, seconds
 SETTINGS: dict[str, str | int | float] = {
     "rounds": ROUNDS,
     "min-clients": 3,
-    "chunks": 12,
-    "replicas": 3,
-    "blocks": 1,
+    "work": "coded",
+    "data.chunks": 12,
+    "code.replicas": 3,
+    "code.blocks": 1,
     "local-steps": 4,
-    "evaluate-every": 10,
-    "grace-s": 8.0,
-    "deadline-s": 120.0,
-    "upload-deadline-s": 60.0,
-    "start-timeout-s": 300.0,
-    "connect-s": 60.0,
-    "threads": 1,
+    "history.evaluate-every": 10,
+    "links.grace-s": 8.0,
+    "timing.deadline-s": 120.0,
+    "timing.upload-deadline-s": 60.0,
+    "timing.start-timeout-s": 300.0,
+    "links.connect-s": 60.0,
+    "client.threads": 1,
 }
 SHUT: dict[str, str | int | float] = {
     "rounds": 2,
-    "connect-s": 5.0,
-    "advertise": f"{PROXY}:9",
+    "links.connect-s": 5.0,
+    "links.advertise": f"{PROXY}:9",
 }  # nobody there
 MIDDLE_S = 0.5  # into a round
 SAME = 5e-3  # of their size: sums of the same updates in another order, rounded, and trained on

@@ -22,7 +22,7 @@ class Krum(CollectingRule):
     def __init__(self, *, f: int = 1) -> None:
         super().__init__()
         if f < 1:
-            raise BadSetting(f"setting aggregator_options: saw f={f}, needed at least 1")
+            raise BadSetting(f"setting aggregation.options: saw f={f}, needed at least 1")
         self._f = f
 
     def combine(self, updates: Sequence[Update]) -> Vector:
@@ -43,7 +43,7 @@ class MultiKrum(CollectingRule):
         super().__init__()
         if f < 1 or keep < 0:
             raise BadSetting(
-                f"setting aggregator_options: saw f={f}, keep={keep}, needed f 1 or more, keep 0 or more"
+                f"setting aggregation.options: saw f={f}, keep={keep}, needed f 1 or more, keep 0 or more"
             )
         self._f, self._keep = f, keep
 

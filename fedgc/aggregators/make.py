@@ -13,23 +13,23 @@ DEFAULT: Final = "weighted-mean"
 
 def rule_named(name: str) -> type[AggregationRule]:
     """Return the class of the rule of this name."""
-    found = load(GROUP, name, "setting aggregator")
+    found = load(GROUP, name, "setting aggregation.rule")
     if not (isinstance(found, type) and issubclass(found, AggregationRule)):
         raise BadSetting(
-            f"setting aggregator: {name!r} is {found!r}, "
+            f"setting aggregation.rule: {name!r} is {found!r}, "
             "needed a subclass of fedgc.aggregators.AggregationRule"
         )
     return found
 
 
 def make_rule(name: str, text: str = "") -> AggregationRule:
-    """Return a new rule of this name; `text` gives its own options, as in the setting `aggregator-options`.
+    """Return a new rule of this name; `text` gives its own options, as in the setting `aggregation.options`.
 
     >>> make_rule("trimmed-mean", "trim=0.1").summary
     'of each coordinate the mean without the share trim at each end; clients count alike'
     """
     kind = rule_named(name)
-    return kind(**plugins.options(kind, text, "aggregator_options", f"aggregator {name}"))
+    return kind(**plugins.options(kind, text, "aggregation.options", f"aggregator {name}"))
 
 
 def rule_summaries() -> str:

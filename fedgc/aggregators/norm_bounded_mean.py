@@ -21,7 +21,7 @@ class NormBoundedMean(CollectingRule):
     def __init__(self, *, factor: float = 2.0) -> None:
         super().__init__()
         if not (math.isfinite(factor) and factor > 0):
-            raise BadSetting(f"setting aggregator_options: saw factor={factor}, needed more than 0")
+            raise BadSetting(f"setting aggregation.options: saw factor={factor}, needed more than 0")
         self._factor = factor
 
     def combine(self, updates: Sequence[Update]) -> Vector:

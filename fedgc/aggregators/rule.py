@@ -13,9 +13,9 @@ class AggregationRule(ABC):
     """Makes one mean update from the updates of local work; the base class of every aggregation rule.
 
     To add a rule, write one class and register it as an entry point of the group `fedgc.aggregators`; the
-    setting `aggregator` then takes its name. Keyword-only arguments of the constructor are the rule's own
-    options: the setting `aggregator-options` gives them as "name=value, name=value", converted to the type of
-    their default.
+    setting `aggregation.rule` then takes its name. Keyword-only arguments of the constructor are the rule's
+    own options: the setting `aggregation.options` gives them as "name=value, name=value", converted to the
+    type of their default.
 
     The server has one instance for a run. In each round it calls `add` for every update as it arrives, and
     then `result`, or `clear` if the round ends without an exchange. A rule whose result needs all updates at

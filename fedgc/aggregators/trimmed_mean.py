@@ -21,7 +21,7 @@ class TrimmedMean(CollectingRule):
     def __init__(self, *, trim: float = 0.2) -> None:
         super().__init__()
         if not 0 < trim < 0.5:
-            raise BadSetting(f"setting aggregator_options: saw trim={trim}, needed above 0 and below 0.5")
+            raise BadSetting(f"setting aggregation.options: saw trim={trim}, needed above 0 and below 0.5")
         self._trim = trim
 
     def combine(self, updates: Sequence[Update]) -> Vector:

@@ -9,7 +9,6 @@ import typer
 
 from fedgc.cli.deploy import deploy
 from fedgc.cli.keys import keys
-from fedgc.config import RunConfig
 
 app = typer.Typer(
     name="fedgc",
@@ -24,8 +23,9 @@ app = typer.Typer(
 
 def _settings_like(incomplete: str) -> Iterator[str]:
     """Complete the name of a setting."""
-    names = (name.replace("_", "-") for name, _, _ in RunConfig.explained())
-    return (f"{name}=" for name in names if name.startswith(incomplete))
+    from fedgc.config import KEYS  # here, as help must not wait for numpy
+
+    return (f"{name}=" for name in KEYS.values() if name.startswith(incomplete))
 
 
 def _runs_like(incomplete: str) -> Iterator[str]:
@@ -80,10 +80,12 @@ def _root() -> None:
 
 @app.command()
 def demo(
-    rounds: Annotated[int, typer.Option(help="Rounds to train.")] = 30,
-    work: Annotated[str | None, typer.Option(help="coded or local; the same as --set work=...")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 20,
+    work: Annotated[
+        str | None, typer.Option(help="local or coded; by default one run of each, and local under masks.")
+    ] = None,
     gate: Annotated[
-        str | None, typer.Option(help="Which gate (`fedgc config` lists them); the same as --set gate=...")
+        str | None, typer.Option(help="Which gate (`fedgc config --all` lists them); sets gate.name.")
     ] = None,
     sites: Annotated[int, typer.Option(help="Clients; under masks, each is a site.")] = 4,
     secrecy: Annotated[str, typer.Option(help="open, or masked: only sums are seen.")] = "open",
@@ -96,7 +98,7 @@ def demo(
     from fedgc.cli.demo import Cast, run_demo  # here, as help must not wait for what a federation needs
     from fedgc.cli.settings import parse
 
-    chosen = [f"{name}={value}" for name, value in (("work", work), ("gate", gate)) if value is not None]
+    chosen = [f"{name}={value}" for name, value in (("work", work), ("gate.name", gate)) if value is not None]
     run_demo(rounds, parse([*chosen, *(settings or [])]), Cast(sites, secrecy))
 
 
@@ -177,16 +179,17 @@ def config(
     run: Annotated[
         str | None, typer.Option("--run", help="The settings that this run had.", autocompletion=_runs_like)
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every setting, by group.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show every setting: value, default, where the value comes from, what it means.
+    """Show the settings: value, default, where the value comes from, what it means.
 
-    Example: fedgc config --set rounds=50
+    Example: fedgc config --all --set rounds=50
     """
     from fedgc.cli import config as shown
     from fedgc.cli.settings import parse
 
-    shown.show(parse(settings or []), run, as_json=as_json)
+    shown.show(parse(settings or []), run, every=every, as_json=as_json)
 
 
 @app.command()

@@ -1,8 +1,8 @@
-"""`fedgc config`: every setting, its value, its default, where the value comes from, one line each."""
+"""`fedgc config`: the settings, each with its value, its default and where the value comes from."""
 
 import json
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,17 +11,27 @@ from rich.text import Text
 
 from fedgc.cli.settings import DEFAULT, GIVEN, Layer, Settled, settle
 from fedgc.cli.view import terminal
-from fedgc.config import RunConfig
+from fedgc.config import BASIC, RunConfig, group_of, known
 from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 
 
-def show(given: Mapping[str, Setting], run: str | None, *, as_json: bool) -> None:
-    """Show what a run in this folder with these words would have, or what a run had."""
+def show(given: Mapping[str, Setting], run: str | None, *, every: bool, as_json: bool) -> None:
+    """Show what a run in this folder with these words would have, or what a run had.
+
+    Without `every` a table shows the settings that every user meets, and those that were changed.
+    """
     settled = settle([*_layers(run), (GIVEN, given)])
     if as_json:
         sys.stdout.write(json.dumps({"settings": _figures(settled)}, indent=1) + "\n")
-    else:
-        terminal().print(_table(settled))
+        return
+    figures = _figures(settled)
+    shown = [each for each in figures if every or each["name"] in BASIC or each["origin"] != DEFAULT]
+    terminal().print(_table(shown))
+    if len(shown) < len(figures):
+        more = (
+            f"{len(figures) - len(shown)} more settings have their defaults; `fedgc config --all` shows them"
+        )
+        terminal().print(more, soft_wrap=True, highlight=False)
 
 
 def _layers(run: str | None) -> list[Layer]:
@@ -32,30 +42,34 @@ def _layers(run: str | None) -> list[Layer]:
 
     with Store.open(reads_only=True) as store:
         found = store.run(run)
-    known = set(RunConfig().table())
-    return [(f"run {found.run}", {name: value for name, value in found.settings.items() if name in known})]
+    return [(f"run {found.run}", known(found.settings))]
 
 
 def _figures(settled: Settled) -> list[dict[str, Any]]:
     table = settled.config.table()
+    explained = {name: (default, says) for name, default, says in RunConfig.explained()}
     return [
         {
-            "name": (dashed := name.replace("_", "-")),
-            "value": table[dashed],
-            "default": default,
-            "origin": settled.origins[dashed],
-            "says": says,
+            "name": name,
+            "value": value,
+            "default": explained[name][0] if name in explained else None,
+            "origin": settled.origins[name],
+            "says": explained[name][1] if name in explained else "a setting of the task's own",
         }
-        for name, default, says in RunConfig.explained()
+        for name, value in table.items()
     ]
 
 
-def _table(settled: Settled) -> Table:
+def _table(figures: Sequence[Mapping[str, Any]]) -> Table:
     table = Table(title="Settings")
     for column in ("name", "value", "default", "origin"):
         table.add_column(column, no_wrap=True)
-    table.add_column("what it is")
-    for each in _figures(settled):
+    table.add_column("meaning")
+    group = ""
+    for each in sorted(figures, key=lambda each: (group_of(each["name"]) != "", 0)):
+        if group_of(each["name"]) != group:
+            group = group_of(each["name"])
+            table.add_section()
         value, default = _words(each["value"]), _words(each["default"])
         style = "" if each["origin"] == DEFAULT else "bold"
         cells = (each["name"], value, default, each["origin"], each["says"])
@@ -69,4 +83,6 @@ def _words(value: object) -> str:
     >>> _words(0.1), _words("")
     ('0.1', '""')
     """
+    if value is None:
+        return "-"
     return str(value) if value != "" else '""'

@@ -21,6 +21,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, Protocol
 
+from rich.console import Console
+
 from fedgc.cli import view
 from fedgc.cli.follow import POLL_S, Follower, Seen, print_tables, show_on, why_incomplete
 from fedgc.config import RunConfig
@@ -35,13 +37,13 @@ from fedgc.store.records import Decided
 
 SETTINGS: Final[Mapping[str, Setting]] = {
     "task": "digits",
-    "chunks": 16,
-    "grace-s": 2.0,
-    "threads": 1,
+    "data.chunks": 16,
+    "links.grace-s": 2.0,
+    "client.threads": 1,
 }
-LOCAL: Final[Mapping[str, Setting]] = {  # where that is the work: own steps are a tenth of the rate
-    "learning-rate": 0.5,
-    "gate-budget": 0.25,
+KINDS: Final[Mapping[str, Mapping[str, Setting]]] = {
+    "local": {"learning-rate": 0.5, "gate.budget": 0.25},  # a client's own part of a step is a tenth
+    "coded": {},
 }
 SLOW, KILLED = "slow-client", "killed-client"
 PACE_S: Final = 0.02  # least seconds of a local step
@@ -117,31 +119,47 @@ class Cast:
 def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
     """Run the demo and print its tables; every process that it started is gone when this returns."""
     console = view.terminal()
-    run = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
-    local = LOCAL if settings.get("work") == "local" else {}
+    kinds = [str(settings["work"])] if "work" in settings else list(KINDS)
+    if cast.secrecy == "masked":
+        kinds = kinds[:1]
     nodes, needed = cast.nodes(default_path(os.environ).parent / "demo")
-    config = RunConfig.read({**SETTINGS, **needed, **local, **settings, "rounds": rounds, "run": run})
+    name = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
+    configs = [
+        RunConfig.read(
+            {**SETTINGS, **needed, "work": kind, **KINDS.get(kind, {}), **settings}
+            | {"rounds": rounds, "run": f"{name}-{kind}"}
+        )
+        for kind in kinds
+    ]  # fmt: skip
+    with Store.open() as store, LocalFederation(nodes) as federation:
+        console.print(f"store {store.name}", soft_wrap=True, markup=False)
+        console.print(exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
+        for config in configs:
+            _play(console, store, federation, config, masked=cast.secrecy == "masked")
+
+
+def _play(
+    console: Console, store: Store, federation: LocalFederation, config: RunConfig, *, masked: bool
+) -> None:
+    """Play one run, in which a client is killed and comes back, and print what came of it."""
+    follower, rounds = Follower(store, config.run), config.rounds
     story = Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
-    with Store.open() as store:
-        follower = Follower(store, run)
-        console.print(f"run {run}, store {store.name}", soft_wrap=True, markup=False)
-        began = time.monotonic()
-        with LocalFederation(nodes) as federation, show_on(console, rounds) as show:
-            console.print(exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
-            flower_run = federation.submit(config.table())
-            while federation.running(flower_run):
-                seen = follower.look()
-                story.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
-                show.update(seen, story.notes)
-                time.sleep(POLL_S)
-            seen = follower.whole()
+    console.print(f"run {config.run}: {config.work} work", soft_wrap=True, markup=False)
+    began = time.monotonic()
+    flower_run = federation.submit(config.table())
+    with show_on(console, rounds) as show:
+        while federation.running(flower_run):
+            seen = follower.look()
+            story.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
             show.update(seen, story.notes)
-            log = federation.log(f"run-{flower_run}").read_text(errors="replace")
-        print_tables(console, seen, time.monotonic() - began)
-        said = [*failure(seen, story), *(sums(seen) if cast.secrecy == "masked" else ())]
-        for line in [*said, *reasons(store.decisions(run) if seen.run else (), seen.names)]:
-            console.print(line, highlight=False, markup=False)
-    _judge(seen, story, log)
+            time.sleep(POLL_S)
+        seen = follower.whole()
+        show.update(seen, story.notes)
+    print_tables(console, seen, time.monotonic() - began)
+    said = [*failure(seen, story), *(sums(seen) if masked else ())]
+    for line in [*said, *reasons(store.decisions(config.run) if seen.run else (), seen.names)]:
+        console.print(line, highlight=False, markup=False)
+    _judge(seen, story, federation.log(f"run-{flower_run}").read_text(errors="replace"))
 
 
 def _config(keys: Path, name: str) -> dict[str, Setting]:

@@ -168,7 +168,7 @@ def flower() -> Finding:
 
 
 def port(bind: str) -> Finding:
-    """The listener can have the address that the setting `bind` names."""
+    """The listener can have the address that the setting `links.bind` names."""
     host, _, number = bind.rpartition(":")
     do = "set bind to an address and port that are free"
     if not (number.isascii() and number.isdigit() and int(number) <= LAST_PORT):
@@ -189,7 +189,9 @@ def disk() -> Finding:
     if not os.access(there_already, os.W_OK):
         return Finding("disk", "wrong", f"{there_already} cannot be written", "set XDG_STATE_HOME")
     if free < LEAST_DISK_BYTES:
-        return Finding("disk", "warning", saw, "free some space, or set XDG_STATE_HOME and checkpoint-dir")
+        return Finding(
+            "disk", "warning", saw, "free some space, or set XDG_STATE_HOME and history.checkpoint-dir"
+        )
     return Finding("disk", "ok", saw)
 
 

@@ -219,8 +219,8 @@ def print_tables(console: Console, seen: Seen, seconds: float) -> None:
         rows = {client: [row for _, row in own] for client, own in seen.rows.items()}
         console.print(view.clients_table(rows, seen.names))
         if seen.run is not None and view.unit_of(seen.rounds) == "local steps":
-            steps = int(seen.run.settings.get("gate-every", RunConfig().gate_every))
-            console.print(view.gate_table(seen.rounds, seen.rows, steps))
+            config = view.config_of(seen.run) or RunConfig()
+            console.print(view.gate_table(seen.rounds, seen.rows, config.round_steps))
         skipped = sum(each.row.outcome == "skipped" for each in seen.rounds)
         if seen.run is not None and (said := view.told_of_skips(seen.run, skipped)):
             console.print(said, soft_wrap=True, highlight=False, markup=False)

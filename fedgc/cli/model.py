@@ -14,7 +14,7 @@ from rich.text import Text
 
 from fedgc.cli.history import must_be_over
 from fedgc.cli.view import megabytes, terminal
-from fedgc.config import RunConfig
+from fedgc.config import RunConfig, known
 from fedgc.errors import Unusable
 from fedgc.flower.preconditions import SUMMED
 from fedgc.store import checkpoint
@@ -82,20 +82,18 @@ def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None
 
 def _config(run: Run) -> RunConfig:
     """Return the run's settings, on this machine's processor."""
-    known = set(RunConfig().table())
-    had = {name: value for name, value in run.settings.items() if name in known}
-    return RunConfig.read({**had, "device": "cpu"})
+    return RunConfig.read({**known(run.settings), "client.device": "cpu"})
 
 
 def _folder(run: Run) -> Path:
-    return runs_folder(str(run.settings.get("checkpoint-dir", "")), os.environ) / run.run
+    return runs_folder(str(run.settings.get("history.checkpoint-dir", "")), os.environ) / run.run
 
 
 def _listed(store: Store, run: Run) -> tuple[Saved, ...]:
     saved = checkpoint.listed(_folder(run))
     if not saved:
         made = any(each.row.outcome in SUMMED for each in store.rounds(run.run))
-        why = "keep-checkpoints says why" if made else "no round of it has made a model"
+        why = "history.keep-checkpoints says why" if made else "no round of it has made a model"
         raise Unusable(f"run {run.run}: saw no version in {_folder(run)}, needed one; {why}")
     return saved
 
@@ -112,7 +110,8 @@ def _chosen(store: Store, run: Run, version: int | None) -> Saved:
             return each
     kept = ", ".join(str(each.version) for each in saved)
     raise Unusable(
-        f"run {run.run}: saw versions {kept}, needed {version}; keep-checkpoints = all keeps every one"
+        f"run {run.run}: saw versions {kept}, needed {version}; "
+        "history.keep-checkpoints = all keeps every one"
     )
 
 

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedgc.cli.view import terminal
-from fedgc.config import AUTO, RunConfig
+from fedgc.config import AUTO, RunConfig, known
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import Unusable
 from fedgc.history import Speeds
@@ -85,7 +85,9 @@ def run_plan(asked: Asked, *, as_json: bool) -> None:
 def _from_trace(asked: Asked, trace: Path) -> PastRound:
     scenario = read_scenario(trace)
     clients = scenario[0].clients
-    config = RunConfig.read({"chunks": PIECES * clients, "local-steps": 1, **asked.settings})
+    config = RunConfig.read(
+        {"work": "coded", "data.chunks": PIECES * clients, "local-steps": 1, **asked.settings}
+    )
     pieces = max(1, config.chunks // clients)
     if asked.model_mb and asked.uplink_mb_s:
         up_s_w = np.full(clients, asked.model_mb / asked.uplink_mb_s)
@@ -117,7 +119,7 @@ def _from_store(asked: Asked) -> PastRound:
     if basis.get("free") is False and config.replicas == AUTO:
         config = replace(config, replicas=int(basis["replicas"]))
     numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES) or int(basis.get("numbers", 0))
-    chunks = config.chunks if "chunks" in asked.settings else int(basis.get("chunks", config.chunks))
+    chunks = config.chunks if "data.chunks" in asked.settings else int(basis.get("chunks", config.chunks))
     question = _question(clients, chunks, numbers, config)
     rng = np.random.default_rng([config.seed, 1])
     past = recall(speeds.told, question.clients)
@@ -126,7 +128,7 @@ def _from_store(asked: Asked) -> PastRound:
 
 
 def _of_nobody(asked: Asked, source: str) -> PastRound:
-    config = RunConfig.read(asked.settings)
+    config = RunConfig.read({"work": "coded", **asked.settings})
     clients = [f"client {w}" for w in range(max(NOBODY, config.min_clients))]
     numbers = int(asked.model_mb * MEGABYTE / FLOAT_BYTES)
     question = _question(clients, config.chunks, numbers, config)
@@ -142,9 +144,7 @@ def _last_plan(store: Store, run: Run) -> Mapping[str, Any]:
 
 def _settings(run: Run, asked: Asked) -> RunConfig:
     """Return the settings of that run, under those that are given."""
-    known = set(RunConfig().table())
-    had = {name: value for name, value in run.settings.items() if name in known and name != "resume"}
-    return RunConfig.read({**had, **asked.settings})
+    return RunConfig.read({**known(run.settings), "resume": "", **asked.settings})
 
 
 def _question(clients: Sequence[str], chunks: int, numbers: int, config: RunConfig) -> Question:

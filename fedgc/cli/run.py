@@ -32,7 +32,7 @@ from fedgc.cli.follow import (
 from fedgc.cli.history import must_be_over
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.cli.signals import like_ctrl_c
-from fedgc.config import RunConfig
+from fedgc.config import RunConfig, known
 from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
 from fedgc.deploy.superlink import Superlink, connection, told_time
@@ -252,11 +252,9 @@ def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
     name = f"run-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     had: Mapping[str, Setting] = {"run": name}
     if wanted.resume is not None:
-        known = set(RunConfig().table())
         found = store.run(wanted.resume)
         must_be_over(found)
-        settings = found.settings
-        had = {key: value for key, value in settings.items() if key in known} | {"resume": found.run}
+        had = known(found.settings) | {"resume": found.run}
     config = settle([*layers, ("the run", had), (GIVEN, wanted.settings)]).config
     if "task" in wanted.settings:
         check_name(config.task)  # before anything is started

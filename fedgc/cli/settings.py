@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedgc.config import RunConfig
+from fedgc.config import RunConfig, dashed, flat
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting
 
@@ -30,8 +30,8 @@ class Settled:
 def settle(layers: Sequence[Layer]) -> Settled:
     """Lay these tables over the defaults, the later over the earlier.
 
-    >>> settled = settle([("the app", {"rounds": 3, "chunks": 4}), ("--set", {"rounds": 5})])
-    >>> settled.config.rounds, settled.origins["rounds"], settled.origins["chunks"], settled.origins["seed"]
+    >>> settled = settle([("the app", {"rounds": 3, "seed": 4}), ("--set", {"rounds": 5})])
+    >>> settled.config.rounds, settled.origins["rounds"], settled.origins["seed"], settled.origins["work"]
     (5, '--set', 'the app', 'default')
     """
     defaults = RunConfig().table()
@@ -39,9 +39,9 @@ def settle(layers: Sequence[Layer]) -> Settled:
     origins = dict.fromkeys(defaults, DEFAULT)
     for origin, values in layers:
         RunConfig.read(values)  # each by itself, so that the message names what this one says
-        for key, value in values.items():
-            name = key.replace("_", "-")
-            if origin == GIVEN or value != table[name]:
+        for key, value in flat(values):
+            name = dashed(key)
+            if origin == GIVEN or value != table.get(name):
                 origins[name] = origin
             table[name] = value
     return Settled(RunConfig.read(table), origins)
@@ -50,15 +50,15 @@ def settle(layers: Sequence[Layer]) -> Settled:
 def parse(words: Iterable[str]) -> dict[str, Setting]:
     """Return the settings in these words; an unknown or ill-typed one is refused here.
 
-    >>> parse(["rounds=3", "blocks=auto", "learning-rate=0.5"])
-    {'rounds': 3, 'blocks': 'auto', 'learning-rate': 0.5}
+    >>> parse(["rounds=3", "code.blocks=auto", "learning-rate=0.5", "task.rank=8"])
+    {'rounds': 3, 'code.blocks': 'auto', 'learning-rate': 0.5, 'task.rank': 8}
     """
     table: dict[str, Setting] = {}
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise BadSetting(f"setting {word!r}: needed name=value")
-        table[name.strip().replace("_", "-")] = _value(value.strip())
+        table[dashed(name.strip())] = _value(value.strip())
     RunConfig.read(table)
     return table
 

@@ -27,11 +27,10 @@ clientapp = "PACKAGE.client_app:app"
 [tool.flwr.app.config]
 task = "PACKAGE.task:task"
 rounds = 20
-chunks = 8
-replicas = "auto"
-local-steps = 4
+local-steps = 16
 batch-size = 32
 learning-rate = 0.1
+data.chunks = 8
 """
 
 _TASK: Final = '''\

@@ -10,7 +10,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from fedgc.config import RunConfig
+from fedgc.config import RunConfig, known
 from fedgc.errors import BadSetting
 from fedgc.history import ClientRow
 from fedgc.store.views import Round, Run
@@ -161,12 +161,16 @@ def gate_table(
 
 def told_of_skips(run: Run, skipped: int) -> str:
     """Return what to say of a run's skipped rounds; nothing where there were none."""
-    known = RunConfig().table()
+    config = config_of(run)
+    return config.told_of_skips(skipped, run.rounds) if config else ""
+
+
+def config_of(run: Run) -> RunConfig | None:
+    """Return the settings of a run, or None if this version cannot read them."""
     try:
-        config = RunConfig.read({name: value for name, value in run.settings.items() if name in known})
-    except BadSetting:  # of another version
-        return ""
-    return config.told_of_skips(skipped, run.rounds)
+        return RunConfig.read(known(run.settings))
+    except BadSetting:
+        return None
 
 
 def summary(rounds: Sequence[Round], seconds: float) -> Table:

@@ -8,9 +8,9 @@ from fedgc.codes.encode import Coefficients, block_size, encode, fold
 from fedgc.codes.frame_code import FrameCode
 from fedgc.codes.frames import Worst, frame_for, harmonic_frame, worst
 from fedgc.codes.gaussian_code import GaussianCode
+from fedgc.codes.make import code_named
 from fedgc.codes.matching import matched
 from fedgc.codes.order import most_before_cover, orders_for_round
-from fedgc.codes.payload import EPSILON, Wire, pack, packed_bytes, rounding, shapes, shortest_wire, unpack
 from fedgc.codes.place import place
 from fedgc.codes.placement import Holders, Placement
 from fedgc.codes.private import carry_on, completion_probability, inverse_weights
@@ -30,6 +30,7 @@ __all__ = [
     "Code",
     "FrameCode",
     "GaussianCode",
+    "code_named",
     "Solution",
     "Coefficients",
     "encode",
@@ -47,14 +48,6 @@ __all__ = [
     "next_chunk",
     "best_blocks",
     "amplification_limit",
-    "Wire",
-    "EPSILON",
-    "pack",
-    "unpack",
-    "packed_bytes",
-    "rounding",
-    "shapes",
-    "shortest_wire",
     "frame_for",
     "harmonic_frame",
     "Worst",

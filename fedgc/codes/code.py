@@ -7,6 +7,7 @@ are known is which rows U_i the finished holders of each chunk mix in (see `mixi
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -20,7 +21,19 @@ from fedgc.errors import BadPlacement, BadSetting
 
 
 class Code(ABC):
-    """A placement, the number of blocks and a column for each client."""
+    """A placement, the number of blocks and a column for each client; the base class of every code.
+
+    To add a code, write one class and register it as an entry point of the group `fedgc.codes`; the setting
+    `code.name` then takes its name. The server has a new instance for every solution, from `make`.
+    """
+
+    summary: ClassVar[str] = ""
+    """What `fedgc config` says of the code, in a few words."""
+
+    @classmethod
+    @abstractmethod
+    def make(cls, placement: Placement, blocks: int, seed: int) -> Self:
+        """Return the code of a placement; `seed` is the run's, for columns that are drawn at random."""
 
     def __init__(self, placement: Placement, blocks: int) -> None:
         if not 1 <= blocks <= placement.replicas:

@@ -42,6 +42,13 @@ class FrameCode(Code):
     (True, frozenset({1}), ((1.0,), (1.0,)))
     """
 
+    summary = "one frame for all clients of a class, well conditioned for any number of clients"
+
+    @classmethod
+    def make(cls, placement: Placement, blocks: int, seed: int) -> "FrameCode":  # noqa: ARG003  none is drawn
+        """Take the frame of the placement's classes."""
+        return cls(placement, blocks)
+
     def __init__(self, placement: Placement, blocks: int) -> None:
         super().__init__(placement, blocks)
         self.frame = frame_for(placement.columns, blocks)

@@ -21,6 +21,13 @@ class GaussianCode(Code):
     True
     """
 
+    summary = "a Gaussian column for each client (arXiv 2405.19509)"
+
+    @classmethod
+    def make(cls, placement: Placement, blocks: int, seed: int) -> "GaussianCode":
+        """Draw the columns from the seed."""
+        return cls(placement, blocks, np.random.default_rng([seed, blocks]))
+
     def __init__(self, placement: Placement, blocks: int, rng: np.random.Generator) -> None:
         super().__init__(placement, blocks)
         self._matrix_bw = rng.standard_normal((blocks, placement.clients_w))

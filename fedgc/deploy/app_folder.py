@@ -1,7 +1,7 @@
 """A Flower app of the user's: a folder with a `pyproject.toml` that says where its two apps are.
 
-What lies in `[tool.flwr.app.config]` are the run's settings. Flower refuses to override what is not listed
-there, so an app that is submitted is a copy that lists all of them.
+The run's settings are in `[tool.flwr.app.config]`, those of the task's own also in `[tool.fedgc.task]`.
+Flower refuses to override what is not listed, so an app that is submitted is a copy that lists all of them.
 """
 
 import json
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import tomli_w
 
-from fedgc.config import RunConfig
+from fedgc.config import TASK, RunConfig, flat
 from fedgc.errors import Unusable
 
 Setting = str | int | float
@@ -68,7 +68,9 @@ def app_in(folder: Path) -> App | None:
     app = _manifest(folder).get("tool", {}).get("flwr", {}).get("app", {})
     if "serverapp" not in app.get("components", {}):
         return None
-    settings = app.get("config", {})
+    settings = dict(flat(app.get("config", {})))
+    own = _manifest(folder).get("tool", {}).get("fedgc", {}).get("task", {})
+    settings |= {f"{TASK}{name}": value for name, value in flat(own)}
     try:
         RunConfig.read(settings)
     except Unusable as error:

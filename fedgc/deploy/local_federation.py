@@ -98,7 +98,7 @@ def write_app(folder: Path, settings: Mapping[str, Setting], wiring: Wiring | No
     """Write the app that Flower is given: two wiring files and the settings over the defaults."""
     chosen = wiring or Wiring()
     table = {**RunConfig().table(), **settings}
-    lines = [f"{key} = {toml_value(value)}\n" for key, value in table.items()]
+    lines = [f"{toml_value(key)} = {toml_value(value)}\n" for key, value in table.items()]
     for name, text in (("server", chosen.server), ("client", chosen.client)):
         (folder / name).mkdir(parents=True)
         (folder / name / "app.py").write_text(text)

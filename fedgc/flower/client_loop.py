@@ -7,7 +7,6 @@ engine that rests is woken by the next command. What goes wrong here is told as 
 from collections.abc import Callable
 from typing import Final
 
-from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.masked_client import MaskedClient, Said, failure
 from fedgc.links.frames import StreamId
@@ -127,7 +126,7 @@ class ClientLoop:
         if report is not None:
             session.say(report)
         if vector is not None:
-            session.offer(command.round, command.attempt, vector, Wire(command.wire))
+            session.offer(command.round, command.attempt, vector, command.wire)
 
     def _obey_masked(self, session: Session, site: MaskedClient, command: ToMember | Reveal | Repair) -> None:
         if isinstance(command, Reveal | Repair):

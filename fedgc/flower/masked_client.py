@@ -273,7 +273,7 @@ def site_of(
     federation = read_descriptor(Path(str(pinned))).federation
     if federation.privacy is not None and config.measure != "none":
         raise BadSetting(
-            f"setting gate: saw {config.chosen_gate}, which weighs a {config.measure} of each client, "
+            f"setting gate.name: saw {config.chosen_gate}, which weighs a {config.measure} of each client, "
             "needed one that weighs none: with privacy no norm may leave"
         )
     said = secret_of(Path(str(node[KEY])) if node.get(KEY) else None, environment)

@@ -7,7 +7,6 @@ lost answer costs its words, not the work: the next packet finds it done.
 from collections.abc import Callable
 from typing import Any, Final
 
-from fedgc.codes import Wire
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.masked_client import MaskedClient, failure
 from fedgc.links.frames import StreamId
@@ -85,10 +84,10 @@ class MessageWork:
         if report is not None:
             self.lines.append(report)
         if vector is not None:
-            self._enclose(StreamId("codeword", command.round, command.attempt), vector, Wire(command.wire))
+            self._enclose(StreamId("codeword", command.round, command.attempt), vector, command.wire)
 
-    def _enclose(self, stream: StreamId, vector: Numbers, form: Wire) -> None:
-        self._offer(stream, shortened(vector, form, stream, self._client))
+    def _enclose(self, stream: StreamId, vector: Numbers, wire: str) -> None:
+        self._offer(stream, shortened(vector, wire, stream, self._client))
 
     def _obey_masked(self, site: MaskedClient, command: ToMember | Reveal | Repair) -> None:
         if isinstance(command, Reveal | Repair):

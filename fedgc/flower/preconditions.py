@@ -56,7 +56,8 @@ def must_be_kept(config: RunConfig, folder: Path) -> None:
                 pass
         except OSError as error:
             raise BadSetting(
-                f"setting checkpoint_dir: saw {folder} ({error.strerror or error}), needed a folder to write"
+                f"setting history.checkpoint-dir: saw {folder} ({error.strerror or error}), "
+                "needed a folder to write"
             ) from error
     if config.log_file:
         try:
@@ -64,7 +65,8 @@ def must_be_kept(config: RunConfig, folder: Path) -> None:
                 pass
         except OSError as error:
             raise BadSetting(
-                f"setting log_file: saw {config.log_file} ({error.strerror or error}), needed a file to write"
+                f"setting history.log-file: saw {config.log_file} ({error.strerror or error}), "
+                "needed a file to write"
             ) from error
 
 

@@ -38,9 +38,9 @@ class Sink:
     """Receives the history of a run; each method does nothing by default.
 
     To add a sink, write one subclass and register it as an entry point of the group `fedgc.sinks`; the
-    setting `sinks` then takes its name. It is made on the server with the name and the settings of the run.
-    All methods except `audited` are called in the thread that drives the run, so they must return quickly. A
-    sink of another package that raises is reported in the run's log and left out from then on.
+    setting `history.sinks` then takes its name. It is made on the server with the name and the settings of
+    the run. All methods except `audited` are called in the thread that drives the run, so they must return
+    quickly. A sink of another package that raises is reported in the run's log and left out from then on.
 
     Example:
         class Printer(Sink):

@@ -1,4 +1,4 @@
-"""Sinks of other packages, which the setting `sinks` names, beside the run's own sink."""
+"""Sinks of other packages, which the setting `history.sinks` names, beside the run's own sink."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -20,14 +20,18 @@ def opened(config: RunConfig, run: str) -> tuple[Sink, ...]:
 
 
 def _opened(name: str, config: RunConfig, run: str) -> Sink:
-    kind = load(GROUP, name, "setting sinks")
+    kind = load(GROUP, name, "setting history.sinks")
     if not (isinstance(kind, type) and issubclass(kind, Sink)):
-        raise BadSetting(f"setting sinks: {name!r} is {kind!r}, needed a subclass of fedgc.flower.sink.Sink")
+        raise BadSetting(
+            f"setting history.sinks: {name!r} is {kind!r}, needed a subclass of fedgc.flower.sink.Sink"
+        )
     make: Callable[[str, RunConfig], Sink] = kind
     try:
         return make(run, config)
     except Exception as error:  # a package of somebody else may raise anything
-        raise BadSetting(f"setting sinks: making {name!r} raised {type(error).__name__}: {error}") from error
+        raise BadSetting(
+            f"setting history.sinks: making {name!r} raised {type(error).__name__}: {error}"
+        ) from error
 
 
 class Sinks(Sink):

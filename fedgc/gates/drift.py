@@ -66,9 +66,9 @@ class Drift(Gate[DriftState]):
     (False, True)
     """
 
-    summary: ClassVar[str] = "within gate-budget, when clients have moved far enough from the common model"
+    summary: ClassVar[str] = "within gate.budget, when clients have moved far enough from the common model"
     measure: ClassVar[Measure] = "distance"
-    advice: ClassVar[str] = "a larger gate-budget, or gate = every, exchanges more"
+    advice: ClassVar[str] = "a larger gate.budget, or gate.name = every, exchanges more"
 
     budget: float
     max_gap: int | None = LONGEST_GAP
@@ -100,7 +100,7 @@ class Drift(Gate[DriftState]):
     def told(self) -> str:
         """Return the budget."""
         unit = "of the rounds" if self.unit == "share" else self.unit
-        return f"gate-budget {self.budget:g} {unit}"
+        return f"gate.budget {self.budget:g} {unit}"
 
     def _budget(self) -> Budget:
         return Budget(self.budget, self.unit)
@@ -154,7 +154,7 @@ def default_budget(settings: GateSettings) -> float:
     [1.0, 1.0, 0.5, 0.1, 0.1]
     """
     if settings.unit != "share":
-        raise BadSetting(f"setting gate_budget: saw auto, needed a number of {settings.unit}")
+        raise BadSetting(f"setting gate.budget: saw auto, needed a number of {settings.unit}")
     least = 1 / settings.max_gap if settings.max_gap else 0.0
     return min(max(SHARE_OF_ROUNDS, LEAST_EXCHANGES / settings.rounds, least), 1 / settings.min_gap)
 

@@ -20,7 +20,7 @@ class Every(Gate[int]):
     (False, True)
     """
 
-    summary: ClassVar[str] = "an exchange every gate-period rounds"
+    summary: ClassVar[str] = "an exchange every gate.period rounds"
 
     period: int
     max_gap: int | None = None
@@ -43,7 +43,7 @@ class Every(Gate[int]):
 
     def told(self) -> str:
         """Return the period."""
-        return f"gate-period {self.period}"
+        return f"gate.period {self.period}"
 
     def _gaps(self) -> Gaps:
         return Gaps("every", self.min_gap, self.max_gap)

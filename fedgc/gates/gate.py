@@ -18,9 +18,9 @@ class GateSettings:
     """
 
     rounds: int  # of the whole run
-    period: int = 1  # gate-period: checks from one exchange to the next
-    budget: float | None = None  # gate-budget, None: auto
-    unit: Literal["share", "megabytes", "seconds"] = "share"  # gate-budget-unit
+    period: int = 1  # gate.period: checks from one exchange to the next
+    budget: float | None = None  # gate.budget, None: auto
+    unit: Literal["share", "megabytes", "seconds"] = "share"  # gate.budget-unit
     check_steps: int = 1  # local steps between two checks
     max_gap: int | None = None  # largest number of checks between two exchanges, None: no bound
     min_gap: int = 1
@@ -31,7 +31,7 @@ class Gate(ABC, Generic[State]):
 
     To add a gate, write one class and register it as an entry point of the group `fedgc.gates`; the setting
     `gate` then takes its name. Keyword-only arguments of `make` are the gate's own options: the setting
-    `gate-options` gives them as "name=value, name=value", converted to the type of their default.
+    `gate.options` gives them as "name=value, name=value", converted to the type of their default.
 
     A gate is a frozen value. Its state is plain data (numbers, texts, tuples of them): a checkpoint stores it
     as JSON, and `step` accepts what JSON returns.

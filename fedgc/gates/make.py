@@ -20,20 +20,20 @@ def default_gate(work: str) -> str:
 
 def gate_named(name: str) -> type[Gate[Any]]:
     """Return the class of the gate of this name."""
-    found = load(GROUP, name, "setting gate")
+    found = load(GROUP, name, "setting gate.name")
     if not (isinstance(found, type) and issubclass(found, Gate)):
-        raise BadSetting(f"setting gate: {name!r} is {found!r}, needed a subclass of fedgc.gates.Gate")
+        raise BadSetting(f"setting gate.name: {name!r} is {found!r}, needed a subclass of fedgc.gates.Gate")
     return found
 
 
 def make_gate(name: str, settings: GateSettings, options: str = "") -> Gate[Any]:
-    """Return the gate of this name; `options` are its own, as in the setting `gate-options`.
+    """Return the gate of this name; `options` are its own, as in the setting `gate.options`.
 
     >>> make_gate("relative-change", GateSettings(rounds=9), "delta=0.5").told()
-    'gate-options delta=0.5'
+    'gate.options delta=0.5'
     """
     kind = gate_named(name)
-    return kind.make(settings, **plugins.options(kind.make, options, "gate_options", f"gate {name}"))
+    return kind.make(settings, **plugins.options(kind.make, options, "gate.options", f"gate {name}"))
 
 
 def summaries() -> str:

@@ -56,7 +56,7 @@ class QSR(Gate[tuple[int, int]]):
 
     def told(self) -> str:
         """Return base and growth."""
-        return f"gate-options base={self.base}, growth={self.growth:g}"
+        return f"gate.options base={self.base}, growth={self.growth:g}"
 
     def _gaps(self) -> Gaps:
         return Gaps("qsr", self.min_gap, self.max_gap)

@@ -67,7 +67,7 @@ class RelativeChange(Gate[RelativeState]):
 
     def told(self) -> str:
         """Return the threshold."""
-        return f"gate-options delta={self.delta:g}"
+        return f"gate.options delta={self.delta:g}"
 
     def _gaps(self) -> Gaps:
         return Gaps("relative-change", self.min_gap, self.max_gap)

@@ -9,8 +9,8 @@ second half is of another making. It is Poly1305 (Bernstein 2005) under a key th
 accident passes, in a quarter of the time that SHA-256 takes; at 100 MB that is felt. What is signed, the
 offers of a packet, has SHA-256.
 
-Models travel as float32, codewords as the round says (`Form`): in one of the formats of `Wire`, or as words
-of a ring, of which every value is a good one.
+Models travel as float32, codewords and updates as the round says (`Form`): by a codec, or as words of a ring,
+of which every value is a good one.
 
 A codeword of 758 MB whose last acknowledgement is lost costs one small line here, not the codeword.
 """
@@ -23,7 +23,7 @@ import numpy as np
 from cryptography.hazmat.primitives.poly1305 import Poly1305
 from numpy.typing import NDArray
 
-from fedgc.codes import Wire, pack, packed_bytes, rounding, unpack
+from fedgc.codecs import EXACT, make_codec, rounding
 from fedgc.errors import BadMessage, BadVector
 from fedgc.links.frames import CHECKSUM_BYTES, Offer, Piece, StreamId
 from fedgc.secagg.keystream import RING_TYPES
@@ -40,33 +40,49 @@ Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous: what its bytes hold is it
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How many numbers a vector has, and in what format they travel; `ring` is the bits of a masked word.
+    """How many numbers a vector has, and by which codec they travel; `ring` is the bits of a masked word.
 
-    >>> Form(1000, Wire.BF16).size, Form(1000, ring=16).size
+    >>> Form(1000, "bf16").largest, Form(1000, ring=16).largest
     (2000, 2000)
     """
 
     numbers: int
-    wire: Wire = Wire.FLOAT32
+    wire: str = EXACT
     ring: int = 0
 
     @property
-    def size(self) -> int:
-        """Bytes of the whole vector."""
-        return self.numbers * self.ring // 8 if self.ring else packed_bytes(self.numbers, self.wire)
+    def largest(self) -> int:
+        """The most bytes that the whole vector can have."""
+        return self.numbers * self.ring // 8 if self.ring else make_codec(self.wire).largest(self.numbers)
+
+    def check_size(self, stream: StreamId, size: int) -> None:
+        """Raise BadVector unless a vector of this form can have so many bytes."""
+        largest = self.largest
+        varies = not self.ring and not make_codec(self.wire).fixed
+        if not (1 <= size <= largest if varies else size == largest):
+            needed = f"1 to {largest}" if varies else str(largest)
+            raise BadVector(
+                f"{stream}: saw {size} bytes, needed {needed} ({self.numbers} numbers as {self.wire})"
+            )
 
     @property
     def kind(self) -> np.dtype[Any]:
         """The type in which the packed vector stands in a record of arrays."""
         if self.ring:
             return RING_TYPES[self.ring]
-        return NUMBER if self.wire is Wire.FLOAT32 else np.dtype(np.uint8)
+        return NUMBER if self.wire == EXACT else np.dtype(np.uint8)
 
     def unpacked(self, data: NDArray[np.uint8], stream: StreamId) -> Numbers:
         """Return the numbers in these bytes, or raise BadVector where they are not finite."""
         if self.ring:
             return data.view(RING_TYPES[self.ring])
-        vector = unpack(data, self.wire, self.numbers)
+        try:
+            vector = make_codec(self.wire).decode(data, self.numbers)
+        except Exception as error:  # a codec of another package reads bytes of another process
+            raise BadVector(f"{stream}: codec {self.wire} cannot read it: {error}") from error
+        if vector.shape != (self.numbers,) or vector.dtype != np.float32:
+            seen = f"{vector.dtype} {vector.shape}"
+            raise BadVector(f"{stream}: codec {self.wire} made {seen}, needed float32 ({self.numbers},)")
         check_finite(vector, stream)
         return vector
 
@@ -92,11 +108,12 @@ def packed(vector: Numbers) -> Vector:
     return np.ascontiguousarray(vector, NUMBER)
 
 
-def shortened(vector: Numbers, wire: Wire, stream: StreamId, client: str) -> Packed:
-    """Return a codeword as it travels in this format."""
-    if wire is Wire.FLOAT32:
+def shortened(vector: Numbers, wire: str, stream: StreamId, client: str) -> Packed:
+    """Return a vector as it travels by this codec."""
+    if wire == EXACT:
         return packed(vector)
-    return pack(packed(vector), wire, rounding(stream.number, stream.attempt, client))
+    chance = rounding(stream.number, stream.attempt, client)
+    return make_codec(wire).encode(packed(vector), chance)
 
 
 class Outgoing:
@@ -147,14 +164,10 @@ class Incoming:
             raise BadVector(
                 f"{offer.stream}: saw a checksum of {len(offer.digest)} bytes, needed {CHECKSUM_BYTES}"
             )
-        if offer.size != form.size:
-            raise BadVector(
-                f"{offer.stream}: saw {offer.size} bytes, needed {form.size}"
-                f" ({form.numbers} numbers as {form.wire})"
-            )
+        form.check_size(offer.stream, offer.size)
         self.offer: Final = offer
         self._form = form
-        self._packed = np.empty(form.size, np.uint8)
+        self._packed = np.empty(offer.size, np.uint8)
         self._bytes = self._packed.data
         self._checked = 0
         self._running = Poly1305(CHECKED_BY)

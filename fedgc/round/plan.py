@@ -16,14 +16,14 @@ for all it holds. It counts from when clients have the model, whose way to them 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedgc import messages
-from fedgc.codes import Placement, Wire, adopt, packed_bytes, place, shortest_wire
+from fedgc.codecs import make_codec, shortest_wire
+from fedgc.codes import Placement, adopt, place
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import Speeds
@@ -36,7 +36,6 @@ PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
 LEAST_UPLOAD_S: Final = 60.0
 QUORUM: Final = 0.75  # of the clients, where nobody has chosen: one in four may be slow or gone
 UNKNOWN_REPLICAS: Final = 3  # where nobody has chosen: one client may fail while another is slow
-WIRES: Final = MappingProxyType({32: Wire.FLOAT32, 8: Wire.INT8, 4: Wire.INT4})  # by the bits of a number
 UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
 
 
@@ -91,6 +90,7 @@ class Plan:
     quorum: float = 1.0  # of local work, as are patience, wire and pool
     patience: float = 0.0
     wire: messages.Wire = "float32"
+    code: str = "frame"  # of coded work
     pool: messages.Pool | None = None
     # Number and name of every chunk that a client may be asked for: each round says them again
     names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
@@ -156,9 +156,9 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
     placement, how = _placed(clients, chunks, fleet, step_s, config)
     replicas = int(placement.holds.sum(axis=0).min())
     most = replicas if config.blocks == AUTO else min(int(config.blocks), replicas)
-    short = config.wire == "short"
-    wire = shortest_wire(1.0, config.error_limit) if short else WIRES[config.delta_bits]
-    size_bytes = packed_bytes(fleet.size, wire)
+    short = config.wire == "short" and config.work == "coded"
+    wire = shortest_wire(1.0, config.error_limit).value if short else config.codec
+    size_bytes = make_codec(wire).expected(fleet.size)
     measured = speeds.known.keys() >= set(clients)
     uplinks = (speeds.known[client].up_bytes_s if client in speeds.known else None for client in clients)
     return Plan(
@@ -182,7 +182,8 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         work=config.work,
         quorum=QUORUM if config.quorum == AUTO else float(config.quorum),
         patience=config.patience,
-        wire=wire.value,
+        wire=wire,
+        code=config.code,
         pool=_pool(config, clients, chunks, placement),
     )
 
@@ -219,7 +220,7 @@ def injected(config: RunConfig, clients: int) -> tuple[int, int]:
     given = max(1, int(config.inject_share * batch / (1.0 + config.inject_share * givers)))
     if givers * given >= batch:
         raise BadPlacement(
-            f"setting batch_size: saw {batch} with {givers} clients that give samples at each step, "
+            f"setting batch-size: saw {batch} with {givers} clients that give samples at each step, "
             f"needed at least {givers * given + 1}"
         )
     return givers, given
@@ -345,4 +346,4 @@ def model_limit_s(downlinks: Iterable[float | None], size: int) -> float:
     (128.0, 320.0)
     """
     slowest = min((downlink or UNKNOWN_LINE for downlink in downlinks), default=UNKNOWN_LINE)
-    return PATIENCE * packed_bytes(size, Wire.FLOAT32) / slowest
+    return PATIENCE * 4 * size / slowest

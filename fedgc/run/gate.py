@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 from typing import Final
 
-from fedgc.codes import Wire, packed_bytes
+from fedgc.codecs import make_codec
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.gates import Decision, Reports
@@ -66,7 +66,7 @@ class RunGate:
         if not plan:
             return 0, 0.0
         clients = len(plan.clients)
-        one_bytes = packed_bytes(self._size, Wire(plan.wire))
+        one_bytes = make_codec(plan.wire).expected(self._size)
         waves = -(-clients // self._config.upload_slots)
         known_s = max(plan.upload_s)
         return clients * one_bytes, waves * (known_s or one_bytes / UNKNOWN_LINE)

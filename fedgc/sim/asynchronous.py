@@ -30,6 +30,7 @@ from typing import ClassVar, Final, Protocol
 
 import numpy as np
 
+from fedgc.codecs import EXACT
 from fedgc.errors import BadSetting
 from fedgc.history import Speeds
 from fedgc.messages import Reveal, Work
@@ -263,10 +264,11 @@ def _check(job: Job) -> None:
         raise BadSetting(f"setting work: saw {config.work}, needed local without a common model")
     if config.alpha < 1:
         raise BadSetting(
-            f"setting shared_momentum: saw {config.shared_momentum}, needed off without a common model"
+            f"setting optimizer.shared-momentum: saw {config.shared_momentum}, "
+            "needed off without a common model"
         )
-    if config.delta_bits != 32:
-        raise BadSetting(f"setting delta_bits: saw {config.delta_bits}, needed 32 without a common model")
+    if config.codec != EXACT:
+        raise BadSetting(f"setting links.codec: saw {config.codec}, needed {EXACT} without a common model")
     job.task.allow(config.placement)
 
 
@@ -278,7 +280,7 @@ def _clients(job: Job) -> Sequence[_Client]:
     fleet = Fleet({f"client {at}": everything for at in range(job.scenario[0].clients)}, chunks)
     plan = make_plan(fleet, Speeds(), job.config, steps=job.config.round_steps)
     if plan.pool is not None:
-        raise BadSetting("setting inject_clients: saw some, needed 0 without a common model")
+        raise BadSetting("setting data.inject-clients: saw some, needed 0 without a common model")
     loads = plan.placement.holds @ np.array([chunk.samples for chunk in chunks])
     held = [np.flatnonzero(row).tolist() for row in plan.placement.holds]
     return [

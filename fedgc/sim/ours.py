@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, ClassVar, Final
 
-from fedgc.codes import EPSILON, Wire
+from fedgc.codecs import EPSILON, Wire
 from fedgc.config import AUTO, RunConfig
 from fedgc.errors import BadPlacement
 from fedgc.history import RoundRow
@@ -95,6 +95,7 @@ class Simulation:
         self._names = [f"client {w}" for w in range(clients)]
         self._clock = VirtualClock(self._names, client_model, terms, held)
         config = RunConfig(
+            work="coded",
             rounds=len(scenario),
             local_steps=1,
             chunks=chunks,

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedgc.codes import Wire, pack, rounding, unpack
+from fedgc.codecs import EXACT, make_codec, rounding
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
@@ -138,12 +138,11 @@ class Stacked:
         way = self._ways[told.client]
         end = way.ends[min(way.ends)]  # where it was stopped
         update = update_of(way.start, end, 1)
-        wire = Wire(told.wire)
-        if wire is Wire.FLOAT32:
+        if told.wire == EXACT:
             return update
-        stamp = (told.round, told.attempt, told.client)
-        whole, self._rests[told.client] = with_rest(update, wire, stamp, self._rests.get(told.client))
-        return unpack(pack(whole, wire, rounding(*stamp)), wire, whole.size)
+        codec, stamp = make_codec(told.wire), (told.round, told.attempt, told.client)
+        whole, self._rests[told.client] = with_rest(update, codec, stamp, self._rests.get(told.client))
+        return codec.decode(codec.encode(whole, rounding(*stamp)), whole.size)
 
     def close(self) -> None:
         """Forget everything."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Protocol
 
-from fedgc.codes import Wire, pack, rounding, unpack
+from fedgc.codecs import EXACT, make_codec, rounding
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed, Refused
 from fedgc.history import RoundRow
@@ -244,7 +244,7 @@ class OneForEach:
         _, update = self._engine(told.client).answer(told)
         if update is None:
             raise EdgeFailed(f"training: {told.client} sent an update without steps")
-        return _over(update, Wire(told.wire), told)
+        return _decoded(update, told)
 
     def close(self) -> None:
         """Forget everything."""
@@ -271,12 +271,13 @@ def _stepped(engine: Engine, steps: int) -> Report:
     return report
 
 
-def _over(update: Vector, wire: Wire, told: Reveal) -> Vector:
-    """Return a vector as it comes off the wire."""
-    if wire is Wire.FLOAT32:
+def _decoded(update: Vector, told: Reveal) -> Vector:
+    """Return an update as the server decodes it."""
+    if told.wire == EXACT:
         return update
-    sent = pack(update, wire, rounding(told.round, told.attempt, told.client))
-    return unpack(sent, wire, update.size)
+    codec = make_codec(told.wire)
+    sent = codec.encode(update, rounding(told.round, told.attempt, told.client))
+    return codec.decode(sent, update.size)
 
 
 def engines_of(job: Job, folder: Path) -> Engines:

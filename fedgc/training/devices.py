@@ -24,23 +24,23 @@ def choose(name: str) -> torch.device:
     >>> choose("abacus")
     Traceback (most recent call last):
     ...
-    fedgc.errors.BadSetting: setting device: saw 'abacus', needed auto, cpu, cuda, cuda:N or mps
+    fedgc.errors.BadSetting: setting client.device: saw 'abacus', needed auto, cpu, cuda, cuda:N or mps
     """
     if name == AUTO:
         return torch.device(_best())
     device = _parsed(name)
     if device.type == "mps" and not torch.backends.mps.is_available():
-        raise BadSetting(f"setting device: saw {name!r}, but this machine has no MPS device")
+        raise BadSetting(f"setting client.device: saw {name!r}, but this machine has no MPS device")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         count = torch.cuda.device_count()
-        raise BadSetting(f"setting device: saw {name!r}, but this machine has {count} CUDA devices")
+        raise BadSetting(f"setting client.device: saw {name!r}, but this machine has {count} CUDA devices")
     return device
 
 
 def _parsed(name: str) -> torch.device:
     kind, _, index = name.partition(":")
     if kind not in KINDS or (":" in name and not (index.isascii() and index.isdigit())):
-        raise BadSetting(f"setting device: saw {name!r}, needed auto, cpu, cuda, cuda:N or mps")
+        raise BadSetting(f"setting client.device: saw {name!r}, needed auto, cpu, cuda, cuda:N or mps")
     return torch.device(name)
 
 

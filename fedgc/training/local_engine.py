@@ -7,7 +7,7 @@ are numbered through the whole run, so that batches go on from one common model 
 
 import math
 
-from fedgc.codes import Wire
+from fedgc.codecs import EXACT, make_codec
 from fedgc.errors import BadMessage, TaskFailed
 from fedgc.messages import Failed, Progress, Repair, Report, Reveal, Skip, Take, Work
 from fedgc.training.engine import Engine
@@ -50,10 +50,9 @@ class LocalEngine(Engine):
         if not report.steps:
             return report, None
         update = update_of(self._models[work.version], self._trajectories.vector(WHOLE), 1)
-        wire = Wire(command.wire)
-        if wire is not Wire.FLOAT32:
+        if command.wire != EXACT:
             stamp = (command.round, command.attempt, command.client)
-            update, self._rounded = with_rest(update, wire, stamp, self._rounded)
+            update, self._rounded = with_rest(update, make_codec(command.wire), stamp, self._rounded)
         return report, update
 
     def mean_update(self, command: Reveal) -> tuple[Vector, int]:

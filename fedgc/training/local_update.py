@@ -1,8 +1,8 @@
 """Local work: one model over all chunks of a client. Its name, its data, its update on few bits.
 
-An update of local work may travel in 8 or 4 bits. What rounding cost is kept and added to the next update
-(error feedback: Karimireddy et al., arXiv 1901.09847), so that nothing is lost, only late. The client rounds
-here as its link will: the chance is a function of who sends what.
+An update of local work may travel by a codec that loses some of it. What was lost is kept and added to the
+next update (error feedback: Karimireddy et al., arXiv 1901.09847). The client encodes here as its link will,
+because the random numbers are a function of round, attempt and client.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Final
 
 import numpy as np
 
-from fedgc.codes import Wire, pack, rounding, unpack
+from fedgc.codecs import Codec, rounding
 from fedgc.training.flat import Vector
 
 WHOLE: Final = -1  # the number under which the one model stands among the trajectories
@@ -51,7 +51,7 @@ class Rest:
 
 
 def with_rest(
-    update: Vector, wire: Wire, stamp: tuple[int, int, str], last: Rest | None
+    update: Vector, codec: Codec, stamp: tuple[int, int, str], last: Rest | None
 ) -> tuple[Vector, Rest]:
     """Return an update with what rounding has cost so far in it, and the rest that the next one will find.
 
@@ -59,5 +59,5 @@ def with_rest(
     """
     before = np.zeros_like(update) if last is None else last.before if last.stamp == stamp else last.after
     whole = update + before
-    rounded = unpack(pack(whole, wire, rounding(*stamp)), wire, whole.size)
+    rounded = codec.decode(codec.encode(whole, rounding(*stamp)), whole.size)
     return whole, Rest(stamp, before, whole - rounded)

@@ -17,7 +17,7 @@ class Pace:
     ) -> None:
         """`rest` waits for so many seconds, or less if a command comes."""
         if not (math.isfinite(least_s) and least_s >= 0):
-            raise BadSetting(f"setting pace_s: saw {least_s!r}, needed seconds, 0 or more")
+            raise BadSetting(f"setting pace-s: saw {least_s!r}, needed seconds, 0 or more")
         self.clock, self._rest, self._least_s = clock, rest, least_s
         self._owed_s = 0.0
 

@@ -52,7 +52,7 @@ class ServerOptimizer:
         options = {"lr": config.server_learning_rate}
         if config.server_momentum:
             if rule != "sgd":
-                raise BadSetting(f"setting server_momentum: saw it with {rule}, needed sgd or 0")
+                raise BadSetting(f"setting optimizer.server-momentum: saw it with {rule}, needed sgd or 0")
             options["momentum"] = config.server_momentum
         self._rule, self._options = rule, options
         self._rate = config.server_learning_rate

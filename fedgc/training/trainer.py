@@ -78,7 +78,7 @@ class Trainer:
         config = self.config
         if (config.work, config.round_steps) != ("local", 1) or not config.new_gate().always_syncs:
             raise BadSetting(
-                "privacy: needed work = local, gate-every = 1 and a gate that exchanges every round"
+                "privacy: needed work = local, local-steps = 1 and a gate that exchanges every round"
             )
         if self._task.optimizer is not None or self.flat.size != self.flat.parameters:
             raise BadSetting("privacy: saw an optimizer or running statistics, needed plain SGD without them")

@@ -43,10 +43,10 @@ def outside(tmp_path, monkeypatch):
 
 def config(**changes) -> RunConfig:
     values = {
-        "rounds": 3, "work": "local", "gate": "every", "gate_every": 2, "batch_size": 4, "min_clients": 3,
+        "rounds": 3, "work": "local", "gate": "every", "local_steps": 2, "batch_size": 4, "min_clients": 3,
         "device": "cpu", "aggregator": "sign-mean", "aggregator_options": "step=0.5",
     }  # fmt: skip
-    return RunConfig(**{**values, **changes})
+    return RunConfig(**{"work": "coded", **values, **changes})
 
 
 def trained(clients: int, **changes):
@@ -66,9 +66,9 @@ def test_refused_mean_leaves_the_model_as_it_is(outside):
 
 
 def test_rule_from_outside_is_explained_and_refused_by_name(outside):
-    says = next(says for name, _, says in RunConfig.explained() if name == "aggregator")
+    says = next(says for name, _, says in RunConfig.explained() if name == "aggregation.rule")
     assert "sign-mean: the majority's sign, times step" in says
-    assert "lost: cannot be used (setting aggregator: loading 'lost'" in says
+    assert "lost: cannot be used (setting aggregation.rule: loading 'lost'" in says
     with pytest.raises(BadSetting, match="saw step='far', needed float"):
         config(aggregator_options="step=far")
     with pytest.raises(BadSetting, match=r"needed a subclass of fedgc\.aggregators\.AggregationRule"):
@@ -83,7 +83,7 @@ def test_rule_from_outside_is_explained_and_refused_by_name(outside):
     ],
 )
 def test_rules_of_single_updates_are_refused_with_sums(changes, says):
-    with pytest.raises(BadSetting, match=f"setting aggregator: {says}"):
+    with pytest.raises(BadSetting, match=f"setting aggregation.rule: {says}"):
         config(aggregator="median", aggregator_options="", **changes)
 
 

@@ -138,7 +138,7 @@ def test_every_arm_is_tuned_over_as_many_rates_and_settings_hold():
         for optimizer in ("sgd", "adam"):
             assert len(set(arm.rates(optimizer))) == USUAL.care.rates
             config = arm.config(64 * LOOK, 0.1, 0, MODEL_BYTES)
-            assert config.rounds * config.gate_every == 64 * LOOK
+            assert config.rounds * config.round_steps == 64 * LOOK
 
 
 def test_clients_of_rivals_rest_at_a_look_as_theirs_do():

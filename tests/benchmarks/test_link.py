@@ -26,9 +26,9 @@ from benchmarks.link import (
     figures,
 )
 from benchmarks.stop import stops_heard_s
-from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.training.tasks import named
+from tests.config_of import config_of
 
 MEGABYTE = 1_000_000
 
@@ -97,14 +97,14 @@ def test_stops_are_told_in_milliseconds():
 
 @pytest.mark.parametrize("model", MODEL_BYTES)
 def test_a_plan_is_settings_that_a_run_takes(model: str):
-    config = RunConfig.read(Plan("session", model, 3, CLIENTS).settings())
+    config = config_of(Plan("session", model, 3, CLIENTS).settings())
     assert (config.chunks, config.replicas, config.blocks) == (CLIENTS, 1, BLOCKS)
     assert (config.min_clients, config.evaluate_every, config.keep_checkpoints) == (CLIENTS, 0, 0)
 
 
 @pytest.mark.parametrize("model", MODEL_BYTES)
 def test_the_models_have_the_sizes_that_are_claimed(models: Path, model: str):
-    config = RunConfig.read({"task": f"bench_models:{model}", "chunks": CLIENTS})
+    config = config_of({"work": "coded", "task": f"bench_models:{model}", "chunks": CLIENTS})
     task = named(config.task, config)
     assert len(task.sizes()) == CLIENTS
     assert 4 * sum(each.numel() for each in task.model().parameters()) == MODEL_BYTES[model]

@@ -13,7 +13,7 @@ from fedgc import cli
 from fedgc.cli import commands
 from fedgc.cli.new_app import write_new
 from fedgc.cli.settings import parse
-from fedgc.config import RunConfig
+from fedgc.config import BASIC, RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.store.database import Store
 from fedgc.store.records import Begun
@@ -48,8 +48,8 @@ def test_no_command_loads_anything_heavy_for_its_help():
     ("word", "sentence"),
     [
         ("round=3", "unknown setting 'round'; did you mean rounds?"),
-        ("replicas=three", "setting replicas: saw 'three', needed int or 'auto'"),
-        ("learning-rate=-1", "setting learning_rate: saw -1.0, needed above 0"),
+        ("code.replicas=three", "setting code.replicas: saw 'three', needed int or 'auto'"),
+        ("learning-rate=-1", "setting learning-rate: saw -1.0, needed above 0"),
         ("blocks", "setting 'blocks': needed name=value"),
     ],
 )
@@ -67,8 +67,8 @@ def test_debug_shows_where_an_error_came_from():
 
 
 def test_words_become_the_values_they_look_like():
-    assert parse(["blocks=auto", "rounds=3", "learning_rate=1", "task=my.module:task"]) == {
-        "blocks": "auto",
+    assert parse(["code.blocks=auto", "rounds=3", "learning_rate=1", "task=my.module:task"]) == {
+        "code.blocks": "auto",
         "rounds": 3,
         "learning-rate": 1,
         "task": "my.module:task",
@@ -178,11 +178,14 @@ def completed(words: str, tmp_path) -> set[str]:
 
 def test_the_shell_is_told_commands_settings_and_runs(tmp_path):
     assert completed("fedgc mo", tmp_path) == {"model"}
-    assert completed("fedgc run --set keep", tmp_path) == {"keep-checkpoints=", "keep-rounds="}
+    assert completed("fedgc run --set history.keep", tmp_path) == {
+        "history.keep-checkpoints=",
+        "history.keep-rounds=",
+    }
     assert completed("fedgc status --run wa", tmp_path) == set()  # no store is no run
     with Store.open(str(tmp_path / "fedgc.db")) as store:
         for run in ("ward-1", "ward-2", "other"):
-            store.write(Begun(1000.0, run, RunConfig().table()))
+            store.write(Begun(1000.0, run, RunConfig(work="coded").table()))
     assert completed("fedgc status --run wa", tmp_path) == {"ward-1", "ward-2"}
 
 
@@ -195,7 +198,7 @@ def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_pat
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
     monkeypatch.chdir(tmp_path)
     plain = shown()
-    assert plain.keys() == RunConfig().table().keys()
+    assert plain.keys() == RunConfig(work="coded").table().keys()
     assert all(each["value"] == each["default"] and each["origin"] == "default" for each in plain.values())
     assert all(each["says"] for each in plain.values())
     write_new(tmp_path / "ward")
@@ -203,13 +206,17 @@ def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_pat
     found = shown("--set", "rounds=50", "--set", "seed=0")
     assert (found["rounds"]["value"], found["rounds"]["origin"]) == (50, "--set")
     assert found["seed"]["origin"] == "--set"
-    assert (found["chunks"]["value"], found["chunks"]["origin"]) == (8, "pyproject.toml")
-    assert found["local-steps"]["origin"] == "default"  # the app lists what is the default anyway
+    assert (found["data.chunks"]["value"], found["data.chunks"]["origin"]) == (8, "pyproject.toml")
+    assert found["batch-size"]["origin"] == "default"  # the app lists what is the default anyway
     with Store.open() as store:
-        store.write(Begun(1000.0, "r", RunConfig(rounds=4).table()))
+        store.write(Begun(1000.0, "r", RunConfig(rounds=4, work="coded").table()))
     assert (shown("--run", "r")["rounds"]["value"], shown("--run", "r")["rounds"]["origin"]) == (4, "run r")
-    words = CliRunner().invoke(commands.app, ["config"], env={"COLUMNS": "200"}).stdout
+    words = CliRunner().invoke(commands.app, ["config", "--all"], env={"COLUMNS": "200"}).stdout
     assert all(name in words for name in plain)
+    few = CliRunner().invoke(commands.app, ["config"], env={"COLUMNS": "200"}).stdout
+    shown_names = {name for name in plain if f"│ {name} " in few}
+    assert shown_names == {*BASIC, "data.chunks"}, "and what the app has changed"
+    assert f"{len(plain) - len(shown_names)} more settings have their defaults" in few
 
 
 @pytest.mark.parametrize(

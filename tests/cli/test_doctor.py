@@ -51,7 +51,7 @@ def test_a_machine_that_runs_these_tests_is_well():
 
 def test_a_port_in_use_is_wrong_and_the_command_says_so_by_its_exit_code():
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        findings, error = ask("--set", f"bind=127.0.0.1:{taken.getsockname()[1]}")
+        findings, error = ask("--set", f"links.bind=127.0.0.1:{taken.getsockname()[1]}")
     assert findings["ports"]["grade"] == "wrong"
     assert findings["ports"]["do"]
     assert isinstance(error, EdgeFailed)
@@ -75,7 +75,7 @@ def test_a_store_that_is_damaged_is_wrong(apart: Path):
 
 def test_a_clock_behind_the_stores_newest_row_is_wrong():
     with Store.open() as store:
-        store.write(Begun(time.time(), "r", RunConfig().table()))
+        store.write(Begun(time.time(), "r", RunConfig(work="coded").table()))
         store.write(Present(time.time() + 3600, "r", {}))
     found = doctor.clock()
     assert found.grade == "wrong"

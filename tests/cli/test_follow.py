@@ -63,7 +63,7 @@ def shown(console_is: bool, steps, rounds: int = 9) -> str:
 def test_what_is_asked_step_by_step_is_what_is_asked_at_once(store: Store):
     follower = Follower(store, "r")
     assert follower.look().run is None
-    store.write(Begun(100.0, "r", RunConfig().table()))
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     for number in range(1, 4 * UNSETTLED):
         tell(store, number)
         store.write(Evaluated(100.0, "r", number, {"accuracy": number / 100}))
@@ -74,7 +74,7 @@ def test_what_is_asked_step_by_step_is_what_is_asked_at_once(store: Store):
 
 
 def test_elsewhere_than_on_a_terminal_a_round_is_a_line_that_waits_for_its_evaluation(store: Store):
-    store.write(Begun(100.0, "r", RunConfig().table()))
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     follower, steps = Follower(store, "r"), []
     tell(store, 1)
     steps.append((follower.look(), ()))
@@ -92,7 +92,7 @@ def test_elsewhere_than_on_a_terminal_a_round_is_a_line_that_waits_for_its_evalu
 
 
 def test_on_a_terminal_one_sees_rounds_chunks_clients_gate_bytes_and_what_is_left(store: Store):
-    store.write(Begun(100.0, "r", RunConfig().table()))
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     tell(store, 1, 2)
     store.write(Evaluated(100.0, "r", 2, {"accuracy": 0.75}))
     store.write(Present(103.0, "r", PRESENT))
@@ -165,7 +165,7 @@ def test_while_the_store_does_not_know_the_run_the_other_source_is_asked(store: 
     def unknown() -> None:
         asked.append(1)
         if len(asked) == 2:
-            store.write(Begun(100.0, "r", RunConfig().table()))
+            store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
 
     console = Console(file=io.StringIO(), force_terminal=False)
     with show_on(console, 3) as show:
@@ -180,11 +180,11 @@ def test_at_its_end_a_run_says_how_many_rounds_were_skipped_and_why(store: Store
         store.write(Appended(100.0 + number, "r", row))
     out = io.StringIO()
     print_tables(Console(file=out, width=150), Follower(store, "r").whole(), 1.0)
-    assert "2 of 3 rounds were skipped by the gate (every, gate-period 3)" in out.getvalue()
+    assert "2 of 3 rounds were skipped by the gate (every, gate.period 3)" in out.getvalue()
 
 
 def test_why_a_run_did_not_complete_is_its_own_word_else_an_error_of_its_log(store: Store):
-    store.write(Begun(100.0, "r", RunConfig().table()))
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     flowers = (
         "\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process\n"
         "\x1b[91mERROR \x1b[0m:     BadTask: task no.such:thing: importing no.such raised an error\n"
@@ -207,7 +207,7 @@ def test_why_a_run_did_not_complete_is_its_own_word_else_an_error_of_its_log(sto
 
 @pytest.mark.parametrize("lacking", ["", "66% of the samples in the last round (1 client)"])
 def test_last_line_of_a_completed_run_says_whether_all_data_counted(store: Store, lacking: str):
-    store.write(Begun(100.0, "r", RunConfig().table()))
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     tell(store, 1, 2)
     store.write(Ended(110.0, "r", "completed", lacking))
     out = io.StringIO()
@@ -226,7 +226,7 @@ def test_line_of_a_round_says_that_it_covered_a_part_of_the_data():
     "log", ["", " \n", "INFO :      round 4 evaluated: accuracy=0.9\n", "╰──────────────╯\n", "a\nb\n\n"]
 )
 def test_no_line_of_a_log_is_a_reason_because_it_is_the_last(store: Store, log: str):
-    store.write(Begun(100.0, "r", RunConfig().table()))
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     why = "the server ended before its first round was over, and neither store nor log says why"
     assert why_incomplete(Follower(store, "r").look(), log) == why
     tell(store, 1, 2)

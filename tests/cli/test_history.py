@@ -60,7 +60,7 @@ def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("FEDGC_DB", str(path))
     with Store.open() as store:
         for run in ("first", "second"):
-            store.write(Begun(1000.0, run, RunConfig(task="digits").table()))
+            store.write(Begun(1000.0, run, RunConfig(task="digits", work="coded").table()))
             store.write(Decided(1000.5, run, 1, "plan", {}, "8 chunks on 2 clients"))
             for number in (1, 2, 3):
                 store.write(Appended(1001.0 + number, run, round_row(number, 0.04)))
@@ -116,7 +116,7 @@ def test_status_says_how_many_rounds_the_gate_skipped_and_by_which_setting(told:
         for number in range(1, 13):
             outcome = "skipped" if number < 12 else "synced"
             store.write(Appended(2001.0, "third", replace(round_row(number, 0.04), outcome=outcome)))
-    said = "11 of 12 rounds were skipped by the gate (drift, gate-budget 0.1 of the rounds)"
+    said = "11 of 12 rounds were skipped by the gate (drift, gate.budget 0.1 of the rounds)"
     assert said in fedgc("status")
     assert json.loads(fedgc("status", "--json"))["skips"].startswith(said)
 
@@ -147,7 +147,7 @@ def test_a_run_whose_server_was_killed_has_stopped_without_a_word(told: Path):
 def test_runs_and_clients_may_be_called_anything(told: Path):
     with Store.open() as store:
         store.write(Seen(1000.0, FAST, "[/x]", link="session"))
-        store.write(Begun(2000.0, "[/third]", RunConfig(task="digits").table()))
+        store.write(Begun(2000.0, "[/third]", RunConfig(task="digits", work="coded").table()))
         store.write(Ended(2010.0, "[/third]", "failed", "[/bold] no disk"))
     said = fedgc("status")
     assert all(each in said for each in ("[/x]", "[/third]", "[/bold] no disk"))

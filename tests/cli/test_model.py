@@ -23,7 +23,7 @@ from fedgc.training import CommonModel
 from fedgc.training.tasks import named
 from tests.cli.test_follow import ROW, tell
 
-CONFIG = RunConfig(task="breast-cancer", chunks=3)
+CONFIG = RunConfig(task="breast-cancer", chunks=3, work="coded")
 
 
 def fedgc(*words: str) -> str:
@@ -95,7 +95,9 @@ def test_an_earlier_version_is_written_as_a_state_dict(models):
 
 
 def test_a_model_of_stock_clients_comes_out_in_its_own_layout(apart: Path):
-    config = RunConfig(task="digits", client_app="stock")  # its normalisation has buffers of several kinds
+    config = RunConfig(
+        task="digits", client_app="stock", work="coded"
+    )  # its normalisation has buffers of several kinds
     state = {name: each.numpy() for name, each in named("digits", config).model().state_dict().items()}
     changed = {name: (each + 1).astype(each.dtype) for name, each in state.items()}
     told(apart / "fedgc", config, [Layout.of(state).vector(changed)])
@@ -134,7 +136,10 @@ def test_a_run_that_is_going_on_is_left_alone(models):
         (("export", "model.onnx"), r"saw .onnx, needed .safetensors or .pt"),
         (("export", "there.pt"), "saw a file, needed a new one"),
         (("export", "nowhere/model.pt"), "saw no folder nowhere"),
-        (("export", "model.pt", "--version", "7"), "saw versions 1, 2, 3, needed 7; keep-checkpoints"),
+        (
+            ("export", "model.pt", "--version", "7"),
+            "saw versions 1, 2, 3, needed 7; history.keep",
+        ),
         (("restore", "7"), "saw versions 1, 2, 3, needed 7"),
         (("list", "--run", "q"), "saw no run 'q'"),
     ],
@@ -158,5 +163,5 @@ def test_a_run_without_versions_says_whether_it_has_made_a_model(apart: Path):
         fedgc("list")
     with Store.open() as store:
         tell(store, 1)
-    with pytest.raises(Unusable, match=r"saw no version in .*; keep-checkpoints says why"):
+    with pytest.raises(Unusable, match=r"saw no version in .*; history.keep-checkpoints says why"):
         fedgc("list")

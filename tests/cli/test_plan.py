@@ -47,7 +47,7 @@ def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def tell(run: str, rounds: Sequence[RoundRow], clients: Sequence[str] = CLIENTS) -> None:
     with Store.open() as store:
-        store.write(Begun(1000.0, run, RunConfig(task="digits", replicas="auto").table()))
+        store.write(Begun(1000.0, run, RunConfig(task="digits", replicas="auto", work="coded").table()))
         loads = dict.fromkeys(clients, 4)
         basis = {"loads": loads, "chunks": 12, "numbers": 1000, "replicas": 3, "free": True}
         store.write(Decided(1000.5, run, 1, "plan", basis, "12 chunks"))

@@ -81,7 +81,7 @@ def stand(apart: Path, monkeypatch: pytest.MonkeyPatch):
 
 
 def complete(store: Store, name: str) -> None:
-    store.write(Begun(1000.0, name, RunConfig().table()))
+    store.write(Begun(1000.0, name, RunConfig(work="coded").table()))
     tell_as(store, name)
     store.write(Ended(1001.0, name, "completed"))
 
@@ -147,12 +147,12 @@ def test_settings_come_from_the_app_then_the_resumed_run_then_the_words(stand, a
         store.write(Begun(1.0, "old", {**RunConfig(rounds=5, seed=3, chunks=6).table(), "gone": 1}))
     made = stand(lambda store, name: complete(store, name))
     running.run(Wanted(None, {"rounds": 9}, superlink="ward", resume="old"))
-    assert (made.settings["rounds"], made.settings["seed"], made.settings["chunks"]) == (9, 3, 6)
+    assert (made.settings["rounds"], made.settings["seed"], made.settings["data.chunks"]) == (9, 3, 6)
     assert made.settings["resume"] == "old"
     made = stand(complete)
     running.run(Wanted(None, {"rounds": 9}, superlink="ward"))
-    assert (made.settings["task"], made.settings["chunks"]) == ("ward.task:task", 8)
-    assert made.settings.keys() == RunConfig().table().keys()
+    assert (made.settings["task"], made.settings["data.chunks"]) == ("ward.task:task", 8)
+    assert made.settings.keys() == RunConfig(work="coded").table().keys()
 
 
 def saved(folder: Path, round_: int = 1) -> None:
@@ -173,7 +173,7 @@ def test_a_name_whose_run_has_made_a_model_is_refused_before_anything_starts(sta
 
 def test_a_name_whose_run_has_made_no_model_may_be_begun_again(stand):
     with Store.open() as store:
-        store.write(Begun(1.0, "same", RunConfig().table()))
+        store.write(Begun(1.0, "same", RunConfig(work="coded").table()))
         store.write(Ended(2.0, "same", "failed", "no client came"))
     stand(complete)
     running.run(Wanted(None, {"run": "same"}, superlink="ward"))
@@ -183,7 +183,7 @@ def test_a_name_whose_run_has_made_no_model_may_be_begun_again(stand):
 def test_a_run_that_goes_on_is_neither_resumed_nor_begun(stand, wanted):
     made = stand(complete)
     with Store.open() as store:
-        store.write(Begun(time.time(), "same", RunConfig().table()))
+        store.write(Begun(time.time(), "same", RunConfig(work="coded").table()))
     with pytest.raises(Unusable, match="run same: saw it running, needed it to be over"):
         running.run(Wanted(None, {} if wanted else {"run": "same"}, superlink="ward", **wanted))
     assert not made.settings
@@ -197,26 +197,28 @@ def test_a_run_is_not_resumed_to_end_before_where_it_is(apart):
         running.run(Wanted(2, {"rounds": 1}, resume="far"))
 
 
-@pytest.mark.parametrize("name", ["checkpoint-dir", "log-file"])
+@pytest.mark.parametrize("name", ["history.checkpoint-dir", "history.log-file"])
 def test_what_cannot_be_written_is_refused_before_anything_starts(apart, name):
     (apart / "file").write_text("")
     (apart / "folder").mkdir()
-    place = "file" if name == "checkpoint-dir" else "folder"
-    with pytest.raises(Unusable, match=rf"setting {name.replace('-', '_')}: saw {apart / place} \("):
+    place = "file" if name.endswith("dir") else "folder"
+    with pytest.raises(Unusable, match=rf"setting {name}: saw {apart / place} \("):
         running.run(Wanted(2, {name: place}))
 
 
 def test_what_the_server_writes_is_named_from_the_folder_of_the_one_who_asked(stand, apart, monkeypatch):
     monkeypatch.setattr(running.up, "NAME", "ward")
     made = stand(complete)
-    running.run(Wanted(None, {"checkpoint-dir": "models", "log-file": "lines.json"}, superlink="ward"))
-    assert made.settings["checkpoint-dir"] == str(apart / "models")
-    assert made.settings["log-file"] == str(apart / "lines.json")
+    running.run(
+        Wanted(None, {"history.checkpoint-dir": "models", "history.log-file": "lines.json"}, superlink="ward")
+    )
+    assert made.settings["history.checkpoint-dir"] == str(apart / "models")
+    assert made.settings["history.log-file"] == str(apart / "lines.json")
 
 
 def test_a_run_that_is_over_or_silent_is_not_waited_for(capsys):
     with Store.open() as store:
-        store.write(Begun(1000.0, "r", RunConfig().table()))
+        store.write(Begun(1000.0, "r", RunConfig(work="coded").table()))
         tell(store, 1)
         store.write(Present(1000.0, "r", {}))
     with pytest.raises(EdgeFailed, match="has said nothing for 60 s"):

@@ -7,7 +7,7 @@ runs that need clients come one after the other, and every test leaves the nodes
 
 import re
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 
@@ -15,8 +15,10 @@ import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
 
-from fedgc.deploy.local_federation import LocalFederation, Node
+from fedgc.deploy.app_folder import App, Setting
+from fedgc.deploy.local_federation import LocalFederation, Node, Wiring
 from fedgc.store.database import Store
+from tests.config_of import table_of
 
 WAIT_S = 400.0  # a slow and busy machine takes twenty times as long as a quick one
 GATHER_S = 600.0  # a run that does not have all its clients by then ends
@@ -50,6 +52,10 @@ class Federation(LocalFederation):
         super().close()
         if self._store is not None:
             self._store.close()
+
+    def submit(self, settings: Mapping[str, Setting], app: Wiring | App | None = None) -> int:
+        """Submit a run; settings have the names of fields."""
+        return super().submit(table_of(settings), app)
 
     def restart(self, name: str) -> None:
         """Start a SuperNode again, and wait until the SuperLink has given it its number."""

@@ -17,7 +17,13 @@ CHUNKS = 8
 SAMPLES = 4
 STEPS = 2
 SMALL, LARGE = CHUNKS * 256, CHUNKS * 2**16  # numbers: 8 KiB, 2 MiB
-SETTINGS = {"chunks": CHUNKS, "local-steps": STEPS, "learning-rate": CHUNKS / STEPS, "blocks": 1}
+SETTINGS = {
+    "work": "coded",
+    "chunks": CHUNKS,
+    "local_steps": STEPS,
+    "learning_rate": CHUNKS / STEPS,
+    "blocks": 1,
+}
 
 
 class Counter(nn.Module):

@@ -14,7 +14,6 @@ from pathlib import Path
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedgc.config import RunConfig
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
@@ -26,6 +25,7 @@ from fedgc.links.session.sessions import Surroundings
 from fedgc.training import new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
+from tests.config_of import config_of
 from tests.contract import counting
 from tests.turns import step_by_turns
 
@@ -35,10 +35,10 @@ SETTINGS = counting.SETTINGS | {
     "task": "tests.contract.counting:small",
     "rounds": ROUNDS,
     "replicas": 2,
-    "min-clients": 3,
+    "min_clients": 3,
     "threads": 1,
-    "grace-s": 60.0,
-    "piece-kb": 1,
+    "grace_s": 60.0,
+    "piece_kb": 1,
 }
 
 
@@ -97,7 +97,7 @@ class Rows(Sink):
 def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]:
     """Run to the end with two good clients and one that mangles."""
     torch.set_num_threads(1)
-    config, sink, log = RunConfig.read(SETTINGS), Rows(), logging.getLogger("test")
+    config, sink, log = config_of(SETTINGS), Rows(), logging.getLogger("test")
     driver = Driver(Job(named(config.task, config), config, sink, Speeds()), time.monotonic, log)
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)

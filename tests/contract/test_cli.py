@@ -88,7 +88,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
-    settings = ["--set", "chunks=4", "--set", "threads=1"]
+    settings = ["--set", "data.chunks=4", "--set", "client.threads=1"]
     terminal = Terminal(["run", "--clients", "2", "--set", "rounds=100000", *settings], folder)
     terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
     terminal.until(r"client-1 .* \d of 4 chunks, session")

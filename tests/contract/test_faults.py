@@ -25,7 +25,6 @@ import grpc
 import numpy as np
 import pytest
 
-from fedgc.config import RunConfig
 from fedgc.deploy.local_federation import free_port
 from fedgc.errors import FedgcError
 from fedgc.flower.cache_folders import SPILLED, default_root, full_name, open_cache
@@ -37,6 +36,7 @@ from fedgc.store.views import Round
 from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
+from tests.config_of import config_of
 from tests.contract import counting, crooked
 from tests.contract.conftest import PACE_S, Federation, alive, eventually
 from tests.contract.relay import Flow, Relay, Way, owner
@@ -58,13 +58,13 @@ SETTINGS = counting.SETTINGS | {
     "run": RUN,
     "rounds": 1_000_000,
     "replicas": 3,
-    "min-clients": 3,
+    "min_clients": 3,
     "threads": 1,
-    "memory-mb": 1,  # less than one chunk's update: all lie on disk
-    "grace-s": GRACE_S,
-    "late-s": 1000.0,  # what breaks is held up for long: others are asked for it when it is lost, not before
-    "connect-s": CONNECT_S,
-    "piece-kb": PIECE_KB,
+    "memory_mb": 1,  # less than one chunk's update: all lie on disk
+    "grace_s": GRACE_S,
+    "late_s": 1000.0,  # what breaks is held up for long: others are asked for it when it is lost, not before
+    "connect_s": CONNECT_S,
+    "piece_kb": PIECE_KB,
 }
 
 
@@ -110,7 +110,7 @@ class Ongoing:
         """Start the run, or go on with it from its last checkpoint."""
         begun = any((self.checkpoints / RUN).glob("model-*.fedgc"))
         addresses = {"bind": self.listener, "advertise": self.relay.address}
-        settings = SETTINGS | addresses | {"checkpoint-dir": str(self.checkpoints)} | changes
+        settings = SETTINGS | addresses | {"checkpoint_dir": str(self.checkpoints)} | changes
         self.flower_run = self.federation.submit(settings | ({"resume": RUN} if begun else {}))
 
     def kill_server(self) -> None:
@@ -171,7 +171,7 @@ class Ongoing:
     def shelved(self, version: int) -> dict[str, list[float]]:
         """How long every chunk took that lies finished on a client's disk, by client, as of this version."""
         root = default_root({"XDG_STATE_HOME": str(self.federation.state)})
-        full, config = full_name(RUN, 0), RunConfig.read(SETTINGS)
+        full, config = full_name(RUN, 0), config_of(SETTINGS)
         with self.federation.store() as store:
             names = [each.client for each in store.clients()]
         found = {name: open_cache(root, full, config, name, time.time()).found() for name in names}
@@ -282,13 +282,13 @@ def test_what_comes_twice_counts_once_and_what_is_out_of_order_is_refused(
 
 def one_machine(folder: Path) -> np.ndarray:
     """Train every chunk here, one after the other, and take the mean: slow and obvious."""
-    config = RunConfig.read(crooked.SETTINGS)
+    config = config_of(crooked.SETTINGS)
     task = named(config.task, config)
     engine = new_engine(task, config, Pace(time.monotonic, time.sleep), folder / "alone")
     engine.load(0, CommonModel(task, config).first())
     names = tuple(enumerate(task.sizes()))
     numbers = tuple(number for number, _ in names)
-    engine.handle(Work("alone", 1, 0, config.local_steps, numbers, names, config.seed, 60.0))
+    engine.handle(Work("alone", 1, 0, config.round_steps, numbers, names, config.seed, 60.0))
     while not engine.idle:
         engine.step()
     total = engine.codeword(Mix(numbers, ((1.0,),) * len(numbers)))
@@ -599,7 +599,7 @@ def test_fault_work_finished_before_the_server_was_killed_counts_after_the_resum
     resumed = ongoing.saved()
     eventually(lambda: not any(ongoing.federation.clients(name) for name in ongoing.federation.nodes))
     shelved = ongoing.shelved(resumed)
-    ongoing.begin(**{"lease-s": LEASE_S, "replicas": 4, "link": "session"})
+    ongoing.begin(**{"lease_s": LEASE_S, "replicas": 4, "link": "session"})
     eventually(lambda: ongoing.last() >= before + 3)
     rounds = ongoing.check(before)
     (again,) = [each.row for each in rounds if each.row.version == resumed]

@@ -25,7 +25,14 @@ RUN = "two-links"
 ROUND = re.compile(r"^.*round (\d+) (synced|approximate)", re.MULTILINE)
 MODEL_BYTES = 4 * 9_000  # the digits' model has a few more numbers
 CHUNKS = 8
-SETTINGS = {"min-clients": 4, "threads": 1, "grace-s": 2.0, "chunks": CHUNKS, "evaluate-every": 1}
+SETTINGS = {
+    "work": "coded",
+    "min_clients": 4,
+    "threads": 1,
+    "grace_s": 2.0,
+    "chunks": CHUNKS,
+    "evaluate_every": 1,
+}
 SHUT_OUT = "client-3"
 
 
@@ -48,9 +55,9 @@ def two_links(federation: Federation, tmp_path_factory: pytest.TempPathFactory) 
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
     folder = tmp_path_factory.mktemp("two-links")
-    settings = SETTINGS | {"rounds": 2, "run": RUN, "replicas": 1, "deadline-s": 100.0, "connect-s": 2.0}
-    settings |= {"bind": listener, "advertise": relay.address, "checkpoint-dir": str(folder)}
-    settings |= {"start-timeout-s": GATHER_S}
+    settings = SETTINGS | {"rounds": 2, "run": RUN, "replicas": 1, "deadline_s": 100.0, "connect_s": 2.0}
+    settings |= {"bind": listener, "advertise": relay.address, "checkpoint_dir": str(folder)}
+    settings |= {"start_timeout_s": GATHER_S}
     run = federation.submit(settings)
     yield TwoLinks(federation, run, relay, folder)
     if federation.running(run):
@@ -63,9 +70,9 @@ def rounds_of(log: str) -> list[int]:
 
 
 def test_bad_settings_are_one_line_and_a_failed_run(federation) -> None:
-    run = federation.submit(SETTINGS | {"batch-size": 0})
+    run = federation.submit(SETTINGS | {"batch_size": 0})
     assert federation.wait(run, WAIT_S) == "finished:failed"
-    assert "BadSetting: setting batch_size: saw 0, needed at least 1" in federation.run_log(run)
+    assert "BadSetting: setting batch-size: saw 0, needed at least 1" in federation.run_log(run)
     assert "Traceback" not in federation.run_log(run)
 
 
@@ -77,7 +84,7 @@ def reason_of(federation: Federation, run: str) -> str:
 def test_missing_package_names_the_client_and_the_package(tmp_path: Path) -> None:
     environment = {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path)}
     with Federation(1, folder=tmp_path / "processes", environment=environment) as federation:
-        settings = {"task": "tests.contract.lacking:digits", "min-clients": 1, "start-timeout-s": 20.0}
+        settings = {"task": "tests.contract.lacking:digits", "min_clients": 1, "start_timeout_s": 20.0}
         run = federation.submit(settings | {"run": "lacking"})
         assert federation.wait(run, WAIT_S) == "finished:failed"
         reason = reason_of(federation, "lacking")
@@ -87,7 +94,7 @@ def test_missing_package_names_the_client_and_the_package(tmp_path: Path) -> Non
 
 def test_a_base_of_a_type_that_numpy_lacks_fails_no_run(federation) -> None:
     task = {"task": "tests.contract.counting:on_half_base", "rounds": 1, "run": "half-base"}
-    run = federation.submit(COUNTING | task | {"min-clients": 1, "threads": 1, "replicas": 1})
+    run = federation.submit(COUNTING | task | {"min_clients": 1, "threads": 1, "replicas": 1})
     assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
     with federation.store() as store:
         assert [each.row.outcome for each in store.rounds("half-base")] == ["synced"]
@@ -164,7 +171,7 @@ def test_run_that_finds_all_clients_busy_names_the_other_run(two_links: TwoLinks
     busy = federation.submit(SETTINGS | {"run": "busy", "rounds": 1_000_000})
     with federation.store() as store:
         eventually(lambda: any(each.run == "busy" and each.rounds for each in store.runs()))
-    second = federation.submit(SETTINGS | {"run": "second", "rounds": 1, "start-timeout-s": 6.0})
+    second = federation.submit(SETTINGS | {"run": "second", "rounds": 1, "start_timeout_s": 6.0})
     try:
         assert federation.wait(second, WAIT_S) == "finished:failed"
     finally:

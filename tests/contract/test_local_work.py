@@ -17,10 +17,10 @@ STEPS = 3
 MODEL_BYTES = 4 * 9_000  # the digits' model has a few more numbers
 PACKET_BYTES = 1_000  # of what a client says in a round, vectors apart
 SETTINGS = {
-    "work": "local", "gate": "every", "gate-period": 2, "gate-every": STEPS, "rounds": 2, "quorum": 1.0,
-    "delta-bits": 8, "run": RUN, "min-clients": 4, "threads": 1, "grace-s": 2.0, "chunks": 8,
-    "deadline-s": 150.0, "connect-s": 2.0, "learning-rate": 0.5,
-    "max-gap": 4, "start-timeout-s": GATHER_S,
+    "work": "local", "gate": "every", "gate_period": 2, "local_steps": STEPS, "rounds": 2, "quorum": 1.0,
+    "codec": "int8", "run": RUN, "min_clients": 4, "threads": 1, "grace_s": 2.0, "chunks": 8,
+    "deadline_s": 150.0, "connect_s": 2.0, "learning_rate": 0.5,
+    "max_gap": 4, "start_timeout_s": GATHER_S,
 }  # fmt: skip
 
 

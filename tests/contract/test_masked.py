@@ -16,7 +16,7 @@ pytestmark = pytest.mark.contract
 
 SHUT_OUT = "site-2"  # from the port of sessions
 ROUND = re.compile(r"^.*round (\d+) (synced|approximate) ", re.MULTILINE)
-SETTINGS = {"task": "digits", "chunks": 8, "threads": 1, "grace-s": 2.0, "evaluate-every": 1}
+SETTINGS = {"work": "coded", "task": "digits", "chunks": 8, "threads": 1, "grace_s": 2.0, "evaluate_every": 1}
 
 
 @pytest.fixture(scope="module")
@@ -64,9 +64,9 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
     listener = f"127.0.0.1:{free_port()}"
     relay = Relay(listener)
     relay.lets_in = lambda flow: owner(flow.port, federation.pids(SHUT_OUT)) is None
-    settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline-s": 300.0}
+    settings = SETTINGS | made.settings() | {"rounds": 1, "run": "two-links", "deadline_s": 300.0}
     settings |= {"seed": 7}  # from the other run's first model no site masks again
-    settings |= {"connect-s": 2.0, "bind": listener, "advertise": relay.address, "start-timeout-s": GATHER_S}
+    settings |= {"connect_s": 2.0, "bind": listener, "advertise": relay.address, "start_timeout_s": GATHER_S}
     try:
         run = federation.submit(settings)
         status = federation.wait(run, WAIT_S)  # every packet starts a process
@@ -85,7 +85,7 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
 
 def test_an_site_refuses_a_run_that_is_not_masked(consortium, contract_wait) -> None:
     federation, _, _ = consortium
-    run = federation.submit(SETTINGS | {"rounds": 2, "min-clients": 5, "start-timeout-s": GATHER_S})
+    run = federation.submit(SETTINGS | {"rounds": 2, "min_clients": 5, "start_timeout_s": GATHER_S})
     said = "takes part in masked runs alone, saw secrecy = open"
     contract_wait(lambda: said in federation.log("site-0").read_text(errors="replace"))
     federation.stop(run)

@@ -31,13 +31,13 @@ def test_private_and_lost_run_completes_on_default_settings(federation: Federati
             "task": "tests.contract.counting:private",
             "run": RUN,
             "rounds": ROUNDS,
-            "min-clients": 4,
-            "start-timeout-s": GATHER_S,
-            "learning-rate": counting.CHUNKS / counting.STEPS,
-            "local-steps": counting.STEPS,
-            "grace-s": 2.0,
+            "min_clients": 4,
+            "start_timeout_s": GATHER_S,
+            "learning_rate": counting.CHUNKS / counting.STEPS,
+            "local_steps": counting.STEPS,
+            "grace_s": 2.0,
             "threads": 1,
-            "checkpoint-dir": str(tmp_path),
+            "checkpoint_dir": str(tmp_path),
         }
     )
     eventually(lambda: len(rounds_of(federation, RUN)) >= ROUNDS // 2)
@@ -82,14 +82,15 @@ def test_private_and_lost_for_good_at_random_moments_run_completes(
     try:
         run = five.submit(
             {
+                "work": "coded",
                 "task": "tests.contract.counting:private",
                 "run": name,
                 "rounds": LONGER,
-                "min-clients": len(here),
-                "start-timeout-s": GATHER_S,
-                "learning-rate": counting.CHUNKS / counting.STEPS,
-                "local-steps": counting.STEPS,
-                "checkpoint-dir": str(tmp_path),
+                "min_clients": len(here),
+                "start_timeout_s": GATHER_S,
+                "learning_rate": counting.CHUNKS / counting.STEPS,
+                "local_steps": counting.STEPS,
+                "checkpoint_dir": str(tmp_path),
             }
         )
         eventually(lambda: rounds_of(five, name))

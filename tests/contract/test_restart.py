@@ -19,7 +19,16 @@ from tests.contract.conftest import WAIT_S, command, eventually
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(900)]
 
 COMMAND = [sys.executable, "-m", "fedgc.cli"]
-SETTINGS = ["--set", "chunks=4", "--set", "threads=1", "--set", "min-clients=2"]
+SETTINGS = [
+    "--set",
+    "work=coded",
+    "--set",
+    "data.chunks=4",
+    "--set",
+    "client.threads=1",
+    "--set",
+    "min-clients=2",
+]
 
 
 class Clients:

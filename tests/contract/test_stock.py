@@ -100,8 +100,8 @@ def living(federation: Federation) -> set[str]:
 def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_path: Path) -> None:
     eventually(lambda: len(federation.nodes) == len(living(federation)))
     eventually(lambda: online(federation) == living(federation))
-    settings = {"client-app": "stock", "rounds": 1, "evaluate-every": 1, "min-clients": 4}
-    settings |= {"checkpoint-dir": str(tmp_path)}
+    settings = {"client_app": "stock", "rounds": 1, "evaluate_every": 1, "min_clients": 4}
+    settings |= {"checkpoint_dir": str(tmp_path)}
     coming = [federation.submit(settings, Wiring(server, CLIENT)) for server in (FEDGC, FEDAVG)]
     for run in coming:  # a SuperNode takes the messages of both in turn
         assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)

@@ -35,7 +35,7 @@ def folder(tmp_path: Path, manifest: str = MANIFEST) -> Path:
 def test_a_copy_lists_every_setting_and_carries_code_alone(tmp_path: Path):
     app = app_in(folder(tmp_path))
     assert app is not None
-    written = app.write(tmp_path / "copy", {**app.settings, "chunks": 5})
+    written = app.write(tmp_path / "copy", {**app.settings, "data.chunks": 5})
     manifest = tomllib.loads((written / "pyproject.toml").read_text())
     assert RunConfig.read(manifest["tool"]["flwr"]["app"]["config"]) == RunConfig(rounds=7, chunks=5)
     assert manifest["project"]["name"] == "ward"

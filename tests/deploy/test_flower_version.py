@@ -49,7 +49,7 @@ def test_no_other_file_states_a_range():
 
 def test_written_apps_require_the_range(tmp_path):
     write_new(tmp_path / "ward")
-    write_app(tmp_path / "app", RunConfig().table())
+    write_app(tmp_path / "app", RunConfig(work="coded").table())
     for folder in ("ward", "app"):
         project = tomllib.loads((tmp_path / folder / "pyproject.toml").read_text())["project"]
         assert flower_version.supported() in project["dependencies"]

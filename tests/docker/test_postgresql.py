@@ -44,7 +44,7 @@ def test_what_is_written_at_that_address_is_read_there_again_and_its_password_is
 @pytest.mark.contract
 @pytest.mark.slow
 def test_a_run_keeps_its_rows_in_the_database_that_the_compose_file_offers(address: str):
-    settings = {"rounds": 2, "chunks": 4, "replicas": 2, "min-clients": 2, "run": "on-postgresql"}
+    settings = {"rounds": 2, "data.chunks": 4, "min-clients": 2, "run": "on-postgresql"}
     with LocalFederation(nodes=2, environment={"FEDGC_DB": address}) as federation:
         run = federation.submit(settings)
         assert federation.wait(run, 180.0) == "finished:completed"

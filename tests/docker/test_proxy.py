@@ -17,7 +17,6 @@ import numpy as np
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedgc.config import RunConfig
 from fedgc.deploy.key_files import Keyring
 from fedgc.deploy.local_federation import free_port
 from fedgc.links.identity import Identity
@@ -25,6 +24,7 @@ from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Codeword, Event, Held, Joined, Loaded, Reveal, Work
+from tests.config_of import config_of
 
 NGINX = Path(__file__).parents[2] / "docker" / "proxy" / "nginx.conf"
 NUMBERS = 4_000_000  # 16 MB: many times every buffer on the way
@@ -48,8 +48,8 @@ def ring(tmp_path: Path) -> Keyring:
 def proxied(ring: Keyring, tmp_path: Path) -> Iterator[tuple[Listener, "queue.SimpleQueue[Event]", str]]:
     """A listener behind nginx; its events, and the address that clients dial."""
     port, inside, superlink = free_port(), free_port(), free_port()
-    table = {"bind": f"127.0.0.1:{inside}", "advertise": f"localhost:{port}", "grace-s": 5.0}
-    config = RunConfig.read({**table, "authority": str(ring.folder / "authority" / "ca.pem")})
+    table = {"bind": f"127.0.0.1:{inside}", "advertise": f"localhost:{port}", "grace_s": 5.0}
+    config = config_of({"work": "coded", **table, "authority": str(ring.folder / "authority" / "ca.pem")})
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     around = Surroundings(time.monotonic, os.urandom, time.time, logging.getLogger("test"))
     listener = Listener(config, "run-1", NUMBERS, events.put, around)

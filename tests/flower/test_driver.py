@@ -12,7 +12,6 @@ import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
-from fedgc.config import RunConfig
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
@@ -26,13 +25,14 @@ from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import Engine, ServerOptimizer, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
+from tests.config_of import config_of
 from tests.links.conftest import GRACE_S, WAIT_S
 from tests.turns import step_by_turns
 
-SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-clients": 3, "threads": 1, "grace-s": GRACE_S}
+SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min_clients": 3, "threads": 1, "grace_s": GRACE_S}
 
 
-UNMEASURED = {"evaluate-every": 0}  # evaluation draws from the same generator
+UNMEASURED = {"evaluate_every": 0}  # evaluation draws from the same generator
 
 
 class Kept(Sink):
@@ -72,7 +72,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
     torch.set_num_threads(1)
     wrapped = settings.pop("wrapped", lambda sink: sink)
     resume, changes = settings.pop("resume", None), settings.pop("changes", {})
-    config = RunConfig.read({**SETTINGS, **settings})
+    config = config_of({"work": "coded", **SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
     task = replace(named("digits", config), **changes)
     job = Job(task, config, wrapped(sink), Speeds(), saved.append, resume)
@@ -127,7 +127,7 @@ def one_machine(driver: Driver, folder: Path) -> np.ndarray:
     for version in range(config.rounds):
         engine = new_engine(driver._job.task, config, Pace(time.monotonic, time.sleep), folder / str(version))
         engine.load(version, model)
-        work = Work("a", version + 1, version, config.local_steps, numbers, chunks, config.seed, 60.0)
+        work = Work("a", version + 1, version, config.round_steps, numbers, chunks, config.seed, 60.0)
         engine.handle(work)
         while not engine.idle:
             engine.step()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.config import RunConfig
+from fedgc.config import RunConfig, flat
 from fedgc.deploy import local_federation as local
 from fedgc.errors import BadSetting
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[2]
 
 def test_the_manifest_lists_every_setting_with_its_default() -> None:
     manifest = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert manifest["tool"]["flwr"]["app"]["config"] == RunConfig().table()
+    assert dict(flat(manifest["tool"]["flwr"]["app"]["config"])) == RunConfig().table()
 
 
 def test_the_repository_builds_as_an_app_that_carries_the_wiring_alone(tmp_path: Path) -> None:
@@ -45,7 +45,7 @@ def test_the_repositorys_wiring_is_what_a_local_federation_writes(name: str, wir
 
 
 def test_an_app_that_is_written_reads_back_as_the_settings_it_was_given(tmp_path: Path) -> None:
-    config = RunConfig.read({"rounds": 7, "task": 'a:b"c\\', "deadline-s": 2.5, "blocks": 2})
+    config = RunConfig(rounds=7, task='a:b"c\\', deadline_s=2.5, blocks=2, task_settings={"rank": 8})
     written = local.write_app(tmp_path / "app", config.table())
     manifest = tomllib.loads((written / "pyproject.toml").read_text())
     assert RunConfig.read(manifest["tool"]["flwr"]["app"]["config"]) == config

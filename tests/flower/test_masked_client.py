@@ -39,7 +39,7 @@ from fedgc.store.vault import Vault
 from fedgc.training import Start
 
 MODEL = np.linspace(-1, 1, 11, dtype=np.float32)
-CONFIG = RunConfig()
+CONFIG = RunConfig(work="coded")
 SETTINGS = CONFIG.shape
 FROM = Start(MODEL, None, 0, 0.0, 3)
 SECRET = b"a long secret"
@@ -278,16 +278,16 @@ def of(config: RunConfig, node: dict[str, object], environment: dict[str, str] |
     return site_of(config, node, environment or {}, lambda: 0.0, os.urandom)
 
 
-MASKED = RunConfig(secrecy="masked", federation="server.fed")
+MASKED = RunConfig(secrecy="masked", federation="server.fed", work="coded")
 
 
 def test_a_node_without_a_federation_has_no_site() -> None:
-    assert of(RunConfig(), {"name": "plain"}) is None
+    assert of(RunConfig(work="coded"), {"name": "plain"}) is None
 
 
 def test_a_node_with_a_federation_refuses_every_run_that_is_not_masked(house: House) -> None:
     with pytest.raises(BadSetting, match="takes part in masked runs alone, saw secrecy = open"):
-        of(RunConfig(), node_of(house))
+        of(RunConfig(work="coded"), node_of(house))
 
 
 @pytest.mark.parametrize("missing", [("federation",), ("vault",), ("federation", "vault")])

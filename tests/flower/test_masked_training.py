@@ -20,7 +20,7 @@ from fedgc.training.tasks.digits import digits
 
 COUNT, ROUNDS, WITHIN = 4, 12, 0.005  # half a point
 SECRET = b"a long secret"
-CONFIG = RunConfig(task="digits", work="local", gate_every=4, chunks=COUNT, learning_rate=0.5, seed=3)
+CONFIG = RunConfig(task="digits", work="local", local_steps=4, chunks=COUNT, learning_rate=0.5, seed=3)
 
 
 class Ward:

@@ -46,7 +46,7 @@ def outside(tmp_path, monkeypatch):
 
 
 def test_run_tells_sinks_from_outside(tmp_path, caplog):
-    full, rounds = outside = opened(RunConfig(rounds=2, sinks="full, rounds"), "ward")
+    full, rounds = outside = opened(RunConfig(rounds=2, sinks="full, rounds", work="coded"), "ward")
     LOG.addHandler(caplog.handler)
     try:
         _, own, _ = run(tmp_path, wrapped=lambda sink: Sinks(sink, outside), **UNMEASURED)
@@ -64,16 +64,16 @@ def test_run_tells_sinks_from_outside(tmp_path, caplog):
 @pytest.mark.parametrize(
     ("name", "says"),
     [
-        ("broken", "setting sinks: making 'broken' raised RuntimeError: no account"),
-        ("thing", "setting sinks: 'thing' is 7, needed a subclass of fedgc.flower.sink.Sink"),
-        ("nowhere", "setting sinks: saw 'nowhere', needed one of broken, full, rounds, thing"),
+        ("broken", "setting history.sinks: making 'broken' raised RuntimeError: no account"),
+        ("thing", "setting history.sinks: 'thing' is 7, needed a subclass of fedgc.flower.sink.Sink"),
+        ("nowhere", "setting history.sinks: saw 'nowhere', needed one of broken, full, rounds, thing"),
     ],
 )
 def test_sink_that_cannot_be_made_is_refused(name, says):
     with pytest.raises(BadSetting, match=says):
-        opened(RunConfig(sinks=name), "ward")
+        opened(RunConfig(sinks=name, work="coded"), "ward")
 
 
 def test_sink_does_nothing_by_default():
     assert Sink().evaluated(1, {"loss": 0.0}) is None
-    assert opened(RunConfig(), "ward") == ()
+    assert opened(RunConfig(work="coded"), "ward") == ()

@@ -21,7 +21,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def begin(**settings: str | int) -> None:
-    table = {**RunConfig().table(), **settings}
+    table = {**RunConfig(work="coded").table(), **settings}
     server_app()(grid=None, context=Context(1, 0, {}, RecordDict(), table))
 
 

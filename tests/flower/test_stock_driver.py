@@ -9,11 +9,11 @@ import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Error, Message, MetricRecord, RecordDict
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadVector
 from fedgc.flower.stock_driver import StockDriver, StockJob
 from fedgc.flower.stock_layout import Layout
 from fedgc.store.checkpoint import Checkpoint
+from tests.config_of import config_of
 from tests.flower.test_driver import Kept
 
 FIRST = [np.array([1.0, 2.0]), np.array([4])]  # floating numbers and a counter
@@ -67,7 +67,7 @@ def adds(step: float, examples: float = 10.0) -> Client:
 
 
 def run(client: Client, resume: Checkpoint | None = None, **settings):
-    config = RunConfig.read({"rounds": 2, "min-clients": 2, "client-app": "stock", **settings})
+    config = config_of({"work": "coded", "rounds": 2, "min_clients": 2, "client_app": "stock", **settings})
     grid, sink, saved = PlayedGrid(client), Kept(), []
     job = StockJob(
         config, sink, ArrayRecord(FIRST), ConfigRecord({"lr": 0.5}), ConfigRecord(), saved.append, resume
@@ -146,7 +146,7 @@ def test_an_answer_that_is_off_is_left_out_and_the_rest_counts(client: Client, r
 
 
 def test_a_resumed_run_makes_the_model_of_one_that_was_not_interrupted() -> None:
-    momentum = {"server-momentum": 0.9, "evaluate-every": 0}
+    momentum = {"server_momentum": 0.9, "evaluate_every": 0}
     whole, _, _, _, _ = run(adds(1.0), rounds=3, **momentum)
     _, _, _, _, saved = run(adds(1.0), rounds=1, **momentum)
     second, over, _, sink, _ = run(adds(1.0), saved[-1], rounds=3, **momentum)

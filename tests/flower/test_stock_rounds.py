@@ -6,7 +6,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.config import RunConfig
 from fedgc.errors import BadMessage
 from fedgc.flower.stock_rounds import (
     FIRST_DEADLINE_S,
@@ -20,12 +19,17 @@ from fedgc.flower.stock_rounds import (
     Use,
     staleness_weight,
 )
+from tests.config_of import config_of
 
 TEN = Trained(10.0)
 
 
 def stock(resume: StockState | None = None, **settings) -> Stock:
-    return Stock(RunConfig.read({"rounds": 3, "min-clients": 2, "deadline-s": 20.0, **settings}), 0.0, resume)
+    return Stock(
+        config_of({"work": "coded", "rounds": 3, "min_clients": 2, "deadline_s": 20.0, **settings}),
+        0.0,
+        resume,
+    )
 
 
 def of(outputs, kind: type) -> list:
@@ -84,7 +88,7 @@ def test_a_node_that_fails_or_vanishes_is_not_waited_for() -> None:
 
 
 def test_the_deadline_is_long_until_enough_is_known() -> None:
-    machine = stock(**{"deadline-s": "auto"}, rounds=99)
+    machine = stock(**{"deadline_s": "auto"}, rounds=99)
     machine.there(0.0, [1, 2])
     now = 0.0
     for _ in range(LEAST_ANSWERS // 2):
@@ -94,7 +98,7 @@ def test_the_deadline_is_long_until_enough_is_known() -> None:
     machine.answered(now + 1.0, 1, TEN)
     assert not of(machine.tick(now + 9.9), Closed)
     assert of(machine.tick(now + 10.1), Closed)
-    fresh = stock(**{"deadline-s": "auto"})
+    fresh = stock(**{"deadline_s": "auto"})
     fresh.there(0.0, [1, 2])
     fresh.answered(1.0, 1, TEN)
     assert not fresh.tick(FIRST_DEADLINE_S - 1.0)
@@ -119,12 +123,12 @@ def test_a_run_ends_after_its_rounds_or_when_nothing_comes_of_them() -> None:
         barren.failed(1.0, 2, "code 2, it raised")
     assert not barren.finished.complete
     assert "gave nothing; code 2, it raised" in barren.finished.reason
-    few = stock(**{"start-timeout-s": 5.0, "min-clients": 2})
+    few = stock(**{"start_timeout_s": 5.0, "min_clients": 2})
     assert few.there(1.0, [1]) == ()
     assert few.there(5.0, [1])[-1] == Over(
         "waited 5 s for 2 clients, saw 1; min-clients = 1 begins with them", False
     )
-    lonely = stock(**{"start-timeout-s": 5.0})
+    lonely = stock(**{"start_timeout_s": 5.0})
     assert lonely.there(1.0, []) == ()
     assert "needed" not in lonely.there(5.0, [])[0].reason
     assert not lonely.finished.complete

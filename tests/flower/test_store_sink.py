@@ -37,7 +37,7 @@ def sink(path: str, tmp_path: Path) -> KeptSink:
     ],
 )  # fmt: skip
 def test_what_ended_a_run_is_its_reason(sink: KeptSink, path: str, error: BaseException, reason: str):
-    with pytest.raises(type(error)), sink.recorded(RunConfig()):
+    with pytest.raises(type(error)), sink.recorded(RunConfig(work="coded")):
         raise error
     with Store.open(path) as store:
         run = store.run("r")
@@ -45,7 +45,7 @@ def test_what_ended_a_run_is_its_reason(sink: KeptSink, path: str, error: BaseEx
 
 
 def test_how_a_run_stands_says_which_process_serves_it(sink: KeptSink, path: str):
-    with sink.recorded(RunConfig()):
+    with sink.recorded(RunConfig(work="coded")):
         sink.present(Live(1, 3, 0, "working", 1.0, 0, 4, 1, ()))
     with Store.open(path) as store:
         run = store.run("r")
@@ -82,7 +82,7 @@ def test_completed_run_says_what_share_of_the_samples_counted(tmp_path: Path, ch
 
     keeper = Keeper(opened, tmp_path / "aside", print)
     sink = KeptSink(keeper, "run", lambda: 5.0, 0.0, Lines("", print))
-    with sink.recorded(RunConfig()):
+    with sink.recorded(RunConfig(work="coded")):
         sink.append(RoundRow(**{**ROW, **changes}))
     with opened() as store:
         assert (store.run("run").state, store.run("run").reason) == ("completed", reason)

@@ -36,10 +36,10 @@ def test_gate_ignores_settings_of_other_gates():
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ("delta", "setting gate_options: saw 'delta', needed name=value"),
-        ("delta=1,delta=2", "setting gate_options: saw 'delta=2', needed name=value, each name once"),
-        ("delt=1", "setting gate_options: saw 'delt', needed delta, window, .*; did you mean delta"),
-        ("window=0.5", "setting gate_options: saw window='0.5', needed int"),
+        ("delta", "setting gate.options: saw 'delta', needed name=value"),
+        ("delta=1,delta=2", "setting gate.options: saw 'delta=2', needed name=value, each name once"),
+        ("delt=1", "setting gate.options: saw 'delt', needed delta, window, .*; did you mean delta"),
+        ("window=0.5", "setting gate.options: saw window='0.5', needed int"),
         ("delta=-1", "gate relative-change: saw delta -1.0"),
     ],
 )
@@ -54,7 +54,9 @@ def test_gate_without_options_says_so():
 
 
 def test_unknown_name_is_refused_with_the_nearest():
-    with pytest.raises(BadSetting, match=r"setting gate: saw 'drif', needed one of drift, .*mean drift\?"):
+    with pytest.raises(
+        BadSetting, match=r"setting gate.name: saw 'drif', needed one of drift, .*mean drift\?"
+    ):
         make_gate("drif", SETTINGS)
 
 

@@ -49,10 +49,10 @@ def outside(tmp_path, monkeypatch):
 
 def config(**changes) -> RunConfig:
     values = {
-        "rounds": 8, "local_steps": 1, "gate_every": 2, "batch_size": 4, "min_clients": 3, "replicas": 1,
+        "rounds": 8, "local_steps": 2, "batch_size": 4, "min_clients": 3, "replicas": 1,
         "blocks": 1, "device": "cpu", "gate": "warm", "gate_period": 3, "gate_options": "first=2",
     }  # fmt: skip
-    return RunConfig(**{**values, **changes})
+    return RunConfig(**{"work": "coded", **values, **changes})
 
 
 @pytest.mark.parametrize("work", ["coded", "local"])
@@ -68,7 +68,7 @@ def test_settings_ask_the_gate(outside):
     local = config(work="local")
     assert local.measure == "gradient"
     assert local.most_steps == 0  # clients wait at each check
-    says = next(says for name, _, says in RunConfig.explained() if name == "gate")
+    says = next(says for name, _, says in RunConfig.explained() if name == "gate.name")
     assert "warm: each of the first rounds, then by a period" in says
     assert local.told_of_skips(4, 8) == (
         "4 of 8 rounds were skipped by the gate (warm, gate-options first=2): a larger first exchanges more"
@@ -78,11 +78,11 @@ def test_settings_ask_the_gate(outside):
 
 
 def test_gate_is_unknown_where_its_package_is_not_installed():
-    with pytest.raises(BadSetting, match="setting gate: saw 'warm', needed one of drift, every"):
+    with pytest.raises(BadSetting, match=r"setting gate\.name: saw 'warm', needed one of drift, every"):
         config()
 
 
 def test_object_that_is_no_gate_is_refused(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "ward_other", "class Thing: ...", {f"{GROUP}:thing": "Thing"})
-    with pytest.raises(BadSetting, match=r"setting gate: 'thing' is .*Thing.*, needed a subclass of"):
+    with pytest.raises(BadSetting, match=r"setting gate.name: 'thing' is .*Thing.*, needed a subclass of"):
         config(gate="thing", gate_options="")

@@ -22,6 +22,7 @@ from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Event, Held, Joined, Loaded
+from tests.config_of import config_of
 
 NUMBERS = 1000
 WAIT_S = 60.0  # a loopback step that takes longer hangs, however busy the machine is
@@ -111,7 +112,7 @@ def make_link() -> Iterator[Callable[..., Link]]:
     links: list[Link] = []
 
     def make(numbers: int = NUMBERS, **settings: object) -> Link:
-        config = RunConfig.read({"grace-s": GRACE_S, "piece-kb": 1, **settings})
+        config = config_of({"work": "coded", "grace_s": GRACE_S, "piece_kb": 1, **settings})
         links.append(Link(config, numbers))
         return links[-1]
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.codes import EPSILON, Wire
+from fedgc.codecs import EPSILON, Wire
 from fedgc.errors import BadMessage, BadVector
 from fedgc.links.frames import Piece, StreamId
 from fedgc.links.pieces import WINDOW, Form, Incoming, Outgoing, offer_of, packed, shortened
@@ -71,7 +71,7 @@ def test_a_codeword_arrives_in_the_format_it_was_asked_for(
 ) -> None:
     vector, form = some(numbers), Form(numbers, wire)
     short = shortened(vector, wire, STREAM, "me")
-    assert short.nbytes == form.size
+    assert short.nbytes == form.largest
     offer = offer_of(STREAM, short)
     assert offer == offer_of(STREAM, shortened(vector, wire, STREAM, "me"))  # a new process goes on in it
     source, sink = Outgoing(offer, short, piece_bytes), Incoming(offer, form)
@@ -83,7 +83,7 @@ def test_a_codeword_arrives_in_the_format_it_was_asked_for(
 
 @pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8])
 def test_a_short_codeword_without_sense_is_refused_when_it_is_whole(wire: Wire) -> None:
-    short = np.full(Form(100, wire).size, 0xFF, np.uint8)  # NaN as bf16, and as the scale of int8
+    short = np.full(Form(100, wire).largest, 0xFF, np.uint8)  # NaN as bf16, and as the scale of int8
     offer = offer_of(STREAM, short)
     source, sink = Outgoing(offer, short, 64), Incoming(offer, Form(100, wire))
     send_all(source, sink)

@@ -46,7 +46,7 @@ def test_one_that_is_refused_for_ever_does_not_fill_the_record(monkeypatch: pyte
     monkeypatch.setattr(keeping, "AUDITED", 3)
     keeper = Kept()
     sink = KeptSink(keeper, "run", lambda: 5.0, 0.0, Lines("", lambda _: None))
-    with sink.recorded(RunConfig()):
+    with sink.recorded(RunConfig(work="coded")):
         for _ in range(10):
             sink.audited("refused", "hog", "BadVector: no")
         sink.audited("refused", "other", "BadVector: no")

@@ -568,7 +568,9 @@ def test_false_sketches_that_come_first_are_blamed_on_their_client_alone():
     """Each chunk lies with the false client and one other: no chunk by itself tells who is wrong."""
     holds = {"false": frozenset(range(6)), "one": frozenset({0, 1}), "two": frozenset({2, 3, 4, 5})}
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(6))
-    plan = make_plan(Fleet(holds, table, SIZE), Speeds(), RunConfig(blocks=1, deadline_s=100.0), steps=TARGET)
+    plan = make_plan(
+        Fleet(holds, table, SIZE), Speeds(), RunConfig(blocks=1, deadline_s=100.0, work="coded"), steps=TARGET
+    )
     machine, clients = begun(plan)
     for chunk in range(5):
         tells(machine, clients, "false", chunk, tuple(float(chunk + 2) for _ in ONE))
@@ -613,7 +615,7 @@ def test_blocks_are_chosen_at_the_stop_by_what_waiting_costs():
 )
 @pytest.mark.parametrize("lost", [False, True])
 def test_numbers_are_as_short_as_the_error_limit_allows(limit: float, wires: set[str], *, lost: bool):
-    plan = planned(4, 8, replicas=3, blocks=2, settings={"wire": "short", "error-limit": limit})
+    plan = planned(4, 8, replicas=3, blocks=2, settings={"wire": "short", "error_limit": limit})
     machine, clients = begun(plan, size=5000)
     finish_working(machine, clients)
     if lost:
@@ -749,7 +751,7 @@ def test_what_a_slow_line_is_to_send_others_finish_meanwhile_and_stand_in_with_a
 
 @pytest.mark.parametrize(("uplink", "lag", "least_s"), [(None, 1.0, 0.5), (1.0, 1.4, 0.5), (1.0, 4.0, 113.0)])
 def test_nobody_goes_on_where_no_line_is_known_to_be_late(uplink: float | None, lag: float, least_s: float):
-    plan = planned(4, 8, replicas=4, blocks=1, uplink=uplink, lag=lag, settings={"late-s": least_s})
+    plan = planned(4, 8, replicas=4, blocks=1, uplink=uplink, lag=lag, settings={"late_s": least_s})
     machine, clients = begun(plan)
     finish_working(machine, clients)
     assert not any(clients.queue.values())

@@ -14,6 +14,7 @@ from fedgc.errors import BadPlacement
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Pool
 from fedgc.round.plan import UNKNOWN_LINE, Chunk, Fleet, Plan, injected, make_plan, model_limit_s
+from tests.config_of import config_of
 
 
 def table(chunks: int) -> tuple[Chunk, ...]:
@@ -31,7 +32,7 @@ def everyone(clients: int, chunks: int, size: int = 0) -> Fleet:
 
 
 def plan(of: Fleet, speeds: Speeds | None = None, steps: int = 4, **settings: object) -> Plan:
-    return make_plan(of, speeds or Speeds(), RunConfig.read(settings), steps=steps)
+    return make_plan(of, speeds or Speeds(), config_of(settings), steps=steps)
 
 
 def measured(of: Fleet, *step_s: float, uplink: float | None = None) -> Speeds:
@@ -155,14 +156,14 @@ def test_only_a_fleet_known_to_the_last_client_counts_as_measured():
 )
 def test_every_deadline_is_finite_and_ahead(of, step_s, known, uplink, slots, steps):
     speeds = measured(of, *step_s[:known], uplink=uplink)
-    made = plan(of, speeds, steps, **{"upload-slots": slots})
+    made = plan(of, speeds, steps, **{"upload_slots": slots})
     for seconds in (made.deadline_s, made.upload_deadline_s):
         assert 0 < seconds < math.inf
     assert all(0 <= seconds < math.inf for seconds in made.upload_s)
 
 
 def test_deadlines_that_are_set_are_kept():
-    made = plan(everyone(2, 4, 10**9), **{"deadline-s": 7, "upload-deadline-s": 8.5})
+    made = plan(everyone(2, 4, 10**9), **{"deadline_s": 7, "upload_deadline_s": 8.5})
     assert (made.deadline_s, made.upload_deadline_s) == (7.0, 8.5)
 
 
@@ -188,7 +189,7 @@ def test_with_history_every_client_has_time_for_all_that_it_holds(clients, chunk
 @example(clients=6, size=10**9, uplink=1e6, slots=1)
 def test_all_uploads_fit_in_the_upload_deadline_though_they_take_turns(clients, size, uplink, slots):
     of = everyone(clients, 6, size)
-    made = plan(of, measured(of, *[0.1] * clients, uplink=uplink), **{"upload-slots": slots})
+    made = plan(of, measured(of, *[0.1] * clients, uplink=uplink), **{"upload_slots": slots})
     one_after_another = math.ceil(clients / slots) * max(made.upload_s)
     assert made.upload_deadline_s > one_after_another
 
@@ -232,9 +233,9 @@ def test_a_placement_of_another_shape_is_refused():
 
 
 def test_clients_that_share_samples_are_told_what_all_hold():
-    settings = {"work": "local", "placement": "cyclic", "replicas": 1, "batch-size": 8}
+    settings = {"work": "local", "placement": "cyclic", "replicas": 1, "batch_size": 8}
     assert plan(everyone(2, 4), **settings).pool is None
-    made = plan(everyone(2, 4), **settings, **{"inject-clients": 0.5})
+    made = plan(everyone(2, 4), **settings, **{"inject_clients": 0.5})
     names = [chunk.name for chunk in made.chunks]
     holders = (("client 0", tuple(names[:2])), ("client 1", tuple(names[2:])))
     assert made.pool == Pool(1, 2, holders)
@@ -266,7 +267,7 @@ def test_a_batch_too_small_for_the_gifts_is_refused():
     with pytest.raises(BadPlacement) as caught:
         injected(injecting(1.0, 0.5, 8), 8)
     assert str(caught.value) == (
-        "setting batch_size: saw 8 with 8 clients that give samples at each step, needed at least 9"
+        "setting batch-size: saw 8 with 8 clients that give samples at each step, needed at least 9"
     )
 
 

@@ -5,10 +5,10 @@ import math
 
 import pytest
 
-from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.messages import Codeword, Continue, Held, Joined, Lost, Report, Reveal, Tick, Work
 from fedgc.run.machine import CHECK_BYTES, Append, Apply, Finished, Output, RunState
+from tests.config_of import config_of
 from tests.tuned import tuned_run
 
 CLIENTS = ("a", "b", "c", "d")
@@ -19,8 +19,8 @@ class Fleet:
     """Clients that do their steps at once, each with a chunk of its own, and send what they are asked for."""
 
     def __init__(self, resume: RunState | None = None, *, shared: bool = False, **settings: object) -> None:
-        values = {"work": "local", "rounds": 12, "quorum": 1.0, "min-clients": 4, "gate-every": 5}
-        self.config = RunConfig.read({**values, **settings})
+        values = {"work": "local", "rounds": 12, "quorum": 1.0, "min_clients": 4, "local_steps": 5}
+        self.config = config_of({"work": "coded", **values, **settings})
         self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
         self.now = 0.0
         self.log: list[Output] = []
@@ -96,7 +96,7 @@ class Fleet:
 
 
 def test_a_round_adds_its_steps_to_those_since_the_last_exchange():
-    fleet = Fleet(gate="every", **{"gate-period": 3})
+    fleet = Fleet(gate="every", **{"gate_period": 3})
     assert fleet.to_the_end() == ["skipped", "skipped", "synced"] * 4
     assert [work.target for work in fleet.of(Work)] == [5] * 16
     assert {carry.target for carry in fleet.of(Continue)} == {10, 15}
@@ -105,16 +105,16 @@ def test_a_round_adds_its_steps_to_those_since_the_last_exchange():
 
 
 def test_the_steps_between_two_models_are_told_where_momentum_is_shared():
-    fleet = Fleet(gate="every", **{"gate-period": 2, "rounds": 6})
+    fleet = Fleet(gate="every", **{"gate_period": 2, "rounds": 6})
     fleet.to_the_end()
     assert [work.common_steps for work in fleet.of(Work)[::4]] == [0.0, 10.0, 10.0]
-    alone = Fleet(gate="every", **{"gate-period": 2, "rounds": 6, "shared-momentum": "off"})
+    alone = Fleet(gate="every", **{"gate_period": 2, "rounds": 6, "shared_momentum": "off"})
     alone.to_the_end()
     assert {work.common_steps for work in alone.of(Work)} == {0.0}
 
 
 def test_the_gates_state_is_plain_json_and_a_resumed_run_decides_as_the_first_would_have():
-    settings = {"gate": "drift", "gate-budget": 0.3, "rounds": 20}
+    settings = {"gate": "drift", "gate_budget": 0.3, "rounds": 20}
     whole = Fleet(**settings)
     first = Fleet(**settings)
     while first.outcomes.count("synced") < 3:
@@ -172,40 +172,46 @@ def test_by_default_a_longer_run_has_20_exchanges_or_a_tenth_of_its_rounds(round
     assert Fleet(rounds=rounds).to_the_end().count("synced") == exchanges
 
 
-@pytest.mark.parametrize("gaps", [{"max-gap": 4}, {"min-gap": 20}, {"min-gap": 3, "max-gap": 3}])
+@pytest.mark.parametrize("gaps", [{"max_gap": 4}, {"min_gap": 20}, {"min_gap": 3, "max_gap": 3}])
 def test_the_default_budget_fits_whatever_gaps_are_asked_for(gaps):
     assert Fleet(rounds=100, **gaps).to_the_end().count("synced") >= 5
 
 
 def test_a_budget_that_is_given_is_kept_however_short_the_run():
-    assert Fleet(rounds=12, **{"gate-budget": 0.1}).to_the_end() == ["skipped"] * 11 + ["synced"]
+    assert Fleet(rounds=12, **{"gate_budget": 0.1}).to_the_end() == ["skipped"] * 11 + ["synced"]
 
 
 def test_the_last_round_is_always_exchanged():
-    fleet = Fleet(gate="relative-change", **{"gate-options": "delta=inf", "max-gap": 0})
+    fleet = Fleet(gate="relative-change", **{"gate_options": "delta=inf", "max_gap": 0})
     assert fleet.to_the_end() == ["skipped"] * 11 + ["synced"]
 
 
 def test_no_gap_is_longer_than_the_hard_limit():
-    fleet = Fleet(gate="relative-change", **{"gate-options": "delta=inf", "max-gap": 4})
+    fleet = Fleet(gate="relative-change", **{"gate_options": "delta=inf", "max_gap": 4})
     assert fleet.to_the_end() == ["skipped", "skipped", "skipped", "synced"] * 3
 
 
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"gate-budget": 0.0}, "setting gate_budget: saw 0.0, needed above 0"),
-        ({"gate-budget": 1.5}, "setting gate_budget: saw 1.5 of all rounds, needed at most 1"),
+        ({"gate_budget": 0.0}, "setting gate.budget: saw 0.0, needed above 0"),
+        ({"gate_budget": 1.5}, "setting gate.budget: saw 1.5 of all rounds, needed at most 1"),
         (
-            {"gate": "relative-change", "gate-options": "delta=-0.1"},
+            {"gate": "relative-change", "gate_options": "delta=-0.1"},
             "gate relative-change: saw delta -0.1, needed 0",
         ),
-        ({"max-gap": 2, "min-gap": 3}, "setting max_gap: saw 2, needed at least min_gap"),
-        ({"shared-momentum": 0.0}, "setting shared_momentum: saw 0.0, needed above 0 and at most 1"),
-        ({"shared-momentum": 1.1}, "setting shared_momentum: saw 1.1, needed above 0 and at most 1"),
-        ({"gate-budget": 0.01}, "gate drift: saw a budget of 0.01 of all checks with max_gap 32"),
-        ({"delta-bits": 3}, "setting delta_bits: saw 3, needed 4, 8 or 32"),
-        ({"quorum": 0.0}, "setting quorum: saw 0.0, needed above 0"),
+        ({"max_gap": 2, "min_gap": 3}, "setting gate.max-gap: saw 2, needed at least min_gap"),
+        (
+            {"shared_momentum": 0.0},
+            "setting optimizer.shared-momentum: saw 0.0, needed above 0 and at most 1",
+        ),
+        (
+            {"shared_momentum": 1.1},
+            "setting optimizer.shared-momentum: saw 1.1, needed above 0 and at most 1",
+        ),
+        ({"gate_budget": 0.01}, "gate drift: saw a budget of 0.01 of all checks with max_gap 32"),
+        ({"codec": "int3"}, "setting links.codec: saw 'int3', needed one of bf16, float32, int4, int8"),
+        ({"quorum": 0.0}, "setting timing.quorum: saw 0.0, needed above 0"),
     ],
 )
 def test_bad_settings_are_one_clear_line(settings, says):
@@ -216,7 +222,7 @@ def test_bad_settings_are_one_clear_line(settings, says):
 
 
 def test_rows_tell_the_steps_of_a_round_and_at_an_exchange_all_that_it_took():
-    fleet = Fleet(gate="every", **{"gate-period": 2, "rounds": 2})
+    fleet = Fleet(gate="every", **{"gate_period": 2, "rounds": 2})
     fleet.to_the_end()
     skipped, synced = (append.row for append in fleet.of(Append))
     assert [row.steps for row in skipped.clients] == [row.steps for row in synced.clients] == [5] * 4
@@ -237,7 +243,7 @@ def test_those_nearly_done_are_waited_for_in_every_round_alike():
     assert fleet.outcomes == ["synced"] * 4
 
 
-INJECTED = {"placement": "cyclic", "replicas": 2, "inject-clients": 0.5, "batch-size": 32}
+INJECTED = {"placement": "cyclic", "replicas": 2, "inject_clients": 0.5, "batch_size": 32}
 
 
 @pytest.mark.parametrize(
@@ -248,7 +254,7 @@ INJECTED = {"placement": "cyclic", "replicas": 2, "inject-clients": 0.5, "batch-
 def test_who_works_on_the_same_chunks_after_a_death_in_a_skipped_round_keeps_its_steps(
     settings, same, carried
 ):
-    fleet = Fleet(gate="every", **{"gate-period": 3, "rounds": 3, "quorum": 0.75, **settings})
+    fleet = Fleet(gate="every", **{"gate_period": 3, "rounds": 3, "quorum": 0.75, **settings})
     before = dict(fleet.names)
     for client in "abc":
         fleet.report(client)
@@ -278,7 +284,7 @@ def test_steps_of_a_round_of_which_no_update_came_are_not_booked_again():
 
 
 def test_one_that_comes_back_after_a_skipped_round_has_what_it_says_that_it_kept():
-    fleet = Fleet(gate="every", **{"gate-period": 3, "quorum": 0.75})
+    fleet = Fleet(gate="every", **{"gate_period": 3, "quorum": 0.75})
     for client in "abc":
         fleet.report(client)
     fleet.say(Lost(fleet.now, "a"))

@@ -7,7 +7,6 @@ from itertools import permutations
 
 import pytest
 
-from fedgc.config import RunConfig
 from fedgc.messages import (
     Close,
     Codeword,
@@ -29,6 +28,7 @@ from fedgc.messages import (
     Work,
 )
 from fedgc.run.machine import Append, Apply, Finished, Output, RunState
+from tests.config_of import config_of
 from tests.tuned import tuned_run
 
 SHARED = tuple(Held(f"chunk {number}", 10, "same") for number in range(4))
@@ -38,7 +38,9 @@ class Driver:
     """Carries out what the run says, with clients that finish a chunk whenever they are asked to."""
 
     def __init__(self, resume: RunState | None = None, **settings: object) -> None:
-        self.config = RunConfig.read({"rounds": 3, "replicas": 2, "blocks": 1, "min_clients": 2, **settings})
+        self.config = config_of(
+            {"work": "coded", "rounds": 3, "replicas": 2, "blocks": 1, "min_clients": 2, **settings}
+        )
         self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
         self.now = 0.0
         self.log: list[Output] = []
@@ -350,7 +352,7 @@ def test_whoever_joins_first_everybody_is_given_the_same_chunks(joined: tuple[st
 @pytest.mark.parametrize("shown_by", [Loaded, Progress])
 def test_a_skipped_round_leaves_word_of_whose_model_is_on_its_way(shown_by: type):
     driver = Driver(
-        rounds=6, min_clients=3, replicas=3, gate="every", gate_period=2, gate_every=4, deadline_s=100
+        rounds=6, min_clients=3, replicas=3, gate="every", gate_period=2, local_steps=4, deadline_s=100
     )
     driver.run = tuned_run(driver.config, now=0.0, size=10_000_000)
     driver.join("a", "b", "c")

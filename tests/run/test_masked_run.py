@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedgc.config import RunConfig
 from fedgc.errors import Refused
 from fedgc.messages import (
     Add,
@@ -48,6 +47,7 @@ from fedgc.secagg import Client, RingSum, Terms, packets
 from fedgc.secagg.canonical import unpack
 from fedgc.secagg.client import LONGEST_LEAP
 from fedgc.secagg.keystream import Strand
+from tests.config_of import config_of
 from tests.tuned import tuned_run
 
 SIZE = 9
@@ -63,8 +63,10 @@ class Fleet:
 
     def __init__(self, party, count, **settings):
         self.party = party(count)
-        base = {"rounds": 3, "min-clients": count, "secrecy": "masked", "federation": "all.fed"}
-        self.config = RunConfig.read({**base, "deadline-s": 100, "upload-deadline-s": 50, **settings})
+        base = {"rounds": 3, "min_clients": count, "secrecy": "masked", "federation": "all.fed"}
+        self.config = config_of(
+            {"work": "coded", **base, "deadline_s": 100, "upload_deadline_s": 50, **settings}
+        )
         self.now = 0.0
         self.log, self.rows, self.means, self.unsent = [], [], [], []
         self.away, self.ring, self.finished = set(), None, None
@@ -225,7 +227,7 @@ def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
 
 @pytest.mark.parametrize("late", [False, True], ids=["one never comes", "all come at the last moment"])
 def test_keys_are_set_up_once_the_minimum_is_there(fleet, late):
-    one = fleet(5, **{"min-clients": 5 if late else 4, "start-timeout-s": 20.0})
+    one = fleet(5, **{"min_clients": 5 if late else 4, "start_timeout_s": 20.0})
     if late:
         one.now = 19.995
     one.join(*one.party.clients[: None if late else 4])
@@ -235,7 +237,7 @@ def test_keys_are_set_up_once_the_minimum_is_there(fleet, late):
 
 
 def test_sites_that_are_a_quorum_but_not_the_minimum_do_not_begin(fleet):
-    one = fleet(5, **{"min-clients": 5, "start-timeout-s": 20.0})
+    one = fleet(5, **{"min_clients": 5, "start_timeout_s": 20.0})
     one.join(*one.party.clients[:4])
     one.drive()
     assert one.rows == []
@@ -325,7 +327,7 @@ def test_where_too_few_have_seen_the_model_before_it_leads_nobody(fleet):
 
 
 def test_steps_of_a_skipped_round_are_not_booked_again_where_an_site_was_lost_in_it(fleet):
-    one = fleet(4, work="local", gate="every", rounds=2, quorum=1.0, **{"gate-period": 2})
+    one = fleet(4, work="local", gate="every", rounds=2, quorum=1.0, **{"gate_period": 2})
     one.join()
     one.drive(lambda f: any(isinstance(each, Work) for each in f.unsent))
     one.lose(one.party.clients[0])
@@ -337,7 +339,7 @@ def test_steps_of_a_skipped_round_are_not_booked_again_where_an_site_was_lost_in
 
 
 def test_steps_that_were_led_are_forgotten_where_the_same_model_is_to_lead_nobody(fleet):
-    one = fleet(4, work="local", gate="every", rounds=9, quorum=1.0, **{"gate-period": 2})
+    one = fleet(4, work="local", gate="every", rounds=9, quorum=1.0, **{"gate_period": 2})
     one.join()
     one.drive(lambda f: f.outcomes() == ["skipped", "synced"])
     *others, last = one.party.clients
@@ -445,7 +447,7 @@ def test_those_who_are_lost_before_they_gave_their_shares_may_come_back_and_give
 @pytest.mark.parametrize("work", ["coded", "local"])
 def test_a_server_that_lost_a_sum_which_was_unmasked_cannot_go_on_from_its_model(fleet, work):
     """It died before it stored the new model: the sites refuse before they mask, and say why."""
-    one = fleet(4, work=work, gate="every", **{"min-clients": 3})
+    one = fleet(4, work=work, gate="every", **{"min_clients": 3})
     one.join()
     one.drive(lambda f: f.means)
     one.restart_server()
@@ -467,7 +469,7 @@ def test_below_the_quorum_nobody_trains(fleet):
 
 
 def test_who_comes_later_is_in_from_the_next_keys(fleet):
-    one = fleet(4, rounds=3, **{"min-clients": 3})
+    one = fleet(4, rounds=3, **{"min_clients": 3})
     one.join(*one.party.clients[:3])
     one.drive(lambda f: f.rows)
     one.join(one.party.clients[3])
@@ -589,7 +591,7 @@ def test_who_is_back_after_its_vector_came_is_let_go_with_the_others(fleet, work
 
 
 def test_skipped_rounds_use_no_exchange(fleet):
-    one = fleet(3, **{"gate": "every", "gate-period": 3, "rounds": 6})
+    one = fleet(3, **{"gate": "every", "gate_period": 3, "rounds": 6})
     one.join()
     one.drive()
     assert one.outcomes() == ["skipped", "skipped", "synced"] * 2
@@ -730,7 +732,7 @@ class Chance:
 )
 @hypothesis_settings(max_examples=60)
 def test_whatever_happens_no_model_has_two_sums_and_every_sum_is_right(party, count, work, period, seed):
-    one = Fleet(party, count, work=work, rounds=6, gate="every", **{"gate-period": period, "min-clients": 3})
+    one = Fleet(party, count, work=work, rounds=6, gate="every", **{"gate_period": period, "min_clients": 3})
     chance = Chance(one, np.random.default_rng(seed))
     one.join()
     for _ in range(400):

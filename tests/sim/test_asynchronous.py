@@ -42,11 +42,11 @@ def task(clients: int) -> Task:
 
 def config(**changes) -> RunConfig:
     values = {
-        "work": "local", "rounds": 4, "gate_every": STEPS, "batch_size": BATCH, "learning_rate": RATE,
+        "work": "local", "rounds": 4, "local_steps": STEPS, "batch_size": BATCH, "learning_rate": RATE,
         "shared_momentum": "off", "device": "cpu", "gate": "every", "quorum": 1.0,
         "lockstep": "on",
     }  # fmt: skip
-    return RunConfig(**{**values, **changes})
+    return RunConfig(**{"work": "coded", **values, **changes})
 
 
 def job(paces, *, stacked=True, links=None, **changes) -> Job:
@@ -169,11 +169,11 @@ def test_it_learns():
     ("changes", "says"),
     [
         ({"work": "coded"}, "setting work: saw coded, needed local"),
-        ({"shared_momentum": 0.1}, "setting shared_momentum: saw 0.1, needed off"),
-        ({"delta_bits": 8}, "setting delta_bits: saw 8, needed 32"),
+        ({"shared_momentum": 0.1}, "setting optimizer.shared-momentum: saw 0.1, needed off"),
+        ({"codec": "int8"}, "setting links.codec: saw int8, needed float32"),
         (
             {"placement": "cyclic", "replicas": 1, "inject_clients": 0.5},
-            "setting inject_clients: saw some, needed 0",
+            "setting data.inject-clients: saw some, needed 0",
         ),
     ],
 )

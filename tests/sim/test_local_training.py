@@ -10,7 +10,7 @@ from torch import nn
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import working
-from fedgc.sim.clock.clock import SHARE
+from fedgc.sim.clock.clock import share_of
 from fedgc.sim.training import Job, Trained, train
 from fedgc.training import CommonModel
 from fedgc.training.data import batch_rows
@@ -29,10 +29,10 @@ def one_thread():
 
 def config(**changes) -> RunConfig:
     values = {
-        "work": "local", "rounds": 6, "gate_every": 3, "gate": "every", "quorum": 1.0, "batch_size": BATCH,
+        "work": "local", "rounds": 6, "local_steps": 3, "gate": "every", "quorum": 1.0, "batch_size": BATCH,
         "learning_rate": 0.3, "min_clients": 3, "shared_momentum": "off", "device": "cpu", "max_gap": 0,
     }  # fmt: skip
-    return RunConfig(**{**values, **changes})
+    return RunConfig(**{"work": "coded", **values, **changes})
 
 
 def trained(settings: RunConfig, paces=(1.0, 1.0, 1.0), task: Task = TASK) -> Trained:
@@ -76,7 +76,7 @@ def by_hand(settings: RunConfig, gaps: list[int]) -> np.ndarray:
 
 
 def test_relative_change_with_threshold_0_is_bulk_synchronous_training_step_for_step():
-    settings = config(gate="relative-change", gate_options="delta=0", gate_every=1, rounds=12)
+    settings = config(gate="relative-change", gate_options="delta=0", local_steps=1, rounds=12)
     done = trained(settings)
     assert outcomes(done) == ["synced"] * 12
     assert done.model == pytest.approx(by_hand(settings, [1] * 12), abs=1e-6)
@@ -99,16 +99,16 @@ def test_shared_momentum_is_fedcm_for_sgd_whatever_the_schedule(schedule):
 
 
 def test_the_steps_of_a_slow_client_count_and_nobody_waits_for_it():
-    settings = config(quorum=0.6, patience=0.0, gate_every=8)
+    settings = config(quorum=0.6, patience=0.0, local_steps=8)
     done = trained(settings, (1.0, 1.0, 4.0))
     assert [[client.counted for client in point.row.clients] for point in done.points] == [[8, 8, 2]] * 6
     assert done.points[-1].seconds == pytest.approx(6.0)
-    waited = trained(config(gate_every=8), (1.0, 1.0, 4.0))
+    waited = trained(config(local_steps=8), (1.0, 1.0, 4.0))
     assert waited.points[-1].seconds == pytest.approx(24.0)
 
 
 def test_a_straggler_goes_on_through_skipped_rounds():
-    done = trained(config(quorum=0.6, patience=0.0, gate_every=8, gate_period=3), (1.0, 1.0, 4.0))
+    done = trained(config(quorum=0.6, patience=0.0, local_steps=8, gate_period=3), (1.0, 1.0, 4.0))
     assert [[client.counted for client in point.row.clients] for point in done.points[2::3]] == [
         [24, 24, 6]
     ] * 2
@@ -127,7 +127,7 @@ def test_a_straggler_goes_on_through_skipped_rounds():
 )
 @pytest.mark.parametrize("stacked", [False, True])
 def test_clients_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted, stacked):
-    settings = config(quorum=1.0, gate_every=8, rounds=4, **changes)
+    settings = config(quorum=1.0, local_steps=8, rounds=4, **changes)
     scenario = (working([[1.0], [1.0], [4.0]]),) * 4
     done = train(Job(TASK, settings, scenario, stacked=stacked))
     assert [[client.counted for client in point.row.clients] for point in done.points] == [counted] * 4
@@ -136,7 +136,7 @@ def test_clients_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted
 
 
 def test_who_ran_ahead_through_a_skipped_round_has_reached_the_next_target_already():
-    settings = config(quorum=1.0, gate_every=8, rounds=4, gate_period=2)
+    settings = config(quorum=1.0, local_steps=8, rounds=4, gate_period=2)
     scenario = (working([[1.0], [1.0], [1.5]]),) * 4
     done = train(Job(TASK, settings, scenario))
     assert outcomes(done) == ["skipped", "synced"] * 2
@@ -147,7 +147,7 @@ def test_who_ran_ahead_through_a_skipped_round_has_reached_the_next_target_alrea
 
 
 def test_a_client_that_lost_its_state_begins_again_with_no_steps():
-    settings = config(quorum=0.6, patience=0.0, gate_every=8, gate_period=2, rounds=4)
+    settings = config(quorum=0.6, patience=0.0, local_steps=8, gate_period=2, rounds=4)
     calm = working([[1.0], [1.0], [1.0]])
     storm = replace(
         calm, dies_s_w=np.array([np.inf, np.inf, 0.5]), returns_s_w=np.array([np.inf, np.inf, 0.75])
@@ -161,9 +161,9 @@ def test_a_client_that_lost_its_state_begins_again_with_no_steps():
 
 def test_few_bits_reach_what_many_reach():
     plain = trained(config(rounds=20))
-    for bits, wire in ((8, "int8"), (4, "int4")):
-        short = trained(config(rounds=20, delta_bits=bits))
-        assert short.points[-1].sent == pytest.approx(plain.points[-1].sent * SHARE[wire])
+    for wire in ("int8", "int4"):
+        short = trained(config(rounds=20, codec=wire))
+        assert short.points[-1].sent == pytest.approx(plain.points[-1].sent * share_of(wire))
         assert np.linalg.norm(short.model - plain.model) < 0.02 * np.linalg.norm(plain.model)
         assert (short.model != plain.model).any()
 

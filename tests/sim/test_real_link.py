@@ -34,7 +34,15 @@ STEP_S = (0.06, 0.15, 0.5)  # of each client; a chunk is `STEPS` of them
 STEPS = 5
 OVERHEAD_S = 0.25  # training, TLS and threads on a busy machine, over a whole round
 CONFIG = RunConfig(
-    rounds=1, local_steps=STEPS, replicas=2, blocks=1, min_clients=3, device="cpu", threads=1, grace_s=2.0
+    rounds=1,
+    local_steps=STEPS,
+    replicas=2,
+    blocks=1,
+    min_clients=3,
+    device="cpu",
+    threads=1,
+    grace_s=2.0,
+    work="coded",
 )
 
 

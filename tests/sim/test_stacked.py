@@ -25,11 +25,11 @@ def adam(parameters, rate):
 
 def config(**changes) -> RunConfig:
     values = {
-        "work": "local", "rounds": 8, "gate_every": 4, "gate": "every", "gate_period": 2, "quorum": 0.6,
+        "work": "local", "rounds": 8, "local_steps": 4, "gate": "every", "gate_period": 2, "quorum": 0.6,
         "batch_size": 4, "learning_rate": 0.3, "min_clients": 3, "device": "cpu", "patience": 0.0,
         "max_gap": 0,
     }  # fmt: skip
-    return RunConfig(**{**values, **changes})
+    return RunConfig(**{"work": "coded", **values, **changes})
 
 
 def storm(rounds: int):
@@ -48,7 +48,7 @@ def storm(rounds: int):
         {"shared_momentum": "off", "schedule": "cosine", "warmup_steps": 3},
         {"gate": "relative-change", "gate_options": "delta=0.2, window=3"},
         {"gate": "drift", "gate_budget": 0.4, "max_gap": 4},
-        {"delta_bits": 8},
+        {"codec": "int8"},
         {"placement": "scattered", "replicas": 2},
         {"quorum": 1.0, "patience": 0.5},
         {"lockstep": "on"},
@@ -60,7 +60,7 @@ def storm(rounds: int):
 def test_a_stack_is_the_engines_to_rounding(changes, optimizer):
     task, settings = replace(TASK, optimizer=optimizer), config(**changes)
     plain, stacked = (train(Job(task, settings, storm(8), stacked=each)) for each in (False, True))
-    assert stacked.model == pytest.approx(plain.model, abs=1e-4 if "delta_bits" in changes else 1e-5)
+    assert stacked.model == pytest.approx(plain.model, abs=1e-4 if "codec" in changes else 1e-5)
     assert [point.row.outcome for point in stacked.points] == [point.row.outcome for point in plain.points]
     for one, other in zip(stacked.points, plain.points, strict=True):
         assert [each.counted for each in one.row.clients] == [each.counted for each in other.row.clients]
@@ -89,7 +89,7 @@ def test_models_that_a_stack_would_train_otherwise_are_refused(model, seen):
 
 def test_coded_work_has_no_stack():
     with pytest.raises(BadSetting, match="saw a stack for coded work"):
-        Job(TASK, RunConfig(rounds=1), storm(1), stacked=True)
+        Job(TASK, RunConfig(rounds=1, work="coded"), storm(1), stacked=True)
 
 
 def test_too_few_samples_for_a_batch_are_refused():

@@ -29,7 +29,7 @@ def config(**changes) -> RunConfig:
         "replicas": 3,
         "min_clients": 4,
     }
-    return RunConfig(**{**values, "blocks": 1, "device": "cpu", **changes})
+    return RunConfig(**{"work": "coded", **values, "blocks": 1, "device": "cpu", **changes})
 
 
 def scenario(rounds=4, seed=0, clients=4):
@@ -42,7 +42,7 @@ def one_round_by_hand(settings: RunConfig, folder) -> np.ndarray:
     engine = new_engine(TASK, settings, Pace(float, lambda _: None), folder)
     engine.load(0, common.first())
     names = tuple(enumerate(SIZES))
-    engine.handle(Work("me", 1, 0, settings.local_steps, tuple(range(6)), names, settings.seed, 60.0))
+    engine.handle(Work("me", 1, 0, settings.round_steps, tuple(range(6)), names, settings.seed, 60.0))
     while not engine.idle:
         engine.step()
     total = engine.codeword(Mix(tuple(range(6)), ((1.0,),) * 6))

@@ -1,3 +1,4 @@
+import json
 import os
 import shutil
 import sqlite3
@@ -12,13 +13,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import inspect
 
+from fedgc.config import RunConfig, known
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store import migrate
 from fedgc.store.database import Store
 from fedgc.store.records import Appended
 from fedgc.store.tables import Table
 
-NEWEST, NEXT = "0003", "0004"
+NEWEST, NEXT = "0004", "0005"
 OLD = Path(__file__).with_name("written_by_0001.sql")  # as the code of schema 0001 wrote it
 FURTHER = f"""
 import sqlalchemy as sa
@@ -103,6 +105,26 @@ def test_store_of_the_first_schema_is_read_and_goes_on(tmp_path, a_row):
         third = store.rounds("old")[-1].row
         assert (third.lacking, third.left_out) == ("66% of the samples", told.left_out)
         assert store.check().faults == ()
+
+
+def test_settings_of_old_runs_are_read_in_groups(tmp_path):
+    path = tmp_path / "old.db"
+    old = {
+        "work": "local",
+        "rounds": 7,
+        "gate": "drift",
+        "gate-budget": 0.25,
+        "gate-every": 8,
+        "delta-bits": 8,
+    }
+    with sqlite3.connect(path) as database:
+        database.executescript(OLD.read_text())
+        database.execute("UPDATE runs SET settings = ?", [json.dumps({**old, "min-devices": 3})])
+    database.close()
+    with Store.open(str(path)) as store:
+        config = RunConfig.read(known(store.run("old").settings))
+    assert (config.rounds, config.gate, config.gate_budget) == (7, "drift", 0.25)
+    assert (config.round_steps, config.codec, config.min_clients) == (8, "int8", 3)
 
 
 def test_a_step_that_fails_leaves_nothing_of_itself(url, further_step, monkeypatch):

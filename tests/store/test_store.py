@@ -13,7 +13,7 @@ from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evalua
 from fedgc.store.tables import WINDOW
 
 START = 1_700_000_000.0
-SETTINGS = {"task": "digits", "rounds": 3, "learning-rate": 0.1}
+SETTINGS = {"task": "digits", "rounds": 3, "learning_rate": 0.1}
 
 
 def begin(store: Store, run: str = "r1", now: float = START, task: str = "digits") -> None:

@@ -77,7 +77,7 @@ class Bench:
 
     def engine(self, task, config=None, *, version=0, vector=None, clock=None, pace_s=0.0, files=None):
         clock = clock or Clock()
-        config = config or RunConfig(batch_size=10)
+        config = config or RunConfig(batch_size=10, work="coded")
         made = new_engine(task, config, Pace(clock, clock.rest, pace_s), self.spill_dir, files=files)
         self.engines.append(made)
         made.load(version, self.vector(made.size) if vector is None else vector)

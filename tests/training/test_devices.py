@@ -35,7 +35,10 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
 def test_autocast_follows_the_settings_and_not_the_caller():
     product = {}
     for precision in ("float32", "bf16"):
-        with torch.autocast("cpu"), autocast(torch.device("cpu"), RunConfig(precision=precision)):
+        with (
+            torch.autocast("cpu"),
+            autocast(torch.device("cpu"), RunConfig(precision=precision, work="coded")),
+        ):
             product[precision] = torch.nn.Linear(2, 2)(torch.ones(1, 2)).dtype
     assert product == {"float32": torch.float32, "bf16": torch.bfloat16}
 

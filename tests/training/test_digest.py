@@ -77,7 +77,7 @@ def test_what_cannot_be_read_is_unread(loaded: object):
 
 
 def engine(of: Task, folder: Path) -> Engine:
-    return new_engine(of, RunConfig(), Pace(float, lambda _: None), folder)
+    return new_engine(of, RunConfig(work="coded"), Pace(float, lambda _: None), folder)
 
 
 def test_a_client_announces_digests_only_of_shared_data(tmp_path: Path):
@@ -95,7 +95,7 @@ def test_a_task_over_one_dataset_reads_only_the_rows_that_are_compared():
             read.append(at)
             return super().__getitem__(at)
 
-    made = over(Counted(), RunConfig(chunks=2), model=partial(nn.Linear, 2, 1), loss=max)
+    made = over(Counted(), RunConfig(chunks=2, work="coded"), model=partial(nn.Linear, 2, 1), loss=max)
     digests = [content_digest(made, name, samples) for name, samples in made.sizes().items()]
     assert len(set(digests)) == 2
     assert UNREAD not in digests
@@ -103,7 +103,7 @@ def test_a_task_over_one_dataset_reads_only_the_rows_that_are_compared():
 
 
 def test_peek_gives_the_digest_that_load_gives():
-    whole = over(DATA, RunConfig(chunks=2), model=partial(nn.Linear, 3, 1), loss=max)
+    whole = over(DATA, RunConfig(chunks=2, work="coded"), model=partial(nn.Linear, 3, 1), loss=max)
     loaded = task(whole.load, chunks=whole.sizes())
     for name, samples in whole.sizes().items():
         assert content_digest(whole, name, samples) == content_digest(loaded, name, samples) != UNREAD

@@ -448,7 +448,7 @@ def test_a_task_whose_model_or_optimizer_is_none_is_refused_when_the_engine_is_m
 def test_a_codeword_mixes_the_blocks_of_the_updates(bench, small, blocks, memory, monkeypatch):
     if memory == "none fits":
         monkeypatch.setattr("fedgc.training.make.MEGABYTE", 1)
-    engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1))
+    engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1, work="coded"))
     engine.handle(bench.work([0, 2, 4]))
     bench.drain(engine)
     assert len(list(bench.spill_dir.rglob("*.npy"))) == (3 if memory == "none fits" else 0)
@@ -467,7 +467,7 @@ def test_a_codeword_mixes_the_blocks_of_the_updates(bench, small, blocks, memory
 
 def test_trajectories_on_disk_are_carried_on_exactly(bench, small, monkeypatch):
     monkeypatch.setattr("fedgc.training.make.MEGABYTE", 1)
-    engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1))
+    engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1, work="coded"))
     engine.handle(bench.work(ALL, target=2))
     bench.drain(engine)
     engine.handle(Continue("me", 2, 4, tuple(ALL), 60.0))
@@ -478,7 +478,7 @@ def test_trajectories_on_disk_are_carried_on_exactly(bench, small, monkeypatch):
 
 def test_a_disk_that_takes_nothing_costs_the_chunk_and_not_the_engine(bench, small, monkeypatch):
     monkeypatch.setattr("fedgc.training.make.MEGABYTE", 100)  # room for none
-    engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1))
+    engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1, work="coded"))
 
     def full(*_):
         raise OSError("no space left")
@@ -541,7 +541,7 @@ def test_a_step_that_is_slower_than_the_pace_does_not_rest(bench, small, clock):
 
 @pytest.mark.parametrize("pace_s", [-0.5, float("inf"), float("nan")])
 def test_a_pace_that_is_none_is_refused(bench, small, pace_s):
-    with pytest.raises(BadSetting, match="setting pace_s"):
+    with pytest.raises(BadSetting, match="setting pace-s"):
         bench.engine(small, pace_s=pace_s)
 
 
@@ -549,7 +549,7 @@ def test_a_pace_that_is_none_is_refused(bench, small, pace_s):
 def test_bf16_trains_close_to_float32(bench, small, kind):
     found = []
     for precision in ("float32", "bf16"):
-        engine = bench.engine(small, RunConfig(batch_size=10, precision=precision, device=kind))
+        engine = bench.engine(small, RunConfig(batch_size=10, precision=precision, device=kind, work="coded"))
         engine.handle(bench.work([4]))
         bench.drain(engine)
         found.append(updates(engine, [4])[4])
@@ -611,7 +611,7 @@ def test_frozen_weights_are_the_same_on_every_client(bench, small):
 def test_a_cuda_client_agrees_with_a_cpu(bench, small):
     found = []
     for kind in ("cpu", "cuda"):
-        engine = bench.engine(small, RunConfig(batch_size=10, device=kind))
+        engine = bench.engine(small, RunConfig(batch_size=10, device=kind, work="coded"))
         engine.handle(bench.work(ALL))
         events = bench.drain(engine)
         assert [event.chunk for event in events] == list(ALL)
@@ -627,7 +627,7 @@ def test_a_cuda_client_agrees_with_a_cpu(bench, small):
 def test_a_cuda_client_repeats_itself_exactly(bench, small):
     first, again = [], []
     for found, order in ((first, list(ALL)), (again, list(ALL)[::-1])):
-        engine = bench.engine(small, RunConfig(batch_size=10, device="cuda"))
+        engine = bench.engine(small, RunConfig(batch_size=10, device="cuda", work="coded"))
         engine.handle(bench.work(order))
         bench.drain(engine)
         found.append(updates(engine))
@@ -639,7 +639,7 @@ def test_digits_is_learnt_by_averaging(bench):
     from fedgc.training import CommonModel, ServerOptimizer
     from fedgc.training.tasks import named
 
-    config = RunConfig(threads=1)
+    config = RunConfig(threads=1, work="coded")
     task = named("digits", config)
     common = CommonModel(task, config)
     server = ServerOptimizer(config, common.parameters)

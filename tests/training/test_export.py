@@ -28,7 +28,7 @@ class Tied(nn.Module):
 
 
 TASK = Task(model=Tied, chunks={"a": 1}, load=lambda _: None, loss=max)
-CONFIG = RunConfig(device="cpu", seed=7)
+CONFIG = RunConfig(device="cpu", seed=7, work="coded")
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])

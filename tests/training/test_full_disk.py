@@ -34,7 +34,7 @@ def cramped(bench, small, full_disk, monkeypatch):
     """Return an engine whose memory holds two trajectories and whose disk holds none."""
     bench.spill_dir, own = full_disk, bench.spill_dir
     monkeypatch.setattr("fedgc.training.make.MEGABYTE", 2 * room_of(small, own))
-    engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1))
+    engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1, work="coded"))
     yield engine
     engine.close()
     bench.spill_dir = own
@@ -42,7 +42,7 @@ def cramped(bench, small, full_disk, monkeypatch):
 
 def room_of(task, folder: Path) -> int:
     """Return the bytes of one trajectory of this task."""
-    engine = new_engine(task, RunConfig(batch_size=10), Pace(float, lambda _: None), folder)
+    engine = new_engine(task, RunConfig(batch_size=10, work="coded"), Pace(float, lambda _: None), folder)
     numbers = engine.size
     engine.close()
     return 8 * numbers + 200  # its vector and its momentum, and what stays with it

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedgc.codes import Wire, pack, rounding, unpack
+from fedgc.codecs import Wire, pack, rounding, unpack
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage
 from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Take, Work
@@ -170,7 +170,7 @@ def test_a_failure_is_of_the_client_and_names_no_chunk(bench, small):
 
 
 def test_an_update_is_not_asked_of_coded_work(bench, small):
-    engine = bench.engine(small, RunConfig(batch_size=10))
+    engine = bench.engine(small, RunConfig(batch_size=10, work="coded"))
     engine.handle(bench.work((0,)))
     with pytest.raises(BadMessage, match="saw no mix, needed one, this is coded work"):
         engine.answer(reveal())
@@ -223,13 +223,13 @@ def test_without_the_model_before_own_steps_alone_are_taken_at_alpha_of_the_rate
 
 
 def test_coded_work_without_the_model_before_is_refused_as_its_copies_would_differ(bench, small):
-    engine = bench.engine(small, RunConfig(batch_size=10, shared_momentum=0.5), version=1)
+    engine = bench.engine(small, RunConfig(batch_size=10, shared_momentum=0.5, work="coded"), version=1)
     with pytest.raises(BadMessage, match="needed model version 0 as well"):
         engine.handle(replace(bench.work((0,), version=1), common_steps=3.0))
 
 
 def test_coded_work_is_led_too_and_the_same_on_every_holder(bench, small):
-    config = RunConfig(batch_size=10, shared_momentum=0.5)
+    config = RunConfig(batch_size=10, shared_momentum=0.5, work="coded")
     norms = set()
     for order in ((0, 1), (1, 0)):
         engine = bench.engine(small, config)

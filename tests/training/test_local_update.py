@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.codes import Wire, pack, rounding, unpack
+from fedgc.codecs import make_codec, rounding
 from fedgc.config import RunConfig
 from fedgc.errors import TaskFailed
 from fedgc.training.data import samples_of, together
@@ -59,13 +59,13 @@ def test_a_title_names_the_chunks_whatever_they_are_called():
     wire=st.sampled_from(["int8", "int4"]),
 )
 def test_all_that_was_rounded_away_is_what_is_still_owed(seed, size, count, wire):
-    rng, form = np.random.default_rng(seed), Wire(wire)
+    rng, form = np.random.default_rng(seed), make_codec(wire)
     sent, true, rest = np.zeros(size), np.zeros(size), None
     for number in range(count):
         update, stamp = rng.normal(size=size).astype(np.float32), (number, 0, "me")
         true += update
         whole, rest = with_rest(update, form, stamp, rest)
-        sent += unpack(pack(whole, form, rounding(*stamp)), form, size)
+        sent += form.decode(form.encode(whole, rounding(*stamp)), size)
     np.testing.assert_allclose(sent + rest.after, true, atol=1e-4)
 
 
@@ -79,7 +79,7 @@ def test_the_own_part_of_a_way_is_its_obvious_twin(seed, size, led):
 
 def test_the_lead_is_the_common_step_at_the_full_rate():
     before, model = np.float32([3, 1, 9]), np.float32([1, 0, 5])
-    config = RunConfig(shared_momentum=0.25, schedule="cosine", rounds=2, local_steps=4)
+    config = RunConfig(shared_momentum=0.25, schedule="cosine", rounds=2, local_steps=4, work="coded")
     lead = lead_of(config, {1: before, 2: model}, 2, parameters=2, steps=(4, 4.0))
     share = np.mean([config.rate_share(step) for step in range(4)])
     np.testing.assert_allclose(lead, 0.75 * np.array([2, 1]) / 4 / share, rtol=1e-6)
@@ -90,4 +90,4 @@ def test_the_lead_is_the_common_step_at_the_full_rate():
 )
 def test_there_is_no_lead_without_momentum_steps_or_the_model_before(alpha, models, steps):
     known = {version: np.ones(2, np.float32) * version for version in models}
-    assert lead_of(RunConfig(shared_momentum=alpha), known, 2, 2, (4, steps)) is None
+    assert lead_of(RunConfig(shared_momentum=alpha, work="coded"), known, 2, 2, (4, steps)) is None

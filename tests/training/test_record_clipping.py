@@ -14,6 +14,7 @@ from fedgc.errors import BadSetting, TaskFailed
 from fedgc.training.record_clipping import clipped_gradients, limit_of
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import Pass, Trainer
+from tests.config_of import config_of
 
 SAMPLES, BATCH = 12, 4
 NAMES = ("all",)
@@ -30,8 +31,10 @@ def task_of(inputs: torch.Tensor, **more: object) -> Task:
 
 
 def config(**more: object) -> RunConfig:
-    table = {"work": "local", "gate": "every", "gate-every": 1, "batch-size": BATCH, "learning-rate": 0.5}
-    return RunConfig.read({**table, "shared-momentum": "off", "threads": 1, "device": "cpu", **more})
+    table = {"work": "local", "gate": "every", "local_steps": 1, "batch_size": BATCH, "learning_rate": 0.5}
+    return config_of(
+        {"work": "coded", **table, "shared_momentum": "off", "threads": 1, "device": "cpu", **more}
+    )
 
 
 def moved(inputs: torch.Tensor, reach: float | None, **more: object) -> np.ndarray:
@@ -81,7 +84,7 @@ def test_a_gradient_that_is_not_finite_is_named():
 
 
 @pytest.mark.parametrize(
-    "more", [{"work": "coded"}, {"gate-every": 2}, {"gate": "drift"}, {"gate-period": 2}]
+    "more", [{"work": "coded"}, {"local_steps": 2}, {"gate": "drift"}, {"gate_period": 2}]
 )
 def test_what_the_bound_does_not_hold_for_is_refused(more, tmp_path: Path):
     with pytest.raises(BadSetting, match="privacy: needed work = local"):

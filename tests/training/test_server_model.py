@@ -10,10 +10,10 @@ from fedgc.training import CommonModel
 
 
 def test_every_process_of_a_run_starts_from_the_same_vector(small):
-    first = CommonModel(small, RunConfig(seed=3)).first()
+    first = CommonModel(small, RunConfig(seed=3, work="coded")).first()
     torch.manual_seed(77)
-    assert np.array_equal(first, CommonModel(small, RunConfig(seed=3)).first())
-    assert not np.array_equal(first, CommonModel(small, RunConfig(seed=4)).first())
+    assert np.array_equal(first, CommonModel(small, RunConfig(seed=3, work="coded")).first())
+    assert not np.array_equal(first, CommonModel(small, RunConfig(seed=4, work="coded")).first())
 
 
 def test_evaluation_sees_the_vector_in_evaluation_mode_without_gradients(small):
@@ -23,7 +23,7 @@ def test_evaluation_sees_the_vector_in_evaluation_mode_without_gradients(small):
         seen.append((module.training, torch.is_grad_enabled(), module[0].weight[0, 0].item()))
         return {"half": np.float32(0.5), "one": torch.tensor(1)}
 
-    common = CommonModel(replace(small, evaluate=evaluate), RunConfig())
+    common = CommonModel(replace(small, evaluate=evaluate), RunConfig(work="coded"))
     vector = np.full(common.size, 0.25, np.float32)
     assert common.evaluate(vector) == {"half": 0.5, "one": 1.0}
     assert seen == [(False, False, 0.25)]
@@ -31,7 +31,7 @@ def test_evaluation_sees_the_vector_in_evaluation_mode_without_gradients(small):
 
 
 def test_a_task_without_evaluation_has_no_figures(small):
-    common = CommonModel(small, RunConfig())
+    common = CommonModel(small, RunConfig(work="coded"))
     assert common.evaluate(common.first()) == {}
 
 
@@ -39,7 +39,7 @@ def test_an_evaluation_that_raises_is_reported_in_one_line(small):
     def evaluate(module):
         raise ValueError("no labels\nat all")
 
-    common = CommonModel(replace(small, evaluate=evaluate), RunConfig())
+    common = CommonModel(replace(small, evaluate=evaluate), RunConfig(work="coded"))
     with pytest.raises(TaskFailed, match=r"evaluate\(\) raised ValueError: no labels$"):
         common.evaluate(common.first())
 
@@ -57,12 +57,12 @@ def test_an_evaluation_that_raises_is_reported_in_one_line(small):
     ],
 )
 def test_an_evaluation_that_gives_no_numbers_is_reported_in_one_line(small, figures, said):
-    common = CommonModel(replace(small, evaluate=lambda _: figures), RunConfig())
+    common = CommonModel(replace(small, evaluate=lambda _: figures), RunConfig(work="coded"))
     with pytest.raises(TaskFailed, match=said):
         common.evaluate(common.first())
 
 
 def test_a_vector_of_another_size_is_refused(small):
-    common = CommonModel(small, RunConfig())
+    common = CommonModel(small, RunConfig(work="coded"))
     with pytest.raises(BadVector, match="needed float32 of shape"):
         common.module(common.first()[1:])

@@ -40,7 +40,7 @@ def vectors(count, size=7, seed=0):
 @settings(max_examples=10)
 def test_sgd_at_rate_one_is_averaging(seed):
     vector, mean = vectors(2, seed=seed)
-    new = ServerOptimizer(RunConfig(), 5).apply(vector, mean.copy())
+    new = ServerOptimizer(RunConfig(work="coded"), 5).apply(vector, mean.copy())
     assert np.array_equal(new, vector - mean)
 
 
@@ -48,7 +48,7 @@ def test_sgd_at_rate_one_is_averaging(seed):
 @pytest.mark.parametrize("name", NAMES)
 def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buffers(name, part, monkeypatch):
     monkeypatch.setattr(optimizer, "PART", part)
-    config = RunConfig(server_optimizer=name, server_learning_rate=0.1)
+    config = RunConfig(server_optimizer=name, server_learning_rate=0.1, work="coded")
     server = ServerOptimizer(config, 5)
     vector, *means = vectors(4)
     parameter = torch.nn.Parameter(torch.tensor(vector[:5]))
@@ -69,7 +69,9 @@ def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buf
 def test_a_restored_optimizer_goes_on_as_if_nothing_had_happened(name, monkeypatch):
     monkeypatch.setattr(optimizer, "PART", 3)
     momentum = 0.9 if name == "sgd" else 0.0
-    config = RunConfig(server_optimizer=name, server_learning_rate=0.1, server_momentum=momentum)
+    config = RunConfig(
+        server_optimizer=name, server_learning_rate=0.1, server_momentum=momentum, work="coded"
+    )
     one, other = ServerOptimizer(config, 5), ServerOptimizer(config, 5)
     vector, *means = vectors(4)
     for mean in means[:2]:
@@ -81,7 +83,9 @@ def test_a_restored_optimizer_goes_on_as_if_nothing_had_happened(name, monkeypat
 @pytest.mark.parametrize("name", NAMES)
 def test_a_step_makes_nothing_of_the_size_of_the_model_but_the_state_of_its_rule(name, monkeypatch):
     monkeypatch.setattr(optimizer, "PART", 10_000)
-    server = ServerOptimizer(RunConfig(server_optimizer=name, server_learning_rate=0.1), 1_000_000)
+    server = ServerOptimizer(
+        RunConfig(server_optimizer=name, server_learning_rate=0.1, work="coded"), 1_000_000
+    )
     vector, *means = vectors(3, size=1_000_000)
     server.apply(vector, means[0])  # its state is made
     tracemalloc.start()
@@ -94,8 +98,8 @@ def test_a_step_makes_nothing_of_the_size_of_the_model_but_the_state_of_its_rule
 
 
 def test_a_resumed_run_takes_its_rate_from_its_own_settings():
-    old = ServerOptimizer(RunConfig(server_learning_rate=1.0), 5)
-    new = ServerOptimizer(RunConfig(server_learning_rate=0.5), 5)
+    old = ServerOptimizer(RunConfig(server_learning_rate=1.0, work="coded"), 5)
+    new = ServerOptimizer(RunConfig(server_learning_rate=0.5, work="coded"), 5)
     vector, mean = vectors(2)
     old.apply(vector, mean.copy())
     new.restore(old.state())
@@ -118,10 +122,13 @@ print(other.apply(np.float32([3, 5]), np.float32([1, 2])).tolist(), "torch._dyna
 
 
 def test_a_run_goes_on_with_momentum_from_a_checkpoint_without_and_the_other_way_round():
-    plain, heavy = ServerOptimizer(RunConfig(), 5), ServerOptimizer(RunConfig(server_momentum=0.9), 5)
+    plain, heavy = (
+        ServerOptimizer(RunConfig(work="coded"), 5),
+        ServerOptimizer(RunConfig(server_momentum=0.9, work="coded"), 5),
+    )
     vector, mean = vectors(2)
     heavy.apply(vector, mean.copy())
-    fresh = ServerOptimizer(RunConfig(server_momentum=0.9), 5)
+    fresh = ServerOptimizer(RunConfig(server_momentum=0.9, work="coded"), 5)
     fresh.restore(plain.state())
     plain.restore(heavy.state())
     assert np.allclose(fresh.apply(vector, mean.copy()), vector - mean)
@@ -129,14 +136,17 @@ def test_a_run_goes_on_with_momentum_from_a_checkpoint_without_and_the_other_way
 
 
 def test_a_state_of_another_rule_or_model_is_refused():
-    state = ServerOptimizer(RunConfig(server_optimizer="adam"), 5).state()
-    for config, parameters in ((RunConfig(), 5), (RunConfig(server_optimizer="adam"), 6)):
+    state = ServerOptimizer(RunConfig(server_optimizer="adam", work="coded"), 5).state()
+    for config, parameters in (
+        (RunConfig(work="coded"), 5),
+        (RunConfig(server_optimizer="adam", work="coded"), 6),
+    ):
         with pytest.raises(BadSetting, match="the checkpoint is of adam over 5 parameters, needed"):
             ServerOptimizer(config, parameters).restore(state)
 
 
 def test_bytes_that_are_no_state_are_refused(tmp_path):
-    server = ServerOptimizer(RunConfig(), 5)
+    server = ServerOptimizer(RunConfig(work="coded"), 5)
     state = server.state()
     torch.save({"rule": print}, tmp_path / "code")  # a name that would be looked up and could be called
     for spoilt in (b"", b"nonsense", state[: len(state) // 2], (tmp_path / "code").read_bytes()):
@@ -159,12 +169,12 @@ def test_bytes_that_are_no_state_are_refused(tmp_path):
 )
 def test_vectors_that_cannot_be_are_refused(vector, mean):
     with pytest.raises(BadVector):
-        ServerOptimizer(RunConfig(), 5).apply(vector, mean.copy())
+        ServerOptimizer(RunConfig(work="coded"), 5).apply(vector, mean.copy())
 
 
 def test_momentum_is_refused_where_the_rule_has_none():
-    with pytest.raises(BadSetting, match="server_momentum: saw it with adam"):
-        ServerOptimizer(RunConfig(server_optimizer="adam", server_momentum=0.9), 5)
+    with pytest.raises(BadSetting, match="server-momentum: saw it with adam"):
+        ServerOptimizer(RunConfig(server_optimizer="adam", server_momentum=0.9, work="coded"), 5)
 
 
 def damaged(state, name):
@@ -187,7 +197,9 @@ def damaged(state, name):
 @pytest.mark.parametrize("name", NAMES)
 def test_optimizer_state_of_another_form_is_refused(name):
     momentum = 0.9 if name == "sgd" else 0.0
-    config = RunConfig(server_optimizer=name, server_learning_rate=0.1, server_momentum=momentum)
+    config = RunConfig(
+        server_optimizer=name, server_learning_rate=0.1, server_momentum=momentum, work="coded"
+    )
     one = ServerOptimizer(config, 5)
     vector, mean = vectors(2)
     one.apply(vector, mean)

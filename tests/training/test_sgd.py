@@ -60,7 +60,7 @@ from fedgc.training.tasks import named
 from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
 
-config = RunConfig(chunks=2, threads=1)
+config = RunConfig(work="coded", chunks=2, threads=1)
 task = named("digits", config)
 engine = new_engine(task, config, Pace(time.monotonic, time.sleep), Path({str(tmp_path)!r}))
 engine.load(0, CommonModel(task, config).first())

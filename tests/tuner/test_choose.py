@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import settings as searched
 from hypothesis import strategies as st
 
-from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.history import Speed, Speeds
 from fedgc.round.plan import Chunk, Fleet
@@ -30,6 +29,7 @@ from fedgc.tuner import (
 from fedgc.tuner.advice import cut_finer
 from fedgc.tuner.choose import settings
 from fedgc.tuner.trial import Futures, cover_s, fluid_s, replayed_s, thinned, uncoded_s
+from tests.config_of import config_of
 
 STEADY = Futures(np.array([[1.0, 1.0, 2.0, 4.0]]), np.full((1, 4), np.inf))
 
@@ -38,7 +38,7 @@ def question(clients: int, pieces: int, **config: object) -> Question:
     chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(clients * pieces))
     every = frozenset(range(len(chunks)))
     fleet = Fleet({f"client {w}": every for w in range(clients)}, chunks, 1000)
-    return Question(fleet, RunConfig.read({"replicas": "auto", **config}), 1)
+    return Question(fleet, config_of({"work": "coded", "replicas": "auto", **config}), 1)
 
 
 def made(model: str, clients: int = 12, pieces: int = 4, **config: object) -> Choice:
@@ -117,7 +117,7 @@ def test_without_history_there_is_a_plan_a_wide_band_and_the_words(case: str) ->
 def test_what_the_configuration_fixes_is_not_chosen() -> None:
     choice = made("bimodal", replicas=2, blocks=2, deadline_s=5.0)
     assert choice.setting == Setting(2, 2)
-    settled = choice.settled(RunConfig.read({"replicas": 2, "blocks": 2, "deadline_s": 5.0}))
+    settled = choice.settled(config_of({"work": "coded", "replicas": 2, "blocks": 2, "deadline_s": 5.0}))
     assert (settled.replicas, settled.blocks, settled.deadline_s) == (2, 2, 5.0)
 
 
@@ -126,7 +126,7 @@ def test_what_the_configuration_fixes_is_not_chosen() -> None:
 def test_blocks_that_are_fixed_bring_as_many_copies(model: str, clients: int, blocks: int) -> None:
     choice = made(model, clients, blocks=blocks)
     assert choice.setting.replicas >= choice.setting.blocks == min(blocks, clients)
-    assert choice.settled(RunConfig.read({"replicas": "auto", "blocks": blocks})).blocks == blocks
+    assert choice.settled(config_of({"work": "coded", "replicas": "auto", "blocks": blocks})).blocks == blocks
 
 
 def test_candidates_hold_no_redundancy_and_no_code() -> None:
@@ -292,7 +292,7 @@ def private(numbers: dict[str, list[int]], known: int) -> Question:
     """Return a fleet in which each client has chunks of its own, out of a table of so many."""
     chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(known))
     fleet = Fleet({client: frozenset(held) for client, held in numbers.items()}, chunks, 1000)
-    return Question(fleet, RunConfig.read({"replicas": "auto"}), 1)
+    return Question(fleet, config_of({"work": "coded", "replicas": "auto"}), 1)
 
 
 @pytest.mark.parametrize("first", [0, 3, 40])
@@ -335,7 +335,7 @@ def test_whatever_clients_hold_there_is_a_choice_that_can_be_planned(held, share
     all_of_them = frozenset().union(*held)
     chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(12))
     holds = {f"client {w}": all_of_them if shared else frozenset(each) for w, each in enumerate(held)}
-    of = Question(Fleet(holds, chunks, 1000), RunConfig.read({"replicas": "auto", **config}), 2)
+    of = Question(Fleet(holds, chunks, 1000), config_of({"work": "coded", "replicas": "auto", **config}), 2)
     chance = np.random.default_rng(seed)
     step_rw = chance.choice([0.1, 1.0, 9.0, np.nan], (rounds, len(of.clients)))
     past = ClientHistory(of.clients, step_rw, chance.random(step_rw.shape) < 0.3)

@@ -13,6 +13,7 @@ from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.run.machine import Append
 from fedgc.sim.clock import ArrayClientModel, Terms, VirtualClock, working
 from fedgc.tuner import chances, chunk_weights
+from tests.config_of import config_of
 from tests.tuned import tuned_run
 
 CHUNKS = 12
@@ -22,7 +23,7 @@ MINE = {"quick": range(6), "slow": range(6, 12)}
 def planned(holds: dict[str, Sequence[int]]) -> Plan:
     chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(1 + max(map(max, holds.values()))))
     fleet = Fleet({client: frozenset(held) for client, held in holds.items()}, chunks, 10)
-    return make_plan(fleet, Speeds(), RunConfig(replicas=1), steps=1)
+    return make_plan(fleet, Speeds(), RunConfig(replicas=1, work="coded"), steps=1)
 
 
 def row(short: tuple[int, ...], clients: Sequence[str] = ("quick", "slow")) -> RoundRow:
@@ -66,7 +67,7 @@ def counted_in(rounds: int, **settings: object) -> np.ndarray:
     pace_s = rng.choice([1.2, 1.9, 3.0, 6.0, 14.0], size=rounds)  # of a chunk: of 12 s, 6 to none
     scenario = [working([[0.5 * 6], [each * 6]]) for each in pace_s]
     names = {client: tuple(Held(f"chunk {c}", 1) for c in mine) for client, mine in MINE.items()}
-    config = RunConfig.read({"rounds": rounds, "local_steps": 1, "deadline_s": 12.0, **settings})
+    config = config_of({"work": "coded", "rounds": rounds, "local_steps": 1, "deadline_s": 12.0, **settings})
     run = tuned_run(config, now=0.0, size=10)
     client_model = ArrayClientModel(lambda number: scenario[number - 1], [1 / 6] * CHUNKS)
     clock = VirtualClock(list(MINE), client_model, Terms(1, 40), names["quick"] + names["slow"])
@@ -104,7 +105,7 @@ def test_a_client_that_never_comes_to_its_last_chunks_brings_all_of_them_in_turn
     always = working([[0.5 * 6], [pace * 6]])
     client_model = ArrayClientModel(lambda _: always, [1 / 6] * CHUNKS)
     names = {client: tuple(Held(f"chunk {c}", 1) for c in mine) for client, mine in MINE.items()}
-    run = tuned_run(RunConfig(rounds=6, local_steps=1, deadline_s=12.0), now=0.0, size=10)
+    run = tuned_run(RunConfig(rounds=6, local_steps=1, deadline_s=12.0, work="coded"), now=0.0, size=10)
     clock = VirtualClock(list(MINE), client_model, Terms(1, 40), names["quick"] + names["slow"])
     shorts: list[set[int]] = []
     hello = [Joined(0.0, client, live=True, holds=held) for client, held in names.items()]

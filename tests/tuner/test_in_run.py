@@ -4,11 +4,11 @@ from typing import Any
 
 import numpy as np
 
-from fedgc.config import RunConfig
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Held
 from fedgc.run.machine import Append, Chose
 from fedgc.sim.clock import MODELS, ArrayClientModel, Scenario, Terms, VirtualClock, working
+from tests.config_of import config_of
 from tests.tuned import tuned_run
 
 CHUNKS = 24
@@ -17,8 +17,15 @@ NAMES = [f"client {w}" for w in range(6)]
 
 def whole_run(scenario: Scenario, speeds: Speeds | None = None, **settings: object) -> list[Any]:
     """Play a run whose copies are left to the tuner; return what it said."""
-    config = RunConfig.read(
-        {"rounds": len(scenario), "local_steps": 1, "replicas": "auto", "min_clients": 6, **settings}
+    config = config_of(
+        {
+            "work": "coded",
+            "rounds": len(scenario),
+            "local_steps": 1,
+            "replicas": "auto",
+            "min_clients": 6,
+            **settings,
+        }
     )
     held = tuple(Held(f"chunk {at}", 1, "same") for at in range(CHUNKS))
     client_model = ArrayClientModel(lambda number: scenario[number - 1], [6 / CHUNKS] * CHUNKS)

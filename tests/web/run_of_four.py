@@ -40,7 +40,7 @@ def round_of(number: int, outcome: str = "synced", clients: Sequence[ClientRow] 
 
 def tell_a_run(store: Store, run: str = "spring", rounds: int = 12) -> None:
     """Tell a run that goes on: every fourth round is skipped, every second measured."""
-    store.write(Begun(START, run, RunConfig(task="digits", rounds=99).table()))
+    store.write(Begun(START, run, RunConfig(task="digits", rounds=99, work="coded").table()))
     for client, name in NAMES.items():
         store.write(Seen(START, client, name, "north", "session"))
     loads = {"aa": 8, "bb": 6, "cc": 3}

@@ -183,9 +183,10 @@ def read_answer(content: RecordDict, packet: Packet, now: float) -> Answer:
 
 def codeword(offer: Offer, array: Array, form: Form) -> Numbers:
     """Return the codeword that was offered, checked, or raise BadVector."""
-    if offer.size != form.size or len(array.data) > form.size + _NUMPY_HEADER:
-        raise BadVector(f"{offer.stream}: saw {len(array.data)} bytes, needed {form.size}")
-    came = _numbers(offer.stream, array, form.kind, form.size // form.kind.itemsize)
+    form.check_size(offer.stream, offer.size)
+    if len(array.data) > offer.size + _NUMPY_HEADER:
+        raise BadVector(f"{offer.stream}: saw {len(array.data)} bytes, needed {offer.size}")
+    came = _numbers(offer.stream, array, form.kind, offer.size // form.kind.itemsize)
     vector = form.unpacked(came.view(np.uint8), offer.stream)
     if digest_of(came) != offer.digest:
         raise BadVector(f"{offer.stream}: the digest of what arrived is not the one announced")

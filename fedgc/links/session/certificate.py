@@ -56,7 +56,7 @@ def make_certificate(now: float) -> Certificate:
 
 
 def authority_at(path: str) -> bytes:
-    """Return the certificate in the file that the setting `authority` names; nothing where it names none."""
+    """Return the certificate in the file that the setting `links.authority` names, empty without a file."""
     if not path:
         return b""
     try:
@@ -64,10 +64,10 @@ def authority_at(path: str) -> bytes:
         x509.load_pem_x509_certificate(public)
     except OSError as error:
         raise BadSetting(
-            f"setting authority: {path}: {error.strerror}, needed a certificate's file"
+            f"setting links.authority: {path}: {error.strerror}, needed a certificate's file"
         ) from error
     except ValueError as error:
-        raise BadSetting(f"setting authority: {path}: needed a certificate in PEM ({error})") from error
+        raise BadSetting(f"setting links.authority: {path}: needed a certificate in PEM ({error})") from error
     return public
 
 

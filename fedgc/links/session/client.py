@@ -15,7 +15,7 @@ from typing import Any, Final, Self
 
 import grpc
 
-from fedgc.codes import Wire
+from fedgc.codecs import EXACT
 from fedgc.errors import BadMessage, BadVector
 from fedgc.links import frames as wire
 from fedgc.links import identity
@@ -160,7 +160,7 @@ class Session:
             self._flow.channel.say(event)
             self._changed.notify_all()
 
-    def offer(self, round_: int, attempt: int, vector: Numbers, wire: Wire = Wire.FLOAT32) -> None:
+    def offer(self, round_: int, attempt: int, vector: Numbers, wire: str = EXACT) -> None:
         """Send a codeword, in this format, as soon as the listener has a slot for it."""
         stream = StreamId("codeword", round_, attempt)
         self.offer_packed(stream, shortened(vector, wire, stream, self._who.client))

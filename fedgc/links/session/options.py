@@ -75,5 +75,7 @@ def advertised(advertise: str, bind: str, port: int) -> str:
     if advertise:
         return advertise if advertise.rpartition(":")[2].isdigit() else f"{advertise}:{port}"
     if host in WILDCARDS:
-        raise BadSetting(f"setting advertise: needed an address that clients can reach, as bind is {bind!r}")
+        raise BadSetting(
+            f"setting links.advertise: needed an address that clients can reach, as bind is {bind!r}"
+        )
     return f"{host}:{port}"

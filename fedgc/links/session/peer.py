@@ -7,7 +7,6 @@ the frames and the events.
 import asyncio
 from typing import Final
 
-from fedgc.codes import Wire
 from fedgc.errors import BadMessage, BadVector
 from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
@@ -19,13 +18,13 @@ from fedgc.messages import Close, Refuse, Repair, Reveal, ToClient, Work
 def form_asked(numbers: int, command: Reveal | Repair) -> Form:
     """Return the form of the codeword that this command asks for.
 
-    >>> form_asked(10, Reveal("a", 1, 0, "local", None)).size
+    >>> form_asked(10, Reveal("a", 1, 0, "local", None)).largest
     40
     """
     if isinstance(command, Reveal) and command.ring is not None:
         return Form(command.ring.words, ring=command.ring.bits)
     asked = numbers if command.mix is None else -(-numbers // command.mix.blocks)
-    return Form(asked, Wire(command.wire))
+    return Form(asked, command.wire)
 
 
 class Peer:
@@ -99,8 +98,7 @@ class Peer:
         needed = self._expected.get(stream)
         if needed is None:
             raise BadVector(f"{stream}: not asked for")
-        if offer.size != needed.size:
-            raise BadVector(f"{stream}: saw {offer.size} bytes, needed {needed.size}")
+        needed.check_size(stream, offer.size)
         if len(offer.digest) != CHECKSUM_BYTES:  # now, not when whoever frees a slot makes room for it
             seen = len(offer.digest)
             raise BadVector(f"{stream}: saw a checksum of {seen} bytes, needed {CHECKSUM_BYTES}")

@@ -154,7 +154,7 @@ class Listener:
         try:
             port = self._server.add_secure_port(bind, credentials)
         except RuntimeError as error:
-            raise BadSetting(f"setting bind: cannot listen at {bind!r} ({error})") from error
+            raise BadSetting(f"setting links.bind: cannot listen at {bind!r} ({error})") from error
         await self._server.start()
         self._tending = asyncio.create_task(self._tend())
         return advertised(self._config.advertise, bind, port)

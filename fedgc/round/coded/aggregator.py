@@ -10,7 +10,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedgc.codes import Solution, Wire
+from fedgc.codecs import Wire
+from fedgc.codes import Solution
 from fedgc.messages import Add, Command, Joined, Progress, Refuse, Report
 from fedgc.round.aggregator import Aggregator, Result, Wait
 from fedgc.round.coded.coded_sum import CodedSum

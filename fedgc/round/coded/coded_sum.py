@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedgc import messages
-from fedgc.codes import Coefficients, Solution, Wire, repair
+from fedgc.codecs import Wire
+from fedgc.codes import Coefficients, Solution, repair
 from fedgc.messages import Add, Mix, Refuse, Repair, Reveal
 from fedgc.round.plan import Plan
 

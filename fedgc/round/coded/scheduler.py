@@ -14,7 +14,8 @@ from collections.abc import Collection, Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedgc.codes import EPSILON, FrameCode, Solution, Wire, amplification_limit, shapes
+from fedgc.codecs import EPSILON, Wire, shapes
+from fedgc.codes import Solution, amplification_limit, code_named
 from fedgc.gates import Reports
 from fedgc.messages import Command, Failed, Joined, Progress, Report, Skip
 from fedgc.round.aggregator import JUST_WAIT, Wait
@@ -146,10 +147,11 @@ class CodedScheduler(Scheduler):
     def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
         """Solve for the shortest codewords that the replicas allow within the error limit, few of them."""
         plan = self._roster.plan
+        kind = code_named(plan.code)
         all_full = int(done_wc.sum(axis=0).min()) >= most_blocks  # then nothing is to be made up for
         likeness = 0.0 if all_full else self._reports.agreement.likeness(self._reports.samples)
         for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
-            code = FrameCode(plan.placement, blocks)
+            code = kind.make(plan.placement, blocks, self._roster.assignment.seed)
             limit = amplification_limit(plan.error_limit, EPSILON[wire])
             solution = code.solve(
                 code.prune(done_wc, cost=self._roster.upload_s, limit=limit),

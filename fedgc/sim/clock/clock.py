@@ -18,12 +18,13 @@ run is millions of them.
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from itertools import count
 from typing import Any, Final
 
 import numpy as np
 
-from fedgc.codes import Wire, packed_bytes
+from fedgc.codecs import make_codec
 from fedgc.messages import (
     Close,
     Codeword,
@@ -59,9 +60,18 @@ _ARRIVES: Final = 6
 
 WHOLE: Final = -1  # stands for all chunks of a client, where one model is trained on them together
 MANY: Final = 1 << 20  # numbers: enough that what goes with each group of them is fairly shared out
-SHARE: Final = {wire.value: packed_bytes(MANY, wire) / packed_bytes(MANY, Wire.FLOAT32) for wire in Wire}
 
 Stretch = tuple[int, int, float, float, bool]  # client, chunk, begin, end, finished
+
+
+@lru_cache
+def share_of(codec: str) -> float:
+    """Return the bytes of a vector by this codec over those of float32.
+
+    >>> share_of("float32"), round(share_of("int8"), 3)
+    (1.0, 0.251)
+    """
+    return make_codec(codec).expected(MANY) / (4 * MANY)
 
 
 class VirtualClock:
@@ -400,7 +410,7 @@ class VirtualClock:
     def _send(self, w: int, command: Reveal | Repair) -> None:
         if isinstance(command, Reveal) and command.mix is None and not self._stopped(w, command):
             return
-        size = SHARE[command.wire] / (command.mix.blocks if command.mix else 1)
+        size = share_of(command.wire) / (command.mix.blocks if command.mix else 1)
         flow = self.uploads
         self.asked[command.client, command.attempt] = command
         self.uploads += 1

@@ -80,7 +80,8 @@ class Task:
         """Raise BadSetting if this placement of chunks would move data that must not move."""
         if placement != "private" and not self.may_move:
             raise BadSetting(
-                f"setting placement: saw {placement}, needed private: the task's data may not move (may_move)"
+                f"setting data.placement: saw {placement}, needed private: "
+                "the task's data may not move (may_move)"
             )
 
     def sizes(self) -> Mapping[str, int]:

@@ -6,26 +6,26 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.config import RunConfig
 from fedgc.flower.masked_client import MaskedClient
 from fedgc.secagg import Federation, Quantizer
 from fedgc.secagg.federation import member_list
 from fedgc.store.vault import Vault
+from tests.config_of import config_of
 from tests.flower.test_driver import UNMEASURED
 from tests.links.message.test_packets import SETTINGS, carried_out
 
 COUNT, ROUNDS = 3, 3
 MASKED = {
-    "secrecy": "masked", "federation": "all.fed", "min-clients": COUNT, "chunks": 6, "replicas": "auto",
+    "secrecy": "masked", "federation": "all.fed", "min_clients": COUNT, "chunks": 6, "replicas": "auto",
     "rounds": ROUNDS, "gate": "every",
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("work", [{"work": "coded"}, {"work": "local", "gate-every": 4}])
+@pytest.mark.parametrize("work", [{"work": "coded"}, {"work": "local", "local_steps": 4}])
 def test_every_site_is_in_every_sum_though_no_process_lives_longer_than_a_packet(
     link, tmp_path: Path, work: dict[str, object]
 ) -> None:
-    config = RunConfig.read({**SETTINGS, **UNMEASURED, **MASKED, **work})
+    config = config_of({"work": "coded", **SETTINGS, **UNMEASURED, **MASKED, **work})
 
     def vault(node: int) -> Vault:
         return Vault.open(tmp_path / f"vault-{node}.db", b"a long secret")

@@ -27,10 +27,11 @@ from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Report, Re
 from fedgc.training import CacheFiles, Engine, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
+from tests.config_of import config_of
 from tests.flower.test_driver import UNMEASURED, one_machine
 from tests.flower.test_driver import Kept as KeptRows
 
-SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min-clients": 2, "threads": 1, "evaluate-every": 0}
+SETTINGS = {"rounds": 2, "chunks": 4, "replicas": 2, "min_clients": 2, "threads": 1, "evaluate_every": 0}
 RUN = full_name("spring", 7)
 
 
@@ -81,7 +82,7 @@ def carried_out(
 ) -> tuple[Driver, KeptRows, Carrier]:
     """A whole run over packets."""
     torch.set_num_threads(1)
-    config, sink = RunConfig.read({**SETTINGS, **UNMEASURED, **settings}), KeptRows()
+    config, sink = config_of({"work": "coded", **SETTINGS, **UNMEASURED, **settings}), KeptRows()
     job = Job(named("digits", config), config, sink, Speeds(), federation=pinned, name=RUN)
     log = logging.getLogger("test")
     driver = Driver(job, time.monotonic, log)
@@ -111,12 +112,12 @@ def test_local_work_over_packets_skips_rounds_and_exchanges_in_few_bits(link, tm
     settings = {
         "work": "local",
         "gate": "every",
-        "gate-period": 2,
-        "gate-every": 3,
+        "gate_period": 2,
+        "local_steps": 3,
         "rounds": 4,
         "quorum": 1.0,
     }
-    _, sink, _ = carried_out(link, tmp_path, **settings, **{"delta-bits": 8, "placement": "shuffled-once"})
+    _, sink, _ = carried_out(link, tmp_path, **settings, **{"codec": "int8", "placement": "shuffled-once"})
     assert [row.outcome for row in sink.rows] == ["skipped", "synced"] * 2
     for skipped, exchanged in (sink.rows[:2], sink.rows[2:]):
         assert [client.steps for client in skipped.clients] == [3, 3]
@@ -130,7 +131,7 @@ def test_local_work_over_packets_skips_rounds_and_exchanges_in_few_bits(link, tm
 
 def job_of(**settings) -> Job:
     torch.set_num_threads(1)
-    config = RunConfig.read({**SETTINGS, **settings})
+    config = config_of({"work": "coded", **SETTINGS, **settings})
     return Job(named("digits", config), config, KeptRows(), Speeds())
 
 
@@ -152,7 +153,7 @@ def message_work(
 
 def work(job: Job, order: tuple[int, ...], lease_s: float = 60.0) -> Work:
     names = tuple(enumerate(job.task.sizes()))
-    return Work("me", 1, 0, job.config.local_steps, order, names, 0, lease_s)
+    return Work("me", 1, 0, job.config.round_steps, order, names, 0, lease_s)
 
 
 def packet_of(*commands, model=None, lease_s: float = 60.0) -> packets.Packet:
@@ -181,7 +182,7 @@ def test_what_one_packet_finished_the_next_one_sends(tmp_path: Path) -> None:
 
 
 def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_path: Path) -> None:
-    job = job_of(**{"local-steps": 50})
+    job = job_of(**{"local_steps": 50})
     model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
     packet = packet_of(work(job, (0, 1, 2, 3)), model=(0, model), lease_s=0.0)
     assert said(message_work(job, tmp_path, packet), Progress) == []
@@ -195,7 +196,7 @@ def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_
 
 
 def test_local_work_that_a_lease_cuts_short_is_told_and_counts(tmp_path: Path) -> None:
-    job = job_of(work="local", **{"gate-every": 50})
+    job = job_of(work="local", **{"local_steps": 50})
     model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
     asked = replace(work(job, (0, 1)), kind="local", target=10_000)
     first = message_work(job, tmp_path, packet_of(asked, model=(0, model), lease_s=8.0), seconds())
@@ -249,7 +250,7 @@ def test_what_the_disk_does_not_take_is_a_failure_and_not_told_as_done(tmp_path:
 
 
 def test_caches_of_other_runs_settings_and_clients_are_others_and_stale_ones_go(tmp_path: Path) -> None:
-    config = RunConfig()
+    config = RunConfig(work="coded")
 
     def touch(run: str, config: RunConfig, client: str, now: float = 0.0) -> set[Path]:
         before = set(tmp_path.glob("*/*"))
@@ -259,8 +260,8 @@ def test_caches_of_other_runs_settings_and_clients_are_others_and_stale_ones_go(
     assert touch("spring@1", config, "a")
     assert touch("spring@2", config, "a") == set(), "a resume is the same run"
     assert touch("autumn@1", config, "a")
-    assert touch("spring@1", RunConfig(learning_rate=0.2), "a")
-    assert touch("spring@1", RunConfig(warmup_steps=10**9), "a"), "its steps went nowhere"
+    assert touch("spring@1", RunConfig(learning_rate=0.2, work="coded"), "a")
+    assert touch("spring@1", RunConfig(warmup_steps=10**9, work="coded"), "a"), "its steps went nowhere"
     assert touch("spring@1", config, "b")
     with spilled(tmp_path, "b") as in_use:
         in_use.mkdir(parents=True)
@@ -285,7 +286,7 @@ def test_what_another_client_removes_meanwhile_is_in_nobodys_way(tmp_path: Path,
             yield path / "gone"
 
     monkeypatch.setattr(Path, "glob", and_one_that_is_gone)
-    open_cache(tmp_path, "spring@1", RunConfig(), "b", time.time())
+    open_cache(tmp_path, "spring@1", RunConfig(work="coded"), "b", time.time())
     assert not (tmp_path / "stale").exists()
     assert (tmp_path / "used").exists(), "whoever removes there is there"
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Array, RecordDict
 
-from fedgc.codes import Wire
+from fedgc.codecs import Wire
 from fedgc.errors import BadMessage, BadVector, EdgeFailed, NotAdmitted
 from fedgc.links import frames as wire
 from fedgc.links.frames import StreamId
@@ -176,7 +176,7 @@ def test_a_codeword_may_come_in_a_short_format(sessions, short: str) -> None:
     stream = StreamId("codeword", 5, 0)
     node.gives(stream, shortened(np.ones(NUMBERS, np.float32), Wire(short), stream, node.client))
     np.testing.assert_allclose(sessions.message_server.take(node.client, 5, 0), np.ones(NUMBERS), rtol=1e-6)
-    assert sessions.message_server.settle(node.client).up_bytes == HEADER + Form(NUMBERS, Wire(short)).size
+    assert sessions.message_server.settle(node.client).up_bytes == HEADER + Form(NUMBERS, short).largest
 
 
 def test_a_codeword_is_asked_for_at_once_and_comes_checked(sessions) -> None:

@@ -206,7 +206,7 @@ def test_work_whose_round_closes_before_its_model_came_is_left_out(link) -> None
 
 
 def test_a_client_that_says_goodbye_is_lost_at_once(make_link) -> None:
-    link = make_link(**{"grace-s": 1000.0})
+    link = make_link(**{"grace_s": 1000.0})
     session = link.session()
     client = link.event(Joined).client
     session.end("lease over")
@@ -222,7 +222,7 @@ def test_the_listeners_goodbye_ends_the_session(link) -> None:
 
 
 def test_a_session_whose_server_is_gone_without_a_word_ends_after_the_grace_time(make_link) -> None:
-    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link = make_link(**{"grace_s": SHORT_GRACE_S})
     session = link.session()
     link.event(Joined)
     link.listener._loop.call_soon_threadsafe(link.listener._sessions.peers.clear)
@@ -232,7 +232,7 @@ def test_a_session_whose_server_is_gone_without_a_word_ends_after_the_grace_time
 
 
 def test_upload_slots_let_one_client_send_at_a_time(make_link) -> None:
-    link = make_link(**{"upload-slots": 1}, numbers=300_000)
+    link = make_link(**{"upload_slots": 1}, numbers=300_000)
     sessions = [link.session() for _ in range(3)]
     clients = [link.event(Joined).client for _ in sessions]
     for client in clients:
@@ -267,6 +267,6 @@ def test_a_session_that_was_denied_has_reached_its_server(link) -> None:
 def test_the_listener_looks_for_those_who_stall_as_long_as_it_serves(make_link, monkeypatch) -> None:
     looked: list[float] = []
     monkeypatch.setattr(SessionTable, "free_stalled", lambda _, limit_s: looked.append(limit_s))
-    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link = make_link(**{"grace_s": SHORT_GRACE_S})
     link.eventually(lambda: len(looked) >= 2)
     assert set(looked) == {SHORT_GRACE_S}

@@ -113,6 +113,6 @@ def test_what_the_run_says_of_its_place_goes_before_what_the_deployment_says():
         "FEDGC_ADVERTISE": "fl.example.org:443",
         "FEDGC_AUTHORITY": "",
     }
-    config = placed(RunConfig(advertise="elsewhere:1"), environment)
+    config = placed(RunConfig(advertise="elsewhere:1", work="coded"), environment)
     assert (config.bind, config.advertise, config.authority) == ("0.0.0.0:9094", "elsewhere:1", "")
-    assert placed(RunConfig(rounds=3), {}) == RunConfig(rounds=3)
+    assert placed(RunConfig(rounds=3, work="coded"), {}) == RunConfig(rounds=3, work="coded")

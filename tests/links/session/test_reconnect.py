@@ -47,7 +47,7 @@ def test_lines_of_both_directions_survive_cuts_in_order_and_once(make_link, make
 
 @pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
 def test_an_upload_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
-    link = make_link(BIG, **{"piece-kb": 64})
+    link = make_link(BIG, **{"piece_kb": 64})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     client = link.event(Joined).client
@@ -67,7 +67,7 @@ def test_an_upload_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make
 
 @pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
 def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
-    link = make_link(BIG, **{"piece-kb": 64})
+    link = make_link(BIG, **{"piece_kb": 64})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     client = link.event(Joined).client
@@ -83,7 +83,7 @@ def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, mak
 
 
 def test_an_upload_goes_on_while_its_old_connection_still_stands(make_link, make_relay) -> None:
-    link = make_link(BIG, **{"grace-s": 4.0, "piece-kb": 64, "upload-slots": 1})
+    link = make_link(BIG, **{"grace_s": 4.0, "piece_kb": 64, "upload_slots": 1})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     client = link.event(Joined).client
@@ -108,7 +108,7 @@ def test_a_welcome_that_is_lost_does_not_shut_the_client_out(make_link, make_rel
 
 
 def test_a_client_that_stays_away_is_lost_after_the_grace_time_and_not_before(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link = make_link(**{"grace_s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     client = link.event(Joined).client
@@ -121,7 +121,7 @@ def test_a_client_that_stays_away_is_lost_after_the_grace_time_and_not_before(ma
 
 
 def test_a_client_that_is_gone_without_a_word_is_found_by_keepalive(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link = make_link(**{"grace_s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     client = link.event(Joined).client
@@ -139,7 +139,7 @@ def say_both_ways(link, session, client: str, number: int) -> None:
 def test_a_session_with_nothing_to_say_outlives_a_box_that_forgets_idle_connections(
     make_link, make_relay
 ) -> None:
-    link = make_link(**{"grace-s": 8.0})  # a ping every 2 s; 60 s at most against boxes of 5 minutes and more
+    link = make_link(**{"grace_s": 8.0})  # a ping every 2 s; 60 s at most against boxes of 5 minutes and more
     relay = make_relay(link)
     relay.forgets_s = 6.0
     session = link.session(address=relay.address)
@@ -155,7 +155,7 @@ def test_a_session_with_nothing_to_say_outlives_a_box_that_forgets_idle_connecti
 def test_a_box_that_forgets_sooner_than_pings_come_costs_a_new_connection_and_no_line(
     make_link, make_relay
 ) -> None:
-    link = make_link(**{"grace-s": 4.0})
+    link = make_link(**{"grace_s": 4.0})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     client = link.event(Joined).client
@@ -167,7 +167,7 @@ def test_a_box_that_forgets_sooner_than_pings_come_costs_a_new_connection_and_no
 
 
 def test_a_machine_that_stands_still_does_not_take_its_own_pauses_for_silence(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link = make_link(**{"grace_s": SHORT_GRACE_S})
     relay, slow = make_relay(link), [1.0]  # how many seconds pass for others while one does here
     began = time.monotonic()
     terms = replace(link.terms(), clock=lambda: began + slow[0] * (time.monotonic() - began))
@@ -186,7 +186,7 @@ def test_a_machine_that_stands_still_does_not_take_its_own_pauses_for_silence(ma
 
 
 def test_a_ticket_is_void_once_the_client_was_lost(make_link, make_relay) -> None:
-    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link = make_link(**{"grace_s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
     link.event(Joined)
@@ -221,7 +221,7 @@ def test_a_new_process_of_a_client_takes_the_place_of_the_old_one(link) -> None:
 
 
 def test_a_slot_of_a_client_that_went_away_goes_to_the_next(make_link, make_relay) -> None:
-    link = make_link(BIG, **{"upload-slots": 1, "piece-kb": 64})
+    link = make_link(BIG, **{"upload_slots": 1, "piece_kb": 64})
     relay = make_relay(link)
     first = link.session(address=relay.address)
     ours = link.event(Joined).client
@@ -269,7 +269,7 @@ def test_frames_that_are_not_of_the_protocol_are_refused_and_hurt_nobody(link) -
 
 
 def test_a_stream_that_sends_nothing_is_ended(make_link) -> None:
-    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link = make_link(**{"grace_s": SHORT_GRACE_S})
     assert any(b"no hello in time" in answer for answer in raw_stream(link, None))
 
 
@@ -345,7 +345,7 @@ def test_more_strangers_than_there_is_room_for_end_the_oldest_and_no_client(make
 
 @pytest.mark.parametrize("secure", [False, True], ids=["before TLS", "after TLS"])
 def test_a_connection_over_which_nobody_opens_a_stream_is_closed(make_link, secure: bool) -> None:
-    link = make_link(**{"grace-s": SHORT_GRACE_S})
+    link = make_link(**{"grace_s": SHORT_GRACE_S})
     invitation = link.listener.invite()
     host, port = invitation.address.rsplit(":", 1)
     with socket.create_connection((host, int(port)), timeout=WAIT_S) as plain:

@@ -5,13 +5,13 @@ import os
 
 import pytest
 
-from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.links import frames as wire
 from fedgc.links.frames import Grant, Hello, Piece, StreamId
 from fedgc.links.pieces import offer_of, packed
 from fedgc.links.session.sessions import SessionTable, Surroundings
 from fedgc.messages import Close, Reveal, Skip
+from tests.config_of import config_of
 
 NUMBERS = 100
 CODEWORD = packed([1.0] * NUMBERS)
@@ -37,7 +37,7 @@ class OpenDoor:
 @pytest.fixture
 def sessions() -> SessionTable:
     around = Surroundings(lambda: 0.0, os.urandom, lambda: 0.0, logging.getLogger("test"))
-    config = RunConfig.read({"upload-slots": 1, "piece-kb": 1})
+    config = config_of({"work": "coded", "upload_slots": 1, "piece_kb": 1})
     return SessionTable(config, NUMBERS, OpenDoor(), lambda _: None, around)
 
 

@@ -30,7 +30,7 @@ class Visitor:
         self.events: list[object] = []
         self.admission = Admission("run", SERVER, 60.0)
         around = Surroundings(lambda: 1.0, os.urandom, lambda: 1.0, logging.getLogger("test"))
-        config = RunConfig(upload_slots=1)
+        config = RunConfig(upload_slots=1, work="coded")
         self.sessions = SessionTable(config, NUMBERS, self.admission, self.events.append, around)
         self.who = Identity(Ed25519PrivateKey.generate())
 

@@ -25,7 +25,7 @@ def planned(clients: int, chunks: int, replicas: int) -> Plan:
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(2 * chunks))
     every = frozenset(range(1, 2 * chunks, 2))
     fleet = Fleet({f"client {w}": every for w in range(clients)}, table, SIZE)
-    return make_plan(fleet, Speeds(), RunConfig(replicas=replicas), steps=1)
+    return make_plan(fleet, Speeds(), RunConfig(replicas=replicas, work="coded"), steps=1)
 
 
 class Sum:

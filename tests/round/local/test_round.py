@@ -9,7 +9,6 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedgc.config import RunConfig
 from fedgc.gates import Decision
 from fedgc.history import Speed, Speeds
 from fedgc.messages import (
@@ -35,6 +34,7 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from tests.config_of import config_of
 
 SIZE, TARGET = 5, 16
 
@@ -53,10 +53,10 @@ def planned(clients: int, *, quorum: float = 1.0, patience: float = 0.0, step_s:
     names = [f"client {w}" for w in range(clients)]
     fleet = Fleet({name: frozenset({w}) for w, name in enumerate(names)}, table, SIZE)
     speeds = Speeds({name: Speed(name, each) for name, each in zip(names, step_s, strict=False)})
-    config = RunConfig.read(
+    config = config_of(
         {
             "work": "local", "quorum": quorum, "patience": patience,
-            "deadline-s": 100, "upload-deadline-s": 50,
+            "deadline_s": 100, "upload_deadline_s": 50,
         }
     )  # fmt: skip
     return make_plan(fleet, speeds, config, steps=TARGET)

@@ -32,7 +32,9 @@ from tests.tuned import tuned_run
 def machine(holds, *, blocks=1, target=1, **changes) -> Round:
     chunks = tuple(Chunk(number, f"chunk {number}", 1) for number in range(1 + max(map(max, holds.values()))))
     fleet = Fleet({client: frozenset(held) for client, held in holds.items()}, chunks)
-    config = RunConfig(replicas=3, blocks=blocks, **{"deadline_s": 1e3, "upload_deadline_s": 1e3, **changes})
+    config = RunConfig(
+        replicas=3, blocks=blocks, **{"work": "coded", "deadline_s": 1e3, "upload_deadline_s": 1e3, **changes}
+    )
     plan = make_plan(fleet, Speeds(), config, steps=target)
     return Round(plan, Assignment(1, 0, target, 0), lambda _: Decision(sync=True, reason="every round"))
 
@@ -236,6 +238,7 @@ def played(scenario, *, chunks, replicas=2, rounds=None):
         replicas=replicas,
         blocks=1,
         min_clients=clients,
+        work="coded",
     )
     run, rows = tuned_run(config, now=0.0, size=1000), []
     given = [output for at in range(clients) for output in run.handle(clock.joined(at, 0.0))]
@@ -270,7 +273,7 @@ def test_with_a_large_model_on_slow_lines_every_round_is_exact_from_the_first(sh
     clock = VirtualClock(
         [f"d{at}" for at in range(4)], ArrayClientModel(lambda _: conditions, [0.5] * 8), terms, held
     )
-    config = RunConfig(rounds=5, local_steps=1, chunks=8, replicas=1, blocks=1, min_clients=4)
+    config = RunConfig(rounds=5, local_steps=1, chunks=8, replicas=1, blocks=1, min_clients=4, work="coded")
     run, rows, plans = tuned_run(config, now=0.0, size=numbers), [], []
 
     def heed(output: object) -> None:

@@ -6,13 +6,13 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgc.config import RunConfig
 from fedgc.gates import Decision
 from fedgc.history import Speed, Speeds
 from fedgc.messages import Add, Close, Command, Event, Repair, Reveal
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, make_plan
 from fedgc.sim.clock import Modelled, Replayed, discarded, replay, timeline
+from tests.config_of import config_of
 
 TARGET = 2
 
@@ -31,7 +31,9 @@ def machine(holds: Mapping[str, set[int]], decide=sync, *, uplink: float | None 
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(chunks))
     fleet = Fleet({client: frozenset(held) for client, held in holds.items()}, table, 100)
     known = {client: Speed(client, 1.0, up_bytes_s=uplink) for client in holds} if uplink else {}
-    config = RunConfig.read({"deadline-s": 100, "upload-deadline-s": 50, "late-s": 0.5, **settings})
+    config = config_of(
+        {"work": "coded", "deadline_s": 100, "upload_deadline_s": 50, "late_s": 0.5, **settings}
+    )
     plan = make_plan(fleet, Speeds(known), config, steps=TARGET)
     return Round(plan, Assignment(number=1, version=0, target=TARGET, seed=0), decide)
 

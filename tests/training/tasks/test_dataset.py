@@ -29,7 +29,7 @@ def numbers(task):
 
 
 def cut(dataset, chunks, seed=0):
-    return over(dataset, RunConfig(chunks=chunks, seed=seed), model=torch.nn.Module, loss=max)
+    return over(dataset, RunConfig(chunks=chunks, seed=seed, work="coded"), model=torch.nn.Module, loss=max)
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), st.integers(0, 9))
@@ -87,7 +87,7 @@ def test_a_dataset_of_hugging_face_trains_by_the_names_of_its_columns(tmp_path):
     rng = np.random.default_rng(0)
     inputs = rng.normal(size=(60, 3)).astype(np.float32)
     rows = Dataset.from_dict({"inputs": inputs.tolist(), "truth": inputs.sum(axis=1).tolist()})
-    config = RunConfig(chunks=3, batch_size=5)
+    config = RunConfig(chunks=3, batch_size=5, work="coded")
     task = over(
         rows,
         config,
@@ -120,7 +120,7 @@ class Rows:
 
 
 def test_rows_that_are_selected_and_formatted_come_as_tensors_by_name(tmp_path):
-    config = RunConfig(chunks=2, batch_size=3)
+    config = RunConfig(chunks=2, batch_size=3, work="coded")
     task = over(
         Rows([float(n) for n in range(9)]),
         config,

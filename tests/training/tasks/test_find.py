@@ -30,14 +30,14 @@ def users_module(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_shipped_task_is_cut_as_the_settings_say(name):
-    task = named(name, RunConfig(chunks=5))
+    task = named(name, RunConfig(chunks=5, work="coded"))
     assert isinstance(task, Task)
     assert list(task.sizes()) == [f"{name}-{i:04}-of-0005" for i in range(5)]
 
 
 def test_a_users_task_is_found_as_a_value_or_made_by_a_function_of_the_settings(users_module):
-    assert dict(named("ward_seven:fixed", RunConfig()).sizes()) == {"a": 3}
-    assert len(named("ward_seven:cut", RunConfig(chunks=7)).sizes()) == 7
+    assert dict(named("ward_seven:fixed", RunConfig(work="coded")).sizes()) == {"a": 3}
+    assert len(named("ward_seven:cut", RunConfig(chunks=7, work="coded")).sizes()) == 7
 
 
 @pytest.mark.parametrize(
@@ -52,14 +52,14 @@ def test_a_users_task_is_found_as_a_value_or_made_by_a_function_of_the_settings(
 )
 def test_a_users_task_that_is_none_is_refused_in_one_line(users_module, name, seen):
     with pytest.raises(BadTask, match=seen) as refused:
-        named(name, RunConfig())
+        named(name, RunConfig(work="coded"))
     assert "\n" not in str(refused.value)
 
 
 @pytest.mark.parametrize("name", ["", "digit", "digits:", ":task", "breast cancer"])
 def test_a_name_of_no_task_is_refused_with_what_there_is(name):
     with pytest.raises(BadSetting, match="needed digits, breast-cancer or module:attribute"):
-        named(name, RunConfig())
+        named(name, RunConfig(work="coded"))
 
 
 def test_naming_what_there_is_imports_no_torch():

@@ -64,7 +64,7 @@ else:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_its_step_is_the_loss_and_its_optimizer_that_of_the_local_steps(kind):
-    task = from_lightning(kind, DATA, RunConfig(chunks=3))
+    task = from_lightning(kind, DATA, RunConfig(chunks=3, work="coded"))
     module = task.model()
     loss = task.loss(module, DATA)
     assert torch.equal(loss, nn.functional.mse_loss(module.layer(DATA[0]), DATA[1]))
@@ -78,7 +78,7 @@ def test_its_step_is_the_loss_and_its_optimizer_that_of_the_local_steps(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_what_its_validation_logs_is_the_figures_of_the_model(kind):
     batches = [tuple(column[:6] for column in DATA), tuple(column[6:] for column in DATA)]
-    config = RunConfig(chunks=3, device="cpu")
+    config = RunConfig(chunks=3, device="cpu", work="coded")
     task = from_lightning(kind, DATA, config, validation=batches)
     common = CommonModel(task, config)
     figures = common.evaluate(common.first())
@@ -88,7 +88,7 @@ def test_what_its_validation_logs_is_the_figures_of_the_model(kind):
 
 
 def test_without_validation_nothing_is_evaluated_and_logging_is_as_it_was():
-    task = from_lightning(StandIn, DATA, RunConfig(chunks=3))
+    task = from_lightning(StandIn, DATA, RunConfig(chunks=3, work="coded"))
     assert task.evaluate is None
     module = task.model()
     task.loss(module, DATA)
@@ -108,4 +108,4 @@ def grouped(self):
 def test_more_than_one_plain_optimizer_is_refused_before_anything_runs(configured, saw):
     kind = type("Other", (StandIn,), {"configure_optimizers": configured})
     with pytest.raises(BadTask, match=saw):
-        from_lightning(kind, DATA, RunConfig(chunks=3))
+        from_lightning(kind, DATA, RunConfig(chunks=3, work="coded"))

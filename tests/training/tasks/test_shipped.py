@@ -34,7 +34,7 @@ def test_a_shipped_task_needs_nothing_beyond_torch_and_numpy():
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_a_chunk_holds_what_the_task_says_and_the_loss_is_that_of_guessing(name):
-    task = named(name, RunConfig(chunks=3))
+    task = named(name, RunConfig(chunks=3, work="coded"))
     classes = {"digits": 10, "breast-cancer": 2}[name]
     module = task.model()
     for chunk, samples in task.sizes().items():
@@ -48,7 +48,7 @@ def test_a_chunk_holds_what_the_task_says_and_the_loss_is_that_of_guessing(name)
 @pytest.mark.parametrize("name", SHIPPED)
 def test_every_machine_cuts_the_same_chunks_and_another_seed_cuts_others(name):
     def images(seed):
-        task = named(name, RunConfig(chunks=4, seed=seed))
+        task = named(name, RunConfig(chunks=4, seed=seed, work="coded"))
         return [task.load(chunk)[0] for chunk in task.sizes()]
 
     assert all(map(torch.equal, images(1), images(1)))
@@ -64,7 +64,7 @@ def test_what_is_held_out_is_never_trained_on_and_keeps_the_shares_of_the_classe
 
 @pytest.mark.parametrize("name", SHIPPED)
 def test_evaluation_gives_loss_and_accuracy(name):
-    task = named(name, RunConfig())
+    task = named(name, RunConfig(work="coded"))
     with torch.no_grad():
         figures = task.evaluate(task.model().eval())
     assert figures.keys() == {"loss", "accuracy"}
@@ -73,4 +73,4 @@ def test_evaluation_gives_loss_and_accuracy(name):
 
 def test_a_chunk_of_another_run_is_refused():
     with pytest.raises(BadTask, match="saw chunk 'digits-0000-of-0008', needed one of 4"):
-        named("digits", RunConfig(chunks=4)).load("digits-0000-of-0008")
+        named("digits", RunConfig(chunks=4, work="coded")).load("digits-0000-of-0008")

@@ -3,7 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.codes import EPSILON, FrameCode, Wire, pack, packed_bytes, place, shortest_wire, unpack
+from fedgc.codecs import EPSILON, Wire, pack, packed_bytes, shortest_wire, unpack
+from fedgc.codes import FrameCode, place
 from fedgc.errors import BadSetting, BadVector
 
 

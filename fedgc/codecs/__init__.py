@@ -1,0 +1,10 @@
+"""Codecs: how the numbers of a vector travel."""
+
+from fedgc.codecs.codec import Codec
+from fedgc.codecs.formats import EPSILON, Wire, pack, packed_bytes, rounding, shapes, shortest_wire, unpack
+from fedgc.codecs.make import EXACT, codec_named, codec_summaries, make_codec
+
+__all__ = [
+    "EPSILON", "EXACT", "Codec", "Wire", "codec_named", "codec_summaries", "make_codec", "pack",
+    "packed_bytes", "rounding", "shapes", "shortest_wire", "unpack",
+]  # fmt: skip

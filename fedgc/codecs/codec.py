@@ -1,0 +1,58 @@
+"""The interface of a codec: how the numbers of an update travel."""
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = np.ndarray[Any, np.dtype[Any]]
+Bytes = NDArray[np.uint8]
+
+
+class Codec(ABC):
+    """Turns a vector of float32 numbers into bytes and back; the base class of every codec.
+
+    To add a codec, write one class and register it as an entry point of the group `fedgc.codecs`; the setting
+    `links.codec` then takes its name. Keyword-only arguments of the constructor are the codec's own options,
+    which follow the name in the setting: `links.codec = "top-k share=0.01"`.
+
+    A codec has no state: what an encoding loses is kept by the client and added to its next update (error
+    feedback, Karimireddy et al., arXiv 1901.09847), so that it arrives later and is not lost.
+
+    >>> from fedgc.codecs.shipped import Int8
+    >>> codec = Int8()
+    >>> data = codec.encode(np.float32([0.5, -1.0]), np.random.default_rng(0))
+    >>> codec.decode(data, 2).shape, data.nbytes == codec.largest(2)
+    ((2,), True)
+    """
+
+    summary: ClassVar[str] = ""
+    """What `fedgc config` says of the codec, in a few words."""
+    fixed: ClassVar[bool] = True
+    """Whether every vector of one length has the same number of bytes, which is then `largest`."""
+
+    @abstractmethod
+    def encode(self, vector: NDArray[np.float32], rng: np.random.Generator) -> Bytes:
+        """Return the bytes of a vector, one at least.
+
+        Args:
+            vector: Finite numbers.
+            rng: The same for the same client, round and attempt, so that a client that starts again sends the
+                same bytes.
+        """
+
+    @abstractmethod
+    def decode(self, data: Bytes, size: int) -> NDArray[np.float32]:
+        """Return the `size` numbers in these bytes.
+
+        The bytes come from another process: any exception that they cause refuses the update by name.
+        """
+
+    @abstractmethod
+    def largest(self, size: int) -> int:
+        """Return the most bytes that a vector of `size` numbers can have. A larger one is refused."""
+
+    def expected(self, size: int) -> int:
+        """Return the bytes that a vector of `size` numbers usually has; deadlines are predicted from it."""
+        return self.largest(size)

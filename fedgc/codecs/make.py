@@ -1,0 +1,37 @@
+"""A codec by its name: all codecs are entry points of the group `fedgc.codecs`."""
+
+from functools import lru_cache
+from typing import Final
+
+from fedgc import plugins
+from fedgc.codecs.codec import Codec
+from fedgc.errors import BadSetting
+
+GROUP: Final = "fedgc.codecs"
+EXACT: Final = "float32"
+SETTING: Final = "links.codec"
+
+
+def codec_named(name: str) -> type[Codec]:
+    """Return the class of the codec of this name."""
+    found = plugins.load(GROUP, name, f"setting {SETTING}")
+    if not (isinstance(found, type) and issubclass(found, Codec)):
+        raise BadSetting(f"setting {SETTING}: {name!r} is {found!r}, needed a subclass of fedgc.codecs.Codec")
+    return found
+
+
+@lru_cache(maxsize=64)
+def make_codec(text: str) -> Codec:
+    """Return the codec that a setting names, with its own options.
+
+    >>> make_codec("int8").largest(1000)
+    1004
+    """
+    name, _, own = text.strip().partition(" ")
+    kind = codec_named(name)
+    return kind(**plugins.options(kind, own, SETTING, f"codec {name}"))
+
+
+def codec_summaries() -> str:
+    """Return every installed codec with its summary, in one sentence."""
+    return plugins.summaries(GROUP, codec_named)

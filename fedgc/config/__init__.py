@@ -1,0 +1,19 @@
+"""The settings of a run."""
+
+from fedgc.config.fields import AUTO, NAME, TASK, Value
+from fedgc.config.names import BASIC, KEYS, dashed, flat, group_of, known
+from fedgc.config.run_config import RunConfig
+
+__all__ = [
+    "AUTO",
+    "BASIC",
+    "KEYS",
+    "NAME",
+    "TASK",
+    "RunConfig",
+    "Value",
+    "dashed",
+    "flat",
+    "group_of",
+    "known",
+]

@@ -1,0 +1,93 @@
+"""Which settings contradict each other."""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+from fedgc.aggregators import DEFAULT
+from fedgc.codecs import EXACT
+from fedgc.config.settings import FRAME, Settings
+from fedgc.errors import BadSetting
+from fedgc.gates import Measure
+from fedgc.plugins import load
+
+MASKED: Final[Mapping[str, tuple[str, object]]] = MappingProxyType(  # what masked sums need
+    {
+        "client_app": ("client.app", "fedgc"),
+        "codec": ("links.codec", EXACT),
+        "placement": ("data.placement", "private"),
+        "aggregator": ("aggregation.rule", DEFAULT),
+        "code": ("code.name", FRAME),
+    }
+)
+
+
+def check_secrecy(config: Settings, gate: str, measure: Measure) -> None:
+    """Raise BadSetting if masked sums cannot be had with these settings."""
+    if config.secrecy == "open":
+        return
+    for name, (key, needed) in MASKED.items():
+        seen = getattr(config, name)
+        if seen != needed:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with secrecy = masked")
+    if not config.federation:
+        raise BadSetting("setting federation: saw none, needed a descriptor's file with secrecy = masked")
+    if measure == "gradient":
+        raise BadSetting(
+            f"setting gate.name: saw {gate}, which weighs gradients, "
+            "needed one that does not, with secrecy = masked"
+        )
+    if config.lockstep == "off":
+        raise BadSetting("setting gate.lockstep: saw off, needed on or auto with secrecy = masked")
+
+
+def check_aggregator(config: Settings) -> None:
+    """Raise BadSetting if the rule needs single updates, and the server receives sums."""
+    if config.work == "coded" and config.client_app == "fedgc" and config.aggregator != DEFAULT:
+        raise BadSetting(
+            f"setting aggregation.rule: saw {config.aggregator}, needed {DEFAULT} with work = coded, "
+            "whose codewords are sums of several updates"
+        )
+
+
+def check_code(config: Settings) -> None:
+    """Raise BadSetting if the code is unknown, or if no chunk has enough replicas for its blocks."""
+    if config.code != FRAME:
+        if config.work == "local":
+            raise BadSetting(f"setting code.name: saw {config.code}, needed work = coded with it")
+        load("fedgc.codes", config.code, "setting code.name")
+    blocks, replicas = config.blocks, config.replicas
+    if isinstance(blocks, int) and isinstance(replicas, int) and blocks > replicas:
+        raise BadSetting(f"setting code.blocks: saw {blocks}, needed at most code.replicas ({replicas})")
+
+
+def check_gate(config: Settings, budget: float | None) -> None:
+    """Raise BadSetting if the gate's bounds contradict each other."""
+    if 0 < config.max_gap < config.min_gap:
+        raise BadSetting(
+            f"setting gate.max-gap: saw {config.max_gap}, needed at least gate.min-gap ({config.min_gap})"
+        )
+    if config.gate_budget_unit == "share" and budget is not None and budget > 1:
+        raise BadSetting(f"setting gate.budget: saw {config.gate_budget} of all rounds, needed at most 1")
+
+
+def check_local(config: Settings) -> None:
+    """Raise BadSetting if the settings of local work contradict each other."""
+    if config.work == "coded":
+        for key, seen, needed in (
+            ("data.placement", config.placement, "private"),
+            ("links.codec", config.codec, EXACT),
+        ):
+            if seen != needed:
+                raise BadSetting(f"setting {key}: saw {seen}, needed work = local with it")
+    if config.inject_clients and config.placement == "private":
+        raise BadSetting(
+            f"setting data.inject-clients: saw {config.inject_clients} with data.placement private, needed 0 "
+            "where data stays where it is (cyclic with code.replicas = 1 lets it lie so, and be shared)"
+        )
+    overlaps = config.placement in ("scattered", "cyclic") and isinstance(config.replicas, int)
+    if overlaps and int(config.replicas) > config.min_clients:
+        raise BadSetting(
+            f"setting code.replicas: saw {config.replicas} with data.placement {config.placement}, "
+            f"needed at most min-clients ({config.min_clients})"
+        )

@@ -1,0 +1,91 @@
+"""The names of settings in tables, and the names that they had in earlier versions."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
+from types import MappingProxyType
+from typing import Any, Final
+
+from fedgc.config.fields import TASK, Value
+from fedgc.config.settings import Settings
+from fedgc.errors import BadSetting, nearest
+
+FIELDS: Final[Mapping[str, str]] = MappingProxyType(  # name in tables -> field
+    {each.metadata["key"]: each.name for each in fields(Settings) if each.metadata["key"] != TASK}
+)
+KEYS: Final[Mapping[str, str]] = MappingProxyType({name: key for key, name in FIELDS.items()})
+BASIC: Final = (*(key for key in FIELDS if "." not in key and key != "federation"), "gate.budget")
+RENAMED: Final[Mapping[str, str]] = MappingProxyType(  # names of earlier versions, without groups
+    {
+        **{name: key for name, key in KEYS.items() if name != key.replace("-", "_")},
+        "clients": "client.app",
+        "delta_bits": "links.codec",
+        "gate_delta": "gate.options",
+        "gate_every": "local-steps",
+        "gate_qsr_base": "gate.options",
+        "gate_qsr_growth": "gate.options",
+        "gate_window": "gate.options",
+        "inject_devices": "data.inject-clients",
+        "min_devices": "min-clients",
+        "server_optimiser": "optimizer.server",
+    }
+)
+
+
+def flat(table: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the settings of nested tables, with the group before each name.
+
+    >>> dict(flat({"rounds": 3, "gate": {"budget": 0.1}}))
+    {'rounds': 3, 'gate.budget': 0.1}
+    """
+    for key, value in table.items():
+        name = f"{group}{key}"
+        if isinstance(value, Mapping) and dashed(name) not in FIELDS:
+            yield from flat(value, f"{name}.")
+        else:
+            yield name, value
+
+
+def dashed(key: str) -> str:
+    """Return a name as tables have it: dashes and underscores are the same, except in names of a task's own.
+
+    >>> dashed("gate.max_gap"), dashed("task.max_rank")
+    ('gate.max-gap', 'task.max_rank')
+    """
+    return key if key.startswith(TASK) else key.replace("_", "-")
+
+
+def field_of(key: str) -> str:
+    """Return the field of a setting by its name in tables.
+
+    Raises:
+        BadSetting: There is no such setting, or it has another name now.
+    """
+    name = dashed(key)
+    if name in FIELDS:
+        return FIELDS[name]
+    now = RENAMED.get(name.replace("-", "_"))
+    if now:
+        raise BadSetting(f"unknown setting {key!r}; it is now {now}")
+    hint = nearest(name, FIELDS)
+    raise BadSetting(f"unknown setting {key!r}{hint or f'; a setting of a task is named {TASK}{name}'}")
+
+
+def known(table: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the settings of a flat table that this version knows, those of the task included."""
+    return {key: value for key, value in table.items() if key in FIELDS or key.startswith(TASK)}
+
+
+def group_of(key: str) -> str:
+    """Return the table of a setting.
+
+    >>> group_of("gate.budget"), group_of("rounds")
+    ('gate', '')
+    """
+    return key.rpartition(".")[0]
+
+
+def task_setting(key: str, value: object) -> Value:
+    """Return the value of a task's own setting; raise BadSetting if no table can hold it."""
+    if len(key) == len(TASK) or not isinstance(value, str | int | float):
+        raise BadSetting(f"setting {key}: saw {value!r}, needed a name, and text, a number, true or false")
+    return value

@@ -1,0 +1,209 @@
+"""The settings of a run: one frozen, validated value, the only home of defaults.
+
+Flower hands settings over as a flat table with dots and dashes (`gate.budget = 0.1`). `RunConfig.read` takes
+that table or nested ones, names what it does not know, and is the only place that makes a value of a table.
+"""
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Final, get_type_hints
+
+from fedgc.aggregators import AggregationRule, make_rule, rule_summaries
+from fedgc.codecs import codec_summaries, make_codec
+from fedgc.config import checks
+from fedgc.config.fields import AUTO, TASK, Value, converted, fits, wanted
+from fedgc.config.names import FIELDS, dashed, field_of, flat, task_setting
+from fedgc.config.settings import CODED_STEPS, LOCAL_STEPS, SHARED, Settings
+from fedgc.errors import BadSetting
+from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, make_gate, summaries
+
+SHAPING: Final = (
+    "task", "work", "round_steps", "batch_size", "learning_rate", "warmup_steps", "schedule",
+    "shared_momentum", "seed", "precision",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RunConfig(Settings):
+    """The settings of a run, frozen and validated.
+
+    `fedgc config --all` lists every setting with its default and meaning. `dataclasses.replace` makes a
+    changed copy; `RunConfig.read` makes settings from a table, such as Flower's run config.
+
+    Raises:
+        BadSetting: A setting is unknown, has a wrong type or value, or contradicts another one.
+
+    Example:
+        >>> import fedgc
+        >>> fedgc.RunConfig(rounds=3, gate_budget=0.2).rounds
+        3
+        >>> fedgc.RunConfig.read({"rounds": 3, "gate": {"budget": 0.2}}).gate_budget
+        0.2
+        >>> fedgc.RunConfig.read({"task.rank": 8}).task_settings
+        {'rank': 8}
+        >>> fedgc.RunConfig.read({"round": 3})
+        Traceback (most recent call last):
+        ...
+        fedgc.errors.BadSetting: unknown setting 'round'; did you mean rounds?
+    """
+
+    def __post_init__(self) -> None:
+        hints = get_type_hints(Settings)
+        for each in fields(self):
+            value, key = getattr(self, each.name), each.metadata["key"]
+            if key == TASK:
+                continue
+            if not fits(value, hints[each.name]):
+                raise BadSetting(f"setting {key}: saw {value!r}, needed {wanted(hints[each.name])}")
+            if not each.metadata["allowed"](value):
+                raise BadSetting(f"setting {key}: saw {value!r}, needed {each.metadata['needs']}")
+        checks.check_code(self)
+        checks.check_gate(self, self._budget)
+        self.new_gate()
+        checks.check_local(self)
+        checks.check_secrecy(self, self.chosen_gate, self.measure)
+        checks.check_aggregator(self)
+        self.new_rule()
+        make_codec(self.codec)
+
+    # ---- what follows from them
+
+    @property
+    def round_steps(self) -> int:
+        """How many local steps a round adds to those since the last exchange."""
+        if self.local_steps == AUTO:
+            return LOCAL_STEPS if self.work == "local" else CODED_STEPS
+        return int(self.local_steps)
+
+    @property
+    def alpha(self) -> float:
+        """The weight of a client's own gradient in a local step (1: there is no shared momentum)."""
+        if self.shared_momentum == AUTO:
+            return SHARED if self.work == "local" else 1.0
+        return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
+
+    @property
+    def most_steps(self) -> int:
+        """Local steps from a common model up to which a client goes on without a verdict (0: it rests).
+
+        A masked update has as many steps as was agreed, or fewer: its reach is bounded by them.
+
+        >>> RunConfig(work="local", local_steps=8, max_gap=4).most_steps
+        32
+        """
+        rests = self.measure == "gradient" or self.secrecy == "masked"
+        if self.work != "local" or self.lockstep == "on" or (self.lockstep == AUTO and rests):
+            return 0
+        return self.round_steps * (self.max_gap or self.rounds)
+
+    @property
+    def chosen_gate(self) -> str:
+        """The gate's name, auto settled."""
+        if self.gate == AUTO:
+            return default_gate(self.work)
+        return self.gate
+
+    @property
+    def measure(self) -> Measure:
+        """What the gate needs from clients."""
+        return gate_named(self.chosen_gate).measure
+
+    def new_gate(self) -> Gate[Any]:
+        """Return the gate that these settings describe."""
+        settings = GateSettings(
+            rounds=self.rounds,
+            period=self.gate_period,
+            budget=self._budget,
+            unit=self.gate_budget_unit,
+            check_steps=self.round_steps,
+            max_gap=self.max_gap or None,
+            min_gap=self.min_gap,
+        )
+        return make_gate(self.chosen_gate, settings, self.gate_options)
+
+    def new_rule(self) -> AggregationRule:
+        """Return the aggregation rule that these settings describe."""
+        return make_rule(self.aggregator, self.aggregator_options)
+
+    @property
+    def _budget(self) -> float | None:
+        return None if self.gate_budget == AUTO else float(self.gate_budget)
+
+    def told_of_skips(self, skipped: int, rounds: int) -> str:
+        """Return what to say of rounds that the gate skipped: how many, and by which setting; else nothing.
+
+        >>> RunConfig(work="local", gate_budget=0.1).told_of_skips(11, 12)[:76]
+        '11 of 12 rounds were skipped by the gate (drift, gate.budget 0.1 of the roun'
+        >>> RunConfig(work="local", gate="every", gate_period=4).told_of_skips(9, 12)
+        '9 of 12 rounds were skipped by the gate (every, gate.period 4)'
+        """
+        if not skipped:
+            return ""
+        gate = self.new_gate()
+        by = ", ".join(filter(None, (self.chosen_gate, gate.told())))
+        said = f"{skipped} of {rounds} rounds were skipped by the gate ({by})"
+        return f"{said}: {gate.advice}" if gate.advice else said
+
+    @property
+    def shape(self) -> bytes:
+        """The hash of all that shapes an update: the members of a masked exchange must have it in common."""
+        shaping = {name: getattr(self, name) for name in SHAPING} | {
+            "task_settings": dict(self.task_settings)
+        }
+        if self.schedule != "constant":  # its end is that of the run
+            shaping["rounds"] = self.rounds
+        return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).digest()
+
+    def rate_share(self, step: int) -> float:
+        """Return the share of the full learning rate at this local step of the run, counted from 0.
+
+        Steps, never samples: a slow client's step is then as long as everybody's.
+
+        >>> [RunConfig(warmup_steps=4).rate_share(step) for step in (0, 3, 9)]
+        [0.25, 1.0, 1.0]
+        """
+        warm = min(1.0, (step + 1) / self.warmup_steps) if self.warmup_steps else 1.0
+        if self.schedule == "constant":
+            return warm
+        return warm * 0.5 * (1.0 + math.cos(math.pi * min(1.0, step / (self.rounds * self.round_steps))))
+
+    @classmethod
+    def read(cls, table: Mapping[str, object]) -> "RunConfig":
+        """Return the settings in `table` over the defaults.
+
+        The table may be flat (`{"gate.budget": 0.1}`) or nested (`{"gate": {"budget": 0.1}}`). Settings of
+        the task's own begin with `task.`; dashes and underscores are the same in all other names.
+        """
+        hints = get_type_hints(Settings)
+        values: dict[str, Any] = {}
+        own: dict[str, Value] = {}
+        for key, value in flat(table):
+            if key.startswith(TASK):
+                own[key.removeprefix(TASK)] = task_setting(key, value)
+                continue
+            name = field_of(key)
+            if name in values:
+                raise BadSetting(
+                    f"setting {dashed(key)}: saw it with dashes and with underscores, needed it once"
+                )
+            values[name] = converted(value, hints[name])
+        return cls(**values, task_settings=own)
+
+    def table(self) -> dict[str, Value]:
+        """Return the flat table that `read` takes back."""
+        own = {f"{TASK}{key}": value for key, value in self.task_settings.items()}
+        return {key: getattr(self, name) for key, name in FIELDS.items()} | own
+
+    @classmethod
+    def explained(cls) -> tuple[tuple[str, object, str], ...]:
+        """Return (name, default, meaning) of every setting; meanings list the installed plug-ins."""
+        more = {"gate.name": f"; {summaries()}", "aggregation.rule": f"; {rule_summaries()}"}
+        more["links.codec"] = f"; {codec_summaries()}"
+        known = {each.name: each for each in fields(cls)}
+        return tuple(
+            (key, known[name].default, known[name].metadata["says"] + more.get(key, ""))
+            for key, name in FIELDS.items()
+        )

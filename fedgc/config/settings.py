@@ -1,0 +1,366 @@
+"""The settings of a run: for each its name, its default, what it means and what is allowed.
+
+`RunConfig` (run_config.py) adds what follows from them. In tables (`pyproject.toml`, `--set`) a setting has
+the name that stands first, for example `gate.budget`; in Python it is the field, `gate_budget`.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from fedgc.aggregators import DEFAULT
+from fedgc.codecs import EXACT
+from fedgc.config.fields import (
+    AUTO,
+    NAME_NEEDS,
+    TASK,
+    All,
+    Auto,
+    Value,
+    count,
+    is_name,
+    not_negative,
+    positive,
+    setting,
+    share,
+)
+
+LOCAL_STEPS = 16
+CODED_STEPS = 4
+FRAME = "frame"
+SHARED = 0.1  # weight of a client's own gradient beside the shared momentum: flat from 0.05 to 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Every setting of a run, unchecked."""
+
+    # What is trained
+    run: str = setting("run", "", "the run's name in the store (empty: one is made up)", is_name, NAME_NEEDS)
+    resume: str = setting(
+        "resume",
+        "",
+        "the name of a run to go on with, from its last checkpoint",
+        lambda v: not v.startswith(".") and "/" not in v,
+        "a run's name, not a path",
+    )
+    task: str = setting("task", "digits", "a shipped task's name, or module:attribute of your own")
+    rounds: int = setting("rounds", 20, "rounds to run", count, "at least 1")
+    work: Literal["local", "coded"] = setting(
+        "work",
+        "local",
+        "local: each client trains one model on all of its data, and any number of steps counts; "
+        "coded: each chunk of shared data is trained by itself, and any client that holds it may send it",
+    )
+    local_steps: int | Auto = setting(
+        "local-steps",
+        AUTO,
+        "optimizer steps in a round: of a client in local work, on each chunk in coded work; "
+        f"auto: {LOCAL_STEPS} in local work, {CODED_STEPS} in coded",
+        count,
+        "at least 1, or auto",
+    )
+    batch_size: int = setting("batch-size", 32, "samples in one local step", count, "at least 1")
+    learning_rate: float = setting("learning-rate", 0.1, "of the local steps", positive, "above 0")
+    schedule: Literal["constant", "cosine"] = setting(
+        "optimizer.schedule", "constant", "how the learning rate goes over the local steps of the whole run"
+    )
+    warmup_steps: int = setting(
+        "optimizer.warmup-steps",
+        0,
+        "local steps in which the learning rate rises to its full height",
+        not_negative,
+        "0 or more",
+    )
+    shared_momentum: float | Literal["off", "auto"] = setting(
+        "optimizer.shared-momentum",
+        AUTO,
+        "weight of a client's own gradient in a local step, the rest is the last common step; "
+        f"auto: {SHARED} for local work, off for coded",
+        share,
+        "above 0 and at most 1, off or auto",
+    )
+    server_optimizer: Literal["sgd", "adam", "adamw", "adagrad", "rmsprop"] = setting(
+        "optimizer.server", "sgd", "torch optimizer that applies the mean update"
+    )
+    server_learning_rate: float = setting(
+        "optimizer.server-learning-rate",
+        1.0,
+        "of the server's optimizer (sgd at 1.0 is averaging)",
+        positive,
+        "above 0",
+    )
+    server_momentum: float = setting(
+        "optimizer.server-momentum", 0.0, "of the server's sgd", lambda v: 0 <= v < 1, "0 or more, below 1"
+    )
+    seed: int = setting("seed", 0, "the root of every random choice", not_negative, "0 or more")
+
+    task_settings: Mapping[str, Value] = field(
+        default_factory=dict, hash=False, metadata={"key": TASK, "says": "settings of the task's own"}
+    )
+
+    # How it is shared out
+    chunks: int = setting(
+        "data.chunks",
+        16,
+        "pieces the shared data is cut in, where the task lets us choose",
+        count,
+        "at least 1",
+    )
+    placement: Literal["private", "scattered", "shuffled-once", "cyclic"] = setting(
+        "data.placement",
+        "private",
+        "local work: private: data stays where it is; where the task lets it move, scattered: every chunk at "
+        "random on replicas clients, shuffled-once: on one, cyclic: replicas neighboring shares each",
+    )
+    inject_clients: float = setting(
+        "data.inject-clients",
+        0.0,
+        "local work, where the task lets data move: share of the clients that at each step give samples to "
+        "all (0: none; SelSync's alpha)",
+        lambda v: 0 <= v <= 1,
+        "0 to 1",
+    )
+    inject_share: float = setting(
+        "data.inject-share",
+        0.5,
+        "how much of its batch each of them gives (SelSync's beta)",
+        share,
+        "above 0 and at most 1",
+    )
+    code: str = setting(
+        "code.name", FRAME, "coded work: the gradient code; frame: well conditioned, gaussian: as published"
+    )
+    replicas: int | Auto = setting(
+        "code.replicas",
+        AUTO,
+        "clients that hold each chunk (fewer clients: all of them); auto: from what the clients did before",
+        count,
+        "at least 1, or auto",
+    )
+    blocks: int | Auto = setting(
+        "code.blocks",
+        AUTO,
+        "codeword = update / blocks; each chunk must be finished as often; auto: chosen when a round stops",
+        count,
+        "at least 1, or auto",
+    )
+    min_clients: int = setting(
+        "min-clients",
+        2,
+        "clients without which a run does not begin, nor a resumed one go on; after its first round fewer "
+        "may remain",
+        count,
+        "at least 1",
+    )
+    start_timeout_s: float = setting(
+        "timing.start-timeout-s",
+        120.0,
+        "how long to wait for them (once begun: for anybody) before the run ends",
+        positive,
+        "above 0",
+    )
+
+    # When a round ends
+    deadline_s: float | Auto = setting(
+        "timing.deadline-s",
+        AUTO,
+        "longest time of the working phase; auto: from the measured speeds",
+        positive,
+        "above 0, or auto",
+    )
+    upload_deadline_s: float | Auto = setting(
+        "timing.upload-deadline-s",
+        AUTO,
+        "longest wait for codewords after the working phase; auto: from size and measured uplinks",
+        positive,
+        "above 0, or auto",
+    )
+    late_s: float | Auto = setting(
+        "timing.late-s",
+        AUTO,
+        "least time of a codeword, and half as much again as most took, after which others are asked for the "
+        "same (if one is known to take so long, all train on meanwhile); auto: links.grace-s, so that a "
+        "broken session may come back",
+        positive,
+        "above 0, or auto",
+    )
+    quorum: float | Auto = setting(
+        "timing.quorum",
+        AUTO,
+        "local work: share of the clients that must have done their steps before the gate is looked at; "
+        "auto: three of four",
+        share,
+        "above 0 and at most 1, or auto",
+    )
+    patience: float = setting(
+        "timing.patience",
+        0.25,
+        "local work: how much longer, as a share of the time so far, an exchange waits for clients that "
+        "are nearly done (0: not at all)",
+        not_negative,
+        "0 or more",
+    )
+    wire: Literal["float32", "short"] = setting(
+        "code.wire",
+        "float32",
+        "coded work: numbers of a codeword; short: float32, bf16 or int8, whatever makes the codewords of a "
+        "round shortest within the error limit",
+    )
+    error_limit: float = setting(
+        "code.error-limit",
+        1e-2,
+        "largest relative error that the numbers on the wire may cause in a sum (int8 needs 0.011 and more)",
+        lambda v: 1e-7 <= v <= 1,
+        "at least 1e-7 (float32's own rounding), at most 1",
+    )
+
+    # What is made of the updates
+    aggregator: str = setting("aggregation.rule", DEFAULT, "local work: what is made of the clients' updates")
+    aggregator_options: str = setting(
+        "aggregation.options", "", "the aggregator's own options, as name=value, name=value"
+    )
+
+    # Which rounds are exchanged
+    gate: str | Auto = setting(
+        "gate.name", AUTO, "which rounds are exchanged; auto: the default of the kind of work"
+    )
+    gate_options: str = setting("gate.options", "", "the gate's own options, as name=value, name=value")
+    gate_period: int = setting(
+        "gate.period", 1, "rounds from one exchange to the next, of a gate with a period", count, "at least 1"
+    )
+    gate_budget: float | Auto = setting(
+        "gate.budget",
+        AUTO,
+        "what exchanges may cost over the whole run, of a gate with a budget; auto: a tenth of the rounds, "
+        "but no fewer than 20 exchanges (a shorter run has one each round)",
+        positive,
+        "above 0, or auto",
+    )
+    gate_budget_unit: Literal["share", "megabytes", "seconds"] = setting(
+        "gate.budget-unit", "share", "what the budget counts; share: of the rounds"
+    )
+    lockstep: Literal["auto", "on", "off"] = setting(
+        "gate.lockstep",
+        AUTO,
+        "local work: on: a client rests at each look until the verdict comes; off: it goes on with local "
+        "steps meanwhile, up to gate.max-gap looks from the last exchange; auto: on with masks and with "
+        "a gate that weighs gradients, else off",
+    )
+    max_gap: int = setting(
+        "gate.max-gap",
+        32,
+        "rounds after which an exchange is due, whatever the gate says (0: none)",
+        not_negative,
+        "0 or more",
+    )
+    min_gap: int = setting(
+        "gate.min-gap", 1, "rounds from one exchange to the next at least", count, "at least 1"
+    )
+
+    # Clients
+    device: str = setting("client.device", AUTO, "cpu, cuda, cuda:0, mps; auto: the best there is")
+    precision: Literal["float32", "bf16"] = setting(
+        "client.precision", "float32", "bf16: local steps under autocast"
+    )
+    threads: int = setting(
+        "client.threads", 0, "CPU threads of a client's engine (0: torch decides)", not_negative, "0 or more"
+    )
+    memory_mb: int = setting(
+        "client.memory-mb",
+        1024,
+        "finished updates a client keeps in memory before it spills to disk",
+        count,
+        "at least 1",
+    )
+
+    # Links
+    client_app: Literal["fedgc", "stock"] = setting(
+        "client.app",
+        "fedgc",
+        "stock: unmodified Flower ClientApps, which are sent Flower's own train and evaluate messages",
+    )
+    link: Literal["auto", "session", "messages"] = setting(
+        "links.kind",
+        AUTO,
+        "session: one lasting connection per client; messages: Flower messages alone; "
+        "auto: sessions, and messages for each client whose session does not connect",
+    )
+    connect_s: float = setting(
+        "links.connect-s",
+        10.0,
+        "how long a client tries to connect its session before it goes on over messages",
+        positive,
+        "above 0",
+    )
+    bind: str = setting(
+        "links.bind", "127.0.0.1:0", "address the session listener binds to (port 0: any free one)"
+    )
+    advertise: str = setting("links.advertise", "", "address clients are told (empty: the bound one)")
+    authority: str = setting(
+        "links.authority",
+        "",
+        "file of the authority whose certificate clients find at that address, where a proxy stands before "
+        "the listener (empty: the listener's own certificate)",
+    )
+    lease_s: float = setting(
+        "links.lease-s", 3600.0, "a session's life before it is renewed", positive, "above 0"
+    )
+    grace_s: float = setting(
+        "links.grace-s", 10.0, "how long a broken session may take to come back", positive, "above 0"
+    )
+    codec: str = setting(
+        "links.codec", EXACT, "local work: how an update travels; its options follow the name"
+    )
+    upload_slots: int = setting(
+        "links.upload-slots", 2, "clients that upload at the same time", count, "at least 1"
+    )
+    piece_kb: int = setting(
+        "links.piece-kb",
+        1024,
+        "size of the pieces in which vectors travel",
+        lambda v: 1 <= v <= 4096,
+        "1 to 4096",
+    )
+
+    # Secrecy between sites
+    secrecy: Literal["open", "masked"] = setting(
+        "secrecy", "open", "masked: the server learns sums over sites, no update of one; needs a federation"
+    )
+    federation: str = setting(
+        "federation", "", "masked: the file with the federation's descriptor, on the server"
+    )
+
+    # Memory of the run
+    evaluate_every: int = setting(
+        "history.evaluate-every",
+        1,
+        "rounds between evaluations on the server (0: never)",
+        not_negative,
+        "0 or more",
+    )
+    checkpoint_dir: str = setting(
+        "history.checkpoint-dir",
+        "",
+        "folder of all runs' checkpoints (empty: runs/ beside the default store)",
+    )
+    keep_checkpoints: int | All = setting(
+        "history.keep-checkpoints",
+        3,
+        "how many of the newest are kept (0: none are written)",
+        not_negative,
+        "0 or more, or all",
+    )
+    log_file: str = setting(
+        "history.log-file", "", "file of the server to add JSON lines to, one a round (empty: none)"
+    )
+    sinks: str = setting(
+        "history.sinks", "", "sinks of other packages to add, by name, with commas between (empty: none)"
+    )
+    keep_rounds: int = setting(
+        "history.keep-rounds",
+        10_000,
+        "rounds whose client rows the store keeps before it folds them into summaries",
+        count,
+        "at least 1",
+    )

@@ -1,0 +1,135 @@
+"""A codec from another package: one class and one entry point, nothing of fedgc changes."""
+
+import numpy as np
+import pytest
+
+from fedgc.codecs import make_codec
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, BadVector
+from fedgc.links.frames import StreamId
+from fedgc.links.pieces import Form, Incoming, Outgoing, offer_of, shortened
+from fedgc.sim.clock import MODELS
+from fedgc.sim.training import Job, train
+from tests.outside_package import install
+from tests.six_chunks import TASK
+
+CODEC = '''
+import numpy as np
+from fedgc.codecs import Codec
+
+class TopK(Codec):
+    """Sends the largest numbers with their positions."""
+
+    summary = "the share of the numbers that are largest"
+    fixed = False
+
+    def __init__(self, *, share: float = 0.1):
+        self.share = share
+
+    def largest(self, size):
+        return 8 * size
+
+    def expected(self, size):
+        return 8 * max(1, round(self.share * size))
+
+    def encode(self, vector, rng):
+        count = max(1, round(self.share * vector.size))
+        places = np.argpartition(np.abs(vector), -count)[-count:]
+        places = places[vector[places] != 0]
+        places = np.sort(places if places.size else np.zeros(1, int)).astype("<u4")
+        return np.concatenate([places.view(np.uint8), vector[places].astype("<f4").view(np.uint8)])
+
+    def decode(self, data, size):
+        count = data.size // 8
+        vector = np.zeros(size, np.float32)
+        vector[data[: 4 * count].view("<u4")] = data[4 * count :].view("<f4")
+        return vector
+'''
+GROUP = "fedgc.codecs"
+STREAM = StreamId("codeword", 1, 0)
+
+
+@pytest.fixture(autouse=True)
+def outside(tmp_path, monkeypatch):
+    install(tmp_path / "site", monkeypatch, "ward_codecs", CODEC, {f"{GROUP}:top-k": "TopK"})
+    make_codec.cache_clear()
+    yield
+    make_codec.cache_clear()
+
+
+def config(**changes) -> RunConfig:
+    values = {
+        "rounds": 6, "work": "local", "gate": "every", "local_steps": 2, "batch_size": 4, "min_clients": 3,
+        "device": "cpu", "shared_momentum": "off",
+    }  # fmt: skip
+    return RunConfig(**{**values, **changes})
+
+
+def trained(**changes):
+    scenario = MODELS["nobody"](3, changes.get("rounds", 6), np.random.default_rng(0))
+    return train(Job(TASK, config(**changes), scenario))
+
+
+def test_simulated_run_sends_fewer_bytes_by_a_codec_from_outside():
+    plain, sparse = trained(), trained(codec="top-k share=0.25")
+    assert sparse.points[-1].sent == pytest.approx(0.5 * plain.points[-1].sent, rel=0.2)
+    assert (sparse.model != plain.model).any()
+
+
+def test_error_feedback_sends_later_what_was_left_out():
+    plain, sparse = trained(rounds=40), trained(rounds=40, codec="top-k share=0.25")
+    start = trained(rounds=1).model
+    assert np.linalg.norm(sparse.model - plain.model) < 0.5 * np.linalg.norm(plain.model - start)
+
+
+def received(data: np.ndarray, numbers: int) -> np.ndarray:
+    """Return what a server reads from these bytes of a client."""
+    offer = offer_of(STREAM, data)
+    source, sink = Outgoing(offer, data, 64), Incoming(offer, Form(numbers, "top-k share=0.25"))
+    while (piece := source.next_piece()) is not None:
+        sink.accept(piece)
+        source.acknowledge(sink.received)
+    return sink.finish()
+
+
+def test_vectors_of_any_size_arrive():
+    vector = np.random.default_rng(0).normal(size=100).astype(np.float32)
+    for numbers in (vector, np.where(np.arange(100) < 3, vector, np.float32(0)).astype(np.float32)):
+        data = shortened(numbers, "top-k share=0.25", STREAM, "me")
+        arrived = received(data, 100)
+        assert data.nbytes <= 200
+        largest = np.sort(np.abs(numbers))[-25]
+        np.testing.assert_array_equal(arrived, np.where(np.abs(numbers) >= max(largest, 1e-9), numbers, 0))
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (np.full(16, 255, np.uint8), "codec top-k share=0.25 cannot read it: index"),
+        (np.full(13, 7, np.uint8), "codec top-k share=0.25 cannot read it"),
+        (np.zeros(900, np.uint8), "saw 900 bytes, needed 1 to 800"),
+    ],
+)
+def test_bytes_without_sense_are_refused_by_name(data, says):
+    with pytest.raises(BadVector, match=says):
+        received(data, 100)
+
+
+def test_codec_is_explained_and_its_options_are_checked():
+    says = next(says for name, _, says in RunConfig.explained() if name == "links.codec")
+    assert "top-k: the share of the numbers that are largest" in says
+    for wrong, told in (
+        ("top-k share=x", "setting links.codec: saw share='x', needed float"),
+        ("top-k bits=3", "setting links.codec: saw 'bits', needed share, the options of codec top-k"),
+        ("top-l", "did you mean top-k"),
+    ):
+        with pytest.raises(BadSetting, match=told):
+            config(codec=wrong)
+
+
+@pytest.mark.parametrize(
+    "changes", [{"work": "coded"}, {"secrecy": "masked", "federation": "all.fed", "gate": "every"}]
+)
+def test_codec_is_refused_if_updates_are_coded_or_masked(changes):
+    with pytest.raises(BadSetting, match=r"setting links\.codec: saw top-k, needed"):
+        config(codec="top-k", **changes)
