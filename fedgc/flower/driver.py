@@ -41,6 +41,7 @@ RELEASES: Final = ("synced", "approximate")  # outcomes by which a sum became kn
 KEYS_S: Final = 60.0  # for each half of a set-up of keys: one packet there and back, over whatever link
 
 Save = Callable[[Checkpoint], None]
+Evaluate = Callable[[int, Vector], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +56,8 @@ class Job:
     resume: Checkpoint | None = None
     federation: Federation | None = None  # of a masked run
     name: str = ""  # by which its links call the run
+    first: Vector | None = None  # the initial model, in place of the task's
+    evaluate: Evaluate | None = None  # in place of the task's
 
 
 class Driver:
@@ -68,7 +71,7 @@ class Driver:
         job.task.allow(job.config.placement)
         self.common: Final = CommonModel(job.task, job.config)
         self._optimizer = ServerOptimizer(job.config, self.common.parameters)
-        self.model: Vector = self.common.first()
+        self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
         key_agreement = self._key_agreement(job.federation) if job.federation else None
         self._run = Run(
@@ -109,6 +112,8 @@ class Driver:
     def drive(self, link: Link) -> Finished:
         """Run until the machine has finished; the link has been started."""
         self._publish(self._run.version, link)
+        if self._job.evaluate is not None and self._job.resume is None:
+            self._evaluate(0)
         while self.finished is None:
             event = self._next_event()
             for output in self._run.handle(event):
@@ -192,10 +197,18 @@ class Driver:
         if self._job.save:
             self._due = self._checkpoint(apply)
         every = self._job.config.evaluate_every
-        if self._job.task.evaluate and every and apply.round % every == 0:
+        if every and apply.round % every == 0:
+            self._evaluate(apply.round)
+
+    def _evaluate(self, round_: int) -> None:
+        """Evaluate the present model beside the next round, if there is something to evaluate it with."""
+        if self._job.evaluate is not None:
+            measure = partial(self._job.evaluate, round_, self.model)
+        elif self._job.task.evaluate:
             measure = partial(self.common.evaluate, self.model)
-            future = self._beside.submit("evaluation", apply.round, measure)
-            self._measuring.append((apply.round, future))
+        else:
+            return
+        self._measuring.append((round_, self._beside.submit("evaluation", round_, measure)))
 
     def _taken_mean(self, weight: float) -> Vector | None:
         """Return the mean update of the round, if it has one, and begin anew."""

@@ -6,11 +6,9 @@ name from the last checkpoint, and the store shows one history.
 
 import gc
 import os
-import re
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -21,20 +19,17 @@ from flwr.serverapp import Grid, ServerApp
 from fedgc.config import RunConfig
 from fedgc.flower import preconditions as beginning
 from fedgc.flower.driver import Save
-from fedgc.flower.json_lines import Lines
-from fedgc.flower.sinks import Sinks, opened
-from fedgc.flower.store_sink import KeptSink
+from fedgc.flower.recording import name_of_run, recorded
 from fedgc.flower.strategy import FedGC, Memory
 from fedgc.links.log import LOG, keep_to_the_point
 from fedgc.store import checkpoint, standing
 from fedgc.store.database import Store
-from fedgc.store.engine import default_path, runs_folder
+from fedgc.store.engine import runs_folder
 from fedgc.store.views import Run
 from fedgc.store.writer import Keeper
 from fedgc.training.tasks import Task, named
 
 PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
-LONGEST_TASK: Final = 24  # packets of a task in a name that is made up
 FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
 
 
@@ -60,7 +55,7 @@ def server_app(task: Task | None = None) -> ServerApp:
     def main(grid: Grid, context: Context) -> None:
         config = placed(RunConfig.read(context.run_config), os.environ)
         chosen = task or named(config.task, config)
-        run, folder = _name(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
+        run, folder = name_of_run(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
         resumed = _resumed(config, folder) if config.resume else None
         beginning.must_be_kept(config, folder / run)
         with Store.open() as store:
@@ -71,14 +66,10 @@ def server_app(task: Task | None = None) -> ServerApp:
             others = under_way(store.runs(), run, time.time())
             changes = beginning.changed(config, store.run(run).settings) if resumed else ""
         _warn_of(others, changes)
-        aside = default_path(os.environ).with_name(f"aside-{context.run_id}.jsonl")
-        keeper = Keeper(Store.open, aside, LOG.warning)
-        lines = Lines(config.log_file, LOG.warning)
-        sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
-        with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
+        with recorded(config, run, context.run_id) as recording:
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
-            save = _save(folder / run, keep, keeper) if keep else None
-            strategy = FedGC(chosen, config, sinks, Memory(run, speeds, save, resumed, others))
+            save = _save(folder / run, keep, recording.keeper) if keep else None
+            strategy = FedGC(chosen, config, recording.sink, Memory(run, speeds, save, resumed, others))
             strategy.summary()
             gc.freeze()  # what was imported stays: a collection that walks through it stops a round for long
             strategy.start(grid)
@@ -120,17 +111,6 @@ def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:
     found = checkpoint.load(folder / config.resume, tell=LOG.warning)
     beginning.must_go_on(config, found.round)
     return found
-
-
-def _name(config: RunConfig, flower_run: int) -> str:
-    """Return what the run is called in the store.
-
-    >>> _name(RunConfig(task="ward.task:task"), 7).startswith("ward.task-task-20")
-    True
-    """
-    task = re.sub(r"[^A-Za-z0-9_.-]", "-", config.task)[:LONGEST_TASK].lstrip(".")
-    made_up = f"{task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
-    return config.resume or config.run or made_up
 
 
 def _save(folder: Path, keep: int, keeper: Keeper) -> Save:

@@ -17,7 +17,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadMessage, BadSetting, FedgcError, Refused
+from fedgc.errors import BadMessage, BadSetting, FedgcError, Refused, TaskFailed
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
 from fedgc.flower.stock_rounds import Ask, Closed, Output, Over, Stock, StockState, Trained, Use, name_of
@@ -34,6 +34,7 @@ EXAMPLES: Final = "num-examples"
 LOSSES: Final = ("train_loss", "train-loss", "loss")
 
 Metrics = dict[str, float]
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,7 @@ class StockJob:
     evaluate_config: ConfigRecord
     save: Callable[[Checkpoint], None] | None = None
     resume: Checkpoint | None = None
+    evaluate_fn: EvaluateFn | None = None
 
 
 @dataclass(slots=True)
@@ -99,6 +101,8 @@ class StockDriver:
 
     def drive(self) -> Over:
         """Run to the end, and hear the last evaluation."""
+        if self._job.resume is None:
+            self._evaluate(0)
         while self._machine.finished is None:
             try:
                 self._turn()
@@ -245,6 +249,7 @@ class StockDriver:
             except Refused as error:
                 self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
             self._models[closed.version] = self._model
+            self._evaluate(round_)
             self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._heard)))
         self._rule.clear()
         self._heard = []
@@ -255,6 +260,19 @@ class StockDriver:
         if every and round_ % every == 0 and closed.weight > 0:
             self._evaluations[round_] = _Evaluation(set(self._machine.present))
             self._send("evaluate", list(self._machine.present), round_)
+
+    def _evaluate(self, round_: int) -> None:
+        """Evaluate the present model on the server, if the caller can."""
+        if self._job.evaluate_fn is None:
+            return
+        try:
+            metrics = figures_of(self._job.evaluate_fn, round_, self._record(self._model))
+        except TaskFailed as error:
+            self._log.log(WARNING, "round %d: %s", round_, error)
+            return
+        if metrics:
+            self.result.evaluate_metrics_serverapp[round_] = MetricRecord(dict(metrics))
+            self._job.sink.evaluated(round_, metrics)
 
     def _keep(self, closed: Closed) -> None:
         if self._job.save is None or not closed.weight > 0:
@@ -308,6 +326,20 @@ def _metrics(content: RecordDict) -> tuple[float, Metrics]:
     if EXAMPLES not in metrics:
         raise BadMessage(f"reply: saw the metrics {sorted(record)[:8]}, needed the number {EXAMPLES}")
     return metrics.pop(EXAMPLES), metrics
+
+
+def figures_of(evaluate_fn: EvaluateFn, round_: int, arrays: ArrayRecord) -> dict[str, float]:
+    """Return the numbers that a function of Flower's kind gives for a model."""
+    try:
+        record = evaluate_fn(round_, arrays)
+    except Exception as error:  # the user's code may raise anything
+        said = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise TaskFailed(f"evaluate_fn raised {said}") from error
+    if record is None:
+        return {}
+    if not isinstance(record, MetricRecord):
+        raise TaskFailed(f"evaluate_fn returned a {type(record).__name__}, needed a MetricRecord or None")
+    return {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
 
 
 def _mean(heard: list[tuple[float, Metrics]]) -> Metrics:

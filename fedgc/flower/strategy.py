@@ -19,12 +19,13 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedgc.config import RunConfig
-from fedgc.errors import EdgeFailed, Unusable
+from fedgc.errors import EdgeFailed, TaskFailed, Unusable
 from fedgc.flower.cache_folders import full_name
-from fedgc.flower.driver import Driver, Job, Save
+from fedgc.flower.driver import Driver, Evaluate, Job, Save
+from fedgc.flower.recording import name_of_run, recorded
 from fedgc.flower.signals import before_signals
 from fedgc.flower.sink import Sink
-from fedgc.flower.stock_driver import StockDriver, StockJob
+from fedgc.flower.stock_driver import EvaluateFn, StockDriver, StockJob, figures_of
 from fedgc.history import Speeds
 from fedgc.links.links import Links
 from fedgc.links.log import LOG
@@ -35,8 +36,9 @@ from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Stop
 from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
+from fedgc.store.database import Store
 from fedgc.store.descriptor import read_descriptor
-from fedgc.training import CommonModel
+from fedgc.training import CommonModel, Vector
 from fedgc.training.export import arrays_of
 from fedgc.training.tasks import Task
 
@@ -61,48 +63,57 @@ class Memory:
 class FedGC(Strategy):
     """The Flower strategy that aggregates partial work, with codes, gates and masked sums.
 
-    Use it in a ServerApp of your own; `server_app` wraps it with a store and checkpoints.
+    It replaces a strategy of Flower in a ServerApp of your own: `start` takes the same arguments.
+    `server_app` is a complete ServerApp, with checkpoints and resume.
 
     Args:
-        task: What is trained. None is allowed with `client_app="stock"`, where `start` gets initial arrays.
-        config: Settings of the run.
-        sink: Receives rows, live summaries and metrics; by default nothing is recorded.
+        task: What is trained. Without a task the clients are unmodified Flower ClientApps.
+        config: Settings of the run; by default those of `RunConfig`, with stock clients if there is no task.
+        sink: Receives rows, live summaries and metrics. By default the run is recorded in the store;
+            `Sink()` records nothing.
         memory: Speeds and checkpoint of earlier runs, and where new checkpoints are saved.
 
     Example:
         @app.main()
         def main(grid, context):
-            config = fedgc.RunConfig.read(context.run_config)
-            result = fedgc.FedGC(task, config).start(grid)
+            strategy = fedgc.FedGC()  # was FedAvg()
+            result = strategy.start(grid, initial_arrays, num_rounds=3, evaluate_fn=evaluate)
     """
 
     def __init__(
         self,
-        task: Task | None,
-        config: RunConfig,
+        task: Task | None = None,
+        config: RunConfig | None = None,
         sink: Sink | None = None,
         memory: Memory | None = None,
     ) -> None:
-        self.config: Final = config
+        self.config = config or RunConfig(client_app="fedgc" if task else "stock")
         self._task = task
-        self._sink: Final = sink or Sink()
+        self._sink = sink
         self._memory = memory or Memory()
 
-    def start(
+    def start(  # noqa: PLR0913, PLR0917  the signature is Flower's
         self,
         grid: Grid,
         initial_arrays: ArrayRecord | None = None,
-        *others: object,
-        **named: object,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
     ) -> Result:
         """Run all rounds.
 
         Args:
             grid: Flower's grid, as `@app.main` passes it.
-            initial_arrays: Initial model for stock clients; with a task, the task makes the model.
-            others: No further positional arguments are accepted.
-            named: `train_config` and `evaluate_config` for stock clients. Other arguments of Flower's
-                strategies are settings of the run or parts of the task.
+            initial_arrays: The initial model; by default the one that the task makes.
+            num_rounds: Rounds to run; by default the setting `rounds`.
+            timeout: Longest time of a round's work in seconds; by default the setting `timing.deadline-s`.
+            train_config: What stock clients receive with each train message.
+            evaluate_config: What stock clients receive with each evaluate message.
+            evaluate_fn: Evaluates the common model on the server: `evaluate_fn(round, arrays)` returns a
+                MetricRecord or None. It is called before the first round and after each new model, in place
+                of the task's `evaluate`.
 
         Returns:
             Flower's result: the final model and the metrics of each evaluated round.
@@ -111,32 +122,70 @@ class FedGC(Strategy):
             Unusable: An argument is not accepted, or there is neither a task nor initial arrays.
             EdgeFailed: The run ended before its last round.
         """
-        stock = self.config.client_app == "stock"
-        if others or named.keys() - ({"train_config", "evaluate_config"} if stock else set()):
-            said = sorted(named) or "positional arguments"
-            raise Unusable(f"FedGC.start: saw {said}; what is not for stock clients is a setting of the run")
-        if stock:
-            return self._start_stock(grid, initial_arrays, named)
-        if initial_arrays is not None:
-            raise Unusable("FedGC.start: saw initial arrays, needed the grid alone: the task makes the model")
-        return self._start_coded(grid)
+        if num_rounds is not None:
+            self.config = replace(self.config, rounds=num_rounds)
+        if timeout is not None:
+            self.config = replace(self.config, deadline_s=float(timeout))
+        self._check_configs(train_config, evaluate_config)
+        if self._sink is not None:
+            return self._run(grid, self._sink, initial_arrays, (train_config, evaluate_config), evaluate_fn)
+        run = self._memory.run or name_of_run(self.config, grid.run.run_id)
+        with Store.open() as store:
+            speeds = store.speeds(self.config.task)
+        self._memory = replace(self._memory, run=run, speeds=speeds)
+        with recorded(self.config, run, grid.run.run_id) as recording:
+            return self._run(
+                grid, recording.sink, initial_arrays, (train_config, evaluate_config), evaluate_fn
+            )
 
-    def _start_stock(self, grid: Grid, arrays: ArrayRecord | None, named: Mapping[str, object]) -> Result:
+    def _check_configs(self, *configs: ConfigRecord | None) -> None:
+        for name, given in zip(("train_config", "evaluate_config"), configs, strict=True):
+            if given is None:
+                continue
+            if not isinstance(given, ConfigRecord):
+                raise Unusable(f"FedGC.start: saw {name}={given!r}, needed a ConfigRecord")
+            if self.config.client_app != "stock":
+                raise Unusable(
+                    f"FedGC.start: saw {name}, needed none with fedgc's own clients, which take the run's "
+                    "settings (settings of a task are named task.NAME)"
+                )
+
+    def _run(
+        self,
+        grid: Grid,
+        sink: Sink,
+        arrays: ArrayRecord | None,
+        configs: tuple[ConfigRecord | None, ConfigRecord | None],
+        evaluate_fn: EvaluateFn | None,
+    ) -> Result:
+        if self.config.client_app == "stock":
+            return self._start_stock(grid, sink, arrays, configs, evaluate_fn)
+        return self._start_fedgc(grid, sink, arrays, evaluate_fn)
+
+    def _start_stock(
+        self,
+        grid: Grid,
+        sink: Sink,
+        arrays: ArrayRecord | None,
+        configs: tuple[ConfigRecord | None, ConfigRecord | None],
+        evaluate_fn: EvaluateFn | None,
+    ) -> Result:
         if arrays is None:
             common = CommonModel(self._with_task(), self.config)
             arrays = _record(common.module(common.first()).state_dict())
-        default = ConfigRecord({"lr": self.config.learning_rate})
+        train_config, evaluate_config = configs
         job = StockJob(
             self.config,
-            self._sink,
+            sink,
             arrays,
-            _config_of(named, "train_config", default),
-            _config_of(named, "evaluate_config", ConfigRecord()),
+            train_config or ConfigRecord({"lr": self.config.learning_rate}),
+            evaluate_config or ConfigRecord(),
             self._memory.save,
             self._memory.resume,
+            evaluate_fn,
         )
         driver = StockDriver(grid, job, time.monotonic, LOG)
-        with before_signals(lambda name: self._sink.stopped(f"the server got {name}")):
+        with before_signals(lambda name: sink.stopped(f"the server got {name}")):
             over = driver.drive()
         _end(over.reason, complete=over.complete)
         return driver.result
@@ -146,28 +195,33 @@ class FedGC(Strategy):
             raise Unusable("FedGC: saw no task; only stock clients with initial arrays can do without")
         return self._task
 
-    def _start_coded(self, grid: Grid) -> Result:
-        past = self._memory
+    def _start_fedgc(
+        self, grid: Grid, sink: Sink, arrays: ArrayRecord | None, evaluate_fn: EvaluateFn | None
+    ) -> Result:
+        past, task = self._memory, self._with_task()
         name = full_name(past.run, grid.run.run_id)
+        common = CommonModel(task, self.config)
         job = Job(
-            self._with_task(),
+            task,
             self.config,
-            self._sink,
+            sink,
             past.speeds,
             past.save,
             past.resume,
             self._federation(),
             name,
+            first=_vector_of(common, arrays) if arrays is not None else None,
+            evaluate=_on_server(common, evaluate_fn) if evaluate_fn is not None else None,
         )
         driver = Driver(job, time.monotonic, LOG)
-        links, ways = self._links(driver, name)
+        links, ways = self._links(driver, name, sink)
         grid_loop = GridLoop(grid, ways, time.monotonic, LOG)
         reason = "the server ended early"
 
         def stopped(signal_name: str) -> None:
             if ways.listener is not None:
                 ways.listener.dismiss("the run was stopped")
-            self._sink.stopped(f"the server got {signal_name}")
+            sink.stopped(f"the server got {signal_name}")
 
         try:
             if ways.listener is not None:
@@ -192,10 +246,10 @@ class FedGC(Strategy):
             return None
         return read_descriptor(Path(self.config.federation)).federation
 
-    def _links(self, driver: Driver, run: str) -> tuple[Links, Ways]:
+    def _links(self, driver: Driver, run: str, sink: Sink) -> tuple[Links, Ways]:
         """Return the links that the settings allow, as the driver and as the gridloop see them."""
         config, numbers = self.config, driver.common.size
-        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, self._sink.audited)
+        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited)
         links = Links(driver.events.put, LOG)
         listener = message_server = None
         if config.link != "messages":
@@ -255,13 +309,21 @@ def _end(reason: str, *, complete: bool) -> None:
         raise EdgeFailed(f"the run did not complete: {reason}")
 
 
-def _config_of(named: Mapping[str, object], name: str, default: ConfigRecord) -> ConfigRecord:
-    given = named.get(name)
-    if given is None:
-        return default
-    if not isinstance(given, ConfigRecord):
-        raise Unusable(f"FedGC.start: saw {name}={given!r}, needed a ConfigRecord")
-    return given
+def _vector_of(common: CommonModel, arrays: ArrayRecord) -> Vector:
+    """Return the model in these arrays; raise Unusable if it is not one of the task."""
+    try:
+        return common.vector({name: array.numpy() for name, array in arrays.items()})
+    except TaskFailed as error:
+        raise Unusable(f"FedGC.start: initial arrays: {error}") from error
+
+
+def _on_server(common: CommonModel, evaluate_fn: EvaluateFn) -> Evaluate:
+    """Return a function that evaluates a vector by Flower's kind of function."""
+
+    def evaluate(round_: int, vector: Vector) -> Mapping[str, float]:
+        return figures_of(evaluate_fn, round_, _record(common.module(vector).state_dict()))
+
+    return evaluate
 
 
 def _not_here() -> NoReturn:

@@ -1,8 +1,9 @@
 """The server's side of a task: where the common model starts, and what it is worth."""
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
+import numpy as np
 import torch
 
 from fedgc.config import RunConfig
@@ -28,6 +29,15 @@ class CommonModel:
     def first(self) -> Vector:
         """Return the vector that the run starts from."""
         return fresh(self._task, self._config).read()
+
+    def vector(self, state: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> Vector:
+        """Return the vector of a model's `state_dict`; raise TaskFailed if the task has another model."""
+        flat = fresh(self._task, self._config)
+        try:
+            flat.module.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
+        except (RuntimeError, TypeError) as error:
+            raise TaskFailed(" ".join(str(error).split())) from error
+        return flat.read()
 
     def module(self, vector: Vector) -> torch.nn.Module:
         """Return the module with this vector in it, in evaluation mode; the next call reuses it."""

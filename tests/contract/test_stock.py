@@ -51,7 +51,7 @@ SERVER = """
 from pathlib import Path
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.app import ArrayRecord, ConfigRecord, Context, MetricRecord
 from flwr.serverapp import Grid, ServerApp
 {imports}
 
@@ -62,21 +62,28 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     arrays = ArrayRecord([np.zeros(3), np.zeros(1)])
     strategy = {strategy}
-    result = strategy.start(grid, initial_arrays=arrays, train_config=ConfigRecord({{"lr": 0.1}}){rounds})
-    out = Path(context.run_config["checkpoint-dir"]) / "{name}.npz"
-    np.savez(out, *result.arrays.to_numpy_ndarrays())
+    result = strategy.start(
+        grid=grid,
+        initial_arrays=arrays,
+        train_config=ConfigRecord({{"lr": 0.1}}),
+        num_rounds=1,
+        evaluate_fn=lambda number, arrays: MetricRecord(
+            {{"total": float(sum(each.sum() for each in arrays.to_numpy_ndarrays()))}}
+        ),
+    )
+    out = Path(context.run_config["history.checkpoint-dir"]) / "{name}.npz"
+    totals = [result.evaluate_metrics_serverapp[number]["total"] for number in (0, 1)]
+    np.savez(out, *result.arrays.to_numpy_ndarrays(), np.array(totals))
 """
 
 FEDAVG = SERVER.format(
     imports="from flwr.serverapp.strategy import FedAvg",
     strategy="FedAvg(fraction_evaluate=0.0, min_train_nodes=4, min_available_nodes=4)",
-    rounds=", num_rounds=1",
     name="fedavg",
 )
 FEDGC = SERVER.format(
     imports="from fedgc import FedGC, RunConfig",
-    strategy="FedGC(None, RunConfig.read(context.run_config))",
-    rounds="",
+    strategy="FedGC(config=RunConfig.read(context.run_config))",
     name="fedgc",
 )
 
@@ -100,7 +107,7 @@ def living(federation: Federation) -> set[str]:
 def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_path: Path) -> None:
     eventually(lambda: len(federation.nodes) == len(living(federation)))
     eventually(lambda: online(federation) == living(federation))
-    settings = {"client_app": "stock", "rounds": 1, "evaluate_every": 1, "min_clients": 4}
+    settings = {"client_app": "stock", "evaluate_every": 1, "min_clients": 4}
     settings |= {"checkpoint_dir": str(tmp_path)}
     coming = [federation.submit(settings, Wiring(server, CLIENT)) for server in (FEDGC, FEDAVG)]
     for run in coming:  # a SuperNode takes the messages of both in turn
@@ -109,6 +116,9 @@ def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_pat
         assert ours.dtype == theirs.dtype
         np.testing.assert_allclose(ours, theirs, rtol=1e-5)
         assert np.abs(theirs).max() > 0
+    with federation.store() as store:
+        recorded = [run for run in store.runs() if run.run.startswith("stock-")]
+        assert [len(store.rounds(run.run)) for run in recorded] == [1]
     log = federation.run_log(coming[0])
     assert "round 1 synced version=0" in log
     assert "answers=4/4" in log

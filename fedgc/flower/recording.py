@@ -1,0 +1,51 @@
+"""Records a run in the store: its rounds, metrics, audits and how it ended."""
+
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.flower.json_lines import Lines
+from fedgc.flower.sinks import Sinks, opened
+from fedgc.flower.store_sink import KeptSink
+from fedgc.links.log import LOG
+from fedgc.store.database import Store
+from fedgc.store.engine import default_path
+from fedgc.store.writer import Keeper
+
+LONGEST_TASK: Final = 24  # characters of a task in a name that is made up
+
+
+@dataclass(frozen=True, slots=True)
+class Recording:
+    """Where a run is recorded: the sink for its events, and what writes them."""
+
+    sink: Sinks
+    keeper: Keeper
+
+
+@contextmanager
+def recorded(config: RunConfig, run: str, flower_run: int) -> Iterator[Recording]:
+    """Record what happens within; an exception is recorded as the reason why the run failed."""
+    aside = default_path(os.environ).with_name(f"aside-{flower_run}.jsonl")
+    keeper = Keeper(Store.open, aside, LOG.warning)
+    lines = Lines(config.log_file, LOG.warning)
+    sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
+    with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
+        yield Recording(sinks, keeper)
+
+
+def name_of_run(config: RunConfig, flower_run: int) -> str:
+    """Return the name of the run in the store.
+
+    >>> name_of_run(RunConfig(task="ward.task:task"), 7).startswith("ward.task-task-20")
+    True
+    """
+    about = "stock" if config.client_app == "stock" else config.task
+    task = re.sub(r"[^A-Za-z0-9_.-]", "-", about)[:LONGEST_TASK].lstrip(".")
+    made_up = f"{task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
+    return config.resume or config.run or made_up

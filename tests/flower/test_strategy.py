@@ -1,0 +1,73 @@
+"""FedGC takes the arguments of Flower's strategies, and refuses in one line what it cannot do."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, MetricRecord
+
+from fedgc import FedGC, RunConfig
+from fedgc.errors import TaskFailed, Unusable
+from fedgc.flower.sink import Sink
+from fedgc.flower.stock_driver import figures_of
+from fedgc.flower.strategy import _vector_of
+from fedgc.training import CommonModel
+from tests.six_chunks import TASK
+
+GRID = SimpleNamespace(run=SimpleNamespace(run_id=7))
+
+
+def test_strategy_without_a_task_has_stock_clients():
+    assert FedGC().config.client_app == "stock"
+    assert FedGC(TASK).config.client_app == "fedgc"
+    assert FedGC(None, RunConfig(rounds=9)).config.rounds == 9
+
+
+@pytest.mark.parametrize(
+    ("strategy", "arguments", "says"),
+    [
+        (
+            FedGC(TASK, sink=Sink()),
+            {"train_config": ConfigRecord()},
+            "saw train_config, needed none with fedgc's",
+        ),
+        (
+            FedGC(sink=Sink()),
+            {"evaluate_config": {"a": 1}},
+            "evaluate_config={'a': 1}, needed a ConfigRecord",
+        ),
+        (FedGC(sink=Sink()), {}, "saw no task; only stock clients with initial arrays can do without"),
+        (FedGC(sink=Sink()), {"num_rounds": 0}, "setting rounds: saw 0, needed at least 1"),
+        (FedGC(sink=Sink()), {"timeout": -1}, "setting timing.deadline-s: saw -1.0, needed above 0"),
+        (
+            FedGC(TASK, sink=Sink()),
+            {"initial_arrays": ArrayRecord([np.zeros(3)])},
+            "initial arrays: Error.* in loading state_dict",
+        ),
+    ],
+)
+def test_argument_that_cannot_be_used_is_refused(strategy, arguments, says):
+    with pytest.raises(Unusable, match=says):
+        strategy.start(GRID, **arguments)
+
+
+def test_initial_arrays_become_the_first_model():
+    common = CommonModel(TASK, RunConfig())
+    state = {
+        name: torch.full_like(each, 0.5) for name, each in common.module(common.first()).state_dict().items()
+    }
+    vector = _vector_of(common, ArrayRecord(state))
+    assert set(vector[: common.parameters].tolist()) == {0.5}
+
+
+def test_evaluate_fn_gives_numbers_or_a_clear_error():
+    assert figures_of(lambda number, _: MetricRecord({"accuracy": 0.5, "round": number}), 3, None) == {
+        "accuracy": 0.5,
+        "round": 3.0,
+    }
+    assert figures_of(lambda *_: None, 1, None) == {}
+    with pytest.raises(TaskFailed, match="evaluate_fn returned a dict, needed a MetricRecord or None"):
+        figures_of(lambda *_: {}, 1, None)
+    with pytest.raises(TaskFailed, match="evaluate_fn raised ZeroDivisionError: division by zero"):
+        figures_of(lambda *_: 1 / 0, 1, None)
