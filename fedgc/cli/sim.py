@@ -3,13 +3,14 @@
 import json
 import math
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+import fedgc.web
 from fedgc.cli.image_files import drawable, keep
 from fedgc.cli.view import terminal
 from fedgc.sim import Prediction, Request, page, png, simulate
@@ -27,6 +28,8 @@ class Wanted:
 def run_sim(request: Request, wanted: Wanted) -> None:
     """Simulate, show the prediction, and write the pictures that are asked for."""
     drawable(wanted.html, wanted.png)
+    if wanted.html is not None and not request.policies:
+        request = replace(request, beside=True)
     watch = wanted.html is not None or wanted.png is not None
     console = Console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bar:
@@ -35,7 +38,8 @@ def run_sim(request: Request, wanted: Wanted) -> None:
             request, lambda done, total: bar.update(task, completed=done, total=total), watch=watch
         )
     if wanted.html is not None:
-        keep(wanted.html, page(predictions).encode())
+        style = Path(fedgc.web.__file__).with_name("page") / "page.css"
+        keep(wanted.html, page(predictions, style.read_text()).encode())
     if wanted.png is not None:
         first = next((each for each in predictions if each.spans), predictions[0])
         keep(wanted.png, png(first.spans, first.working_s))

@@ -40,6 +40,13 @@ def rivals(replicas: int) -> tuple[Policy, ...]:
     )
 
 
+def usual_rivals(replicas: int) -> tuple[Policy, ...]:
+    """Return averaging with all, with the fastest, with over-selection, a work queue, the published code."""
+    return (
+        Uncoded(), DropSlowest(), OverSelection(), WorkQueue(PIECES), PartialStragglers(replicas, 1)
+    )  # fmt: skip
+
+
 def ours(replicas: int, blocks: int) -> tuple[Policy, ...]:
     """Return fedgc's policies: static, skip, steer; smaller chunks, short numbers; no code at blocks 1."""
     coded: list[Policy] = [Fedgc(replicas, 1, blocks, obeys) for obeys in Obeys]

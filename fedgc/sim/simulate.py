@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadPlacement, BadSetting, nearest
-from fedgc.sim.catalogue import find, ours, rivals
+from fedgc.sim.catalogue import find, ours, rivals, usual_rivals
 from fedgc.sim.clock import MODELS, Conditions, Line, Scenario, Span
 from fedgc.sim.ours import Fedgc
 from fedgc.sim.owned import processes
@@ -51,6 +51,7 @@ class Request:
     pieces: int = 1
     blocks: int = 0  # 0: each round chooses
     policies: tuple[str, ...] = ()
+    beside: bool = False  # compare with the usual rivals if no policy is named
     seed: int = 0
     processes: int = 1
 
@@ -100,7 +101,7 @@ class Request:
         """Return the policies to compare; fedgc alone where none is named."""
         mine = Fedgc(self.replicas, self.pieces, self.blocks)
         if not self.policies:
-            return (mine,)
+            return (mine, *usual_rivals(self.replicas)) if self.beside else (mine,)
         every = [mine, *rivals(self.replicas), *ours(self.replicas, 1)]
         return find(self.policies, every)
 

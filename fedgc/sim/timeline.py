@@ -1,8 +1,9 @@
 """The timeline of a round as a picture: who computed what when, what counted, what was discarded.
 
 A row is a client, a bar a chunk: counted ones are dark, finished ones that are in no sum light, those that
-were set aside red. Beyond `MOST_ROWS` clients those shown are taken evenly from the fastest to the slowest.
-The page holds its picture as SVG and asks nothing of the network; the PNG is written without a library.
+were not finished when the round stopped are red. Beyond `MOST_ROWS` clients those shown are taken evenly from
+the fastest to the slowest. The page holds its picture as SVG, has the style that it is given, and asks
+nothing of the network; the PNG is written without a library.
 """
 
 import html
@@ -19,8 +20,15 @@ from fedgc.sim.simulate import Prediction
 
 MOST_ROWS: Final = 120
 WIDTH, ROW, LABEL, HEAD = 1200, 9, 90, 30
-COLOURS: Final = {"counted": (31, 90, 160), "discarded": (155, 190, 225), "set aside": (205, 70, 60)}
+COLOURS: Final = {"counted": (31, 90, 160), "discarded": (155, 190, 225), "not finished": (205, 70, 60)}
 GRID: Final = (225, 225, 225)
+MOST_TICKS: Final = 10
+STYLE: Final = (
+    "main{padding:12px}table{border-collapse:collapse}td,th{padding:.2em .8em;text-align:right}"
+    "td:first-child,th:first-child{text-align:left}.scroll{overflow-x:auto}.scroll svg{min-width:640px}"
+    ".box{display:inline-block;width:1.4em;height:.8em;margin:0 .4em 0 0}"
+    ".box:not(:first-child){margin-left:1.2em}"
+)
 
 Pixels = NDArray[np.uint8]
 
@@ -29,10 +37,10 @@ def kind(span: Span) -> str:
     """Name what became of it.
 
     >>> kind(Span("a", 0, 0.0, 2.0, finished=True)), kind(Span("a", 0, 0.0, 2.0, finished=False))
-    ('discarded', 'set aside')
+    ('discarded', 'not finished')
     """
     if not span.finished:
-        return "set aside"
+        return "not finished"
     return "counted" if span.counted else "discarded"
 
 
@@ -61,14 +69,16 @@ def svg(spans: Sequence[Span], working_s: float) -> str:
         if span.client in row
     ]
     labels = [
-        f'<text x="0" y="{HEAD + at * ROW + ROW - 2}" font-size="7">{html.escape(client)}</text>'
+        f'<text x="0" y="{HEAD + at * ROW + ROW - 2}" font-size="7" fill="currentColor">'
+        f"{html.escape(client)}</text>"
         for client, at in row.items()
     ]
     ticks = [
         f'<line x1="{LABEL + at * scale:.1f}" x2="{LABEL + at * scale:.1f}" y1="{HEAD - 6}" '
-        f'y2="{HEAD + len(clients) * ROW}" stroke="rgb{GRID}"/>'
-        f'<text x="{LABEL + at * scale:.1f}" y="{HEAD - 10}" font-size="10">{at:.2f} s</text>'
-        for at in np.linspace(0.0, end_s, 7)[:-1].tolist()
+        f'y2="{HEAD + len(clients) * ROW}" stroke="var(--grid, rgb{GRID})"/>'
+        f'<text x="{LABEL + at * scale:.1f}" y="{HEAD - 10}" font-size="10" fill="currentColor">'
+        f"{at:g} s</text>"
+        for at in ticks_of(end_s)
     ]
     height = HEAD + len(clients) * ROW + 4
     return (
@@ -77,27 +87,57 @@ def svg(spans: Sequence[Span], working_s: float) -> str:
     )
 
 
-def page(predictions: Sequence[Prediction]) -> str:
-    """Return one page that needs nothing else: a table of policies, a timeline of each that was watched."""
-    names = ("policy", "median s", "p95 s", "up MB a round", "work discarded", "incomplete rounds")
-    head = f"<tr><th>{'<th>'.join(names)}</tr>"
+def ticks_of(end_s: float) -> list[float]:
+    """Return round numbers of seconds, four to nine of them, from 0 to the end.
+
+    >>> ticks_of(7.3), ticks_of(0.21)
+    ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [0.0, 0.05, 0.1, 0.15, 0.2])
+    """
+    power = 10.0 ** np.floor(np.log10(end_s))
+    step = next(step for step in (0.1, 0.2, 0.5, 1.0, 2.0) if end_s / (step * power) < MOST_TICKS) * power
+    return [round(float(at * step), 9) for at in range(int(end_s / step + 1e-9) + 1)]
+
+
+def page(predictions: Sequence[Prediction], style: str = "") -> str:
+    """Return one page that needs nothing else: a table of policies, a timeline of each that was watched.
+
+    `style` is the style sheet of the web page, whose variables and tables this page uses.
+    """
+    names = ("policy", "median s", "p95 s", "up MB a round", "finished work discarded", "incomplete rounds")
+    head = f"<thead><tr><th>{'<th>'.join(names)}</tr></thead>"
     rows = "".join(_table_row(each) for each in sorted(predictions, key=lambda each: each.median_s))
     legend = "".join(
-        f'<span style="background:rgb{color};padding:0 .8em;margin:0 .4em 0 1.2em"></span>{name}'
-        for name, color in COLOURS.items()
+        f'<span class="box" style="background:rgb{color}"></span>{name} ' for name, color in COLOURS.items()
     )
     pictures = "".join(
-        f"<h2>{html.escape(each.policy)}: the last round</h2><p>{legend}</p>{svg(each.spans, each.working_s)}"
+        f"<section><h2>{html.escape(each.policy)}: the last round</h2><p>{legend}</p>"
+        f"<p>{shares(each.spans)}</p><div class=scroll>{svg(each.spans, each.working_s)}</div></section>"
         for each in predictions
         if each.spans
     )
-    style = (
-        "body{font-family:sans-serif;margin:2em}td,th{padding:.2em .8em;text-align:right}"
-        "td:first-child{text-align:left}"
-    )
     return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>fedgc: simulated rounds</title>'
-        f"<style>{style}</style><h1>Simulated rounds</h1><table>{head}{rows}</table>{pictures}</html>"
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<title>fedgc: simulated rounds</title><style>{style}{STYLE}</style></head><body><main>"
+        "<section><h1>Simulated rounds</h1>"
+        f"<div class=scroll><table>{head}<tbody>{rows}</tbody></table></div>"
+        f"</section>{pictures}</main></body></html>"
+    )
+
+
+def shares(spans: Sequence[Span]) -> str:
+    """Say what became of the time that clients worked in a round.
+
+    >>> shares([Span("a", 0, 0.0, 3.0, finished=True, counted=True), Span("b", 0, 0.0, 1.0, finished=False)])
+    'Of the time at work, 75% counted, 0% was discarded after it was finished, 25% was not finished.'
+    """
+    spent = dict.fromkeys(COLOURS, 0.0)
+    for span in spans:
+        spent[kind(span)] += span.end_s - span.begin_s
+    counted, discarded, unfinished = (each / (sum(spent.values()) or 1.0) for each in spent.values())
+    return (
+        f"Of the time at work, {counted:.0%} counted, {discarded:.0%} was discarded after it was finished, "
+        f"{unfinished:.0%} was not finished."
     )
 
 

@@ -19,7 +19,7 @@ def write(connection: Connection, record: Record, stamp: str | None) -> None:
     """Write one record; a stamp that is there already says that this was done."""
     match record:
         case records.Begun():
-            _begin(connection, record)
+            _begin(connection, record, stamp)
         case records.Appended():
             append(connection, record)
         case records.Evaluated():
@@ -34,7 +34,7 @@ def write(connection: Connection, record: Record, stamp: str | None) -> None:
             _change_run(connection, record)
 
 
-def _begin(connection: Connection, record: records.Begun) -> None:
+def _begin(connection: Connection, record: records.Begun, stamp: str | None) -> None:
     task_id = connection.scalar(select(tables.Task.id).where(tables.Task.name == text(record.task)))
     if task_id is None:
         made = insert(tables.Task).values(name=text(record.task)).returning(tables.Task.id)
@@ -42,9 +42,20 @@ def _begin(connection: Connection, record: records.Begun) -> None:
     settings = {"settings": _json(record.settings), "task_id": task_id}
     fresh = {"state": "running", "reason": "", "ended": None, "present": "{}", "present_at": record.now}
     of_run = tables.Run.key == record.run
+    before = connection.execute(select(tables.Run.state, tables.Run.started).where(of_run)).one_or_none()
     if not connection.execute(update(tables.Run).where(of_run).values(**settings, **fresh)).rowcount:
         begun = {"key": record.run, "started": record.now}
         connection.execute(insert(tables.Run), {**begun, **settings, **fresh})
+    if before is not None and before.started != record.now:  # the same record may come twice
+        _resumed(connection, record, stamp, crashed=before.state == "running")
+
+
+def _resumed(connection: Connection, record: records.Begun, stamp: str | None, *, crashed: bool) -> None:
+    """Put on record that a run is resumed, and a crash if its server did not say how it ended."""
+    said = {"crash": "the server ended without a word"} if crashed else {}
+    for kind, what in {**said, "resumed": "the run goes on from its last checkpoint"}.items():
+        audited = records.Audited(record.now, kind, "server", what, record.run)
+        _audited(connection, audited, stamp and f"{stamp}-{kind}")
 
 
 def _run_id(connection: Connection, key: str) -> int:

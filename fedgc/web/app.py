@@ -23,9 +23,10 @@ from fedgc.errors import FedgcError, Unusable
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
 from fedgc.web.access import Entry, Guard
+from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
 from fedgc.web.metrics import CONTENT_TYPE, exposition
-from fedgc.web.snapshot import Wanted, one_round, picture
+from fedgc.web.snapshot import one_round, picture
 from fedgc.web.stream import events
 
 MOST_STREAMS: Final = 64  # each asks the store a few times a second

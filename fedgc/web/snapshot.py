@@ -7,90 +7,29 @@ thousand one screen of clients is sent, in the order that was asked for, each wi
 import math
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from statistics import median
-from typing import Any, Final
+from typing import Final
 
-from fedgc.errors import Unusable, nearest
+from fedgc.config import RunConfig, Value, known
+from fedgc.errors import Unusable
 from fedgc.history import ClientRow
 from fedgc.store.database import Store
-from fedgc.store.reading import LATEST
-from fedgc.store.records import Decided
+from fedgc.store.records import Audited, Decided
 from fedgc.store.standing import advice_for, reason_of, state_of
-from fedgc.store.views import Lately, Round, Run, Stretch
+from fedgc.store.views import Round, Run, Stretch
+from fedgc.web.fleet import Fleet, Wanted, fleet_of, present_clients, whole
 from fedgc.web.savings import Saved, plain_bytes, saved
 
 MOST_STRETCHES: Final = 240
 MOST_ROUNDS: Final = 40  # of a client's strip
 MOST_CELLS: Final = 20_000  # client rows that one picture may add up
-SCREEN: Final = 50  # clients
 SHOWN_BARS: Final = 60  # clients in the timeline of a round
 SHOWN_FAULTS: Final = 30
 SHOWN_PLANS: Final = 8
 SHOWN_RUNS: Final = 30
 SHOWN_AUDIT: Final = 30
 FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, where there is one of these
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What the page asks for: a run, and which clients of it in which order."""
-
-    run: str = LATEST
-    sort: str = "name"
-    find: str = ""
-    page: int = 0
-
-    def __post_init__(self) -> None:
-        if self.sort not in ORDERS:
-            raise Unusable(
-                f"sort: saw {self.sort!r}, needed one of {', '.join(ORDERS)}{nearest(self.sort, ORDERS)}"
-            )
-        if self.page < 0:
-            raise Unusable(f"page: saw {self.page}, needed 0 or more")
-
-
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One client in one round of its strip."""
-
-    finished: int
-    counted: int
-    failure: str
-
-
-@dataclass(frozen=True, slots=True)
-class Line:
-    """One client of the fleet table; sums are over the rounds of the strips."""
-
-    client: str
-    name: str
-    site: str
-    link: str
-    present: bool | None  # None: the run does not say
-    last_seen: float | None
-    load: int | None  # chunks that the plan gives it
-    rounds: int
-    finished: int
-    counted: int
-    step_s: float | None
-    sent_bytes: int
-    failures: int
-    refused: int
-    strip: tuple[Cell | None, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Fleet:
-    """One screen of the fleet; `columns` are the rounds of the strips."""
-
-    clients: int
-    present: int
-    found: int
-    page: int
-    screen: int
-    columns: tuple[int, ...]
-    lines: tuple[Line, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,9 +50,9 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A client that failed, or was refused something, in a round."""
+    """A client that failed or was refused something, or a crash of the server; `round` if it is known."""
 
-    round: int
+    round: int | None
     client: str
     name: str
     failure: str
@@ -167,6 +106,7 @@ class Totals:
     measure: str | None
     saved: Saved | None
     model_bytes: int | None
+    left_s: float | None  # estimated from the newest rounds, of a run that goes on
     coverage: float | None  # share of the run's samples in the newest round that wanted a sum
     left_out: str  # whose data was refused, and why
 
@@ -203,10 +143,21 @@ class Now:
 
 
 @dataclass(frozen=True, slots=True)
+class SettingShown:
+    """A setting of the run, and whether it is the default."""
+
+    name: str
+    value: Value
+    usual: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
     """All that the page shows, but for the round that a person looks at."""
 
     task: str
+    work: str  # local or coded
+    settings: tuple[SettingShown, ...]
     now: Now
     runs: tuple[RunLine, ...]
     totals: Totals
@@ -246,20 +197,23 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
     newest = store.rounds(run.run, after=(run.last_round or 0) - window)
     looked = min(run.rounds, max(1, MOST_CELLS // clients))
     faults = store.faults(run.run, looked, SHOWN_FAULTS)
-    fleet = _fleet(store, run, wanted, [each.row.round for each in newest], plans)
+    audited = store.audited(run.run, SHOWN_AUDIT)
+    fleet = fleet_of(store, run, wanted, [each.row.round for each in newest], plans)
     model_bytes = _model_bytes(plans)
     names = {each.client: each.name for each in store.clients()}
     last = [each.row for each in reversed(newest)]
     seconds = [row.working_s + row.collecting_s for row in last]
     return Snapshot(
         task=run.task,
+        work=str(run.settings.get("work", "")),
+        settings=_settings(run),
         now=now_of(run, [each.client for each in fleet.lines]),
         runs=tuple(
             RunLine(each.run, each.task, state_of(each), each.started) for each in store.runs(SHOWN_RUNS)
         ),
         totals=Totals(
             rounds=run.rounds,
-            wanted=_whole(run.settings.get("rounds")),
+            wanted=whole(run.settings.get("rounds")),
             synced=sum(each.synced for each in stretches),
             approximate=sum(each.approximate for each in stretches),
             skipped=sum(each.skipped for each in stretches),
@@ -270,28 +224,68 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
             measure=_measure(stretches),
             saved=saved(stretches, model_bytes),
             model_bytes=model_bytes,
+            left_s=_left_s(run, seconds),
             coverage=next((row.coverage for row in last if row.coverage is not None), None),
             left_out=last[0].left_out if last else "",
         ),
         series=_series(stretches, model_bytes),
         fleet=fleet,
         plans=_plans(plans, newest, names),
-        faults=tuple(
-            Fault(number, row.client, names.get(row.client, ""), row.failure, row.refused)
-            for number, row in faults
-        ),
+        faults=_faults(faults, audited, names),
         fault_rounds=looked,
         record=tuple(
             OnRecord(each.now, each.kind, each.who, names.get(each.who, ""), each.what)
-            for each in reversed(store.audited(run.run, SHOWN_AUDIT))
+            for each in reversed(audited)
         ),
     )
+
+
+def _faults(
+    rows: Sequence[tuple[int, ClientRow]], audited: Sequence[Audited], names: Mapping[str, str]
+) -> tuple[Fault, ...]:
+    """Return failures and refusals of the newest rounds, then crashes and refusals outside rounds."""
+    refusals = {each.who: each.what for each in audited if each.kind == "refused"}
+    in_rounds = [
+        Fault(
+            number,
+            row.client,
+            names.get(row.client, ""),
+            row.failure or (refusals.get(row.client, "") if row.refused else ""),
+            row.refused,
+        )
+        for number, row in rows
+    ]
+    seen = {each.client for each in in_rounds}
+    outside = [
+        Fault(None, each.who, names.get(each.who, ""), each.what, int(each.kind == "refused"))
+        for each in reversed(audited)
+        if each.kind == "crash" or (each.kind == "refused" and each.who not in seen)
+    ]
+    return tuple([*outside, *in_rounds][:SHOWN_FAULTS])
+
+
+def _settings(run: Run) -> tuple[SettingShown, ...]:
+    """Return the run's settings, those that are not the defaults first."""
+    defaults = RunConfig().table()
+    shown = [
+        SettingShown(name, value, usual=value == defaults.get(name))
+        for name, value in known(run.settings).items()
+    ]
+    return tuple(sorted(shown, key=lambda each: each.usual))
+
+
+def _left_s(run: Run, seconds: Sequence[float]) -> float | None:
+    """Estimate how long a run will take that is going on."""
+    rounds = whole(run.settings.get("rounds"))
+    if rounds is None or not seconds or state_of(run) != "running":
+        return None
+    return max(0, rounds - (run.last_round or 0)) * median(seconds)
 
 
 def now_of(run: Run, shown: Collection[str]) -> Now:
     """Return how a run stands, and how far the clients that are shown have come."""
     said = run.present
-    clients = _present(run)
+    clients = present_clients(run)
     return Now(
         run=run.run,
         state=state_of(run),
@@ -299,12 +293,12 @@ def now_of(run: Run, shown: Collection[str]) -> Now:
         started=run.started,
         ended=run.ended,
         heard=run.heard,
-        round=_whole(said.get("round")) or 0,
-        rounds=_whole(said.get("rounds")) or 0,
+        round=whole(said.get("round")) or 0,
+        rounds=whole(said.get("rounds")) or 0,
         phase=str(said.get("phase", "")),
-        covered=_whole(said.get("covered")) or 0,
-        chunks=_whole(said.get("chunks")) or 0,
-        replicas=_whole(said.get("replicas")) or 0,
+        covered=whole(said.get("covered")) or 0,
+        chunks=whole(said.get("chunks")) or 0,
+        replicas=whole(said.get("replicas")) or 0,
         clients=len(clients),
         present=sum(bool(each.get("present")) for each in clients.values()),
         finished={client: int(clients[client].get("finished") or 0) for client in shown if client in clients},
@@ -338,95 +332,6 @@ def thinned(rows: Sequence[ClientRow], most: int) -> list[ClientRow]:
         others[round(at * (len(others) - 1) / max(places - 1, 1))] for at in range(min(places, len(others)))
     ]
     return sorted([*failed, *taken], key=lambda row: (-row.busy_s, row.client))
-
-
-# ---- the fleet
-
-_NEVER: Final = -math.inf
-ORDERS: Final[Mapping[str, Any]] = {
-    "name": lambda line: (line.name or line.client).casefold(),
-    "speed": lambda line: -(line.step_s if line.step_s is not None else _NEVER),  # the slowest first
-    "counted": lambda line: -line.counted,
-    "discarded": lambda line: -(line.finished - line.counted),
-    "faults": lambda line: -(line.failures + line.refused),
-    "sent": lambda line: -line.sent_bytes,
-    "seen": lambda line: line.last_seen if line.last_seen is not None else _NEVER,  # who is silent first
-}
-
-
-def _fleet(store: Store, run: Run, wanted: Wanted, columns: Sequence[int], plans: Sequence[Decided]) -> Fleet:
-    lines = _lines(store, run, max(len(columns), 1), plans)
-    asked = wanted.find.casefold()
-    found = [each for each in lines if asked in f"{each.name} {each.client} {each.site}".casefold()]
-    found.sort(key=ORDERS[wanted.sort])
-    pages = max(1, math.ceil(len(found) / SCREEN))
-    page = min(wanted.page, pages - 1)
-    screen = found[page * SCREEN : (page + 1) * SCREEN]
-    return Fleet(
-        clients=len(lines),
-        present=sum(bool(each.present) for each in lines),
-        found=len(found),
-        page=page,
-        screen=SCREEN,
-        columns=tuple(columns),
-        lines=_with_strips(store, run.run, screen, columns),
-    )
-
-
-def _lines(store: Store, run: Run, rounds: int, plans: Sequence[Decided]) -> list[Line]:
-    """Return every client that the run knows: those that worked lately, and those that it has seen at all."""
-    lately = {each.client: each for each in store.lately(run.run, rounds)}
-    said = _present(run)
-    loads = plans[-1].basis.get("loads", {}) if plans else {}
-    known = {each.client: each for each in store.clients()}
-    lines = []
-    for client in dict.fromkeys([*lately, *said]):
-        own, seen, told = lately.get(client), known.get(client), said.get(client)
-        lines.append(
-            Line(
-                client=client,
-                name=(seen.name if seen else "") or str((told or {}).get("name", "")),
-                site=seen.site if seen else "",
-                link=(seen.link if seen else "") or str((told or {}).get("link", "")),
-                present=bool(told["present"]) if told and "present" in told else None,
-                last_seen=seen.last_seen if seen else None,
-                load=_whole(loads.get(client)),
-                **_did(own),
-            )
-        )
-    return lines
-
-
-def _did(own: Lately | None) -> dict[str, Any]:
-    if own is None:
-        nothing = dict.fromkeys(("rounds", "finished", "counted", "sent_bytes", "failures", "refused"), 0)
-        return {**nothing, "step_s": None}
-    return {
-        "rounds": own.rounds,
-        "finished": own.finished,
-        "counted": own.counted,
-        "step_s": own.busy_s / own.steps if own.steps else None,
-        "sent_bytes": own.up_bytes + own.down_bytes + own.control_bytes,
-        "failures": own.failures,
-        "refused": own.refused,
-    }
-
-
-def _with_strips(store: Store, run: str, screen: Sequence[Line], columns: Sequence[int]) -> tuple[Line, ...]:
-    cells: dict[str, dict[int, Cell]] = {}
-    if columns:
-        for number, row in store.strips(run, [each.client for each in screen], len(columns)):
-            cells.setdefault(row.client, {})[number] = Cell(row.finished, row.counted, row.failure)
-    return tuple(
-        replace(each, strip=tuple(cells.get(each.client, {}).get(number) for number in columns))
-        for each in screen
-    )
-
-
-def _present(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return what the run last said of each client."""
-    said = run.present.get("clients", ())
-    return {str(each["client"]): each for each in said if isinstance(each, Mapping) and "client" in each}
 
 
 # ---- history and plans
@@ -481,8 +386,8 @@ def _plans(
                 round=each.round,
                 at=each.now,
                 reason="".join(names.get(word) or word for word in re.split(r"(\W+)", each.reason)),
-                replicas=_whole(basis.get("replicas")),
-                most_blocks=_whole(basis.get("most_blocks")),
+                replicas=whole(basis.get("replicas")),
+                most_blocks=whole(basis.get("most_blocks")),
                 deadline_s=basis.get("deadline_s"),
                 measured=bool(basis.get("measured")),
                 predicted_s=basis.get("predicted_s"),
@@ -494,8 +399,4 @@ def _plans(
 
 
 def _model_bytes(plans: Sequence[Decided]) -> int | None:
-    return next((found for each in reversed(plans) if (found := _whole(each.basis.get("model_bytes")))), None)
-
-
-def _whole(value: object) -> int | None:
-    return value if isinstance(value, int) else None
+    return next((found for each in reversed(plans) if (found := whole(each.basis.get("model_bytes")))), None)

@@ -16,8 +16,9 @@ from fedgc.errors import FedgcError
 from fedgc.store.database import Store
 from fedgc.store.standing import STOPPED, lost
 from fedgc.store.views import Pulse
+from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
-from fedgc.web.snapshot import Now, OneRound, Snapshot, Wanted, now_of, one_round, picture
+from fedgc.web.snapshot import Now, OneRound, Snapshot, now_of, one_round, picture
 
 POLL_S: Final = 0.25
 CALM_S: Final = 15.0  # a line that says nothing keeps the connection through whatever stands between

@@ -42,9 +42,9 @@ def test_a_resume_that_is_to_end_before_where_the_run_is_is_refused(apart: Path)
         begin(resume="far", rounds=1)
 
 
-@pytest.mark.parametrize("name", ["checkpoint-dir", "log-file"])
+@pytest.mark.parametrize("name", ["history.checkpoint-dir", "history.log-file"])
 def test_what_cannot_be_written_is_refused(apart: Path, name: str) -> None:
     (apart / "file").write_text("")
-    place = apart / "file" if name == "checkpoint-dir" else apart
-    with pytest.raises(Unusable, match=f"setting {name.replace('-', '_')}: saw {place}"):
+    place = apart / "file" if name.endswith("dir") else apart
+    with pytest.raises(Unusable, match=f"setting {name}: saw {place}"):
         begin(**{name: str(place)})

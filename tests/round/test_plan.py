@@ -32,7 +32,7 @@ def everyone(clients: int, chunks: int, size: int = 0) -> Fleet:
 
 
 def plan(of: Fleet, speeds: Speeds | None = None, steps: int = 4, **settings: object) -> Plan:
-    return make_plan(of, speeds or Speeds(), config_of(settings), steps=steps)
+    return make_plan(of, speeds or Speeds(), config_of({"work": "coded", **settings}), steps=steps)
 
 
 def measured(of: Fleet, *step_s: float, uplink: float | None = None) -> Speeds:

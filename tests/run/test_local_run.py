@@ -200,7 +200,7 @@ def test_no_gap_is_longer_than_the_hard_limit():
             {"gate": "relative-change", "gate_options": "delta=-0.1"},
             "gate relative-change: saw delta -0.1, needed 0",
         ),
-        ({"max_gap": 2, "min_gap": 3}, "setting gate.max-gap: saw 2, needed at least min_gap"),
+        ({"max_gap": 2, "min_gap": 3}, "setting gate.max-gap: saw 2, needed at least gate.min-gap"),
         (
             {"shared_momentum": 0.0},
             "setting optimizer.shared-momentum: saw 0.0, needed above 0 and at most 1",

@@ -43,7 +43,7 @@ def test_an_image_is_read_back_as_it_was():
 def test_every_span_has_a_bar_in_its_color():
     tree = ElementTree.fromstring(svg(SPANS, 2.0))  # noqa: S314 - our own
     bars = [each.get("fill") for each in tree.iter("{http://www.w3.org/2000/svg}rect")]
-    assert bars == [f"rgb{COLOURS[name]}" for name in ("counted", "discarded", "set aside")]
+    assert bars == [f"rgb{COLOURS[name]}" for name in ("counted", "discarded", "not finished")]
 
 
 def test_a_clients_name_cannot_break_the_picture():

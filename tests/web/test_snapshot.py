@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.history import ClientRow
-from fedgc.store.records import Appended, Begun, Ended, Present
-from fedgc.web import snapshot as room
+from fedgc.store.records import Appended, Audited, Begun, Ended, Present
+from fedgc.web import fleet as room
+from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
-from fedgc.web.snapshot import Wanted, one_round, picture, thinned
+from fedgc.web.snapshot import one_round, picture, thinned
 from tests.web.run_of_four import MODEL_BYTES, NAMES, START, round_of, tell_a_run
 
 
@@ -207,3 +209,40 @@ def test_it_says_what_share_of_the_samples_counted_and_shows_refused_clients_as_
 
 def test_it_says_no_share_of_samples_where_none_is_known(told):
     assert picture(told, Wanted()).totals.coverage is None
+
+
+def test_crash_and_resume_are_faults_on_record(told):
+    settings = dict(told.run("spring").settings)
+    told.write(Begun(START + 900.0, "spring", settings))
+    seen = picture(told, Wanted())
+    assert [(each.round, each.client, each.failure) for each in seen.faults if each.round is None] == [
+        (None, "server", "the server ended without a word")
+    ]
+    assert [each.kind for each in seen.record[:2]] == ["resumed", "crash"]
+    told.write(Ended(START + 901.0, "spring", "stopped", "it was asked to"))
+    told.write(Begun(START + 902.0, "spring", settings))
+    crashes = [each for each in picture(told, Wanted()).faults if each.round is None]
+    assert len(crashes) == 1, "a run that was stopped has not crashed"
+
+
+def test_refusal_outside_a_round_is_a_fault_with_its_reason(told):
+    told.write(Audited(START + 5.0, "refused", "ee", "chunk x: saw 11 samples, others have 10", "spring"))
+    fault = picture(told, Wanted()).faults[0]
+    assert (fault.round, fault.client, fault.refused) == (None, "ee", 1)
+    assert fault.failure == "chunk x: saw 11 samples, others have 10"
+
+
+def test_settings_that_differ_from_the_defaults_come_first(told):
+    seen = picture(told, Wanted())
+    assert seen.work == "coded"
+    changed = [each.name for each in seen.settings if not each.usual]
+    assert changed == ["rounds", "work"]
+    assert [each.name for each in seen.settings[:2]] == changed
+    assert len(seen.settings) == len(RunConfig().table())
+
+
+def test_time_left_is_estimated_for_a_run_that_goes_on(told):
+    totals = picture(told, Wanted()).totals
+    assert totals.left_s == pytest.approx((99 - 12) * totals.median_s)
+    told.write(Ended(START + 901.0, "spring", "completed", ""))
+    assert picture(told, Wanted()).totals.left_s is None

@@ -16,22 +16,30 @@ const cursor = {
   move(to) {
     if (to === this.at) return;
     this.at = to;
-    for (const chart of Object.values(charts)) if (chart.data) chart.point();
+    for (const chart of allCharts()) if (chart.data) chart.point();
   },
   pick(index) {
     at("follow").checked = false;
     openRound(shown.series.last[index]);
   },
 };
+const measures = new Map(); // a chart for each figure of the evaluation, by its name
 const charts = {
-  measure: new Chart(at("measure"), "Accuracy", digits, cursor),
   loss: new Chart(at("loss"), "Loss", digits, cursor),
   time: new Chart(at("time"), "Time of a round", seconds, cursor),
-  work: new Chart(at("work"), "Chunks a round", digits, cursor),
+  work: new Chart(at("work"), "Work a round", digits, cursor),
   bytes: new Chart(at("bytes"), "Bytes", bytes, cursor),
 };
 
+function allCharts() {
+  return [...measures.values(), ...Object.values(charts)];
+}
+
 // ---- small helpers
+
+function unit() {
+  return shown?.work === "local" ? "steps" : "chunks";
+}
 
 function text(id, words, kind) {
   at(id).textContent = words;
@@ -98,6 +106,7 @@ function showPicture(picture) {
   showFaults();
   showRecord();
   showTable();
+  showSettings();
   const last = picture.series.last.at(-1) ?? null;
   if (last === null) showNoRound();
   else if (newer || at("follow").checked || round === null) openRound(last);
@@ -128,7 +137,7 @@ function showNow(now) {
   bar.setAttribute("aria-valuenow", done);
   bar.firstElementChild.style.width = `${all ? Math.min(100, (100 * done) / all) : 0}%`;
   const words = running
-    ? [`${now.covered} of ${now.chunks} ${now.unit === "clients" ? "clients are done" : "chunks have a replica"}`, now.replicas ? `${now.replicas} aimed for` : "", `${now.present} of ${now.clients} clients here`]
+    ? [`${now.covered} of ${now.chunks} ${shown?.work === "local" ? "clients are done" : "chunks have a replica"}`, now.replicas ? `${now.replicas} aimed for` : "", `${now.present} of ${now.clients} clients here`]
     : [`${shown?.totals.rounds ?? 0} of ${shown?.totals.wanted ?? "–"} rounds`, now.ended ? `took ${seconds(now.ended - now.started)}` : "", now.reason];
   text("now-words", words.filter(Boolean).join(" · "));
   for (const [client, finished] of Object.entries(now.finished ?? {})) {
@@ -141,21 +150,22 @@ function showFigures() {
   const { totals, series, faults } = shown;
   const metrics = totals.measure ? series.metrics[totals.measure] : [];
   const last = (values) => values.findLast((value) => value !== null) ?? null;
-  const { saved } = totals;
+  const { saved } = totals, refused = faults.filter((each) => each.refused).length;
   const facts = [
     [capital(totals.measure ?? "accuracy"), digits(last(metrics)), "on the server, newest"],
     ["Loss", digits(last(series.loss)), "of the clients, newest"],
     ["Time of a round", seconds(totals.median_s), "median of the newest"],
-    ["Work that counted", percent(totals.counted, totals.finished), `${totals.counted} of ${totals.finished} chunks`],
+    ["Work that counted", percent(totals.counted, totals.finished), `${totals.counted} of ${totals.finished} ${unit()}`],
     ["Sent", bytes(saved ? saved.sent : series.up_bytes.reduce((sum, each, i) => sum + (each + series.down_bytes[i] + series.control_bytes[i]) * (series.last[i] - series.first[i] + 1), 0)),
       totals.model_bytes ? `a model is ${bytes(totals.model_bytes)}` : "all that crossed the line"],
-    ["Saved", saved ? percent(saved.plain - saved.sent, saved.plain) : "–",
-      saved ? `of ${bytes(saved.plain)} by plain averaging: code ${bytes(saved.by_code)}, gate ${bytes(saved.by_gate)}` : "the model's size is not known"],
+    savedOrCost(saved),
     ["Rounds", `${totals.rounds}${totals.wanted ? ` of ${totals.wanted}` : ""}`,
       [`${totals.synced} synced`, totals.skipped && `${totals.skipped} skipped`, totals.approximate && `${totals.approximate} approximate`].filter(Boolean).join(", ")],
     ["Samples counted", totals.coverage === null ? "–" : `${Math.floor(100 * totals.coverage)}%`, totals.left_out || "of all that clients have, newest round"],
-    ["Faults", faults.length >= 30 ? "30 or more" : `${faults.length}`, `in ${shown.fault_rounds} rounds; ${totals.repairs} ${totals.repairs === 1 ? "upload" : "uploads"} repaired`],
+    ["Faults", faults.length >= 30 ? "30 or more" : `${faults.length}`,
+      [`in ${shown.fault_rounds} rounds`, refused && `${refused} refused`, `${totals.repairs} ${totals.repairs === 1 ? "upload" : "uploads"} repaired`].filter(Boolean).join("; ")],
   ];
+  if (totals.left_s !== null) facts.push(["Time left", `about ${seconds(totals.left_s)}`, "at the median of the newest rounds"]);
   at("figures").replaceChildren(...facts.map(([name, value, says]) => {
     const group = document.createElement("div");
     group.append(
@@ -167,12 +177,58 @@ function showFigures() {
   }));
 }
 
+function savedOrCost(saved) {
+  if (!saved) return ["Saved", "–", "the model's size is not known"];
+  const less = saved.plain - saved.sent;
+  const parts = `plain averaging sends ${bytes(saved.plain)}; ${part("code", saved.by_code)}, ${part("gate", saved.by_gate)}`;
+  return less >= 0 ? ["Bytes saved", percent(less, saved.plain), parts] : ["Bytes added", percent(-less, saved.plain), `more than by plain averaging: ${parts}`];
+}
+
+function part(name, saves) {
+  return saves >= 0 ? `the ${name} saves ${bytes(saves)}` : `the ${name} costs ${bytes(-saves)}`;
+}
+
+function measureChart(name) {
+  if (!measures.has(name)) {
+    const figure = document.createElement("figure");
+    at("loss").before(figure);
+    measures.set(name, new Chart(figure, capital(name), digits, cursor));
+  }
+  return measures.get(name);
+}
+
+function showMeasures(series, main) {
+  const { first, last } = series;
+  const names = Object.keys(series.metrics).filter((name) => name !== "loss");
+  const order = [...new Set([main ?? "accuracy", ...names])];
+  for (const [name, chart] of measures) {
+    if (order.includes(name)) continue;
+    chart.svg.parentElement.remove();
+    measures.delete(name);
+  }
+  for (const name of order) {
+    const values = series.metrics[name];
+    measureChart(name).show({ first, last, lines: values ? [{ name: "server", key: "counted", values }] : [] });
+  }
+}
+
+function showSettings() {
+  const place = at("settings").querySelector(".scroll");
+  if (!at("settings").open) return place.replaceChildren();
+  const table = document.createElement("table"), head = table.createTHead().insertRow();
+  for (const name of ["Setting", "Value", ""]) head.append(Object.assign(document.createElement("th"), { scope: "col", textContent: name }));
+  const body = table.createTBody();
+  for (const { name, value, usual } of shown.settings)
+    body.append(row([name, value === "" ? "–" : String(value), usual ? span("the default", "muted") : span("set", "")]));
+  place.replaceChildren(table);
+}
+
 function showCharts() {
   const { series, totals, plans } = shown, { first, last } = series;
+  charts.work.title = `${capital(unit())} a round`;
+  showMeasures(series, totals.measure);
   const marks = plans.map((plan) => plan.round).filter((number) => number > (first[0] ?? 0));
   const measured = Object.keys(series.metrics);
-  charts.measure.title = capital(totals.measure ?? "accuracy");
-  charts.measure.show({ first, last, lines: totals.measure ? [{ name: "server", key: "counted", values: series.metrics[totals.measure] }] : [] });
   const losses = [{ name: "clients", key: "counted", values: series.loss }];
   if (measured.includes("loss")) losses.push({ name: "server", key: "up", values: series.metrics.loss });
   charts.loss.show({ first, last, lines: losses });
@@ -211,8 +267,9 @@ function showPlan() {
 
 function showFaults() {
   at("faults").replaceChildren(...(shown.faults.length ? shown.faults.map((each) => {
-    const said = [each.failure, each.refused ? `${each.refused} refused` : ""].filter(Boolean).join("; ");
-    return row([roundLink(each.round), each.name || each.client.slice(0, 12), span(said, each.failure ? "bad" : "warn")]);
+    const said = [each.refused ? (each.refused > 1 ? `${each.refused} times refused` : "refused") : "", each.failure].filter(Boolean).join(": ");
+    const when = each.round === null ? span("–", "muted") : roundLink(each.round);
+    return row([when, each.name || each.client.slice(0, 12), span(said, "bad")]);
   }) : [row([span(`None in the newest ${shown.fault_rounds} rounds.`, "muted"), "", ""])]));
 }
 
@@ -314,16 +371,16 @@ function showSteps() {
 function showRound() {
   const { row: own, clients, finished, counted, up_bytes: up, down_bytes: down, control_bytes: control } = round.round;
   cursor.picked = own.round;
-  for (const chart of Object.values(charts)) if (chart.data) chart.point();
+  for (const chart of allCharts()) if (chart.data) chart.point();
   showSteps();
   const kinds = { synced: "good", skipped: "muted" };
   at("round-title").replaceChildren(`Round ${own.round} `, span(own.outcome, kinds[own.outcome] ?? "warn"));
   const facts = [
     own.reason, `${seconds(own.working_s)} of work, ${seconds(own.collecting_s)} to collect`,
-    `${own.covered} of ${own.chunks} chunks covered`, own.short.length ? `short of ${own.short.length} chunks` : "",
-    `${counted} of ${finished} finished replicas counted`, own.blocks ? `${own.replicas} replicas, ${own.blocks} ${own.blocks === 1 ? "block" : "blocks"}` : "",
+    shown.work === "local" ? "" : `${own.covered} of ${own.chunks} chunks covered`, own.short.length ? `short of ${own.short.length} chunks` : "",
+    `${counted} of ${finished} ${shown.work === "local" ? "steps" : "finished replicas"} counted`, own.blocks ? `${own.replicas} replicas, ${own.blocks} ${own.blocks === 1 ? "block" : "blocks"}` : "",
     own.amplification !== null ? `noise ×${digits(own.amplification)}` : "", own.error !== null ? `error ${digits(own.error)}` : "",
-    `${own.skips} skipped, ${own.takes} taken, ${own.pruned} pruned, ${own.repairs} repaired`,
+    shown.work === "local" ? "" : `${own.skips} skipped, ${own.takes} taken, ${own.pruned} pruned, ${own.repairs} repaired`,
     `${bytes(up)} up, ${bytes(down)} down, ${bytes(control)} of control`,
     ...Object.entries(own.metrics).map(([name, value]) => `${name} ${digits(value)}`),
   ];
@@ -395,6 +452,7 @@ at("more").addEventListener("click", () => ask({ page: wanted.page + 1 }));
 at("earlier").addEventListener("click", () => step(-1));
 at("later").addEventListener("click", () => step(1));
 at("follow").addEventListener("change", (event) => { if (event.target.checked && shown) openRound(shown.series.last.at(-1)); });
+at("settings").addEventListener("toggle", () => { if (shown) showSettings(); });
 at("as-table").addEventListener("toggle", () => { if (shown) showTable(); });
 at("theme").addEventListener("click", () => theme(THEMES[(THEMES.indexOf(localStorage.getItem("fedgc-theme") ?? "auto") + 1) % 3]));
 new ResizeObserver(drawBars).observe(at("bars"));
