@@ -31,9 +31,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from benchmarks.asynchronous import Bounded, Buffered, Rule
 from benchmarks.scene import CLIENTS
 from fedgc.config import RunConfig
-from fedgc.sim.asynchronous import Bounded, Buffered, Rule
 
 COPIES: Final = 3  # of each chunk, where chunks are copied
 LOOK: Final = 8  # steps from one look at the gate to the next

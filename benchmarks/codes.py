@@ -19,6 +19,7 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.baselines import cyclic
 from benchmarks.report import Figure, Report, Value, machine
 from fedgc.codecs import EPSILON, Wire, pack, unpack
 from fedgc.codes import (
@@ -33,7 +34,6 @@ from fedgc.codes import (
     place,
     worst,
 )
-from fedgc.codes.baselines import cyclic
 
 SIZES: Final = ((4, 2), (8, 2), (8, 3), (8, 4), (12, 4), (16, 4))
 CLIENTS: Final = 200

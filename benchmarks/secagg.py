@@ -32,8 +32,8 @@ from numpy.typing import NDArray
 from benchmarks.consortium import EXCHANGES, Consortium, Watch
 from benchmarks.deployed import deployed_rows
 from benchmarks.report import Figure, Report, Value, machine
+from benchmarks.secaggplus import PlusSites
 from fedgc.errors import EdgeFailed
-from fedgc.flower.secaggplus import PlusSites
 from fedgc.secagg import Quantizer
 from fedgc.secagg.federation import least_threshold
 from fedgc.secagg.keystream import BLOCK_WORDS, Strand, add_strands, aes_stream

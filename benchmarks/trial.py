@@ -19,13 +19,14 @@ from statistics import fmean
 from typing import Final
 
 from benchmarks.arms import COPIES, PIECES, Arm
+from benchmarks.asynchronous import Moment, train_freely
 from benchmarks.report import Value
 from benchmarks.scene import CLIENTS, Scene, read, scenario_of, shared_samples, task_of
+from benchmarks.stacked import stacked
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
 from fedgc.round.plan import injected
 from fedgc.run.machine import CHECK_BYTES
-from fedgc.sim.asynchronous import Moment, train_freely
 from fedgc.sim.owned import processes
 from fedgc.sim.training import Job, Point, train
 from fedgc.training import CommonModel, Vector
@@ -165,7 +166,14 @@ def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
     config = arm.config(scene.steps, rate, seed, model_bytes)
     scenario = scenario_of(scene, config.rounds, config.round_steps, seed)
     placement_mb = _placement_mb(scene, arm)
-    job = Job(task, config, scenario, stacked=not arm.coded, partial=arm.partial, planner=Tuner(config))
+    job = Job(
+        task,
+        config,
+        scenario,
+        engines=None if arm.coded else stacked,
+        partial=arm.partial,
+        planner=Tuner(config),
+    )
     try:
         way, model = _way(job, arm, model_bytes / 1e6)
     except FedgcError as error:

@@ -5,9 +5,9 @@ holds the chunk makes the same one. So one engine stands for the whole fleet: it
 the first time that any client has finished it, and mixes the codewords of all. Nothing is left out by that,
 not a bit of the result: the sum is made of the same codewords, in the order in which they would have arrived.
 In local work every client has an engine of its own, which is taken to as many steps as the clock allows; a
-client that dies without its work loses it. Where the model allows it, `Stacked` trains these engines' models
-as one, several times faster and to rounding the same; `partial` off is for comparison, with servers that have
-no use for the steps of a client that did not do all.
+client that dies without its work loses it. `Job.engines` replaces these engines, for example by one that
+trains all models at once; `partial` off is for comparison, with servers that have no use for the steps of a
+client that did not do all.
 
     trained = train(Job(task, config, scenario))
     [(point.seconds, point.metrics["accuracy"]) for point in trained.points]
@@ -17,7 +17,7 @@ with its samples, a unit being a client's equal share; in local work a round's s
 """
 
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -43,12 +43,12 @@ from fedgc.run.machine import Append, Apply, Run, RunParts
 from fedgc.run.planner import Planner
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.ours import SHARED
-from fedgc.sim.stacked import MODELS_KEPT, Stacked
 from fedgc.training import CommonModel, Engine, ServerOptimizer, Vector, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.round_sum import RoundSum
 from fedgc.training.tasks import Task
 
+MODELS_KEPT: Final = 4  # common models from which a client that hears late may begin
 FLEET: Final = "fleet"  # the one engine's name
 STILL: Final = Pace(float, lambda _: None)  # the virtual clock counts the time
 
@@ -61,13 +61,13 @@ class Job:
     config: RunConfig
     scenario: Scenario
     line: Line = UNCONTENDED
-    stacked: bool = False
+    engines: "Callable[[Job, Path], Engines] | None" = None  # in place of an engine for each client
     partial: bool = True
     planner: Planner | None = None
 
     def __post_init__(self) -> None:
-        if self.stacked and self.config.work != "local":
-            raise BadSetting(f"training: saw a stack for {self.config.work} work, needed local work")
+        if self.engines is not None and self.config.work != "local":
+            raise BadSetting(f"training: saw engines for {self.config.work} work, needed local work")
         if len(self.scenario) < self.config.rounds:
             raise BadSetting(
                 f"training: saw {len(self.scenario)} rounds of scenario, needed {self.config.rounds}"
@@ -281,10 +281,10 @@ def _decoded(update: Vector, told: Reveal) -> Vector:
 
 
 def engines_of(job: Job, folder: Path) -> Engines:
-    """Return whoever trains for this job."""
+    """Return the engines that train for this job."""
     if job.config.work == "coded":
         return OneForAll(job.task, job.config, folder)
-    return Stacked(job.task, job.config) if job.stacked else OneForEach(job, folder)
+    return job.engines(job, folder) if job.engines is not None else OneForEach(job, folder)
 
 
 class _Training:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.stacked import stacked
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import working
@@ -125,11 +126,11 @@ def test_a_straggler_goes_on_through_skipped_rounds():
         ({"max_gap": 0}, [32, 32, 8]),
     ],
 )
-@pytest.mark.parametrize("stacked", [False, True])
-def test_clients_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted, stacked):
+@pytest.mark.parametrize("engines", [None, stacked])
+def test_clients_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted, engines):
     settings = config(quorum=1.0, local_steps=8, rounds=4, **changes)
     scenario = (working([[1.0], [1.0], [4.0]]),) * 4
-    done = train(Job(TASK, settings, scenario, stacked=stacked))
+    done = train(Job(TASK, settings, scenario, engines=engines))
     assert [[client.counted for client in point.row.clients] for point in done.points] == [counted] * 4
     assert done.points[-1].seconds == pytest.approx(16.0), "and nobody waits for it"
     assert done.points[0].row.clients[2].busy_s == pytest.approx(4.0)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgc.codes.baselines import block_coordinate, cyclic
+from benchmarks.baselines import block_coordinate, cyclic
 from fedgc.errors import BadPlacement, BadSetting, NotRecoverable
 from fedgc.history import RoundRow
 from fedgc.sim import (

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from benchmarks.asynchronous import Bounded, Buffered, train_freely
+from benchmarks.stacked import stacked
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.sim.asynchronous import Bounded, Buffered, train_freely
 from fedgc.sim.clock import working
 from fedgc.sim.training import Job, train
 from fedgc.training import CommonModel
@@ -49,10 +50,10 @@ def config(**changes) -> RunConfig:
     return RunConfig(**{"work": "coded", **values, **changes})
 
 
-def job(paces, *, stacked=True, links=None, **changes) -> Job:
+def job(paces, *, stack=True, links=None, **changes) -> Job:
     settings = config(min_clients=len(paces), **changes)
     scenario = (working([[pace] for pace in paces], **(links or {})),) * settings.rounds
-    return Job(task(len(paces)), settings, scenario, stacked=stacked)
+    return Job(task(len(paces)), settings, scenario, engines=stacked if stack else None)
 
 
 def piece(model: np.ndarray, client: int, first: int, seed: int = 0) -> np.ndarray:
@@ -74,9 +75,9 @@ def first_model(of: Job) -> np.ndarray:
 
 
 @pytest.mark.parametrize("rule", [Buffered(1), Bounded(0), Bounded(7)])
-@pytest.mark.parametrize("stacked", [False, True])
-def test_one_client_alone_trains_as_if_there_was_no_server(rule, stacked):
-    of = job([1.0], stacked=stacked)
+@pytest.mark.parametrize("stack", [False, True])
+def test_one_client_alone_trains_as_if_there_was_no_server(rule, stack):
+    of = job([1.0], stack=stack)
     model = first_model(of)
     for number in range(of.config.rounds):
         model = model - piece(model, 0, number * STEPS)
@@ -85,9 +86,9 @@ def test_one_client_alone_trains_as_if_there_was_no_server(rule, stacked):
     assert [moment.seconds for moment in went.moments] == [1.0, 2.0, 3.0, 4.0]
 
 
-@pytest.mark.parametrize("stacked", [False, True])
-def test_with_a_bound_of_0_it_is_bulk_synchronous_training(stacked):
-    of = job([1.0, 2.5, 1.5], stacked=stacked)
+@pytest.mark.parametrize("stack", [False, True])
+def test_with_a_bound_of_0_it_is_bulk_synchronous_training(stack):
+    of = job([1.0, 2.5, 1.5], stack=stack)
     went, common = train_freely(of, Bounded(0)), train(of)
     assert went.model == pytest.approx(common.model, abs=1e-6)
     seconds = [point.seconds for point in common.points]
@@ -95,8 +96,8 @@ def test_with_a_bound_of_0_it_is_bulk_synchronous_training(stacked):
     assert [moment.pushed for moment in went.moments] == [3, 6, 9, 12]
 
 
-@pytest.mark.parametrize("stacked", [False, True])
-def test_a_buffer_of_two_by_hand(stacked):
+@pytest.mark.parametrize("stack", [False, True])
+def test_a_buffer_of_two_by_hand(stack):
     """Client 0 takes 2 s, client 1 takes 3 s.
 
     2 s  0 sends its piece of model 0, and takes that again
@@ -105,7 +106,7 @@ def test_a_buffer_of_two_by_hand(stacked):
     6 s  1 sends one of model 1, age 0: model 2; then 0 one of model 1, age 1
     8 s  0 sends one of model 2, age 0: model 3
     """
-    of = job([2.0, 3.0], stacked=stacked, rounds=3)
+    of = job([2.0, 3.0], stack=stack, rounds=3)
     zero = first_model(of)
     one = zero - (piece(zero, 0, 0) + piece(zero, 1, 0)) / 2
     two = one - (piece(zero, 0, STEPS) / math.sqrt(2) + piece(one, 1, STEPS)) / 2
@@ -147,7 +148,7 @@ def test_a_dead_client_is_not_waited_for_and_one_that_returns_begins_anew():
 )
 def test_the_same_arguments_give_the_same_run_and_the_stack_is_the_engines(paces, rule, seed):
     of = job(paces, rounds=2, seed=seed)
-    first, again, slow = (train_freely(each, rule) for each in (of, of, replace(of, stacked=False)))
+    first, again, slow = (train_freely(each, rule) for each in (of, of, replace(of, engines=None)))
     np.testing.assert_array_equal(first.model, again.model)
     assert first.moments == again.moments
     assert slow.model == pytest.approx(first.model, abs=1e-6)
@@ -179,7 +180,7 @@ def test_it_learns():
 )
 def test_what_needs_a_common_model_is_refused(changes, says):
     with pytest.raises(BadSetting, match=says):
-        train_freely(job([1.0, 1.0], stacked=False, **changes), Buffered(2))
+        train_freely(job([1.0, 1.0], stack=False, **changes), Buffered(2))
 
 
 @pytest.mark.parametrize(

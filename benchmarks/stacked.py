@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
@@ -26,6 +27,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import Continue, Repair, Reveal, Work
 from fedgc.sim.clock import Finding
+from fedgc.sim.training import MODELS_KEPT, Job
 from fedgc.training.data import batch_rows
 from fedgc.training.flat import FlatModel, Vector
 from fedgc.training.injection import everything, injected_rows
@@ -36,7 +38,6 @@ from fedgc.training.tasks import Task
 from fedgc.training.trainer import fresh
 from fedgc.training.update import update_of
 
-MODELS_KEPT: Final = 4  # common models from which a client that hears late may begin
 CHANCE: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
@@ -305,3 +306,8 @@ def _check(made: FlatModel) -> None:
     if chance or made.size != made.parameters:
         seen = ", ".join(chance) or "running statistics"
         raise BadSetting(f"stack: saw {seen} in the model, needed one whose steps depend on weights alone")
+
+
+def stacked(job: Job, folder: Path) -> Stacked:  # noqa: ARG001  nothing is spilled
+    """Return the stack that trains a whole fleet; pass it as `Job.engines`."""
+    return Stacked(job.task, job.config)

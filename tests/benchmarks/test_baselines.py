@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.baselines import FractionalRepetition, block_coordinate, cyclic
 from fedgc.codes import encode
-from fedgc.codes.baselines import FractionalRepetition, block_coordinate, cyclic
 from fedgc.errors import BadPlacement, NotRecoverable
 
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from benchmarks.stacked import stacked as stacked_fleet
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import working
@@ -59,7 +60,7 @@ def storm(rounds: int):
 @pytest.mark.parametrize("optimizer", [None, adam])
 def test_a_stack_is_the_engines_to_rounding(changes, optimizer):
     task, settings = replace(TASK, optimizer=optimizer), config(**changes)
-    plain, stacked = (train(Job(task, settings, storm(8), stacked=each)) for each in (False, True))
+    plain, stacked = (train(Job(task, settings, storm(8), engines=each)) for each in (None, stacked_fleet))
     assert stacked.model == pytest.approx(plain.model, abs=1e-4 if "codec" in changes else 1e-5)
     assert [point.row.outcome for point in stacked.points] == [point.row.outcome for point in plain.points]
     for one, other in zip(stacked.points, plain.points, strict=True):
@@ -69,7 +70,7 @@ def test_a_stack_is_the_engines_to_rounding(changes, optimizer):
 
 
 def test_a_server_without_use_for_partial_steps_gets_none():
-    job = Job(TASK, config(), storm(8), stacked=True)
+    job = Job(TASK, config(), storm(8), engines=stacked_fleet)
     kept, dropped = (train(replace(job, partial=each)).points[-1].row for each in (True, False))
     assert [each.counted for each in kept.clients] == [8, 8, 3]
     assert [each.counted for each in dropped.clients] == [8, 8, 0]
@@ -84,14 +85,14 @@ def test_a_server_without_use_for_partial_steps_gets_none():
 )
 def test_models_that_a_stack_would_train_otherwise_are_refused(model, seen):
     with pytest.raises(BadSetting, match=f"stack: saw {seen}"):
-        train(Job(replace(TASK, model=model), config(), storm(8), stacked=True))
+        train(Job(replace(TASK, model=model), config(), storm(8), engines=stacked_fleet))
 
 
 def test_coded_work_has_no_stack():
-    with pytest.raises(BadSetting, match="saw a stack for coded work"):
-        Job(TASK, RunConfig(rounds=1, work="coded"), storm(1), stacked=True)
+    with pytest.raises(BadSetting, match="saw engines for coded work"):
+        Job(TASK, RunConfig(rounds=1, work="coded"), storm(1), engines=stacked_fleet)
 
 
 def test_too_few_samples_for_a_batch_are_refused():
     with pytest.raises(BadSetting, match="needed 64 for a batch"):
-        train(Job(TASK, config(batch_size=64), storm(8), stacked=True))
+        train(Job(TASK, config(batch_size=64), storm(8), engines=stacked_fleet))

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from benchmarks.secaggplus import CLIP, STEPS, PlusSites
 from fedgc.errors import NotRecoverable
-from fedgc.flower.secaggplus import CLIP, STEPS, PlusSites
 
 
 @pytest.mark.parametrize("lost", [(), (3,), (1, 5)])
