@@ -41,7 +41,7 @@ def bench_rounds(
         Path | None,
         typer.Option(
             help="A folder with traces of real machines: *.parquet (GPU jobs), *.pkl (AWS Lambda), *.csv, "
-            "flash_speed_distri.json (links), client_client_capacity, client_behave_trace (FedScale)."
+            "flash_speed_distri.json (links), client_device_capacity, client_behave_trace (FedScale)."
         ),
     ] = None,
 ) -> None:

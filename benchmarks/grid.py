@@ -2,7 +2,7 @@
 
     *.parquet, *.pkl, *.pickle, *.csv   times of clients: GPU jobs, AWS Lambda, a plain table
     flash_speed_distri.json             links of mobile users, for clients that are otherwise modelled
-    client_client_capacity              FedScale's phones: what they can do, and their links
+    client_device_capacity              FedScale's phones: what they can do, and their links
     client_behave_trace                 beside it: when they are there
 
 Times without links serve for every ratio of upload to work (see `rounds`). Links are as they are recorded;
@@ -23,7 +23,7 @@ from fedgc.sim.traces import read_behavior, read_capacity, read_links, read_scen
 
 TIMES: Final = (".parquet", ".pkl", ".pickle", ".csv")
 LINKS: Final = "flash_speed_distri.json"
-CAPACITY: Final = "client_client_capacity"
+CAPACITY: Final = "client_device_capacity"
 BEHAVIOR: Final = "client_behave_trace"
 LINK_RATIOS: Final = (0.3, 3.0)  # of the median client's upload to its unit of work
 ONE_MEGABYTE: Final = 1_000_000

@@ -4,7 +4,7 @@ The codeword z = sum over its terms (chunk, row) of row . update is known term b
 can be computed by any other client that finished the chunk. So the terms are shared out among the
 fewest such clients; each sends one vector of the size of a codeword, which the server adds under the
 lost client's column. A repair that is lost in its turn is repaired by the same rule: its terms keep
-their column, whoever sends them, and every (column, chunk) enters the sum exactly once.
+their column, from any client, and every (column, chunk) enters the sum exactly once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ class Repair:
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """The parts that make up one lost codeword, and the chunks that nobody else finished."""
+    """The parts that make up one lost codeword, and the chunks that no other client finished."""
 
     column: int
     parts: tuple[Repair, ...]
@@ -56,7 +56,8 @@ def repair(
 
     `gone` are clients that cannot help, nor can those whose rows of `done` are all False. The client
     that gave its name to the column may help like any other, if it is not gone: it may have lost a
-    repair only, or be back. Whoever costs least for each term is asked first, and among equals who has most.
+    repair only, or be back. The client that costs least for each term is asked first; among equals, the one
+    with most terms.
 
     >>> done = np.array([[True, True], [True, False], [True, True]])
     >>> plan = repair(0, Coefficients((0, 1), ((1.0,), (1.0,))), done, gone=(0,))

@@ -2,7 +2,7 @@
 
 `run` decides and does no I/O; here are the clock, the links, the running sum, the server's optimizer,
 and the history's sink. Evaluation and checkpoints run beside it in a thread of their own, on vectors that
-nobody changes any more, so that no client ever waits for them.
+no longer change, so that no client ever waits for them.
 """
 
 import queue
@@ -35,10 +35,10 @@ from fedgc.training.round_sum import RoundSum
 from fedgc.training.tasks import Task
 from fedgc.tuner import Tuner
 
-PRESENT_S: Final = 0.25  # between two summaries for whoever watches
+PRESENT_S: Final = 0.25  # between two live summaries
 LONGEST_WAIT_S: Final = 0.25
 RELEASES: Final = ("synced", "approximate")  # outcomes by which a sum became known
-KEYS_S: Final = 60.0  # for each half of a set-up of keys: one packet there and back, over whatever link
+KEYS_S: Final = 60.0  # for each half of a set-up of keys: one packet there and back, over any link
 
 Save = Callable[[Checkpoint], None]
 Evaluate = Callable[[int, Vector], Mapping[str, float]]
@@ -174,14 +174,14 @@ class Driver:
         self._sum.add(add, vector)
 
     def _uncover(self, uncover: Uncover) -> None:
-        """Take the masks off: what is left is the mean over the sites, and nobody's update."""
+        """Take the masks off: what is left is the mean over the sites, and no single update."""
         if self._ring is None:
             return
         ring, self._ring = self._ring, None
         ring.remove([Strand(key, minus) for key, minus in uncover.masks])
         try:
             self._mean, _ = ring.mean()
-        except NotRecoverable as error:  # somebody's masks were of another exchange: the sum is noise
+        except NotRecoverable as error:  # a site's masks were of another exchange: the sum is noise
             self._log.log(WARNING, "round %d: its update is left out: %s", uncover.round, error)
 
     # ---- a round's end

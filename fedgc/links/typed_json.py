@@ -4,7 +4,7 @@ A dataclass becomes the list of its fields in their order: no names travel, so n
 and a missing or extra field is a list of the wrong length. Floats go through `repr` and come back equal;
 NaN and infinities are refused both ways. Bytes travel as base64.
 
-Fields named in `stamped` do not travel: whoever receives knows them better (its own clock, who spoke).
+Fields named in `stamped` do not travel: the receiver knows them better (its own clock, the sender).
 """
 
 import base64
@@ -27,7 +27,7 @@ def dumps(value: object) -> bytes:
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode()
 
 
-def loads(data: bytes) -> Any:  # noqa: ANN401  whatever JSON holds
+def loads(data: bytes) -> Any:  # noqa: ANN401  any JSON value
     """Return what JSON `data` holds, or raise BadMessage."""
     try:
         return json.loads(data, parse_constant=_no_constant)
@@ -89,7 +89,7 @@ def _reader(hint: Any) -> Read:  # noqa: ANN401  a type hint
 
 
 def _scalar(kind: type) -> Read:
-    def reader(value: Any) -> Any:  # noqa: ANN401  whatever came over the wire
+    def reader(value: Any) -> Any:  # noqa: ANN401  any value from the wire
         if type(value) is not kind:
             _refuse(value, kind.__name__)
         return value
@@ -97,7 +97,7 @@ def _scalar(kind: type) -> Read:
     return reader
 
 
-def _float(value: Any) -> float:  # noqa: ANN401  whatever came over the wire
+def _float(value: Any) -> float:  # noqa: ANN401  any value from the wire
     if type(value) is int and abs(value) < 2**1023:
         return float(value)
     if type(value) is not float or not math.isfinite(value):
@@ -105,7 +105,7 @@ def _float(value: Any) -> float:  # noqa: ANN401  whatever came over the wire
     return float(value)
 
 
-def _text(value: Any) -> str:  # noqa: ANN401  whatever came over the wire
+def _text(value: Any) -> str:  # noqa: ANN401  any value from the wire
     if type(value) is not str:
         _refuse(value, "text")
     try:
@@ -123,7 +123,7 @@ def _bytes(value: Any) -> bytes:  # noqa: ANN401  it may be a secret: nothing of
 
 
 def _one_of(choices: Sequence[object]) -> Read:
-    def reader(value: Any) -> Any:  # noqa: ANN401  whatever came over the wire
+    def reader(value: Any) -> Any:  # noqa: ANN401  any value from the wire
         if type(value) is not str or value not in choices:
             _refuse(value, f"one of {', '.join(map(repr, choices))}")
         return value
@@ -136,7 +136,7 @@ def _optional(inner: Read) -> Read:
 
 
 def _many(inner: Read) -> Read:
-    def reader(value: Any) -> tuple[Any, ...]:  # noqa: ANN401  whatever came over the wire
+    def reader(value: Any) -> tuple[Any, ...]:  # noqa: ANN401  any value from the wire
         if type(value) is not list:
             _refuse(value, "a list")
         return tuple(map(inner, value))
@@ -145,7 +145,7 @@ def _many(inner: Read) -> Read:
 
 
 def _each(inner: Sequence[Read]) -> Read:
-    def reader(value: Any) -> tuple[Any, ...]:  # noqa: ANN401  whatever came over the wire
+    def reader(value: Any) -> tuple[Any, ...]:  # noqa: ANN401  any value from the wire
         if type(value) is not list or len(value) != len(inner):
             _refuse(value, f"a list of {len(inner)}")
         return tuple(one(each) for one, each in zip(inner, value, strict=True))

@@ -1,8 +1,8 @@
 """The plan of a round: who works on what, for how long, and with how short a codeword at best.
 
-`make_plan` turns the fleet (who is there, what each can load), the speeds known so far and the settings
-into one frozen `Plan`. Where every client can load every chunk the placement is chosen (classes balanced by
-speed); where the data dictates it, the placement is adopted as it lies.
+`make_plan` turns the fleet (which clients are present, what each can load), the speeds known so far and the
+settings into one frozen `Plan`. Where every client can load every chunk the placement is chosen (classes
+balanced by speed); where the data dictates it, the placement is adopted as it is.
 
 Chunks have two numbers. A chunk's number in the run's table never changes and is what messages carry; its
 index in a plan (0 .. chunks-1) counts the chunks that some present client can load, and is what codes use.
@@ -34,8 +34,8 @@ LEAST_DEADLINE_S: Final = 10.0
 DEAF_DEADLINE_S: Final = 60.0  # each message over Flower's own links takes seconds, whatever it carries
 PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
 LEAST_UPLOAD_S: Final = 60.0
-QUORUM: Final = 0.75  # of the clients, where nobody has chosen: one in four may be slow or gone
-UNKNOWN_REPLICAS: Final = 3  # where nobody has chosen: one client may fail while another is slow
+QUORUM: Final = 0.75  # of the clients, by default: one in four may be slow or gone
+UNKNOWN_REPLICAS: Final = 3  # by default: one client may fail while another is slow
 UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link still worth waiting for
 
 
@@ -54,7 +54,7 @@ class Chunk:
 
     @property
     def unread(self) -> bool:
-        """Whether it is shared, and nobody could read it yet."""
+        """Whether it is shared, and no client could read it yet."""
         return self.digest == messages.UNREAD
 
     def fits(self, held: messages.Held) -> bool:
@@ -94,7 +94,7 @@ class Plan:
     pool: messages.Pool | None = None
     # Number and name of every chunk that a client may be asked for: each round says them again
     names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
-    # The chunks that one client alone can load: nobody can stand in for it there
+    # The chunks that one client alone can load: no other client can train them
     alone_c: NDArray[np.bool_] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class Fleet:
 
     @property
     def reachable(self) -> tuple[Chunk, ...]:
-        """The chunks that somebody here can load; the table may hold others, of clients that are gone."""
+        """The chunks that a present client can load; the table may hold others, of clients that are gone."""
         held = frozenset().union(*set(self.holds.values()))
         return tuple(chunk for chunk in self.chunks if chunk.number in held)
 

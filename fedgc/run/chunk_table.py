@@ -137,7 +137,7 @@ class Holdings:
         return number
 
     def _read(self, number: int, held: Held) -> int:
-        """Take the digest of a chunk that nobody could read before."""
+        """Enter the digest of a chunk that no client could read before."""
         chunk = self._chunks[number]
         if chunk.unread and chunk.digest != held.digest:
             self._chunks[number] = Chunk(number, chunk.name, chunk.samples, chunk.owner, held.digest)

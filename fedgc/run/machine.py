@@ -73,7 +73,7 @@ THIS_RUN: Final = "this run"  # where it has no name of its own
 OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events that are no round's
 OF_RUNS: Final = frozenset({Joined, Lost, Codeword, Loaded})  # events that are more than a round's
 SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
-GIVE_UP_AFTER: Final = 3  # rounds in a row in which nobody finished anything
+GIVE_UP_AFTER: Final = 3  # rounds in a row in which no client finished anything
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ class Run:
     _planned_for: Fleet | None
     _present: dict[str, Joined]
     _holdings: Holdings
-    _fleet: Fleet | None  # made anew after somebody came or went
+    _fleet: Fleet | None  # made anew after a client came or went
     _fault: str  # the first that a client had
 
     def __init__(
@@ -138,7 +138,7 @@ class Run:
         current, kind = self.round, type(event)
         outputs: list[Output] = []
         if isinstance(event, Progress | Report) and event.seconds > event.now - self._started:
-            # Nobody works for longer than the run lasts: a deadline would follow from such a claim.
+            # No client works for longer than the run lasts: a deadline would follow from such a claim.
             event = replace(event, seconds=max(0.0, event.now - self._started))
         if kind in OF_RUNS:
             event, refused = self._entered(event)
@@ -152,7 +152,7 @@ class Run:
         return tuple(outputs)
 
     def _entered(self, event: Event) -> tuple[Event, list[Output]]:
-        """Keep in mind who is there, and how fast what came has come; return what the round is to hear."""
+        """Update the present clients and the measured speeds; return the events for the round."""
         if isinstance(event, Joined):
             return self._admit(event)
         if isinstance(event, Lost):
@@ -267,7 +267,7 @@ class Run:
                 }
 
     def _begin(self, now: float) -> list[Output]:
-        """Plan where the plan no longer fits, then give work to everybody."""
+        """Make a new plan if the old one no longer fits, then give work to all clients."""
         outputs: list[Output] = []
         anew = self._plan is None or self._others_are_there(self._plan)
         try:
@@ -335,7 +335,7 @@ class Run:
         return key_agreement.draw(clients, steps, again=bool(self._carried.clients))
 
     def _left_in(self, plan: Plan) -> Carried:
-        """Return what is left of a skipped round: whoever is given other chunks in this plan begins anew."""
+        """Return what is left of a skipped round: a client with other chunks in this plan begins anew."""
         if self._plan is None:
             return Carried()
         before, now = self._plan.shares, plan.shares
@@ -429,7 +429,7 @@ class Run:
         return self._fleet
 
     def _counted(self) -> Fleet:
-        """Return who is here, in the order of their identities.
+        """Return the present clients, in the order of their identities.
 
         Not in the order in which they joined, which is another after every resume: clients that are placed
         alike are offered the chunks that they have finished already.

@@ -26,7 +26,7 @@ def traces(tmp_path: Path) -> Path:
     rows = [f"{w},{r},0,{1 + w + r}" for w in range(4) for r in range(3)]
     (tmp_path / "times.csv").write_text("\n".join(["worker,round,chunk,seconds", *rows]))
     (tmp_path / "flash_speed_distri.json").write_text(json.dumps(LINKS))
-    (tmp_path / "client_client_capacity").write_bytes(pickle.dumps(CLIENTS))
+    (tmp_path / "client_device_capacity").write_bytes(pickle.dumps(CLIENTS))
     (tmp_path / "client_behave_trace").write_bytes(pickle.dumps(dict(enumerate(TIMES))))
     lambdas = [{"results": [{"started": 0.0, "finished": 1.0 + w} for w in range(3)]}] * 2
     (tmp_path / "lambda.pkl").write_bytes(pickle.dumps(lambdas))
@@ -71,7 +71,7 @@ def test_links_are_scaled_to_their_share_of_the_work_and_stay_uneven(traces):
 
 
 def test_phones_come_and_go_where_that_is_recorded(traces):
-    capacity, behavior = traces / "client_client_capacity", traces / "client_behave_trace"
+    capacity, behavior = traces / "client_device_capacity", traces / "client_behave_trace"
     still, moving = Phones(capacity).make(6, 2, 0), Phones(capacity, behavior).make(6, 2, 0)
     assert all(np.isinf(each.dies_s_w).all() for each in still)
     assert [each.dies_s_w[0] for each in moving] == [3000.0, 0.0]

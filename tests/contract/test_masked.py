@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from fedgc.deploy.local_consortium import make_consortium
-from fedgc.deploy.local_federation import LocalFederation, Node, free_port
+from fedgc.deploy.local_federation import Node, free_port
 from fedgc.secagg import Quantizer
 from fedgc.store.database import Store
-from tests.contract.conftest import GATHER_S, WAIT_S
+from tests.contract.conftest import GATHER_S, WAIT_S, Federation
 from tests.contract.relay import Relay, owner
 
 pytestmark = pytest.mark.contract
@@ -30,7 +30,7 @@ def consortium(tmp_path_factory: pytest.TempPathFactory):
         "XDG_STATE_HOME": str(folder / "state"),
     }
     nodes = [*made.nodes, stranger]
-    with LocalFederation(nodes, folder=folder / "processes", environment=environment) as federation:
+    with Federation(nodes, folder=folder / "processes", environment=environment) as federation:
         yield federation, made, folder
 
 

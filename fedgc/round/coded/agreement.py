@@ -6,7 +6,7 @@ first one's is not counted: hardware breaks, and memory flips. If a third copy s
 put aside, the first was wrong, and the verdict turns. One copy alone cannot be judged; nor can the vector
 itself be checked against its sketch, for which clients of one site are trusted.
 
-Two copies that differ do not tell which of them is wrong, so nobody is blamed for being the second. A client
+Two copies that differ do not tell which of them is wrong, so the second one is not blamed. A client
 is blamed for a chunk once two or more say the same and more than say what it says, or if it sends no sketch
 where another sends one (masked clients send none, all of them). And it is *accused* for all its chunks
 once it has differed in two chunks and from two others at least, and from more of them than each of those
@@ -109,13 +109,13 @@ class ReplicaAgreement:
             if min(len(others), len(self._in[w])) >= MANY
             and all(len(against[other]) < len(others) for other in others)
         ]
-        for w in found:  # nobody else is accused for having differed from it
+        for w in found:  # no other client is accused for having differed from it
             for other in against.pop(w):
                 against[other].discard(w)
         return tuple(found)
 
     def disputed(self) -> Mapping[int, tuple[int, ...]]:
-        """Return by chunk whose copies differ, where it is not known who is wrong."""
+        """Return by chunk the clients whose replicas differ, if it is not known which is wrong."""
         return {
             chunk: tuple(sorted(w for side in sides for w in side.here))
             for chunk, sides in self._sides.items()
@@ -170,7 +170,7 @@ class ReplicaAgreement:
         return Verdict(_distance(before.copy, copy), blamed=blamed)
 
     def _blame(self, chunk: int) -> tuple[int, ...]:
-        """Return who is now known to be wrong about a chunk, and was not before."""
+        """Return the clients that are now known to be wrong about a chunk, and were not before."""
         first, *others = self._sides[chunk]
         wrong = [
             side

@@ -63,12 +63,12 @@ class CodedSum:
         self._owed = {(w, 0): Part(w, solution.coefficients(w)) for w in sorted(solution.needed)}
         self._open: dict[int, Coefficients] = {}
         self._doubted: dict[int, Part] = {}  # codewords that are late: they count if they are first
-        self._overtaken: set[tuple[int, int]] = set()  # vectors that nobody waits for any more
+        self._overtaken: set[tuple[int, int]] = set()  # vectors that are no longer awaited
         self.came_too_late: set[int] = set()  # clients of whom such a one came
         self._asked: dict[int, set[int]] = {}  # who was asked to finish a chunk
         self.added: list[tuple[int, Part]] = []  # (who sent it, what it was)
         self.summed: set[int] = set()  # numbers of the chunks of which something is in the sum
-        self.missing: list[tuple[int, int]] = []  # (column, chunk) terms that nobody can send
+        self.missing: list[tuple[int, int]] = []  # (column, chunk) terms that no client can send
 
     @property
     def complete(self) -> bool:
@@ -87,7 +87,7 @@ class CodedSum:
 
     @property
     def open(self) -> bool:
-        """Whether somebody has yet to be asked for something."""
+        """Whether a client has yet to be asked for a vector."""
         return bool(self._open)
 
     @property
@@ -194,7 +194,7 @@ class CodedSum:
         return tuple(repairs), tuple(takes)
 
     def ask_for(self, chunks: Sequence[int], able_wc: Bool, costs: Costs) -> list[tuple[int, int]]:
-        """Return who is to finish which of these chunks, where nobody was asked before."""
+        """Return which client is to finish which of these chunks, if none was asked before."""
         takes: list[tuple[int, int]] = []
         for chunk in chunks:
             self._can_come(chunk, able_wc, takes, costs)

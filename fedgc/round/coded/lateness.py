@@ -1,10 +1,10 @@
-"""Who is late: vectors that take longer than most did, so that others had better be asked for the same.
+"""Late vectors: those that take longer than most did, so that other clients are asked for the same.
 
-Links are uneven, and one that was quick a round ago may be slow now. Nobody can tell that beforehand; but
+Links are uneven, and one that was quick a round ago may be slow now. That is not known beforehand; but
 once half of those that were asked have sent theirs, it is known what is usual. Whoever then takes `PATIENCE`
 times as long is late (cf. the backup tasks of MapReduce, Dean and Ghemawat 2004). Where clients take turns on
 one line the last ones seem late although they are not: what stands in for them queues up behind them, and
-whatever is whole first counts.
+the first that is whole counts.
 
 A client sends one vector after the other. So it is its line that is late or not, with all that it owes: from
 when the first of that was asked for, or the vector before was there.

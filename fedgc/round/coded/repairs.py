@@ -5,7 +5,7 @@ have finished its chunks, else among those that can still finish them. What is l
 where they would be sooner: the first counts. And where a line is known to be as slow as that, clients go on
 meanwhile with the chunks that they left, so as to have them by then.
 
-Looking is dear where clients are many, and reports come in thousands: so nobody looks before something is
+Looking is dear where clients are many, and reports come in thousands: so there is no look before something is
 new (`stir`), or before its time (`hurry_at`).
 """
 
@@ -38,7 +38,7 @@ class Help:
 
 
 class RepairPlanner:
-    """Owns who is late, and what others were asked to do about it."""
+    """Tracks late clients, and what other clients were asked to send for them."""
 
     def __init__(self, roster: Roster, tracker: ReplicaTracker, collected: CodedSum, blocks: int) -> None:
         """`blocks` are those of the codewords."""
@@ -62,7 +62,7 @@ class RepairPlanner:
         self._mends = self._hurries = True
 
     def finished(self, chunk: int) -> None:
-        """One more copy of this chunk: somebody may have waited for it."""
+        """Take note of one more replica of this chunk, which a repair may have waited for."""
         if chunk in self._overdue or chunk in self._sum.wanted:
             self.stir()
 
@@ -102,7 +102,7 @@ class RepairPlanner:
         return self._repaired(self._help()) if self._sum.open and mends else []
 
     def hurry(self, now: float) -> list[Command]:
-        """Have others finish what late vectors are made of, then send it; whoever is first counts."""
+        """Have others finish what late vectors are made of, then send it; the first to arrive counts."""
         lateness = self._lateness
         lateness.asked(self._sum.owed if self._asked_anew else (), now)
         changed = self._note_came(now) or self._asked_anew
@@ -121,7 +121,7 @@ class RepairPlanner:
     # ---- what is known in the end
 
     def had_c(self) -> Bool:
-        """Return the chunks of which somebody who can be asked has a copy."""
+        """Return the chunks of which a client that can be asked has a replica."""
         had_c: Bool = np.logical_or.reduce(self._tracker.counting_wc & self._without_the_late(), axis=0)
         return had_c
 
@@ -137,8 +137,8 @@ class RepairPlanner:
     def _stand_in(self, late: Sequence[Key], now: float) -> list[Command]:
         """Let others send what is late where they have finished it, else have it finished: if that is sooner.
 
-        Nobody knows when a late vector comes. It is taken to need as long again as it took until now, or as
-        its line is known to need: whoever can be quicker is asked.
+        It is not known when a late vector comes. It is taken to need as long again as it took until now, or
+        as its line is known to need: a client that can be quicker is asked.
         """
         commands: list[Command] = []
         others: Help | None = None
@@ -190,13 +190,13 @@ class RepairPlanner:
 
     @property
     def _on_time_w1(self) -> Bool:
-        """Who has kept nobody waiting, as a column."""
+        """The clients that were not late, as a column."""
         on_time_w1: Bool = np.ones((len(self._roster.plan.clients), 1), dtype=np.bool_)
         on_time_w1[list(self._late)] = False
         return on_time_w1
 
     def _without_the_late(self) -> Bool:
-        """Return whose copies to ask for: not of those who were late, unless nobody else has the chunk."""
+        """Return whose replicas to ask for: of clients that were late only if no other has the chunk."""
         on_time_w1 = self._on_time_w1
         others_c = np.logical_or.reduce(self._tracker.possible_wc & on_time_w1, axis=0)
         asked_wc: Bool = on_time_w1 | ~others_c

@@ -1,13 +1,13 @@
 """Which sites are there, and the epoch of one-time keys that stands among them.
 
     IDLE       no epoch, or none with an exchange left
-    OPENING    Open went out: adverts come in, from everybody or until the time is over
+    OPENING    Open went out: adverts come in, from all sites or until the time is over
     SHARING    Roster went out: deals come in
     STANDING   exchanges are drawn from the epoch, one for each that is begun
 
 A set-up that ends with fewer than a quorum leaves no epoch, and says why. Who was away joins the next one.
-Whoever enrols signs with a member's pinned key, for this run and the client that it speaks over. Nothing that
-another says is believed, waited for or told to anybody: nobody who is no member can delay a set-up.
+A site that enrols signs with its pinned key, for this run and the client that it speaks over. Messages of
+others are not believed, awaited or passed on: a client that is no member cannot delay a set-up.
 
 Epochs only ever go up, on every site's side; the next one is after the last that any of them has
 seen. One that claims a number far beyond the others is not believed, for they would refuse to follow.
@@ -54,7 +54,7 @@ class Phase(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MaskedExchange:
-    """One exchange of the epoch: who is in it, as which member, and what each is told."""
+    """One exchange of the epoch: its sites, their member numbers, and what each receives."""
 
     exchange: Exchange
     member: Mapping[str, int]
@@ -91,7 +91,7 @@ class KeyAgreement:
         self._wall_s = wall_s
         self._enrolled: dict[str, int] = {}  # client -> the last epoch that it told of
         self._asked: set[str] = set()  # when this epoch was opened, and there since
-        self._waiting: set[str] = set()  # who still owes an advert, or a deal
+        self._waiting: set[str] = set()  # clients whose advert or deal is awaited
         self._last = 0  # the newest epoch that was opened here
         self._round = 0
         self._setup: SetUp | None = None
@@ -101,7 +101,7 @@ class KeyAgreement:
         self._client: dict[int, str] = {}  # member -> the client that proved to be it
 
     def noted(self, event: Event) -> tuple[Command, ...]:
-        """Take in whatever concerns the keys."""
+        """Take in an event that concerns the keys."""
         match event:
             case Published():
                 self._published(event)
@@ -122,7 +122,7 @@ class KeyAgreement:
         """Whether a set-up is under way."""
         return self.phase in (Phase.OPENING, Phase.SHARING)
 
-    # ---- who is there
+    # ---- sites
 
     @property
     def enrolled(self) -> Collection[str]:
@@ -130,7 +130,7 @@ class KeyAgreement:
         return self._enrolled.keys()
 
     def enrol(self, event: Enrolled) -> tuple[Command, ...]:
-        """Take a site in; one with another descriptor, or who is no member, is told so."""
+        """Take a site in; refuse one with another descriptor, or that is no member."""
         try:
             self._check_enrolled(event)
         except NotAdmitted as error:
@@ -180,7 +180,7 @@ class KeyAgreement:
 
     @property
     def newcomers(self) -> Collection[str]:
-        """Who is there and was not asked for keys when this epoch was opened."""
+        """The present sites that were not asked for keys when this epoch was opened."""
         return self._enrolled.keys() - self._asked
 
     def stands_for(self, clients: Collection[str]) -> bool:

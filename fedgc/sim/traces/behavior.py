@@ -1,6 +1,6 @@
 """FedScale's two traces of phones: what a client can do, and when it is there. Both are pickles.
 
-`client_client_capacity`: client -> computation (milliseconds to run one sample forward) and communication
+`client_device_capacity`: client -> computation (milliseconds to run one sample forward) and communication
 (kilobits a second). A training step on a sample takes three times its forward run, as FedScale reckons.
 `client_behave_trace`: client -> active, inactive (seconds at which it comes and goes) and finish_time, after
 which the same begins again.
