@@ -33,7 +33,7 @@ $(READY): pyproject.toml constraints.txt
 	touch $@
 
 demo: $(READY)
-	XDG_STATE_HOME=$(CURDIR)/build/demo $(BIN)/fedgc demo
+	$(BIN)/fedgc demo --folder build/demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -q -n 2 -m 'not contract and not slow and not gpu'

@@ -79,8 +79,10 @@ def _root() -> None:
 
 
 @app.command()
-def demo(
-    rounds: Annotated[int, typer.Option(help="Rounds of each run.")] = 20,
+def demo(  # noqa: PLR0913, PLR0917  each is one word of the command line
+    rounds: Annotated[
+        int | None, typer.Option(help="Rounds of each run; by default 12, or 24 of a single run.", min=1)
+    ] = None,
     work: Annotated[
         str | None, typer.Option(help="local or coded; by default one run of each, and local under masks.")
     ] = None,
@@ -89,9 +91,14 @@ def demo(
     ] = None,
     sites: Annotated[int, typer.Option(help="Clients; under masks, each is a site.")] = 4,
     secrecy: Annotated[str, typer.Option(help="open, or masked: only sums are seen.")] = "open",
+    folder: Annotated[
+        Path, typer.Option(help="Where the demo keeps its store, checkpoints, caches and keys.")
+    ] = Path("fedgc-demo"),
     settings: Settings = None,
 ) -> None:
     """Train digits on clients of this machine: one is four times slower, one is killed and comes back.
+
+    By default there is one run for each kind of work.
 
     Example: fedgc demo --work local
     """
@@ -99,7 +106,7 @@ def demo(
     from fedgc.cli.settings import parse
 
     chosen = [f"{name}={value}" for name, value in (("work", work), ("gate.name", gate)) if value is not None]
-    run_demo(rounds, parse([*chosen, *(settings or [])]), Cast(sites, secrecy))
+    run_demo(rounds, parse([*chosen, *(settings or [])]), Cast(sites, secrecy), folder)
 
 
 @app.command()

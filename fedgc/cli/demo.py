@@ -2,10 +2,12 @@
 
 Every client is given the pace of a small one (`pace-s`, the least time of a step) and a line like one's
 (`uplink-kb-s`), so that the story is the same on quick machines; the slow one is given a quarter of both. The
-dead one gets SIGKILL while codewords are collected, so that its own has to be made good by others.
+dead one gets SIGKILL while codewords are collected, so that its own has to be made good by others. Of several
+runs, one for each kind of work, that is the last one.
 
 Copies and blocks are left to the tuner: what the first demo has shown decides what the second one chooses.
-All that is shown is read from the store that every run writes.
+All that is shown is read from the store that every run writes. Store, checkpoints, caches and keys are in a
+folder of the demo's own (`--folder`), not in the user's state folder; FEDGC_DB names another store.
 
 With masks each client is a site with a vault of its own; the one that dies takes its update along,
 and the others unmask the sum of theirs.
@@ -32,7 +34,7 @@ from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.secagg import Quantizer
 from fedgc.store.database import Store
-from fedgc.store.engine import default_path
+from fedgc.store.engine import ENVIRONMENT, default_path
 from fedgc.store.records import Decided
 
 SETTINGS: Final[Mapping[str, Setting]] = {
@@ -45,6 +47,8 @@ KINDS: Final[Mapping[str, Mapping[str, Setting]]] = {
     "local": {"learning-rate": 0.5, "gate.budget": 0.25},  # a client's own part of a step is a tenth
     "coded": {},
 }
+ROUNDS: Final = 12  # of each of two runs: together they take less than a minute
+ROUNDS_ALONE: Final = 24  # of a single run, in which a client can also miss some
 SLOW, KILLED = "slow-client", "killed-client"
 PACE_S: Final = 0.02  # least seconds of a local step
 UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
@@ -116,13 +120,14 @@ class Cast:
         return consortium.nodes, {**consortium.settings(), "seed": seed}
 
 
-def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
+def run_demo(rounds: int | None, settings: Mapping[str, Setting], cast: Cast, folder: Path) -> None:
     """Run the demo and print its tables; every process that it started is gone when this returns."""
-    console = view.terminal()
+    console, apart = view.terminal(), {"XDG_STATE_HOME": str(folder.absolute())}
     kinds = [str(settings["work"])] if "work" in settings else list(KINDS)
     if cast.secrecy == "masked":
         kinds = kinds[:1]
-    nodes, needed = cast.nodes(default_path(os.environ).parent / "demo")
+    rounds = rounds or (ROUNDS if len(kinds) > 1 else ROUNDS_ALONE)
+    nodes, needed = cast.nodes(folder.absolute() / "keys")
     name = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     configs = [
         RunConfig.read(
@@ -131,17 +136,25 @@ def run_demo(rounds: int, settings: Mapping[str, Setting], cast: Cast) -> None:
         )
         for kind in kinds
     ]  # fmt: skip
-    with Store.open() as store, LocalFederation(nodes) as federation:
+    named = os.environ.get(ENVIRONMENT) or str(default_path(apart))
+    with Store.open(named) as store, LocalFederation(nodes, environment=apart) as federation:
         console.print(f"store {store.name}", soft_wrap=True, markup=False)
         console.print(exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
         for config in configs:
-            _play(console, store, federation, config, masked=cast.secrecy == "masked")
+            kills = config is configs[-1]
+            _play(console, store, federation, config, masked=cast.secrecy == "masked", kills=kills)
 
 
 def _play(
-    console: Console, store: Store, federation: LocalFederation, config: RunConfig, *, masked: bool
+    console: Console,
+    store: Store,
+    federation: LocalFederation,
+    config: RunConfig,
+    *,
+    masked: bool,
+    kills: bool,
 ) -> None:
-    """Play one run, in which a client is killed and comes back, and print what came of it."""
+    """Play one run, in which a client may be killed and come back, and print what came of it."""
     follower, rounds = Follower(store, config.run), config.rounds
     story = Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
     console.print(f"run {config.run}: {config.work} work", soft_wrap=True, markup=False)
@@ -150,7 +163,8 @@ def _play(
     with show_on(console, rounds) as show:
         while federation.running(flower_run):
             seen = follower.look()
-            story.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
+            if kills:
+                story.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
             show.update(seen, story.notes)
             time.sleep(POLL_S)
         seen = follower.whole()
@@ -159,7 +173,11 @@ def _play(
     said = [*failure(seen, story), *(sums(seen) if masked else ())]
     for line in [*said, *reasons(store.decisions(config.run) if seen.run else (), seen.names)]:
         console.print(line, highlight=False, markup=False)
-    _judge(seen, story, federation.log(f"run-{flower_run}").read_text(errors="replace"))
+    reason = why_incomplete(seen, federation.log(f"run-{flower_run}").read_text(errors="replace"))
+    if reason is not None:
+        raise EdgeFailed(f"the run did not complete: {reason}")
+    if kills and _counted_again(seen, story.killed_in or seen.last) is None:
+        raise EdgeFailed(f"{KILLED} did not come back in time; it needs more rounds than {seen.last}")
 
 
 def _config(keys: Path, name: str) -> dict[str, Setting]:
@@ -203,12 +221,3 @@ def sums(seen: Seen) -> Iterator[str]:
 def _counted_again(seen: Seen, killed_in: int) -> int | None:
     rows = [row for client, own in seen.rows.items() if seen.names.get(client) == KILLED for row in own]
     return min((number for number, row in rows if number > killed_in and row.counted), default=None)
-
-
-def _judge(seen: Seen, story: Story, log: str) -> None:
-    """Say in one line what did not happen that had to."""
-    reason = why_incomplete(seen, log)
-    if reason is not None:
-        raise EdgeFailed(f"the run did not complete: {reason}")
-    if _counted_again(seen, story.killed_in or seen.last) is None:
-        raise EdgeFailed(f"{KILLED} did not come back in time; it needs more rounds than {seen.last}")

@@ -46,7 +46,8 @@ class Demo:
         self.path = folder / "fedgc.db"
         environment = {**os.environ, "FEDGC_DB": str(self.path), "XDG_STATE_HOME": str(folder / "state")}
         self._said = (folder / "said").open("w+")
-        words = [sys.executable, "-c", PROGRAM, "demo", "--rounds", str(ROUNDS)]
+        words = [sys.executable, "-c", PROGRAM, "demo", "--rounds", str(ROUNDS), "--work", "coded"]
+        words += ["--folder", str(folder / "demo")]
         self.process = subprocess.Popen(words, env=environment, stdout=self._said, stderr=self._said)
 
     def until(self, rounds: int) -> None:
