@@ -54,10 +54,10 @@ from benchmarks.deadline import errors_at_deadline, ratios
 from benchmarks.events import MILLION, measure_events
 from benchmarks.grid import Source, link_ratio, sources
 from benchmarks.report import Report, Value, machine
+from fedgc.codecs import share_of
 from fedgc.sim.bound import FluidBound, whole_chunks_s
 from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, choosing, original_codes, ours, rivals
 from fedgc.sim.clock import MODELS, UNCONTENDED, Scenario
-from fedgc.sim.clock.clock import share_of
 from fedgc.sim.coded import BlockCoordinate, PartialStragglers
 from fedgc.sim.ours import CHOSEN, Fedgc
 from fedgc.sim.owned import processes

@@ -2,9 +2,9 @@
 
 from fedgc.codecs.codec import Codec
 from fedgc.codecs.formats import EPSILON, Wire, pack, packed_bytes, rounding, shapes, shortest_wire, unpack
-from fedgc.codecs.make import EXACT, codec_named, codec_summaries, make_codec
+from fedgc.codecs.make import EXACT, codec_named, codec_summaries, make_codec, share_of
 
 __all__ = [
     "EPSILON", "EXACT", "Codec", "Wire", "codec_named", "codec_summaries", "make_codec", "pack",
-    "packed_bytes", "rounding", "shapes", "shortest_wire", "unpack",
+    "packed_bytes", "rounding", "shapes", "share_of", "shortest_wire", "unpack",
 ]  # fmt: skip

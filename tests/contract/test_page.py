@@ -99,7 +99,7 @@ def browser(demo: Demo):
 @pytest.fixture
 def page(browser, served: Served):
     """The page, opened; it asks nobody but us and complains of nothing."""
-    page = browser.new_page(viewport={"width": 1400, "height": 900}, client_scale_factor=SCALE)
+    page = browser.new_page(viewport={"width": 1400, "height": 900}, device_scale_factor=SCALE)
     page.set_default_timeout(WAIT_MS)
     asked, complaints = [], []
     page.on("request", lambda request: asked.append(request.url))
@@ -183,7 +183,8 @@ def test_bars_are_as_high_as_their_values(done, served: Served, chart: str, valu
 
 def test_the_line_is_where_the_accuracy_was(done, served: Served):
     values = np.array(picture(done, served)["series"]["metrics"]["accuracy"], dtype=float)
-    there = painted(done, "#measure svg", "l-counted")[:, columns(done, "#measure svg", len(values))]
+    chart = "#measure-accuracy svg"
+    there = painted(done, chart, "l-counted")[:, columns(done, chart, len(values))]
     there = there[:, :-1]  # the newest has the mark of the round that is open
     assert there.any(axis=0).all()
     heights = -there.argmax(axis=0)
@@ -297,7 +298,7 @@ def test_whatever_can_be_used_or_seen_has_a_name(done):
     for _ in range(40):
         done.keyboard.press("Tab")
         reached.add(done.evaluate("document.activeElement.id || document.activeElement.parentElement.id"))
-    assert {"run", "theme", "measure", "bytes", "earlier", "follow", "find", "sort"} <= reached
+    assert {"run", "theme", "measure-accuracy", "bytes", "earlier", "follow", "find", "sort"} <= reached
 
 
 def test_charts_are_there_as_a_table_too(done, served: Served):
@@ -318,3 +319,15 @@ def test_clients_are_ordered_and_found(done):
     done.reload()
     done.wait_for_selector("#clients tr")
     assert done.locator("#clients tr").count() == 1
+
+
+def test_settings_and_time_are_told(done):
+    done.click("#settings summary")
+    first = done.locator("#settings tbody tr").first
+    first.wait_for()
+    assert first.inner_text().endswith("set"), "what differs from the defaults comes first"
+    assert "gate.budget" in done.inner_text("#settings")
+    figures = done.inner_text("#figures")
+    assert "Bytes saved" in figures or "Bytes added" in figures
+    assert "Time left" not in figures, "the run is over"
+    assert "Chunks a round" in done.inner_text("#work")

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from benchmarks.stacked import stacked
+from fedgc.codecs import share_of
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import working
-from fedgc.sim.clock.clock import share_of
 from fedgc.sim.training import Job, Trained, train
 from fedgc.training import CommonModel
 from fedgc.training.data import batch_rows

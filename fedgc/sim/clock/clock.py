@@ -18,13 +18,12 @@ run is millions of them.
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import lru_cache
 from itertools import count
 from typing import Any, Final
 
 import numpy as np
 
-from fedgc.codecs import make_codec
+from fedgc.codecs import share_of
 from fedgc.messages import (
     Close,
     Codeword,
@@ -47,31 +46,11 @@ from fedgc.messages import (
 from fedgc.round.machine import Round
 from fedgc.sim.clock.conditions import NEVER
 from fedgc.sim.clock.interfaces import NOTHING_FOUND, ClientModel, Failure, Machine, Observer, Span, Terms
+from fedgc.sim.clock.kinds import ARRIVES, CHUNK_ENDS, DIES, GRACE_ENDS, HEARS, RETURNS, SAYS
 from fedgc.sim.clock.server_link import Pipe
 
-# What stands on the heap
-_CHUNK_ENDS: Final = 0
-_SAYS: Final = 1
-_HEARS: Final = 2
-_DIES: Final = 3
-_GRACE_ENDS: Final = 4
-_RETURNS: Final = 5
-_ARRIVES: Final = 6
-
 WHOLE: Final = -1  # stands for all chunks of a client, where one model is trained on them together
-MANY: Final = 1 << 20  # numbers: enough that what goes with each group of them is fairly shared out
-
 Stretch = tuple[int, int, float, float, bool]  # client, chunk, begin, end, finished
-
-
-@lru_cache
-def share_of(codec: str) -> float:
-    """Return the bytes of a vector by this codec over those of float32.
-
-    >>> share_of("float32"), round(share_of("int8"), 3)
-    (1.0, 0.251)
-    """
-    return make_codec(codec).expected(MANY) / (4 * MANY)
 
 
 class VirtualClock:
@@ -212,7 +191,7 @@ class VirtualClock:
         said, late = (self._round[w], chunk, steps, spent), self._control_s[w]
         if late == 0.0:
             return self._said(w, said)
-        self._push(now + late, _SAYS, w, said)
+        self._push(now + late, SAYS, w, said)
         return None
 
     def _said(self, w: int, said: tuple[int, int, int, float]) -> Event | None:
@@ -257,7 +236,7 @@ class VirtualClock:
             size_bytes = round(size * self._terms.update_bytes)
             client, number, attempt = self._clients[w], told.round, told.attempt
             said = Codeword(heard, client, number, attempt, now - began, size_bytes)
-            self._push(heard, _ARRIVES, w, said)
+            self._push(heard, ARRIVES, w, said)
         return None
 
     def _loaded(self, w: int, now: float) -> None:
@@ -269,7 +248,7 @@ class VirtualClock:
         told = now + self._control_s[w]
         client, size_bytes = self._clients[w], self._terms.update_bytes
         said = Loaded(told, client, command.version, now - began, size_bytes)
-        self._push(told, _ARRIVES, w, said)
+        self._push(told, ARRIVES, w, said)
 
     def _arrived(self, w: int, said: Codeword | Loaded) -> Event | None:
         return said if self._alive[w] else None
@@ -288,9 +267,9 @@ class VirtualClock:
             self._forget(w)
             if self._witness:
                 self._witness.lost(self._clients[w])
-        self._push(self.now + self._terms.grace_s, _GRACE_ENDS, w, None)
+        self._push(self.now + self._terms.grace_s, GRACE_ENDS, w, None)
         if failure.returns_s < NEVER:
-            self._push(self.now + failure.returns_s - failure.dies_s, _RETURNS, w, None)
+            self._push(self.now + failure.returns_s - failure.dies_s, RETURNS, w, None)
         return None
 
     def _grace_ends(self, w: int, _: object) -> Event | None:
@@ -314,7 +293,7 @@ class VirtualClock:
             w = index[command.client]
             late = self._control_s[w]
             if late > 0.0:
-                self._push(self.now + late, _HEARS, w, command)
+                self._push(self.now + late, HEARS, w, command)
             elif self._alive[w]:
                 follow(self, w, command)
 
@@ -322,7 +301,7 @@ class VirtualClock:
         self._number = number
         self.asked.clear()
         for w, failure in self._client_model.begin(number):
-            self._push(self.now + failure.dies_s, _DIES, w, failure)
+            self._push(self.now + failure.dies_s, DIES, w, failure)
         # How long a word is under way, in all of this round
         self._control_s = [self._client_model.control_s(w) for w in range(len(self._clients))]
 
@@ -446,7 +425,7 @@ class VirtualClock:
         if not self._terms.partial and steps < self._target[w]:
             steps = 0
         spent = self._spent[w].get(WHOLE, 0.0)
-        self._push(self.now + self._control_s[w], _SAYS, w, (command.round, WHOLE, steps, spent))
+        self._push(self.now + self._control_s[w], SAYS, w, (command.round, WHOLE, steps, spent))
         return steps > 0
 
     def _close(self, w: int, command: Close) -> None:
@@ -475,7 +454,7 @@ class VirtualClock:
         unit = chunk if chunk != WHOLE else 0
         lasts = self._client_model.seconds(w, unit, share, self._worked[w])
         self._lasts[w] = lasts
-        heapq.heappush(self._heap, (now + lasts, next(self._order), _CHUNK_ENDS, w, turn))
+        heapq.heappush(self._heap, (now + lasts, next(self._order), CHUNK_ENDS, w, turn))
 
     def _leave(self, w: int, now: float) -> None:
         """Set the present chunk aside."""
@@ -502,13 +481,13 @@ class VirtualClock:
 
 
 _HAPPENS: Final[Mapping[int, Callable[[VirtualClock, int, Any], Event | None]]] = {
-    _CHUNK_ENDS: VirtualClock._chunk_ends,
-    _SAYS: VirtualClock._said,
-    _HEARS: VirtualClock._hear,
-    _DIES: VirtualClock._die,
-    _GRACE_ENDS: VirtualClock._grace_ends,
-    _RETURNS: VirtualClock._return,
-    _ARRIVES: VirtualClock._arrived,
+    CHUNK_ENDS: VirtualClock._chunk_ends,
+    SAYS: VirtualClock._said,
+    HEARS: VirtualClock._hear,
+    DIES: VirtualClock._die,
+    GRACE_ENDS: VirtualClock._grace_ends,
+    RETURNS: VirtualClock._return,
+    ARRIVES: VirtualClock._arrived,
 }
 _OBEYS: Final[Mapping[type, Callable[[VirtualClock, int, Any], None]]] = {
     Work: VirtualClock._load,

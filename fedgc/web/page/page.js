@@ -190,7 +190,7 @@ function part(name, saves) {
 
 function measureChart(name) {
   if (!measures.has(name)) {
-    const figure = document.createElement("figure");
+    const figure = Object.assign(document.createElement("figure"), { id: `measure-${name}` });
     at("loss").before(figure);
     measures.set(name, new Chart(figure, capital(name), digits, cursor));
   }
