@@ -1,5 +1,6 @@
 """Settings: everything wrong is one line that names the setting; everything right goes round the table."""
 
+import copy
 import math
 from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
@@ -436,6 +437,23 @@ def test_own_settings_of_a_task_are_kept_by_their_names():
     assert config.task_settings == {"lora-rank": 8, "data_path": "/data"}
     assert RunConfig.read(config.table()) == config
     assert config.shape != RunConfig().shape
+
+
+def test_own_settings_of_a_task_are_read_only_and_hashable():
+    given = {"rank": 8}
+    config = RunConfig(task_settings=given)
+    given["rank"] = 9
+    assert config.task_settings == {"rank": 8}
+    assert hash(config) == hash(RunConfig.read({"task.rank": 8}))
+    assert copy.deepcopy(config) == config
+    with pytest.raises(TypeError):
+        config.task_settings["rank"] = 9
+
+
+@pytest.mark.parametrize("name", FLOATS)
+def test_whole_number_is_a_float_in_python_too(name):
+    value = 0 if name in ("server_momentum", "inject_clients") else 1
+    assert type(getattr(RunConfig(**{name: value}), name)) is float
 
 
 @pytest.mark.parametrize("value", [None, [1], b"x"])

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from fedgc.config import RunConfig, dashed, flat
+from fedgc.config import TASK, RunConfig, dashed, flat
 from fedgc.deploy.app_folder import Setting
 from fedgc.errors import BadSetting
 
@@ -58,15 +58,17 @@ def parse(words: Iterable[str]) -> dict[str, Setting]:
         name, equals, value = word.partition("=")
         if not equals:
             raise BadSetting(f"setting {word!r}: needed name=value")
-        table[dashed(name.strip())] = _value(value.strip())
+        key = dashed(name.strip())
+        table[key] = _value(value.strip(), key)
     RunConfig.read(table)
     return table
 
 
-def _value(text: str) -> Setting:
-    """Read a number as a number, and anything else as the text that it is."""
+def _value(text: str, key: str) -> Setting:
+    """Read a number as a number, of a task's own settings also true and false; the rest is text."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    return value if isinstance(value, str | int | float) and not isinstance(value, bool) else text
+    takes = isinstance(value, str | int | float) and (key.startswith(TASK) or not isinstance(value, bool))
+    return value if takes else text

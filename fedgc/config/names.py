@@ -82,10 +82,3 @@ def group_of(key: str) -> str:
     ('gate', '')
     """
     return key.rpartition(".")[0]
-
-
-def task_setting(key: str, value: object) -> Value:
-    """Return the value of a task's own setting; raise BadSetting if no table can hold it."""
-    if len(key) == len(TASK) or not isinstance(value, str | int | float):
-        raise BadSetting(f"setting {key}: saw {value!r}, needed a name, and text, a number, true or false")
-    return value

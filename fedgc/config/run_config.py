@@ -15,11 +15,13 @@ from fedgc.aggregators import AggregationRule, make_rule, rule_summaries
 from fedgc.codecs import codec_summaries, make_codec
 from fedgc.config import checks
 from fedgc.config.fields import AUTO, TASK, Value, converted, fits, wanted
-from fedgc.config.names import FIELDS, dashed, field_of, flat, task_setting
+from fedgc.config.names import FIELDS, dashed, field_of, flat
 from fedgc.config.settings import CODED_STEPS, LOCAL_STEPS, SHARED, Settings
+from fedgc.config.task_settings import TaskSettings
 from fedgc.errors import BadSetting
 from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, make_gate, summaries
 
+HINTS: Final[Mapping[str, Any]] = get_type_hints(Settings)
 SHAPING: Final = (
     "task", "work", "round_steps", "batch_size", "learning_rate", "warmup_steps", "schedule",
     "shared_momentum", "seed", "precision",
@@ -43,7 +45,7 @@ class RunConfig(Settings):
         >>> fedgc.RunConfig.read({"rounds": 3, "gate": {"budget": 0.2}}).gate_budget
         0.2
         >>> fedgc.RunConfig.read({"task.rank": 8}).task_settings
-        {'rank': 8}
+        TaskSettings({'rank': 8})
         >>> fedgc.RunConfig.read({"round": 3})
         Traceback (most recent call last):
         ...
@@ -51,13 +53,15 @@ class RunConfig(Settings):
     """
 
     def __post_init__(self) -> None:
-        hints = get_type_hints(Settings)
+        object.__setattr__(self, "task_settings", TaskSettings(self.task_settings))
         for each in fields(self):
-            value, key = getattr(self, each.name), each.metadata["key"]
+            key, hint = each.metadata["key"], HINTS[each.name]
             if key == TASK:
                 continue
-            if not fits(value, hints[each.name]):
-                raise BadSetting(f"setting {key}: saw {value!r}, needed {wanted(hints[each.name])}")
+            value = converted(getattr(self, each.name), hint)
+            object.__setattr__(self, each.name, value)
+            if not fits(value, hint):
+                raise BadSetting(f"setting {key}: saw {value!r}, needed {wanted(hint)}")
             if not each.metadata["allowed"](value):
                 raise BadSetting(f"setting {key}: saw {value!r}, needed {each.metadata['needs']}")
         checks.check_code(self)
@@ -177,20 +181,19 @@ class RunConfig(Settings):
         The table may be flat (`{"gate.budget": 0.1}`) or nested (`{"gate": {"budget": 0.1}}`). Settings of
         the task's own begin with `task.`; dashes and underscores are the same in all other names.
         """
-        hints = get_type_hints(Settings)
         values: dict[str, Any] = {}
-        own: dict[str, Value] = {}
+        own: dict[str, Any] = {}
         for key, value in flat(table):
             if key.startswith(TASK):
-                own[key.removeprefix(TASK)] = task_setting(key, value)
+                own[key.removeprefix(TASK)] = value
                 continue
             name = field_of(key)
             if name in values:
                 raise BadSetting(
                     f"setting {dashed(key)}: saw it with dashes and with underscores, needed it once"
                 )
-            values[name] = converted(value, hints[name])
-        return cls(**values, task_settings=own)
+            values[name] = value
+        return cls(**values, task_settings=TaskSettings(own))
 
     def table(self) -> dict[str, Value]:
         """Return the flat table that `read` takes back."""

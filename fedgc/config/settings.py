@@ -24,6 +24,7 @@ from fedgc.config.fields import (
     setting,
     share,
 )
+from fedgc.config.task_settings import TaskSettings
 
 LOCAL_STEPS = 16
 CODED_STEPS = 4
@@ -96,7 +97,7 @@ class Settings:
     seed: int = setting("seed", 0, "the root of every random choice", not_negative, "0 or more")
 
     task_settings: Mapping[str, Value] = field(
-        default_factory=dict, hash=False, metadata={"key": TASK, "says": "settings of the task's own"}
+        default_factory=TaskSettings, metadata={"key": TASK, "says": "settings of the task's own"}
     )
 
     # How it is shared out

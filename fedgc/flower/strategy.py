@@ -263,7 +263,7 @@ class FedGC(Strategy):
     def summary(self) -> None:
         """Log the settings that are not the defaults."""
         defaults = RunConfig().table()
-        changed = {name: value for name, value in self.config.table().items() if value != defaults[name]}
+        changed = {name: value for name, value in self.config.table().items() if value != defaults.get(name)}
         LOG.log(INFO, "FedGC: %s", changed or "all settings are the defaults")
 
     def configure_train(
