@@ -23,7 +23,7 @@ fab-include = ["PACKAGE/*.py"]
 serverapp = "PACKAGE.server_app:app"
 clientapp = "PACKAGE.client_app:app"
 
-# The settings of a run. `fedgc config` shows all there are; `fedgc run --set name=value` changes one.
+# The settings of a run. `fedgc config --all` lists them; `fedgc run --set name=value` changes one.
 [tool.flwr.app.config]
 task = "PACKAGE.task:task"
 rounds = 20
