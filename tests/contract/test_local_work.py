@@ -59,3 +59,15 @@ def test_a_skipped_round_moves_no_vector_and_an_exchange_takes_the_steps_of_both
     assert [row.down_bytes for row in exchanged] == [0] * 4
     packets = [row.control_bytes for row in (*skipped, *exchanged) if row.link == "messages"]
     assert all(0 < count < PACKET_BYTES for count in packets)
+
+
+def test_robust_rule_replaces_the_mean_on_a_real_server(federation: Federation) -> None:
+    """Four updates are enough for a trimmed mean and too few for Krum."""
+    plain = SETTINGS | {"gate_period": 1, "connect_s": 20.0}
+    trimmed = federation.submit(plain | {"run": "trimmed", "aggregator": "trimmed-mean"})
+    assert federation.wait(trimmed, 270) == "finished:completed", federation.run_log(trimmed)
+    assert "its update is left out" not in federation.run_log(trimmed)
+    krum = federation.submit(plain | {"run": "krum", "aggregator": "krum"})
+    assert federation.wait(krum, 270) == "finished:completed", federation.run_log(krum)
+    left_out = "its update is left out: aggregator krum: saw 4 updates, needed at least 5"
+    assert federation.run_log(krum).count(left_out) == 2

@@ -28,6 +28,7 @@ MOMENTS_S = 10.0  # from the first round on
 def test_private_and_lost_run_completes_on_default_settings(federation: Federation, tmp_path: Path) -> None:
     run = federation.submit(
         {
+            "work": "coded",
             "task": "tests.contract.counting:private",
             "run": RUN,
             "rounds": ROUNDS,
