@@ -80,9 +80,9 @@ def allowed(table: dict[str, object]) -> dict[str, object]:
         table.pop("blocks")
     if (
         table.get("gate", "auto") in ("auto", "drift")
-        and table.get("gate-budget", 0.3) * table.get("min-gap", 1) > 1
+        and table.get("gate_budget", 0.3) * table.get("min_gap", 1) > 1
     ):
-        table.pop("min-gap")
+        table.pop("min_gap")
     return table
 
 

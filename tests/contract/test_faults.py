@@ -303,7 +303,7 @@ def one_machine(folder: Path) -> np.ndarray:
 def test_fault_a_run_whose_server_was_killed_while_clients_gathered_begins_anew(
     ongoing: Ongoing, fault: Fault
 ) -> None:
-    ongoing.relay.lets_in = lambda _: len(ongoing.relay.living) < SETTINGS["min-clients"] - 1
+    ongoing.relay.lets_in = lambda _: len(ongoing.relay.living) < SETTINGS["min_clients"] - 1
     ongoing.begin()
     eventually(lambda: "joins over the session link" in ongoing.log())
     ongoing.kill_server()
