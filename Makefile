@@ -9,7 +9,7 @@ export PYTHONUNBUFFERED := 1
 # Every client is a process of its own: without bytecode on disk each would compile fedgc anew, a second or so.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: help setup demo test test-slow test-gpu fuzz canary check format clean docs
+.PHONY: help setup demo test test-slow test-gpu fuzz canary check format clean docs reference
 .PHONY: docker-wheels docker-images docker-arm64 docker-check
 
 help:
@@ -18,6 +18,7 @@ help:
 	@echo "make canary  the contract tests with the newest flwr, in an environment of its own"
 	@echo "make fuzz    the properties with examples nobody has tried yet"
 	@echo "make docs    the documentation as a site, in site/"
+	@echo "make reference   the generated parts of docs/, written again"
 	@echo "make check   format, lint, types, layers, what lies in docker/"
 	@echo "make docker-wheels, docker-images   packages for building without a network; the images, with Docker"
 	@echo "make docker-check   a fleet from the images on a network of its own; as root, without Docker"
@@ -48,6 +49,9 @@ fuzz: $(READY)
 docs: $(READY)
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --group docs
 	$(BIN)/mkdocs build --strict --quiet
+
+reference: $(READY)
+	$(BIN)/python -m docs.generate
 
 test-gpu: $(READY)
 	$(BIN)/python -m pytest -m gpu

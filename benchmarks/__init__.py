@@ -1,4 +1,4 @@
-"""Benches: what the project claims, measured side by side; each gives one `Report`."""
+"""Benchmarks of fedgc against other methods; each returns one `Report`."""
 
 from benchmarks.report import Report, machine
 

@@ -1,8 +1,8 @@
-"""The benchmarks: what fedgc claims, measured beside what it is compared with.
+"""The benchmark commands: fedgc measured beside other methods.
 
     python -m benchmarks NAME --json
 
-prints one JSON object with `figures`, `rows` and `machine`. A figure that misses its target comes first.
+prints one JSON object with `figures`, `rows` and `machine`. Figures that miss their target come first.
 """
 
 from pathlib import Path
@@ -12,7 +12,7 @@ import typer
 
 from fedgc.cli import run_program
 
-app = typer.Typer(help="Measure what fedgc claims, beside what it is compared with.", no_args_is_help=True)
+app = typer.Typer(help="Benchmark fedgc against other methods.", no_args_is_help=True)
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a minute.")]
@@ -20,7 +20,7 @@ Quick = Annotated[bool, typer.Option("--quick", help="Measure less, in under a m
 
 @app.command("codes")
 def bench_codes(as_json: AsJson = False, quick: Quick = False) -> None:
-    """Condition, error and time of the codes, of the published one and of older ones.
+    """Condition, error and time of the codes, beside the published code and older ones.
 
     Example: python -m benchmarks codes --json
     """
@@ -49,13 +49,13 @@ def bench_rounds(
 
     Example: python -m benchmarks rounds --traces traces --json
     """
-    from benchmarks.cells import told
+    from benchmarks.cells import text_lines
     from benchmarks.printing import show
     from benchmarks.rounds import FULL, QUICK, USUAL
     from benchmarks.rounds import bench_rounds as measure
 
     report = measure(QUICK if quick else FULL if full else USUAL, traces)
-    show(report, as_json=as_json, lines=told(report))
+    show(report, as_json=as_json, lines=text_lines(report))
 
 
 Full = Annotated[bool, typer.Option("--full", help="Measure the whole matrix; takes hours.")]
@@ -75,11 +75,11 @@ def bench_gate(
     data: Data = None,
     png: Annotated[Path | None, typer.Option(help="Where to write the frontiers as a picture.")] = None,
 ) -> None:
-    """Accuracy against syncs, bytes and seconds: gates and local work beside what others do.
+    """Accuracy against syncs, bytes and seconds: gates and local work beside other methods.
 
     Example: python -m benchmarks gate --data femnist.npz --png frontier.png --json
     """
-    from benchmarks.gate import FULL, QUICK, USUAL, told
+    from benchmarks.gate import FULL, QUICK, USUAL, text_lines
     from benchmarks.gate import bench_gate as measure
     from benchmarks.printing import draw, show
     from fedgc.cli.image_files import drawable
@@ -88,7 +88,7 @@ def bench_gate(
     report, measured = measure(QUICK if quick else FULL if full else USUAL, data)
     if png is not None:
         draw(measured, png)
-    show(report, as_json=as_json, lines=told(measured))
+    show(report, as_json=as_json, lines=text_lines(measured))
 
 
 @app.command("accuracy")
@@ -105,17 +105,17 @@ def bench_accuracy(
 
     Example: python -m benchmarks accuracy --data femnist.npz --traces traces --json
     """
-    from benchmarks.accuracy import FULL, QUICK, USUAL, told
+    from benchmarks.accuracy import FULL, QUICK, USUAL, text_lines
     from benchmarks.accuracy import bench_accuracy as measure
     from benchmarks.printing import show
 
     report = measure(QUICK if quick else FULL if full else USUAL, data, traces)
-    show(report, as_json=as_json, lines=told(report))
+    show(report, as_json=as_json, lines=text_lines(report))
 
 
 @app.command("link")
 def bench_link(as_json: AsJson = False, quick: Quick = False) -> None:
-    """Overhead of a round over each link, beside Flower's own FedAvg and a bare stream, on real processes.
+    """Overhead of a round over each link, beside Flower's own FedAvg and a plain stream, on real processes.
 
     Example: python -m benchmarks link --json
     """
@@ -131,7 +131,7 @@ def bench_tuner(
     quick: Quick = False,
     traces: Annotated[Path | None, typer.Option(help="A folder with traces of real machines.")] = None,
 ) -> None:
-    """What the tuner chooses from early rounds, against the best fixed setting on later ones.
+    """The tuner's choices from early rounds, compared with the best fixed setting on later ones.
 
     Example: python -m benchmarks tuner --traces traces --json
     """
@@ -149,7 +149,7 @@ def bench_secagg(
         bool, typer.Option("--large", help="Also vectors of 10^8 numbers; takes longer.")
     ] = False,
 ) -> None:
-    """Seconds and bytes of the masked exchange, beside Flower's SecAgg+, plain sums and the machine's limits.
+    """Seconds and bytes of secure aggregation, beside Flower's SecAgg+, plain sums and the machine's limits.
 
     Example: python -m benchmarks secagg --json
     """
@@ -159,6 +159,34 @@ def bench_secagg(
 
     report = measure(QUICK if quick else LARGE if large else USUAL)
     show(report, as_json=as_json, lines=lines(report))
+
+
+@app.command("loop")
+def bench_loop(as_json: AsJson = False, quick: Quick = False) -> None:
+    """What a training script of the user's own costs: a step, an interrupt, a large model in and out.
+
+    Example: python -m benchmarks loop --json
+    """
+    from benchmarks.loop import bench_loop as measure
+    from benchmarks.printing import show
+
+    show(measure(quick=quick), as_json=as_json)
+
+
+@app.command("convert-trace")
+def convert_trace(
+    trace: Annotated[
+        Path, typer.Argument(help="Times of another project: *.parquet (GPU jobs) or *.pkl (AWS Lambda).")
+    ],
+    table: Annotated[Path, typer.Argument(help="The CSV file to write.")],
+) -> None:
+    """Convert a trace of another project to the CSV table that `fedgc sim` and `fedgc plan` read.
+
+    Example: python -m benchmarks convert-trace trace-ST.parquet ST.csv
+    """
+    from benchmarks.traces import convert
+
+    convert(trace, table)
 
 
 if __name__ == "__main__":

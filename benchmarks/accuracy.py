@@ -1,16 +1,17 @@
-"""`python -m benchmarks accuracy`: simulated seconds and bytes to a target, under models and traces.
+"""`python -m benchmarks accuracy`: simulated seconds and bytes to a target accuracy, under models and traces.
 
-Label skew; ours on private data against FedAvg and FedAvgM that wait for six of eight and drop the rest, BSP,
-FedBuff, SelSync (relative change) and gradient coding with one step a round, each tuned as in `trial`.
+With label skew, fedgc on private data is compared with FedAvg and FedAvgM that wait for six of eight clients
+and drop the rest, BSP, FedBuff, SelSync (relative change) and gradient coding with one step a round, each
+tuned as in `trial`.
 
-The target is fixed before all that: `SHARE` of what BSP, tuned where nobody straggles, came to on the tuning
-seeds. Every arm is tuned to come there soonest. Who never does took infinitely long. The shipped digits need
-two or three exchanges, so that ratios come in steps: they say more with harder data.
+The target is fixed first: `SHARE` of the accuracy of BSP, tuned without stragglers, on the tuning seeds.
+Every arm is tuned to reach it soonest. An arm that never does has infinite time. The shipped digits need two
+or three exchanges, so ratios are coarse; harder data gives finer ones.
 
-Ours exchanges at FedAvg's period. A drift budget is played too: it saves syncs for the end of a run, for the
-best model that it can buy, and is the wrong choice for who will stop half-way.
+fedgc exchanges at FedAvg's period. A drift budget is measured too: it saves syncs for the end of a run and
+optimizes the final model, which is the wrong choice for a run that stops half-way.
 
-Figures, the least favourable of all scenarios:
+Figures, each the least favorable of all scenarios:
 
     best_baseline_time_over_ours   the quickest baseline's seconds over ours: median over seeds, and the least
     best_baseline_time_over_drift  the same over those of a drift budget of as many syncs
@@ -32,7 +33,7 @@ from benchmarks.report import Report, Value, machine
 from benchmarks.scene import Scene
 from benchmarks.trial import Care, Measured, Trial, play
 
-SHARE: Final = 0.75  # what local work on skewed data can come to in the steps that there are
+SHARE: Final = 0.75  # reachable by local work on skewed data within the steps of the run
 OURS: Final = "ours, fixed 32"
 DRIFT: Final = "ours, drift 0.25"
 FEDAVG: Final = "FedAvg 32"
@@ -45,7 +46,7 @@ MODELS: Final = ("bimodal-persistent", "shifted-exponential")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """The size of the benchmark."""
 
     steps: int
     care: Care
@@ -55,7 +56,7 @@ class Size:
 
 QUICK: Final = Size(256, Care(2, 2), MODELS[:1], named(OURS, DRIFT, "BSP", FEDAVG, "FedAvgM"))
 USUAL: Final = Size(768, Care(5, 3), MODELS, ARMS)
-FULL: Final = Size(3072, Care(5, 5), (*MODELS, "bimodal", "nobody"), ARMS)
+FULL: Final = Size(3072, Care(5, 5), (*MODELS, "bimodal", "homogeneous"), ARMS)
 
 
 def bench_accuracy(
@@ -64,7 +65,7 @@ def bench_accuracy(
     traces: Path | None = None,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Report:
-    """Measure; `progress` hears how many of how many trials are done."""
+    """Run the benchmark; `progress` receives the number of finished trials and the total."""
     found: list[Source] = [Modelled(name) for name in size.models]
     if traces is not None:
         found += [source for source in sources(traces) if isinstance(source, Recorded)]
@@ -82,7 +83,7 @@ def report(measured: Sequence[Measured], target: float) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Race:
-    """How long one arm took to the target, on one seed."""
+    """The time and bytes that one arm took to the target on one seed."""
 
     run: Measured
     target: float
@@ -90,7 +91,7 @@ class Race:
     megabytes: float
 
     def row(self) -> Mapping[str, Value]:
-        """Return it as a row of the report."""
+        """Return a row of the report."""
         to_target = {
             "target": self.target, "seconds_to_target": self.seconds, "megabytes_to_target": self.megabytes,
         }  # fmt: skip
@@ -124,7 +125,7 @@ def figures(races: Sequence[Race]) -> dict[str, float | Mapping[str, float | Non
 
 
 def _ratios(here: Sequence[Race], other: str | None, cost: str, ours: str = OURS) -> list[float]:
-    """Return the other's cost over ours for every seed, that of the quickest where none is named."""
+    """Return the other's cost over ours for every seed; without a name, that of the quickest baseline."""
     ratios = []
     for race_of_ours in (race for race in here if race.run.arm.name == ours):
         seed = race_of_ours.run.seed
@@ -139,7 +140,7 @@ def _ratios(here: Sequence[Race], other: str | None, cost: str, ours: str = OURS
 
 
 def _ratio(theirs: float, ours: float) -> float:
-    """Return a ratio of times; who never arrives loses, and where nobody does nobody wins.
+    """Return a ratio of times; an arm that never arrives loses, and two of them tie.
 
     >>> _ratio(math.inf, 2.0), _ratio(2.0, math.inf), _ratio(math.inf, math.inf)
     (inf, 0.0, 1.0)
@@ -161,8 +162,8 @@ def _inverse(ratios: Sequence[float]) -> float | None:
     return math.inf if least == 0 else 1.0 / least
 
 
-def told(of: Report) -> Iterator[str]:
-    """Yield what a person reads: every arm in every scenario, the quickest first."""
+def text_lines(of: Report) -> Iterator[str]:
+    """Yield lines of text: every arm in every scenario, the quickest first."""
     head = " ".join(f"{name:>9}" for name in ("seconds", "MB", "target", "at end"))
     yield f"{'scenario':22} {'arm':24} {'seed':>4} {head}"
     order = sorted(of.rows, key=lambda row: (str(row["straggler"]), _number(row["seconds_to_target"])))

@@ -1,30 +1,31 @@
-"""The arms of the training benches: who trains how. Each is a table of settings for `run`.
+"""The arms of the training benchmarks, each a table of settings for `run`.
 
-    BSP              everybody, every step (relative change with delta 0 is the same, step for step)
-    FedAvg           a fixed period; an exchange waits for six of eight and drops what the others did
+    BSP              all clients sync at every step (identical to relative change with delta 0)
+    FedAvg           a fixed period; an exchange waits for six of eight and drops the others' work
     FedAvgM          the same, with momentum on the server (Hsu et al., arXiv 1909.06335)
     FedCM            the same, with shared momentum (Xu et al., arXiv 2106.10874)
-    shuffle once     FedCM after the data was dealt anew, each sample on one client
-    5% shared        a twentieth of everybody's samples with everybody (Zhao et al., arXiv 1806.00582)
+    shuffle once     FedCM after the data was redistributed at random, each sample on one client
+    5% shared        a twentieth of all samples is on every client (Zhao et al., arXiv 1806.00582)
     relative change  SelSync as published, on private data (arXiv 2307.07950)
-    injected         the same, half of the clients giving half of their batch to all at each step
+    injected         the same, with half of the clients sharing half of their batch at each step
     QSR              periods by the learning rate, under a cosine (arXiv 2310.14423)
     gradient code    every chunk with three clients, one step a round (Tandon et al., arXiv 1612.03301),
-                     under the placement and code that fedgc has for that at one block
-    grace window     a quorum, a window for those who are nearly done, no shared momentum (Decoupled DiLoCo,
-                     arXiv 2604.21428, which merges by tokens; here by samples, which is better under skew)
-    ours             partial steps count, and those that are done while a verdict is awaited, shared momentum;
+                     with fedgc's placement and code for one block
+    grace window     a quorum, a grace window for clients that are nearly done, no shared momentum
+                     (Decoupled DiLoCo, arXiv 2604.21428, which merges by tokens; here by samples, which is
+                     better under skew)
+    ours             partial steps count, as do steps done while waiting for a decision; shared momentum;
                      fixed periods and drift at several budgets, on private or scattered data, in 32, 8 or
                      4 bits
 
-    SSP              every step is sent, and a client is at most so many steps ahead of the slowest (Ho et
-                     al., NIPS 2013)
-    FedBuff          every client goes at its own pace; four updates make a model (arXiv 2106.06639)
+    SSP              every step is sent, and a client is at most a fixed number of steps ahead of the slowest
+                     (Ho et al., NIPS 2013)
+    FedBuff          every client runs at its own pace; four updates make a model (arXiv 2106.06639)
 
-The last two are trained by `sim.asynchronous`, all others by `run`.
+The last two are trained by `benchmarks.asynchronous`, all others by `run`.
 
-`run` counts partial steps; an arm that drops has its clients send nothing (`Terms.partial`). Each is tuned
-over five rates, twice as high each.
+`run` counts partial steps; in an arm that drops them unfinished clients send nothing (`Terms.partial`). Each
+arm is tuned over five rates, each twice the one before.
 """
 
 from collections.abc import Mapping
@@ -35,14 +36,14 @@ from benchmarks.asynchronous import Bounded, Buffered, Rule
 from benchmarks.scene import CLIENTS
 from fedgc.config import RunConfig
 
-COPIES: Final = 3  # of each chunk, where chunks are copied
-LOOK: Final = 8  # steps from one look at the gate to the next
+COPIES: Final = 3  # of each chunk in coded arms
+LOOK: Final = 8  # steps between two checks of the gate
 QUORUM: Final = 0.75
-RATES: Final = {"sgd": 0.1, "adam": 0.0005}  # the least of the five of plain steps
+RATES: Final = {"sgd": 0.1, "adam": 0.0005}  # the least of the five rates of plain steps
 RATE_STEPS: Final = 5
-LED: Final = 4.0  # what shared momentum makes of them
-PUSHED: Final = 0.5  # the server's
-PIECES: Final = 32  # of a client's samples, where they may move
+LED: Final = 4.0  # factor on the rate with shared momentum
+PUSHED: Final = 0.5  # the server's momentum
+PIECES: Final = 32  # chunks of a client's samples, if they may move
 ALONE: Final[Mapping[str, Any]] = {"shared_momentum": "off"}
 INJECTED: Final[Mapping[str, Any]] = {
     "placement": "cyclic", "replicas": 1, "inject_clients": 0.5, "inject_share": 0.5
@@ -52,7 +53,7 @@ QSR_GROWTH: Final = 6.0  # (6 / 1)^2 = 36 steps at the full rate
 
 @dataclass(frozen=True, slots=True)
 class Arm:
-    """One way to train; `settings` are those that make it what it is."""
+    """One way to train, with its defining settings."""
 
     name: str
     settings: Mapping[str, Any] = field(default_factory=dict)
@@ -60,21 +61,21 @@ class Arm:
     partial: bool = True
     moves: bool = False
     shared: float = 0.0
-    tenth: bool = False  # its budget is a tenth of BSP's bytes
-    rule: Rule | None = None  # of a server that has no rounds
+    tenth: bool = False  # whether its budget is a tenth of BSP's bytes
+    rule: Rule | None = None  # of an asynchronous server
 
     @property
     def coded(self) -> bool:
-        """Whether chunks are trained by themselves."""
+        """Return whether chunks are trained separately."""
         return self.settings.get("work") == "coded"
 
     @property
     def look(self) -> int:
-        """Return the steps from look to look."""
+        """Return the steps between two checks of the gate."""
         return int(self.settings.get("local_steps", LOOK))
 
     def rates(self, optimizer: str) -> tuple[float, ...]:
-        """Return the rates that it is tuned over, the middle ones first."""
+        """Return the rates to tune over, the middle ones first."""
         factor = 1.0 if self.settings.get("shared_momentum") == "off" else LED
         factor *= PUSHED if "server_momentum" in self.settings else 1.0
         rates = [RATES[optimizer] * factor * 2.0**at for at in range(RATE_STEPS)]
@@ -82,7 +83,7 @@ class Arm:
         return tuple(sorted(rates, key=lambda rate: abs(rates.index(rate) - middle)))
 
     def config(self, steps: int, rate: float, seed: int, model_bytes: int) -> RunConfig:
-        """Return the settings of a run of so many steps."""
+        """Return the settings of a run of this many steps."""
         values: dict[str, Any] = {
             "work": "local", "rounds": steps // self.look, "local_steps": LOOK, "quorum": QUORUM,
             "patience": 0.0, "batch_size": 32, "learning_rate": rate, "min_clients": CLIENTS, "seed": seed,
@@ -122,7 +123,7 @@ def _relative(delta: float, name: str = "", **others: Any) -> Arm:  # noqa: ANN4
 
 
 BSP: Final = _bsp()
-RIVALS: Final = (
+BASELINES: Final = (
     *(Arm(f"FedAvg {LOOK * p}", _fixed(p, **ALONE), partial=False) for p in (1, 4, 16)),
     Arm("FedAvgM", _fixed(4, **ALONE, server_momentum=0.9), partial=False),
     Arm("FedCM, drop", _fixed(4), partial=False),
@@ -147,10 +148,10 @@ OURS: Final = (
         for b in (0.25, 0.08)
     ),
 )
-ARMS: Final = (BSP, *RIVALS, *OURS)  # of `python -m benchmarks gate`
+ARMS: Final = (BSP, *BASELINES, *OURS)  # of `python -m benchmarks gate`
 
 
 def named(*names: str) -> tuple[Arm, ...]:
-    """Return these arms."""
+    """Return the arms with these names."""
     by_name = {arm.name: arm for arm in (*ARMS, CODED)}
     return tuple(by_name[name] for name in names)

@@ -1,22 +1,22 @@
 """Asynchronous training under simulated time: each client trains from a model of its own age.
 
-    FedBuff  a client takes the newest model, does its steps, sends the difference, begins anew. The server
-             adds K differences, each by 1 / sqrt(1 + age), age in models since the one that it was made from;
-             their mean is the next step (Nguyen et al., arXiv 2106.06639).
-    SSP      the server adds whatever comes, by its client's share of the samples, and answers with what it
-             has; a client waits only while it is more than `bound` pieces of work ahead of the slowest (stale
-             synchronous parallel, Ho et al., NIPS 2013). With a bound of 0 that is bulk synchronous.
+    FedBuff  a client takes the newest model, trains, sends the difference, and repeats. The server adds K
+             differences, each weighted by 1 / sqrt(1 + age), age in models since the client's start; their
+             mean is the next step (Nguyen et al., arXiv 2106.06639).
+    SSP      the server adds each update, weighted by its client's share of the samples, and answers with its
+             model; a client waits only while it is more than `bound` work units ahead of the slowest (stale
+             synchronous parallel, Ho et al., NIPS 2013). A bound of 0 is bulk-synchronous.
 
-    went = train_freely(Job(task, config, scenario), Buffered(4))
-    [(moment.seconds, moment.metrics["accuracy"]) for moment in went.moments]
+    trained = train_asynchronously(Job(task, config, scenario), Buffered(4))
+    [(moment.seconds, moment.metrics["accuracy"]) for moment in trained.moments]
 
-A piece of work is a round's local steps. A round stands here for as many pieces as there are clients: then
-the next conditions of the scenario hold, and as many rounds are done as the settings say. The steps of
-`training` are taken, by an engine for each client or by the stack; a piece begins with a fresh optimizer, as
-everything does that begins from a common model.
+A work unit is a round's local steps. A round here is as many units as there are clients: then the next
+conditions of the scenario apply, and the settings give the number of rounds. The steps are those of
+`fedgc.sim.training`, with an engine for each client or a stack; a unit begins with a fresh optimizer, like
+any work from a common model.
 
-Rivals are helped: the server's line is never full, and a client that dies is known to be gone at once, so
-that SSP waits for no dead client.
+Assumptions that favor the baselines: the server's link has no limit, and the death of a client is known at
+once, so SSP waits for no dead client.
 """
 
 import heapq
@@ -39,30 +39,30 @@ from fedgc.sim.clock import NEVER, Conditions
 from fedgc.sim.training import Job, engines_of
 from fedgc.training import CommonModel, ServerOptimizer, Vector
 
-LEASE_S: Final = 1.0  # no lease ends in a simulation
+LEASE_S: Final = 1.0  # leases do not end in a simulation
 _ARRIVES: Final = 0
 _DIES: Final = 1
 _RETURNS: Final = 2
 
 
 class Rule(Protocol):
-    """What the server does with a piece of work, and how far a client may run ahead."""
+    """The server's rule for an update, and how far a client may run ahead."""
 
     @property
     def buffer(self) -> int:
-        """Pieces that make a new model."""
+        """Return the number of updates for a new model."""
 
     @property
     def bound(self) -> float:
-        """Pieces that a client may be ahead of the slowest when it begins one."""
+        """Return how many units a client may be ahead of the slowest when it begins one."""
 
     def weight(self, age: int, share: float) -> float:
-        """What a piece counts that is from a model of this age, by a client of this share of the samples."""
+        """Return the weight of an update of this age by a client with this share of the samples."""
 
 
 @dataclass(frozen=True, slots=True)
 class Buffered:
-    """FedBuff: a buffer of so many pieces."""
+    """FedBuff with a buffer of this many updates."""
 
     buffer: int
     bound: ClassVar[float] = math.inf
@@ -72,7 +72,7 @@ class Buffered:
             raise BadSetting(f"FedBuff: saw a buffer of {self.buffer}, needed one piece at least")
 
     def weight(self, age: int, share: float) -> float:  # noqa: ARG002  all clients count alike
-        """Return what a piece counts.
+        """Return the weight of an update.
 
         >>> Buffered(2).weight(0, 0.1), Buffered(2).weight(3, 0.1)
         (0.5, 0.25)
@@ -82,7 +82,7 @@ class Buffered:
 
 @dataclass(frozen=True, slots=True)
 class Bounded:
-    """SSP: at most so many pieces ahead of the slowest."""
+    """SSP, at most this many units ahead of the slowest."""
 
     bound: float
     buffer: ClassVar[int] = 1
@@ -92,25 +92,25 @@ class Bounded:
             raise BadSetting(f"SSP: saw a bound of {self.bound}, needed 0 or more")
 
     def weight(self, age: int, share: float) -> float:  # noqa: ARG002  how stale it is, the bound says
-        """Return what a piece counts."""
+        """Return the weight of an update."""
         return share
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """Where training stood at the end of a round; sums since the beginning."""
+    """The state of training at the end of a round; sums since the beginning."""
 
     seconds: float
-    pushed: int  # updates that came up
-    pulled: int  # models that went down
+    pushed: int  # updates uploaded
+    pulled: int  # models downloaded
     steps: int
     version: int
     metrics: Mapping[str, float]
 
 
 @dataclass(frozen=True, slots=True)
-class Went:
-    """What came out: the way, and the model."""
+class Trained:
+    """The result of training: points over time, and the model."""
 
     moments: tuple[Moment, ...]
     model: Vector = field(repr=False)
@@ -118,19 +118,19 @@ class Went:
 
 @dataclass(slots=True)
 class _Client:
-    """One client, as the server knows it."""
+    """The server's view of one client."""
 
     name: str
     share: float
     names: tuple[tuple[int, str], ...]
-    version: int = 0  # of the model that it works from
-    pieces: int = 0  # that came from it
-    turn: int = 0  # of its life: what an earlier one had under way is void
+    version: int = 0  # of the model that it trains from
+    pieces: int = 0  # updates received from it
+    turn: int = 0  # incremented when it dies, to ignore its older events
     alive: bool = True
     waits: bool = False
 
 
-class _Freely:
+class _Training:
     """One run: the clock, the clients, the server's sum."""
 
     def __init__(self, job: Job, rule: Rule, folder: Path) -> None:
@@ -150,7 +150,7 @@ class _Freely:
         self.moments: list[Moment] = []
 
     def run(self) -> None:
-        """Go to the end of the last round, or until nobody is left."""
+        """Run to the end of the last round, or until no client is left."""
         self._open(self._job.scenario[0])
         for at in range(len(self._clients)):
             self._begin(at)
@@ -169,20 +169,20 @@ class _Freely:
             client.alive, client.waits = False, False
             client.turn += 1
             self._fleet.lost(client.name)
-            self._release()  # nobody waits for it
+            self._release()  # others no longer wait for it
         elif what == _RETURNS:
-            client.pieces = max(client.pieces, self._slowest)  # what it missed, it need not make up
+            client.pieces = max(client.pieces, self._slowest)  # it need not make up for missed units
             client.alive = True
             self._begin(at)
 
     # ---- clients
 
     def _begin(self, at: int) -> None:
-        """Give a client the newest model, and say when its piece of work will be there."""
+        """Give a client the newest model, and schedule the end of its unit."""
         client, config, conditions = self._clients[at], self._job.config, self._conditions
         client.waits, client.version = False, self._version
         self._pulled += 1
-        self._fleet.lost(client.name)  # a piece from the same model is another piece
+        self._fleet.lost(client.name)  # a unit from the same model is a new unit
         numbers, first_step = tuple(number for number, _ in client.names), client.pieces * config.round_steps
         work = Work(
             client.name, client.pieces + 1, self._version, config.round_steps, numbers, client.names,
@@ -208,7 +208,7 @@ class _Freely:
         self._release()
 
     def _release(self) -> None:
-        """Let all begin that are not too far ahead."""
+        """Start all clients that are not too far ahead."""
         for at, client in enumerate(self._clients):
             if client.waits and client.pieces - self._slowest <= self._rule.bound:
                 self._begin(at)
@@ -230,7 +230,7 @@ class _Freely:
             self._fleet.load(self._version, self.model)
 
     def _close(self) -> None:
-        """End a round: note where training stands, and let the next conditions hold."""
+        """End a round: record the state of training, and apply the next conditions."""
         config, number = self._job.config, len(self.moments) + 1
         every = config.evaluate_every
         metrics = self._common.evaluate(self.model) if every and number % every == 0 else {}
@@ -249,16 +249,16 @@ class _Freely:
                 self._push(self._now + float(conditions.returns_s_w[at]), _RETURNS, at)
 
 
-def train_freely(job: Job, rule: Rule) -> Went:
-    """Train to the end; an engine's failure ends it, since it would be every client's."""
+def train_asynchronously(job: Job, rule: Rule) -> Trained:
+    """Train to the end; an engine's failure ends the run."""
     with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
-        training = _Freely(job, rule, Path(folder))
+        training = _Training(job, rule, Path(folder))
         training.run()
-    return Went(tuple(training.moments), training.model)
+    return Trained(tuple(training.moments), training.model)
 
 
 def _check(job: Job) -> None:
-    """Refuse what only clients can do that have a model in common."""
+    """Raise for settings that need a common model."""
     config = job.config
     if config.work != "local":
         raise BadSetting(f"setting work: saw {config.work}, needed local without a common model")
@@ -273,7 +273,7 @@ def _check(job: Job) -> None:
 
 
 def _clients(job: Job) -> Sequence[_Client]:
-    """Return the clients with what their placement gives them."""
+    """Return the clients with the chunks of their placement."""
     sizes = job.task.sizes()
     chunks = tuple(Chunk(number, name, samples) for number, (name, samples) in enumerate(sizes.items()))
     everything = frozenset(range(len(chunks)))

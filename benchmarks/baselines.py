@@ -1,14 +1,14 @@
-"""Rivals, for comparison: codes fixed before the round, which use only clients that finished all.
+"""Baseline codes, fixed before the round and using only complete clients.
 
-Each client sends sum over its chunks i and blocks k of c_ik[client] g_i^(k), with coefficients that do
-not depend on who else answers. Let H (stragglers x clients) and T (blocks x clients) be random. The
-coefficients of chunk i, on the s + blocks clients that hold it, solve [H; T] c_ik = [0; e_k]. If the
-clients F^c do not answer, the weights W = T + M H with W zero on F^c give W c_ik = T c_ik = e_k.
+Each client sends sum over its chunks i and blocks k of c_ik[client] g_i^(k), with coefficients that do not
+depend on the other clients' answers. Let H (stragglers x clients) and T (blocks x clients) be random. The
+coefficients of chunk i, on the s + blocks clients that hold it, solve [H; T] c_ik = [0; e_k]. If the clients
+F^c do not answer, the weights W = T + M H with W zero on F^c give W c_ik = T c_ik = e_k.
 
 - blocks 1: cyclic gradient coding (Tandon et al. 2017), any m - s clients suffice;
 - blocks > 1: communication-efficient gradient coding (Ye and Abbe 2018), load s + blocks;
 - fractional repetition (Tandon et al. 2017): groups of clients with equal chunks, plain sums;
-- block-coordinate (Wang et al. 2022): coordinate blocks with falling tolerance, one cyclic code each.
+- block-coordinate (Wang et al. 2022): coordinate blocks with decreasing tolerance, one cyclic code each.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ from fedgc.errors import BadPlacement, NotRecoverable
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FixedCode:
-    """Coefficients of each client; the chunks are as many as the clients."""
+    """The coefficients of each client; there are as many chunks as clients."""
 
     held_wl: Int  # the chunks of each client
     factors_wlb: Float
@@ -32,11 +32,11 @@ class FixedCode:
 
     @property
     def stragglers(self) -> int:
-        """How many clients may fail to answer, whoever they are."""
+        """Return how many clients, any of them, may fail to answer."""
         return len(self.check_sw)
 
     def coefficients(self, w: int) -> Coefficients:
-        """Return what a client mixes."""
+        """Return the coefficients of a client."""
         rows = self.factors_wlb[w].tolist()
         return Coefficients(tuple(self.held_wl[w].tolist()), tuple(map(tuple, rows)))
 
@@ -56,7 +56,7 @@ class FixedCode:
         return weights_bw
 
     def amplification(self, answered: Bool) -> float:
-        """Return how noise relative to each codeword grows, as for `Solution`."""
+        """Return the amplification of noise relative to each codeword, as for `Solution`."""
         weights_bw = self.weights(answered)
         square_wl = (self.factors_wlb**2).sum(axis=2)
         clients_w, blocks = len(self.held_wl), self.factors_wlb.shape[2]
@@ -87,7 +87,7 @@ def cyclic(clients_w: int, load: int, blocks: int, rng: np.random.Generator) -> 
 
 @dataclass(frozen=True, slots=True)
 class FractionalRepetition:
-    """Groups of `load` clients with the same chunks: one answer from each group is enough.
+    """Groups of `load` clients with the same chunks; one answer from each group suffices.
 
     >>> FractionalRepetition(4, 2).weights(np.array([True, False, True, True])).tolist()
     [1.0, 0.0, 1.0, 0.0]
@@ -101,7 +101,7 @@ class FractionalRepetition:
             raise BadPlacement(f"load {self.load} must divide {self.clients_w} clients")
 
     def chunks(self, w: int) -> tuple[int, ...]:
-        """Return what a client holds and sums up."""
+        """Return the chunks that a client holds and sums."""
         first = w // self.load * self.load
         return tuple(range(first, first + self.load))
 
@@ -118,7 +118,7 @@ class FractionalRepetition:
 
 @dataclass(frozen=True, slots=True)
 class BlockCoordinate:
-    """One cyclic code for each block of coordinates; clients go through the blocks in this order.
+    """One cyclic code for each block of coordinates; clients work through the blocks in this order.
 
     More clients reach an early block than a late one, so late blocks tolerate more stragglers.
     """
@@ -126,7 +126,7 @@ class BlockCoordinate:
     codes: tuple[FixedCode, ...]
 
     def recovered(self, progress_w: Sequence[int]) -> tuple[bool, ...]:
-        """Tell for each block whether enough clients have gone past it."""
+        """Return for each block whether enough clients have completed it."""
         progress = np.asarray(progress_w)
         return tuple(
             int((progress <= index).sum()) <= code.stragglers for index, code in enumerate(self.codes)
@@ -134,7 +134,7 @@ class BlockCoordinate:
 
 
 def block_coordinate(clients_w: int, tolerances: Sequence[int], rng: np.random.Generator) -> BlockCoordinate:
-    """Return cyclic codes with these tolerances, the largest last: fewest clients get there.
+    """Return cyclic codes with these tolerances, the largest last.
 
     >>> block_coordinate(4, (0, 2), np.random.default_rng(0)).recovered([2, 1, 2, 1])
     (True, True)

@@ -1,4 +1,4 @@
-"""Cells of `python -m benchmarks rounds`: rows joined over seeds, the best of each kind, the losses."""
+"""Cells of `python -m benchmarks rounds`: rows combined over seeds, the best of each kind, losses."""
 
 import math
 from collections import defaultdict
@@ -17,18 +17,18 @@ UPLOADS: Final = (0.0, 0.1, 0.3, 1.0, 3.0, 10.0)
 class Row:
     """One policy under one scenario and seed; times of rounds after practice.
 
-    `upload`: how long a whole update takes over a unit of work; None where the times are without upload.
+    `upload`: the time of a whole update over that of a unit of work; None if the times exclude uploads.
     """
 
     scenario: str
     seed: int
     policy: str
-    family: str  # ours, rival, bound
+    family: str  # ours, baseline, bound
     exact: bool
-    blocks: int  # where rounds choose, the least that they chose
+    blocks: int  # if rounds choose, the smallest chosen
     upload: float | None
     upload_size: float  # of one codeword, in whole float32 updates
-    coarse: bool  # its numbers leave the sum more wrong than 8 bits do
+    coarse: bool  # its numbers give a larger error of the sum than 8 bits
     unit_s: float
     median_s: float
     p95_s: float
@@ -36,15 +36,15 @@ class Row:
     sent: float
     computed: float
     discarded: float
-    undecodable: float  # share of rounds that never end, or not whole
-    uploads_s: tuple[float, ...] = ()  # the median at each of UPLOADS, where an upload does not just add up
+    undecodable: float  # share of rounds that never end, or are incomplete
+    uploads_s: tuple[float, ...] = ()  # the median at each of UPLOADS, if the upload time does not simply add
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One scenario and upload ratio: the best of each kind.
+    """One scenario and upload ratio: the best policy of each kind.
 
-    `short`: of whatever is as exact as 8 bits, float32 included; `coarse`: of shorter numbers.
+    `short`: among policies as exact as 8 bits, float32 included; `coarse`: among those with shorter numbers.
     """
 
     scenario: str
@@ -52,30 +52,30 @@ class Cell:
     even_links: bool
     ours: str
     ours_s: float
-    rival: str
-    rival_s: float
+    baseline: str
+    baseline_s: float
     ours_short: str
     ours_short_s: float
-    rival_short: str
-    rival_short_s: float
+    baseline_short: str
+    baseline_short_s: float
     coarse: str
     coarse_s: float
     queue_s: float  # the best work queue that sends float32
-    coded_s: float  # blocks >= 2, whoever's; float32
+    coded_s: float  # blocks >= 2, of any policy; float32
     plain_s: float  # blocks 1
     coded_short_s: float
     plain_short_s: float
     bound_s: float
-    chosen_s: float  # fedgc where each round chooses its blocks; infinite where that was not played
+    chosen_s: float  # fedgc if each round chooses its blocks; infinite if not played
 
     @property
     def loss(self) -> float:
-        """How much slower fedgc is than the best rival whose numbers are as exact as its own."""
-        return max(_ratio(self.ours_s, self.rival_s), _ratio(self.ours_short_s, self.rival_short_s))
+        """Return the time of fedgc over that of the best baseline with numbers as exact."""
+        return max(_ratio(self.ours_s, self.baseline_s), _ratio(self.ours_short_s, self.baseline_short_s))
 
     @property
     def lost(self) -> str:
-        """To what fedgc loses: a rival with numbers like its own, one with coarser ones, nothing."""
+        """Return the kind of baseline that is faster: as exact, coarser, or none."""
         if self.loss > 1.0:
             return "LOST"
         return "lost to 4 bits" if self.coarse_s < self.ours_short_s else ""
@@ -96,7 +96,7 @@ def compare(rows: Sequence[Row]) -> list[Cell]:
 
 
 def _uploads(rows: Sequence[Row]) -> Sequence[float]:
-    """Return the uploads for which these rows stand: a scenario with links of its own has its own."""
+    """Return the uploads of these rows; a scenario with its own links has one of its own."""
     own = [row.upload for row in rows if row.upload is not None]
     return (float(np.median(own)),) if own else UPLOADS
 
@@ -114,7 +114,7 @@ class _Median:
 
 
 def _seconds(row: Row, upload: float) -> float:
-    """Return the median round of this row where an upload takes `upload` units of work."""
+    """Return the median round of this row if an upload takes `upload` units of work."""
     if row.upload is not None:
         return row.median_s
     if row.uploads_s:
@@ -127,9 +127,11 @@ def _cell(scenario: str, upload: float, medians: Sequence[_Median]) -> Cell:
     single = [each for each in exact if math.isclose(each.row.upload_size * each.row.blocks, 1.0)]
     short = [each for each in exact if not each.row.coarse]
     coarse = _best(each for each in exact if each.row.coarse)
-    mine, rival = (_best(each for each in single if each.row.family == kind) for kind in ("ours", "rival"))
-    mine_short, rival_short = (
-        _best(each for each in short if each.row.family == kind) for kind in ("ours", "rival")
+    mine, baseline = (
+        _best(each for each in single if each.row.family == kind) for kind in ("ours", "baseline")
+    )
+    mine_short, baseline_short = (
+        _best(each for each in short if each.row.family == kind) for kind in ("ours", "baseline")
     )
     coded_s, plain_s = _by_blocks(single)
     coded_short_s, plain_short_s = _by_blocks(short)
@@ -139,12 +141,12 @@ def _cell(scenario: str, upload: float, medians: Sequence[_Median]) -> Cell:
         mine.row.upload is None,
         mine.row.policy,
         mine.seconds,
-        rival.row.policy,
-        rival.seconds,
+        baseline.row.policy,
+        baseline.seconds,
         mine_short.row.policy,
         mine_short.seconds,
-        rival_short.row.policy,
-        rival_short.seconds,
+        baseline_short.row.policy,
+        baseline_short.seconds,
         coarse.row.policy,
         coarse.seconds,
         min(each.seconds for each in single if each.row.policy.startswith("work queue")),
@@ -168,7 +170,7 @@ def _by_blocks(medians: Sequence[_Median]) -> tuple[float, float]:
 
 
 def lost_first(cells: Sequence[Cell]) -> list[Mapping[str, Value]]:
-    """Return the cells as rows: those in which fedgc does not win first, the worst of them first."""
+    """Return the cells as rows, those where fedgc loses first, the worst of them first."""
     by_loss = sorted(cells, key=lambda cell: (cell.loss <= 1.0, not cell.lost, -cell.loss))
     return [
         {**asdict(cell), "lost": cell.lost, "loss": cell.loss, "ours_over_bound": cell.ours_s / cell.bound_s}
@@ -176,11 +178,11 @@ def lost_first(cells: Sequence[Cell]) -> list[Mapping[str, Value]]:
     ]
 
 
-TIMES: Final = ("ours_s", "rival_s", "ours_short_s", "rival_short_s", "coarse_s", "bound_s")
+TIMES: Final = ("ours_s", "baseline_s", "ours_short_s", "baseline_short_s", "coarse_s", "bound_s")
 
 
-def told(report: Report) -> Iterator[str]:
-    """Yield what a person reads: how much the code decides, then every cell, the lost ones first."""
+def text_lines(report: Report) -> Iterator[str]:
+    """Yield lines of text: the effect of the code, then every cell, losses first."""
     every, same, single = (
         report.figures[f"code_wins_share{which}"] for which in ("", "_same_error", "_float32")
     )
@@ -188,12 +190,12 @@ def told(report: Report) -> Iterator[str]:
         f"blocks >= 2 is strictly best in {every:.1%} of the cells, in {same:.1%} where numbers may be as "
         f"short as 8 bits, in {single:.1%} where only float32 is sent"
     )
-    columns = " ".join(f"{name:>8}" for name in ("ours", "rival", "short:", "rival", "4 bits", "bound"))
-    yield f"{'scenario':20} {'upload':>6} {columns}  {'':14}  best: ours | rival | short: ours | rival"
+    columns = " ".join(f"{name:>8}" for name in ("ours", "baseline", "short:", "baseline", "4 bits", "bound"))
+    yield f"{'scenario':20} {'upload':>6} {columns}  {'':14}  best: ours | baseline | short: ours | baseline"
     for row in report.rows:
         if "loss" in row:
             times = " ".join(f"{row[name]:8.2f}" for name in TIMES)
-            names = f"{row['ours']} | {row['rival']} | {row['ours_short']} | {row['rival_short']}"
+            names = f"{row['ours']} | {row['baseline']} | {row['ours_short']} | {row['baseline_short']}"
             yield f"{row['scenario']:20} {row['upload']:6.3g} {times}  {row['lost']:14}  {names}"
 
 
@@ -201,7 +203,7 @@ def told(report: Report) -> Iterator[str]:
 
 
 def figures(cells: Sequence[Cell]) -> dict[str, float | None]:
-    """Return the figures that are taken from cells."""
+    """Return the figures computed from cells."""
     same = [cell.coded_short_s < cell.plain_short_s for cell in cells]
     every = [won and cell.coded_short_s < cell.coarse_s for won, cell in zip(same, cells, strict=True)]
     single = [cell.coded_s < cell.plain_s for cell in cells]
@@ -210,16 +212,16 @@ def figures(cells: Sequence[Cell]) -> dict[str, float | None]:
         "code_wins_share_same_error": sum(same) / len(cells),
         "code_wins_share_float32": sum(single) / len(cells),
         "over_work_queue": _over_work_queue(cells),
-        "worst_over_best_baseline": max(_ratio(cell.ours_s, cell.rival_s) for cell in cells),
+        "worst_over_best_baseline": max(_ratio(cell.ours_s, cell.baseline_s) for cell in cells),
         "worst_over_best_even_links": max(
-            (_ratio(cell.ours_s, cell.rival_s) for cell in cells if cell.even_links), default=None
+            (_ratio(cell.ours_s, cell.baseline_s) for cell in cells if cell.even_links), default=None
         ),
         "chosen_over_best": max(
             (_ratio(cell.chosen_s, cell.ours_s) for cell in cells if cell.chosen_s < math.inf), default=None
         ),
-        "worst_over_best_short": max(_ratio(cell.ours_short_s, cell.rival_short_s) for cell in cells),
+        "worst_over_best_short": max(_ratio(cell.ours_short_s, cell.baseline_short_s) for cell in cells),
         "worst_over_best_quantized": max(
-            _ratio(cell.ours_short_s, min(cell.rival_short_s, cell.coarse_s)) for cell in cells
+            _ratio(cell.ours_short_s, min(cell.baseline_short_s, cell.coarse_s)) for cell in cells
         ),
     }
 

@@ -1,26 +1,28 @@
-"""`python -m benchmarks codes`: how well conditioned, how exact and how quick the codes are, side by side.
+"""`python -m benchmarks codes`: conditioning, error and speed of the codes.
 
 Figures:
 
-    worst_condition       {"replicas,blocks": worst condition of just enough copies}; the rows have the
-                          amplification beside it, so that a rescaled row does not pass for a better frame
-    copies_differ_frame   relative error of the decoded sum where copies differ by 1e-3, at (8, 4): worst draw
+    worst_condition       {"replicas,blocks": worst condition of `blocks` replicas}; the rows also have the
+                          amplification, so that a rescaled row does not count as a better frame
+    copies_differ_frame   relative error of the decoded sum if replicas differ by 1e-3, at (8, 4): worst draw
     copies_differ_gaussian  the same for the published Gaussian code: median draw
     solve_ms, place_ms    10,000 chunks on 1000 clients, 8 replicas, 4 blocks: median
     encode_over_memory    time of encode / time in which numpy reads the same updates and writes a codeword
     decode_over_memory    time of the running sum / time in which numpy reads a codeword and adds to the sum
-    unbiased_gain         squared error of least squares / of the completion without bias, correlation 0.5
+    unbiased_gain         squared error of least squares / of the unbiased completion, correlation 0.5
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from statistics import median
 from typing import Final
 
 import numpy as np
 
 from benchmarks.baselines import cyclic
+from benchmarks.codewords import codeword_of, decode
 from benchmarks.report import Figure, Report, Value, machine
+from benchmarks.worst import worst
 from fedgc.codecs import EPSILON, Wire, pack, unpack
 from fedgc.codes import (
     Code,
@@ -28,12 +30,12 @@ from fedgc.codes import (
     GaussianCode,
     Placement,
     RunningSum,
-    encode,
+    fold,
     frame_for,
     orders_for_round,
     place,
-    worst,
 )
+from fedgc.training.update import BLOCK
 
 SIZES: Final = ((4, 2), (8, 2), (8, 3), (8, 4), (12, 4), (16, 4))
 CLIENTS: Final = 200
@@ -46,7 +48,7 @@ Row = dict[str, Value]
 
 
 def bench_codes(*, quick: bool = False) -> Report:
-    """Measure; `quick` takes fewer draws and smaller vectors."""
+    """Run the benchmark; `quick` uses fewer draws and smaller vectors."""
     draws, numbers = (3, NUMBERS // 10) if quick else (DRAWS, NUMBERS)
     conditions = list(_conditions())
     errors = list(_errors(draws))
@@ -112,21 +114,21 @@ def _just_enough(placement: Placement, blocks: int, rng: np.random.Generator) ->
 def _error(
     code: Code, done: np.ndarray, rng: np.random.Generator, *, mismatch: float, wire: Wire | None
 ) -> float:
-    """Return the relative error of the decoded sum where every client has its own copy of each update."""
+    """Return the relative error of the decoded sum if every client has noisy replicas of its own."""
     size = 256 * code.blocks
     updates = rng.standard_normal((done.shape[1], size))
     solution = code.solve(done)
     codewords = {}
     for w in solution.needed:
         own = updates + mismatch * rng.standard_normal(updates.shape) if mismatch else updates
-        sent = solution.encode(w, dict(enumerate(own)))
+        sent = codeword_of(solution, w, dict(enumerate(own)))
         codewords[w] = unpack(pack(sent, wire, rng), wire, sent.size) if wire else sent
     total = updates.sum(axis=0)
-    return float(np.linalg.norm(solution.decode(codewords, size) - total) / np.linalg.norm(total))
+    return float(np.linalg.norm(decode(solution, codewords, size) - total) / np.linalg.norm(total))
 
 
 def _fixed_code(draw: int, rng: np.random.Generator) -> Iterator[Row]:
-    """Measure the cyclic code (Tandon; Ye-Abbe above one block), which knows full clients only."""
+    """Measure the cyclic code (Tandon; Ye-Abbe above one block), which uses complete clients only."""
     for blocks in (1, 4):
         code = cyclic(CLIENTS, 8, blocks, rng)
         answered = np.ones(CLIENTS, np.bool_)
@@ -160,10 +162,10 @@ def _unbiased_gain(draws: int) -> float:
 def _squared_error(code: Code, done: np.ndarray, updates: np.ndarray, correlation: float | None) -> float:
     solution = code.solve(done, correlation=correlation)
     held = dict(enumerate(updates))
-    codewords = {w: solution.encode(w, held) for w in solution.needed}
+    codewords = {w: codeword_of(solution, w, held) for w in solution.needed}
     total = updates.sum(axis=0)
     return float(
-        np.square(solution.decode(codewords, updates.shape[1]) - total).sum() / np.square(total).sum()
+        np.square(decode(solution, codewords, updates.shape[1]) - total).sum() / np.square(total).sum()
     )
 
 
@@ -171,7 +173,7 @@ def _squared_error(code: Code, done: np.ndarray, updates: np.ndarray, correlatio
 
 
 def _ms(work: Callable[[], object], repeats: int = REPEATS) -> float:
-    """Return the median milliseconds of some runs after one that does not count."""
+    """Return the median milliseconds of some runs, after one warm-up run."""
     work()
     taken = []
     for _ in range(repeats):
@@ -199,13 +201,21 @@ def _solving(*, quick: bool) -> Iterator[Row]:
     yield {"what": "solve gaussian", "ms": _ms(lambda: gaussian.solve(done), 3), "clients_w": clients_w}
 
 
+def _mix(updates: Mapping[int, np.ndarray], matrix: Sequence[Sequence[float]], codeword: np.ndarray) -> None:
+    """Make a codeword as a client does: block by block of all updates."""
+    codeword[...] = 0.0
+    for first in range(0, updates[0].size, BLOCK):
+        for chunk, row in enumerate(matrix):
+            fold(row, updates[chunk][first : first + BLOCK], codeword, first)
+
+
 def _vectors(numbers: int) -> Iterator[Row]:
-    """Time what every round does with vectors, beside one pass of numpy over the same bytes."""
+    """Time the vector operations of a round, beside one pass of numpy over the same bytes."""
     rng = np.random.default_rng(0)
     updates = {chunk: rng.standard_normal(numbers, np.float32) for chunk in range(MIXED)}
     matrix = tuple(map(tuple, rng.standard_normal((MIXED, 4)).tolist()))
     codeword = np.empty(numbers // 4, np.float32)
-    encode_ms = _ms(lambda: encode(range(MIXED), matrix, updates, out=codeword))
+    encode_ms = _ms(lambda: _mix(updates, matrix, codeword))
     read_ms = _ms(lambda: ([update.sum() for update in updates.values()], codeword.__imul__(0)))
     yield {"what": "encode", "ms": encode_ms, "memory_ms": read_ms, "over_memory": encode_ms / read_ms}
     total = RunningSum(numbers, 4, np.float32)

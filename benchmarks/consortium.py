@@ -1,7 +1,7 @@
-"""The masked exchange of some sites in one process, step by step under a stopwatch of CPU seconds.
+"""Secure aggregation of several sites in one process, with the CPU seconds of each step.
 
-Nothing of a link is in it: no message, no disk. What a step costs goes to the account of whoever does it;
-each entry is one site's step, or one of the server's.
+Links are excluded: no messages and no disk. The cost of a step is recorded for the party that does it; each
+entry is one step of one site or of the server.
 """
 
 import hashlib
@@ -33,12 +33,12 @@ from fedgc.secagg.federation import least_threshold, member_list
 Float = NDArray[np.float32]
 Entropy = Callable[[int], bytes]
 
-EXCHANGES: Final = 32  # of one set-up, over which its cost is spread
+EXCHANGES: Final = 32  # exchanges of one set-up, which share its cost
 _NOW: Final = 0.0
 
 
 class Watch:
-    """CPU seconds of this process and bytes on their way up, by what they were spent on."""
+    """CPU seconds of this process and uploaded bytes, by kind of step."""
 
     def __init__(self) -> None:
         self.seconds: Final[defaultdict[str, list[float]]] = defaultdict(list)
@@ -46,7 +46,7 @@ class Watch:
 
     @contextmanager
     def on(self, what: str) -> Iterator[None]:
-        """Put what happens inside to this account."""
+        """Record the time of the enclosed block as this kind of step."""
         began = time.process_time()
         yield
         self.seconds[what].append(time.process_time() - began)
@@ -56,7 +56,7 @@ class Consortium:
     """Sites and a server, with the keys of one epoch."""
 
     def __init__(self, count: int, quantizer: Quantizer, entropy: Entropy, watch: Watch) -> None:
-        """Set up the epoch, under the watch."""
+        """Set up the epoch and record its cost."""
         identities = [Identity(entropy(32)) for _ in range(count)]
         members = member_list([(f"site {at:03}", each.public) for at, each in enumerate(identities)])
         self._pinned = Federation(members, least_threshold(count), 3, EXCHANGES, quantizer)
@@ -67,9 +67,9 @@ class Consortium:
         self._epoch = self._set_up(watch)
 
     def round(self, update: Float, weight: int, lost: int, watch: Watch) -> tuple[Float, float]:
-        """Run one exchange of this update; the last `lost` sites vanish before they upload.
+        """Run one exchange of this update; the last `lost` sites drop out before they upload.
 
-        Return the mean of the others, and the largest error that its numbers may have.
+        Return the mean of the others, and the bound on the error of its numbers.
         """
         count = len(self._clients)
         self._number += 1
@@ -98,8 +98,8 @@ class Consortium:
     # ---- set-up
 
     def _set_up(self, watch: Watch) -> Epoch:
-        setup, everybody = SetUp(self._pinned, 1), range(len(self._clients))
-        for member in everybody:
+        setup, numbers = SetUp(self._pinned, 1), range(len(self._clients))
+        for member in numbers:
             with watch.on("client"):
                 step = self._clients[member].open(setup.packet(), _NOW, self._entropy(32))
             advert = self._said(member, step, watch)
@@ -107,7 +107,7 @@ class Consortium:
                 setup = setup.admit(packets.Advert.unpack(advert), _NOW)
         with watch.on("server"):
             setup, roster = setup.roster()
-        for member in everybody:
+        for member in numbers:
             with watch.on("client"):
                 step = self._clients[member].join(roster, _NOW, self._entropy(32))
             deal = self._said(member, step, watch)

@@ -1,8 +1,8 @@
-"""How wrong the sum is when a round is cut off: fedgc against codes that count full clients only.
+"""The error of the sum at a deadline: fedgc compared with codes that use complete clients only.
 
-A round ends at 0.9 of fedgc's own median time. Chunk updates are drawn: a unit of data gives a common part
-and a part of its own of the same size, so that half of a unit's update is what all share. Both the codes and
-fedgc may scale what came to the whole; dropping what is missing does not.
+A round ends at 0.9 of fedgc's own median time. Chunk updates are drawn: a unit of data contributes a common
+part and an independent part of the same size, so half of a unit's update is shared. The codes and fedgc scale
+the received part up to the whole; dropping does not.
 
 The error is ||estimate - sum||^2 / ||sum||^2, the mean over rounds.
 """
@@ -13,6 +13,7 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.codewords import codeword_of, decode
 from fedgc.config import RunConfig
 from fedgc.gates import Decision, Reports
 from fedgc.history import Speeds
@@ -23,7 +24,7 @@ from fedgc.sim.clock.conditions import Float
 from fedgc.sim.ours import PATIENT_S, Fedgc
 
 SHARE: Final = 0.9
-NUMBERS: Final = 32  # of an update: enough for a mean over its coordinates
+NUMBERS: Final = 32  # of an update; enough for a mean over its coordinates
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Errors:
 
 
 def errors_at_deadline(scenario: Scenario, policy: Fedgc, rng: np.random.Generator) -> Errors:
-    """Measure at 0.9 of the policy's own median time."""
+    """Measure the errors at 0.9 of the policy's own median time."""
     times = [result.seconds for result in policy.play(scenario, UNCONTENDED)]
     deadline_s = SHARE * float(np.median(times))
     clients = scenario[0].clients
@@ -73,7 +74,7 @@ def _plan(policy: Fedgc, clients: int, deadline_s: float) -> Plan:
 
 
 def _updates(clients: int, pieces: int, rng: np.random.Generator) -> Float:
-    """Return a chunk's update in each row: smaller chunks share the same mean and are noisier."""
+    """Return a chunk's update in each row; smaller chunks have the same mean and are noisier."""
     shared_d = rng.standard_normal(NUMBERS)
     own_cd = rng.standard_normal((clients * pieces, NUMBERS))
     updates_cd: Float = shared_d / pieces + own_cd / np.sqrt(pieces)
@@ -94,13 +95,13 @@ def always(_: Reports) -> Decision:
 
 
 def _estimate(over: Round, updates_cd: Float) -> Float:
-    """Return what the codewords of this round add up to."""
+    """Return the sum of the codewords of this round."""
     solution = over.result.solution if over.result else None
     if solution is None:
         return np.zeros(NUMBERS)
     updates = dict(enumerate(updates_cd))
-    words = {w: solution.encode(w, updates) for w in solution.needed}
-    return np.asarray(solution.decode(words, NUMBERS), np.float64)
+    words = {w: codeword_of(solution, w, updates) for w in solution.needed}
+    return np.asarray(decode(solution, words, NUMBERS), np.float64)
 
 
 def _dropped(over: Round, updates_cd: Float) -> Float:
@@ -111,7 +112,7 @@ def _dropped(over: Round, updates_cd: Float) -> Float:
 
 
 def _of_full_workers(conditions: Conditions, load: int, deadline_s: float, updates_cd: Float) -> Float:
-    """Return the scaled sum of the units that lie with a client which did all of its own (cyclic code)."""
+    """Return the scaled sum of the units held by a client that finished all of its chunks (cyclic code)."""
     clients = conditions.clients
     full_w = conditions.after_s(np.full(clients, float(load))) <= deadline_s
     covered = np.zeros(clients, np.bool_)
@@ -130,8 +131,8 @@ def _error(estimate_d: Float, updates_cd: Float) -> float:
 
 
 def ratios(errors: Errors, load: int) -> Iterator[tuple[str, float]]:
-    """Yield how many times larger the others' errors are."""
-    least = max(errors.ours, 1e-30)  # a sum that came out whole has only its rounding
+    """Yield the ratios of the others' errors to ours."""
+    least = max(errors.ours, 1e-30)  # an exact sum has only rounding errors
     yield "full clients", errors.full_workers[load] / least
     yield "full clients, best load", min(errors.full_workers.values()) / least
     yield "dropping", errors.dropping / least

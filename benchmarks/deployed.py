@@ -1,8 +1,8 @@
-"""What masks add to a round on real Flower processes: four sites, a model of 10 MB, over sessions.
+"""The overhead of masks in a round on real Flower processes: four sites, a model of 10 MB, over sessions.
 
-The overhead of a round is taken as the bench of links takes it: from its beginning to the next one's, less
-what the slowest site spent in local steps. Flower's own SecAgg+ has the same SuperLink, SuperNodes,
-model and step as the rounds without masks; what it cannot do leaves a row that says why.
+The overhead of a round is defined as in the link benchmark: its duration less the local steps of the slowest
+site. Flower's own SecAgg+ uses the same SuperLink, SuperNodes, model and step as the rounds without masks; a
+failure leaves a row with the reason.
 """
 
 import os
@@ -43,28 +43,30 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 
 
 def deployed_rows(rounds: int) -> Iterator[dict[str, Value]]:
-    """Run plain rounds, masked ones and Flower's, and yield the overhead of each."""
+    """Run plain rounds, masked rounds and Flower's, and yield the overhead of each."""
     with tempfile.TemporaryDirectory(prefix="fedgc-bench-") as name:
         folder = Path(name)
         (folder / "bench_models.py").write_text(MODELS)
         names = [f"site-{number}" for number in range(SITES)]
         consortium = make_consortium(folder / "sites", {each: {} for each in names}, NUMBERS)
         plain: Sequence[Node] = [Node(each) for each in names]
-        ways: Mapping[str, tuple[Sequence[Node], Mapping[str, Setting]]] = {
+        methods: Mapping[str, tuple[Sequence[Node], Mapping[str, Setting]]] = {
             "plain": (plain, {}),
             "masked": (consortium.nodes, consortium.settings()),
         }
-        for way, (nodes, settings) in ways.items():
+        for method, (nodes, settings) in methods.items():
             environment = {
-                "FEDGC_DB": str(folder / f"{way}.db"),
-                "XDG_STATE_HOME": str(folder / way),
+                "FEDGC_DB": str(folder / f"{method}.db"),
+                "XDG_STATE_HOME": str(folder / method),
                 "PYTHONPATH": os.pathsep.join(filter(None, [name, os.environ.get("PYTHONPATH", "")])),
             }
-            with LocalFederation(nodes, folder=folder / f"run-{way}", environment=environment) as federation:
-                _trained(federation, {**SETTINGS, **settings, "rounds": rounds + PRACTICE + 1, "run": way})
-                if way == "plain":
+            with LocalFederation(
+                nodes, folder=folder / f"run-{method}", environment=environment
+            ) as federation:
+                _trained(federation, {**SETTINGS, **settings, "rounds": rounds + PRACTICE + 1, "run": method})
+                if method == "plain":
                     yield from _plus_rows(federation, folder / "plus")
-            yield from _rows(folder / f"{way}.db", way)
+            yield from _rows(folder / f"{method}.db", method)
 
 
 def _trained(federation: LocalFederation, settings: Mapping[str, Setting]) -> None:
@@ -85,14 +87,14 @@ def _plus_rows(federation: LocalFederation, folder: Path) -> Iterator[dict[str, 
         yield {"what": "failed", "part": "flower deployed", "reason": str(error).splitlines()[0]}
         return
     for overhead_s in found[PRACTICE:]:
-        yield {"what": "deployed", "way": "flower", "round_s": overhead_s}
+        yield {"what": "deployed", "method": "flower", "round_s": overhead_s}
 
 
-def _rows(database: Path, way: str) -> Iterator[dict[str, Value]]:
+def _rows(database: Path, method: str) -> Iterator[dict[str, Value]]:
     with Store.open(str(database), reads_only=True) as store:
-        rounds = store.rounds(way)
+        rounds = store.rounds(method)
         busy_s = [
-            max((row.busy_s for row in store.client_rows(way, each.row.round)), default=0.0)
+            max((row.busy_s for row in store.client_rows(method, each.row.round)), default=0.0)
             for each in rounds
         ]
     for this, following, work_s in zip(
@@ -100,7 +102,7 @@ def _rows(database: Path, way: str) -> Iterator[dict[str, Value]]:
     ):
         yield {
             "what": "deployed",
-            "way": way,
+            "method": method,
             "outcome": this.row.outcome,
             "round_s": following.row.started - this.row.started - work_s,
             "collecting_s": this.row.collecting_s,

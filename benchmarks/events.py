@@ -1,8 +1,9 @@
-"""What an event costs the machine of a round: steered clients on a clock of their own, nothing else.
+"""The cost of an event in the state machine of a round, with minimal steered clients.
 
-`replay.World` models lines, deaths and latency as well, and its time would count in. Here a client walks its
-queue at its own pace, tells each chunk that it has finished (with a sketch, the same from every holder),
-leaves what it is told to skip, begins next what it is told to take, and answers a `Reveal` at once.
+The virtual clock and its reference clients also model links, failures, latency and partial steps, and their
+time would be included. Here a client works through its queue at its own pace, reports each finished chunk
+(with a sketch, the same from every holder), leaves skipped chunks, begins taken chunks next, and answers a
+`Reveal` at once.
 """
 
 import gc
@@ -28,7 +29,7 @@ REPLICAS: Final = 8
 
 
 class Crowd:
-    """Owns the clock and what each client is at in one round."""
+    """Owns the clock and the state of each client in one round."""
 
     def __init__(self, plan: Plan, pace_w: Sequence[float], sketches: Sequence[tuple[float, ...]]) -> None:
         self.said: list[Event] = []
@@ -43,7 +44,7 @@ class Crowd:
         self._asked: list[Reveal] = []
 
     def play(self, machine: Round, present: Sequence[Joined]) -> None:
-        """Drive one round from its start to its end."""
+        """Run one round to its end."""
         number, target, now = machine.assignment.number, machine.assignment.target, 0.0
         self._obey(machine.start(now, present), now)
         while self._ends and not self._asked:
@@ -100,15 +101,15 @@ class Crowd:
 
 
 def measure_events(events: int = MILLION, clients: int = 1000) -> Mapping[str, Value]:
-    """Measure how long whole rounds take that together handle so many events.
+    """Measure the time of whole rounds that together handle this many events.
 
-    As many chunks as clients, eight copies of each, eight blocks: each round hears eight reports for each
-    client, steers as they come in, asks the gate, solves for the codewords and takes them in. Counted in are
-    what a server does at each round (its start, the solution) and the making of events and commands; setting
-    up the plan is not. As in a server, what was there before is out of the garbage collector's sight.
+    With as many chunks as clients, eight replicas of each and eight blocks, each round receives eight reports
+    for each client, steers, asks the gate, solves for the codewords and processes them. The time includes the
+    server's work for each round (start and solution) and making events and commands, but not the plan. As in
+    a server, existing objects are excluded from garbage collection.
 
-    `seconds` has the clients' side in it: making the events, and following the commands. `round_seconds` are
-    those of another round that hears the very same, without any clients.
+    `seconds` includes the clients: making events and following commands. `round_seconds` is the time of
+    another round that receives the same events without clients.
     """
     plan = _plan(clients)
     rng = np.random.default_rng(0)
@@ -144,7 +145,7 @@ def measure_events(events: int = MILLION, clients: int = 1000) -> Mapping[str, V
 
 
 def _alone_s(over: Round, present: Sequence[Joined], said: Iterable[Event]) -> float:
-    """Return how long a round takes that hears what this one has heard."""
+    """Return the time of a round that receives the recorded events."""
     began = time.process_time()
     again = Round(over.plan, over.assignment, always)
     again.start(0.0, present)

@@ -1,8 +1,8 @@
 """Frontiers as a picture: accuracy against syncs, megabytes and seconds, one point for each arm and seed.
 
-Three fields side by side for each scene, scenes below each other in the order of the table. Costs go to the
-right by powers of ten, accuracy upwards from the least to the most of the scene; a rule stands at each power
-of ten and each ten points. Ours are blue, rivals red, BSP black; what is better lies to the left and above.
+Each scene has three fields side by side; scenes are stacked in the order of the table. Costs are on a
+logarithmic x axis, accuracy on the y axis from the scene's minimum to its maximum; grid lines are at each
+power of ten and each ten points. Our arms are blue, baselines red, BSP black; better is up and to the left.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ EDGE: Final = 12
 DOT: Final = 3
 COSTS: Final = ("syncs", "megabytes", "seconds")
 OURS: Final = (31, 90, 160)
-RIVAL: Final = (205, 70, 60)
+BASELINE: Final = (205, 70, 60)
 REFERENCE: Final = (0, 0, 0)
 RULE: Final = (225, 225, 225)
 FRAME: Final = (120, 120, 120)
@@ -51,13 +51,13 @@ def field(group: Sequence[Measured], cost: str) -> Pixels:
     pixels[EDGE:-EDGE, [EDGE - 1, -EDGE]] = FRAME
     for each, x, y in zip(group, costs, points, strict=True):
         row, column = HEIGHT - 1 - up.at(y), across.at(x)
-        color = REFERENCE if each.arm.name == "BSP" else OURS if each.arm.ours else RIVAL
+        color = REFERENCE if each.arm.name == "BSP" else OURS if each.arm.ours else BASELINE
         pixels[row - DOT : row + DOT, column - DOT : column + DOT] = color
     return pixels
 
 
 class _Axis:
-    """From the least to the most of some numbers, over so many pixels less the edges."""
+    """The linear scale from some numbers to pixels, with a margin."""
 
     def __init__(self, values: NDArray[np.float64], pixels: int) -> None:
         self.low, self.high = float(values.min()), float(values.max())

@@ -1,12 +1,12 @@
-"""`python -m benchmarks gate`: which rounds to exchange, with partial steps and shared momentum.
+"""`python -m benchmarks gate`: the choice of rounds to exchange, with partial steps and shared momentum.
 
-Every arm (`arms`) in every scene (`scene`), tuned on a seed of its own (`trial`); accuracy against syncs,
-bytes and simulated seconds. What is compared is compared seed by seed: a difference is a mean of pairs with
-its 95% interval (Student's t), and rows of differences come first, what fedgc loses before what it wins.
+Every arm (`arms`) is run in every scene (`scene`), tuned on separate seeds (`trial`), and measured as
+accuracy against syncs, bytes and simulated seconds. Arms are compared seed by seed: a difference is a mean of
+pairs with its 95% interval (Student's t). Rows of differences come first, losses before gains.
 
-Figures, in points of accuracy unless named otherwise; None where the scenes that they need were not played:
+Figures, in points of accuracy unless named otherwise; None if their scenes were not played:
 
-    tenth_bytes_loss_points      iid, nobody straggles: BSP less drift at a tenth of BSP's bytes
+    tenth_bytes_loss_points      iid, no stragglers: BSP less drift at a tenth of BSP's bytes
     budget_error                 largest miss of a drift budget, as a share of it; a mean over seeds
     equal_syncs_gain_points      drift less the fixed period of as many syncs, same momentum: least
                                  over columns
@@ -53,7 +53,7 @@ Cell = tuple[Scene, Sequence[Arm]]
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """The size of the benchmark."""
 
     steps: int
     care: Care
@@ -64,7 +64,7 @@ QUICK: Final = Size(128, Care(2, 2), "quick")
 USUAL: Final = Size(768, Care(5, 5), "usual")
 FULL: Final = Size(3072, Care(5, 5), "full")
 SHORT: Final = 512  # steps of convolutions and Adam in the usual size
-LONG: Final = 3072  # of scattered data, which a hundredth of BSP's syncs can only make up for in a long run
+LONG: Final = 3072  # steps with scattered data; a hundredth of BSP's syncs needs a long run
 
 
 def bench_gate(
@@ -72,7 +72,7 @@ def bench_gate(
     data: Path | None = None,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> tuple[Report, list[Measured]]:
-    """Measure; `progress` hears how many of how many trials are done. The runs are for the picture."""
+    """Run the benchmark; `progress` receives the number of finished trials. The runs are for the picture."""
     trials = [
         Trial(scene, arm, size.care)
         for scene, arms in cells(size, data)
@@ -85,7 +85,7 @@ def bench_gate(
 
 
 def cells(size: Size, data: Path | None) -> list[Cell]:
-    """Return the matrix: which arms are played where."""
+    """Return the matrix of scenes and arms to play."""
     usual = partial(Scene, data=data, steps=size.steps)
     if size.kind == "quick":
         return [
@@ -117,7 +117,7 @@ class Paired:
     """Differences of two arms over the seeds that they share."""
 
     mean: float
-    half: float | None  # of the 95% interval; None where one seed is all
+    half: float | None  # of the 95% interval; None with a single seed
 
     @classmethod
     def of(cls, differences: Sequence[float]) -> "Paired":
@@ -133,7 +133,7 @@ class Paired:
 
 
 class Results:
-    """What was measured, to be asked by scene and arm."""
+    """The measured runs by scene and arm."""
 
     def __init__(self, measured: Iterable[Measured]) -> None:
         self._runs: defaultdict[Scene, dict[str, dict[int, Measured]]] = defaultdict(dict)
@@ -149,7 +149,7 @@ class Results:
         return list(self._runs)
 
     def runs(self, scene: Scene, arm: str) -> dict[int, Measured]:
-        """Return an arm's runs by seed, none where it was not played."""
+        """Return an arm's runs by seed, empty if it was not played."""
         return self._runs[scene].get(arm, {})
 
     def arms(self, scene: Scene) -> list[str]:
@@ -157,7 +157,7 @@ class Results:
         return list(self._runs[scene])
 
     def gain(self, scene: Scene, ours: str, other: str, *, same_seconds: bool = False) -> Paired | None:
-        """Return our accuracy less the other's, at the end or at the end of ours; None without both."""
+        """Return our accuracy less the other's, at the end or at our final time; None without both."""
         mine, theirs = self.runs(scene, ours), self.runs(scene, other)
         pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
         if not pairs:
@@ -173,7 +173,7 @@ class Results:
 
 
 def differences(measured: Sequence[Measured]) -> list[Mapping[str, Value]]:
-    """Return ours against every rival in every scene, what is lost first."""
+    """Return ours against every baseline in every scene, losses first."""
     results = Results(measured)
     rows: list[Mapping[str, Value]] = []
     for scene in results.all_scenes():
@@ -224,7 +224,7 @@ def figures(measured: Sequence[Measured]) -> dict[str, float | Mapping[str, floa
 
 
 def _movable(results: Results, scene: Scene) -> tuple[float, float] | None:
-    """Return the shares of BSP's syncs and bytes with which scattered data is as good as BSP."""
+    """Return the shares of BSP's syncs and bytes with which scattered data is as accurate as BSP."""
     bsp = results.runs(scene, BSP.name)
     if not bsp:
         return None
@@ -267,8 +267,8 @@ def _number(value: Value) -> float:
 # ---- showing
 
 
-def told(measured: Sequence[Measured]) -> Iterator[str]:
-    """Yield what a person reads: for each scene every arm, the best first, with its cost and our gain."""
+def text_lines(measured: Sequence[Measured]) -> Iterator[str]:
+    """Yield lines of text: for each scene every arm, the best first, with its cost and our gain."""
     results = Results(measured)
     for scene in results.all_scenes():
         yield f"{scene.name} ({read(scene.data).name})"

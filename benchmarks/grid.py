@@ -1,12 +1,12 @@
-"""The scenarios of `python -m benchmarks rounds`: models of clients, and every trace with a reader.
+"""The scenarios of `python -m benchmarks rounds`: client models, and every trace with a reader.
 
     *.parquet, *.pkl, *.pickle, *.csv   times of clients: GPU jobs, AWS Lambda, a plain table
-    flash_speed_distri.json             links of mobile users, for clients that are otherwise modelled
-    client_device_capacity              FedScale's phones: what they can do, and their links
-    client_behave_trace                 beside it: when they are there
+    flash_speed_distri.json             links of mobile users, for otherwise modelled clients
+    client_device_capacity              FedScale's phones: speed and links
+    client_behave_trace                 with it: their availability
 
-Times without links serve for every ratio of upload to work (see `rounds`). Links are as they are recorded;
-their model's size is what makes an upload some share of the work.
+Times without links are used for every ratio of upload to work (see `rounds`). Recorded links are used
+unchanged; the size of the model sets the ratio.
 """
 
 from collections.abc import Iterator
@@ -16,36 +16,36 @@ from typing import Final, Protocol
 
 import numpy as np
 
+from benchmarks.traces import READERS, read_behavior, read_capacity, read_scenario
 from fedgc.errors import EdgeFailed
 from fedgc.sim.clock import MODELS, Conditions, Scenario
 from fedgc.sim.clock.conditions import Int
-from fedgc.sim.traces import read_behavior, read_capacity, read_links, read_scenario
+from fedgc.sim.traces import read_links
 
-TIMES: Final = (".parquet", ".pkl", ".pickle", ".csv")
 LINKS: Final = "flash_speed_distri.json"
 CAPACITY: Final = "client_device_capacity"
 BEHAVIOR: Final = "client_behave_trace"
 LINK_RATIOS: Final = (0.3, 3.0)  # of the median client's upload to its unit of work
 ONE_MEGABYTE: Final = 1_000_000
 PHONE_BYTES: Final = 5 * ONE_MEGABYTE  # a model for phones
-PHONE_SAMPLES: Final = 100  # in a unit of a phone's work
-APART_S: Final = 3600.0  # from the beginning of a round with phones to that of the next
+PHONE_SAMPLES: Final = 100  # samples in a unit of a phone's work
+APART_S: Final = 3600.0  # between the beginnings of two rounds with phones
 
 
 class Source(Protocol):
-    """Where the rounds of one scenario come from; frozen, as it goes to other processes."""
+    """The source of a scenario's rounds; frozen, since it is sent to other processes."""
 
     @property
     def name(self) -> str:
-        """Return its name in tables."""
+        """Return the name in tables."""
 
     def make(self, clients: int, rounds: int, seed: int) -> Scenario:
-        """Return so many rounds of at most so many clients."""
+        """Return this many rounds of at most this many clients."""
 
 
 @dataclass(frozen=True, slots=True)
 class Modelled:
-    """A model of machines, without links."""
+    """A client model without links."""
 
     name: str
 
@@ -56,17 +56,17 @@ class Modelled:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """A trace of times, which begins elsewhere for every seed and over again where it ends."""
+    """A trace of times, with a different start for every seed, repeated at its end."""
 
     path: Path
 
     @property
     def name(self) -> str:
-        """Return its name in tables."""
+        """Return the name in tables."""
         return self.path.stem
 
     def make(self, clients: int, rounds: int, seed: int) -> Scenario:
-        """Cut the rounds out of the trace."""
+        """Return rounds of the trace."""
         whole = read_scenario(self.path)
         rows_w = _some(whole[0], clients, np.random.default_rng(seed))
         return tuple(whole[(seed * rounds + at) % len(whole)].only(rows_w) for at in range(rounds))
@@ -81,11 +81,11 @@ class Linked:
 
     @property
     def name(self) -> str:
-        """Return its name in tables."""
+        """Return the name in tables."""
         return f"links of users x{self.ratio:g}"
 
     def make(self, clients: int, rounds: int, seed: int) -> Scenario:
-        """Draw paces, then a user's link for each client; the model is as large as the ratio wants it."""
+        """Draw paces, then a user's link for each client; the size of the model follows from the ratio."""
         rng = np.random.default_rng(seed)
         scenario = MODELS["shifted-exponential"](clients, rounds, rng)
         links = read_links(self.path)
@@ -96,18 +96,18 @@ class Linked:
 
 @dataclass(frozen=True, slots=True)
 class Phones:
-    """FedScale's clients, others for every seed; they come and go where that was recorded."""
+    """FedScale's clients, a different sample for every seed; with a recording they come and go."""
 
     capacity: Path
     behavior: Path | None = None
 
     @property
     def name(self) -> str:
-        """Return its name in tables."""
+        """Return the name in tables."""
         return "phones" + (" that come and go" if self.behavior else "")
 
     def make(self, clients: int, rounds: int, seed: int) -> Scenario:
-        """Choose processes; rounds begin an hour apart."""
+        """Choose clients; rounds begin an hour apart."""
         processes = read_capacity(self.capacity, samples=PHONE_SAMPLES, update_bytes=PHONE_BYTES)
         absences = read_behavior(self.behavior) if self.behavior else None
         most = min(clients, len(absences.laps_s)) if absences else clients
@@ -117,7 +117,7 @@ class Phones:
 
 
 def sources(traces: Path | None) -> list[Source]:
-    """Return all scenarios: the models, and what lies in a folder of traces."""
+    """Return all scenarios: the models, and the traces in a folder."""
     found: list[Source] = [Modelled(name) for name in MODELS]
     if traces is not None and not traces.is_dir():
         raise EdgeFailed(f"traces {traces}: saw no folder, needed one that is there")
@@ -125,7 +125,7 @@ def sources(traces: Path | None) -> list[Source]:
 
 
 def _of_folder(traces: Path) -> Iterator[Source]:
-    yield from (Recorded(path) for path in sorted(traces.iterdir()) if path.suffix in TIMES)
+    yield from (Recorded(path) for path in sorted(traces.iterdir()) if path.suffix in READERS)
     if (traces / LINKS).exists():
         yield from (Linked(traces / LINKS, ratio) for ratio in LINK_RATIOS)
     if (traces / CAPACITY).exists():
@@ -146,7 +146,7 @@ def link_ratio(scenario: Scenario) -> float:
 
 
 def _some(conditions: Conditions, clients: int, rng: np.random.Generator) -> Int:
-    """Return all clients, or so many of them by chance."""
+    """Return all clients, or a random subset of this many."""
     if conditions.clients <= clients:
         return np.arange(conditions.clients)
     return np.sort(rng.choice(conditions.clients, clients, replace=False))

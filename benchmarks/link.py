@@ -1,20 +1,20 @@
-"""`python -m benchmarks link`: what a round costs beyond its work, on real Flower processes on this machine.
+"""`python -m benchmarks link`: the overhead of a round on real Flower processes on this machine.
 
 The overhead of a round is the time from its beginning to the next one's, less the time that the slowest
-client whose work was needed spent in local steps. It is taken for sessions, for the messages link, and for
-Flower's own FedAvg with the same models, local step, SuperLink and SuperNodes.
+needed client spent in local steps. It is measured for sessions, for the message link, and for Flower's own
+FedAvg with the same models, local step, SuperLink and SuperNodes.
 
     session_overhead_s         with a model of 4 kB, 4 clients: median over rounds
     messages_overhead_s        the same over Flower's messages
     fedavg_overhead_s          the same of Flower's FedAvg, training alone
     fedavg_over_session        ratio of the two
-    session_100mb_over_stream  overhead at 100 MB / time of a bare TLS stream that moves as many bytes
-    stop_heard_ms              from the server's decision to a busy client's having heard it, median
+    session_100mb_over_stream  overhead at 100 MB / time of a plain TLS stream that moves as many bytes
+    stop_heard_ms              from the server's decision until a busy client receives it, median
     peak_models_above_blocks   peak of the ServerApp's memory above its idle one, in models, less blocks;
                                8 clients, 100 MB
 
-A part that fails, or for which no time is left, leaves a row that says why, and its figures are null; what
-no figure needs is measured last.
+A part that fails or runs out of time leaves a row with the reason, and its figures are null. Parts without
+figures are measured last.
 """
 
 import os
@@ -43,13 +43,13 @@ Rows = list[dict[str, Value]]
 CLIENTS: Final = 4
 MANY: Final = 8
 BLOCKS: Final = 1
-BUDGET_S: Final = 560.0  # the bench ends in ten minutes on two cores, starts and ends of processes included
-KEPT_BACK_S: Final = 170.0  # of that for the parts behind the four clients
+BUDGET_S: Final = 560.0  # seconds for the whole benchmark on two cores, process starts included
+KEPT_BACK_S: Final = 170.0  # of that for the parts after the four clients
 MODEL_BYTES: Final = {"tiny": 4_000, "mb10": 10_000_000, "mb100": 100_000_000}
 WAIT_S: Final = 240.0
 WATCH_S: Final = 0.02
-STREAMS: Final = 5  # of a bare stream's transfers, the median counts
-FIRST: Final = 1  # rounds that are practice: chunks are loaded, pages are touched
+STREAMS: Final = 5  # transfers of a plain stream; the median counts
+FIRST: Final = 1  # practice rounds: chunks are loaded, pages are touched
 SETTINGS: Final[Mapping[str, Setting]] = {
     "work": "coded",
     "local-steps": 1,
@@ -63,7 +63,7 @@ SETTINGS: Final[Mapping[str, Setting]] = {
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured: rounds of each model, and how often a stop is said."""
+    """The size of the benchmark: rounds of each model, and the number of stops."""
 
     session: Mapping[str, int]
     messages: Mapping[str, int]
@@ -83,7 +83,7 @@ QUICK: Final = Size(session={"tiny": 10}, messages={}, fedavg={"tiny": 1}, memor
 
 
 class Parts:
-    """The rows of all parts; each part is given the time that is left, and may fail alone."""
+    """The rows of all parts; each part gets the remaining time and may fail independently."""
 
     def __init__(self, clock: Callable[[], float], budget_s: float) -> None:
         self._clock = clock
@@ -91,7 +91,7 @@ class Parts:
         self.rows: list[dict[str, Value]] = []
 
     def add(self, name: str, measure: Callable[[float], Rows], *, keep_s: float = 0.0) -> None:
-        """Measure in the time that is left, save `keep_s` for others; note why where nothing came of it."""
+        """Run a part in the remaining time less `keep_s`; record the reason of a failure."""
         left_s = min(WAIT_S, self._end - keep_s - self._clock())
         try:
             if left_s <= 0:
@@ -103,7 +103,7 @@ class Parts:
 
 
 def bench_link(*, quick: bool) -> Report:
-    """Measure; the quick way leaves all but the smallest model out."""
+    """Run the benchmark; the quick one uses the smallest model only."""
     size = QUICK if quick else USUAL
     parts = Parts(time.monotonic, BUDGET_S)
     parts.rows.append({"what": "load", "load_1m": os.getloadavg()[0]})
@@ -148,7 +148,7 @@ def _on_four(parts: Parts, folder: Path, size: Size) -> Rows:
             link(Plan("session", model, rounds, CLIENTS))
         if "mb100" in size.session:
             parts.add("stream", lambda _: [_plain(parts.rows)])
-        for model in size.fedavg:  # the smallest first: figures are made of it
+        for model in size.fedavg:  # the smallest first: the figures use it
             fedavg(Quickstart(model, size.fedavg[model], CLIENTS))
             if model in size.messages:
                 link(Plan("messages", model, size.messages[model], CLIENTS))
@@ -179,7 +179,7 @@ def _on_eight(parts: Parts, folder: Path, rounds: int) -> Rows:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One run: over which link, of which model, for how long, with how many clients."""
+    """One run: its link, model, duration and number of clients."""
 
     link: str
     model: str
@@ -188,11 +188,11 @@ class Plan:
 
     @property
     def name(self) -> str:
-        """What it is called in the store."""
+        """Return its name in the store."""
         return f"{self.link}-{self.model}-{self.clients}"
 
     def settings(self) -> dict[str, Setting]:
-        """Return its settings over the defaults."""
+        """Return its settings that differ from the defaults."""
         chosen: dict[str, Setting] = {
             **SETTINGS,
             "run": self.name,
@@ -211,7 +211,7 @@ def _run(federation: LocalFederation, folder: Path, plan: Plan, timeout_s: float
             status = federation.wait(run, timeout_s)
         finally:
             if federation.running(run):
-                federation.stop(run)  # others are to find the clients free
+                federation.stop(run)  # frees the clients for the next part
     if status != "finished:completed":
         said = federation.log(f"run-{run}").read_text(errors="replace")[-400:]
         raise EdgeFailed(f"bench run {plan.name}: saw {status}, needed finished:completed; it said: {said}")
@@ -257,7 +257,7 @@ def _rounds(database: Path, plan: Plan) -> Rows:
 def _plain(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
     session = _of(rows, "session", "mb100")
     if not session:
-        raise EdgeFailed("there is no round over a session to be compared with")
+        raise EdgeFailed("no round over a session to compare with")
     down, up = (
         int(median(int(_number(row[way])) for row in session)) // CLIENTS
         for way in ("down_bytes", "up_bytes")
@@ -278,7 +278,7 @@ def _plain(rows: Sequence[Mapping[str, Value]]) -> dict[str, Value]:
 
 @dataclass(slots=True)
 class Watch:
-    """What was seen of the ServerApp: memory while clients gather, its peak, CPU seconds since then."""
+    """The ServerApp's memory while clients gather, its peak, and its CPU seconds since then."""
 
     idle_bytes: int = 0
     peak_bytes: int = 0
@@ -287,7 +287,7 @@ class Watch:
     over: threading.Event = field(default_factory=threading.Event)
 
     def look(self, federation: LocalFederation, run: int) -> None:
-        """Look at the process that there is now, if there is one."""
+        """Sample the present process, if there is one."""
         pid = next(filter(_is_server, federation.pids("superlink")), None)
         if pid is None or "sessions at" not in federation.log(f"run-{run}").read_text(errors="replace"):
             return
@@ -339,7 +339,7 @@ def _stops(folder: Path, count: int) -> Rows:
 
 
 def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, float | None]:
-    """Return the named figures; what was not measured is None."""
+    """Return the named figures, None if not measured."""
     session = _overhead_s(rows, "session", "tiny")
     fedavg = _overhead_s(rows, "fedavg", "tiny")
     large = _overhead_s(rows, "session", "mb100")
@@ -370,7 +370,7 @@ def _overhead_s(rows: Sequence[Mapping[str, Value]], what: str, model: str) -> f
 
 
 def _peak_models(rows: Sequence[Mapping[str, Value]]) -> float | None:
-    """The idle ServerApp is one that gathers clients for the smallest model."""
+    """Return the peak memory; the baseline is the ServerApp waiting for clients of the smallest model."""
     idle, full = _of(rows, "server", "tiny", MANY), _of(rows, "server", "mb100", MANY)
     if not (idle and full):
         return None

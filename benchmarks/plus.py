@@ -1,8 +1,8 @@
 """Flower's own SecAgg+ as an app: its workflow on the server, its modifier in the clients.
 
-Flower ships both for its older API alone: the workflow wants a LegacyContext and a strategy of that time, and
-the message API's `clientapp.mod` has no such modifier. So that is what the app is written for; SuperLink,
-SuperNodes, model and local step are those that the others have. Threshold and weights are set as ours.
+Flower ships both for its older API only: the workflow needs a LegacyContext and a strategy of that API, and
+the message API's `clientapp.mod` has no such modifier, so the app uses the older API. SuperLink, SuperNodes,
+model and local step are the same as for the others, and threshold and weights the same as ours.
 """
 
 from typing import Final

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: a report as JSON, or its figures as a table."""
+"""The output of `python -m benchmarks`: a report as JSON, or its figures as a table."""
 
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,7 +14,7 @@ from fedgc.cli.view import terminal
 
 
 def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
-    """Print the one JSON object, or lines and figures for people."""
+    """Print the one JSON object, or lines of text and figures."""
     if as_json:
         sys.stdout.write(report.json() + "\n")
         return
@@ -29,12 +29,12 @@ def show(report: Report, *, as_json: bool, lines: Iterable[str] = ()) -> None:
 
 
 def draw(measured: Sequence[Measured], path: Path) -> None:
-    """Write the frontiers as a picture."""
+    """Write the frontiers to a PNG file."""
     keep(path, frontier(measured))
 
 
 def _words(figure: Figure) -> str:
-    """Return a figure in words.
+    """Return a figure as text.
 
     >>> _words(0.123456), _words(None), _words({"4,2": 2.414, "8,2": None})
     ('0.1235', 'not measured', '4,2: 2.414, 8,2: not measured')

@@ -1,7 +1,7 @@
-"""What a bench gives: figures with fixed names, the rows they were taken from, and the machine.
+"""The report of a benchmark: named figures, the rows that they are computed from, and the machine.
 
-A figure whose data is missing is None (null in JSON), never taken from elsewhere; an infinite ratio ("the
-other never ends") is the text "inf", since JSON has no word for it.
+A figure without data is None (null in JSON), never a substitute; an infinite ratio ("the other never ends")
+is the text "inf", since JSON has no infinity.
 """
 
 import json
@@ -17,7 +17,7 @@ Figure = Value | Mapping[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One bench's outcome."""
+    """The result of one benchmark."""
 
     figures: Mapping[str, Figure]
     rows: Sequence[Mapping[str, Value]]
@@ -34,7 +34,7 @@ class Report:
 
 
 def machine() -> dict[str, Value]:
-    """Return what the figures were measured on."""
+    """Return a description of this machine."""
     return {
         "system": platform.platform(),
         "processor": platform.processor() or platform.machine(),

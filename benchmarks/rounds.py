@@ -1,40 +1,39 @@
-"""`python -m benchmarks rounds`: every policy under every scenario, and where fedgc does not win.
+"""`python -m benchmarks rounds`: every policy under every scenario, and the cells where fedgc loses.
 
-A *cell* is a scenario and an upload time, the time of a whole float32 update on a client's own uplink over
-that of a client's median unit of work. Without contention an upload adds just its own time to a round, so
+A *cell* is a scenario and an upload ratio: the time of a whole float32 update on a client's own uplink over
+that of a client's median unit of work. Without contention an upload just adds its own time to a round, so
 each policy is played once for each seed and the cells follow: seconds + ratio * unit * size. (A test plays
 some of them in full.) Block-coordinate codes send while they work, so they are played for every ratio.
-Scenarios that bring links of their own are one cell each, played in full. The first rounds are practice:
-policies that learn have learnt by then. All policies meet the same rounds.
+Scenarios with their own links are one cell each, played in full. The first rounds are practice for policies
+that learn. All policies play the same rounds.
 
-Numbers are compared with their like: float32 with float32; and where shorter ones are allowed, what leaves
-the sum no more wrong than 8 bits do. A queue that sends 4 bits (a relative error of a fifth) is coarser than
-that; it stands apart, but a cell in which it is fastest is lost all the same.
+Policies are compared at equal precision: float32 with float32; with short numbers, those whose error of the
+sum is at most that of 8 bits. A queue with 4 bits (a relative error of a fifth) is coarser and listed
+separately, but a cell in which it is fastest counts as lost.
 
 Figures, of medians over rounds and seeds:
 
     code_wins_share                  cells where blocks >= 2 is strictly best of all, 4 bits included
-    code_wins_share_same_error       the same among what is as exact as 8 bits
-    code_wins_share_float32          the same where nobody may send short numbers
+    code_wins_share_same_error       the same among policies as exact as 8 bits
+    code_wins_share_float32          the same with float32 only
     over_work_queue                  best fedgc / best work queue, no upload: largest over scenarios
-    original_over_ours               codes of full clients at their best load / fedgc
+    original_over_ours               codes of complete clients at their best load / fedgc
     published_over_ours_same_chunks  published partial protocol / fedgc, blocks 1, same chunks
-    published_over_bound_same_chunks its ceiling: chunks not split, every pace known, no placement
-    published_over_fluid             the same with chunks of no size
-    published_over_ours              published partial protocol / fedgc with chunks of its own size
-    worst_over_best_baseline         best fedgc / best exact float32 rival: largest over all cells
-    worst_over_best_even_links       the same where every client has the same link
-    worst_over_best_short            the same where both may send what is as exact as 8 bits
-    worst_over_best_quantized        the same with rivals that may send 4 bits
+    published_over_bound_same_chunks the upper bound on it: whole chunks, known paces, any placement
+    published_over_fluid             the same with infinitely small chunks
+    published_over_ours              published partial protocol / fedgc with its own chunk size
+    worst_over_best_baseline         best fedgc / best exact float32 baseline: largest over all cells
+    worst_over_best_even_links       the same with equal links of all clients
+    worst_over_best_short            the same with numbers as exact as 8 bits for both
+    worst_over_best_quantized        the same with baselines in 4 bits
     chosen_over_best                 fedgc that chooses its blocks / best fedgc: largest over cells with links
     full_workers_error_over_ours     mean squared errors at 0.9 of our median time, same replicas
-    dropping_error_over_ours         the same, against leaving out what is missing
+    dropping_error_over_ours         the same, against dropping missing data
     million_events_s                 processor time of a million events through `round`, 1000 clients and
-                                     chunks (events.py), with what clients do for them; none where fewer
-                                     were measured
+                                     chunks (events.py), clients included; None if fewer were measured
     million_events_round_s           the same, of `round` alone
 
-Those that compare with the literature are the least of the shifted-exponential and the bimodal model at 200
+Figures that compare with the literature are the least of the shifted-exponential and the bimodal model at 200
 clients.
 """
 
@@ -49,20 +48,21 @@ from typing import Any, Final
 
 import numpy as np
 
+from benchmarks.bound import FluidBound, whole_chunks_s
 from benchmarks.cells import UPLOADS, Row, compare, figures, lost_first
+from benchmarks.coded_policies import BlockCoordinate
 from benchmarks.deadline import errors_at_deadline, ratios
 from benchmarks.events import MILLION, measure_events
 from benchmarks.grid import Source, link_ratio, sources
+from benchmarks.policies import INT8_WIRE, baselines, bounds, choosing, original_codes
 from benchmarks.report import Report, Value, machine
 from fedgc.codecs import share_of
-from fedgc.sim.bound import FluidBound, whole_chunks_s
-from fedgc.sim.catalogue import INT8_WIRE, PIECES, bounds, choosing, original_codes, ours, rivals
+from fedgc.sim.baselines import PartialStragglers, WorkQueue
+from fedgc.sim.catalogue import PIECES, ours
 from fedgc.sim.clock import MODELS, UNCONTENDED, Scenario
-from fedgc.sim.coded import BlockCoordinate, PartialStragglers
 from fedgc.sim.ours import CHOSEN, Fedgc
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
-from fedgc.sim.uncoded import WorkQueue
 
 REPLICAS: Final = 8
 CLAIMS: Final = ("shifted-exponential", "bimodal")
@@ -74,7 +74,7 @@ SCALING_REPLICAS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """The size of the benchmark."""
 
     clients: int
     rounds: int
@@ -94,7 +94,7 @@ FULL: Final = Size(200, 20, 5, blocks=(1, 2, 4), claim_rounds=200, scaling=(100,
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One scenario and seed: what one process does at a time."""
+    """One scenario and seed, the unit of work of a process."""
 
     source: Source
     seed: int
@@ -108,10 +108,10 @@ class Job:
 def bench_rounds(
     size: Size = USUAL, traces: Path | None = None, progress: Callable[[int, int], object] = lambda *_: None
 ) -> Report:
-    """Measure; `progress` hears how many of how many jobs are done."""
+    """Run the benchmark; `progress` receives the number of finished jobs and the total."""
     jobs = [Job(source, seed, size) for source in sources(traces) for seed in range(size.seeds)]
     with processes() as pool:
-        longest_first = reversed(jobs)  # scenarios with links of their own, which stand last
+        longest_first = reversed(jobs)  # scenarios with their own links are last in the list
         futures = {job: pool.submit(measure, job) for job in longest_first}
         claimed = [
             pool.submit(measure_claim, name, seed, size) for name in CLAIMS for seed in range(size.seeds)
@@ -121,7 +121,7 @@ def bench_rounds(
             progress(done, len(every))
         rows = [row for job in jobs for row in futures[job].result()]
         claims = [claim.result() for claim in claimed]
-    scaling = [measure_scaling(clients) for clients in size.scaling]  # alone, so that nothing else is timed
+    scaling = [measure_scaling(clients) for clients in size.scaling]  # alone, so that timing is not disturbed
     events = measure_events(size.events)
     cells = compare(rows)
     measured = {**figures(cells), **_of_claims(claims), **_of_a_million(events)}
@@ -137,9 +137,9 @@ def measure(job: Job) -> list[Row]:
     scenario = job.make()
     replicas, plays = min(REPLICAS, scenario[0].clients), _Plays(scenario)
     mine = [policy for blocks in job.size.blocks for policy in ours(replicas, blocks)]
-    if plays.linked:  # else it would cost nothing to send, and the choice be none
+    if plays.linked:  # without upload times, choosing blocks is trivial
         mine += choosing(replicas)
-    families: dict[str, Sequence[Policy]] = {"bound": bounds(), "rival": rivals(replicas), "ours": mine}
+    families: dict[str, Sequence[Policy]] = {"bound": bounds(), "baseline": baselines(replicas), "ours": mine}
     return [
         _row(job, plays, family, policy)
         for family, policies in families.items()
@@ -149,10 +149,10 @@ def measure(job: Job) -> list[Row]:
 
 
 class _Plays:
-    """Plays policies under one scenario, none twice of which it is known that they go alike.
+    """Plays policies under one scenario, and reuses results that are known to be equal.
 
-    Where uploads take no time, the length of numbers decides nothing; and at blocks 1, where nothing is
-    amplified, short ones are those of 8 bits in every round.
+    Without upload times the precision of numbers has no effect; at blocks 1, without amplification, short
+    numbers are 8 bits in every round.
     """
 
     def __init__(self, scenario: Scenario) -> None:
@@ -161,7 +161,7 @@ class _Plays:
         self._known: dict[Policy, tuple[Result, ...]] = {}
 
     def results(self, policy: Policy) -> tuple[Result, ...]:
-        """Return what came of every round."""
+        """Return the results of all rounds."""
         if isinstance(policy, Fedgc) and policy.short and policy.blocks == 1 and not self.linked:
             share = share_of("int8")
             whole = self.results(replace(policy, short=False))
@@ -212,12 +212,12 @@ def _with_uploads_s(policy: Policy, scenario: Scenario, unit_s: float) -> tuple[
 
 
 def _ended_s(policy: Policy, result: Result) -> float:
-    """Return the time of a round; one that should be whole and is not counts as one that never ends."""
+    """Return the time of a round; an incomplete round of an exact policy counts as never ending."""
     return result.seconds if result.exact or not policy.exact else math.inf
 
 
 def measure_claim(model: str, seed: int, size: Size) -> Mapping[str, Value]:
-    """Measure what the literature's codes and fedgc need under one of the two models of the claims."""
+    """Measure the literature's codes and fedgc under one of the two models of the claims."""
     clients = min(CLAIM_CLIENTS, 2 * size.clients)
     scenario = MODELS[model](clients, size.claim_rounds + PRACTICE, np.random.default_rng(1000 + seed))
     same, own = Fedgc(REPLICAS, 1), Fedgc(REPLICAS, PIECES)
@@ -228,7 +228,7 @@ def measure_claim(model: str, seed: int, size: Size) -> Mapping[str, Value]:
         )
 
     best = min(median(policy) for policy in original_codes(REPLICAS))
-    few = scenario[: size.rounds + PRACTICE]  # an error is a mean over all numbers of an update already
+    few = scenario[: size.rounds + PRACTICE]  # an error is already a mean over all numbers of an update
     errors = errors_at_deadline(few, own, np.random.default_rng(seed))
     error = dict(ratios(errors, REPLICAS))
     return {
@@ -250,14 +250,14 @@ def measure_claim(model: str, seed: int, size: Size) -> Mapping[str, Value]:
 
 
 def measure_scaling(clients: int) -> Mapping[str, Value]:
-    """Measure what a steered round of a run costs: as many chunks as clients, four copies of each.
+    """Measure the cost of a steered round: as many chunks as clients, four replicas of each.
 
-    Before its rounds a run begins, which takes longer: every client says which chunks it can load.
+    The start of the run is excluded; it takes longer, since every client reports the chunks that it can load.
     """
     scenario = MODELS["shifted-exponential"](clients, 1 + SCALING_ROUNDS, np.random.default_rng(0))
 
     def processor_s(rounds: int) -> float:
-        gc.disable()  # as where rounds are shared out among processes: a run leaves no cycles behind
+        gc.disable()  # as in worker processes: a run leaves no reference cycles
         try:
             began = time.process_time()
             Fedgc(SCALING_REPLICAS, 1).play(scenario[:rounds], UNCONTENDED)
@@ -296,7 +296,7 @@ def _of_claims(claims: Sequence[Mapping[str, Value]]) -> dict[str, float | None]
 def _least_median(
     claims: Sequence[Mapping[str, Value]], value: Callable[[Mapping[str, Value]], float]
 ) -> float | None:
-    """Return the median over seeds, the least of the models."""
+    """Return the least over models of the median over seeds."""
     medians = [
         float(np.median([value(row) for row in claims if row["claim"] == model]))
         for model in dict.fromkeys(row["claim"] for row in claims)
@@ -305,7 +305,7 @@ def _least_median(
 
 
 def _of_a_million(events: Mapping[str, Value]) -> Mapping[str, float | None]:
-    """Return the times for each million, where so many were measured: a few do not fill the memory alike."""
+    """Return the times per million events, if at least a million were measured."""
     handled = _number(events["events"])
     whole, alone = (_number(events[name]) / handled * MILLION for name in ("seconds", "round_seconds"))
     many = handled >= MILLION

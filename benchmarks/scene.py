@@ -1,16 +1,16 @@
-"""Where the training benches take place: data and how it lies, model, optimizer, how long, who straggles.
+"""The scenes of the training benchmarks: data and its distribution, model, optimizer, duration, stragglers.
 
     iid      samples dealt at random
-    writers  every client has other writers, where the data names them
-    skew     two stretches of the samples by label for each client (McMahan et al., arXiv 1602.05629)
+    writers  every client has other writers, if the data names them
+    skew     two shards of the samples sorted by label for each client (McMahan et al., arXiv 1602.05629)
 
-Data is a file with x_train (n x pixels, gray values), y_train, writer, x_test, y_test, as of FEMNIST; without
-one, the shipped digits serve, and there are no writers. A client does `BLOCK` steps in a second, one that
-straggles takes four or eight times as long, a whole float32 model is on its line for `LINK_S`.
+Data is a file with x_train (n x pixels, gray values), y_train, writer, x_test, y_test, such as FEMNIST; the
+default is the shipped digits, without writers. A client does `BLOCK` steps in a second, a straggler takes
+four or eight times as long, and a whole float32 model takes `LINK_S` on its link.
 
     persistent  one client in eight 8 times slower, one 4 times, the same all the time
     transient   the same, but others in every block
-    dead        two clients are 4 times slower, and one of them goes for good after a fifth of the run
+    dead        two clients are 4 times slower, and one of them dies for good after a fifth of the run
 """
 
 from dataclasses import dataclass, replace
@@ -23,11 +23,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.grid import Source
+from benchmarks.images import Images, images
 from fedgc.errors import EdgeFailed
 from fedgc.sim.clock import Scenario, working
 from fedgc.training.tasks import Task
 from fedgc.training.tasks.digits import read as digits
-from fedgc.training.tasks.images import Images, images
 from fedgc.training.tasks.shipped import split
 
 COLUMNS: Final = ("iid", "writers", "skew")
@@ -46,25 +46,25 @@ Int = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """One row of the matrix, without who trains how."""
+    """One scene of the matrix: everything but the arm."""
 
     column: str
     straggler: str = "none"
     model: str = "mlp"
     optimizer: str = "sgd"
     data: Path | None = None
-    source: Source | None = None  # of the paces, where they are none of these; `straggler` is then its name
-    steps: int = 768  # of a client that nothing keeps from them
+    source: Source | None = None  # of the paces, if they come from a trace; `straggler` is then its name
+    steps: int = 768  # steps of a client without stragglers
 
     @property
     def name(self) -> str:
-        """Return its name in tables."""
+        """Return the name in tables."""
         return f"{self.column}, {self.straggler}, {self.model}, {self.optimizer}, {self.steps} steps"
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Samples to train on and to test on; `writer` is None where nobody knows."""
+    """Samples for training and test; `writer` is None if unknown."""
 
     name: str
     images: Images
@@ -72,18 +72,18 @@ class Table:
 
     @property
     def labels(self) -> Int:
-        """Return what the samples to train on are."""
+        """Return the distinct labels of the training samples."""
         return self.images.labels
 
     @property
     def sample_bytes(self) -> int:
-        """Return what moving a sample takes: a gray value for each pixel, and its label."""
+        """Return the bytes to move a sample: a gray value for each pixel, and its label."""
         return int(self.images.inputs[0].size) + 1
 
 
 @lru_cache(maxsize=2)
 def read(data: Path | None) -> Table:
-    """Return the data, its gray values standardised by those to train on."""
+    """Return the data, with gray values standardized by the training samples."""
     raw = _digits() if data is None else _file(data)
     inputs, tests = raw.images.inputs, raw.images.test_inputs
     mean, spread = inputs.mean(), inputs.std()
@@ -113,11 +113,11 @@ def _file(data: Path) -> Table:
     return Table(data.stem, Images(gray[0], labels, gray[1], test_labels), writer)
 
 
-# ---- how it lies
+# ---- distribution of the data
 
 
 def has(column: str, table: Table) -> bool:
-    """Return whether the data can lie so."""
+    """Return whether the data supports this distribution."""
     return column != "writers" or table.writer is not None
 
 
@@ -136,9 +136,9 @@ def homes(column: str, table: Table, rng: np.random.Generator) -> list[Int]:
 
 
 def task_of(scene: Scene, seed: int, *, pieces: int = 1, shared: float = 0.0) -> Task:
-    """Return the task: every client's samples in so many chunks, `shared` of everybody's with all.
+    """Return the task: every client's samples in chunks, and a share `shared` of all on each client.
 
-    What is shared lies in the first chunk of each client. Chunks are numbered client by client, as private
+    The shared samples are in the first chunk of each client. Chunks are numbered client by client, as private
     placement deals them.
     """
     table, rng = read(scene.data), np.random.default_rng([seed, 1])
@@ -154,15 +154,15 @@ def task_of(scene: Scene, seed: int, *, pieces: int = 1, shared: float = 0.0) ->
 
 
 def shared_samples(scene: Scene, shared: float) -> int:
-    """Return how many samples are sent so that everybody has that share of everybody's."""
+    """Return how many samples are sent so that every client has that share of all samples."""
     return round(shared * len(read(scene.data).labels)) * (CLIENTS - 1)
 
 
-# ---- who straggles
+# ---- stragglers
 
 
 def scenario_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Scenario:
-    """Return the conditions of every round; a block of steps is the same whatever a round's length is."""
+    """Return the conditions of every round; blocks of steps are the same for any length of a round."""
     blocks, straggler = -(-rounds * round_steps // BLOCK), scene.straggler
     rng = np.random.default_rng([seed, 2])
     slow_b = [_paces(rng) for _ in range(blocks)]
@@ -186,7 +186,7 @@ def scenario_of(scene: Scene, rounds: int, round_steps: int, seed: int) -> Scena
 
 
 def _recorded(source: Source, blocks: int, seed: int) -> list[NDArray[np.float64]]:
-    """Return the paces of a source; its median client does a block in a second."""
+    """Return the paces of a source, scaled so that its median client does a block in a second."""
     scenario = source.make(CLIENTS, blocks, seed)
     if scenario[0].clients < CLIENTS:
         raise EdgeFailed(f"{source.name}: saw {scenario[0].clients} clients, needed {CLIENTS}")

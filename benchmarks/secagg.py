@@ -1,20 +1,21 @@
 """`python -m benchmarks secagg`: the cost of masking, beside SecAgg+, plain float32 and the machine's limits.
 
-For n sites and d numbers, with nobody lost and with some lost before they upload, in one process:
+For n sites and d numbers, without dropouts and with some before the upload, in one process:
 
-    ours     a site: bind the exchange, expand masks, quantize, mask, sign, give shares, and its part
-             of the set-up, which serves 32 exchanges. The server: begin, sum, check, rebuild secrets, take
-             the masks off, dequantise, and its part of the set-up.
-    flower   the same of SecAgg+, by Flower's own functions on the complete graph, its set-up in each round.
+    ours     a site: bind the exchange, expand masks, quantize, mask, sign, release shares, and its part of
+             the set-up, which serves 32 exchanges. The server: begin, sum, check, rebuild secrets, remove
+             the masks, dequantize, and its part of the set-up.
+    flower   the same of SecAgg+, by Flower's own functions on the complete graph, with set-up in each round.
     plain    float32: a site copies its vector, the server sums and divides.
 
-Seconds are CPU seconds; a cell is the median of its repeats, in which the ways take turns. The first rows
-compare the ways cell by cell, those first in which ours gains least on Flower's; beside plain it only loses.
+Seconds are CPU seconds; a cell is the median of its repeats, in which the methods alternate. The first rows
+compare the methods cell by cell, those with the least gain over Flower first; plain is
+always faster.
 
     flower_client_over_ours {"10,1e6,1": x, ...}   n, d, lost; the whole of a site's round
     flower_server_over_ours
     mask_over_aes          time of one mask / time of AES-256-GCM alone over as many bytes
-    bytes_over_float32     {"32": x, ...} by ring: all that a site sends, packets included, over 4 d
+    bytes_over_float32     {"32": x, ...} by ring: all bytes sent by a site, packets included, over 4 d
     masked_round_over_plain  overhead of a round on real Flower processes: 4 sites, 10 MB
     flower_round_over_ours   overhead of a round of Flower's own SecAgg+ there / of ours
 """
@@ -46,13 +47,13 @@ CLIP: Final = 1.0
 USUAL_NUMBERS: Final = Quantizer(CLIP, 20, 32, W_MAX)
 NARROW: Final = Quantizer(CLIP, 8, 16, W_MAX), Quantizer(CLIP, 4, 8, W_MAX)
 NARROW_CELL: Final = (10, 10**6)
-MOVED: Final = 3 * 10**8  # numbers that all repeats of a cell move, about
-MASKS: Final = 10  # expanded at once for the rate of one
+MOVED: Final = 3 * 10**8  # numbers that all repeats of a cell process, approximately
+MASKS: Final = 10  # masks expanded at once to measure the rate of one
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Which cells, and how many numbers all repeats of one cell may move."""
+    """The cells, and how many numbers all repeats of one cell may process."""
 
     sites: tuple[int, ...]
     numbers: tuple[int, ...]
@@ -65,11 +66,11 @@ class Size:
 USUAL: Final = Size((5, 10, 20, 50), (10**6, 10**7), 1, 7, 10**7, deployed_rounds=15)
 LARGE: Final = Size((5, 10, 20, 50), (10**6, 10**7, 10**8), 1, 7, 10**7, deployed_rounds=15)
 QUICK: Final = Size((5, 10), (10**6,), 2, 3, 10**6)
-FLOWERS_LARGEST: Final = 5 * 10**8  # n d beyond which Flower's part takes minutes and gigabytes: left out
+FLOWERS_LARGEST: Final = 5 * 10**8  # n d; beyond it Flower takes minutes and gigabytes
 
 
 def lost_of(sites: int) -> tuple[int, int]:
-    """Return the two numbers of lost sites that are measured: none, and about a tenth.
+    """Return the two measured numbers of dropouts: none, and about a tenth.
 
     >>> [lost_of(n)[1] for n in (5, 10, 20, 50)]
     [1, 1, 2, 5]
@@ -96,7 +97,7 @@ def bench_secagg(size: Size) -> Report:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """So many sites, numbers and lost ones."""
+    """A cell: the number of sites, of parameters and of dropouts."""
 
     sites: int
     numbers: int
@@ -104,11 +105,11 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """What the figures call it."""
+        """Return its name in the figures."""
         return f"{self.sites},1e{len(str(self.numbers)) - 1},{self.lost}"
 
     def repeats(self, size: Size) -> int:
-        """Return how often it is measured: small cells oftener."""
+        """Return the number of repeats; small cells have more."""
         return max(size.least, min(size.most, MOVED // (self.sites * self.numbers)))
 
     def row(self, what: str, **measured: Value) -> dict[str, Value]:
@@ -125,7 +126,7 @@ class Cell:
 def _of_sites(sites: int, size: Size) -> list[dict[str, Value]]:
     watch = Watch()
     ours = Consortium(sites, USUAL_NUMBERS, os.urandom, watch)
-    ours.round(update_of(1000), WEIGHT, 0, watch)  # opens what the others dealt: part of the set-up
+    ours.round(update_of(1000), WEIGHT, 0, watch)  # unseals the other sites' shares: part of the set-up
     theirs = _Plus(sites)
     rows: list[dict[str, Value]] = []
     for numbers in size.numbers:
@@ -186,7 +187,7 @@ def _up_bytes(watch: Watch, set_up: Watch, sites: int) -> float:
 
 
 class _Plus:
-    """SecAgg+ of so many sites; one of them masks, and the others' uploads are taken to be alike."""
+    """SecAgg+ of this many sites; one of them masks, and the others' uploads are taken as equal."""
 
     def __init__(self, sites: int) -> None:
         self._watch = watch = Watch()
@@ -197,7 +198,7 @@ class _Plus:
                 with watch.on(do.__name__):
                     self._set_up_bytes += do(number)
         for number in self._plus.numbers:
-            self._plus.mask(number, update_of(1), WEIGHT)  # opens what the others dealt, or it cannot unlock
+            self._plus.mask(number, update_of(1), WEIGHT)  # unseals the shares for unlocking
 
     def row(self, cell: Cell, update: Float) -> dict[str, Value]:
         """Measure one round."""
@@ -223,7 +224,7 @@ class _Plus:
 
 
 def plain_row(cell: Cell, update: Float) -> dict[str, Value]:
-    """Measure what a round without masks does with the same vectors."""
+    """Measure a round without masks on the same vectors."""
     watch = Watch()
     with watch.on("client"):
         sent = update.copy()
@@ -251,7 +252,7 @@ def _narrow() -> Iterable[dict[str, Value]]:
 
 
 def update_of(numbers: int) -> Float:
-    """Return an update like those of training: most values small, all inside the clip."""
+    """Return an update as in training: most values small, all inside the clip."""
     return np.random.default_rng(0).uniform(-0.05, 0.05, numbers).astype(np.float32)
 
 
@@ -287,7 +288,7 @@ def limits(numbers: int) -> list[dict[str, Value]]:
 
 
 def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
-    """Return the named figures; what was not measured is None."""
+    """Return the named figures, None if not measured."""
     rates = {what: _median(rows, "seconds", what=what) for what in ("mask", "aes")}
     return {
         "flower_client_over_ours": _ratios(rows, "client_s"),
@@ -299,12 +300,12 @@ def figures(rows: Sequence[Mapping[str, Value]]) -> dict[str, Figure]:
             if row["what"] == "ring"
         },
         "masked_round_over_plain": _ratio(
-            _median(rows, "round_s", what="deployed", way="masked"),
-            _median(rows, "round_s", what="deployed", way="plain"),
+            _median(rows, "round_s", what="deployed", method="masked"),
+            _median(rows, "round_s", what="deployed", method="plain"),
         ),
         "flower_round_over_ours": _ratio(
-            _median(rows, "round_s", what="deployed", way="flower"),
-            _median(rows, "round_s", what="deployed", way="masked"),
+            _median(rows, "round_s", what="deployed", method="flower"),
+            _median(rows, "round_s", what="deployed", method="masked"),
         ),
     }
 
@@ -314,7 +315,7 @@ def compared(rows: Sequence[Mapping[str, Value]]) -> list[dict[str, Value]]:
     found: list[dict[str, Value]] = []
     for cell in _cells(rows):
         client_s, server_s = (
-            {way: _median(rows, what, **cell.row(way)) for way in ("ours", "flower", "plain")}
+            {method: _median(rows, what, **cell.row(method)) for method in ("ours", "flower", "plain")}
             for what in ("client_s", "server_s")
         )
         found.append(
@@ -330,7 +331,7 @@ def compared(rows: Sequence[Mapping[str, Value]]) -> list[dict[str, Value]]:
 
 
 def lines(report: Report) -> list[str]:
-    """Say for each cell what masks gain and cost, the least gain first."""
+    """Return for each cell the gain and cost of masks as text, the least gain first."""
     said = []
     for row in report.rows:
         if row["what"] == "compared":
@@ -364,7 +365,7 @@ def _cells(rows: Sequence[Mapping[str, Value]]) -> list[Cell]:
 
 def _ratios(rows: Sequence[Mapping[str, Value]], what: str) -> dict[str, float | None]:
     return {
-        cell.name: _ratio(*(_median(rows, what, **cell.row(way)) for way in ("flower", "ours")))
+        cell.name: _ratio(*(_median(rows, what, **cell.row(method)) for method in ("flower", "ours")))
         for cell in _cells(rows)
     }
 

@@ -1,9 +1,9 @@
-"""Flower's own SecAgg+ on one machine, without its messages: what the bench compares with.
+"""Flower's own SecAgg+ on one machine without its messages, as a baseline.
 
-The client's part is Flower's modifier itself, stage by stage; the server's part calls the functions that
-Flower's workflow calls, in its order, on the complete graph. What Flower spends on messages and records is
-left out. Between two rounds of the same sites the set-up is kept, although Flower does it anew each
-round: it does not depend on the vector, so it is timed once.
+The client's part is Flower's modifier, stage by stage; the server's part calls the functions of Flower's
+workflow in its order, on the complete graph. Flower's time for messages and records is excluded. The set-up
+is reused between rounds of the same sites, although Flower repeats it in each round: it does not depend on
+the vector, so it is timed once.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -63,13 +63,13 @@ class PlusSites:
         self._sealed: dict[int, list[tuple[int, bytes]]] = {number: [] for number in self.numbers}
 
     def open(self, number: int) -> int:
-        """Make a site's keys; return the bytes that it sends."""
+        """Make a site's keys; return the number of bytes that it sends."""
         said: dict[str, Any] = _setup(self._states[number], self._settings)  # type: ignore[arg-type]
         self._public[number] = (said[Key.PUBLIC_KEY_1], said[Key.PUBLIC_KEY_2])
         return sum(map(len, self._public[number]))
 
     def share(self, number: int) -> int:
-        """Share a site's secrets among all, once all have keys; return the bytes that it sends."""
+        """Share a site's secrets among all, once all have keys; return the number of bytes that it sends."""
         known: Any = {str(each): keys for each, keys in self._public.items()}
         said: dict[str, Any] = _share_keys(self._states[number], known)
         parcels = list(zip(said[Key.DESTINATION_LIST], said[Key.CIPHERTEXT_LIST], strict=True))
@@ -78,7 +78,7 @@ class PlusSites:
         return sum(len(parcel) for _, parcel in parcels)
 
     def mask(self, number: int, vector: Float, weight: int) -> list[bytes]:
-        """Return what a site uploads."""
+        """Return the upload of a site."""
         sources, parcels = zip(*self._sealed[number], strict=True)
         packet: Any = {Key.SOURCE_LIST: list(sources), Key.CIPHERTEXT_LIST: list(parcels)}
         parameters = ndarrays_to_parameters([vector])
@@ -87,7 +87,7 @@ class PlusSites:
         return uploaded
 
     def unlock(self, number: int, survivors: Collection[int]) -> list[tuple[int, bytes]]:
-        """Return a survivor's shares of what unmasks the sum."""
+        """Return a survivor's shares of the secrets that unmask the sum."""
         lost = [each for each in self.numbers if each not in survivors]
         packet: Any = {Key.ACTIVE_NODE_ID_LIST: list(survivors), Key.DEAD_NODE_ID_LIST: lost}
         said: dict[str, Any] = _unmask(self._states[number], packet)

@@ -1,13 +1,12 @@
-"""Local work of a whole fleet in one stack of models: what an engine for each client does, only faster.
+"""Local work of a whole fleet as one batch of models, equivalent to one engine for each client but faster.
 
-A client's way from a common model is a function of the model, the lead, its data and the numbers of its
-steps; when it is stopped is the clock's business. So whenever one client is asked for, all that have work go
-ahead by as many steps, as one batch of models (`torch.func.vmap`), and each step is remembered: one that is
-then stopped in mid-way has its steps there. Only what no client was stopped at is forgotten. A way ends with
-its common model, or with its client.
+A client's trajectory from a common model depends only on the model, the momentum, its data and the indices of
+its steps; the clock decides when it stops. When one client's result is needed, all clients with work advance
+by as many steps, as one batch of models (`torch.func.vmap`). Each step is stored, for clients that stop
+there. A trajectory ends with its common model, or with its client.
 
-It serves models whose step draws no chance and which have no running statistics, on tensors; batches must be
-of one size. Everything else is refused. An engine for each client is the slow twin, and the same to rounding.
+It supports models without randomness and running statistics, on tensors, with batches of one size; others are
+refused. Tests compare it with an engine for each client, up to rounding.
 """
 
 import copy
@@ -30,27 +29,27 @@ from fedgc.sim.clock import Finding
 from fedgc.sim.training import MODELS_KEPT, Job
 from fedgc.training.data import batch_rows
 from fedgc.training.flat import FlatModel, Vector
-from fedgc.training.injection import everything, injected_rows
-from fedgc.training.local_update import Rest, with_rest
+from fedgc.training.injection import injected_rows, pool_chunks
+from fedgc.training.local_update import Residual, with_error_feedback
 from fedgc.training.randomness import key
-from fedgc.training.shared_momentum import lead_of, squared_way
+from fedgc.training.shared_momentum import lead_of, squared_distance
 from fedgc.training.tasks import Task
-from fedgc.training.trainer import fresh
+from fedgc.training.trainer import initial_model
 from fedgc.training.update import update_of
 
 CHANCE: Final = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout)
 
 
 @dataclass(slots=True)
-class Way:
-    """One client since its common model: the steps that it was stopped at, and those that are known ahead."""
+class Trajectory:
+    """One client's trajectory since its common model: its stopped steps, and the steps computed ahead."""
 
     work: Work
     target: int
     samples: int
     start: Vector
     lead: Vector | None
-    front: int = 0  # as far as it is known
+    front: int = 0  # last computed step
     optimizer: Mapping[str, Any] | None = None  # its state at the front
     ends: dict[int, Vector] = field(default_factory=dict)
     losses: dict[int, float] = field(default_factory=lambda: {0: 0.0})  # sums
@@ -58,34 +57,34 @@ class Way:
     gradients: dict[int, float] = field(default_factory=lambda: {0: 0.0})  # squared norms
 
     def settle(self, steps: int) -> None:
-        """Forget what was before."""
+        """Discard earlier steps."""
         for known in (self.ends, self.losses, self.led, self.gradients):
             for step in [each for each in known if each < steps]:
                 del known[step]
 
 
 class Stacked:
-    """The engines of a fleet of local work."""
+    """The engines of a fleet with local work, as one batch."""
 
     def __init__(self, task: Task, config: RunConfig) -> None:
         self._task, self._config = task, config
         if config.threads:
             torch.set_num_threads(config.threads)
-        made = fresh(task, config)
+        made = initial_model(task, config)
         _check(made)
         self._module, self._shapes = made.module.train(), [each.shape for each in made.trainable]
         self._names = [name for name, _ in made.module.named_parameters()]
         self._size, self._sizes = made.size, task.sizes()
         self._models: dict[int, Vector] = {}
-        self._ways: dict[str, Way] = {}
-        self._rests: dict[str, Rest] = {}
+        self._trajectories: dict[str, Trajectory] = {}
+        self._rests: dict[str, Residual] = {}
         self._columns: dict[str, tuple[tuple[str, ...], tuple[Tensor, ...]]] = {}
 
-    # ---- what clients are told
+    # ---- commands to clients
 
     def begin(self, work: Work) -> None:
-        """Begin a way, unless this one is on it already."""
-        known = self._ways.get(work.client)
+        """Begin a trajectory, unless it has begun already."""
+        known = self._trajectories.get(work.client)
         if known is not None and (known.work.version, known.work.names) == (work.version, work.names):
             known.work, known.target = work, work.target
             return
@@ -93,61 +92,64 @@ class Stacked:
         lead = lead_of(self._config, self._models, work.version, self._size, steps)
         samples = self._samples(work)
         start = self._models[work.version]
-        self._ways[work.client] = Way(work, work.target, samples, start, lead, ends={0: start})
+        self._trajectories[work.client] = Trajectory(work, work.target, samples, start, lead, ends={0: start})
 
     def carry_on(self, work: Continue) -> None:
-        """Let it go on."""
-        if work.client in self._ways:
-            self._ways[work.client].target = work.target
+        """Continue the client's work."""
+        if work.client in self._trajectories:
+            self._trajectories[work.client].target = work.target
 
     def finding(self, chunk: int, target: int) -> Finding:
-        """Refuse: no chunk is trained by itself."""
+        """Raise: local work does not train single chunks."""
         raise EdgeFailed(f"training: chunk {chunk} was taken to {target} steps, needed local work")
 
     def reached(self, client: str, steps: int) -> Finding:
-        """Return what the client finds there."""
-        way = self._ways[client]
+        """Return the finding of the client at this step."""
+        path = self._trajectories[client]
         if not steps:
-            return Finding(way.samples, 0.0, 0.0)
-        if way.front < steps:
-            more = steps - way.front
+            return Finding(path.samples, 0.0, 0.0)
+        if path.front < steps:
+            more = steps - path.front
             self._ahead(
-                [each for each in self._ways.values() if each is way or each.front < each.target], more
+                [each for each in self._trajectories.values() if each is path or each.front < each.target],
+                more,
             )
-        if steps not in way.ends:
+        if steps not in path.ends:
             raise EdgeFailed(f"stack: {client} was asked for step {steps}, it had been stopped after that")
-        way.settle(steps)
-        squared = way.gradients[steps]
+        path.settle(steps)
+        squared = path.gradients[steps]
         if not self._wants_gradient:
-            squared = squared_way(way.start, way.ends[steps], way.lead, way.led[steps])
-        return Finding(way.samples, squared, way.losses[steps] / steps)
+            squared = squared_distance(path.start, path.ends[steps], path.lead, path.led[steps])
+        return Finding(path.samples, squared, path.losses[steps] / steps)
 
     def lost(self, client: str) -> None:
-        """Forget all that the client did."""
-        self._ways.pop(client, None)
+        """Discard the client's work."""
+        self._trajectories.pop(client, None)
         self._rests.pop(client, None)
 
     def load(self, version: int, model: Vector) -> None:
-        """Keep the new common model, and the few before it."""
+        """Store the new common model and a few earlier ones."""
         self._models = {old: each for old, each in self._models.items() if old > version - MODELS_KEPT}
         self._models[version] = model.copy()
 
-    def sent(self, told: Reveal | Repair) -> Vector:
-        """Return the client's update as the server reads it off the wire."""
-        if isinstance(told, Repair):
-            raise EdgeFailed(f"training: {told.client} was asked for a repair, needed local work")
-        way = self._ways[told.client]
-        end = way.ends[min(way.ends)]  # where it was stopped
-        update = update_of(way.start, end, 1)
-        if told.wire == EXACT:
+    def sent(self, command: Reveal | Repair) -> Vector:
+        """Return the client's update as decoded by the server."""
+        if isinstance(command, Repair):
+            raise EdgeFailed(f"training: {command.client} was asked for a repair, needed local work")
+        path = self._trajectories[command.client]
+        end = path.ends[min(path.ends)]  # where it stopped
+        update = update_of(path.start, end, 1)
+        if command.wire == EXACT:
             return update
-        codec, stamp = make_codec(told.wire), (told.round, told.attempt, told.client)
-        whole, self._rests[told.client] = with_rest(update, codec, stamp, self._rests.get(told.client))
+        codec, stamp = make_codec(command.wire), (command.round, command.attempt, command.client)
+        whole, self._rests[command.client] = with_error_feedback(
+            update, codec, stamp, self._rests.get(command.client)
+        )
         return codec.decode(codec.encode(whole, rounding(*stamp)), whole.size)
 
     def close(self) -> None:
-        """Forget everything."""
-        self._ways.clear()
+        """Release all state."""
+        self._trajectories.clear()
 
     # ---- steps
 
@@ -155,39 +157,40 @@ class Stacked:
     def _wants_gradient(self) -> bool:
         return self._config.measure == "gradient"
 
-    def _ahead(self, ways: Sequence[Way], steps: int) -> None:
-        """Take these ways so many steps on, and remember each step."""
-        models = torch.from_numpy(np.stack([way.ends[way.front] for way in ways]))
-        tensors, leads = self._cut(models), self._leads(ways)
+    def _ahead(self, trajectories: Sequence[Trajectory], steps: int) -> None:
+        """Advance these trajectories by this many steps, and store each step."""
+        models = torch.from_numpy(np.stack([path.ends[path.front] for path in trajectories]))
+        tensors, leads = self._cut(models), self._leads(trajectories)
         columns = [
-            torch.stack(each) for each in zip(*(self._batches(way, steps) for way in ways), strict=True)
+            torch.stack(each)
+            for each in zip(*(self._batches(path, steps) for path in trajectories), strict=True)
         ]
-        optimizers = self._optimizers(ways, tensors)
+        optimizers = self._optimizers(trajectories, tensors)
         for step in range(steps):
             leaves = [each.detach().requires_grad_() for each in tensors]
             losses = vmap(self._loss)(leaves, tuple(column[:, step] for column in columns))
             gradients = torch.autograd.grad(losses.sum(), leaves)
-            shares = [self._config.rate_share(way.work.first_step + way.front) for way in ways]
+            shares = [self._config.rate_share(path.work.first_step + path.front) for path in trajectories]
             self._step(tensors, gradients, optimizers, shares)
             for tensor, lead in zip(tensors, leads, strict=False):
                 tensor.sub_(lead * _wide(shares, lead))
-            squares = self._squares(gradients, len(ways))
-            _remember(ways, models.clone().numpy(), losses.tolist(), squares, shares)
-        for way, optimizer in zip(ways, optimizers, strict=False):
-            way.optimizer = _copied(optimizer.state_dict())
+            squares = self._squares(gradients, len(trajectories))
+            _remember(trajectories, models.clone().numpy(), losses.tolist(), squares, shares)
+        for path, optimizer in zip(trajectories, optimizers, strict=False):
+            path.optimizer = _copied(optimizer.state_dict())
 
-    def _batches(self, way: Way, steps: int) -> list[Tensor]:
-        """Return what the steps after the front are on, of each column: steps x samples x what one is."""
-        first, start = way.work.first_step + way.front, key(way.work.seed, way.work.client, "order")
-        size, pool = self._config.batch_size, way.work.pool
+    def _batches(self, path: Trajectory, steps: int) -> list[Tensor]:
+        """Return the batches of the steps after the front, for each tensor: steps x samples x shape."""
+        first, start = path.work.first_step + path.front, key(path.work.seed, path.work.client, "order")
+        size, pool = self._config.batch_size, path.work.pool
         at_steps = range(first, first + steps)
         if pool is None:
-            rows = [batch_rows(way.samples, size, at, start) for at in at_steps]
+            rows = [batch_rows(path.samples, size, at, start) for at in at_steps]
         else:
-            who = (way.work.seed, way.work.client)
+            who = (path.work.seed, path.work.client)
             rows = [injected_rows(pool, self._sizes, who, at, size) for at in at_steps]
         index = torch.from_numpy(np.concatenate(rows))
-        return [column[index].view(steps, size, *column.shape[1:]) for column in self._data(way.work)]
+        return [column[index].view(steps, size, *column.shape[1:]) for column in self._data(path.work)]
 
     def _loss(self, parts: Sequence[Tensor], batch: tuple[Tensor, ...]) -> Tensor:
         named = dict(zip(self._names, parts, strict=True))
@@ -216,25 +219,29 @@ class Stacked:
             group["lr"] = rate * share
             optimizer.step()
 
-    def _optimizers(self, ways: Sequence[Way], tensors: Sequence[Tensor]) -> list[torch.optim.Optimizer]:
-        """Return the task's optimizer over each model of the stack, as it was left; plain SGD needs none."""
+    def _optimizers(
+        self, trajectories: Sequence[Trajectory], tensors: Sequence[Tensor]
+    ) -> list[torch.optim.Optimizer]:
+        """Return the task's optimizers for the models of the stack, with their states; none for plain SGD."""
         make = self._task.optimizer
         if make is None:
             return []
         made = []
-        for at, way in enumerate(ways):
+        for at, path in enumerate(trajectories):
             own = [each[at].detach().requires_grad_() for each in tensors]  # shares the stack's memory
             made.append(make(own, self._config.learning_rate * self._config.alpha))
-            if way.optimizer is not None:
-                made[-1].load_state_dict(_copied(way.optimizer))
+            if path.optimizer is not None:
+                made[-1].load_state_dict(_copied(path.optimizer))
         return made
 
-    def _leads(self, ways: Sequence[Way]) -> Sequence[Tensor]:
-        """Return the lead of every way, or nothing where none has one."""
-        if all(way.lead is None for way in ways):
+    def _leads(self, trajectories: Sequence[Trajectory]) -> Sequence[Tensor]:
+        """Return the shared momentum of each trajectory, or nothing without any."""
+        if all(path.lead is None for path in trajectories):
             return ()
         none = np.zeros(self._size, np.float32)
-        return self._cut(torch.from_numpy(np.stack([none if way.lead is None else way.lead for way in ways])))
+        return self._cut(
+            torch.from_numpy(np.stack([none if path.lead is None else path.lead for path in trajectories]))
+        )
 
     def _squares(self, gradients: Sequence[Tensor], count: int) -> list[float]:
         if not self._wants_gradient:
@@ -248,10 +255,10 @@ class Stacked:
         return [part.view(-1, *shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def _data(self, work: Work) -> tuple[Tensor, ...]:
-        """Return the samples of a client's chunks, as its engine puts them together."""
+        """Return the samples of a client's chunks, combined as in its engine."""
         names, whose = tuple(name for _, name in sorted(work.names)), work.client
         if work.pool is not None:
-            names, whose = everything(work.pool), ""  # all use the same
+            names, whose = pool_chunks(work.pool), ""  # the same for all clients
         if self._columns.get(whose, ((), ()))[0] != names:
             parts = zip(*(self._task.load(name) for name in names), strict=True)
             self._columns[whose] = (
@@ -261,10 +268,10 @@ class Stacked:
         return self._columns[whose][1]
 
     def _samples(self, work: Work) -> int:
-        """Return how many samples a client has; raise where they are too few for batches of one size."""
+        """Return the number of a client's samples; raise if they are too few for equal batches."""
         holders = ((work.client, tuple(name for _, name in work.names)),)
-        everybody = dict(holders if work.pool is None else work.pool.holders)
-        counts = {client: sum(self._sizes[name] for name in names) for client, names in everybody.items()}
+        chunks = dict(holders if work.pool is None else work.pool.holders)
+        counts = {client: sum(self._sizes[name] for name in names) for client, names in chunks.items()}
         for client, samples in counts.items():
             if samples < self._config.batch_size:
                 raise BadSetting(
@@ -274,25 +281,27 @@ class Stacked:
 
 
 def _remember(
-    ways: Sequence[Way],
+    trajectories: Sequence[Trajectory],
     ends: Vector,
     losses: Sequence[float],
     squares: Sequence[float],
     shares: Sequence[float],
 ) -> None:
-    """Move the fronts on by a step."""
-    for at, way in enumerate(ways):
+    """Advance the fronts by a step."""
+    for at, path in enumerate(trajectories):
         if not math.isfinite(losses[at]):
-            raise EdgeFailed(f"training: {way.work.client}: the loss is {losses[at]}, needed a finite number")
-        before, way.front = way.front, way.front + 1
-        way.ends[way.front] = ends[at]
-        way.losses[way.front] = way.losses[before] + losses[at]
-        way.led[way.front] = way.led[before] + (0.0 if way.lead is None else shares[at])
-        way.gradients[way.front] = squares[at]
+            raise EdgeFailed(
+                f"training: {path.work.client}: the loss is {losses[at]}, needed a finite number"
+            )
+        before, path.front = path.front, path.front + 1
+        path.ends[path.front] = ends[at]
+        path.losses[path.front] = path.losses[before] + losses[at]
+        path.led[path.front] = path.led[before] + (0.0 if path.lead is None else shares[at])
+        path.gradients[path.front] = squares[at]
 
 
 def _wide(numbers: Sequence[float], tensor: Tensor) -> Tensor:
-    """Return one number for each model, shaped to be multiplied with the stack."""
+    """Return one number for each model, shaped to broadcast over the stack."""
     return torch.tensor(numbers).view(-1, *[1] * (tensor.dim() - 1))
 
 
@@ -301,7 +310,7 @@ def _copied(state: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check(made: FlatModel) -> None:
-    """Refuse a model that a stack would train differently."""
+    """Raise for a model that a stack would train differently."""
     chance = [type(each).__name__ for each in made.module.modules() if isinstance(each, CHANCE)]
     if chance or made.size != made.parameters:
         seen = ", ".join(chance) or "running statistics"

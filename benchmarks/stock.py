@@ -1,9 +1,8 @@
-"""What the bench of links compares with: Flower's own FedAvg, and a bare gRPC stream.
+"""The baselines of the link benchmark: Flower's own FedAvg, and a plain gRPC stream.
 
-The Flower app is a quickstart as anybody would write it, given to the same SuperLink; its clients do the
-same local step on the same model. The bare stream moves the same bytes with the same TLS, in the same
-pieces, between as many processes.
-Nothing of fedgc runs in either, save the certificate of the one and the model of the other.
+The Flower app follows Flower's quickstart and runs on the same SuperLink; its clients do the same local step
+on the same model. The plain stream moves the same bytes with the same TLS, in the same pieces, between as
+many processes. Neither uses fedgc, except for the stream's certificate and the app's model.
 """
 
 import json
@@ -93,7 +92,7 @@ rounds = {rounds}
 clients = {clients}
 out = "{out}"
 """
-# FLOWER stands for its package: this room imports none of it, the app that it writes does.
+# FLOWER is replaced by its package name: only the generated app imports it, not this module.
 CLIENT: Final = """import time
 
 import torch
@@ -158,7 +157,7 @@ def main(grid, context):
 
 @dataclass(frozen=True, slots=True)
 class Quickstart:
-    """How long Flower's own strategy is to be run on which model."""
+    """The duration and the model of a run of Flower's own strategy."""
 
     size: str
     rounds: int
@@ -167,7 +166,7 @@ class Quickstart:
 
 @dataclass(frozen=True, slots=True)
 class FlowerApp:
-    """An app of Flower's alone: the code of its two sides. It writes when rounds ended, and their work."""
+    """The code of a Flower app's two sides; it records the ends of rounds and their work."""
 
     what: str
     client: str
@@ -204,17 +203,17 @@ def overheads_s(
     with log.open("wb") as said:
         ended = _flwr(["run", str(app), "bench", "--stream"], home, said, timeout_s)
     if not ended and (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
-        federation.stop(int(found.group(1)))  # others are to find the clients free
+        federation.stop(int(found.group(1)))  # frees the clients for the next part
     if not out.exists():
         last = " ".join(log.read_text(errors="replace")[-400:].split())
         raise EdgeFailed(f"Flower's {flowers.what} has ended no round; its last words: {last}")
-    told = json.loads(out.read_text())
-    ends = told["times"]
-    return [end - began - work for began, end, work in zip(ends, ends[1:], told["work_s"], strict=False)]
+    log = json.loads(out.read_text())
+    ends = log["times"]
+    return [end - began - work for began, end, work in zip(ends, ends[1:], log["work_s"], strict=False)]
 
 
 def _flwr(arguments: list[str], home: Path, said: Any, timeout_s: float) -> bool:  # noqa: ANN401  a file
-    """Run it; return whether it ended in time."""
+    """Run the command; return whether it ended in time."""
     environment = os.environ | {
         "FLWR_HOME": str(home),
         "FLWR_TELEMETRY_ENABLED": "0",
@@ -236,11 +235,11 @@ def _flwr(arguments: list[str], home: Path, said: Any, timeout_s: float) -> bool
     return True
 
 
-# ---- a bare stream
+# ---- a plain stream
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
+class _Stream:
     address: str
     certificate: bytes
     down: int
@@ -248,7 +247,7 @@ class _Way:
 
 
 def plain_stream_s(down: int, up: int, clients: int) -> float:
-    """Return how long as many processes take to be sent `down` bytes and then send `up`, all at once."""
+    """Return how long as many processes take to receive `down` bytes and then send `up`, concurrently."""
     certificate = make_certificate(time.time())
     context = get_context("spawn")
     begin, address = context.Barrier(clients + 1), context.Queue()
@@ -256,7 +255,7 @@ def plain_stream_s(down: int, up: int, clients: int) -> float:
     server = context.Process(target=_serve, args=(certificate, address, down, clients), daemon=True)
     server.start()
     at = address.get(timeout=WAIT_S)
-    arguments = (_Way(at, certificate.public, down, up), begin, ends)
+    arguments = (_Stream(at, certificate.public, down, up), begin, ends)
     processes = [context.Process(target=_move, args=arguments, daemon=True) for _ in range(clients)]
     for client in processes:
         client.start()
@@ -299,22 +298,22 @@ def _serve(certificate: Any, address: Any, down: int, clients: int) -> None:  # 
     server.wait_for_termination()
 
 
-def _move(way: _Way, begin: Any, ends: Any) -> None:  # noqa: ANN401  the same: queues
+def _move(stream: _Stream, begin: Any, ends: Any) -> None:  # noqa: ANN401  the same: queues
     end_with_the_parent()
-    credentials = grpc.ssl_channel_credentials(way.certificate)
+    credentials = grpc.ssl_channel_credentials(stream.certificate)
     whole = threading.Event()
 
     def frames() -> Iterator[bytes]:
         yield b"begin"
         whole.wait(WAIT_S)
-        yield from _pieces(way.up)
+        yield from _pieces(stream.up)
 
-    with grpc.secure_channel(way.address, credentials, options=client_options(WAIT_S)) as channel:
+    with grpc.secure_channel(stream.address, credentials, options=client_options(WAIT_S)) as channel:
         grpc.channel_ready_future(channel).result(WAIT_S)
         begin.wait(WAIT_S)
         received = 0
         for frame in channel.stream_stream(METHOD)(frames()):
             received += len(frame)
-            if received >= way.down:
+            if received >= stream.down:
                 whole.set()
     ends.put(time.monotonic())

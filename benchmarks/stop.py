@@ -1,8 +1,8 @@
-"""How soon a busy client hears that its round is over: a listener here, a real engine in another process.
+"""The delay until a busy client receives the end of its round, with a real engine in another process.
 
-The client computes without a pause, in micro-batches of some milliseconds, on one thread. What is timed is
-the way from the server's decision (its call of the listener) to the client's engine having been told, which
-it can be between two micro-batches only. Both clocks are the machine's monotonic one.
+The client computes continuously, in micro-batches of some milliseconds, on one thread. The measured time is
+from the server's decision (its call of the listener) until the client's engine receives it, which is possible
+only between two micro-batches. Both clocks are the machine's monotonic one.
 """
 
 import os
@@ -27,7 +27,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Close, Event, Joined, Work
+from fedgc.messages import Close, Joined, LinkEvent, Work
 from fedgc.training import CommonModel
 from fedgc.training.cache import ClientCache
 from fedgc.training.coded_engine import CodedEngine
@@ -39,7 +39,7 @@ from fedgc.training.trainer import Trainer
 from fedgc.training.trajectories import Trajectories
 
 WAIT_S: Final = 60.0
-STEPS: Final = 1_000_000  # more than it can do: it is busy until it is told
+STEPS: Final = 1_000_000  # more than it can do before the stop
 CONFIG: Final = RunConfig(task="bench_models:busy", work="coded", chunks=1, threads=1)
 
 
@@ -56,7 +56,7 @@ class _Listening(CodedEngine):
     @classmethod
     def new(cls, task: Task, rest: Callable[[float], object], folder: Path) -> "_Listening":
         trainer, cache = Trainer(task, CONFIG), ClientCache(MEGABYTE, folder)
-        trajectories = Trajectories(cache, None, trainer.flat.size)
+        trajectories = Trajectories(cache, None)
         return cls(trainer, trajectories, Pace(time.monotonic, rest))
 
 
@@ -68,7 +68,7 @@ class _Client:
 
 
 def stops_heard_s(folder: Path, count: int) -> list[float]:
-    """Return how long each of `count` stops took to be heard by a client that computes."""
+    """Return the seconds until each of `count` stops was received by a computing client."""
     sys.path.insert(0, str(folder))
     try:
         return _stops_heard_s(folder, count)
@@ -77,7 +77,7 @@ def stops_heard_s(folder: Path, count: int) -> list[float]:
 
 
 def _stops_heard_s(folder: Path, count: int) -> list[float]:
-    context, events = get_context("spawn"), queue.SimpleQueue[Event]()
+    context, events = get_context("spawn"), queue.SimpleQueue[LinkEvent]()
     common = CommonModel(named(CONFIG.task, CONFIG), CONFIG)
     around = Surroundings(time.monotonic, os.urandom, time.time, getLogger("benchmarks"))
     listener = Listener(CONFIG, "bench", common.size, events.put, around)

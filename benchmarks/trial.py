@@ -1,14 +1,14 @@
-"""One arm in one scene: tuned on seeds of its own, then measured by `run`, or by a server without rounds.
+"""One arm in one scene: tuned on separate seeds, then measured with `run` or an asynchronous server.
 
-Every arm gets the same budget: it is trained once at each of its rates on the first tuning seed, then at the
-best two on the second, as one seed alone may favour a rate at which others fail; the better mean of both is
-taken. The better is who is more accurate at the end, or, where there is a target, who comes to it sooner. A
-run that leaves the finite numbers counts as nothing learnt.
+Every arm has the same tuning budget: it is trained once at each of its rates on the first tuning seed, then
+at the best two on the second, since one seed may favor a rate that fails on others; the better mean wins.
+Better means more accurate at the end or, with a target, sooner at the target. A run that diverges counts as
+accuracy 0.
 
-Bytes are all that moves: models down, updates up as they are packed, a report and a command for each client
-and look (without rounds: for each update), samples that a step takes from other clients (but not those that
-it takes twice), and what a placement sends before the run (every copy that it deals, whoever had it before).
-Everything runs under the clock of `replay`, or that of `sim.asynchronous`.
+Bytes count all traffic: models down, updates up as encoded, a report and a command for each client and check
+(asynchronous: for each update), samples that a step takes from other clients (not those used twice), and the
+data that a placement sends before the run (every replica, regardless of the original holder). Everything runs
+under the virtual clock of `fedgc.sim.clock`, or that of `benchmarks.asynchronous`.
 """
 
 import math
@@ -19,7 +19,7 @@ from statistics import fmean
 from typing import Final
 
 from benchmarks.arms import COPIES, PIECES, Arm
-from benchmarks.asynchronous import Moment, train_freely
+from benchmarks.asynchronous import Moment, train_asynchronously
 from benchmarks.report import Value
 from benchmarks.scene import CLIENTS, Scene, read, scenario_of, shared_samples, task_of
 from benchmarks.stacked import stacked
@@ -33,12 +33,12 @@ from fedgc.training import CommonModel, Vector
 from fedgc.tuner import Tuner
 
 TUNING_SEEDS: Final = (1000, 1001)
-AGAIN: Final = 2  # rates that are tried on the second as well
+AGAIN: Final = 2  # rates tried on the second seed as well
 
 
 @dataclass(frozen=True, slots=True)
 class Care:
-    """How many rates are tried, how many seeds are reported."""
+    """The numbers of rates to try and of seeds to report."""
 
     rates: int
     seeds: int
@@ -46,14 +46,14 @@ class Care:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A run as it is judged: after each evaluation, seconds, megabytes and accuracy in points."""
+    """The course of a run: after each evaluation, seconds, megabytes and accuracy in points."""
 
     seconds: tuple[float, ...]
     megabytes: tuple[float, ...]
     points: tuple[float, ...]
 
     def at(self, seconds: float) -> float:
-        """Return the accuracy that is known by then.
+        """Return the latest accuracy at that time.
 
         >>> Trace((1.0, 2.0), (0.0, 0.0), (50.0, 60.0)).at(1.5)
         50.0
@@ -71,13 +71,13 @@ class Trace:
         return next(((s, m) for s, m, p in there if p >= target), None)
 
 
-WORDS: Final = ("scene", "arm", "trace")  # what a row has in other words
+WORDS: Final = ("scene", "arm", "trace")  # columns with other names in a row
 NOTHING: Final = Trace((), (), ())
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What one seed of one arm in one scene gave."""
+    """The result of one seed of one arm in one scene."""
 
     scene: Scene
     arm: Arm
@@ -99,15 +99,15 @@ class Measured:
     failed: str = ""
 
     def worth(self, target: float | None) -> tuple[float, float]:
-        """Return what is better the greater it is: how soon it comes to the target, then its accuracy.
+        """Return a key for tuning, larger is better: time to the target, then accuracy.
 
-        Who never comes there takes for ever, as all do where there is no target.
+        An arm that never reaches the target takes infinitely long, as do all without a target.
         """
         reached = None if target is None else self.trace.reach(target)
         return (-reached[0] if reached else -math.inf), self.points
 
     def row(self) -> dict[str, Value]:
-        """Return it as a row of the report."""
+        """Return a row of the report."""
         numbers = {each.name: getattr(self, each.name) for each in fields(self) if each.name not in WORDS}
         scene = {
             name: getattr(self.scene, name) for name in ("column", "straggler", "model", "optimizer", "steps")
@@ -118,7 +118,7 @@ class Measured:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What one process does at a time."""
+    """The unit of work of a process."""
 
     scene: Scene
     arm: Arm
@@ -132,7 +132,7 @@ class Trial:
         return [replace(each, tuned=tuned) for each in found]
 
     def tune(self) -> tuple[float, float]:
-        """Return the best rate, and the points that it came to on the tuning seeds."""
+        """Return the best rate, and its accuracy on the tuning seeds, in points."""
         first, second = TUNING_SEEDS
         tried = [self._at(rate, first) for rate in self.arm.rates(self.scene.optimizer)[: self.care.rates]]
         close = sorted(tried, key=lambda each: each.worth(self.target), reverse=True)[:AGAIN]
@@ -149,7 +149,7 @@ def _mean(worths: Sequence[tuple[float, float]]) -> tuple[float, ...]:
 
 
 def play(trials: Sequence[Trial], progress: Callable[[int, int], object]) -> list[Measured]:
-    """Run the trials on two processes; `progress` hears how many of how many are done."""
+    """Run the trials on two processes; `progress` receives the number of finished trials and the total."""
     measured: list[Measured] = []
     with processes() as pool:
         for done, future in enumerate([pool.submit(trial.run) for trial in trials], start=1):
@@ -175,31 +175,31 @@ def measure(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
         planner=Tuner(config),
     )
     try:
-        way, model = _way(job, arm, model_bytes / 1e6)
+        marks, model = _trained(job, arm, model_bytes / 1e6)
     except FedgcError as error:
         return Measured(scene, arm, seed, rate, failed=str(error), placement_mb=placement_mb)
     last = 100.0 * common.evaluate(model)["accuracy"]
-    return _judged(Measured(scene, arm, seed, rate, last, placement_mb=placement_mb), job, way)
+    return _judged(Measured(scene, arm, seed, rate, last, placement_mb=placement_mb), job, marks)
 
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """Where a run stands at the end of a round: all sums since its beginning, but for what moved before."""
+    """The state of a run at the end of a round: all sums since its beginning, without earlier transfers."""
 
     seconds: float
-    syncs: int  # or what as many updates come to
+    syncs: int  # or the equivalent number of updates
     up_mb: float
     down_mb: float
     messages: int
     steps: int  # of all clients together
-    accuracy: float | None  # where it was evaluated
+    accuracy: float | None  # if it was evaluated
 
 
-def _way(job: Job, arm: Arm, model_mb: float) -> tuple[Sequence[Mark], Vector]:
-    """Train; return the marks on the way, and the model."""
+def _trained(job: Job, arm: Arm, model_mb: float) -> tuple[Sequence[Mark], Vector]:
+    """Train; return the marks of all rounds, and the model."""
     if arm.rule is not None:
-        went = train_freely(job, arm.rule)
-        return [_mark(moment, model_mb) for moment in went.moments], went.model
+        result = train_asynchronously(job, arm.rule)
+        return [_mark(moment, model_mb) for moment in result.moments], result.model
     trained = train(job)
     points = trained.points
     sums = zip(
@@ -222,8 +222,8 @@ def _mark(of: Moment, model_mb: float) -> Mark:
     return Mark(of.seconds, of.pushed // CLIENTS, up_mb, down_mb, of.pushed, of.steps, accuracy)
 
 
-def _judged(bare: Measured, job: Job, way: Sequence[Mark]) -> Measured:
-    """Return it with what the run cost."""
+def _judged(bare: Measured, job: Job, marks: Sequence[Mark]) -> Measured:
+    """Return the result with the cost of the run."""
     each_mb = _injected_mb(bare.scene, job.config)
     spent = [
         bare.placement_mb
@@ -231,24 +231,24 @@ def _judged(bare: Measured, job: Job, way: Sequence[Mark]) -> Measured:
         + mark.down_mb
         + CHECK_BYTES * mark.messages / 1e6
         + each_mb * mark.steps
-        for mark in way
+        for mark in marks
     ]
-    last, end = way[-1], len(way) - 1
-    known = [(at, 100.0 * mark.accuracy) for at, mark in enumerate(way[:-1]) if mark.accuracy is not None]
+    last, end = marks[-1], len(marks) - 1
+    known = [(at, 100.0 * mark.accuracy) for at, mark in enumerate(marks[:-1]) if mark.accuracy is not None]
     known.append((end, bare.points))
     return replace(
         bare,
         syncs=last.syncs,
-        looks=len(way),
+        looks=len(marks),
         megabytes=spent[-1],
         up_mb=last.up_mb,
         down_mb=last.down_mb,
         control_mb=CHECK_BYTES * last.messages / 1e6,
         injected_mb=each_mb * last.steps,
         seconds=last.seconds,
-        budget_error=_budget_error(bare, last.syncs / len(way), spent[-1], job.config.gate_budget),
+        budget_error=_budget_error(bare, last.syncs / len(marks), spent[-1], job.config.gate_budget),
         trace=Trace(
-            tuple(way[at].seconds for at, _ in known),
+            tuple(marks[at].seconds for at, _ in known),
             tuple(spent[at] for at, _ in known),
             tuple(points for _, points in known),
         ),
@@ -260,12 +260,12 @@ def _synced(point: Point) -> bool:
 
 
 def _known(point: Point) -> float | None:
-    """Return the accuracy of the model that this round made, where that is known."""
+    """Return the accuracy of this round's model, if known."""
     return point.metrics.get("accuracy") if _synced(point) else None
 
 
 def _down(points: Sequence[Point]) -> Iterator[int]:
-    """Yield how many models went down for each round; the first goes to everybody, the last to nobody."""
+    """Yield the models downloaded in each round; the first goes to all clients, the last to none."""
     fresh, asked = True, CLIENTS
     for point in points:
         yield asked if fresh else 0
@@ -274,7 +274,7 @@ def _down(points: Sequence[Point]) -> Iterator[int]:
 
 
 def _injected_mb(scene: Scene, config: RunConfig) -> float:
-    """Return what the gifts take that come with one step of one client: of each, all but the giver's own."""
+    """Return the megabytes of injected samples for one step of one client, without the giver's own."""
     givers, given = injected(config, CLIENTS)
     return givers * given * (CLIENTS - 1) / CLIENTS * read(scene.data).sample_bytes / 1e6
 
@@ -288,7 +288,7 @@ def _placement_mb(scene: Scene, arm: Arm) -> float:
 
 
 def _budget_error(of: Measured, share: float, megabytes: float, budget: float | str) -> float | None:
-    """Return how far a budget was missed, as a share of it; a placement is in none."""
+    """Return the miss of a budget as a share of it; the placement is not part of a budget."""
     if of.arm.settings.get("gate") != "drift":
         return None
     return abs((megabytes - of.placement_mb if of.arm.tenth else share) / float(budget) - 1.0)

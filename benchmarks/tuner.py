@@ -1,17 +1,17 @@
-"""`python -m benchmarks tuner`: does history help where it can, and is the tuner honest where not.
+"""`python -m benchmarks tuner`: whether history improves the tuner's choice, or does no harm if useless.
 
-A *cell* is a scenario and an upload time. The tuner starts with nothing, learns from what it measures, and
-is judged on the rounds after the first `TRAIN`. Beside it every fixed setting is played by brute force on the
-same rounds: copies by blocks by even loads or loads by measured speed. Nobody is told the truth, but the best
-fixed setting is picked in hindsight.
+A *cell* is a scenario and an upload time. The tuner starts without history, learns from its measurements, and
+is evaluated on the rounds after the first `TRAIN`. Every fixed setting is played by brute force on the same
+rounds: replicas by blocks by even loads or loads by measured speed. No policy knows the true speeds, but the
+best fixed setting is picked in hindsight.
 
     worst_regret               tuned / best fixed setting - 1, largest over cells
-    shuffled_loss              each round's clients change places, so that the past is worth nothing: tuned /
-                               the same copies with equal loads - 1, largest over cells
+    shuffled_loss              clients are permuted in each round, so that history is useless: tuned /
+                               the same replicas with equal loads - 1, largest over cells
     over_uncoded_proportional  clients of speed 1, 1/2, 1/5 that stall and fail: tuned / uncoded by true speed
-                               (a rival that is back at once when it fails; a client of ours stays away)
+                               (a baseline that returns at once after a failure; our clients do not)
     over_fluid_bound           the same clients: tuned / work over the speeds that do not fail
-    drift_recovery_rounds      speeds change hands in mid-run: rounds until three in a row are on average
+    drift_recovery_rounds      speeds are swapped in mid-run: rounds until three in a row are on average
                                within 15% of the best fixed setting of later rounds, largest over seeds
 """
 
@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from benchmarks.deadline import always
 from benchmarks.report import Report, Value, machine
+from benchmarks.traces import read_scenario
 from fedgc.config import AUTO, RunConfig
 from fedgc.history import WINDOW, Speed, Speeds
 from fedgc.round.machine import Assignment, Round
@@ -33,13 +34,12 @@ from fedgc.round.plan import Chunk, Fleet, Plan
 from fedgc.sim.clock import MODELS, ArrayClientModel, Conditions, Scenario, Terms, VirtualClock, working
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import done_s
-from fedgc.sim.traces import read_scenario
 from fedgc.tuner import Choice, ClientHistory, Question, Setting, nothing, review, robust
 from fedgc.tuner.choose import settings
-from fedgc.tuner.past import Float
+from fedgc.tuner.history import Float
 from fedgc.tuner.trial import REPEAT, known_speeds
 
-HEARD_S: Final = 1e-6  # a death is heard of at once
+HEARD_S: Final = 1e-6  # failures are detected at once
 PIECES: Final = 4  # chunks for each client
 NUMBERS: Final = 1000  # of the model: only the upload time matters
 BYTES: Final = 4 * NUMBERS
@@ -47,7 +47,7 @@ UPLOADS: Final = (0.0, 2.0)  # of a whole update, over a median unit of work
 LINKS: Final = 0.5  # spread of log upload times
 TRAIN: Final = 12
 TEST: Final = 10
-PRACTICE: Final = 5  # rounds that a fixed setting learns speeds from: as many as a run remembers
+PRACTICE: Final = 5  # rounds from which a fixed setting learns speeds, as many as a run remembers
 AFTER_DRIFT: Final = 15
 WITHIN: Final = 1.15
 SHARES: Final = ((1.0, 0.5), (0.5, 0.3), (0.2, 0.2))  # speed, share of the clients
@@ -56,7 +56,7 @@ TRACES: Final = ("trace-SE.parquet", "trace-ST.parquet", "trace-AR.parquet")
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much is measured."""
+    """The size of the benchmark."""
 
     clients: int
     seeds: int
@@ -71,7 +71,7 @@ Row = Mapping[str, Value]
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One scenario and seed: what one process does at a time."""
+    """One scenario and seed, the unit of work of a process."""
 
     kind: str  # cell, drift, unequal
     scenario: str
@@ -84,7 +84,7 @@ class Job:
         return {"cell": _cell, "drift": _drift, "unequal": _unequal}[self.kind](self)
 
     def make(self) -> Scenario:
-        """Return its rounds; a trace gives other clients and rounds for every seed."""
+        """Return its rounds; a trace gives different clients and rounds for every seed."""
         rounds = TRAIN + TEST
         if self.trace is None:
             return MODELS[self.scenario](self.size.clients, rounds, np.random.default_rng(self.seed))
@@ -99,7 +99,7 @@ def bench_tuner(
     traces: Path | None,
     progress: Callable[[int, int], object] = lambda *_: None,
 ) -> Report:
-    """Measure; `progress` hears how many of how many jobs are done."""
+    """Run the benchmark; `progress` receives the number of finished jobs and the total."""
     size = QUICK if quick else USUAL
     seeds = range(size.seeds)
     found = [] if traces is None else [traces / name for name in TRACES if (traces / name).exists()]
@@ -121,7 +121,7 @@ def bench_tuner(
 
 
 class Fleeting:
-    """One fleet that is played round by round; it remembers what a server would have measured."""
+    """One fleet played round by round, with the measurements that a server would have."""
 
     def __init__(self, scenario: Scenario, pieces: int, seed: int) -> None:
         clients = scenario[0].clients
@@ -143,14 +143,12 @@ class Fleeting:
         self._pieces = pieces
 
     def play(self, plan: Plan, conditions: Conditions, number: int) -> float:
-        """Play a round, learn what it shows, and return its time; one that lacks data is charged twice."""
+        """Play a round, record its measurements, and return its time; one that lacks data counts twice."""
         client_model = ArrayClientModel(lambda _: conditions, [1.0 / self._pieces] * len(plan.chunks))
         over = Round(plan, Assignment(number, number - 1, 1, self.question.config.seed), always)
         VirtualClock(plan.clients, client_model, Terms(1, BYTES)).play(over, [True] * len(plan.clients), 0.0)
         failed = np.asarray([bool(said) for said in over.statistics.failure])
-        least_s = np.where(
-            failed, np.nan, over.working_s or np.nan
-        )  # who finished nothing took that at least
+        least_s = np.where(failed, np.nan, over.working_s or np.nan)  # for a client that finished nothing
         steps = [np.mean(seen) if seen else least_s[w] for w, seen in enumerate(over.statistics.step_s)]
         step_rw = np.vstack([self.past.step_rw, steps])[-WINDOW:]
         failed_rw = np.vstack([self.past.failed_rw, failed])[-WINDOW:]
@@ -161,7 +159,7 @@ class Fleeting:
 def play_fixed(
     scenario: Scenario, setting: Setting, *, by_speed: bool, seed: int, pieces: int
 ) -> list[float]:
-    """Play one setting, loads even or by the median of the last rounds measured."""
+    """Play one setting, with even loads or loads by the median of the last measured rounds."""
     fleet = Fleeting(scenario, pieces, seed)
     equal = known_speeds(fleet.past.clients, np.ones(len(fleet.past.clients)), fleet.links)
     seconds = []
@@ -177,7 +175,7 @@ def play_fixed(
 def play_tuned(
     scenario: Scenario, *, seed: int, pieces: int, equal_loads: bool = False
 ) -> tuple[list[float], list[Choice]]:
-    """Let the tuner choose before every round; with `equal_loads` its copies and blocks alone are taken."""
+    """Let the tuner choose before every round; `equal_loads` uses only its replicas and blocks."""
     fleet = Fleeting(scenario, pieces, seed)
     present: Choice | None = None
     since: list[float] = []
@@ -236,7 +234,7 @@ def _beside(job: Job, scenario: Scenario, upload: float) -> list[Row]:
 
 
 def _shuffled(job: Job, scenario: Scenario) -> Row:
-    """Let clients change places every round, and compare with loads that ignore all history."""
+    """Permute the clients in every round, and compare with equal loads."""
     rng = np.random.default_rng([job.seed, 1])
     mixed = tuple(_dealt(each, rng.permutation(each.clients)) for each in scenario)
     tuned, choices = play_tuned(mixed, seed=job.seed, pieces=PIECES)
@@ -291,7 +289,7 @@ def _unequal(job: Job) -> list[Row]:
 
 
 def _drift(job: Job) -> list[Row]:
-    """Let the speeds change hands after the training rounds."""
+    """Swap the speeds after the training rounds."""
     rng = np.random.default_rng([job.seed, 3])
     clients = job.size.clients
     before_w, after_w = _speeds(clients, rng), _speeds(clients, rng)
@@ -322,7 +320,7 @@ def _drift(job: Job) -> list[Row]:
 
 
 def compare(rows: Sequence[Row]) -> list[Row]:
-    """Return every cell, the tuner against the best fixed setting, the worst first; sums are over seeds.
+    """Return every cell with tuner and best fixed setting, the worst first; sums are over seeds.
 
     >>> rows = [{"scenario": "calm", "upload": 0.0, "setting": name, "mean_s": s} for name, s in
     ...         [("tuned", 1.1), ("a", 1.0), ("b", 2.0)]]
@@ -343,7 +341,7 @@ def compare(rows: Sequence[Row]) -> list[Row]:
 
 
 def figures(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, float | None]:
-    """Return the figures; None where nothing was measured."""
+    """Return the figures; None without measurements."""
     shuffled = _sums(rows, "shuffled", "tuned_s", "ignoring_s")
     unequal = [row for row in rows if "unequal" in row]
     drifts = [row["recovery_rounds"] for row in rows if "drift" in row]
@@ -362,7 +360,7 @@ def figures(cells: Sequence[Row], rows: Sequence[Row]) -> dict[str, float | None
 
 
 def _largest(values: Sequence[Value]) -> float | None:
-    """Return the largest; infinite where one of them never came."""
+    """Return the largest value; infinite if a recovery never came."""
     if not values:
         return None
     return max(float("inf") if value is None else _number(value) for value in values)

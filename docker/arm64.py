@@ -1,7 +1,7 @@
-"""`make docker-arm64`: every package of the images is there as a wheel for aarch64; resolved, not installed.
+"""`make docker-arm64`: check that every package of the images has a wheel for aarch64.
 
-pip is asked for the versions of constraints.txt on a Debian bookworm of 64-bit ARM (glibc 2.36, CPython 3.11)
-and may take wheels alone. What it finds is listed; what it does not find ends this with pip's own words.
+pip resolves the versions of constraints.txt for a Debian bookworm of 64-bit ARM (glibc 2.36, CPython 3.11),
+wheels only, without installing. It lists what it finds; for a missing one it fails with pip's error.
 """
 
 import json
@@ -16,7 +16,7 @@ GLIBC = range(17, 37)  # manylinux_2_17 to manylinux_2_36
 
 
 def main() -> int:
-    """Resolve and list."""
+    """Resolve and list the wheels."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     needs = [*project["dependencies"], *project["optional-dependencies"]["postgresql"]]
     platforms = [f"manylinux_2_{minor}_aarch64" for minor in reversed(GLIBC)] + ["manylinux2014_aarch64"]

@@ -1,6 +1,6 @@
 # A client of a fleet: Flower's SuperNode, the ClientApps below it, the engine that trains.
 # Built from the repository's root: docker build -f docker/client.Dockerfile -t fedgc-client .
-# For every platform that Debian and the wheels know; nothing is compiled here.
+# For every platform of Debian and the wheels; nothing is compiled here.
 FROM debian:bookworm-slim
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
@@ -12,7 +12,7 @@ RUN apt-get update \
     && useradd --uid 10001 --user-group --no-create-home --home-dir /state --shell /usr/sbin/nologin fedgc
 
 # torch is the largest part and changes rarely: a layer of its own. TORCH may name another build of it, and
-# TORCH_INDEX where that lies.
+# TORCH_INDEX its package index.
 ARG TORCH=torch
 ARG TORCH_INDEX=
 WORKDIR /build
@@ -22,7 +22,7 @@ RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels \
     PIP_EXTRA_INDEX_URL="${TORCH_INDEX}" docker/install.sh torch "${TORCH}"
 COPY pyproject.toml ./
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh needs
-# What your tasks import besides, as pip names it: "pandas pydicom==3.0.1".
+# Additional packages for your tasks, as pip requirements: "pandas pydicom==3.0.1".
 ARG PACKAGES=
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh packages "${PACKAGES}"
 COPY README.md LICENSE ./
@@ -31,7 +31,7 @@ RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/in
 
 RUN install --directory --owner fedgc --group fedgc /state /cache /tasks
 
-# The root is read-only when it runs: what is kept lies in /state and /cache.
+# The root is read-only when it runs: durable files are in /state and /cache.
 ENV PATH=/opt/fedgc/bin:/usr/bin:/bin \
     PYTHONPATH=/tasks \
     PYTHONUNBUFFERED=1 \

@@ -1,10 +1,10 @@
 #!/bin/sh
-# Installs at the versions of constraints.txt: from docker/wheels alone where it holds wheels (no network is needed
-# then), from the package index otherwise. Run while an image is built, from the repository's root.
-#   install.sh torch [requirement]   torch and what it needs
-#   install.sh needs                 what fedgc needs besides
+# Installs the versions in constraints.txt: from docker/wheels if it holds wheels (no network is needed
+# then), else from the package index. Runs during an image build, in the repository's root.
+#   install.sh torch [requirement]   torch and its dependencies
+#   install.sh needs                 the other dependencies of fedgc
 #   install.sh postgresql            the driver of that database
-#   install.sh packages [names]      what tasks need besides
+#   install.sh packages [names]      additional packages of tasks
 #   install.sh fedgc                 fedgc itself
 set -eu
 part=$1
@@ -17,7 +17,7 @@ install() {
     else
         set -- --only-binary :all: "$@"
     fi
-    # Debian's pip, as it lies: the image itself has none.
+    # Debian's pip, run from its wheel: the image itself has none.
     PYTHONPATH=$(echo /usr/share/python-wheels/pip-*.whl) "$python" -m pip install --no-cache-dir \
         --disable-pip-version-check --root-user-action ignore --constraint constraints.txt "$@"
 }

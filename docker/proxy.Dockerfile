@@ -1,4 +1,4 @@
-# The only part of a server that the world can reach: nginx, one port, two paths.
+# The only public part of a server: nginx, one port, two paths.
 # Built from the repository's root: docker build -f docker/proxy.Dockerfile -t fedgc-proxy .
 FROM debian:bookworm-slim
 
@@ -9,7 +9,7 @@ RUN apt-get update \
 COPY docker/proxy/nginx.conf /etc/nginx/nginx.conf
 COPY docker/proxy/healthy docker/proxy/start /usr/local/bin/
 
-# Where the server is, seen from here, and the port that is open to clients.
+# The server's internal address, and the port for clients.
 ENV FEDGC_INSIDE=server \
     FEDGC_PORT=8443
 USER 10001:10001

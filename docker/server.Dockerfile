@@ -1,6 +1,6 @@
 # The server of a fleet: Flower's SuperLink, the ServerApps below it, the listener of sessions.
 # Built from the repository's root: docker build -f docker/server.Dockerfile -t fedgc-server .
-# For every platform that Debian and the wheels know; nothing is compiled here.
+# For every platform of Debian and the wheels; nothing is compiled here.
 FROM debian:bookworm-slim
 SHELL ["/bin/bash", "-o", "pipefail", "-c"]
 
@@ -12,7 +12,7 @@ RUN apt-get update \
     && useradd --uid 10001 --user-group --no-create-home --home-dir /state --shell /usr/sbin/nologin fedgc
 
 # torch is the largest part and changes rarely: a layer of its own. TORCH may name another build of it, and
-# TORCH_INDEX where that lies.
+# TORCH_INDEX its package index.
 ARG TORCH=torch
 ARG TORCH_INDEX=
 WORKDIR /build
@@ -23,21 +23,21 @@ RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels \
 COPY pyproject.toml ./
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh needs
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh postgresql
-# What your tasks import besides, as pip names it: "pandas pydicom==3.0.1".
+# Additional packages for your tasks, as pip requirements: "pandas pydicom==3.0.1".
 ARG PACKAGES=
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh packages "${PACKAGES}"
 COPY README.md LICENSE ./
 COPY fedgc fedgc
 RUN --mount=type=bind,source=docker/wheels,target=/build/docker/wheels docker/install.sh fedgc
 
-# The app that `flwr run` submits; whoever audits fedgc audits the image, as the app is wiring only.
+# The app that `flwr run` submits. It only imports fedgc, so an audit of the image covers it.
 COPY pyproject.toml LICENSE README.md /opt/app/
 COPY server /opt/app/server
 COPY client /opt/app/client
 
 RUN install --directory --owner fedgc --group fedgc /state /keyring /tasks
 
-# The root is read-only when it runs: what is kept lies in /state.
+# The root is read-only when it runs: durable files are in /state.
 ENV PATH=/opt/fedgc/bin:/usr/bin:/bin \
     PYTHONPATH=/tasks \
     PYTHONUNBUFFERED=1 \

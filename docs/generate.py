@@ -1,15 +1,33 @@
-"""Fill the generated parts of the reference pages: a hook of mkdocs, and functions that tests call."""
+"""The generated parts of the pages: settings, commands, public names and the states of a round.
 
+The generated text is committed, so that it can be read without building the site. `python -m docs.generate`
+(`make reference`) writes it again; a test holds the committed text equal to the generated one. On the site, a
+hook of mkdocs replaces the list of public names by their whole docstrings.
+"""
+
+import inspect
+import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 from typer.main import get_command
 
+import fedgc
 from fedgc.cli.commands import app
 from fedgc.config import RunConfig, group_of
-from fedgc.round.diagram import mermaid
+from fedgc.config.names import FIELDS
+from fedgc.round.machine import TABLE, State
+from fedgc.training.loop.training_loop import TrainingLoop
 
 Page = Callable[[], str]
+FOLDER: Final = Path(__file__).parent
+BLOCK: Final = re.compile(r"<!-- generated: (\w+) -->\n(?:.*?)<!-- end of generated text -->", re.DOTALL)
+MODULE_PREFIX: Final = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # of torch.nn.modules.module.Module
+QUOTED_TYPE: Final = re.compile(r"'([A-Z]\w*)'")
+MEMBERS: Final = {"RunConfig": ("read", "table"), "FedGC": ("start", "summary")}
+LONGEST_SIGNATURE: Final = 90
 
 
 def settings_table() -> str:
@@ -22,9 +40,12 @@ def settings_table() -> str:
 
 
 def _group(group: str, explained: Sequence[tuple[str, object, str]]) -> str:
-    rows = [f"| `{name}` | `{default!r}` | {_cell(meaning)} |" for name, default, meaning in explained]
+    rows = [
+        f"| `{name}` | `{FIELDS[name]}` | `{default!r}` | {_cell(meaning)} |"
+        for name, default, meaning in explained
+    ]
     title = f"## `[{group}]`" if group else "## The run"
-    return "\n".join([title, "", "| setting | default | meaning |", "|---|---|---|", *rows])
+    return "\n".join([title, "", "| setting | in Python | default | meaning |", "|---|---|---|---|", *rows])
 
 
 def commands_list() -> str:
@@ -33,12 +54,42 @@ def commands_list() -> str:
 
 
 def on_page_markdown(markdown: str, **_: object) -> str:
-    """Replace the markers of a page by what they name; mkdocs calls this for every page."""
-    for name, made in PAGES.items():
-        marker = f"<!-- generated: {name} -->"
-        if marker in markdown:
-            markdown = markdown.replace(marker, made())
-    return markdown
+    """Return a page with its generated parts as the site shows them; mkdocs calls this for every page."""
+    return filled(markdown, {**PAGES, "api": api_directives})
+
+
+def filled(markdown: str, pages: dict[str, Page]) -> str:
+    """Return a page in which the text between the markers is generated again."""
+
+    def made(block: re.Match[str]) -> str:
+        name = block.group(1)
+        return f"<!-- generated: {name} -->\n\n{pages[name]()}\n\n<!-- end of generated text -->"
+
+    return BLOCK.sub(made, markdown)
+
+
+def api_list() -> str:
+    """Return the public names of fedgc with signatures and the first lines of their docstrings."""
+    return "\n\n".join(_public(name) for name in fedgc.__all__ if not name.startswith("_"))
+
+
+def api_directives() -> str:
+    """Return the public names as directives of mkdocstrings, which shows their docstrings."""
+    return "\n\n".join(_directive(name) for name in fedgc.__all__ if not name.startswith("_"))
+
+
+def mermaid() -> str:
+    """Return the diagram: each arrow between states names the events that may cause it.
+
+    Events that do not change the state are not drawn.
+    """
+    lines = ["stateDiagram-v2", f"    [*] --> {State.WORKING.name}"]
+    for state, row in TABLE.items():
+        for after in State:
+            kinds = [kind.__name__ for kind, transition in row.items() if after in transition.to]
+            if kinds and after is not state:
+                lines.append(f"    {state.name} --> {after.name}: {', '.join(kinds)}")
+    return "\n".join([*lines, f"    {State.CLOSED.name} --> [*]", ""])
 
 
 def round_diagram() -> str:
@@ -49,8 +100,79 @@ def round_diagram() -> str:
 PAGES: Final[dict[str, Page]] = {
     "settings": settings_table,
     "commands": commands_list,
+    "api": api_list,
     "round": round_diagram,
 }
+
+
+def write() -> list[Path]:
+    """Write the generated parts of all pages again; return the pages that changed."""
+    changed = []
+    for path in sorted(FOLDER.rglob("*.md")):
+        before = path.read_text()
+        after = filled(before, PAGES)
+        if after != before:
+            path.write_text(after)
+            changed.append(path)
+    return changed
+
+
+def _public(name: str) -> str:
+    value = getattr(fedgc, name)
+    lines = [f"## `fedgc.{name}`", "", _first_line(value), "", "```py", _signature(f"fedgc.{name}", value)]
+    owner, prefix = (TrainingLoop, "fed") if name == "join" else (value, f"fedgc.{name}")
+    members = [(each, getattr(owner, each)) for each in _members(name)]
+    called = [(each, member) for each, member in members if not isinstance(member, property)]
+    lines += [_signature(f"{prefix}.{each}", member) for each, member in called]
+    lines.append("```")
+    if members:
+        lines += ["", *(f"- `{each}`: {_first_line(member)}" for each, member in members)]
+    return "\n".join(lines)
+
+
+def _members(name: str) -> Sequence[str]:
+    if name == "join":
+        return [each for each in vars(TrainingLoop) if not each.startswith("_")]
+    return MEMBERS.get(name, ())
+
+
+def _directive(name: str) -> str:
+    members = MEMBERS.get(name)
+    more = f"\n    options:\n      members: [{', '.join(members)}]" if members else ""
+    loop = f"\n\n::: {TrainingLoop.__module__}.TrainingLoop" if name == "join" else ""
+    return f"::: fedgc.{name}{more}{loop}"
+
+
+def _signature(name: str, value: Any) -> str:  # noqa: ANN401  any public object
+    """Return the call of a public object as its source writes it, without the modules of types."""
+    if value is RunConfig:
+        return f"{name}(**settings)  # the settings, by their names in Python"
+    found = inspect.signature(value)
+    arguments = _arguments(found)
+    annotation = inspect.formatannotation(found.return_annotation).strip("'")
+    returns = "" if found.return_annotation in (found.empty, None) else f" -> {_short(annotation)}"
+    line = f"{name}({', '.join(arguments)}){returns}"
+    if len(line) <= LONGEST_SIGNATURE:
+        return line
+    return f"{name}(\n" + "".join(f"    {each},\n" for each in arguments) + f"){returns}"
+
+
+def _arguments(found: inspect.Signature) -> list[str]:
+    """Return the arguments with `*` before the first that has to be named."""
+    parameters = [each for each in found.parameters.values() if each.name != "self"]
+    arguments = [_short(str(each)) for each in parameters]
+    named = [each.kind is inspect.Parameter.KEYWORD_ONLY for each in parameters]
+    if any(named):
+        arguments.insert(named.index(True), "*")
+    return arguments
+
+
+def _short(text: str) -> str:
+    return QUOTED_TYPE.sub(r"\1", MODULE_PREFIX.sub("", text)).replace("~", "")
+
+
+def _first_line(value: Any) -> str:  # noqa: ANN401  any public object
+    return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
 
 
 def _commands(group: Any, prefix: str) -> Iterator[str]:  # noqa: ANN401  of click, as typer brings it
@@ -65,10 +187,10 @@ def _commands(group: Any, prefix: str) -> Iterator[str]:  # noqa: ANN401  of cli
 
 def _one(command: Any, name: str) -> str:  # noqa: ANN401  the same
     said, _, example = (command.help or "").partition("Example: ")
-    lines = [f"## `{name}`", "", " ".join(said.split()), ""]
+    lines = [f"## `{name}`", "", " ".join(said.split())]
     options = [each for each in command.params if not getattr(each, "hidden", False)]
     if options:
-        lines += ["| option | meaning |", "|---|---|"]
+        lines += ["", "| option | meaning |", "|---|---|"]
         lines += [
             f"| `{'`, `'.join(each.opts)}` | {_cell(getattr(each, 'help', None) or '')} |" for each in options
         ]
@@ -88,3 +210,8 @@ def _cell(text: str) -> str:
     a \| b
     """
     return " ".join(text.split()).replace("|", r"\|")
+
+
+if __name__ == "__main__":
+    for page in write():
+        sys.stdout.write(f"{page.relative_to(FOLDER.parent)}\n")

@@ -7,6 +7,8 @@ The public API. A name is imported at its first use, so `import fedgc` loads nei
 | `Task` | model, data, loss and evaluation of a training task |
 | `over` | makes a `Task` from one dataset that all clients can read |
 | `from_lightning` | makes a `Task` from a LightningModule |
+| `join` | lets a training script of your own take part |
+| `hf.Callback`, `lightning.Callback` | let a Trainer of transformers or Lightning take part |
 | `RunConfig` | the settings of a run |
 | `server_app`, `client_app` | the ServerApp and the ClientApp of a Flower app |
 | `FedGC` | the Flower strategy, for a ServerApp of your own |
@@ -25,17 +27,30 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from fedgc import hf as hf
+    from fedgc import lightning as lightning
     from fedgc.config import RunConfig
     from fedgc.flower.client import client_app
     from fedgc.flower.server import server_app
     from fedgc.flower.strategy import FedGC
+    from fedgc.training.loop.training_loop import join
     from fedgc.training.tasks.dataset import over
     from fedgc.training.tasks.lightning import from_lightning
     from fedgc.training.tasks.task import Task
 
     __version__: str
 
-__all__ = ["Task", "over", "from_lightning", "RunConfig", "FedGC", "server_app", "client_app", "__version__"]
+__all__ = [
+    "Task",
+    "over",
+    "from_lightning",
+    "join",
+    "RunConfig",
+    "FedGC",
+    "server_app",
+    "client_app",
+    "__version__",
+]
 
 # No key may be the name of a submodule of fedgc: importing the submodule would replace the name.
 _MODULES: Final = MappingProxyType(
@@ -45,10 +60,15 @@ _MODULES: Final = MappingProxyType(
         "from_lightning": "fedgc.training.tasks.lightning",
         "RunConfig": "fedgc.config",
         "FedGC": "fedgc.flower.strategy",
+        "join": "fedgc.training.loop.training_loop",
         "server_app": "fedgc.flower.server",
         "client_app": "fedgc.flower.client",
     }
 )
+
+# Submodules that are imported at their first use. Each imports a package that fedgc does not need: they are
+# not in `__all__`.
+_SUBMODULES: Final = frozenset({"hf", "lightning"})
 
 if not TYPE_CHECKING:  # a type checker must not take every name for one that exists
 
@@ -57,6 +77,8 @@ if not TYPE_CHECKING:  # a type checker must not take every name for one that ex
             from importlib.metadata import version
 
             return version("fedgc")
+        if name in _SUBMODULES:
+            return import_module(f"fedgc.{name}")
         if name not in _MODULES:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         with _frozen_garbage_collection():
@@ -66,7 +88,7 @@ if not TYPE_CHECKING:  # a type checker must not take every name for one that ex
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, *_SUBMODULES})
 
 
 @contextmanager

@@ -1,21 +1,21 @@
-"""Everything that fedgc refuses, in one tree.
+"""The exceptions of fedgc, in one tree.
 
 FedgcError
-├── Unusable           the caller's input; a command line prints the sentence and exits 2
+├── Unusable           invalid input of the caller; a command line prints the message and exits 2
 │   ├── BadSetting         a setting of the run: unknown name, wrong type, out of range
-│   ├── BadTask            a task that does not hold what a task must hold
-│   └── BadPlacement       a placement or code that cannot exist with these clients
-├── Refused            something that arrived; it is counted, named and left out, the round goes on
+│   ├── BadTask            a task without a required part
+│   └── BadPlacement       a placement or code that is impossible with these clients
+├── Refused            a message or vector that is counted, logged and dropped; the round goes on
 │   ├── BadMessage         a frame or message that is not of this protocol or not of this round
-│   │   └── NotHere            it asks for chunks that are not here as they are asked for
+│   │   └── NotHere            it asks for chunks that are not here in that form
 │   ├── BadVector          numbers of the wrong size or type, NaN, Inf
 │   └── NotAdmitted        a foreign token, certificate, identity or wire version
-├── NotRecoverable     the sum cannot be had from these codewords
+├── NotRecoverable     these codewords do not determine the sum
 ├── TaskFailed         the user's task raised while it trained
-└── EdgeFailed         disk, network or another program did not do its part
+└── EdgeFailed         a disk, a network or another program failed
 
-A message says what was seen and what was needed. Errors are caught at an edge only: a link, the
-engine's loop, the command line. What a client does wrong is an event there, never an exception.
+A message says what was seen and what was needed. Errors are caught only at an edge: a link, the engine's
+loop, the command line. A client's fault becomes an event there, never an exception.
 """
 
 from collections.abc import Iterable
@@ -23,11 +23,11 @@ from difflib import get_close_matches
 
 
 class FedgcError(Exception):
-    """The root: `except FedgcError` stands only at an edge."""
+    """The base of all errors of fedgc; caught only at an edge."""
 
 
 class Unusable(FedgcError):
-    """The caller asked for something that cannot be."""
+    """The caller's input is invalid."""
 
 
 class BadSetting(Unusable):
@@ -43,7 +43,7 @@ class BadPlacement(Unusable):
 
 
 class Refused(FedgcError):
-    """Something that arrived is left out; the round goes on."""
+    """An arriving message or vector is refused; the round goes on."""
 
 
 class BadMessage(Refused):
@@ -51,10 +51,10 @@ class BadMessage(Refused):
 
 
 class NotHere(BadMessage):
-    """A message asks for chunks that are not here as they are asked for; `chunks` are these."""
+    """A message asks for chunks that are not here in that form; `chunks` are their numbers."""
 
-    def __init__(self, said: str, chunks: tuple[int, ...] = ()) -> None:
-        super().__init__(said)
+    def __init__(self, message: str, chunks: tuple[int, ...] = ()) -> None:
+        super().__init__(message)
         self.chunks = chunks
 
 
@@ -67,7 +67,7 @@ class NotAdmitted(Refused):
 
 
 class NotRecoverable(FedgcError):
-    """The sum cannot be had from these codewords."""
+    """These codewords do not determine the sum."""
 
 
 class TaskFailed(FedgcError):
@@ -75,11 +75,11 @@ class TaskFailed(FedgcError):
 
 
 class EdgeFailed(FedgcError):
-    """Disk, network or another program did not do its part."""
+    """A disk, a network or another program failed."""
 
 
 def nearest(name: str, known: Iterable[str], few: Iterable[str] = ()) -> str:
-    """Return a hint that names the closest known name, else all of the few that there are.
+    """Return a hint with the closest known name, else with all names in `few`.
 
     >>> nearest("round", ["rounds", "replicas"])
     '; did you mean rounds?'

@@ -1,8 +1,8 @@
-"""What happened, as values: a row for each round and client, and the speeds read back from them.
+"""History values: a row for each round and client, and the speeds computed from them.
 
-`run` makes rows, the driver adds the bytes it counted, `store` keeps them; before a run the store gives
-them back as `Speeds`, which `plan` and the tuner read. So this module lies below
-all of these, and no module below the driver needs a database.
+`run` makes rows, the driver adds the bytes it counted, `store` keeps them; before a run the store returns
+`Speeds`, which `plan` and the tuner read. This module is below all of these, so no module below the driver
+needs a database.
 """
 
 import math
@@ -15,7 +15,7 @@ from fedgc.errors import BadMessage
 from fedgc.messages import Outcome
 from fedgc.values import value
 
-WINDOW: Final = 20  # rounds that are looked back on when the next ones are planned
+WINDOW: Final = 20  # past rounds used to plan the next ones
 
 
 @value
@@ -23,9 +23,9 @@ class ClientRow:
     """One client in one round.
 
     `finished` chunks reached the target; `counted` of them are in the sum, the rest was discarded. In local
-    work both are local steps, told by the row of an exchange for all rounds since the one before.
-    `step_s` is the mean time of one local step over the finished chunks, `spread_s` its deviation between
-    chunks; both are None where nothing was finished. `failure` names what went wrong, or is empty.
+    work both are local steps; the row of an exchange covers all rounds since the one before. `step_s` is the
+    mean time of one local step over the finished chunks, `spread_s` its deviation between chunks; both are
+    None if nothing was finished. `failure` names the failure, or is empty.
     """
 
     client: str
@@ -47,11 +47,11 @@ class ClientRow:
 
 @dataclass(frozen=True, slots=True)
 class RoundRow:
-    """One round: what it took, what it gave, and what it was decided from.
+    """One round: its cost, its result, and the inputs of its decisions.
 
-    `known_samples` are those of all data that clients announced to the run and did not withdraw, also of
-    clients that are lost and of data that was refused; 0: unknown. `counted_samples` of them are in the sum.
-    `left_out` says in words whose data was refused, and why.
+    `known_samples` counts all data that clients announced to the run and did not withdraw, including lost
+    clients and refused data; 0: unknown. `counted_samples` of them are in the sum. `left_out` describes whose
+    data was refused, and why.
     """
 
     round: int
@@ -83,14 +83,14 @@ class RoundRow:
 
     @property
     def coverage(self) -> float | None:
-        """The share of the known samples that is in the sum; None where no sum was wanted."""
+        """The share of the known samples that is in the sum; None if no sum was wanted."""
         if not self.known_samples or self.outcome in ("skipped", "stopped"):
             return None
         return self.counted_samples / self.known_samples
 
     @property
     def lacking(self) -> str:
-        """Say what share of the samples counted; nothing where all did.
+        """The share of the samples that counted, in words; empty if all did.
 
         >>> from dataclasses import fields
         >>> zero = {each.name: 0 for each in fields(RoundRow)}
@@ -104,13 +104,41 @@ class RoundRow:
 
     @property
     def discarded(self) -> int:
-        """Finished copies of chunks, or local steps, that are in no sum; what goes on is not lost."""
+        """Finished replicas of chunks, or local steps, that are in no sum; continued work is not included."""
         return 0 if self.outcome == "skipped" else sum(row.finished - row.counted for row in self.clients)
 
 
 @dataclass(frozen=True, slots=True)
+class BestModel:
+    """The best model of a run so far, by the figure that `validate.best` names.
+
+    >>> str(BestModel("accuracy", 7, 9, 0.93))
+    'version 7, round 9, accuracy 0.93'
+    """
+
+    figure: str
+    version: int
+    round: int
+    value: float
+
+    def __str__(self) -> str:
+        """Return the version, its round and its figure."""
+        return f"version {self.version}, round {self.round}, {self.figure} {self.value:.4g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """The figures of one client for the model after a round, measured on `samples` samples of its own."""
+
+    round: int
+    client: str
+    samples: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, slots=True)
 class PastRound:
-    """A round's row, and the run that it is of."""
+    """A round's row, with its run."""
 
     run: str
     row: RoundRow
@@ -118,7 +146,7 @@ class PastRound:
 
 @value
 class Speed:
-    """What one client could do so far."""
+    """The measured speed of one client."""
 
     client: str
     step_s: float
@@ -147,15 +175,15 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Speeds:
-    """The known speeds, by client; a client that is not in here has no history.
+    """The known speeds by client; a client without history is absent.
 
-    `told` are the last rounds of the task, oldest first, of whatever run.
+    `recent` are the last rounds of the task over all runs, oldest first.
     """
 
     known: Mapping[str, Speed] = field(default_factory=lambda: MappingProxyType({}))
-    told: tuple[PastRound, ...] = ()
+    recent: tuple[PastRound, ...] = ()
 
     def step_s(self, client: str, default: float) -> float:
-        """Return the seconds of one local step on `client`, or the default where nothing is known."""
+        """Return the seconds of one local step on `client`, or the default if unknown."""
         speed = self.known.get(client)
         return speed.step_s if speed else default

@@ -33,10 +33,23 @@ def load(group: str, name: str, asked: str) -> object:
     found = _own(group).get(name) or _other(group, name, asked)
     try:
         return found.load()
-    except Exception as error:  # a package of somebody else may raise anything while it is imported
+    except Exception as error:  # a third-party package may raise anything while it is imported
         raise BadSetting(
             f"{asked}: loading {name!r} ({found.value}) raised {type(error).__name__}: {error}"
         ) from error
+
+
+def subclass(base: type, group: str, name: str, setting: str) -> Any:  # noqa: ANN401  a subclass of `base`
+    """Return the subclass of `base` that this group has under this name.
+
+    Raises:
+        BadSetting: As `load`, or what is there is no subclass of `base`.
+    """
+    found = load(group, name, f"setting {setting}")
+    if not (isinstance(found, type) and issubclass(found, base)):
+        needed = f"needed a subclass of {base.__module__}.{base.__name__}"
+        raise BadSetting(f"setting {setting}: {name!r} is {found!r}, {needed}")
+    return found
 
 
 def available(group: str) -> tuple[str, ...]:
@@ -82,13 +95,13 @@ def summaries(group: str, named: Callable[[str], Any]) -> str:
 
     `named` returns an extension by its name. One that cannot be loaded does not hide the others.
     """
-    said = []
+    lines = []
     for name in available(group):
         try:
-            said.append(f"{name}: {named(name).summary}")
+            lines.append(f"{name}: {named(name).summary}")
         except BadSetting as error:
-            said.append(f"{name}: cannot be used ({error})")
-    return "; ".join(said)
+            lines.append(f"{name}: cannot be used ({error})")
+    return "; ".join(lines)
 
 
 def _other(group: str, name: str, asked: str) -> EntryPoint:
@@ -108,11 +121,11 @@ def _packages(found: Iterable[EntryPoint]) -> str:
 
 @lru_cache
 def _own(group: str) -> dict[str, EntryPoint]:
-    """Return what fedgc itself offers: reading one package is quicker than reading all, and it goes first."""
+    """Return fedgc's own entry points: reading one package is faster than reading all, and it goes first."""
     return {each.name: each for each in distribution(OWN).entry_points if each.group == group}
 
 
 @lru_cache
 def _all(group: str, path: tuple[str, ...]) -> tuple[EntryPoint, ...]:  # noqa: ARG001  the key of the cache
-    """Return what the packages on this `sys.path` offer, fedgc excepted."""
+    """Return the entry points of the packages on this `sys.path`, except fedgc's."""
     return tuple(each for each in entry_points(group=group) if each.dist is None or each.dist.name != OWN)

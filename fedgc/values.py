@@ -1,10 +1,14 @@
-"""Frozen values that are quick to make: messages are made by the million.
+"""Frozen dataclasses that are fast to create: messages are made by the million.
 
-A frozen dataclass fills itself with `object.__setattr__`, which looks up every name anew. The setters of its
-slots write at once: a message of ten fields is made in half the time, and is as frozen as before.
+A frozen dataclass assigns with `object.__setattr__`, which looks up every name. Calling the setters of the
+slots directly makes a message of ten fields in half the time, equally frozen.
 
-What a field may be is part of its type, as `Annotated[int, Within(0, 9, "a digit")]`. The rules of all fields
-are one expression in `__init__`; which of them is broken is only looked for where one is.
+Constraints are part of a field's type, as in `Annotated[int, Within(0, 9, "a digit")]`. `__init__` checks all
+of them in one expression, and looks for the broken one only if it fails.
+
+The text of `__init__` is generated and executed because simulating 1000 clients takes 10% more processor time
+with plain frozen dataclasses that check their rules in `__post_init__`, and 17% more with setters called in a
+loop (medians over 46 and 31 pairs of runs of 40 to 200 rounds).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +22,14 @@ Value = TypeVar("Value")
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """A number from `least` to `most`, which nan is not; `needed` may name the field as `{name}`."""
+    """A number from `least` to `most`, not NaN; `needed` may name the field as `{name}`."""
 
     least: float
     most: float
     needed: str
 
     def test(self, it: str) -> str:
-        """Return an expression that is true of what `it` names.
+        """Return the source of a test of the variable `it`.
 
         >>> Within(0, 9, "a digit").test("x")
         '0 <= x <= 9'
@@ -33,28 +37,28 @@ class Within:
         return f"{self.least!r} <= {it} <= {self.most!r}"
 
     def allows(self, seen: float) -> bool:
-        """Whether that is so of this value."""
+        """Whether this value is allowed."""
         return self.least <= seen <= self.most
 
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """Anything but nothing."""
+    """A value that is not empty."""
 
     needed: str
 
     def test(self, it: str) -> str:
-        """Return an expression that is true of what `it` names."""
+        """Return the source of a test of the variable `it`."""
         return it
 
     def allows(self, seen: object) -> bool:
-        """Whether that is so of this value."""
+        """Whether this value is allowed."""
         return bool(seen)
 
 
 @dataclass_transform(frozen_default=True)
 def value(cls: type[Value]) -> type[Value]:
-    """Make a frozen dataclass with slots of this class; every field is given, or has a plain default.
+    """Make a frozen dataclass with slots of this class; fields have no default or a plain one.
 
     >>> @value
     ... class Point:
@@ -85,12 +89,12 @@ Rules = Sequence[tuple[str, Within | Filled]]
 
 
 def _rules(made: Any) -> Rules:  # noqa: ANN401  a class of any kind
-    """Return the fields that have rules, and those."""
+    """Return the constrained fields and their constraints."""
     return [(each.name, rule) for each in fields(made) for rule in _ruled_by(each.type)]
 
 
 def _is_ruled_inside(kind: Any) -> bool:  # noqa: ANN401  as above
-    """Whether this type has a rule where nobody looks for one."""
+    """Whether a constraint is nested inside this type, where it would be ignored."""
     inner = get_args(kind)[:1] if get_origin(kind) is Annotated else get_args(kind)
     return any(_ruled_by(each) or _is_ruled_inside(each) for each in inner)
 
@@ -100,7 +104,7 @@ def _ruled_by(kind: Any) -> list[Within | Filled]:  # noqa: ANN401  as above
 
 
 def _filler(names: list[str], rules: Rules, made: Any) -> Callable[..., None]:  # noqa: ANN401  as above
-    """Return an `__init__` that sets these slots and looks at them; its text is made of names and rules."""
+    """Return an `__init__` that sets and checks these slots; its source is made of names and constraints."""
     text = "".join(f"    set_{name}(self, {name})\n" for name in names)
     if rules:
         tests = " and ".join(rule.test(name) for name, rule in rules)
@@ -108,7 +112,7 @@ def _filler(names: list[str], rules: Rules, made: Any) -> Callable[..., None]:  
     after = "    self.__post_init__()\n" if hasattr(made, "__post_init__") else ""
     scope: dict[str, Any] = {f"set_{name}": getattr(made, name).__set__ for name in names}
     scope["refuse"] = _refusal(rules)
-    exec(f"def __init__(self, {', '.join(names)}):\n{text}{after}", scope)  # noqa: S102  of this module's text
+    exec(f"def __init__(self, {', '.join(names)}):\n{text}{after}", scope)  # noqa: S102  own text
     quick: Callable[..., None] = scope["__init__"]
     return quick
 

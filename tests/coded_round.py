@@ -1,12 +1,13 @@
-"""Clients of a coded round that obey what they hear, with real updates: what tests of rounds play with."""
+"""Reference clients of a coded round with real updates, for tests of rounds."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from types import MappingProxyType
 
 import numpy as np
 
+from benchmarks.codewords import encode
 from fedgc.codecs import Wire, pack, unpack
-from fedgc.codes import encode
 from fedgc.gates import Decision
 from fedgc.history import Speed, Speeds
 from fedgc.messages import (
@@ -14,21 +15,20 @@ from fedgc.messages import (
     Close,
     Codeword,
     Command,
-    Continue,
+    Failed,
     Held,
     Joined,
     Kept,
-    Mix,
     Progress,
     Refuse,
     Repair,
     Reveal,
     Skip,
     Take,
-    Work,
 )
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.sim.clock.reference_client import ReferenceClient, Reported, Trajectory
 from tests.config_of import config_of
 
 SIZE = 7  # numbers in an update: divisible by no number of blocks but one
@@ -78,16 +78,21 @@ def planned(
     return make_plan(fleet, Speeds(known), config, steps=TARGET)
 
 
+def order_of(at: ReferenceClient) -> list[int]:
+    """Return the chunks that a client will report, in order."""
+    current = [] if at.current is None else [at.current]
+    return [*at.again, *current, *reversed(at.queue)]
+
+
 class Clients:
-    """The other side: clients with real vectors that obey commands and never forget a request."""
+    """Reference clients with real vectors; they never forget a request."""
 
     def __init__(self, plan: Plan, seed: int = 0, size: int = SIZE) -> None:
         self.plan = plan
         self.size = size
         rng = np.random.default_rng(seed)
         self.updates = {chunk.number: rng.normal(size=size) for chunk in plan.chunks}
-        self.queue: dict[str, list[int]] = {client: [] for client in plan.clients}
-        self.done: dict[str, set[int]] = {client: set() for client in plan.clients}
+        self.at = {client: ReferenceClient(client) for client in plan.clients}
         self.requests: dict[tuple[str, int], Reveal | Repair] = {}
         self.made: dict[tuple[str, int], np.ndarray] = {}
         self.unsent: list[tuple[str, int]] = []
@@ -96,37 +101,65 @@ class Clients:
         self.closed: list[Close] = []
         self.refused: list[Refuse] = []
 
+    @property
+    def queue(self) -> dict[str, list[int]]:
+        """The chunks that each client will report, in order."""
+        return {client: order_of(at) for client, at in self.at.items()}
+
+    @property
+    def done(self) -> dict[str, set[int]]:
+        """The finished chunks of each client."""
+        return {client: set(at.finished) for client, at in self.at.items()}
+
     def obey(self, commands: Iterable[Command]) -> None:
+        """Carry out all commands, then start the next chunk, as a client does between two steps."""
         for command in commands:
             match command:
-                case Work() | Continue():
-                    self.queue[command.client] = list(command.order)
-                case Skip() | Take():
-                    self._steer(command)
-                case Reveal() | Repair():
-                    assert command.mix is not None
-                    self.made[command.client, command.attempt] = self._mixed(command.client, command.mix)
-                    self.requests[command.client, command.attempt] = command
-                    self.unsent.append((command.client, command.attempt))
                 case Add():
                     self._add(command)
-                case Close() | Refuse():
-                    (self.closed if isinstance(command, Close) else self.refused).append(command)
+                case Refuse():
+                    self.refused.append(command)
+                case _:
+                    self.at[command.client].handle(command)
+                    self._note(command)
+        for at in self.at.values():
+            at.start()
 
-    def _mixed(self, client: str, mix: Mix) -> np.ndarray:
-        assert self.done[client].issuperset(mix.chunks), "asked for a chunk that it does not have"
-        return encode(mix.chunks, mix.matrix, self.updates)
+    def _note(self, command: Command) -> None:
+        match command:
+            case Reveal() | Repair():
+                assert command.mix is not None
+                key = command.client, command.attempt
+                self.made[key] = encode(command.mix.chunks, command.mix.matrix, self.updates)
+                self.requests[key] = command
+                self.unsent.append(key)
+            case Close():
+                self.closed.append(command)
 
-    def _steer(self, command: Skip | Take) -> None:
-        """The head of the queue is what a client works on."""
-        queue = self.queue[command.client]
-        at, named = queue[:1], command.chunks if isinstance(command, Take) else (command.chunk,)
-        rest = [c for c in queue[1:] if c not in named]
-        if isinstance(command, Take):
-            rest = [c for c in named if [c] != at] + rest
-        elif at == [command.chunk]:
-            at = []
-        self.queue[command.client] = at + rest
+    def finish_next(self, client: str) -> Reported | Failed:
+        """Report, or finish the current chunk."""
+        at = self.at[client]
+        said = at.due()
+        if said is None:
+            at.start()
+            said = at.finish(1.0)
+        at.start()
+        return said
+
+    def hold(self, client: str, *chunks: int) -> None:
+        """Mark these chunks as finished by a client, independent of its commands."""
+        at = self.at[client]
+        for chunk in chunks:
+            at.trajectories[chunk] = Trajectory(at.names.get(chunk), TARGET)
+
+    def stop(self, client: str) -> None:
+        """Empty the queue of a client until its next command."""
+        for chunk in self.queue[client]:
+            self.at[client].handle(Skip(client, 1, chunk))
+
+    def take(self, client: str, chunks: Iterable[int]) -> None:
+        """Let a client work on these chunks next."""
+        self.at[client].handle(Take(client, 1, tuple(chunks)))
 
     def _add(self, command: Add) -> None:
         key = (command.client, command.attempt)
@@ -189,9 +222,11 @@ def finish_working(machine: Round, clients: Clients, order: Iterable[str] | None
 
 
 def work(machine: Round, clients: Clients, name: str, now: float = 1.0) -> None:
-    chunk = clients.queue[name].pop(0)
-    clients.done[name].add(chunk)
-    clients.obey(machine.handle(progress(name, chunk, now)))
+    said = clients.finish_next(name)
+    if isinstance(said, Reported):
+        clients.obey(machine.handle(progress(name, said.chunk, now, round=said.round, reached=said.reached)))
+    else:
+        clients.obey(machine.handle(replace(said, now=now)))
 
 
 def send_all(machine: Round, clients: Clients, now: float = 2.0) -> None:
@@ -201,5 +236,5 @@ def send_all(machine: Round, clients: Clients, now: float = 2.0) -> None:
 
 
 def tells(machine: Round, clients: Clients, name: str, chunk: int, sketch: tuple[float, ...]) -> None:
-    clients.done[name].add(chunk)
+    clients.hold(name, chunk)
     clients.obey(machine.handle(progress(name, chunk, sketch=sketch)))

@@ -11,5 +11,5 @@ def config_of(settings: Mapping[str, object]) -> RunConfig:
 
 
 def table_of(settings: Mapping[str, object]) -> dict[str, object]:
-    """Return the same settings under their names in tables; what is no field keeps its name."""
+    """Return the same settings under their names in tables; other names are unchanged."""
     return {KEYS.get(name, name): value for name, value in settings.items()}

@@ -1,11 +1,10 @@
-"""How properties are searched: the same examples every time, new ones by `make fuzz`; masked sites.
+"""Hypothesis profiles: fixed examples by default, new ones by `make fuzz`; and masked sites.
 
-A test run that finds what another did not is no verdict on a change. What a search finds becomes an
-example of its own, written into the test. (Hypothesis also draws numbers and words out of modules that are
-loaded, so that examples may differ where others are: a strategy must be right for all that it can draw.)
+The default run uses the same examples every time, so its result depends on the code alone. An example that a
+search finds is added to the test. (Hypothesis also draws numbers and words from loaded modules, so examples
+may differ where other modules are loaded: a strategy must be correct for everything it can draw.)
 
-No garbage is looked for while thousands of tests are collected, nor later in what that has made: it stays.
-"""
+Garbage collection is off while thousands of tests are collected, and skips those objects later."""
 
 import dataclasses
 import gc
@@ -37,7 +36,7 @@ def pytest_collection_finish() -> None:
 
 
 class Party:
-    """Sites of one federation, without a link: what a server's command makes them say."""
+    """Sites of one federation without a link: they answer the server's commands."""
 
     def __init__(self, count: int, exchanges: int = 3) -> None:
         self.identities = [Identity(hashlib.sha256(f"party {at}".encode()).digest()) for at in range(count)]
@@ -54,7 +53,7 @@ class Party:
     def enrolled(
         self, client: str, now: float = 0.0, epoch: int | None = None, run: str = ""
     ) -> messages.Enrolled:
-        """What it says to be let in; with `epoch`, a member lies about the keys that it has seen."""
+        """The site's enrolment; with `epoch`, it makes a false claim about the keys that it has seen."""
         machine = self.machines[client]
         if epoch is not None:
             machine = dataclasses.replace(machine, state=dataclasses.replace(machine.state, epoch=epoch))
@@ -70,7 +69,7 @@ class Party:
         return next((each.content for each in todo if isinstance(each, Reply)), None)
 
     def answer(self, command: object, now: float = 0.0, wall: float = 0.0, model: bytes = MODEL) -> object:
-        """What the client of a command says to it; `model` is the digest of the one that it has."""
+        """Return a client's answer to a command; `model` is the digest of the client's model."""
         client, round_, packet = command.client, command.round, command.packet
         machine = self.machines[client]
         match command:

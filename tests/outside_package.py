@@ -1,4 +1,4 @@
-"""Installs a tiny package from outside the tree: a module and the metadata that pip would write."""
+"""Install a tiny package from outside the tree: a module and the metadata that pip would write."""
 
 import sys
 from collections.abc import Mapping

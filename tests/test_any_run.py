@@ -1,9 +1,8 @@
-"""Whole runs in any order of events that hypothesis can think of: private and mixed data, losses, lies.
+"""Test whole runs in any order of events: private and mixed data, losses, false reports.
 
-`make test` plays a few, `make fuzz` thousands that nobody has tried yet. This plays as many as are asked for:
+`make test` plays a few runs, `make fuzz` thousands of new ones. This plays any number:
 
-    FEDGC_RUNS=10000 .venv/bin/python -m pytest -q tests/test_any_run.py --hypothesis-profile search
-"""
+    FEDGC_RUNS=10000 .venv/bin/python -m pytest -q tests/test_any_run.py --hypothesis-profile search"""
 
 import os
 from dataclasses import replace
@@ -75,7 +74,7 @@ SETTINGS = st.fixed_dictionaries(
 
 
 def allowed(table: dict[str, object]) -> dict[str, object]:
-    """Take out what does not go together with the rest."""
+    """Remove incompatible settings."""
     if isinstance(table.get("replicas"), int) and table.get("blocks", 1) > table["replicas"]:
         table.pop("blocks")
     if (
@@ -88,7 +87,7 @@ def allowed(table: dict[str, object]) -> dict[str, object]:
 
 @st.composite
 def fleets(draw: st.DrawFn) -> dict[str, list[Content]]:
-    """What each client holds: data of its own, shared data, or both; names of its own or everybody's."""
+    """The chunks of each client: private, shared or both; with private or common names."""
     kind = draw(st.sampled_from(["private", "private", "mixed", "shared"]))
     number = draw(st.integers(1, 4)) if kind != "private" else 0
     alike = draw(st.booleans())
@@ -109,7 +108,7 @@ def own_chunk(named: str, owner: str, at: int, samples: int = 7) -> Content:
 
 
 class AnyRun(RuleBasedStateMachine):
-    """Clients come late, come back with other data, leave for good, fail and lie; the server is resumed."""
+    """Clients join late, return with other data, leave, fail and send false reports; the server resumes."""
 
     @initialize(
         table=st.one_of(CODED, CODED, LOCAL),
@@ -204,7 +203,7 @@ class AnyRun(RuleBasedStateMachine):
     @precondition(lambda self: self.here)
     @rule(data=st.data(), same=st.booleans())
     def come_twice(self, data: st.DataObject, *, same: bool) -> None:
-        """A `Joined` of a client that nobody has missed."""
+        """A `Joined` of a client that was not lost."""
         client = data.draw(st.sampled_from(self.here))
         if not same:
             self.changed(client, data, fewer=False)
@@ -219,7 +218,7 @@ class AnyRun(RuleBasedStateMachine):
 
     @rule(seed=st.integers(0, 2**32), actions=st.integers(1, 40), data=st.data())
     def play_and_lose_one(self, seed: int, actions: int, data: st.DataObject) -> None:
-        """At whatever point of a round, for good."""
+        """Lose a client for good at any point of a round."""
         self.play_a_little(seed, actions)
         left = [client for client in self.here if client.contents]
         if len(left) > 1 and len(self.gone) < len(self.clients) - 1:
@@ -238,15 +237,16 @@ class AnyRun(RuleBasedStateMachine):
         self.server.now += seconds
         self.server.tick()
 
-    @precondition(lambda self: any(each.work and each.names for each in self.here))
+    @precondition(lambda self: any(each.at.round >= 0 and each.at.names for each in self.here))
     @rule(data=st.data(), all_of_it=st.booleans())
     def fail(self, data: st.DataObject, *, all_of_it: bool) -> None:
-        client = data.draw(st.sampled_from([each for each in self.here if each.work and each.names]))
+        clients = [each for each in self.here if each.at.round >= 0 and each.at.names]
+        client = data.draw(st.sampled_from(clients)).at
         chunk = data.draw(st.sampled_from(sorted(client.names)))
-        named = () if all_of_it or client.work.kind == "local" else (chunk,)
+        named = () if all_of_it or client.local else (chunk,)
         for each in named or list(client.trajectories):
-            client.trajectories.pop(each, None)
-        self.server.say(Failed(self.server.now, client.name, client.work.round, "out of luck", named))
+            client.fail(each, "out of luck")
+        self.server.say(Failed(self.server.now, client.name, client.round, "out of luck", named))
 
     # ---- the server is resumed
 
@@ -261,7 +261,7 @@ class AnyRun(RuleBasedStateMachine):
                 client.restart(keeps=keeps)
                 self.server.join(client)
 
-    # ---- one of them lies
+    # ---- one client is dishonest
 
     @precondition(lambda self: self.hostile)
     @rule(data=st.data(), times=st.integers(1, 5))
@@ -273,7 +273,7 @@ class AnyRun(RuleBasedStateMachine):
             self.server.say(event)
 
     def claims(self, event: Joined) -> None:
-        """What it claims is what it is held to: its vectors are those of such data."""
+        """The client's vectors match the data that it claims."""
         liar = self.hostile
         self.server.cut(liar)
         self.server.clients[liar.name] = liar
@@ -339,7 +339,7 @@ class AnyRun(RuleBasedStateMachine):
     # ---- the end
 
     def teardown(self) -> None:
-        """Whatever happened: left alone the run ends, and honest clients that stay do all its rounds."""
+        """The run ends without further events, and honest remaining clients do all its rounds."""
         if not hasattr(self, "server"):
             return
         if self.ending == "calm" and not self.server.finished:

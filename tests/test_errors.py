@@ -1,4 +1,4 @@
-"""The tree of errors is as drawn at the head of its file, and hints name what is near."""
+"""Test the error tree against the one drawn in its module, and hints for misspelled names."""
 
 import inspect
 import re
@@ -33,17 +33,17 @@ def defined() -> dict[str, str]:
     }
 
 
-def test_the_tree_at_the_head_of_the_file_is_the_tree():
+def test_documented_error_tree_is_error_tree():
     assert len(defined()) > 5
     assert exchange() == defined()
 
 
-def test_every_error_says_when_it_is_raised():
+def test_every_error_documents_its_cause():
     for name in defined():
         assert vars(errors)[name].__doc__
 
 
-def test_one_name_at_an_edge_catches_everything():
+def test_base_error_catches_everything():
     for name in defined():
         with pytest.raises(FedgcError, match="seen, needed"):
             raise vars(errors)[name]("seen, needed")
@@ -53,17 +53,17 @@ def test_one_name_at_an_edge_catches_everything():
     known=st.lists(st.text("abcdefgh", min_size=4, max_size=8), min_size=1, max_size=5, unique=True),
     data=st.data(),
 )
-def test_a_name_that_is_known_is_its_own_nearest(known, data):
+def test_known_name_is_its_own_nearest(known, data):
     name = data.draw(st.sampled_from(known))
     assert nearest(name, known) == f"; did you mean {name}?"
 
 
 @given(name=st.text(max_size=8), known=st.lists(st.text(min_size=1, max_size=8), max_size=5))
-def test_a_hint_names_a_known_name_or_is_empty(name, known):
+def test_hint_names_known_name_or_is_empty(name, known):
     assert nearest(name, iter(known)) in {"", *(f"; did you mean {each}?" for each in known)}
 
 
-def test_a_slip_of_one_packet_is_seen_through():
+def test_misspelled_name_gets_hint():
     assert nearest("replicaz", ["rounds", "replicas", "blocks"]) == "; did you mean replicas?"
     assert nearest("zzz", ["rounds", "replicas"]) == ""
     assert nearest("anything", []) == ""

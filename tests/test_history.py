@@ -1,4 +1,4 @@
-"""Rows count what was thrown away; speeds are finite and fall back on a default."""
+"""Test history rows: discarded work is counted, speeds are finite and have a default."""
 
 import math
 
@@ -19,7 +19,7 @@ def row(clients: tuple[ClientRow, ...]) -> RoundRow:
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 9)), max_size=5))
-def test_what_is_discarded_was_finished_and_is_in_no_sum(pairs):
+def test_discarded_work_was_finished_and_is_in_no_sum(pairs):
     clients = tuple(
         ClientRow(f"client {at}", finished=counted + rest, counted=counted)
         for at, (counted, rest) in enumerate(pairs)
@@ -27,7 +27,7 @@ def test_what_is_discarded_was_finished_and_is_in_no_sum(pairs):
     assert row(clients).discarded == sum(rest for _, rest in pairs)
 
 
-def test_a_row_keeps_its_own_read_only_metrics():
+def test_row_keeps_its_own_read_only_metrics():
     first, second = row(()), row(())
     assert dict(first.metrics) == {}
     with pytest.raises(TypeError):
@@ -37,7 +37,7 @@ def test_a_row_keeps_its_own_read_only_metrics():
 
 @pytest.mark.parametrize("name", ["step_s", "spread_s", "failures"])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -0.1])
-def test_a_speed_is_finite_and_not_below_0(name, wrong):
+def test_speed_is_finite_and_not_below_0(name, wrong):
     values = {"step_s": 1.0, name: wrong}
     with pytest.raises(BadMessage, match=f"speed of a: saw {name}={wrong}, needed a finite number"):
         Speed("a", **values)
@@ -45,24 +45,24 @@ def test_a_speed_is_finite_and_not_below_0(name, wrong):
 
 @pytest.mark.parametrize("name", ["up_bytes_s", "down_bytes_s"])
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -1.0, 0.0])
-def test_a_link_that_was_measured_carries_something(name, wrong):
+def test_measured_link_has_positive_rate(name, wrong):
     assert getattr(Speed("a", 1.0, **{name: 0.5}), name) == 0.5
     with pytest.raises(BadMessage, match=f"speed of a: saw {name}={wrong}, needed a number above 0, or none"):
         Speed("a", 1.0, **{name: wrong})
 
 
-def test_a_step_takes_time():
+def test_step_takes_positive_time():
     with pytest.raises(BadMessage, match="speed of a: saw step_s=0, needed more"):
         Speed("a", 0.0)
 
 
 @given(known=st.dictionaries(st.sampled_from("abc"), st.floats(1e-6, 1e6)), default=st.floats(1e-6, 1e6))
-def test_a_client_without_history_has_the_default_speed(known, default):
+def test_client_without_history_has_default_speed(known, default):
     speeds = Speeds({client: Speed(client, step_s) for client, step_s in known.items()})
     for client in "abc":
         assert speeds.step_s(client, default) == known.get(client, default)
 
 
-def test_nothing_is_known_at_first():
+def test_new_history_is_empty():
     assert not Speeds().known
     assert Speeds().step_s("a", 2.5) == 2.5

@@ -1,4 +1,4 @@
-"""Messages check themselves: what is wrong in shape is refused where it is made."""
+"""Test messages: each validates its fields when it is made."""
 
 import dataclasses
 import math
@@ -15,6 +15,7 @@ from fedgc.messages import (
     SKETCH_NUMBERS,
     Add,
     Advert,
+    Announced,
     Begin,
     Close,
     Codeword,
@@ -25,11 +26,14 @@ from fedgc.messages import (
     Event,
     Failed,
     Held,
+    Initialize,
     Joined,
     Kept,
+    Layout,
     Loaded,
     Lost,
     Mix,
+    ModelEvent,
     Open,
     Persist,
     Pool,
@@ -41,22 +45,26 @@ from fedgc.messages import (
     Reveal,
     Ring,
     Roster,
+    Scored,
     Shares,
     Signed,
     Skip,
     Stop,
     Survivors,
     Take,
+    TensorSpec,
     Tick,
     ToClient,
     Uncover,
     Unmask,
+    Validate,
     Work,
 )
 
 MIX = Mix((3, 1), ((1.0, 0.5), (0.0, -2.0)))
 SKETCH = (0.25,) * SKETCH_NUMBERS
 
+LAYOUT = Layout((TensorSpec("weight", "float32", (2, 3)), TensorSpec("mean", "float32", (3,))), 1)
 GOOD = (
     Held("left", 1),
     Kept(2, 3, 4, SKETCH),
@@ -69,6 +77,10 @@ GOOD = (
     Progress(1.0, "a", 1, 2, 3, 0.5, 10, 2.0, -1.5, SKETCH),
     Report(1.0, "a", 1, 3, 10, 0.5, 2.0, -1.5),
     Codeword(1.0, "a", 1, 0, 0.5, 4),
+    LAYOUT,
+    LAYOUT.tensors[0],
+    Announced(1.0, "a", LAYOUT),
+    Scored(1.0, "a", 2, 5, (("accuracy", 0.5),)),
     Enrolled(1.0, "a", bytes(32), 0, 0, bytes(64)),
     Advert(1.0, "a", 1, b"l"),
     Deal(1.0, "a", 1, b"l"),
@@ -84,6 +96,8 @@ GOOD = (
     Continue("a", 1, 8, (2, 0), 60.0),
     Reveal("a", 1, 0, "coded", MIX),
     Repair("a", 1, 1, "b", MIX),
+    Initialize("a"),
+    Validate("a", 1, 2),
     Refuse("a", 1, "late"),
     Open("a", 1, b"l"),
     Roster("a", 1, b"l"),
@@ -113,12 +127,13 @@ def label(value: object) -> str:
     return value if isinstance(value, str) else type(value).__name__
 
 
-def test_every_message_stands_among_the_good_ones():
-    said = {*get_args(Event), *get_args(Command), Held, Kept, Mix, Pool, Ring, Persist}
+def test_every_message_has_valid_example():
+    said = {*get_args(Event | ModelEvent), *get_args(Command), Held, Kept, Mix, Pool, Ring, Persist}
+    said |= {Layout, TensorSpec}
     assert {type(message) for message in GOOD} == said
 
 
-def test_every_message_is_frozen_slotted_and_can_be_compared_and_hashed():
+def test_every_message_is_frozen_slotted_comparable_and_hashable():
     for message in GOOD:
         assert dataclasses.replace(message) == message
         assert hash(dataclasses.replace(message)) == hash(message)
@@ -127,23 +142,23 @@ def test_every_message_is_frozen_slotted_and_can_be_compared_and_hashed():
             setattr(message, dataclasses.fields(message)[0].name, 1.0)
 
 
-def test_every_event_says_when_and_every_command_says_to_whom():
+def test_every_event_has_time_and_every_command_has_client():
     for event in get_args(Event):
         assert "now" in {field.name for field in dataclasses.fields(event)}
     for command in get_args(Command):
         assert command is Uncover or "client" in {field.name for field in dataclasses.fields(command)}
 
 
-def test_what_is_the_drivers_own_no_link_carries():
+def test_driver_only_messages_are_not_sent_over_links():
     assert set(get_args(Command)) - set(get_args(ToClient)) == {Add, Uncover}
 
 
-def test_what_an_site_keeps_never_travels():
+def test_site_secrets_are_never_sent():
     assert Persist not in get_args(ToClient)
 
 
 @pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "packet")], ids=label)
-def test_a_packet_has_a_size_that_fits_a_line_and_is_never_shown(message):
+def test_packet_size_fits_line_and_bytes_are_hidden(message):
     assert dataclasses.replace(message, packet=bytes(LARGEST_PACKET)).packet
     for size in (0, LARGEST_PACKET + 1):
         with pytest.raises(BadMessage, match=f"saw a packet of {size} bytes"):
@@ -151,7 +166,7 @@ def test_a_packet_has_a_size_that_fits_a_line_and_is_never_shown(message):
     assert "packet" not in repr(message)
 
 
-def test_a_signature_and_a_descriptor_have_their_length():
+def test_signature_and_descriptor_have_fixed_length():
     for message, name in (
         (Signed(0.0, "a", 1, bytes(64)), "signature"),
         (Enrolled(0.0, "a", bytes(32), 0, 0, bytes(64)), "descriptor"),
@@ -162,14 +177,14 @@ def test_a_signature_and_a_descriptor_have_their_length():
 
 
 @pytest.mark.parametrize(("message", "name"), fields_named(*COUNTS), ids=label)
-def test_a_count_below_0_is_refused(message, name):
+def test_count_below_0_is_refused(message, name):
     with pytest.raises(BadMessage, match=f"needed ({name} of 0 or more|an attempt after the first)"):
         dataclasses.replace(message, **{name: -1})
 
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf, -1e-9])
 @pytest.mark.parametrize(("message", "name"), fields_named(*AMOUNTS), ids=label)
-def test_an_amount_is_finite_and_not_below_0(message, name, wrong):
+def test_amount_is_finite_and_not_below_0(message, name, wrong):
     if isinstance(message, Report) and name == "squared_norm":
         return  # a gate leaves it out, and names its client
     with pytest.raises(BadMessage, match=f"needed a finite {name} of 0 or more"):
@@ -178,14 +193,14 @@ def test_an_amount_is_finite_and_not_below_0(message, name, wrong):
 
 @pytest.mark.parametrize("wrong", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "loss")], ids=label)
-def test_a_loss_is_finite_but_may_be_below_0(message, wrong):
+def test_loss_is_finite_but_may_be_below_0(message, wrong):
     assert message.loss < 0
     with pytest.raises(BadMessage, match="needed a loss up to"):
         dataclasses.replace(message, loss=wrong)
 
 
 @pytest.mark.parametrize("message", [m for m in GOOD if hasattr(m, "sketch")], ids=label)
-def test_a_sketch_is_whole_and_finite_or_absent(message):
+def test_sketch_is_whole_and_finite_or_absent(message):
     assert dataclasses.replace(message, sketch=()).sketch == ()
     for length in (1, SKETCH_NUMBERS - 1, SKETCH_NUMBERS + 1):
         with pytest.raises(BadMessage, match="16 sketch numbers, or none"):
@@ -196,7 +211,7 @@ def test_a_sketch_is_whole_and_finite_or_absent(message):
 
 
 @pytest.mark.parametrize("event", [m for m in GOOD if type(m) in get_args(Event)], ids=label)
-def test_an_event_of_a_client_names_it(event):
+def test_client_event_names_client(event):
     if isinstance(event, Tick | Stop | Published):
         assert not hasattr(event, "client")
     else:
@@ -207,7 +222,7 @@ def test_an_event_of_a_client_names_it(event):
 @pytest.mark.parametrize(
     ("message", "name"), [*fields_named("order"), (GOOD[7], "chunks"), (GOOD[4], "kept")], ids=label
 )
-def test_a_list_of_chunks_names_each_once_and_none_below_0(message, name):
+def test_chunk_list_has_unique_non_negative_numbers(message, name):
     def listed(*chunks: int) -> object:
         return tuple(Kept(0, chunk, 1) for chunk in chunks) if name == "kept" else chunks
 
@@ -218,7 +233,7 @@ def test_a_list_of_chunks_names_each_once_and_none_below_0(message, name):
         dataclasses.replace(message, **{name: listed(-1)})
 
 
-def test_a_chunk_that_a_client_holds_has_a_name_and_at_least_one_sample():
+def test_held_chunk_has_name_and_at_least_one_sample():
     with pytest.raises(BadMessage, match="a chunk's name"):
         Held("", 1)
     for samples in (0, -1):
@@ -226,7 +241,7 @@ def test_a_chunk_that_a_client_holds_has_a_name_and_at_least_one_sample():
             Held("left", samples)
 
 
-def test_a_client_that_joins_has_a_name_and_names_each_chunk_once():
+def test_joining_client_has_name_and_unique_chunks():
     with pytest.raises(BadMessage, match="needed a client"):
         Joined(0.0, "", True, ())
     with pytest.raises(BadMessage, match="each chunk once"):
@@ -248,7 +263,7 @@ def test_a_client_that_joins_has_a_name_and_names_each_chunk_once():
         ((1, 2), ((1.0,), (math.inf,)), "finite factors"),
     ],
 )
-def test_a_mix_has_one_finite_row_of_one_length_for_each_chunk(chunks, matrix, needed):
+def test_mix_has_one_finite_equal_length_row_per_chunk(chunks, matrix, needed):
     with pytest.raises(BadMessage, match=needed):
         Mix(chunks, matrix)
 
@@ -258,11 +273,11 @@ def test_a_mix_has_one_finite_row_of_one_length_for_each_chunk(chunks, matrix, n
     blocks=st.integers(1, 5),
     factor=st.floats(-1e6, 1e6),
 )
-def test_a_mix_says_in_how_many_blocks_an_update_is_cut(chunks, blocks, factor):
+def test_mix_gives_number_of_blocks(chunks, blocks, factor):
     assert Mix(tuple(chunks), ((factor,) * blocks,) * len(chunks)).blocks == blocks
 
 
-def test_work_has_a_target_and_a_name_for_every_chunk_in_its_order():
+def test_work_has_target_and_name_per_chunk_in_order():
     work = Work("a", 1, 0, 1, (0,), ((0, "left"), (1, "may be asked for")), 0, 1.0)
     assert not work.lockstep
     with pytest.raises(BadMessage, match="a name for every chunk"):
@@ -274,7 +289,7 @@ def test_work_has_a_target_and_a_name_for_every_chunk_in_its_order():
 
 
 @pytest.mark.parametrize("kind", get_args(messages.Kind))
-def test_a_reveal_carries_a_mix_exactly_where_work_is_coded(kind):
+def test_reveal_has_mix_exactly_for_coded_work(kind):
     right, wrong = (MIX, None) if kind == "coded" else (None, MIX)
     ring, none = (Ring(5, 8), None) if kind == "masked" else (None, Ring(5, 8))
     assert Reveal("a", 1, 0, kind, right, ring=ring).mix is right
@@ -284,18 +299,18 @@ def test_a_reveal_carries_a_mix_exactly_where_work_is_coded(kind):
         Reveal("a", 1, 0, kind, right, ring=none)
 
 
-def test_a_ring_has_words_of_bits_that_there_are():
+def test_ring_words_have_supported_bits():
     for words, bits in ((0, 8), (5, 24), (5, 0)):
         with pytest.raises(BadMessage, match="needed"):
             Ring(words, bits)
 
 
-def test_a_repair_is_an_attempt_after_the_first():
+def test_repair_attempt_is_after_first():
     with pytest.raises(BadMessage, match="an attempt after the first"):
         Repair("a", 1, 0, "b", MIX)
 
 
-def test_an_add_has_a_finite_weight_for_each_block():
+def test_add_has_finite_weight_per_block():
     with pytest.raises(BadMessage, match="a weight for each block"):
         Add("a", 1, 0, ())
     for wrong in (math.nan, math.inf):
@@ -303,7 +318,7 @@ def test_an_add_has_a_finite_weight_for_each_block():
             Add("a", 1, 0, (1.0, wrong))
 
 
-def test_a_refusal_shows_the_message_and_what_was_needed():
+def test_refusal_shows_message_and_required_value():
     with pytest.raises(BadMessage) as caught:
         Skip("client 7", -3, 0)
     assert (
@@ -326,7 +341,7 @@ def test_a_refusal_shows_the_message_and_what_was_needed():
         ),
     ],
 )
-def test_no_client_may_claim_numbers_that_overflow_what_is_made_of_them(make, said: str):
+def test_overflowing_client_claim_is_refused(make, said: str):
     with pytest.raises(BadMessage, match=said):
         make()
 
@@ -341,12 +356,12 @@ def test_no_client_may_claim_numbers_that_overflow_what_is_made_of_them(make, sa
         ((1, 1, (("a", ()),)), "a chunk for every client"),
     ],
 )
-def test_a_pool_has_givers_and_chunks(values, needed):
+def test_pool_has_givers_and_chunks(values, needed):
     with pytest.raises(BadMessage, match=needed):
         Pool(*values)
 
 
-def test_who_works_with_a_pool_is_in_it():
+def test_pool_client_is_in_pool():
     pool = Pool(1, 1, (("b", ("left",)),))
     with pytest.raises(BadMessage, match="the client in its pool"):
         Work("a", 1, 0, 1, (0,), ((0, "left"),), 0, 1.0, kind="local", pool=pool)

@@ -1,4 +1,4 @@
-"""Extensions by entry points: found, refused with what was seen, and never guessed."""
+"""Test extensions by entry points: found, listed, or refused with a reason."""
 
 import pytest
 
@@ -10,7 +10,7 @@ GROUP = "fedgc.gates"
 CODE = "value = 7"
 
 
-def test_name_from_outside_is_loaded_and_listed(tmp_path, monkeypatch):
+def test_outside_name_is_loaded_and_listed(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "ward_one", CODE, {f"{GROUP}:seven": "value"})
     assert load(GROUP, "seven", "setting gate.name") == 7
     assert {"seven", "every", "drift"} <= set(available(GROUP))
@@ -30,7 +30,7 @@ def test_name_of_fedgc_cannot_be_replaced(tmp_path, monkeypatch):
     assert load(GROUP, "every", "setting gate.name") != 7
 
 
-def test_name_that_two_packages_offer_is_refused(tmp_path, monkeypatch):
+def test_name_offered_by_two_packages_is_refused(tmp_path, monkeypatch):
     for module in ("ward_one", "ward_two"):
         install(tmp_path / module, monkeypatch, module, CODE, {f"{GROUP}:seven": "value"})
     with pytest.raises(BadSetting, match="saw 'seven' in ward_one and ward_two, needed one package"):
@@ -45,7 +45,7 @@ def test_name_that_two_packages_offer_is_refused(tmp_path, monkeypatch):
         ("import ward_nowhere", "value", "raised ModuleNotFoundError"),
     ],
 )
-def test_package_that_cannot_be_loaded_is_named(tmp_path, monkeypatch, code, attribute, says):
+def test_unloadable_package_is_named(tmp_path, monkeypatch, code, attribute, says):
     install(tmp_path, monkeypatch, "ward_broken", code, {f"{GROUP}:broken": attribute})
     with pytest.raises(
         BadSetting, match=rf"setting gate.name: loading 'broken' \(ward_broken:{attribute}\) {says}"

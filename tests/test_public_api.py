@@ -1,4 +1,4 @@
-"""The public API: names, lazy imports, version."""
+"""Test the public API: names, lazy imports, version."""
 
 import pkgutil
 import subprocess
@@ -11,8 +11,19 @@ import pytest
 import fedgc
 
 ROOT = Path(__file__).parents[1]
-NAMES = {"Task", "over", "from_lightning", "RunConfig", "FedGC", "server_app", "client_app", "__version__"}
-HEAVY = {"torch", "flwr", "grpc", "sqlalchemy", "typer", "cryptography", "numpy"}
+NAMES = {
+    "Task",
+    "over",
+    "from_lightning",
+    "join",
+    "RunConfig",
+    "FedGC",
+    "server_app",
+    "client_app",
+    "__version__",
+}
+TRAINERS = {"hf", "lightning"}  # submodules, imported at their first use
+HEAVY = {"torch", "flwr", "grpc", "sqlalchemy", "typer", "cryptography", "numpy", "transformers", "lightning"}
 
 
 def run(code: str) -> str:
@@ -22,7 +33,7 @@ def run(code: str) -> str:
     return done.stdout.strip()
 
 
-def test_all_names_are_importable_and_listed():
+def test_public_names_are_importable_and_listed():
     assert set(fedgc.__all__) == NAMES <= set(dir(fedgc))
     assert all(getattr(fedgc, name) is not None for name in NAMES)
 
@@ -31,17 +42,24 @@ def test_import_loads_no_heavy_package():
     assert run(f"import sys, fedgc; print(sorted({HEAVY} & set(sys.modules)))") == "[]"
 
 
+@pytest.mark.parametrize("name", sorted(TRAINERS))
+def test_trainer_callback_is_found_without_its_import(name: str):
+    assert (
+        run(f"import fedgc; print({name!r} in dir(fedgc), fedgc.{name}.Callback.__name__)") == "True Callback"
+    )
+
+
 @pytest.mark.parametrize("name", ["Task", "over", "from_lightning", "RunConfig"])
 def test_task_names_load_neither_torch_nor_flower(name):
     code = f"import sys; from fedgc import {name}; print(sorted({{'torch', 'flwr'}} & set(sys.modules)))"
     assert run(code) == "[]"
 
 
-def test_no_submodule_shadows_a_name():
+def test_submodule_does_not_shadow_public_name():
     assert not NAMES & {each.name for each in pkgutil.iter_modules(fedgc.__path__)}
 
 
-def test_name_stays_itself_after_all_imports():
+def test_name_is_stable_after_all_imports():
     code = (
         "import fedgc, fedgc.flower.server, fedgc.flower.client, fedgc.training.tasks; "
         "print(*(callable(getattr(fedgc, name)) for name in fedgc.__all__ if name != '__version__'))"
@@ -54,7 +72,7 @@ def test_unknown_name_raises_attribute_error():
         fedgc.task  # noqa: B018
 
 
-def test_version_is_that_of_the_project():
+def test_version_equals_project_version():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert fedgc.__version__ == project["version"]
 

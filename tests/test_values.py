@@ -1,4 +1,4 @@
-"""A value is what a frozen dataclass with slots is; it is only made more quickly."""
+"""Test values: they equal frozen dataclasses with slots, and are faster to make."""
 
 import pickle
 from dataclasses import FrozenInstanceError, dataclass, field, fields, replace
@@ -33,7 +33,7 @@ def both(*given: object, **named: object) -> tuple[Quick, Slow]:
     return Quick(*given, **named), Slow(*given, **named)
 
 
-def test_it_is_told_and_compared_as_a_dataclass_is():
+def test_value_has_repr_and_equality_of_dataclass():
     for quick, slow in (both(1), both(1, "c"), both(first=2, third=b"x"), both(3, second="d")):
         assert repr(quick) == repr(slow).replace("Slow", "Quick")
         assert [getattr(quick, each.name) for each in fields(Quick)] == [slow.first, slow.second, slow.third]
@@ -45,13 +45,13 @@ def test_it_is_told_and_compared_as_a_dataclass_is():
 
 
 @pytest.mark.parametrize("given", [((), {}), ((1, "b", b"", 4), {}), ((1,), {"fourth": 4})])
-def test_it_is_made_of_its_fields_alone(given):
+def test_value_has_only_its_fields(given):
     words, named = given
     with pytest.raises(TypeError, match=r"__init__\(\)"):
         Quick(*words, **named)
 
 
-def test_it_is_frozen_and_has_room_for_nothing_else():
+def test_value_is_frozen_and_slotted():
     quick = Quick(1)
     with pytest.raises(FrozenInstanceError):
         quick.first = 2
@@ -62,7 +62,7 @@ def test_it_is_frozen_and_has_room_for_nothing_else():
     assert quick.first == 1
 
 
-def test_it_is_checked_when_it_is_made():
+def test_value_is_validated_when_made():
     with pytest.raises(ValueError, match="needed 0 or more"):
         Quick(-1)
     with pytest.raises(ValueError, match="needed 0 or more"):
@@ -71,7 +71,7 @@ def test_it_is_checked_when_it_is_made():
         replace(Skip("a", 1, 2), chunk=-1)
 
 
-def test_what_could_not_be_filled_in_is_refused_when_the_class_is_made():
+def test_default_factory_is_refused_with_class():
     with pytest.raises(TypeError, match="Listed: saw items, needed fields that are given"):
 
         @value
@@ -83,7 +83,7 @@ def test_what_could_not_be_filled_in_is_refused_when_the_class_is_made():
     "kind",
     ["int", Annotated[int, Within(0, 9, "a digit")] | None, tuple[Annotated[str, Filled("a name")], ...]],
 )
-def test_a_rule_that_nobody_would_look_at_is_refused_when_the_class_is_made(kind: object):
+def test_nested_rule_is_refused_with_class(kind: object):
     with pytest.raises(TypeError, match="Hidden: saw item, needed types with any rule outermost"):
         value(type("Hidden", (), {"__annotations__": {"item": kind}}))
 
@@ -97,7 +97,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("name", "wrong"), [(name, each) for name, all_ in WRONG.items() for each in all_])
-def test_progress_says_what_is_wrong_with_it(name: str, wrong: object):
+def test_progress_validates_its_fields(name: str, wrong: object):
     with pytest.raises(BadMessage, match=f"needed a.* {name}|needed {name}|needed a client"):
         replace(SAID, **{name: wrong})
 
@@ -114,7 +114,7 @@ class Ruled:
 
 
 @pytest.mark.parametrize("digit", [-1, 10, float("nan"), float("inf")])
-def test_a_value_that_breaks_a_rule_is_named_with_what_was_needed(digit: float):
+def test_invalid_value_is_named_with_required_range(digit: float):
     with pytest.raises(BadMessage, match=r"Ruled\(digit=.*, name='', free=-1\): needed digit from 0 to 9"):
         Ruled(digit, "", -1)
     with pytest.raises(BadMessage, match="needed a name"):

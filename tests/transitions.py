@@ -1,4 +1,4 @@
-"""Holds every transition of every round in a test against the transition table."""
+"""Check every transition of every round in a test against the transition table."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

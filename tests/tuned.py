@@ -8,5 +8,5 @@ from fedgc.tuner import Tuner
 
 def tuned_run(config: RunConfig, *, speeds: Speeds | None = None, key_agreement=None, **more: object) -> Run:
     """Return a run whose planner is the tuner, with the same history."""
-    told = speeds.told if speeds else ()
+    told = speeds.recent if speeds else ()
     return Run(config, speeds=speeds, parts=RunParts(Tuner(config, told), key_agreement), **more)

@@ -1,4 +1,4 @@
-"""Engines of one process whose steps exclude each other, because torch's generator is the process's."""
+"""Engines of one process whose steps exclude each other, because torch's generator is global."""
 
 import threading
 

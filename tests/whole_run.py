@@ -1,18 +1,16 @@
-"""Clients of a whole run that obey what they hear, with real updates, and a server that adds them up.
+"""Model clients of a whole run with real updates, and a server that adds them up.
 
-A client is what the engine is, without training: it walks its queue, keeps what it has finished of a chunk
-for as long as it works from the same model, and fails as the engine fails. What a
-chunk is, its `what` says: equal words are equal data, whatever the chunk's name. The update of a chunk is a
-vector made of the model and of `what`, so the true sum of every round is known.
+The reference client decides what a client does. The `what` of a chunk identifies its data: equal values are
+equal data under any chunk name. The update of a chunk is a vector made of the model and of `what`, so the
+true sum of every round is known.
 
-The server carries out what `Run` says, as the driver does, and checks at once what must always hold.
-"""
+The server executes the outputs of `Run`, as the driver does, and checks invariants at once."""
 
 import json
 import math
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import Any
 from zlib import crc32
@@ -20,6 +18,7 @@ from zlib import crc32
 import numpy as np
 
 from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, NotHere
 from fedgc.history import ClientRow, PastRound, RoundRow, Speeds
 from fedgc.links import typed_json as typed
 from fedgc.messages import (
@@ -34,33 +33,30 @@ from fedgc.messages import (
     Failed,
     Held,
     Joined,
-    Kept,
     Loaded,
     Lost,
     Mix,
-    Progress,
     Refuse,
     Repair,
-    Report,
     Reveal,
-    Skip,
     Take,
     Tick,
     Work,
 )
 from fedgc.round.machine import Round
 from fedgc.run.machine import Append, Apply, Chose, Finished, RunState
+from fedgc.sim.clock.interfaces import Finding
+from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported, failed
 from tests.tuned import tuned_run
 
 SIZE = 5  # numbers in an update: divisible by no number of blocks but one
-WHOLE = -1  # the one trajectory of local work
 MOST_ACTIONS = 3000  # of a round: far more than its clients can need
 Vector = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """A chunk as its client knows it; others may have a shared one."""
+    """A chunk as its client sees it; other clients may hold a shared one."""
 
     name: str
     samples: int
@@ -74,7 +70,7 @@ class Content:
 
 @lru_cache(maxsize=4096)
 def vector_of(token: int, what: object, size: int = SIZE) -> Vector:
-    """What training on this data from this model comes to."""
+    """The update from training on this data from this model."""
     return np.random.default_rng([token, crc32(repr(what).encode())]).normal(size=size)
 
 
@@ -84,12 +80,6 @@ def update_of(token: int, content: Content) -> Vector:
 
 def one_of(several: Sequence[Any], chance: np.random.Generator) -> Any:
     return several[chance.integers(len(several))]
-
-
-@dataclass(slots=True)
-class Trajectory:
-    of: object  # the name of the chunk, or the numbers and names of all
-    reached: int
 
 
 @dataclass(slots=True)
@@ -103,7 +93,7 @@ class Sending:
 
 
 class Client:
-    """One client; what it says goes through the server, which knows the time."""
+    """One client; its messages pass through the server, which knows the time."""
 
     def __init__(self, name: str, contents: Sequence[Content], *, step_s: float = 0.1) -> None:
         self.name = name
@@ -114,190 +104,100 @@ class Client:
         self.connected = self.live = False
         self.inbox: deque[object] = deque()
         self.outbox: deque[Sending] = deque()
-        self.restart()
+        self.at = ReferenceClient(name)
+        self.token = -1  # of its common model
 
     def restart(self, *, keeps: bool = False) -> None:
-        """Another process of this client, which may have found on its disk what this one has finished."""
-        if not keeps:
-            self.way: tuple[object, ...] | None = None
-            self.trajectories: dict[int, Trajectory] = {}
-        self.work: Work | None = None
-        self.token = -1
-        self.names: dict[int, str] = {}
-        self.queue: deque[int] = deque()
+        """A new process of this client, which may find finished work on its disk."""
+        self.at.restart(keeps=keeps)
 
     def hold(self, contents: Sequence[Content]) -> None:
-        """Other data lies here now: what was made of the old is of no use."""
+        """Replace the chunk's data: work on the old data becomes useless."""
         self.contents = {each.name: each for each in contents}
-        gone = [at for at, each in self.trajectories.items() if not self._holds(each.of)]
+        gone = [at for at, each in self.at.trajectories.items() if not self._holds(each.of)]
         for at in gone:
-            del self.trajectories[at]
+            del self.at.trajectories[at]
 
     def _holds(self, of: object) -> bool:
-        names = [name for _, name in of] if isinstance(of, tuple) else [of]
+        names = list(of.values()) if isinstance(of, dict) else [of]
         return all(name in self.contents for name in names)
 
     # ---- what it says
 
     def joined(self, now: float) -> Joined:
-        kept = {}
-        if self.way is not None:
-            for at, each in self.trajectories.items():
-                numbers = [number for number, _ in each.of] if at == WHOLE else [at]
-                kept |= {
-                    number: Kept(self.way[0], number, each.reached) for number in numbers if each.reached
-                }
         holds = tuple(content.held(unread=self.unread) for content in self.contents.values())
-        return Joined(now, self.name, self.live, holds, tuple(kept.values()))
+        return Joined(now, self.name, self.live, holds, self.at.kept())
+
+    @property
+    def works(self) -> bool:
+        return not self.at.idle
 
     @property
     def can_hear(self) -> bool:
-        """A deaf client hears what is next once it has answered."""
-        return bool(self.inbox) and (self.live or not (self.queue or self.outbox))
+        """A deaf client gets its next command after it has answered."""
+        return bool(self.inbox) and (self.live or not (self.works or self.outbox))
 
     @property
     def busy(self) -> bool:
-        return self.connected and bool(self.can_hear or self.queue or self.outbox)
+        return self.connected and bool(self.can_hear or self.works or self.outbox)
 
     def step(self, now: float) -> Event | None:
-        """Finish the next of the queue, and tell."""
-        chunk = self.queue.popleft()
-        work = self.work
-        if work is None:
-            return None
-        if chunk == WHOLE:
-            at = self.trajectories.setdefault(WHOLE, Trajectory(self._title, 0))
-            at.reached = max(at.reached, work.target)
-            return self.report(now, work)
-        name = self.names[chunk]
-        if name not in self.contents:
-            return Failed(now, self.name, work.round, f"chunk {chunk}: no such data", (chunk,))
-        self.trajectories[chunk] = Trajectory(name, work.target)
-        return self.progress(now, work, chunk)
+        """Finish the next chunk of the queue and report it."""
+        said = self.at.due()
+        if said is None and self.at.start() is not None:
+            said = self.at.finish(self.step_s * self.at.left)
+        return self.event(now, said) if said else None
 
-    def progress(self, now: float, work: Work, chunk: int) -> Progress:
-        content = self.contents[self.names[chunk]]
+    def event(self, now: float, said: Reported | Failed) -> Event:
+        if isinstance(said, Failed):
+            return replace(said, now=now)
+        if said.chunk == WHOLE:
+            samples = min(self.samples, LARGEST_COUNT)  # more cannot be said, even by one who lies
+            return said.event(now, self.name, samples, Finding(squared_norm=float(said.reached), loss=0.5))
+        content = self.contents.get(self.at.names[said.chunk])
+        if content is None:
+            return replace(self.at.fail(said.chunk, f"chunk {said.chunk}: no such data"), now=now)
         sketch = tuple(vector_of(self.token, content.what, SKETCH_NUMBERS).tolist())
-        return Progress(
-            now, self.name, work.round, chunk, work.target, self.step_s * work.target, content.samples,
-            float(np.sum(np.square(sketch))), 0.5, sketch,
-        )  # fmt: skip
-
-    @property
-    def _title(self) -> object:
-        return tuple(sorted(self.names.items()))
+        found = Finding(squared_norm=float(np.sum(np.square(sketch))), loss=0.5, sketch=sketch)
+        return said.event(now, self.name, content.samples, found)
 
     @property
     def samples(self) -> int:
-        """Of all that it trains on together; who lies may be told to train on what it does not have."""
-        return sum(self.contents[name].samples for name in self.names.values() if name in self.contents)
-
-    def report(self, now: float, work: Work) -> Report:
-        at = self.trajectories.get(WHOLE)
-        steps = at.reached if at else 0
-        samples = min(self.samples, LARGEST_COUNT)  # more cannot be said, even by one who lies
-        return Report(now, self.name, work.round, steps, samples, self.step_s * steps, float(steps), 0.5)
+        """Samples of all its chunks; a dishonest client may be assigned chunks that it does not hold."""
+        return sum(self.contents[n].samples for n in self.at.names.values() if n in self.contents)
 
     # ---- what it hears
 
     def hear(self, server: "Server") -> list[Event]:
-        """Obey the next command; return what there is to say of it."""
-        command, now = self.inbox.popleft(), server.now
-        match command:
-            case Work():
-                self._begin(command, server.tokens[command.version])
-            case Continue():
-                return self._continue(command, now)
-            case Skip() | Take():
-                return self._steered(command, now)
-            case Reveal() | Repair():
-                return self._reveal(command, server)
-            case Close():
-                self._close(command)
-        return []
+        """Obey the next command; return the resulting events."""
+        command, now, said = self.inbox.popleft(), server.now, None
+        if isinstance(command, Work):
+            self._load(server.tokens[command.version])
+        elif isinstance(command, Close):
+            self.outbox = deque(each for each in self.outbox if each.round > command.round)
+        try:
+            said = self.at.handle(command)
+        except BadMessage as error:
+            if self.honest or not isinstance(error, NotHere):
+                return [failed(now, command, error)]
+        if isinstance(command, Reveal | Repair) and (said is None or said.reached):
+            self._send(command)
+        return [self.event(now, said)] if said else []
 
-    def _steered(self, command: Skip | Take, now: float) -> list[Event]:
-        if self.work is None or command.round != self.work.round:
-            return [Failed(now, self.name, command.round, "needed another round")]
-        if isinstance(command, Skip):
-            self.queue = deque(chunk for chunk in self.queue if chunk != command.chunk)
-            return []
-        return self._take(command, now)
+    def _load(self, token: int) -> None:
+        """A resumed server may have made another model of this version."""
+        if token != self.token:
+            self.at.forget()
+        self.token = token
 
-    def _begin(self, work: Work, token: int) -> None:
-        way = (work.version, token, work.seed, work.first_step, work.common_steps)
-        if way != self.way:
-            self.trajectories = {}
-        self.way, self.work, self.token, self.names = way, work, token, dict(work.names)
-        local = work.kind == "local"
-        for at, each in list(self.trajectories.items()):
-            same = each.of == (self._title if at == WHOLE else self.names.get(at))
-            if not same or (at == WHOLE) != local or (each.reached > work.target and not local):
-                del self.trajectories[at]
-        self._start(work.order, local=local)
-
-    def _start(self, order: Sequence[int], *, local: bool) -> None:
-        self.queue = deque((WHOLE,) if local and order else order)
-
-    def _continue(self, command: Continue, now: float) -> list[Event]:
-        work = self.work
-        if work is None or command.target < work.target:
-            return [Failed(now, self.name, command.round, "continue: saw no work before it")]
-        local = work.kind == "local"
-        if not local and set(command.order) - set(self.names):
-            return [Failed(now, self.name, command.round, "continue: saw chunks that no work has named")]
-        self.work = Work(
-            self.name, command.round, work.version, command.target, command.order, tuple(self.names.items()),
-            work.seed, work.lease_s, kind=work.kind, first_step=work.first_step,
-            common_steps=work.common_steps, most_steps=work.most_steps,
-        )  # fmt: skip
-        self._start(command.order, local=local)
-        return []
-
-    def _take(self, command: Take, now: float) -> list[Event]:
-        said: list[Event] = []
-        for chunk in reversed(command.chunks):
-            if chunk not in self.names:
-                said.append(Failed(now, self.name, command.round, "no work has named it", (chunk,)))
-            else:
-                self.queue = deque((chunk, *(each for each in self.queue if each != chunk)))
-        return said
-
-    def _reveal(self, command: Reveal | Repair, server: "Server") -> list[Event]:
-        now, work = server.now, self.work
-        if isinstance(command, Reveal) and command.kind == "local":
-            if work is None or command.round != work.round:
-                return [Failed(now, self.name, command.round, "needed another round")]
-            self.queue.clear()
-            report = self.report(now, work)
-            if report.steps:
-                self.outbox.append(Sending(command.round, 0, command, self.local_update(report.steps)))
-            return [report]
-        assert command.mix is not None
-        lacking = self._lacking(command.mix.chunks) if work is not None else command.mix.chunks
-        if lacking and self.honest:
-            named = lacking if work is not None else ()
-            return [Failed(now, self.name, command.round, "it is not here", named)]
-        self.outbox.append(Sending(command.round, command.attempt, command, self.mixed(command.mix)))
-        return []
-
-    def _close(self, command: Close) -> None:
-        self.outbox = deque(each for each in self.outbox if each.round > command.round)
-        if self.work is None or command.round != self.work.round:
-            return
-        self.queue.clear()
-        if command.frees:
-            self.trajectories, self.way, self.work = {}, None, None
+    def _send(self, command: Reveal | Repair) -> None:
+        if command.mix is None:
+            vector = self.local_update(int(self.at.reached(WHOLE)))
+        else:
+            vector = self.mixed(command.mix)
+        self.outbox.append(Sending(command.round, command.attempt, command, vector))
 
     # ---- what it mixes
-
-    def _lacking(self, chunks: Sequence[int]) -> tuple[int, ...]:
-        assert self.work is not None
-        return tuple(
-            c
-            for c in chunks
-            if c not in self.trajectories or self.trajectories[c].reached != self.work.target
-        )
 
     def mixed(self, mix: Mix) -> Vector:
         return self._sum(mix.chunks, mix.matrix)
@@ -307,19 +207,19 @@ class Client:
         length = -(-SIZE // blocks)
         found = np.zeros(length)
         for chunk, row in zip(chunks, matrix, strict=True):
-            update = update_of(self.token, self.contents[self.names[chunk]])
+            update = update_of(self.token, self.contents[self.at.names[chunk]])
             padded = np.concatenate([update, np.zeros(blocks * length - SIZE)])
             found += np.asarray(row) @ padded.reshape(blocks, length)
         return found
 
     def local_update(self, steps: int) -> Vector:
-        whats = tuple(self.contents[name].what for name in self.names.values() if name in self.contents)
+        whats = tuple(self.contents[name].what for name in self.at.names.values() if name in self.contents)
         return steps * vector_of(self.token, (self.name, whats))
 
 
 @dataclass(slots=True)
 class Sum:
-    """The running sum of a round, and what is in it."""
+    """The running sum of a round, and its terms."""
 
     blocks: Vector | None = None
     terms: set[tuple[str, int]] = field(default_factory=set)
@@ -329,7 +229,7 @@ class Sum:
 
 
 def chunks_of(command: object) -> Sequence[int]:
-    """What a command asks for."""
+    """The vector that a command requests."""
     match command:
         case Work() | Continue():
             return command.order
@@ -370,7 +270,7 @@ class Server:
         self.requests: dict[tuple[str, int, int], Reveal | Repair] = {}
 
     def resume(self, state: RunState) -> None:
-        """Another server goes on from a checkpoint; nobody is connected to it yet."""
+        """Resume on a new server from a checkpoint; no client is connected to it yet."""
         for client in self.clients.values():
             self.cut(client)
         self.rows = [row for row in self.rows if row.round < state.round]
@@ -388,7 +288,7 @@ class Server:
 
     @staticmethod
     def cut(client: Client) -> None:
-        """Its session is over, and what was on its way is gone."""
+        """End its session and drop its messages in flight."""
         client.connected = False
         client.inbox.clear()
         client.outbox.clear()
@@ -400,9 +300,9 @@ class Server:
     def act(self, client: Client, chance: np.random.Generator) -> None:
         """Let a client do one of the things that it can do next."""
         self.now += one_of((0.01, 0.1, 1.0), chance)
-        can = [what for what in ("queue", "outbox") if getattr(client, what)]
+        can = [what for what in ("works", "outbox") if getattr(client, what)]
         what = one_of([*can, "inbox"] if client.can_hear else can, chance)
-        if what == "queue":
+        if what == "works":
             self.tell(client.step(self.now))
         elif what == "outbox":
             self.deliver(client, client.outbox.popleft())
@@ -429,7 +329,7 @@ class Server:
         self.say(Tick(self.now))
 
     def some(self, actions: int, chance: np.random.Generator) -> None:
-        """Let clients act in any order, and time pass where nobody has anything to do."""
+        """Let clients act in any order, and let time pass if no client has work."""
         for _ in range(actions):
             if self.finished:
                 return
@@ -486,7 +386,7 @@ class Server:
             client.inbox.append(command)
 
     def _counts_on(self, client: Client, chunks: Sequence[int]) -> None:
-        """A client is asked for what it holds, and one number is one data, whoever has it."""
+        """Clients are asked only for chunks they hold, and a number means equal data on every client."""
         names = self.names.get(client.name, {})
         for number in chunks:
             content = client.contents.get(names.get(number, ""))
@@ -535,7 +435,7 @@ class Server:
         self.tokens[apply.version] = self.made
 
     def _check_coverage(self, over: Round) -> None:
-        """Local work is whole where somebody in the mean has trained on each chunk."""
+        """Local work is complete if every chunk was trained by a client in the mean."""
         trained = {number for name, _ in self.sum.terms for number in self.names[name]}
         assert {chunk.number for chunk in over.plan.chunks} - trained == set(over.short)
         self.checked += 1

@@ -1,1 +1,1 @@
-"""Tools of the developers: what makes files of the package."""
+"""Developer tools that generate files of the package."""

@@ -1,9 +1,9 @@
-"""The search for frames: make the worst set of just enough columns as well conditioned as can be.
+"""Search for well-conditioned frames: minimize the worst condition of `blocks` columns.
 
-Minimise over unit columns the soft maximum (1 / h) log sum cond(R_S)^h over all S of `blocks` columns,
-with the hardness h rising as the search goes on. The gradient of log cond is u_1 v_1' / s_1 minus
-u_b v_b' / s_b of the singular value decomposition. Columns stay of unit length: a longer column lowers
-no noise, it only changes how the condition number counts it.
+The objective over unit columns is the soft maximum (1 / h) log sum cond(R_S)^h over all S of `blocks`
+columns, with the hardness h increasing during the search. The gradient of log cond is u_1 v_1' / s_1 minus
+u_b v_b' / s_b of the singular value decomposition. Columns keep unit length: a longer column does not lower
+the noise, it only changes the condition number.
 
 Run `python -m tools.search_frames 8,3 8,4 --starts 40` to print the table of `fedgc/codes/frame_table.py`.
 """
@@ -15,8 +15,9 @@ from typing import Final
 
 import numpy as np
 
+from benchmarks.worst import just_enough, worst
 from fedgc.codes.arrays import Bool, Float
-from fedgc.codes.frames import harmonic_frame, just_enough, worst
+from fedgc.codes.frames import harmonic_frame
 from fedgc.errors import BadSetting
 
 HARDNESS: Final = (4.0, 400.0)  # first and last: the last is a maximum to within 2%
@@ -63,12 +64,12 @@ def slope(frame: Float, members: Bool, hardness: float) -> tuple[Float, float]:
     part_kbb = share_k[:, None, None] * (high_kbb - low_kbb)
     slope_cb = np.zeros(frame.T.shape)
     np.add.at(slope_cb, index_kb, np.swapaxes(part_kbb, 1, 2))
-    across = slope_cb.T - frame * (slope_cb.T * frame).sum(axis=0)  # what only lengthens a column is no gain
+    across = slope_cb.T - frame * (slope_cb.T * frame).sum(axis=0)  # lengthening a column is no gain
     return across, float(np.exp(log_k.max()))
 
 
 def search(columns: int, blocks: int, starts: int, steps: int, seed: int = 0) -> Float:
-    """Return the best frame of many starts: half from chance, half near the harmonic frame.
+    """Return the best frame of many starts: half random, half near the harmonic frame.
 
     >>> worst(search(5, 3, starts=2, steps=100)).condition <= worst(harmonic_frame(5, 3)).condition
     True
@@ -86,7 +87,7 @@ def search(columns: int, blocks: int, starts: int, steps: int, seed: int = 0) ->
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the table for the sizes that the command line names.
+    """Print the table for the sizes on the command line.
 
     >>> main(["2,1", "--starts", "1", "--steps", "1"])
         (2, 1): (  # condition 1.00, amplification 1.0

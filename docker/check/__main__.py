@@ -1,12 +1,12 @@
-"""`make docker-check`: a whole fleet from the images, on a network of its own, told step by step.
+"""`make docker-check`: test a fleet from the images on its own network, step by step.
 
-Needs root (namespaces), buildah, debootstrap and iproute2; docker/wheels is used where it holds wheels. Its
-one word is the folder in which images are kept between calls. What is shown: images are built, keys made,
-clients let in; bad input of every kind refused in one line (refused.py); a run trained; the same run again
-with a client cut off in the midst of a round and another's power lost, which must give the same model; a run
-whose session port is closed. Ends 0 if all of it was so.
+Needs root (namespaces), buildah, debootstrap and iproute2; wheels in docker/wheels are used. The argument is
+the folder in which images are kept between calls. The steps: build images, make keys, register clients; bad
+input of every kind is refused in one line (refused.py); train a run; repeat it with one client cut off in the
+middle of a round and another killed, which must give the same model; do a run with a closed session port. The
+exit code is 0 if all steps passed.
 
-Rooms, each of which may import those before it and fedgc.flower: compose, network, images; fleet; stage;
+Modules, each of which may import those before it and fedgc.flower: compose, network, images; fleet; stage;
 refused; story.
 """
 
@@ -26,18 +26,18 @@ STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Stopped(BaseException):
-    """A signal ends it; its number is that signal's."""
+    """A signal ended the check; its number is that signal's."""
 
 
 def stop(number: int, _: object) -> None:
-    """End it, and let no further signal disturb the clearing up."""
+    """End the check, and ignore further signals during the cleanup."""
     for each in STOPS:
         signal.signal(each, signal.SIG_IGN)
     raise Stopped(number)
 
 
 def main() -> int:
-    """Tell the story; clean up, whatever happens."""
+    """Run the check; clean up in any case."""
     for each in STOPS:
         signal.signal(each, stop)
     cache = Path(sys.argv[1]).resolve()
@@ -52,9 +52,9 @@ def main() -> int:
 
 
 def tell(cache: Path) -> int:
-    """Tell the story in this folder; return the exit code."""
+    """Run the check in this folder; return the exit code."""
     images, began = Images(cache, REPOSITORY), time.monotonic()
-    images.clear()  # of one that was killed
+    images.clear()  # of a check that was killed
     try:
         with tempfile.TemporaryDirectory(prefix="check-", dir=cache) as folder:
             Path(folder).chmod(0o755)

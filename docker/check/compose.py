@@ -1,8 +1,8 @@
-"""Compose files, read as strictly as they are written here: what a service is started with.
+"""A strict reader of our compose files: how each service is started.
 
-Not an engine: it knows what our files use (anchors, `${NAME:-default}`, `${NAME:?needed}`), refuses what it
-does not know, and gives a service's image, words, environment and folders, so that what is checked is what is
-shipped.
+It is not an engine: it supports what our files use (anchors, `${NAME:-default}`, `${NAME:?needed}`), refuses
+the rest, and returns a service's image, command, environment and folders, so that the check uses the shipped
+files.
 """
 
 import re
@@ -32,12 +32,12 @@ _VARIABLE = re.compile(r"\$\{([A-Z][A-Z0-9_]*)(?::([-?])([^}]*))?\}")
 
 
 class NotCompose(Exception):
-    """A compose file is not what we write."""
+    """A compose file uses unsupported syntax."""
 
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """A folder of the host or a named volume, and where it is seen."""
+    """A folder of the host or a named volume, and its mount point."""
 
     source: str
     target: str
@@ -46,7 +46,7 @@ class Mount:
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """What a container is started with."""
+    """The start parameters of a container."""
 
     name: str
     image: str
@@ -60,7 +60,7 @@ class Service:
 
 
 class _Once(yaml.SafeLoader):
-    """Refuses a key that is given twice."""
+    """Refuses a duplicate key."""
 
 
 def _mapping(loader: _Once, node: yaml.MappingNode) -> dict[str, Any]:
@@ -76,7 +76,7 @@ _Once.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, _mapping)
 
 
 def variables(text: str) -> dict[str, str | None]:
-    """Return every variable that a file takes, with its default; None where it must be given."""
+    """Return every variable of a file with its default; None if it is required."""
     return {
         name: None if kind == "?" or not kind else default for name, kind, default in _VARIABLE.findall(text)
     }

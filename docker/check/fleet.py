@@ -1,7 +1,7 @@
-"""Containers, each in a namespace of its own, started with what their compose file says.
+"""Containers, each in its own namespace, started as in the compose file.
 
-A supervisor (fedgc.deploy.supervision) holds a container's processes: a kill reaches every one, and none
-outlives this program. One that ends by itself is started anew as `restart: unless-stopped` does it, after
+A supervisor (fedgc.processes.supervision) holds a container's processes: a kill reaches every one, and none
+outlives this program. A container that ends by itself is restarted as with `restart: unless-stopped`, after
 pauses that double from a tenth of a second to a minute.
 """
 
@@ -18,7 +18,7 @@ from compose import Mount, Service
 from images import Images
 from network import Network
 
-from fedgc.deploy import supervision
+from fedgc.processes import supervision
 
 USER = 10001
 FIRST_PAUSE_S, LONGEST_PAUSE_S, SETTLED_S = 0.1, 60.0, 10.0
@@ -31,10 +31,10 @@ class Container:
     host: str
     service: Service
     entry: tuple[str, ...]  # the image's
-    given: Mapping[str, str]  # environment beside the compose file's
+    given: Mapping[str, str]  # environment in addition to the compose file's
     fleet: "Fleet"
     identity: str = ""
-    beside: str = ""  # another container of its image and folders: what ends in one takes its mounts along
+    beside: str = ""  # another container of its image and folders, which loses its mounts when this one ends
     supervisor: "subprocess.Popen[bytes] | None" = None
     started: float = 0.0
     pause_s: float = FIRST_PAUSE_S
@@ -43,16 +43,16 @@ class Container:
 
     @property
     def log(self) -> Path:
-        """What it said."""
+        """Its log file."""
         return self.fleet.folder / f"{self.host}.log"
 
     def place(self, mount: Mount) -> Path:
-        """Return the folder that a mount shows: a named volume is this host's own."""
+        """Return the folder behind a mount: a named volume belongs to this host."""
         own = mount.source.startswith((".", "/"))
         return Path(mount.source) if own else self.fleet.folder / "volumes" / self.host / mount.source
 
     def seen(self, target: str) -> Path:
-        """Return the folder that it sees there."""
+        """Return the host's folder behind a mount point."""
         return self.place(next(each for each in self.service.mounts if each.target == target))
 
     def start(self) -> None:
@@ -72,7 +72,7 @@ class Container:
             )
 
     def words(self, command: Sequence[str], identity: str = "") -> list[str]:
-        """Return the command line that runs a program beside it, with its folders and on its network."""
+        """Return the command line of a program in its namespace, with its folders and on its network."""
         environment = {**self.service.environment, **self.given}
         options = [f"--env={name}={value}" for name, value in environment.items()]
         mounts = [(self.place(each), each.target, each.read_only) for each in self.service.mounts]
@@ -83,7 +83,7 @@ class Container:
         return [*inside, *self.fleet.images.buildah(*run, identity or self.beside, "--", *command)]
 
     def ask(self, *command: str, timeout_s: float = 90.0) -> "subprocess.CompletedProcess[str]":
-        """Run a program in it, as `docker compose exec` does; it ends in time, with all below it."""
+        """Run a program in it, as with `docker compose exec`; it ends in time, with all its children."""
         words = [sys.executable, supervision.__file__, *self.words(command)]
         near, far = os.pipe()
         with open(near) as held, open(far, "w") as supervisor:  # noqa: PTH123  ends of a pipe
@@ -91,33 +91,33 @@ class Container:
                 words, stdin=held, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
             try:
-                said = program.communicate(timeout=timeout_s)
+                output = program.communicate(timeout=timeout_s)
             except subprocess.TimeoutExpired:
                 supervisor.close()
                 program.wait()
                 return subprocess.CompletedProcess(words, 124, "", f"no answer within {timeout_s:.0f} s")
-        return subprocess.CompletedProcess(words, program.returncode, *said)
+        return subprocess.CompletedProcess(words, program.returncode, *output)
 
     def kill(self) -> None:
-        """SIGKILL every process of it, as a power cut does; it is not started anew by itself."""
+        """SIGKILL all its processes, like a power cut; it is not restarted by itself."""
         if self.supervisor is not None:
             supervision.kill_below(self.supervisor.pid)
             self._let_go()
         self.again = None
 
     def cpu_s(self) -> float:
-        """Return the time that its processes have had a core, those that have ended included."""
+        """Return the CPU time of its processes, including ended ones."""
         if self.supervisor is None:
             return 0.0
         ticks = 0
         for process in supervision.descendants(self.supervisor.pid):
             with suppress(OSError):
                 stat = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
-                ticks += sum(map(int, stat[11:15]))  # its own, and those of children that it has waited for
+                ticks += sum(map(int, stat[11:15]))  # its own, and those of reaped children
         return ticks / os.sysconf("SC_CLK_TCK")
 
     def tend(self, now: float) -> None:
-        """Start it anew if it has ended, after its pause."""
+        """Restart it if it has ended, after its pause."""
         if self.supervisor is not None and self.supervisor.poll() is not None:
             self.ends.append(self.supervisor.returncode)
             self._let_go()
@@ -165,13 +165,13 @@ class Fleet:
         return made
 
     def limit(self, folder: Path, size_mb: int) -> None:
-        """Give an empty folder so much room and no more."""
+        """Mount a small file system on an empty folder."""
         options = f"size={size_mb}m,mode=0755,uid={USER},gid={USER}"
         subprocess.run(["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], check=True)
         self.limited.append(folder)
 
     def tend(self) -> None:
-        """Start anew what has ended."""
+        """Restart ended containers."""
         for each in self.containers.values():
             each.tend(time.monotonic())
 
@@ -186,7 +186,7 @@ class Fleet:
 
 
 def own(folder: Path) -> None:
-    """Give a folder and all in it to the containers' user."""
+    """Give a folder and its content to the containers' user."""
     os.chown(folder, USER, USER)
     for here, folders, files in os.walk(folder):
         for name in (*folders, *files):

@@ -1,7 +1,7 @@
 """Images without an engine: a Debian base made by debootstrap, our Dockerfiles built on it by buildah.
 
 chroot isolation needs neither an engine nor control groups. Base and layers are kept between calls in the
-folder that is given, so that a second call builds what has changed.
+given folder, so that a second call builds only what has changed.
 """
 
 import os
@@ -36,19 +36,19 @@ class Images:
         places = ["--root", str(self.folder / "storage"), "--runroot", str(self.folder / "runroot")]
         return ["buildah", *places, "--storage-driver", "overlay", *words]
 
-    def say(self, *words: str) -> str:
-        """Run buildah and return what it says."""
+    def run(self, *words: str) -> str:
+        """Run buildah and return its output."""
         done = subprocess.run(self.buildah(*words), capture_output=True, text=True, check=False)
         if done.returncode:
             raise RuntimeError(f"buildah {words[0]}: {done.stderr.strip()[-2000:]}")
         return done.stdout.strip()
 
     def has(self, image: str) -> bool:
-        """Return whether an image is there."""
-        return image in self.say("images", "--format", "{{.Name}}:{{.Tag}}").split()
+        """Return whether an image exists."""
+        return image in self.run("images", "--format", "{{.Name}}:{{.Tag}}").split()
 
     def make_base(self) -> None:
-        """Make what `FROM debian:bookworm-slim` stands for, where it is not there."""
+        """Make the base image that replaces `debian:bookworm-slim`, if it is missing."""
         if self.has(BASE):
             return
         root = self.folder / "base"
@@ -61,9 +61,9 @@ class Images:
         for ballast in BALLAST:
             shutil.rmtree(root / ballast, ignore_errors=True)
             (root / ballast).mkdir(parents=True)
-        made = self.say("from", "scratch")
-        self.say("add", "-q", made, str(root), "/")
-        self.say("commit", "-q", "--rm", made, BASE)
+        made = self.run("from", "scratch")
+        self.run("add", "-q", made, str(root), "/")
+        self.run("commit", "-q", "--rm", made, BASE)
         shutil.rmtree(root)
 
     def build(self, dockerfile: str, image: str) -> None:
@@ -80,28 +80,28 @@ class Images:
             "--from",
             BASE,
         ]
-        self.say(*words, "-f", str(self.repository / dockerfile), "-t", image, str(self.repository))
+        self.run(*words, "-f", str(self.repository / dockerfile), "-t", image, str(self.repository))
 
     def container(self, image: str) -> str:
         """Return a new container of an image."""
-        return self.say("from", "--pull-never", image)
+        return self.run("from", "--pull-never", image)
 
     def mounted(self, container: str) -> Path:
-        """Return where a container's root lies."""
-        return Path(self.say("mount", container))
+        """Return the folder of a container's root."""
+        return Path(self.run("mount", container))
 
     def clear(self) -> None:
-        """Remove every container, also those of a build that was broken off."""
+        """Remove every container, also those of an interrupted build."""
         subprocess.run(self.buildah("rm", "--all"), capture_output=True, check=False)
 
     def remove(self, containers: Iterable[str]) -> None:
-        """Remove containers, whatever they hold."""
+        """Remove containers and their content."""
         for each in containers:
             subprocess.run(self.buildah("rm", each), capture_output=True, check=False)
 
 
 def megabytes(folders: Iterable[Path]) -> float:
-    """Return what lies in these folders, on disk."""
+    """Return the size of these folders on disk."""
     seen: set[tuple[int, int]] = set()
     total = 0
     for top in folders:
@@ -115,14 +115,14 @@ def megabytes(folders: Iterable[Path]) -> float:
 
 
 def uncompiled(root: Path) -> list[str]:
-    """Return the modules of an image that are compiled at every start, as nothing can be written there."""
+    """Return the modules of an image without bytecode, which the read-only image compiles at every start."""
     tops = [*root.glob("usr/lib/python3*"), *root.glob("opt/fedgc/lib/python3*/site-packages")]
     sources = [each for top in tops for each in top.rglob("*.py") if not each.is_symlink()]
     return [str(each.relative_to(root)) for each in sources if not _has_bytecode(each) and _is_for_us(each)]
 
 
 def _has_bytecode(source: Path) -> bool:
-    """Return whether a file's bytecode lies beside it and is of this version of it."""
+    """Return whether a file has bytecode of its version."""
     written = source.stat()
     for compiled in (source.parent / "__pycache__").glob(f"{source.stem}.cpython-*.pyc"):
         with compiled.open("rb") as file:
@@ -132,7 +132,7 @@ def _has_bytecode(source: Path) -> bool:
 
 
 def _is_for_us(source: Path) -> bool:
-    """Return whether a file is of a Python that is not newer: some packages carry what they never import."""
+    """Return whether a file's Python is not newer: some packages include modules that they never import."""
     try:
         compile(source.read_bytes(), str(source), "exec", dont_inherit=True)
     except SyntaxError:

@@ -1,10 +1,10 @@
-"""Hosts on one machine: network namespaces, joined by a bridge, each with a line of a given speed.
+"""Hosts on one machine: network namespaces, joined by a bridge, each with a link of a given speed.
 
-    outside  10.77.0.0/24   the proxy (.1) and the clients, every line a token bucket both ways (tc tbf)
-    inside   10.78.0.0/24   the proxy (.1) and the server (.2): no way here from a client but by the proxy
+    outside  10.77.0.0/24   the proxy (.1) and the clients; every link has a token bucket both ways (tc tbf)
+    inside   10.78.0.0/24   the proxy (.1) and the server (.2); clients reach it only through the proxy
 
-A host is cut off by taking its line off the bridge, so that it is not told: packets vanish, as behind a
-NAT that has forgotten it. Names carry this process's id; `close` removes all of them, whatever was made.
+A host is cut off by removing its link from the bridge, so that it does not notice: packets vanish, as behind
+a NAT that has forgotten it. Names contain this process's id; `close` removes all of them.
 """
 
 import os
@@ -43,7 +43,7 @@ class Network:
         return f"{self.prefix}-{host}"
 
     def join(self, host: str, address: str, rate_mbit: float) -> None:
-        """Add a host with a line of this speed to the bridge."""
+        """Add a host with a link of this speed to the bridge."""
         self._add(host)
         self._line(host, "outside", address, "switch", f"to-{host}"[:15], None)
         self._ip("-n", self.space("switch"), "link", "set", f"to-{host}"[:15], "master", "bridge")
@@ -54,22 +54,22 @@ class Network:
         self.hosts[host] = address
 
     def cut(self, host: str) -> None:
-        """Let no packet of this host through any more."""
+        """Drop all packets of this host from now on."""
         self._ip("-n", self.space("switch"), "link", "set", f"to-{host}"[:15], "nomaster")
 
     def mend(self, host: str) -> None:
-        """Join it again."""
+        """Connect it again."""
         self._ip("-n", self.space("switch"), "link", "set", f"to-{host}"[:15], "master", "bridge")
 
     def sent_bytes(self, host: str) -> int:
-        """Return what this host has sent so far."""
-        said = self._ip("-n", self.space(host), "-s", "-o", "link", "show", "outside")
-        return int(said.split("TX:")[1].split("\\")[1].split()[0])
+        """Return the bytes that this host has sent so far."""
+        output = self._ip("-n", self.space(host), "-s", "-o", "link", "show", "outside")
+        return int(output.split("TX:")[1].split("\\")[1].split()[0])
 
     def close(self) -> None:
         """Remove every namespace of this process."""
-        said = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
-        for line in said.splitlines():
+        output = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
+        for line in output.splitlines():
             name = line.split()[0]
             if name.startswith(f"{self.prefix}-"):
                 subprocess.run(["ip", "netns", "del", name], check=False)

@@ -1,11 +1,11 @@
-"""Bad input, act by act: each ends with one clear line where somebody can act on it, and not with code 0.
+"""Bad input, case by case: each ends with one clear line and an exit code other than 0.
 
 strangers   an unregistered key, a missing variable, another authority's certificate
-clocks      certificates that are not yet valid or no longer, a client whose clock is a day ahead
+clocks      certificates that are not yet or no longer valid, a client whose clock is a day ahead
 full_disks  a server, a client and a server at work whose volume is full
-curious     what a client tries that is none of its business
+curious     a client's attempts to reach internal services
 old_wire    a client whose fedgc speaks another wire version
-revoked     a key that was shut out
+revoked     a revoked key
 """
 
 import os
@@ -23,9 +23,9 @@ from stage import ADDRESS, PORT, READY_S, Stage
 from fedgc.deploy.key_files import Keyring
 
 STRANGER, LAGGARD = "stranger", "laggard"
-ASTRAY, ASTRAY_AT = "astray", "10.77.0.98"  # a proxy whose certificate is of another time
+ASTRAY, ASTRAY_AT = "astray", "10.77.0.98"  # a proxy with expired or future certificates
 DAY_S = 86_400.0
-OTHER_CERTIFICATES = (  # told as the client sees it; for whom, from which day on, what is said
+OTHER_CERTIFICATES = (  # from the client's view; name, first day, message
     (
         "a client far behind the certificate",
         ASTRAY_AT,
@@ -46,15 +46,15 @@ FLOWERS_REFUSAL = r"\[code: \d+\] .*"
 
 
 def strangers(stage: Stage) -> None:
-    """Who is not let in."""
+    """Clients that are not admitted."""
     stage.network.join(STRANGER, "10.77.0.99", RATE_MBIT)
     stranger = stage.client(STRANGER)
     stranger.start()
     stage.wait("an unregistered client ends", READY_S, lambda: _ended(stranger), tends=False)
     code = stranger.supervisor.returncode if stranger.supervisor else 0
-    said = re.findall(FLOWERS_REFUSAL, stranger.log.read_text(errors="replace"))
-    stage.must(code != 0 and bool(said), f"unregistered client: exit code {code}, it said {said}")
-    stage.so("an unregistered client", f"exit code {code}: {' '.join(said[-1].split())[:160]}")
+    output = re.findall(FLOWERS_REFUSAL, stranger.log.read_text(errors="replace"))
+    stage.require(code != 0 and bool(output), f"unregistered client: exit code {code}, its output {output}")
+    stage.report("an unregistered client", f"exit code {code}: {' '.join(output[-1].split())[:160]}")
     stranger.kill()
     _refused(stage, "a client without FEDGC_SERVER", stranger, "FEDGC_SERVER: is not set", FEDGC_SERVER="")
     foreign = Keyring(stage.folder / "foreign")
@@ -71,7 +71,7 @@ def strangers(stage: Stage) -> None:
 
 
 def clocks(stage: Stage) -> None:
-    """Certificates and clocks of different days; a proxy of its own shows those certificates."""
+    """Certificates and clocks of other days; a separate proxy shows those certificates."""
     stage.network.join(ASTRAY, ASTRAY_AT, RATE_MBIT)
     stranger, dialled = stage.fleet.containers[STRANGER], {"FEDGC_SERVER": f"{ASTRAY_AT}:{PORT}"}
     ring = Keyring(stage.folder / "keys-astray")
@@ -84,14 +84,14 @@ def clocks(stage: Stage) -> None:
         stage.wait("the astray proxy listens", READY_S, lambda: _listens(stage, stranger), tends=False)
         _refused(stage, what, stranger, sentence, **dialled)
         proxy.kill()
-    clock = stranger.seen("/tasks") / "sitecustomize.py"  # Python's own way to change what all programs see
+    clock = stranger.seen("/tasks") / "sitecustomize.py"  # Python's hook to change what all programs see
     clock.write_text(f"import time\n_now = time.time\ntime.time = lambda: _now() + {DAY_S}\n")
     _refused(stage, "a client whose clock is a day ahead", stranger, "s ahead of the server's, needed within")
     clock.unlink()
 
 
 def full_disks(stage: Stage) -> None:
-    """Volumes without room."""
+    """Volumes without space."""
     stage.network.join("cramped", "10.77.0.96", RATE_MBIT)
     cramped = stage.serve("cramped", "server", stage.ring.folder)
     stage.fleet.limit(cramped.seen("/state"), FULL_MB)
@@ -105,11 +105,13 @@ def full_disks(stage: Stage) -> None:
     ballast.write_bytes(bytes(int(free - ROOM_MB * 2**20)))
     done = stage.server.ask(*stage.server.service.health)
     line = _one_line(done.stderr)
-    stage.must(done.returncode == 1 and "MB free, needed" in line, f"a server at work: {done}")
-    stage.so("a server at work whose volume fills up is unhealthy", f"exit code {done.returncode}: {line}")
+    stage.require(done.returncode == 1 and "MB free, needed" in line, f"a server at work: {done}")
+    stage.report(
+        "a server at work whose volume fills up is unhealthy", f"exit code {done.returncode}: {line}"
+    )
     ballast.unlink()
-    stage.must(stage.healthy(stage.server), "the server is not healthy after its volume has room again")
-    stage.so("the same with room again", "healthy")
+    stage.require(stage.healthy(stage.server), "the server is not healthy after its volume has room again")
+    stage.report("the same with room again", "healthy")
 
 
 def curious(stage: Stage) -> None:
@@ -125,12 +127,12 @@ def curious(stage: Stage) -> None:
     ]
     for url, needed in tries:
         seen = _try(stage, "ward-1", url)
-        stage.must(seen == needed, f"from a client, {url}: saw {seen}, needed {needed}")
-        stage.so(f"from a client, {url.partition('//')[2]}", seen)
+        stage.require(seen == needed, f"from a client, {url}: saw {seen}, needed {needed}")
+        stage.report(f"from a client, {url.partition('//')[2]}", seen)
 
 
 def old_wire(stage: Stage, run_log: Path) -> None:
-    """A client whose fedgc was changed to speak the wire's next version; call it while a run is on."""
+    """A client whose fedgc speaks the wire's next version; call it during a run."""
     stage.network.join(LAGGARD, "10.77.0.97", RATE_MBIT)
     laggard = stage.client(LAGGARD)
     root = stage.images.mounted(laggard.identity)
@@ -141,7 +143,7 @@ def old_wire(stage: Stage, run_log: Path) -> None:
         source.read_text(),
         flags=re.MULTILINE,
     )
-    stage.must(times == 1, f"{source.name}: saw {times} lines with the wire version, needed 1")
+    stage.require(times == 1, f"{source.name}: saw {times} lines with the wire version, needed 1")
     source.write_text(changed)
     stage.register(LAGGARD)
     laggard.start()
@@ -151,43 +153,45 @@ def old_wire(stage: Stage, run_log: Path) -> None:
         return all(sentence.search(log.read_text(errors="replace")) for log in (laggard.log, run_log))
 
     stage.wait("client and run say that their wire versions differ", READY_S, heard)
-    stage.so(
+    stage.report(
         "a client of another wire version", sentence.findall(laggard.log.read_text(errors="replace"))[-1]
     )
     laggard.kill()
 
 
 def revoked(stage: Stage) -> None:
-    """A client that was let in, and is not any more."""
+    """A registered client whose key is revoked."""
     container = stage.fleet.containers["ward-1"]
     stage.wait("ward-1 is healthy", READY_S, lambda: stage.healthy(container))
     done = stage.server.ask("fedgc", "keys", "client", "ward-1", "--revoke")
-    stage.must(done.returncode == 0, f"ward-1 was not revoked: {done.stderr.strip()}")
+    stage.require(done.returncode == 0, f"ward-1 was not revoked: {done.stderr.strip()}")
     before = len(container.ends)
     stage.wait("ward-1 is refused", READY_S, lambda: len(container.ends) > before + 1)
-    stage.must(0 not in container.ends[before + 1 :], f"ward-1 ended with {container.ends[before:]}")
-    said = re.findall(FLOWERS_REFUSAL, container.log.read_text(errors="replace"))
-    stage.must(bool(said), "ward-1 does not say why it ended")
-    stage.so("ward-1, revoked", f"exit codes {container.ends[before:]}: {' '.join(said[-1].split())[:160]}")
+    stage.require(0 not in container.ends[before + 1 :], f"ward-1 ended with {container.ends[before:]}")
+    output = re.findall(FLOWERS_REFUSAL, container.log.read_text(errors="replace"))
+    stage.require(bool(output), "ward-1 does not say why it ended")
+    stage.report(
+        "ward-1, revoked", f"exit codes {container.ends[before:]}: {' '.join(output[-1].split())[:160]}"
+    )
 
 
 def _refused(stage: Stage, what: str, container: Container, sentence: str, **changes: str) -> None:
-    """Start a container with these changes; it must say one line with this in it, and end with a code."""
+    """Start a container with these changes; it must print one line with this text and fail."""
     kept, container.given = container.given, {**container.given, **changes}
     done = container.ask(*container.entry, *container.service.command)
     container.given = kept
     line = _one_line(done.stderr)
-    stage.must(
+    stage.require(
         done.returncode not in {0, 124} and sentence in line,
         f"{what}: exit code {done.returncode}, needed one line with {sentence!r}: {done.stderr[-500:]}",
     )
-    stage.so(what, f"exit code {done.returncode}: {line}")
+    stage.report(what, f"exit code {done.returncode}: {line}")
 
 
-def _one_line(said: str) -> str:
-    """Return the one line of ours that was said, or nothing where there are none or more."""
-    lines = [line for line in said.splitlines() if line.startswith("fedgc")]
-    return lines[0] if len(lines) == 1 and "Traceback" not in said else ""
+def _one_line(output: str) -> str:
+    """Return the only line of fedgc in an output; empty if there are none or more."""
+    lines = [line for line in output.splitlines() if line.startswith("fedgc")]
+    return lines[0] if len(lines) == 1 and "Traceback" not in output else ""
 
 
 def _ended(container: Container) -> bool:
@@ -201,7 +205,7 @@ def _listens(stage: Stage, container: Container) -> bool:
 
 
 def _try(stage: Stage, host: str, url: str) -> str:
-    """POST from a client's namespace; return the status, or that nobody is there."""
+    """POST from a client's namespace; return the status, or that no server answers."""
     program = (
         "import http.client, ssl, sys\n"
         "host, path = sys.argv[1].split('/', 3)[2], '/' + sys.argv[1].split('/', 3)[3]\n"

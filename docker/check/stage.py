@@ -1,6 +1,6 @@
-"""What the acts of `make docker-check` share: the hosts, the words that tell, the waiting.
+"""Shared parts of `make docker-check`: hosts, output, waiting.
 
-An act shows what was seen (`so`), and ends everything with `must` where that is not what was needed.
+A case prints results with `report`, and ends the check with `require` if they are wrong.
 """
 
 import os
@@ -21,15 +21,15 @@ PORT = 8443
 ADDRESS = f"{PROXY}:{PORT}"
 CLIENTS = {"ward-1": 100.0, "ward-2": 50.0, "ward-3": 20.0}  # megabits a second, both ways
 READY_S = 300.0
-PACE_S = 0.1  # least time of a local step: so that a round has a middle
+PACE_S = 0.1  # minimum time of a local step, so that a round has a middle
 
 
 class Failed(Exception):
-    """Something was not so."""
+    """A result was wrong."""
 
 
 class Stage:
-    """Hosts and words."""
+    """Hosts and output."""
 
     def __init__(
         self, folder: Path, images: Images, network: Network, fleet: Fleet, repository: Path
@@ -50,17 +50,17 @@ class Stage:
 
     @property
     def proxy(self) -> Container:
-        """The one before it."""
+        """The proxy before it."""
         return self.fleet.containers["proxy"]
 
     def serve(self, host: str, name: str, keys: Path, **environment: str) -> Container:
-        """Add one of the services of the server's file to a host."""
+        """Start one of the services of the server's file on a host."""
         return self._add(
             host, name, {"FEDGC_ADVERTISE": ADDRESS, "FEDGC_KEYS_FOLDER": str(keys)}, environment
         )
 
     def client(self, host: str, address: str = ADDRESS, **environment: str) -> Container:
-        """Add a client to the host of its name."""
+        """Start a client on the host with its name."""
         given = {
             "FEDGC_SERVER": address,
             "FEDGC_NAME": host,
@@ -84,20 +84,20 @@ class Stage:
         program = Path(sys.executable).with_name("fedgc")
         environment = {**os.environ, "PYTHONPATH": str(self._repository)}
         done = subprocess.run([program, *words], env=environment, capture_output=True, text=True, check=False)
-        self.must(done.returncode == 0, f"fedgc {' '.join(words)}: {done.stderr.strip()}")
+        self.require(done.returncode == 0, f"fedgc {' '.join(words)}: {done.stderr.strip()}")
 
     def register(self, name: str) -> None:
-        """Let a client in."""
+        """Register a client."""
         done = self.server.ask("fedgc", "keys", "client", name, "--register")
-        self.must(done.returncode == 0, f"{name} was not registered: {done.stderr.strip()}")
-        self.so(f"{name} registered", done.stdout.strip().partition(", ")[2])
+        self.require(done.returncode == 0, f"{name} was not registered: {done.stderr.strip()}")
+        self.report(f"{name} registered", done.stdout.strip().partition(", ")[2])
 
     @staticmethod
     def healthy(*containers: Container) -> bool:
-        """Return whether all of them say so themselves."""
+        """Return whether all of them are healthy."""
         return all(each.ask(*each.service.health).returncode == 0 for each in containers)
 
-    # ---- words
+    # ---- output
 
     def wait(
         self,
@@ -108,7 +108,7 @@ class Stage:
         tends: bool = True,
         pause_s: float = 0.5,
     ) -> None:
-        """Wait until it is so, while containers that have ended are started anew."""
+        """Wait until a condition holds; ended containers are restarted meanwhile."""
         began = time.monotonic()
         while not condition():
             if time.monotonic() - began > limit_s:
@@ -116,17 +116,17 @@ class Stage:
             if tends:
                 self.fleet.tend()
             time.sleep(pause_s)
-        self.so(what, f"after {time.monotonic() - began:.0f} s")
+        self.report(what, f"after {time.monotonic() - began:.0f} s")
 
     @staticmethod
-    def must(so: bool, what: str) -> None:
-        """End everything unless it is so."""
+    def require(so: bool, what: str) -> None:
+        """End the check unless the condition holds."""
         if not so:
             raise Failed(what)
 
     @staticmethod
-    def so(what: str, how: str) -> None:
-        """Show what was seen."""
+    def report(what: str, how: str) -> None:
+        """Print a result."""
         print(f"    {what}: {how}", flush=True)
 
     def show_logs(self) -> None:

@@ -1,4 +1,4 @@
-"""What `make docker-check` does and shows, one step after the other. The first that is not so ends it."""
+"""The steps of `make docker-check`, one after the other. The first failure ends it."""
 
 import json
 import os
@@ -17,8 +17,8 @@ from images import Images, megabytes, uncompiled
 from network import PROXY, SERVER, Network
 from stage import CLIENTS, READY_S, Failed, Stage
 
-from fedgc.deploy import supervision
 from fedgc.flower import heartbeat as pulse
+from fedgc.processes import supervision
 from fedgc.store import checkpoint
 from fedgc.store.database import Store
 
@@ -44,14 +44,14 @@ SHUT: dict[str, str | int | float] = {
     "rounds": 2,
     "links.connect-s": 5.0,
     "links.advertise": f"{PROXY}:9",
-}  # nobody there
+}  # addresses without a host
 MIDDLE_S = 0.5  # into a round
-SAME = 5e-3  # of their size: sums of the same updates in another order, rounded, and trained on
+SAME = 5e-3  # relative: the same updates summed in another order, rounded, and trained on
 RUN_S = 900.0
-FIRST_CHUNK_S, SIZE_MB = 20.0, 600.0  # what is promised
+FIRST_CHUNK_S, SIZE_MB = 20.0, 600.0  # documented limits
 STATE_MB = 256  # of the server's volume
 COMPILER = re.compile(r"(^|-)(gcc|g\+\+|cc|c\+\+|clang)(-|$)")
-WAY = {  # what a client says on its way to its first chunk
+WAY = {  # log lines of a client up to its first chunk
     "its own checks are over": re.compile(r"^fedgc client: ", re.MULTILINE),
     "its SuperNode is connected": re.compile(r"SuperNode ID"),
     "it is asked": re.compile(r"Receiving: train"),
@@ -70,7 +70,7 @@ class Story:
         self._returned: dict[str, int] = {}  # client -> round in which it was back
 
     def tell(self) -> None:
-        """Do all of it."""
+        """Run all steps."""
         self._build()
         with Network() as network, Fleet(self._folder, self._images, network) as fleet:
             self._stage = Stage(self._folder, self._images, network, fleet, self._repository)
@@ -87,7 +87,7 @@ class Story:
                 raise
             finally:
                 for stream in self._streams:
-                    stream.communicate()  # ends its input, and with it the supervisor and all below
+                    stream.communicate()  # closes its input, which ends the supervisor and all below
         self._left_nothing(network)
 
     # ---- images
@@ -98,7 +98,7 @@ class Story:
         for role in ("client", "server", "proxy"):
             began = time.monotonic()
             self._images.build(f"docker/{role}.Dockerfile", f"localhost/fedgc-{role}")
-            Stage.so(f"image fedgc-{role}", f"{time.monotonic() - began:.0f} s")
+            Stage.report(f"image fedgc-{role}", f"{time.monotonic() - began:.0f} s")
         self._measure()
 
     def _measure(self) -> None:
@@ -110,14 +110,16 @@ class Story:
                 torch = megabytes(packages.glob("torch*"))
                 whole = megabytes([root])
                 compilers = [each.name for each in root.glob("usr/bin/*") if COMPILER.search(each.name)]
-                Stage.so(
+                Stage.report(
                     f"fedgc-{role} unpacked", f"{whole:.0f} MB, {whole - torch:.0f} MB of it without torch"
                 )
-                Stage.must(not compilers, f"image fedgc-{role} holds compilers: {compilers}")
+                Stage.require(not compilers, f"image fedgc-{role} holds compilers: {compilers}")
                 small = role != "client" or whole - torch < SIZE_MB
-                Stage.must(small, f"image fedgc-{role} is larger than {SIZE_MB:.0f} MB without torch")
+                Stage.require(small, f"image fedgc-{role} is larger than {SIZE_MB:.0f} MB without torch")
                 slow = uncompiled(root)
-                Stage.must(not slow, f"image fedgc-{role}: {len(slow)} modules without bytecode: {slow[:5]}")
+                Stage.require(
+                    not slow, f"image fedgc-{role}: {len(slow)} modules without bytecode: {slow[:5]}"
+                )
             finally:
                 self._images.remove([container])
 
@@ -168,7 +170,7 @@ class Story:
             )
             self._first_chunk("ward-3")
             names = [name for name in CLIENTS if self._chunks(self._stage.fleet.containers[name]) > 0]
-            self._stage.so("engines whose pulse is heard", ", ".join(names))
+            self._stage.report("engines whose pulse is heard", ", ".join(names))
             refused.old_wire(self._stage, log)
             self._stage.wait("the run ends", RUN_S, lambda: not self._runs())
         self._trained(log)
@@ -182,16 +184,18 @@ class Story:
         self._trained(log)
 
     def _shut(self) -> None:
-        self._say("a run whose sessions are told to go where nobody listens")
+        self._say("a run whose session address has no listener")
         with self._run("shut", SHUT) as log:
             self._stage.wait("the run ends", RUN_S, lambda: not self._runs())
-        said = log.read_text(errors="replace")
-        falls = re.findall(r"client [0-9a-f]+ goes on over Flower messages alone", said)
-        self._stage.must(len(falls) == len(CLIENTS), f"{len(falls)} clients went on over messages: {falls}")
-        self._stage.so("the run says of each of them", falls[0])
-        reasons = {line for line in said.splitlines() if "could not be reached" in line}
-        self._stage.must(bool(reasons), "nobody says what could not be reached")
-        self._stage.so("and why", sorted(reasons)[0].partition("a session ended: ")[2])
+        log_text = log.read_text(errors="replace")
+        falls = re.findall(r"client [0-9a-f]+ goes on over Flower messages alone", log_text)
+        self._stage.require(
+            len(falls) == len(CLIENTS), f"{len(falls)} clients went on over messages: {falls}"
+        )
+        self._stage.report("the run says of each of them", falls[0])
+        reasons = {line for line in log_text.splitlines() if "could not be reached" in line}
+        self._stage.require(bool(reasons), "no log line says what could not be reached")
+        self._stage.report("and why", sorted(reasons)[0].partition("a session ended: ")[2])
 
     @contextmanager
     def _run(self, name: str, changes: Mapping[str, str | int | float] | None = None) -> Iterator[Path]:
@@ -213,28 +217,28 @@ class Story:
         return self._streams[-1].poll() is None
 
     def _first_chunk(self, host: str) -> None:
-        """Start a client that a run waits for, and tell how long each part of its way takes."""
+        """Start a client that a run waits for, and print the time of each part of its start."""
         container = self._stage.fleet.containers[host]
         way: dict[str, float] = {}
         began = time.monotonic()
         container.start()
 
         def arrived() -> bool:
-            said, now = container.log.read_text(errors="replace"), time.monotonic() - began
+            log_text, now = container.log.read_text(errors="replace"), time.monotonic() - began
             for what, sign in WAY.items():
-                if what not in way and sign.search(said):
+                if what not in way and sign.search(log_text):
                     way[what] = now
             return self._chunks(container) > 0
 
         self._stage.wait(f"{host} has finished a chunk", 400.0, arrived, pause_s=0.1)
         took, busy = time.monotonic() - began, os.getloadavg()[0]
         verdict = "as promised" if took < FIRST_CHUNK_S else f"promised within {FIRST_CHUNK_S:.0f} s"
-        self._stage.so(
+        self._stage.report(
             "from a container's start to its first chunk", f"{took:.1f} s ({verdict}; load {busy:.1f})"
         )
-        told = ", ".join(f"{what} at {at:.1f} s" for what, at in way.items())
-        self._stage.so("on the way", f"{told}; {container.cpu_s():.1f} s of a core in all")
-        self._stage.must(
+        summary = ", ".join(f"{what} at {at:.1f} s" for what, at in way.items())
+        self._stage.report("on the way", f"{summary}; {container.cpu_s():.1f} s of a core in all")
+        self._stage.require(
             took < FIRST_CHUNK_S or busy > (os.cpu_count() or 1), "the first chunk came too late"
         )
 
@@ -249,38 +253,38 @@ class Story:
         self._stage.wait("another round is over", 60.0, lambda: rounds(log) > seen, pause_s=0.05)
         time.sleep(MIDDLE_S)
         network.cut("ward-2")
-        self._stage.so("cut off ward-2", f"{MIDDLE_S} s into round {rounds(log) + 1}")
+        self._stage.report("cut off ward-2", f"{MIDDLE_S} s into round {rounds(log) + 1}")
         end = time.monotonic() + CUT_S
         self._stage.wait(f"{CUT_S:.0f} s pass", CUT_S + 5, lambda: time.monotonic() > end)
         network.mend("ward-2")
-        self._stage.so("joined ward-2 again", f"round {rounds(log) + 1}; the others went on")
+        self._stage.report("joined ward-2 again", f"round {rounds(log) + 1}; the others went on")
         self._back(log, "ward-2")
 
     def _back(self, log: Path, name: str) -> None:
-        """Wait until a client has joined the run again, and keep the round in which it did."""
+        """Wait until a client has joined the run again, and note the round."""
         joins = joined(log, name)
         self._stage.wait(f"{name} is back", READY_S, lambda: joined(log, name) > joins or not self._runs())
-        self._stage.must(joined(log, name) > joins, f"{name} was not back before the run's end")
+        self._stage.require(joined(log, name) > joins, f"{name} was not back before the run's end")
         self._returned[name] = rounds(log)
 
     def _kill(self, log: Path) -> None:
         container = self._stage.fleet.containers["ward-3"]
         container.kill()
-        self._stage.so("killed every process of ward-3", f"in round {rounds(log) + 1}")
+        self._stage.report("killed every process of ward-3", f"in round {rounds(log) + 1}")
         began = time.monotonic()
         container.pause_s, container.again = 0.1, time.monotonic() + 0.1
         self._back(log, "ward-3")
         took, refusals = time.monotonic() - began, len(container.ends)
-        self._stage.so("ward-3 came back by itself", f"{took:.0f} s, after {refusals} refusals by Flower")
+        self._stage.report("ward-3 came back by itself", f"{took:.0f} s, after {refusals} refusals by Flower")
 
     def _trained(self, log: Path) -> None:
-        said = [line for line in log.read_text(errors="replace").splitlines() if "evaluated" in line]
-        self._stage.must(
-            rounds(log) == ROUNDS and bool(said), f"{log.name}: {rounds(log)} of {ROUNDS} rounds"
+        lines = [line for line in log.read_text(errors="replace").splitlines() if "evaluated" in line]
+        self._stage.require(
+            rounds(log) == ROUNDS and bool(lines), f"{log.name}: {rounds(log)} of {ROUNDS} rounds"
         )
-        self._stage.so("trained", said[-1].partition(":")[2].strip()[:100] or said[-1])
+        self._stage.report("trained", lines[-1].partition(":")[2].strip()[:100] or lines[-1])
 
-    # ---- what came of it
+    # ---- results
 
     def _compare(self) -> None:
         self._say("what came of it")
@@ -292,44 +296,46 @@ class Story:
                 self._judge(store, run, link)
         calm, storm = (checkpoint.load(state / "fedgc" / "runs" / run).model for run in ("calm", "storm"))
         apart = float(np.linalg.norm(calm - storm) / np.linalg.norm(calm))
-        stage.so("the models of the first two runs", f"apart by {apart:.1e} of their size")
-        stage.must(apart < SAME, f"the models differ by {apart:.1e}, needed below {SAME}")
+        stage.report("the models of the first two runs", f"apart by {apart:.1e} of their size")
+        stage.require(apart < SAME, f"the models differ by {apart:.1e}, needed below {SAME}")
         own(state)
         stage.server.start()
         stage.wait("the server is healthy again", READY_S, lambda: stage.healthy(stage.server, stage.proxy))
 
     def _judge(self, store: Store, run: str, link: str) -> None:
         outcomes = [each.row.outcome for each in store.rounds(run)]
-        self._stage.must(store.run(run).state == "completed", f"run {run} is {store.run(run).state}")
-        self._stage.must(set(outcomes) == {"synced"}, f"run {run}: outcomes {sorted(set(outcomes))}")
-        self._stage.so(f"run {run}", f"{len(outcomes)} rounds, each sum exact")
+        self._stage.require(store.run(run).state == "completed", f"run {run} is {store.run(run).state}")
+        self._stage.require(set(outcomes) == {"synced"}, f"run {run}: outcomes {sorted(set(outcomes))}")
+        self._stage.report(f"run {run}", f"{len(outcomes)} rounds, each sum exact")
         for client in store.clients():
             rows = store.client_history(run, client.client)
             counted = {number: row.counted for number, row in rows}
-            told = f"{sum(row.finished for _, row in rows)} chunks finished, {sum(counted.values())} counted"
+            summary = (
+                f"{sum(row.finished for _, row in rows)} chunks finished, {sum(counted.values())} counted"
+            )
             links = {row.link for _, row in rows if row.link}
-            self._stage.so(f"  {client.name}", f"{told}, over {' and '.join(sorted(links))}")
-            self._stage.must(link in links, f"run {run}: {client.name} over {links}, needed {link}")
+            self._stage.report(f"  {client.name}", f"{summary}, over {' and '.join(sorted(links))}")
+            self._stage.require(link in links, f"run {run}: {client.name} over {links}, needed {link}")
             since = self._returned.get(client.name, 0) if run == "storm" else 0
             late = sum(count for number, count in counted.items() if number > since)
             idle = (
                 link == "session" and not late
-            )  # over messages a slow client's chunks may all be others' too
-            self._stage.must(not idle, f"run {run}: nothing of {client.name} counted after round {since}")
+            )  # over messages, all chunks of a slow client may also be others'
+            self._stage.require(not idle, f"run {run}: nothing of {client.name} counted after round {since}")
             if since:
-                self._stage.so(
+                self._stage.report(
                     f"    {client.name} after its return", f"{late} chunks counted since round {since}"
                 )
 
-    # ---- after it
+    # ---- afterwards
 
     def _left_nothing(self, network: Network) -> None:
         spaces = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=False).stdout
-        Stage.must(network.prefix not in spaces, f"namespaces are left: {spaces}")
-        held = self._images.say("containers", "-q")
-        Stage.must(not held, f"containers are left: {held}")
+        Stage.require(network.prefix not in spaces, f"namespaces are left: {spaces}")
+        held = self._images.run("containers", "-q")
+        Stage.require(not held, f"containers are left: {held}")
         mounts = Path("/proc/mounts").read_text()
-        Stage.must(str(self._folder) not in mounts, f"mounts are left below {self._folder}")
+        Stage.require(str(self._folder) not in mounts, f"mounts are left below {self._folder}")
         self._say("every process, namespace, mount and container of it is gone")
 
     def _say(self, what: str) -> None:
@@ -337,7 +343,7 @@ class Story:
 
 
 def rounds(log: Path) -> int:
-    """Return the last round that a run's log tells of."""
+    """Return the last round in a run's log."""
     found = re.findall(
         r"round (\d+)[: ].*(?:synced|approximate|skipped|empty)", log.read_text(errors="replace")
     )

@@ -1,11 +1,9 @@
-"""An aggregation rule by its name: all rules are entry points of the group `fedgc.aggregators`."""
+"""Make an aggregation rule by name; all rules are entry points of the group `fedgc.aggregators`."""
 
 from typing import Final
 
 from fedgc import plugins
 from fedgc.aggregators.rule import AggregationRule
-from fedgc.errors import BadSetting
-from fedgc.plugins import load
 
 GROUP: Final = "fedgc.aggregators"
 DEFAULT: Final = "weighted-mean"
@@ -13,12 +11,7 @@ DEFAULT: Final = "weighted-mean"
 
 def rule_named(name: str) -> type[AggregationRule]:
     """Return the class of the rule of this name."""
-    found = load(GROUP, name, "setting aggregation.rule")
-    if not (isinstance(found, type) and issubclass(found, AggregationRule)):
-        raise BadSetting(
-            f"setting aggregation.rule: {name!r} is {found!r}, "
-            "needed a subclass of fedgc.aggregators.AggregationRule"
-        )
+    found: type[AggregationRule] = plugins.subclass(AggregationRule, GROUP, name, "aggregation.rule")
     return found
 
 

@@ -31,7 +31,7 @@ class AggregationRule(ABC):
     """
 
     summary: ClassVar[str] = ""
-    """What `fedgc config` says of the rule, in a few words."""
+    """A description of the rule for `fedgc config`, in a few words."""
 
     @abstractmethod
     def add(self, client: str, weight: float, update: Vector) -> None:

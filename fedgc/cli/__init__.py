@@ -1,12 +1,12 @@
-"""The command line: each command reads its words, calls one room below and prints.
+"""The command line: each command parses its arguments, calls another module and prints.
 
     fedgc demo      a federation on this machine, with a slow client and one that dies
     fedgc new NAME  an app of one's own
     fedgc run       trains, on this machine or on a SuperLink
 
-What the caller got wrong is one line on standard error and exit code 2; what another program, the network
-or the disk did not do is one line and exit code 1; Ctrl-C is exit code 130. `--debug` shows where an error
-came from. Nothing heavy is imported before a command needs it, so that help is there at once.
+An error of the caller is one line on standard error and exit code 2; a failure of another program, the
+network or the disk is one line and exit code 1; Ctrl-C is exit code 130. `--debug` prints the traceback. A
+command imports heavy modules only when it needs them, so that help is fast.
 """
 
 import sys
@@ -19,7 +19,7 @@ from fedgc.errors import FedgcError, Unusable
 
 FAILED: Final = 1
 USAGE: Final = 2
-INTERRUPTED: Final = 130  # 128 + SIGINT, as shells say it
+INTERRUPTED: Final = 130  # 128 + SIGINT, as in shells
 
 
 def main() -> None:
@@ -28,7 +28,7 @@ def main() -> None:
 
 
 def run_program(load: Callable[[], Callable[..., Any]]) -> None:
-    """Run a typer app; the only place that turns errors into exit codes. Loading may be interrupted."""
+    """Run a typer app; the only place that turns errors into exit codes. Ctrl-C during imports is handled."""
     debug = "--debug" in sys.argv
     if debug:
         sys.argv.remove("--debug")
@@ -50,9 +50,9 @@ def _commands() -> Callable[..., Any]:
 
 
 def _told(error: Exception) -> int:
-    """Say in one line what went wrong, and return the exit code that it means.
+    """Print an error in one line, and return its exit code.
 
-    A program's own fault is told in a line as well: where it came from is what --debug is for.
+    A bug is printed in one line too: --debug shows its traceback.
     """
     match error:
         case click.exceptions.NoArgsIsHelpError():
@@ -62,11 +62,11 @@ def _told(error: Exception) -> int:
             sys.stderr.write("fedgc: interrupted\n")
             return INTERRUPTED
         case click.ClickException():
-            said, code = error.format_message(), error.exit_code
+            message, code = error.format_message(), error.exit_code
         case FedgcError():
-            said, code = str(error), USAGE if isinstance(error, Unusable) else FAILED
+            message, code = str(error), USAGE if isinstance(error, Unusable) else FAILED
         case _:
-            said = f"a fault of fedgc itself: {type(error).__name__}: {error}; --debug shows where"
+            message = f"a bug in fedgc: {type(error).__name__}: {error}; --debug shows the traceback"
             code = FAILED
-    sys.stderr.write(f"fedgc: {' '.join(said.split())}\n")
+    sys.stderr.write(f"fedgc: {' '.join(message.split())}\n")
     return code

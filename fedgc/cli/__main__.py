@@ -1,4 +1,4 @@
-"""`python -m fedgc.cli`: the command line by the interpreter that is asked, whatever is on the path."""
+"""`python -m fedgc.cli`: the command line with a given interpreter, independent of the path."""
 
 from fedgc.cli import main
 

@@ -1,4 +1,4 @@
-"""The commands, their words and their help; the modules that they call do the work."""
+"""The commands, their arguments and their help; the called modules do the work."""
 
 import os
 from collections.abc import Iterator
@@ -15,21 +15,20 @@ app = typer.Typer(
     help="Federated and edge training on Flower in which no finished work is thrown away.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    epilog="Exit codes: 0 done; 1 another program, the network or the disk failed, or a check did; "
-    "2 what was asked for cannot be; 130 Ctrl-C. Any command takes --debug: an error then shows where it "
-    "came from.",
+    epilog="Exit codes: 0 success; 1 another program, the network or the disk failed, or a check did; "
+    "2 invalid input; 130 Ctrl-C. Any command takes --debug, which prints the traceback of an error.",
 )
 
 
 def _settings_like(incomplete: str) -> Iterator[str]:
     """Complete the name of a setting."""
-    from fedgc.config import KEYS  # here, as help must not wait for numpy
+    from fedgc.config import KEYS  # here, since help must not wait for numpy
 
     return (f"{name}=" for name in KEYS.values() if name.startswith(incomplete))
 
 
 def _runs_like(incomplete: str) -> Iterator[str]:
-    """Complete the name of a run in the store; without a store there is none."""
+    """Complete the name of a run in the store, if there is a store."""
     from fedgc.errors import FedgcError
     from fedgc.store.database import Store
 
@@ -52,21 +51,30 @@ Settings = Annotated[
 ]
 
 
+Client = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME:KEY=VALUE",
+        help="A client's own setting, such as client-0:pace-s=0.2 or north:data=/data/north; repeatable. "
+        "Without --clients, exactly the named clients are started.",
+    ),
+]
 RunName = Annotated[
     str | None,
     typer.Option(
         "--run",
-        help="The run to ask about; the newest where none is named.",
+        help="The run to show; by default the newest.",
         autocompletion=_runs_like,
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object.")]
-Watch = Annotated[bool, typer.Option("--watch", help="Show it again every second, until Ctrl-C.")]
+Watch = Annotated[bool, typer.Option("--watch", help="Refresh every second, until Ctrl-C.")]
 
-Version = Annotated[int | None, typer.Option(help="Which version; the newest where none is named.")]
+Best = Annotated[bool, typer.Option("--best", help="The best version by the figure of validate.best.")]
+Version = Annotated[int | None, typer.Option(help="Which version; by default the newest.")]
 
 model = typer.Typer(help="The models that runs made: list, export, restore.", no_args_is_help=True)
-store = typer.Typer(help="Look after the store.", no_args_is_help=True)
+store = typer.Typer(help="Check, back up and vacuum the store.", no_args_is_help=True)
 app.add_typer(model, name="model")
 app.add_typer(store, name="store")
 app.add_typer(keys, name="keys")
@@ -75,13 +83,13 @@ app.add_typer(deploy, name="deploy")
 
 @app.callback()
 def _root() -> None:
-    """Show the commands where none is given."""
+    """Show the commands if none is given."""
 
 
 @app.command()
-def demo(  # noqa: PLR0913, PLR0917  each is one word of the command line
+def demo(  # noqa: PLR0913, PLR0917  one for each option
     rounds: Annotated[
-        int | None, typer.Option(help="Rounds of each run; by default 12, or 24 of a single run.", min=1)
+        int | None, typer.Option(help="Rounds of each run; by default 12, or 24 for a single run.", min=1)
     ] = None,
     work: Annotated[
         str | None, typer.Option(help="local or coded; by default one run of each, and local under masks.")
@@ -102,11 +110,14 @@ def demo(  # noqa: PLR0913, PLR0917  each is one word of the command line
 
     Example: fedgc demo --work local
     """
-    from fedgc.cli.demo import Cast, run_demo  # here, as help must not wait for what a federation needs
+    from fedgc.cli.demo import (
+        DemoFleet,
+        run_demo,
+    )  # here, since help must not wait for the imports of a federation
     from fedgc.cli.settings import parse
 
     chosen = [f"{name}={value}" for name, value in (("work", work), ("gate.name", gate)) if value is not None]
-    run_demo(rounds, parse([*chosen, *(settings or [])]), Cast(sites, secrecy), folder)
+    run_demo(rounds, parse([*chosen, *(settings or [])]), DemoFleet(sites, secrecy), folder)
 
 
 @app.command()
@@ -123,50 +134,92 @@ def new(
 
 
 @app.command()
-def run(
+def run(  # noqa: PLR0913, PLR0917  one for each option
     task: Annotated[str | None, typer.Option(help="A shipped task, or module:attribute of your own.")] = None,
-    clients: Annotated[
-        int | None, typer.Option(help="Clients to start on this machine; 4 where nothing is said.")
+    script: Annotated[
+        str | None,
+        typer.Option(
+            help="A training script in place of a task: a Python file, or a launcher's command line."
+        ),
     ] = None,
+    clients: Annotated[
+        int | None, typer.Option(help="Clients to start on this machine; 4 by default.")
+    ] = None,
+    client: Client = None,
     superlink: Annotated[
         str | None,
-        typer.Option(help="Train there instead: a name in Flower's configuration, or up for `fedgc up`."),
+        typer.Option(help="Train on this SuperLink: a name in Flower's configuration, or up for `fedgc up`."),
     ] = None,
     settings: Settings = None,
     resume: Annotated[
         str | None,
-        typer.Option(help="Go on with this run, from its last checkpoint.", autocompletion=_runs_like),
+        typer.Option(help="Resume this run from its last checkpoint.", autocompletion=_runs_like),
     ] = None,
     attach: Annotated[
         str | None, typer.Option(help="Only show this run until it is over.", autocompletion=_runs_like)
     ] = None,
 ) -> None:
-    """Train the app in this folder, or a task, on clients started for it, or on a SuperLink; Ctrl-C stops it.
+    """Train the app in this folder, a task or a script, here or on a SuperLink; Ctrl-C stops the run.
 
-    Example: fedgc run --task digits --clients 3 --set rounds=10
+    Example: fedgc run --script train.py --clients 3 --set rounds=10
     """
     from fedgc.cli import run as running
+    from fedgc.cli.clients import parse_clients
     from fedgc.cli.settings import parse
 
     if attach is not None:
-        running.attach(attach, alone=(task, clients, superlink, settings, resume) == (None,) * 5)
+        running.attach(attach, alone=not any((task, script, clients, client, superlink, settings, resume)))
         return
-    table = {**parse(settings or []), **({"task": task} if task else {})}
-    running.run(running.Wanted(clients, table, superlink, resume))
+    table = {**parse(settings or []), **running.trained(task, script)}
+    running.run(running.Wanted(clients, table, superlink, resume, parse_clients(client or [])))
+
+
+@app.command()
+def evaluate(  # noqa: PLR0913, PLR0917  one for each option
+    run: Annotated[str, typer.Argument(help="The run; latest is the newest.", autocompletion=_runs_like)],
+    version: Version = None,
+    best: Best = False,
+    clients: Annotated[
+        int | None,
+        typer.Option(help="Clients to start on this machine, or to wait for; by default as the run."),
+    ] = None,
+    client: Client = None,
+    superlink: Annotated[
+        str | None,
+        typer.Option(
+            help="Evaluate on this SuperLink: a name in Flower's configuration, or up for `fedgc up`."
+        ),
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Have the clients of a run score one of its models on their data; the run does not change.
+
+    If the run was started with --client, repeat these options: they tell each client its data.
+
+    Example: fedgc evaluate run-20260101-120000-1 --best
+    """
+    from fedgc.cli import evaluate as evaluation
+    from fedgc.cli.clients import parse_clients
+
+    own = parse_clients(client or [])
+    evaluation.evaluate(evaluation.Asked(run, version, best, clients, superlink, own), as_json=as_json)
 
 
 @app.command()
 def up(
-    clients: Annotated[int, typer.Option(help="Clients to start.")] = 4,
-    foreground: Annotated[bool, typer.Option("--foreground", help="Stay, until Ctrl-C.")] = False,
+    clients: Annotated[int | None, typer.Option(help="Clients to start; 4 by default.")] = None,
+    client: Client = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run in the foreground, until Ctrl-C.")
+    ] = False,
 ) -> None:
-    """Start a federation on this machine that stays, for `fedgc run --superlink up`.
+    """Start a federation on this machine that keeps running, for `fedgc run --superlink up`.
 
     Example: fedgc up --clients 4
     """
     from fedgc.cli.up import up as start
 
-    start(clients, foreground=foreground)
+    start(clients, client or [], foreground=foreground)
 
 
 @app.command()
@@ -184,12 +237,12 @@ def down() -> None:
 def config(
     settings: Settings = None,
     run: Annotated[
-        str | None, typer.Option("--run", help="The settings that this run had.", autocompletion=_runs_like)
+        str | None, typer.Option("--run", help="Show the settings of this run.", autocompletion=_runs_like)
     ] = None,
     every: Annotated[bool, typer.Option("--all", help="Every setting, by group.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show the settings: value, default, where the value comes from, what it means.
+    """Show the settings: value, default, source of the value, and meaning.
 
     Example: fedgc config --all --set rounds=50
     """
@@ -202,12 +255,12 @@ def config(
 @app.command()
 def doctor(
     superlink: Annotated[
-        str | None, typer.Option(help="Also look at this SuperLink, by its name in Flower's configuration.")
+        str | None, typer.Option(help="Also check this SuperLink, by its name in Flower's configuration.")
     ] = None,
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Check what a run needs here, and say what to do about what is wrong; exit code 1 where something is.
+    """Check what a run needs on this machine and how to fix problems; exit code 1 if there are any.
 
     Example: fedgc doctor --superlink hospital
     """
@@ -219,35 +272,33 @@ def doctor(
 
 @app.command()
 def speeds(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
-    """Show what each client could do so far: speed, spread, failures, trend, share of its work that counted.
+    """Show each client's speed, spread, failures, trend, and the share of its work that counted.
 
     Example: fedgc speeds --run demo-20260101-120000-1 --json
     """
     from fedgc.cli import history
 
-    history.say(lambda store: history.speeds(store, run), as_json=as_json, watch=watch)
+    history.print_answer(lambda store: history.speeds(store, run), as_json=as_json, watch=watch)
 
 
 @app.command()
 def status(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
-    """Show the runs, the round under way, the code and why it was chosen, and when each client was last seen.
+    """Show the runs, the current round, the code and its reason, and when each client was last seen.
 
     Example: fedgc status --watch
     """
     from fedgc.cli import history
 
-    history.say(lambda store: history.status(store, run), as_json=as_json, watch=watch)
+    history.print_answer(lambda store: history.status(store, run), as_json=as_json, watch=watch)
 
 
 @app.command()
-def plan(  # noqa: PLR0913, PLR0917  each is one word of the command line
-    trace: Annotated[
-        Path | None, typer.Option(help="Plan for the machines of a trace: parquet, pickle or CSV.")
-    ] = None,
+def plan(  # noqa: PLR0913, PLR0917  one for each option
+    trace: Annotated[Path | None, typer.Option(help="Plan for the machines of a trace, as CSV.")] = None,
     run: RunName = None,
     add: Annotated[
         list[float] | None,
-        typer.Option(help="Seconds of a step of one more client to try; may be repeated."),
+        typer.Option(help="Add a client with this step time in seconds; may be repeated."),
     ] = None,
     model_mb: Annotated[float, typer.Option(help="Size of the model (0: as the last run's).")] = 0.0,
     uplink_mb_s: Annotated[
@@ -256,7 +307,7 @@ def plan(  # noqa: PLR0913, PLR0917  each is one word of the command line
     settings: Settings = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what would be chosen for these clients and why, what it is predicted to take, and what would help.
+    """Show the code chosen for these clients, its reason, its predicted time, and possible improvements.
 
     Example: fedgc plan --add 0.05 --json
     """
@@ -283,19 +334,19 @@ def watch(
         ),
     ] = None,
     json_check: Annotated[
-        bool, typer.Option("--json-check", help="Look at the page once, print what was found, and end.")
+        bool, typer.Option("--json-check", help="Check the page once, print the results, and exit.")
     ] = False,
 ) -> None:
-    """Show runs on a web page that follows them: rounds, clients, bytes, plans, faults; and /metrics.
+    """Serve a web page that follows runs: rounds, clients, bytes, plans, faults; and /metrics.
 
     Example: fedgc watch --port 8600
     """
-    from fedgc.cli.watch import look_at_it, token_of
+    from fedgc.cli.watch import check_page, token_of
     from fedgc.cli.watch import watch as serve
     from fedgc.web.serve import Place
 
     place = Place(host, port, token_of(token, os.environ))
-    (look_at_it if json_check else serve)(place, run)
+    (check_page if json_check else serve)(place, run)
 
 
 @app.command()
@@ -304,7 +355,7 @@ def export(
     to: Annotated[str, typer.Argument(help="A folder; for mlflow a tracking address or an SQLite file.")],
     run: RunName = None,
 ) -> None:
-    """Write a run for other programs: rounds and clients as tables, measures for TensorBoard and MLflow.
+    """Export a run: rounds and clients as tables, measures for TensorBoard and MLflow.
 
     Example: fedgc export csv tables
     """
@@ -314,33 +365,32 @@ def export(
 
 
 @app.command()
-def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
+def sim(  # noqa: PLR0913, PLR0917  one for each option
     clients: Annotated[
-        int | None, typer.Option(help="How many clients; else all of the trace, or 200.", show_default=False)
+        int | None,
+        typer.Option(help="How many clients; by default all of the trace, or 200.", show_default=False),
     ] = None,
     rounds: Annotated[int, typer.Option(help="How many rounds.")] = 20,
-    replicas: Annotated[int, typer.Option(help="How many clients have each chunk.")] = 4,
-    chunks_each: Annotated[int, typer.Option(help="Chunks, for every client there is.")] = 1,
-    blocks: Annotated[int, typer.Option(help="Parts of an update in a codeword; 0: rounds choose.")] = 0,
+    replicas: Annotated[int, typer.Option(help="Clients that hold each chunk.")] = 4,
+    chunks_each: Annotated[int, typer.Option(help="Chunks per client.")] = 1,
+    blocks: Annotated[int, typer.Option(help="Blocks of an update; 0: chosen in each round.")] = 0,
     model_mb: Annotated[float, typer.Option(help="Size of the model.")] = 50.0,
-    uplink_mb_s: Annotated[float, typer.Option(help="Of each client, where there are no links.")] = 12.5,
-    downlink_mb_s: Annotated[float, typer.Option(help="The same, downwards.")] = 50.0,
+    uplink_mb_s: Annotated[float, typer.Option(help="Uplink of each client, without --links.")] = 12.5,
+    downlink_mb_s: Annotated[float, typer.Option(help="Downlink of each client, without --links.")] = 50.0,
     model: Annotated[
-        str, typer.Option(help="How clients behave, where there is no trace.")
+        str, typer.Option(help="Model of the clients, without --trace.")
     ] = "shifted-exponential",
-    trace: Annotated[
-        Path | None, typer.Option(help="Times of real machines: parquet, pickle or CSV.")
-    ] = None,
-    links: Annotated[Path | None, typer.Option(help="Speeds of real lines, as JSON.")] = None,
+    trace: Annotated[Path | None, typer.Option(help="Times of real machines, as CSV.")] = None,
+    links: Annotated[Path | None, typer.Option(help="Speeds of real links, as JSON.")] = None,
     policy: Annotated[list[str] | None, typer.Option(help="A policy by name; may be repeated.")] = None,
     seed: Annotated[int, typer.Option(help="The root of every random choice.")] = 0,
     as_json: AsJson = False,
     html: Annotated[Path | None, typer.Option(help="Write a page with the timeline of a round.")] = None,
     png: Annotated[Path | None, typer.Option(help="Write that timeline as a picture.")] = None,
 ) -> None:
-    """Predict a round's time, bytes and wasted work on so many clients, under a virtual clock.
+    """Predict a round's time, bytes and wasted work on simulated clients, under a virtual clock.
 
-    In --json a time that is null is that of a round that never ends: what it waits for has died.
+    In --json, a time of null belongs to a round that never ends because a client it waits for has died.
 
     Example: fedgc sim --clients 200 --model-mb 50 --html out.html
     """
@@ -368,7 +418,7 @@ def sim(  # noqa: PLR0913, PLR0917  each is one word of the command line
 
 @model.command("list")
 def list_models(run: RunName = None, as_json: AsJson = False) -> None:
-    """Show the versions of a run's model that are kept: round, digest, size, figures.
+    """Show the saved versions of a run's model: round, digest, size, measures.
 
     Example: fedgc model list --run run-20260101-120000-1
     """
@@ -382,21 +432,22 @@ def export_model(
     path: Annotated[Path, typer.Argument(help="A new file: .safetensors, or .pt for a state_dict.")],
     run: RunName = None,
     version: Version = None,
+    best: Best = False,
 ) -> None:
-    """Write a model for use without fedgc, with its round, digest and figures.
+    """Write a model for use without fedgc, with its round, digest and measures.
 
     Example: fedgc model export ward.safetensors
     """
     from fedgc.cli import model as models
 
-    models.export(path, run, version)
+    models.export(path, run, version, best=best)
 
 
 @model.command("restore")
 def restore_model(
-    version: Annotated[int, typer.Argument(help="The version to go on from.")], run: RunName = None
+    version: Annotated[int, typer.Argument(help="The version to restore.")], run: RunName = None
 ) -> None:
-    """Make an earlier version the newest one: what `fedgc run --resume` goes on from. Nothing is deleted.
+    """Make an earlier version the newest one, for `fedgc run --resume`. Nothing is deleted.
 
     Example: fedgc model restore 12 --run run-20260101-120000-1
     """
@@ -407,7 +458,7 @@ def restore_model(
 
 @store.command()
 def check(as_json: AsJson = False) -> None:
-    """Look for damage and count what there is; exit code 1 where something is wrong.
+    """Check the store for damage and count its rows; exit code 1 if it is damaged.
 
     Example: fedgc store check
     """
@@ -418,7 +469,7 @@ def check(as_json: AsJson = False) -> None:
 
 @store.command()
 def backup(path: Annotated[Path, typer.Argument(help="A file that does not exist yet.")]) -> None:
-    """Copy the store to a new file, also while runs write to it.
+    """Copy the store to a new file, even while runs write to it.
 
     Example: fedgc store backup /backups/fedgc-monday.db
     """
@@ -430,10 +481,10 @@ def backup(path: Annotated[Path, typer.Argument(help="A file that does not exist
 @store.command()
 def vacuum(
     keep: Annotated[
-        int | None, typer.Option(help="First fold the client rows of all but so many rounds.")
+        int | None, typer.Option(help="First fold the client rows of all but the newest KEEP rounds.")
     ] = None,
 ) -> None:
-    """Give room that is no longer used back to the disk.
+    """Return unused space to the disk.
 
     Example: fedgc store vacuum --keep 10000
     """

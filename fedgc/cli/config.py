@@ -1,4 +1,4 @@
-"""`fedgc config`: the settings, each with its value, its default and where the value comes from."""
+"""`fedgc config`: the settings, each with its value, its default and the source of the value."""
 
 import json
 import sys
@@ -16,9 +16,9 @@ from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 
 
 def show(given: Mapping[str, Setting], run: str | None, *, every: bool, as_json: bool) -> None:
-    """Show what a run in this folder with these words would have, or what a run had.
+    """Show the settings of a run in this folder with these options, or those of an earlier run.
 
-    Without `every` a table shows the settings that every user meets, and those that were changed.
+    Without `every`, a table shows the main settings and those that were changed.
     """
     settled = settle([*_layers(run), (GIVEN, given)])
     if as_json:
@@ -78,7 +78,7 @@ def _table(figures: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _words(value: object) -> str:
-    """Return a value as it is typed behind name=.
+    """Return a value as it is typed after name=.
 
     >>> _words(0.1), _words("")
     ('0.1', '""')

@@ -1,16 +1,16 @@
 """The demo: a real federation on this machine in which one client is slow and one dies and comes back.
 
-Every client is given the pace of a small one (`pace-s`, the least time of a step) and a line like one's
-(`uplink-kb-s`), so that the story is the same on quick machines; the slow one is given a quarter of both. The
-dead one gets SIGKILL while codewords are collected, so that its own has to be made good by others. Of several
-runs, one for each kind of work, that is the last one.
+Every client is slowed down (`pace-s`, the least time of a step) and gets a limited uplink (`uplink-kb-s`), so
+that the demo is the same on fast machines; the slow client is four times slower in both. The dying one gets
+SIGKILL while codewords are collected, so that others must repair its codeword. With one run for each kind of
+work, that happens in the last run.
 
-Copies and blocks are left to the tuner: what the first demo has shown decides what the second one chooses.
-All that is shown is read from the store that every run writes. Store, checkpoints, caches and keys are in a
-folder of the demo's own (`--folder`), not in the user's state folder; FEDGC_DB names another store.
+Replicas and blocks are left to the tuner: the measurements of the first run decide its choice for the second.
+All output is read from the store that every run writes. Store, checkpoints, caches and keys are in the demo's
+folder (`--folder`), not in the user's state folder; FEDGC_DB names another store.
 
-With masks each client is a site with a vault of its own; the one that dies takes its update along,
-and the others unmask the sum of theirs.
+With masks each client is a site with its own vault; the one that dies loses its update, and the others unmask
+the sum of theirs.
 """
 
 import os
@@ -50,30 +50,30 @@ KINDS: Final[Mapping[str, Mapping[str, Setting]]] = {
 ROUNDS: Final = 12  # of each of two runs: together they take less than a minute
 ROUNDS_ALONE: Final = 24  # of a single run, in which a client can also miss some
 SLOW, KILLED = "slow-client", "killed-client"
-PACE_S: Final = 0.02  # least seconds of a local step
+PACE_S: Final = 0.02  # minimum seconds of a local step
 UPLINK_KB_S: Final = 200.0  # a fifth of a second for an update of this model
 COLLECTING: Final = "collecting"  # the phase in which a codeword can be lost
-LATEST: Final = 3  # rounds after which the killing waits for that phase no longer
+LATEST: Final = 3  # after so many rounds the kill does not wait for that phase
 SLOWER: Final = 4
-SUMMED: Final = ("synced", "approximate")  # how a round ends that has a sum
+SUMMED: Final = ("synced", "approximate")  # outcomes of rounds with a sum
 SEEDS: Final = 2**31
 LEAST: Final = 3  # clients: a usual one, a slow one and one that dies
 NUMBERS: Final = Quantizer(clip=0.5, bits=20, ring=32, w_max=2000)  # updates of this model are far smaller
 
 
 class Killable(Protocol):
-    """Who is killed, and started again."""
+    """A federation whose clients can be killed and restarted."""
 
     def kill(self, name: str) -> Sequence[int]:
-        """Kill all processes of a node; return which they were."""
+        """Kill all processes of a node; return their ids."""
 
     def restart(self, name: str) -> None:
         """Start the node again."""
 
 
 @dataclass(slots=True)
-class Story:
-    """The killing and the return: when they are due, and what was seen of them."""
+class ClientKill:
+    """The kill and the restart: their times, and their effects."""
 
     kill_after: int
     return_after_s: float
@@ -96,8 +96,8 @@ class Story:
 
 
 @dataclass(frozen=True, slots=True)
-class Cast:
-    """How many clients, and whether they show each other what they send."""
+class DemoFleet:
+    """The number of clients, and whether updates are masked."""
 
     sites: int = 4
     secrecy: str = "open"
@@ -109,25 +109,25 @@ class Cast:
             raise BadSetting(f"--sites: saw {self.sites}, needed at least {LEAST}")
 
     def nodes(self, keys: Path) -> tuple[Sequence[Node], Mapping[str, Setting]]:
-        """Return the nodes, whose keys outlive the demo: the next one knows them; and their settings."""
+        """Return the nodes, whose keys are kept for the next demo, and their settings."""
         usual = [f"client-{number}" for number in range(1, self.sites - 1)]
         configs = {name: _config(keys, name) for name in (*usual, SLOW, KILLED)}
         if self.secrecy == "open":
             nodes = [Node(name, config) for name, config in configs.items()]
             return nodes, {"min-clients": self.sites}
         consortium = make_consortium(keys / f"consortium-{self.sites}", configs, NUMBERS)
-        seed = secrets.randbelow(SEEDS)  # no site masks a model again that it knows from another demo
+        seed = secrets.randbelow(SEEDS)  # a site never masks the same model twice, also in another demo
         return consortium.nodes, {**consortium.settings(), "seed": seed}
 
 
-def run_demo(rounds: int | None, settings: Mapping[str, Setting], cast: Cast, folder: Path) -> None:
-    """Run the demo and print its tables; every process that it started is gone when this returns."""
+def run_demo(rounds: int | None, settings: Mapping[str, Setting], fleet: DemoFleet, folder: Path) -> None:
+    """Run the demo and print its tables; all its processes have ended when this returns."""
     console, apart = view.terminal(), {"XDG_STATE_HOME": str(folder.absolute())}
     kinds = [str(settings["work"])] if "work" in settings else list(KINDS)
-    if cast.secrecy == "masked":
+    if fleet.secrecy == "masked":
         kinds = kinds[:1]
     rounds = rounds or (ROUNDS if len(kinds) > 1 else ROUNDS_ALONE)
-    nodes, needed = cast.nodes(folder.absolute() / "keys")
+    nodes, needed = fleet.nodes(folder.absolute() / "keys")
     name = f"demo-{datetime.now(UTC):%Y%m%d-%H%M%S}-{os.getpid()}"
     configs = [
         RunConfig.read(
@@ -142,7 +142,7 @@ def run_demo(rounds: int | None, settings: Mapping[str, Setting], cast: Cast, fo
         console.print(exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
         for config in configs:
             kills = config is configs[-1]
-            _play(console, store, federation, config, masked=cast.secrecy == "masked", kills=kills)
+            _play(console, store, federation, config, masked=fleet.secrecy == "masked", kills=kills)
 
 
 def _play(
@@ -154,9 +154,9 @@ def _play(
     masked: bool,
     kills: bool,
 ) -> None:
-    """Play one run, in which a client may be killed and come back, and print what came of it."""
+    """Do one run, in which a client may be killed and come back, and print its results."""
     follower, rounds = Follower(store, config.run), config.rounds
-    story = Story(kill_after=max(1, rounds // 5), return_after_s=1.0)
+    client_kill = ClientKill(kill_after=max(1, rounds // 5), return_after_s=1.0)
     console.print(f"run {config.run}: {config.work} work", soft_wrap=True, markup=False)
     began = time.monotonic()
     flower_run = federation.submit(config.table())
@@ -164,19 +164,19 @@ def _play(
         while federation.running(flower_run):
             seen = follower.look()
             if kills:
-                story.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
-            show.update(seen, story.notes)
+                client_kill.act(federation, seen.last, seen.run.present.get("phase") if seen.run else None)
+            show.update(seen, client_kill.notes)
             time.sleep(POLL_S)
         seen = follower.whole()
-        show.update(seen, story.notes)
+        show.update(seen, client_kill.notes)
     print_tables(console, seen, time.monotonic() - began)
-    said = [*failure(seen, story), *(sums(seen) if masked else ())]
-    for line in [*said, *reasons(store.decisions(config.run) if seen.run else (), seen.names)]:
+    messages = [*failure(seen, client_kill), *(sums(seen) if masked else ())]
+    for line in [*messages, *reasons(store.decisions(config.run) if seen.run else (), seen.names)]:
         console.print(line, highlight=False, markup=False)
     reason = why_incomplete(seen, federation.log(f"run-{flower_run}").read_text(errors="replace"))
     if reason is not None:
         raise EdgeFailed(f"the run did not complete: {reason}")
-    if kills and _counted_again(seen, story.killed_in or seen.last) is None:
+    if kills and _counted_again(seen, client_kill.killed_in or seen.last) is None:
         raise EdgeFailed(f"{KILLED} did not come back in time; it needs more rounds than {seen.last}")
 
 
@@ -187,35 +187,35 @@ def _config(keys: Path, name: str) -> dict[str, Setting]:
 
 
 def reasons(decisions: Sequence[Decided], names: Mapping[str, str]) -> Iterator[str]:
-    """Say why the first plan of a run was made, and the last, by the names of the clients."""
+    """Return the reasons of the first and the last plan of a run, with the names of the clients."""
     plans = [each for each in decisions if each.what == "plan"]
     for plan in (*plans[:1], *plans[1:][-1:]):
-        said = plan.reason
+        reason = plan.reason
         for client, name in names.items():
-            said = said.replace(client, name)
-        yield f"plan of round {plan.round}: {said}"
+            reason = reason.replace(client, name)
+        yield f"plan of round {plan.round}: {reason}"
     if plans:
         yield f"({len(plans)} plans in all; `fedgc plan` says what the next run would begin with, and why)"
 
 
-def failure(seen: Seen, story: Story) -> Iterator[str]:
-    """Say what became of the client that was killed."""
-    if story.killed_in is None:
+def failure(seen: Seen, client_kill: ClientKill) -> Iterator[str]:
+    """Describe the effect of the killed client."""
+    if client_kill.killed_in is None:
         return
-    back = _counted_again(seen, story.killed_in)
+    back = _counted_again(seen, client_kill.killed_in)
     again = f"it was counted again from round {back} on" if back else "it was not counted again"
-    yield f"{KILLED} was killed in round {story.killed_in}; {again}"
+    yield f"{KILLED} was killed in round {client_kill.killed_in}; {again}"
 
 
 def sums(seen: Seen) -> Iterator[str]:
-    """Say how many sites were in each of the sums, which are all that the server saw."""
+    """Return the number of sites in each sum, the only values that the server saw."""
     among = Counter[int]()
     counted = Counter(number for own in seen.rows.values() for number, row in own if row.counted)
     for each in seen.rounds:
         if each.row.outcome in SUMMED:
             among[counted[each.row.round]] += 1
-    said = ", ".join(f"{times} of {count} sites" for count, times in sorted(among.items(), reverse=True))
-    yield f"under masks: the server saw {sum(among.values())} sums ({said}), and no update of one"
+    counts = ", ".join(f"{times} of {count} sites" for count, times in sorted(among.items(), reverse=True))
+    yield f"under masks: the server saw {sum(among.values())} sums ({counts}), and no update of one"
 
 
 def _counted_again(seen: Seen, killed_in: int) -> int | None:

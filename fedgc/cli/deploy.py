@@ -1,4 +1,4 @@
-"""`fedgc deploy`: what containers start, and ask of themselves. Words come from the environment."""
+"""`fedgc deploy`: the programs and health checks of containers. Options come from the environment."""
 
 import os
 import sys
@@ -12,20 +12,20 @@ import typer
 if TYPE_CHECKING:
     from fedgc.deploy.processes import Started
 
-deploy = typer.Typer(help="Start a server or a client of a fleet; containers do.", no_args_is_help=True)
+deploy = typer.Typer(help="Start a server or a client of a fleet, in a container.", no_args_is_help=True)
 
 
 class Role(StrEnum):
-    """Whose health."""
+    """The role whose health is checked."""
 
     server = "server"
     client = "client"
 
 
 Keys = Annotated[Path, typer.Option(envvar="FEDGC_KEYS", help="The folder with its keys.")]
-State = Annotated[Path, typer.Option(envvar="FEDGC_STATE", help="The folder that outlives it.")]
+State = Annotated[Path, typer.Option(envvar="FEDGC_STATE", help="The folder for durable state.")]
 Cache = Annotated[Path, typer.Option(envvar="FEDGC_CACHE", help="The folder for finished chunks.")]
-Insecure = Annotated[bool, typer.Option("--insecure", help="Encrypt nothing; on loopback alone.")]
+Insecure = Annotated[bool, typer.Option("--insecure", help="No encryption; only on loopback.")]
 
 
 @deploy.command("server")
@@ -49,9 +49,9 @@ def server(
 
 
 @deploy.command("client")
-def client(  # noqa: PLR0913, PLR0917  each is one word of the command line
+def client(  # noqa: PLR0913, PLR0917  one for each option
     server: Annotated[str, typer.Option(envvar="FEDGC_SERVER", help="The address to dial.")] = "",
-    name: Annotated[str, typer.Option(envvar="FEDGC_NAME", help="What people call this client.")] = "",
+    name: Annotated[str, typer.Option(envvar="FEDGC_NAME", help="Display name of this client.")] = "",
     keys: Keys = Path("/keys"),
     state: State = Path("/state"),
     cache: Cache = Path("/cache"),
@@ -73,29 +73,29 @@ def client(  # noqa: PLR0913, PLR0917  each is one word of the command line
 
 @deploy.command("health")
 def health(
-    role: Annotated[Role, typer.Argument(help="Whose.")],
+    role: Annotated[Role, typer.Argument(help="server or client.")],
     keys: Keys = Path("/keys"),
     state: State = Path("/state"),
     cache: Cache = Path("/cache"),
     insecure: Insecure = False,
 ) -> None:
-    """Say whether a server or a client that runs here does its work; exit code 1 where it does not.
+    """Check the health of a server or a client on this machine; exit code 1 if it is unhealthy.
 
     Example: fedgc deploy health client
     """
     from fedgc.deploy.processes import client_health, server_health
 
     if role is Role.server:
-        said = server_health(keys, state, insecure=insecure)
+        result = server_health(keys, state, insecure=insecure)
     else:
-        said = client_health(state, cache, time.time())
-    sys.stdout.write(f"{said}\n")
+        result = client_health(state, cache, time.time())
+    sys.stdout.write(f"{result}\n")
 
 
 def _become(program: "Started", state: Path) -> None:
-    from fedgc.deploy.processes import remember
+    from fedgc.deploy.processes import save_process
 
-    remember(state, os.getpid())
+    save_process(state, os.getpid())
     beside = str(Path(sys.executable).parent)
     paths = {"PATH": os.pathsep.join([beside, os.environ.get("PATH", "")])}
     os.execvpe(program.words[0], program.words, {**os.environ, **paths, **program.environment})  # noqa: S606  Flower's own program

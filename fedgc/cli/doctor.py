@@ -1,6 +1,6 @@
-"""`fedgc doctor`: looks at what a run needs on this machine and at a SuperLink, and says what to do.
+"""`fedgc doctor`: checks what a run needs on this machine and on a SuperLink, and suggests fixes.
 
-Each check returns one finding and changes nothing. What is merely not there yet is no fault.
+Each check returns one finding and changes nothing. A resource that does not exist yet is no fault.
 """
 
 import json
@@ -29,7 +29,7 @@ from fedgc.config import RunConfig
 from fedgc.deploy.app_folder import MANIFEST, Setting, app_in
 from fedgc.deploy.flower_version import supported, supports
 from fedgc.deploy.local_federation import NAME as LOCAL
-from fedgc.deploy.superlink import KEEP_INSTALLED, Connection, connection, installs, told_time
+from fedgc.deploy.superlink import KEEP_INSTALLED, Connection, connection, installs, server_time
 from fedgc.errors import EdgeFailed, FedgcError, Unusable
 from fedgc.messages import WIRE_VERSION
 from fedgc.store.database import Store
@@ -40,7 +40,7 @@ LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 PROGRAMS: Final = ("flwr", "flower-superlink", "flower-supernode")
 LAST_PORT: Final = 65_535
 LEAST_DISK_BYTES: Final = 1 << 30
-CLOCK_S: Final = 5.0  # certificates and Flower's times to live are judged by the clocks of both sides
+CLOCK_S: Final = 5.0  # certificates and Flower's TTLs depend on the clocks of both sides
 EXPIRES_S: Final = 14 * 86_400.0
 WAIT_S: Final = 5.0
 
@@ -50,7 +50,7 @@ MARKS: Final[Mapping[Grade, str]] = {"ok": "green", "warning": "yellow", "wrong"
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check saw, and what to do where that is not well."""
+    """The result of a check, and a fix if it failed."""
 
     what: str
     grade: Grade
@@ -62,7 +62,7 @@ Check = Callable[[], Finding]
 
 
 def examine(given: Mapping[str, Setting], superlink: str | None, *, as_json: bool) -> None:
-    """Print every finding; raise EdgeFailed where one is wrong."""
+    """Print every finding; raise EdgeFailed if one is wrong."""
     app = app_in(Path.cwd())
     config = settle([*([(MANIFEST, app.settings)] if app else []), (GIVEN, given)]).config
     found = [each() for each in here(config)]
@@ -92,7 +92,7 @@ def here(config: RunConfig) -> Sequence[Check]:
 
 
 def there(name: str) -> list[Finding]:
-    """Look at a SuperLink: each check only where the one before it went well."""
+    """Check a SuperLink, up to the first failure."""
     try:
         with tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
             asked = named(name, Path(folder))
@@ -117,7 +117,7 @@ def there(name: str) -> list[Finding]:
 
 
 def python() -> Finding:
-    """The interpreter is new enough."""
+    """The interpreter's version is supported."""
     saw = f"{sys.version.split()[0]} at {sys.executable}"
     if sys.version_info < OLDEST_PYTHON:
         return Finding("Python", "wrong", saw, f"use {'.'.join(map(str, OLDEST_PYTHON))} or newer")
@@ -125,25 +125,25 @@ def python() -> Finding:
 
 
 def torch() -> Finding:
-    """Torch is there, and computes."""
+    """Torch is installed and works."""
     try:
         from fedgc.training.devices import build
 
         return Finding("torch", "ok", build())
-    except Exception as error:  # a broken build raises what it likes
-        said = f"{type(error).__name__}: {error}".split("\n")[0]
-        return Finding("torch", "wrong", said, "install torch for this interpreter")
+    except Exception as error:  # a broken build may raise any exception
+        output = f"{type(error).__name__}: {error}".split("\n")[0]
+        return Finding("torch", "wrong", output, "install torch for this interpreter")
 
 
 def gpu(wanted: str) -> Finding:
-    """What the setting `client` asks for is there, and no card is left unused."""
+    """The device of the setting `client.device` exists, and no GPU is left unused."""
     try:
         from fedgc.training.devices import choose
 
         chosen = choose(wanted)
     except FedgcError as error:
         return Finding("GPU", "wrong", str(error), "set client=auto, or install torch for that client")
-    except Exception as error:  # torch is broken: its own finding says so
+    except Exception as error:  # torch is broken: its own finding reports it
         return Finding("GPU", "wrong", f"{type(error).__name__}: {error}", "see torch")
     card = shutil.which("nvidia-smi") is not None
     if chosen.type == "cpu" and card and wanted == "auto":
@@ -152,7 +152,7 @@ def gpu(wanted: str) -> Finding:
 
 
 def flower() -> Finding:
-    """Flower is there, in the version that fedgc speaks with, with its programs."""
+    """Flower is installed in a supported version, with its programs."""
     try:
         seen = version("flwr")
     except PackageNotFoundError:
@@ -168,7 +168,7 @@ def flower() -> Finding:
 
 
 def port(bind: str) -> Finding:
-    """The listener can have the address that the setting `links.bind` names."""
+    """The address in the setting `links.bind` can be bound."""
     host, _, number = bind.rpartition(":")
     do = "set bind to an address and port that are free"
     if not (number.isascii() and number.isdigit() and int(number) <= LAST_PORT):
@@ -181,7 +181,7 @@ def port(bind: str) -> Finding:
 
 
 def disk() -> Finding:
-    """There is room for the store, checkpoints and what clients keep."""
+    """There is disk space for the store, checkpoints and client caches."""
     folder = default_path(os.environ).parent
     there_already = next(each for each in (folder, *folder.parents) if each.exists())
     free = shutil.disk_usage(there_already).free
@@ -196,7 +196,7 @@ def disk() -> Finding:
 
 
 def store() -> Finding:
-    """The store can be opened and is whole; that there is none yet is well."""
+    """The store can be opened and is intact; a missing store is fine."""
     try:
         with Store.open(reads_only=True) as opened:
             health = opened.check()
@@ -212,11 +212,11 @@ def store() -> Finding:
 
 
 def clock() -> Finding:
-    """The clock is not behind what the store was told, nor known not to be kept right."""
+    """The clock is not behind the store's records, and is not known to be unsynchronized."""
     ahead_s = _newest() - time.time()
     if ahead_s > CLOCK_S:
         return Finding("clock", "wrong", f"{ahead_s:.0f} s behind the store's newest row", "set the clock")
-    if _kept_right() is False:
+    if _is_synchronized() is False:
         return Finding("clock", "warning", "it is not synchronised", "turn time synchronisation on")
     return Finding("clock", "ok", time.strftime("%Y-%m-%d %H:%M:%S UTC", time.gmtime()))
 
@@ -229,24 +229,24 @@ def _newest() -> float:
         return 0.0
 
 
-def _kept_right() -> bool | None:
-    """Return what the system says of its clock's synchronisation; None where it says nothing."""
+def _is_synchronized() -> bool | None:
+    """Return the system's report on clock synchronization; None if it has none."""
     program = shutil.which("timedatectl")
     if program is None:
         return None
     words = [program, "show", "--property=NTPSynchronized", "--value"]
     try:
-        said = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)  # noqa: S603  a program of the system, found by its name
+        output = subprocess.run(words, capture_output=True, text=True, timeout=WAIT_S, check=False)  # noqa: S603  a program of the system, found by its name
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return {"yes": True, "no": False}.get(said.stdout.strip())
+    return {"yes": True, "no": False}.get(output.stdout.strip())
 
 
 # ---- a SuperLink
 
 
 def certificates(where: Connection) -> Finding:
-    """The certificates that the connection names are there, and last."""
+    """The certificates that the connection names exist and are valid."""
     if where.insecure and where.address.rpartition(":")[0] in LOOPBACK:
         return Finding("certificates", "ok", f"none, and {where.address} is this machine")
     if where.insecure:
@@ -273,9 +273,9 @@ def certificates(where: Connection) -> Finding:
 
 
 def reached(where: Connection) -> Finding:
-    """The SuperLink answers, over TLS where it should, and both clocks agree."""
+    """The SuperLink answers, over TLS if configured, and both clocks agree."""
     try:
-        date = told_time(where)
+        date = server_time(where)
     except EdgeFailed as error:
         return Finding(
             "SuperLink", "wrong", str(error), "start it, open the way to it, or mend its connection"
@@ -290,9 +290,9 @@ def reached(where: Connection) -> Finding:
 
 
 def both_versions(name: str, ask: Callable[[], object]) -> Finding:
-    """The SuperLink takes this Flower's calls: it refuses versions that do not go together.
+    """The SuperLink accepts this Flower's calls: it refuses incompatible versions.
 
-    The versions of fedgc itself meet at a client's first hello, and there another wire version is refused.
+    The versions of fedgc are compared at a client's first hello, which refuses another wire version.
     """
     try:
         ask()
@@ -304,7 +304,7 @@ def both_versions(name: str, ask: Callable[[], object]) -> Finding:
 
 
 def dependencies(where: Connection) -> Finding:
-    """The SuperLink runs an app with what is installed beside it: fedgc is in no package registry."""
+    """The SuperLink runs an app with its installed packages: fedgc is in no package registry."""
     does = installs(where)
     if does is None:
         saw = f"{where.address} does not say whether it installs what an app depends on"

@@ -8,7 +8,7 @@ from typing import Final
 from fedgc.errors import Unusable, nearest
 from fedgc.export.files import write_csv, write_parquet
 from fedgc.export.mlflow import log_run
-from fedgc.export.rows import tables
+from fedgc.export.rows import scored_measures, tables
 from fedgc.export.tensorboard import write_events
 from fedgc.store.database import Store
 from fedgc.store.reading import LATEST
@@ -16,7 +16,7 @@ from fedgc.store.views import Run
 
 
 def export(form: str, to: str, run: str | None) -> None:
-    """Write a run in one of the forms, and say where it is."""
+    """Write a run in one of the formats, and print where it is."""
     write = FORMS.get(form)
     if write is None:
         raise Unusable(f"export: saw {form!r}, needed one of {', '.join(FORMS)}{nearest(form, FORMS)}")
@@ -35,11 +35,11 @@ def _parquet(store: Store, run: Run, to: str) -> list[str]:
 
 
 def _tensorboard(store: Store, run: Run, to: str) -> list[str]:
-    return [str(write_events(run, store.rounds(run.run), Path(to)))]
+    return [str(write_events(run, store.rounds(run.run), Path(to), scored_measures(store, run)))]
 
 
 def _mlflow(store: Store, run: Run, to: str) -> list[str]:
-    return [log_run(run, store.rounds(run.run), to)]
+    return [log_run(run, store.rounds(run.run), to, scored_measures(store, run))]
 
 
 FORMS: Final[Mapping[str, Callable[[Store, Run, str], list[str]]]] = {

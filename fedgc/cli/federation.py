@@ -1,4 +1,4 @@
-"""`fedgc keys new`, `federation`, `check`: a site's identity, and what it agreed on with others."""
+"""`fedgc keys new`, `federation`, `check`: a site's identity, and the descriptor of its federation."""
 
 import getpass
 import json
@@ -9,37 +9,37 @@ from pathlib import Path
 from typing import Final
 
 from fedgc.errors import BadSetting, Unusable
-from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, promises, silences
+from fedgc.secagg import Descriptor, Federation, Privacy, Quantizer, guarantees, limits
 from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.store.descriptor import read_descriptor, write_descriptor
 from fedgc.store.engine import default_path
 from fedgc.store.vault import PASSPHRASE_IN, Vault, secret_of
 
-_SHOWN: Final = 16  # digits of a descriptor's hash that people compare by voice at least
+_SHOWN: Final = 16  # digits of a descriptor's hash for comparison by people
 
 
 @dataclass(frozen=True, slots=True)
 class Opener:
-    """Where the vault is, and what opens it."""
+    """The vault's path, and the secret that opens it."""
 
     path: Path | None
     key_file: Path | None
 
     def open(self, *, may_make: bool) -> Vault:
-        """Open the vault; only where it may be made, one that is not there is made."""
+        """Open the vault; create a missing one only if allowed."""
         path = self.path or default_path(os.environ).parent / "vault.db"
         if not may_make and not path.exists():
             raise Unusable(f"vault {path}: saw none, needed the one that `fedgc keys new` makes")
         return Vault.open(path, self._secret(is_new=not path.exists()))
 
     def _secret(self, *, is_new: bool) -> bytes:
-        said = secret_of(self.key_file, os.environ)
-        return _asked(is_new=is_new).encode() if said is None else said
+        secret = secret_of(self.key_file, os.environ)
+        return _asked(is_new=is_new).encode() if secret is None else secret
 
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """How a federation writes numbers."""
+    """How a federation encodes numbers."""
 
     clip: float
     bits: int
@@ -49,7 +49,7 @@ class Numbers:
 
 @dataclass(frozen=True, slots=True)
 class Pinned:
-    """What a descriptor pins, as typed."""
+    """The values that a descriptor pins, as typed."""
 
     members: tuple[str, ...]
     threshold: int | None
@@ -59,7 +59,7 @@ class Pinned:
     privacy: tuple[float | None, float | None, int, float]  # record clip, noise, releases, delta
 
     def federation(self) -> Federation:
-        """Return the federation, or raise with the first thing that is wrong."""
+        """Return the federation, or raise for the first invalid value."""
         members = member_list([_member(word) for word in self.members])
         numbers = self.numbers
         return Federation(
@@ -81,13 +81,13 @@ class Pinned:
 
 
 def show_public(opener: Opener) -> None:
-    """Print the public key of the vault's identity, which is made where there is none."""
+    """Print the public key of the vault's identity; create the identity if it is missing."""
     with opener.open(may_make=True) as vault:
         sys.stdout.write(vault.identity().public.hex() + "\n")
 
 
 def write(opener: Opener, path: Path, pinned: Pinned) -> None:
-    """Write a descriptor, signed by this site, to a file that is not there yet."""
+    """Write a descriptor, signed by this site, to a new file."""
     descriptor = Descriptor(pinned.federation())
     if path.exists():
         raise Unusable(f"descriptor {path}: saw it there already, needed a new name")
@@ -95,19 +95,24 @@ def write(opener: Opener, path: Path, pinned: Pinned) -> None:
 
 
 def sign(opener: Opener, path: Path) -> None:
-    """Sign the descriptor that lies there."""
+    """Sign the existing descriptor."""
     _sign(opener, path, read_descriptor(path))
 
 
 def explain(path: Path, *, as_json: bool) -> None:
-    """Say what a descriptor promises, and what it does not."""
+    """Print what a descriptor guarantees, and what it does not."""
     descriptor = read_descriptor(path)
     federation = descriptor.federation
     signed = [federation.members[number].name for number, _ in descriptor.endorsements]
-    promised, silent = promises(federation), silences(federation)
+    promised, silent = guarantees(federation), limits(federation)
     if as_json:
-        said = {"descriptor": federation.fid.hex(), "signed": signed, "promises": promised, "silent": silent}
-        sys.stdout.write(json.dumps(said) + "\n")
+        summary = {
+            "descriptor": federation.fid.hex(),
+            "signed": signed,
+            "promises": promised,
+            "silent": silent,
+        }
+        sys.stdout.write(json.dumps(summary) + "\n")
         return
     sys.stdout.write(f"Descriptor {federation.fid.hex()}, signed by {', '.join(signed)}.\n")
     sys.stdout.write("\nIt promises:\n" + "".join(f"- {each}\n" for each in promised))
@@ -133,7 +138,7 @@ def _member(word: str) -> tuple[str, bytes]:
 def _asked(*, is_new: bool) -> str:
     if not sys.stdin.isatty():
         raise Unusable(f"vault: saw no --key-file, no {PASSPHRASE_IN} and no terminal, needed one of them")
-    said = getpass.getpass("Passphrase of the vault: ")
-    if is_new and getpass.getpass("The same again: ") != said:
+    answer = getpass.getpass("Passphrase of the vault: ")
+    if is_new and getpass.getpass("The same again: ") != answer:
         raise Unusable("vault: saw two different passphrases, needed the same twice")
-    return said
+    return answer

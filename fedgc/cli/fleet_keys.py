@@ -1,4 +1,4 @@
-"""`fedgc keys tls` and `client`: what a deployment's keys are, and who is let in."""
+"""`fedgc keys tls` and `client`: a deployment's certificates, client keys and their registration."""
 
 import json
 import os
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from fedgc.deploy.key_files import ClientKey, Keyring
 from fedgc.deploy.registration import register, revoke
-from fedgc.deploy.superlink import connection, told_time
+from fedgc.deploy.superlink import connection, server_time
 from fedgc.errors import EdgeFailed, Unusable
 
 
@@ -26,8 +26,8 @@ def client_key(folder: Path, name: str, superlink: str, action: str, *, as_json:
     if action:
         _tell(superlink, key, action)
     about = {"name": name, "folder": str(key.folder), "key": key.print(), "node": key.node}
-    stands = "not registered" if key.node is None else f"registered as {key.node}"
-    line = f"client {name}: {about['key']}, {stands}, in {key.folder}"
+    status = "not registered" if key.node is None else f"registered as {key.node}"
+    line = f"client {name}: {about['key']}, {status}, in {key.folder}"
     sys.stdout.write(f"{json.dumps(about, indent=1) if as_json else line}\n")
 
 
@@ -35,7 +35,9 @@ def _tell(superlink: str, key: ClientKey, action: str) -> None:
     try:
         (register if action == "register" else revoke)(key, superlink)
     except EdgeFailed:
-        told_time(connection(superlink, os.environ))  # what Flower calls a network that is down
+        server_time(
+            connection(superlink, os.environ)
+        )  # its error is clearer than Flower's for a network failure
         raise
 
 
@@ -46,7 +48,7 @@ def _make_or_renew(ring: Keyring, names: tuple[str, ...], days: int, *, renew: b
             raise Unusable(f"keys tls: no authority in {ring.folder} yet; needed the names that clients dial")
         ring.begin(names, now, days)
         return
-    had = ring.standing().proxy.names
+    had = ring.status().proxy.names
     if renew:
         ring.renew(names or had, now, days)
     elif names and set(names) != set(had):
@@ -54,21 +56,21 @@ def _make_or_renew(ring: Keyring, names: tuple[str, ...], days: int, *, renew: b
 
 
 def _show(ring: Keyring, *, as_json: bool) -> None:
-    stands, now = ring.standing(), time.time()
+    status, now = ring.status(), time.time()
     about = {
         "folder": str(ring.folder),
-        "authority_ends": stands.authority.ends.isoformat(),
-        "names": list(stands.proxy.names),
-        "ends": stands.proxy.ends.isoformat(),
-        "days_left": stands.proxy.days_left(now),
+        "authority_ends": status.authority.ends.isoformat(),
+        "names": list(status.proxy.names),
+        "ends": status.proxy.ends.isoformat(),
+        "days_left": status.proxy.days_left(now),
     }
     if as_json:
         sys.stdout.write(json.dumps(about, indent=1) + "\n")
     else:
         sys.stdout.write(
-            f"authority    until {stands.authority.ends:%Y-%m-%d}, {stands.authority.days_left(now)} days\n"
-            f"certificate  until {stands.proxy.ends:%Y-%m-%d}, {stands.proxy.days_left(now)} days, "
-            f"for {', '.join(stands.proxy.names)}\n"
+            f"authority    until {status.authority.ends:%Y-%m-%d}, {status.authority.days_left(now)} days\n"
+            f"certificate  until {status.proxy.ends:%Y-%m-%d}, {status.proxy.days_left(now)} days, "
+            f"for {', '.join(status.proxy.names)}\n"
         )
-    if stands.proxy.days_left(now) < 0:
-        raise EdgeFailed(f"certificate: it ended on {stands.proxy.ends:%Y-%m-%d}; --renew signs a new one")
+    if status.proxy.days_left(now) < 0:
+        raise EdgeFailed(f"certificate: it ended on {status.proxy.ends:%Y-%m-%d}; --renew signs a new one")

@@ -1,13 +1,13 @@
-"""Following a run: what the store says of it, shown again and again until it is over.
+"""Following a run: its state in the store, shown repeatedly until it is over.
 
-On a terminal a view that is drawn over itself, elsewhere one line a round. Where the run keeps its store
-elsewhere, as one on a SuperLink of other people does, its log is what there is to show.
+On a terminal this is a live view, otherwise one line per round. If the store of the run is not available, as
+for a run on a foreign SuperLink, its log is shown.
 """
 
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, Protocol, Self
 
@@ -19,44 +19,48 @@ from fedgc.config import RunConfig
 from fedgc.deploy.superlink import KEEP_INSTALLED, framed
 from fedgc.errors import Unusable
 from fedgc.flower.preconditions import SUMMED
-from fedgc.history import ClientRow
+from fedgc.history import BestModel, ClientRow, Score
 from fedgc.store.database import Store
-from fedgc.store.standing import reason_of
+from fedgc.store.liveness import reason_of
 from fedgc.store.views import Round, Run
 
 POLL_S: Final = 0.2
 COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
-FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # as Flower's log tells one
-WARNED: Final = re.compile(r"^WARNING *: +round \d+: (.*\S)")  # what a round lacks, as the server says it
+FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # an error in Flower's log
+WARNED: Final = re.compile(
+    r"^(?:WARNING|INFO) *: +round \d+: (.*\S)"
+)  # what a round lacks, and who is back, in the server's log
 EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
-INSTALLS: Final = "608"  # the exit code of a server whose app's dependencies could not be installed
-INCOMPLETE: Final = "the run did not complete: "  # so begins the reason of one that the server gave up
-MOST_WARNED: Final = 8  # of them that are shown, each sentence once
-UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still join them
+INSTALLS: Final = "608"  # Flower's exit code when the app's dependencies could not be installed
+INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up
+MOST_WARNED: Final = 8  # shown warnings, each text once
+UNSETTLED: Final = 5  # of the newest rounds: their evaluation may still arrive
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """The run as the store tells it."""
+    """The run in the store."""
 
     run: Run | None
     rounds: tuple[Round, ...] = ()
     rows: Mapping[str, Sequence[tuple[int, ClientRow]]] = field(default_factory=dict)
     names: Mapping[str, str] = field(default_factory=dict)
+    scores: tuple[Score, ...] = ()  # the newest of each client
+    best: BestModel | None = None
 
     @property
     def last(self) -> int:
-        """The newest round that is over, 0 where none is."""
+        """The newest finished round, 0 if there is none."""
         return self.rounds[-1].row.round if self.rounds else 0
 
     @property
     def has_model(self) -> bool:
-        """Whether a round has made a model: without one there is nothing to go on from."""
+        """Whether a round has made a model, from which a run can resume."""
         return any(each.row.outcome in SUMMED for each in self.rounds)
 
 
 class Follower:
-    """Asks the store about one run, and each time for what is new alone."""
+    """Reads one run from the store, each time only what is new."""
 
     def __init__(self, store: Store, run: str) -> None:
         self._store = store
@@ -64,24 +68,25 @@ class Follower:
         self._rounds: list[Round] = []
 
     def run(self) -> Run | None:
-        """Return the run alone; one that has not begun is nothing yet."""
+        """Return the run without its rounds; None if it has not begun."""
         try:
             return self._store.run(self._run)
         except Unusable:
             return None
 
     def look(self) -> Seen:
-        """Return the run as it stands."""
+        """Return the current state of the run."""
         found = self.run()
         if found is None:
             return Seen(None)
         settled = self._rounds[:-UNSETTLED]
         after = settled[-1].row.round if settled else -1
         self._rounds = [*settled, *self._store.rounds(self._run, after)]
-        return Seen(found, tuple(self._rounds))
+        scores, best = self._store.last_scores(self._run), self._store.best(self._run)
+        return Seen(found, tuple(self._rounds), scores=scores, best=best)
 
     def whole(self) -> Seen:
-        """Return the run with what every client did in it."""
+        """Return the run with the rows of all clients."""
         seen = self.look()
         if seen.run is None:
             return seen
@@ -89,33 +94,34 @@ class Follower:
         rows = {
             client: history for client in names if (history := self._store.client_history(self._run, client))
         }
-        return Seen(seen.run, seen.rounds, rows, names)
+        return replace(seen, rows=rows, names=names)
 
 
 class Show(Protocol):
-    """Somewhere to show a run."""
+    """A display of a run."""
 
     def __enter__(self) -> Self:
-        """Begin to show."""
+        """Start the display."""
 
     def __exit__(self, *_: object) -> None:
-        """Leave what was shown last."""
+        """Leave the last state on the screen."""
 
     def update(self, seen: Seen, notes: Sequence[str]) -> None:
-        """Show how things stand."""
+        """Show the current state."""
 
 
-def show_on(console: Console, rounds: int) -> Show:
-    """Return what fits this console."""
-    return _Terminal(console, rounds) if console.is_terminal else _Lines(console)
+def show_on(console: Console, rounds: int, since: float = 0.0) -> Show:
+    """Return the display for this console; without a terminal, only of rounds that began after `since`."""
+    return _Terminal(console, rounds) if console.is_terminal else _Lines(console, since)
 
 
 class _Lines:
-    """A line for each round, held back until its evaluation is there or the next round is over."""
+    """One line for each round, delayed until its evaluation is there or the next round is over."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, since: float) -> None:
         self._console = console
-        self._shown = 0
+        self._since = since
+        self._shown = 0  # the last round that was shown
         self._noted = 0
         self._held: Sequence[Round] = ()
 
@@ -129,11 +135,12 @@ class _Lines:
         for note in notes[self._noted :]:
             self._console.print(note, soft_wrap=True, highlight=False, markup=False)
         self._noted = len(notes)
-        fresh = seen.rounds[self._shown :]
+        later = (each for each in seen.rounds if each.row.started > self._since)
+        fresh = [each for each in later if each.row.round > self._shown]
         waits = 1 if fresh and not fresh[-1].row.metrics else 0
         self._held = fresh[len(fresh) - waits :]
-        self._say(fresh[: len(fresh) - waits])
-        self._shown += len(fresh) - waits
+        self._say(over := fresh[: len(fresh) - waits])
+        self._shown = over[-1].row.round if over else self._shown
 
     def _say(self, rounds: Sequence[Round]) -> None:
         for each in rounds:
@@ -154,18 +161,18 @@ class _Terminal:
 
     def update(self, seen: Seen, notes: Sequence[str]) -> None:
         present = seen.run.present if seen.run else {}
-        self._live.update(view.live_view(self._rounds, present, seen.rounds, notes))
+        self._live.update(view.live_view(self._rounds, present, seen.rounds, notes, seen.scores, seen.best))
 
 
 class Log:
-    """A log that another process writes, line by line as it grows."""
+    """A log that another process writes, read line by line."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._read = 0
 
     def lines(self) -> list[str]:
-        """Return the whole lines that are new, without their colours."""
+        """Return the new complete lines, without their colours."""
         with self._path.open("rb") as file:
             file.seek(self._read)
             whole, end, _ = file.read().rpartition(b"\n")
@@ -173,19 +180,19 @@ class Log:
         return COLOURS.sub("", whole.decode(errors="replace")).splitlines()
 
     def text(self) -> str:
-        """Return all of it."""
+        """Return the whole log."""
         return self._path.read_text(errors="replace")
 
 
 class Warned:
-    """What the server warns of in its log, as notes: each sentence once, and only the first few."""
+    """The server's warnings in its log, as notes: each text once, and only the first few."""
 
     def __init__(self, log: Log) -> None:
         self._log = log
         self._said: dict[str, str] = {}
 
     def notes(self) -> list[str]:
-        """Return all that it has warned of so far."""
+        """Return all warnings so far."""
         for line in self._log.lines():
             found = WARNED.match(line)
             if found and len(self._said) < MOST_WARNED:
@@ -200,9 +207,9 @@ def follow(
     unknown: Callable[[], None] = lambda: None,
     notes: Callable[[], Sequence[str]] = tuple,
 ) -> None:
-    """Show the run until it is no longer going; `unknown` is called while the store does not know it.
+    """Show the run until it is no longer going; call `unknown` while it is not in the store.
 
-    Ctrl-C goes to the caller.
+    Ctrl-C is raised to the caller.
     """
     while going():
         seen = follower.look()
@@ -212,43 +219,54 @@ def follow(
         time.sleep(POLL_S)
 
 
-def print_tables(console: Console, seen: Seen, seconds: float) -> None:
-    """Print the run as tables, where it had any rounds, and in the last line whether all data counted."""
+def print_tables(console: Console, seen: Seen, seconds: float, *, resumed: bool = False) -> None:
+    """Print the run as tables, if it had any rounds, and its data coverage in the last line."""
     if seen.rounds:
-        console.print(view.summary(seen.rounds, seconds))
-        rows = {client: [row for _, row in own] for client, own in seen.rows.items()}
-        console.print(view.clients_table(rows, seen.names))
-        if seen.run is not None and view.unit_of(seen.rounds) == "local steps":
-            config = view.config_of(seen.run) or RunConfig()
-            console.print(view.gate_table(seen.rounds, seen.rows, config.round_steps))
+        config = view.config_of(seen.run) if seen.run is not None else None
+        unit = view.unit_of(seen.rounds, config)
+        console.print(view.summary(seen.rounds, seconds, seen.best, unit=unit, resumed=resumed))
+        console.print(view.clients_table(seen.rows, seen.names))
+        if seen.scores:
+            mean = view.mean_of(seen.scores)
+            console.print(view.scores_table("Last figures of the clients", seen.scores, seen.names, mean))
+        if unit == "local steps":
+            steps = (config or RunConfig()).round_steps
+            console.print(view.gate_table(seen.rounds, seen.rows, steps))
         skipped = sum(each.row.outcome == "skipped" for each in seen.rounds)
-        if seen.run is not None and (said := view.told_of_skips(seen.run, skipped)):
-            console.print(said, soft_wrap=True, highlight=False, markup=False)
+        if seen.run is not None and (message := view.skips_message(seen.run, skipped)):
+            console.print(message, soft_wrap=True, highlight=False, markup=False)
     if seen.run is not None and seen.run.state == "completed":
-        lacking = f", {seen.run.reason}" if seen.run.reason else ""
-        console.print(f"completed: {seen.last} rounds{lacking}", soft_wrap=True, markup=False)
+        partial = f", {lacking}" if (lacking := view.partial_rounds(seen.rounds)) else ""
+        last = f"{'; ' if partial else ', '}{seen.run.reason}" if seen.run.reason else ""
+        done = seen.last - sum(each.row.outcome == "stopped" for each in seen.rounds[-1:])
+        console.print(f"completed: {done} rounds{partial}{last}", soft_wrap=True, markup=False)
 
 
 def why_incomplete(seen: Seen, log: str) -> str | None:
-    """Return why a run that is over did not do its rounds; None where it did.
+    """Return why a finished run did not complete its rounds; None if it did.
 
-    That is its own word, or how its server ended, or what the log calls an error: no line is a reason because
-    it is the last.
+    That is its recorded reason, how its server ended, or an error in the log; the last line of a log is no
+    reason by itself.
     """
     run = seen.run
     if run is not None and run.state == "completed":
         return None
-    if run is not None and (said := reason_of(run)):
-        return said.removeprefix(INCOMPLETE)
+    if run is not None and (message := reason_of(run)):
+        return message.removeprefix(INCOMPLETE)
+    return fault_in(log) or _without_a_word(seen, EXIT_CODE.findall(COLOURS.sub("", log)))
+
+
+def fault_in(log: str) -> str:
+    """Return the error in a log; empty if there is none."""
     plain = COLOURS.sub("", log)
     if (not_begun := why_not_begun(plain)) is not None:
         return not_begun
     faults = FAULT.findall(plain)
-    return faults[-1] if faults else framed(plain) or _without_a_word(seen, EXIT_CODE.findall(plain))
+    return faults[-1] if faults else framed(plain)
 
 
 def why_not_begun(log: str) -> str | None:
-    """Return why a SuperLink could not start the app, where its log says that it tried to install things."""
+    """Return why a SuperLink could not start the app, if its log shows a failed installation."""
     if INSTALLS not in EXIT_CODE.findall(COLOURS.sub("", log)):
         return None
     return (

@@ -1,4 +1,4 @@
-"""`fedgc speeds` and `fedgc status`: the store's answers, for people and as JSON."""
+"""`fedgc speeds` and `fedgc status`: the store's data, for people and as JSON."""
 
 import json
 import sys
@@ -13,10 +13,12 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedgc.cli.view import done_of, megabytes, terminal, told_of_skips
+from fedgc.cli.view import done_of, figures_text, mean_of, megabytes, scores_table, skips_message, terminal
 from fedgc.errors import Unusable
+from fedgc.history import Score
 from fedgc.store.database import Store
-from fedgc.store.standing import ALIVE_S, STOPPED, advice_for, alive, reason_of, state_of
+from fedgc.store.liveness import ALIVE_S, CRASHED, advice_for, alive, reason_of, state_of
+from fedgc.store.reading import BEST
 from fedgc.store.views import Client, MeasuredSpeeds, Round, Run
 
 BARS: Final = "▁▂▃▄▅▆▇█"
@@ -27,7 +29,7 @@ WATCH_S: Final = 1.0
 
 
 def must_be_over(run: Run) -> None:
-    """Refuse what would be done to a run that goes on."""
+    """Refuse an action on a running run."""
     if alive(run, time.time()):
         raise Unusable(
             f"run {run.run}: saw it running, needed it to be over (one that was killed elsewhere is, "
@@ -37,14 +39,14 @@ def must_be_over(run: Run) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer in both forms."""
+    """An answer as text and as JSON."""
 
     figures: Mapping[str, Any]
     shown: Callable[[], RenderableType]
 
 
-def say(ask: Callable[[Store], Answer], *, as_json: bool, watch: bool) -> None:
-    """Ask the store, once or again and again, and print the answer."""
+def print_answer(ask: Callable[[Store], Answer], *, as_json: bool, watch: bool) -> None:
+    """Query the store, once or repeatedly, and print the answer."""
     with Store.open(reads_only=True) as store:
         if as_json:
             sys.stdout.write(json.dumps(ask(store).figures, indent=1, default=_plain) + "\n")
@@ -57,10 +59,14 @@ def say(ask: Callable[[Store], Answer], *, as_json: bool, watch: bool) -> None:
 
 
 def _plain(value: object) -> object:
-    """Return what JSON can say of a value of ours."""
+    """Return a value as plain JSON types."""
     if is_dataclass(value):
         return {each.name: getattr(value, each.name) for each in fields(value)}
     return dict(value) if isinstance(value, Mapping) else str(value)
+
+
+def _plain_fields(value: Score) -> dict[str, object]:
+    return {each.name: getattr(value, each.name) for each in fields(value)}
 
 
 def _watch(console: Console, shown: Callable[[], RenderableType]) -> None:
@@ -79,7 +85,7 @@ def _watch(console: Console, shown: Callable[[], RenderableType]) -> None:
 
 
 def speeds(store: Store, run: str | None) -> Answer:
-    """Return what every client could do at the task of a run (None: the newest)."""
+    """Return every client's speed at the task of a run (None: the newest)."""
     known = store.run(run) if run else next(iter(store.runs(1)), None)
     if known is None:
         raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
@@ -127,7 +133,7 @@ def _speeds_table(task: str, paces: Sequence[MeasuredSpeeds]) -> Table:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Return the last values as bars, the longest as high as a bar can be.
+    """Return the last values as bars, scaled to the largest.
 
     >>> sparkline([1.0, 2.0, 4.0]), sparkline([])
     ('▂▄█', '')
@@ -141,7 +147,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def status(store: Store, run: str | None) -> Answer:
-    """Return the runs, and how one of them (None: the newest) stands."""
+    """Return the runs, and the state of one of them (None: the newest)."""
     runs = store.runs(SHOWN_RUNS)
     if run is None and not runs:
         raise Unusable(f"store {store.name}: saw no runs, needed one; `fedgc demo` makes one")
@@ -149,7 +155,9 @@ def status(store: Store, run: str | None) -> Answer:
     last = store.rounds(chosen.run, after=(chosen.last_round or 0) - 1)
     clients, decisions = store.clients(), store.decisions(chosen.run)
     audit = store.audited(chosen.run, SHOWN_AUDIT)
-    skips = told_of_skips(chosen, sum(each.skipped for each in store.stretches(chosen.run, 1)))
+    scores, best = store.last_scores(chosen.run), store.best(chosen.run)
+    names = {each.client: each.name for each in clients}
+    skips = skips_message(chosen, sum(each.skipped for each in store.stretches(chosen.run, 1)))
     figures = {
         "store": store.name,
         "runs": runs,
@@ -158,17 +166,27 @@ def status(store: Store, run: str | None) -> Answer:
         "reason": reason_of(chosen),
         "skips": skips,
         "last_round": _round_figures(last[-1]) if last else None,
+        "initial_metrics": chosen.initial_metrics,
+        "best": best,
+        "scores": [{"name": names.get(each.client, ""), **_plain_fields(each)} for each in scores],
         "clients": clients,
         "decisions": decisions[-SHOWN_RUNS:],
         "audit": audit,
     }
-    why = [f"round {each.round}: {each.what}: {each.reason}" for each in decisions[-3:]]
+    made = [each for each in decisions if each.what != BEST]
+    why = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
+    why += [f"best model: {best}"] if best is not None else []
     refused = [each for each in audit if each.kind == "refused"][-3:]
     why += [f"refused: {each.who or 'an unknown client'}: {each.what}" for each in refused]
     why += [skips] if skips else []
-    return Answer(
-        figures, lambda: Group(_runs_table(runs), _run_lines(chosen, last, why), _seen_table(clients))
-    )
+
+    def shown() -> RenderableType:
+        parts: list[RenderableType] = [_runs_table(runs), _run_lines(chosen, last, why), _seen_table(clients)]
+        if scores:
+            parts.append(scores_table("Figures of the clients, newest", scores, names, mean_of(scores)))
+        return Group(*parts)
+
+    return Answer(figures, shown)
 
 
 def _round_figures(each: Round) -> dict[str, Any]:
@@ -210,18 +228,21 @@ def _state(run: Run) -> str:
 def _run_lines(run: Run, last: Sequence[Round], why: Sequence[str]) -> Text:
     lines = [f"{run.run}:"]
     state = state_of(run)
-    if state == STOPPED:
-        lines += [f"  {said}" for said in (f"{state}: {reason_of(run)}", advice_for(run)) if said]
+    if state == CRASHED:
+        lines += [f"  {each}" for each in (f"{state}: {reason_of(run)}", advice_for(run)) if each]
     elif state == "running" and run.present:
         now = run.present
+        aim = now.get("replicas") if now.get("unit") != "clients" else 0
         lines.append(
             f"  round {now.get('round')} of {now.get('rounds')}, {now.get('phase')}: "
-            f"{done_of(now)}, {now.get('replicas')} aimed for"
+            f"{done_of(now)}{f', {aim} aimed for' if aim else ''}"
         )
     if last:
         row = last[-1].row
+        measured = f", {figures_text(row.metrics)}" if row.metrics else ""
         lines.append(
-            f"  last round {row.round}: {row.outcome}, {row.replicas} replicas, {row.blocks} blocks"
+            f"  last round {row.round}: {row.outcome}{measured}"
+            f"{f', {row.replicas} replicas, {row.blocks} blocks' if row.blocks else ''}"
             f"{f', amplification {row.amplification:.2f}' if row.amplification is not None else ''}"
             f"{f', {row.lacking}' if row.lacking else ''}{f' ({row.left_out})' if row.left_out else ''}"
         )
@@ -239,7 +260,7 @@ def _seen_table(clients: Sequence[Client]) -> Table:
 
 
 def ago(seconds: float) -> str:
-    """Return a time as a person says it.
+    """Return a duration in words.
 
     >>> ago(3.2), ago(200), ago(7300), ago(200_000)
     ('3 s', '3 min', '2 h', '2 days')

@@ -1,4 +1,4 @@
-"""Files that a command draws: refused before anything is measured, written at its end."""
+"""Files that a command draws: their paths are checked before the work, the files are written at its end."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from fedgc.errors import EdgeFailed, Unusable
 
 
 def drawable(*paths: Path | None) -> None:
-    """Refuse a path at which no file can be."""
+    """Refuse a path that cannot be a file."""
     for path in paths:
         if path is not None and path.is_dir():
             raise Unusable(f"{path}: saw a folder, needed the name of a file")
@@ -15,7 +15,7 @@ def drawable(*paths: Path | None) -> None:
 
 
 def keep(path: Path, exchange: bytes) -> None:
-    """Write what was drawn."""
+    """Write the drawing."""
     try:
         path.write_bytes(exchange)
     except OSError as error:

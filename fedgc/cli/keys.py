@@ -24,7 +24,7 @@ VaultPath = Annotated[
 ]
 KeyFile = Annotated[
     Path | None,
-    typer.Option(help="A file that opens the vault; without one FEDGC_PASSPHRASE does, or it is asked for."),
+    typer.Option(help="Key file of the vault; by default a passphrase, from FEDGC_PASSPHRASE or a prompt."),
 ]
 
 
@@ -34,11 +34,11 @@ def tls(
         list[str] | None, typer.Argument(help="The names and addresses by which clients reach the server.")
     ] = None,
     folder: Folder = Path("keys"),
-    days: Annotated[int, typer.Option(help="Life of the certificate that clients check.")] = 397,
-    renew: Annotated[bool, typer.Option("--renew", help="Sign a new one in place of the old.")] = False,
+    days: Annotated[int, typer.Option(help="Validity of the certificate that clients check.")] = 397,
+    renew: Annotated[bool, typer.Option("--renew", help="Replace the certificate by a new one.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Make an authority and the server's certificates, or show what there is and until when; or renew.
+    """Make an authority and the server's certificates, or show them and their validity; or renew.
 
     Example: fedgc keys tls fl.example.org 192.0.2.7
     """
@@ -49,12 +49,12 @@ def tls(
 
 @keys.command("client")
 def client(
-    name: Annotated[str, typer.Argument(help="What people call the client.")],
+    name: Annotated[str, typer.Argument(help="Display name of the client.")],
     folder: Folder = Path("keys"),
-    register: Annotated[bool, typer.Option("--register", help="Have the SuperLink let it in.")] = False,
-    revoke: Annotated[
-        bool, typer.Option("--revoke", help="Have the SuperLink refuse it from now on.")
+    register: Annotated[
+        bool, typer.Option("--register", help="Register the key with the SuperLink.")
     ] = False,
+    revoke: Annotated[bool, typer.Option("--revoke", help="Revoke the key at the SuperLink.")] = False,
     superlink: Annotated[
         str, typer.Option(envvar="FEDGC_SUPERLINK", help="The SuperLink's name in Flower's configuration.")
     ] = "local",
@@ -74,7 +74,7 @@ def client(
 
 @keys.command("new")
 def new(vault: VaultPath = None, key_file: KeyFile = None) -> None:
-    """Make this site's identity in its vault and print its public key; later, print it again.
+    """Make this site's identity in its vault and print its public key; print an existing one again.
 
     Example: fedgc keys new --vault /var/lib/fedgc/vault.db --key-file /etc/fedgc/vault.key
     """
@@ -84,7 +84,7 @@ def new(vault: VaultPath = None, key_file: KeyFile = None) -> None:
 
 
 @keys.command("federation")
-def federation(  # noqa: PLR0913, PLR0917  each is one word of the command line
+def federation(  # noqa: PLR0913, PLR0917  one for each option
     path: Annotated[Path, typer.Argument(help="The descriptor's file.")],
     member: Annotated[
         list[str] | None, typer.Option(help="A site, as name=public key; repeated for each.")
@@ -93,12 +93,12 @@ def federation(  # noqa: PLR0913, PLR0917  each is one word of the command line
         int | None, typer.Option(help="Sites that can unmask together; by default the least allowed.")
     ] = None,
     n_min: Annotated[int, typer.Option(help="Fewest sites in any sum.")] = 3,
-    exchanges: Annotated[int, typer.Option(help="Exchanges for which keys are made at once.")] = 32,
+    exchanges: Annotated[int, typer.Option(help="Exchanges per set-up of keys.")] = 32,
     clip: Annotated[float, typer.Option(help="Largest value of an update; beyond it, values are cut.")] = 1.0,
     bits: Annotated[int, typer.Option(help="Bits of a value.")] = 20,
     ring: Annotated[int, typer.Option(help="Bits of a sum: 32, 16 or 8; as many travel.")] = 32,
     largest_weight: Annotated[
-        int, typer.Option(help="Samples of the largest site; more count as so many.")
+        int, typer.Option(help="Largest weight of a site, in samples; more count as this many.")
     ] = 10_000,
     record_clip: Annotated[
         float | None, typer.Option(help="Privacy: the largest norm of one record's gradient.")
@@ -106,7 +106,7 @@ def federation(  # noqa: PLR0913, PLR0917  each is one word of the command line
     noise: Annotated[
         float | None, typer.Option(help="Privacy: noise of the sum, as a multiple of that norm.")
     ] = None,
-    releases: Annotated[int, typer.Option(help="Privacy: most exchanges there will ever be.")] = 100,
+    releases: Annotated[int, typer.Option(help="Privacy: total number of exchanges.")] = 100,
     delta: Annotated[float, typer.Option(help="Privacy: the delta at which epsilon is stated.")] = 1e-6,
     vault: VaultPath = None,
     key_file: KeyFile = None,
@@ -131,7 +131,7 @@ def check(
     path: Annotated[Path, typer.Argument(help="The descriptor's file.")],
     as_json: AsJson = False,
 ) -> None:
-    """Say in words what a descriptor promises, and what it does not.
+    """Print what a descriptor guarantees, and what it does not.
 
     Example: fedgc keys check consortium.fed
     """

@@ -1,4 +1,4 @@
-"""`fedgc model`: which versions of a run's model there are, one of them for others, one to go on from."""
+"""`fedgc model`: list, export and restore the versions of a run's model."""
 
 import json
 import os
@@ -25,29 +25,41 @@ from fedgc.store.reading import LATEST
 from fedgc.store.records import Decided
 from fedgc.store.views import Run
 
-SHORT: Final = 12  # digits of a digest that a person compares
+SHORT: Final = 12  # displayed digits of a digest
 
 
 def show(run: str | None, *, as_json: bool) -> None:
-    """Print the versions that are kept."""
+    """Print the saved versions."""
     with Store.open(reads_only=True) as store:
         found = store.run(run or LATEST)
         metrics = _metrics(store, found)
         saved = _listed(store, found)
+    best = checkpoint.pinned(_folder(found))
+    saved = tuple(each for each in saved if not (each.pinned and each.digest in _unpinned(saved)))
     if as_json:
-        rows = [_figures(each, metrics) for each in saved]
+        rows = [_figures(each, metrics, best) for each in saved]
         sys.stdout.write(json.dumps({"run": found.run, "versions": rows}, indent=1) + "\n")
     else:
-        terminal().print(_table(found, saved, metrics))
+        terminal().print(_table(found, saved, metrics, best))
 
 
-def export(path: Path, run: str | None, version: int | None) -> None:
-    """Write a version as a file that needs no fedgc."""
+def _unpinned(saved: tuple[Saved, ...]) -> frozenset[str]:
+    return frozenset(each.digest for each in saved if not each.pinned)
+
+
+def chosen_version(store: Store, run: Run, version: int | None, *, best: bool) -> int:
+    """Return the requested version of a run, the best or the newest one."""
+    return _chosen(store, run, version, best=best).version
+
+
+def export(path: Path, run: str | None, version: int | None, *, best: bool = False) -> None:
+    """Write a version as a file for use without fedgc."""
     with Store.open(reads_only=True) as store:
         found = store.run(run or LATEST)
         metrics = _metrics(store, found)
-        chosen = _chosen(store, found, version)
-    _write(path, found, chosen, {**_figures(chosen, metrics), "run": found.run, "task": found.task})
+        chosen = _chosen(store, found, version, best=best)
+    pinned = checkpoint.pinned(_folder(found))
+    _write(path, found, chosen, {**_figures(chosen, metrics, pinned), "run": found.run, "task": found.task})
     sys.stdout.write(f"version {chosen.version} of {found.run}, round {chosen.round}, written to {path}\n")
 
 
@@ -68,8 +80,15 @@ def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None
 
     models.check_path(path)
     config = _config(run)
-    vector = checkpoint.load(saved.path.parent, saved.version).model
-    sys.path.insert(0, str(Path.cwd()))  # where a task of the user's lies, as for the run itself
+    loaded = checkpoint.load(saved.path.parent, saved.version)
+    vector = loaded.model
+    if loaded.layout:  # of a training script, whose model has no code here
+        from fedgc.messages import Layout as Announced
+        from fedgc.training import AnnouncedModel
+
+        models.write_model(path, AnnouncedModel(Announced.read(loaded.layout), vector).state(vector), about)
+        return
+    sys.path.insert(0, str(Path.cwd()))  # for tasks in the user's folder, as in the run itself
     task = named(config.task, config)
     if config.client_app == "stock":
         from fedgc.flower.stock_layout import Layout
@@ -81,7 +100,7 @@ def _write(path: Path, run: Run, saved: Saved, about: Mapping[str, Any]) -> None
 
 
 def _config(run: Run) -> RunConfig:
-    """Return the run's settings, on this machine's processor."""
+    """Return the run's settings, with the CPU as device."""
     return RunConfig.read({**known(run.settings), "client.device": "cpu"})
 
 
@@ -98,13 +117,14 @@ def _listed(store: Store, run: Run) -> tuple[Saved, ...]:
     return saved
 
 
-def _chosen(store: Store, run: Run, version: int | None) -> Saved:
-    """Return the version asked for, or the newest of those that were not put aside."""
+def _chosen(store: Store, run: Run, version: int | None, *, best: bool = False) -> Saved:
+    """Return the requested version, the best one, or the newest that was not moved aside."""
+    if best:
+        return _best(run, version)
     saved = _listed(store, run)
     if version is None:
-        return max(
-            (each for each in saved if not each.aside), key=lambda each: each.version, default=saved[-1]
-        )
+        present = [each for each in saved if not (each.aside or each.pinned)]
+        return max(present or saved, key=lambda each: each.version)
     for each in saved:
         if each.version == version:
             return each
@@ -115,11 +135,24 @@ def _chosen(store: Store, run: Run, version: int | None) -> Saved:
     )
 
 
+def _best(run: Run, version: int | None) -> Saved:
+    """Return the pinned version of the best model."""
+    if version is not None:
+        raise Unusable(f"--best and --version: saw both (version {version}), needed one")
+    found = checkpoint.pinned(_folder(run))
+    if found is None:
+        raise Unusable(
+            f"run {run.run}: saw no best model in {_folder(run)}, needed one; the setting validate.best "
+            "names the figure by which it is chosen"
+        )
+    return found
+
+
 def _metrics(store: Store, run: Run) -> Mapping[int, Mapping[str, float]]:
-    return {each.row.round: each.row.metrics for each in store.rounds(run.run)}
+    return {0: run.initial_metrics, **{each.row.round: each.row.metrics for each in store.rounds(run.run)}}
 
 
-def _figures(saved: Saved, metrics: Mapping[int, Mapping[str, float]]) -> dict[str, Any]:
+def _figures(saved: Saved, metrics: Mapping[int, Mapping[str, float]], best: Saved | None) -> dict[str, Any]:
     return {
         "version": saved.version,
         "round": saved.round,
@@ -127,10 +160,17 @@ def _figures(saved: Saved, metrics: Mapping[int, Mapping[str, float]]) -> dict[s
         "size_bytes": saved.size_bytes,
         "metrics": dict(metrics.get(saved.round, {})),
         "aside": saved.aside,
+        "best": _is_best(saved, best),
     }
 
 
-def _table(run: Run, saved: tuple[Saved, ...], metrics: Mapping[int, Mapping[str, float]]) -> Table:
+def _is_best(saved: Saved, best: Saved | None) -> bool:
+    return best is not None and saved.digest == best.digest
+
+
+def _table(
+    run: Run, saved: tuple[Saved, ...], metrics: Mapping[int, Mapping[str, float]], best: Saved | None
+) -> Table:
     table = Table(title=escape(f"Versions of {run.run}"))
     for column in ("version", "round", "digest", "size", "figures", ""):
         table.add_column(column, no_wrap=True)
@@ -142,6 +182,6 @@ def _table(run: Run, saved: tuple[Saved, ...], metrics: Mapping[int, Mapping[str
             each.digest[:SHORT],
             megabytes(each.size_bytes),
             Text(figures or "not measured"),
-            "put aside" if each.aside else "",
+            "best" if _is_best(each, best) else "put aside" if each.aside else "",
         )
     return table

@@ -13,7 +13,7 @@ from fedgc.errors import EdgeFailed, Unusable
 
 
 def write_new(folder: Path) -> None:
-    """Write the app, with the interpreter that its Makefile is to use."""
+    """Write the app, with the interpreter for its Makefile."""
     package = package_of(folder.name or folder.resolve().name)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise Unusable(f"{folder}: saw something there, needed a folder that is new or empty")
@@ -50,6 +50,6 @@ def package_of(name: str) -> str:
 
 
 def _installed(package: str) -> bool:
-    """Whether the app would hide a package; a bare folder, as the app's own may be, is none."""
+    """Whether the app would shadow a package; a bare folder, such as the app's own, is none."""
     found = find_spec(package)
     return found is not None and found.origin is not None

@@ -1,14 +1,16 @@
-"""`fedgc run`: a run on clients of this machine or of a SuperLink, a resumed run, or a look at one that runs.
+"""`fedgc run`: a run on local clients or on a SuperLink, a resumed run, or a view of a running one.
 
-What is run is the app in the present folder, where there is one, else fedgc's own with the task named.
+It runs the app in the current folder, if there is one, else fedgc's own with the named task.
 """
 
 import os
+import re
+import shlex
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -17,68 +19,102 @@ import click
 from rich.console import Console
 
 from fedgc.cli import up, view
+from fedgc.cli.clients import NONE, ClientSettings, nodes_of, words_of
 from fedgc.cli.follow import (
     Follower,
     Log,
     Seen,
     Show,
     Warned,
+    fault_in,
     follow,
     print_tables,
     show_on,
     why_incomplete,
-    why_not_begun,
 )
 from fedgc.cli.history import must_be_over
+from fedgc.cli.script import placed_script, travels
 from fedgc.cli.settings import GIVEN, Layer, settle
 from fedgc.cli.signals import like_ctrl_c
 from fedgc.config import RunConfig, known
 from fedgc.deploy import local_federation as local
 from fedgc.deploy.app_folder import MANIFEST, App, Setting, app_in
-from fedgc.deploy.superlink import Superlink, connection, told_time
+from fedgc.deploy.local_federation import Node
+from fedgc.deploy.superlink import Superlink, connection, server_time
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import preconditions as beginning
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
-from fedgc.store.standing import ALIVE_S, advice_for, alive, lost, reason_of
+from fedgc.store.liveness import ALIVE_S, advice_for, alive, lost, reason_of
 from fedgc.training.tasks.find import check_name
 
-CLIENTS: Final = 4  # that are started where nothing else is said
+ELSEWHERE: Final = "the server writes to another store; showing its log"
+ROUND_OVER: Final = re.compile(r"\bround \d+ (synced|approximate|skipped|empty|aborted) ")
 STOP_S: Final = 30.0  # a run that was asked to stop has stopped by then, or is left to Flower
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What is to be run, and where: on so many clients that are started for it, or on a SuperLink."""
+    """What to run, and where: on so many local clients, or on a SuperLink."""
 
     clients: int | None
     settings: Mapping[str, Setting]
     superlink: str | None = None
     resume: str | None = None
+    own: ClientSettings = field(default_factory=lambda: NONE)  # the clients' own settings, by name
 
     @property
     def elsewhere(self) -> bool:
-        """Whether its store may be somebody else's: then its log is all there is to see."""
+        """Whether its store may be foreign: then only its log is available."""
         return self.superlink not in (None, up.NAME)
 
     def __post_init__(self) -> None:
-        if self.clients is not None and self.clients < 1:
-            raise Unusable(f"--clients: saw {self.clients}, needed at least 1")
-        if self.clients is not None and self.superlink is not None:
+        if self.own and self.superlink is not None:
+            raise Unusable(
+                "--client and --superlink: saw both, needed one: a SuperLink's clients have their settings "
+                "from flower-supernode --node-config, or fedgc up --client"
+            )
+        if self.superlink is None:
+            nodes_of(self.clients, self.own)  # checks
+        elif self.clients is not None:
             raise Unusable("--clients and --superlink: saw both, needed one: a SuperLink has its own clients")
 
     @property
+    def nodes(self) -> tuple[Node, ...]:
+        """The clients to start."""
+        return () if self.superlink is not None else nodes_of(self.clients, self.own)
+
+    @property
     def here(self) -> int:
-        """How many clients are started for it."""
-        return 0 if self.superlink is not None else self.clients or CLIENTS
+        """The number of clients to start."""
+        return len(self.nodes)
+
+    def again(self, run: str) -> str:
+        """Return the command that resumes this run where it was.
+
+        >>> Wanted(None, {}, superlink="hospital").again("ward")
+        'fedgc run --superlink hospital --resume ward'
+        """
+        where = ["--superlink", self.superlink] if self.superlink is not None else []
+        count = ["--clients", str(self.clients)] if self.own and self.clients is not None else []
+        return shlex.join(["fedgc", "run", *where, *count, *words_of(self.own), "--resume", run])
+
+
+def trained(task: str | None, script: str | None) -> dict[str, Setting]:
+    """Return the settings of the options --task and --script, of which one may be given."""
+    if task and script:
+        raise Unusable("--task and --script: saw both, needed one: a script is trained in place of a task")
+    if task:
+        return {"task": task, "script": ""}
+    return {"script": script} if script else {}
 
 
 def run(wanted: Wanted) -> None:
-    """Run to the end and print the tables; Ctrl-C or a signal stops the run and leaves its checkpoint."""
+    """Run to the end and print the tables; Ctrl-C or a signal stops the run and keeps its checkpoint."""
     console = view.terminal()
     app = app_in(Path.cwd())
     if wanted.superlink is not None:
-        named(wanted.superlink, Path.cwd())  # one that cannot be is refused before anything is begun
+        named(wanted.superlink, Path.cwd())  # check the name before anything is started
     with like_ctrl_c(), Store.open() as store:
         config = _ready(store, wanted, app)
         name = config.resume or config.run
@@ -86,20 +122,26 @@ def run(wanted: Wanted) -> None:
         before = follower.look()
         console.print(f"run {name}, store {store.name}", soft_wrap=True, markup=False)
         began = time.monotonic()
-        with _where(wanted, console) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
-            written = _written(app, Path(folder) / "app", config)
+        with (
+            superlink_of(wanted, console) as superlink,
+            tempfile.TemporaryDirectory(prefix="fedgc-") as folder,
+        ):
+            written = app_with(app, Path(folder) / "app", config)
             log = Log(path := superlink.log(flower_run := _submitted(superlink, written, wanted)))
-            unknown = _say(console, log) if wanted.elsewhere else _nothing
-            with show_on(console, config.rounds) as show:
+            unknown = (
+                _nothing
+                if wanted.superlink is None
+                else Unseen(console, log, waits=not wanted.elsewhere).show
+            )
+            with show_on(console, config.rounds, _heard(before)) as show:
                 stopped, gone = _followed(
                     Shown(follower, show, Warned(Log(path)), before), superlink, flower_run, unknown
                 )
             said = log.text()
-            unseen = wanted.elsewhere and follower.look().run is None
-            ended = superlink.status(flower_run) if unseen else ""
+            ended = "" if follower.look().run else superlink.status(flower_run)
         seen = follower.whole()
-        print_tables(console, seen, time.monotonic() - began)
-    goes_on = f"; `fedgc run --resume {name}` goes on" if seen.last > before.last and seen.has_model else ""
+        print_tables(console, seen, time.monotonic() - began, resumed=bool(config.resume))
+    goes_on = f"; `{wanted.again(name)}` goes on" if seen.last > before.last and seen.has_model else ""
     if stopped:
         console.print(f"stopped after round {seen.last}{goes_on}", soft_wrap=True, markup=False)
         raise click.Abort
@@ -109,9 +151,9 @@ def run(wanted: Wanted) -> None:
 
 
 def attach(run_name: str, *, alone: bool) -> None:
-    """Show a run of the store until it is over; Ctrl-C ends the looking, and the run goes on.
+    """Show a run in the store until it is over; Ctrl-C ends the display, and the run continues.
 
-    `alone` says that nothing else was asked for: what is only looked at cannot be changed.
+    `alone` says that no other option was given: a run that is only shown cannot be changed.
     """
     if not alone:
         raise Unusable("--attach: saw other words with it, needed the run's name alone")
@@ -127,7 +169,7 @@ def attach(run_name: str, *, alone: bool) -> None:
             show.update(seen, ())
         print_tables(console, seen, time.monotonic() - began)
     silent = seen.run is not None and seen.run.state == "running" and not lost(seen.run)
-    reason = f"it has said nothing for {ALIVE_S:.0f} s" if silent else why_incomplete(seen, "")
+    reason = f"it has recorded nothing for {ALIVE_S:.0f} s" if silent else why_incomplete(seen, "")
     if reason is not None:
         advice = advice_for(seen.run) if seen.run else ""
         raise EdgeFailed("; ".join(filter(None, (f"the run did not complete: {reason}", advice))))
@@ -135,20 +177,20 @@ def attach(run_name: str, *, alone: bool) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A run, where it is shown, and what is noted under it."""
+    """A run, its display, and its notes."""
 
     follower: Follower
     show: Show
     warned: Warned
-    before: Seen  # how the run stood before this attempt
+    before: Seen  # the state of the run before this attempt
 
     def lost(self) -> str:
-        """Return how the server of this attempt went without a word; nothing where it did not."""
+        """Return how the server of this attempt crashed; empty if it did not."""
         run = self.follower.run()
         return reason_of(run) if run and run.heard != _heard(self.before) and lost(run) else ""
 
     def update(self, *more: str) -> Seen:
-        """Show how things stand, with these notes; return it."""
+        """Show the current state with these notes; return it."""
         seen = self.follower.look()
         self.show.update(seen, [*(self.warned.notes() if seen.run else ()), *more])
         return seen
@@ -177,7 +219,7 @@ def _followed(
 
 
 def _why(before: Seen, seen: Seen, log: str) -> str | None:
-    """Return why it did not complete; a store that has heard nothing of this attempt knows an earlier one."""
+    """Return why it did not complete; a store without records of this attempt only knows an earlier one."""
     return why_incomplete(seen if _heard(seen) != _heard(before) else Seen(None), log)
 
 
@@ -186,27 +228,47 @@ def _heard(seen: Seen) -> float:
 
 
 def _unlike_completed(status: str, log: str) -> str | None:
-    """Return what Flower says of a run whose store is elsewhere; None where it is done."""
-    return None if status == "finished:completed" else why_not_begun(log) or f"Flower says {status}"
+    """Return why a run that is not in the store did not complete; None if Flower says that it did."""
+    if status == "finished:completed":
+        return None
+    return fault_in(log) or f"{why_incomplete(Seen(None), log)}; Flower says {status}"
 
 
-def _say(console: Console, log: Log) -> Callable[[], None]:
-    def say() -> None:
-        for line in log.lines():
-            console.print(line, soft_wrap=True, highlight=False, markup=False)
+class Unseen:
+    """Shows the log of a run that is not in this store."""
 
-    return say
+    def __init__(self, console: Console, log: Log, *, waits: bool = False) -> None:
+        """With `waits`, nothing is shown before it is clear that the store does not hold the run."""
+        self._console, self._log, self._waits = console, log, waits
+        self._begun = self._said = False
+        self._held: list[str] = []
+
+    def show(self) -> None:
+        """Show the new lines; say so once the run has had rounds that this store does not hold."""
+        if self._begun and not self._said:
+            self._said = True
+            self._print(ELSEWHERE)
+        self._held += self._log.lines()
+        self._begun = self._begun or any(map(ROUND_OVER.search, self._held))
+        if self._waits and not self._said:
+            return
+        for line in self._held:
+            self._print(line)
+        self._held.clear()
+
+    def _print(self, line: str) -> None:
+        self._console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
 def _nothing() -> None:
-    """Say nothing of a run that has yet to begin."""
+    """Do nothing for a run that has not begun."""
 
 
 @contextmanager
-def _where(wanted: Wanted, console: Console) -> Iterator[Superlink]:
-    """Give the SuperLink that is to run it, started for it or there already."""
+def superlink_of(wanted: Wanted, console: Console) -> Iterator[Superlink]:
+    """Yield the SuperLink for the run, started for it or existing."""
     if wanted.superlink is None:
-        with local.LocalFederation(wanted.here) as federation:
+        with local.LocalFederation(wanted.nodes) as federation:
             console.print(local.exposure(federation.address), soft_wrap=True, markup=False, highlight=False)
             yield federation.superlink
         return
@@ -219,11 +281,11 @@ def _where(wanted: Wanted, console: Console) -> Iterator[Superlink]:
 
 
 def named(name: str, folder: Path) -> Superlink:
-    """Return the SuperLink of this name: the one that `fedgc up` started, or one that Flower knows."""
+    """Return the SuperLink of this name: that of `fedgc up`, or one in Flower's configuration."""
     if name != up.NAME:
         connection(name, os.environ)
         return Superlink(name, folder)
-    there = up.standing()
+    there = up.running_federation()
     if there is None:
         raise Unusable(f"SuperLink {name!r}: saw no federation up, needed one; `fedgc up` starts one")
     return Superlink(local.NAME, folder, {"FLWR_HOME": there.home})
@@ -233,17 +295,20 @@ def _submitted(superlink: Superlink, app: Path, wanted: Wanted) -> int:
     try:
         return superlink.submit(app)
     except EdgeFailed:
-        if wanted.elsewhere:  # a certificate that is refused, Flower calls a network that is down
-            told_time(connection(superlink.name, superlink.environment))
+        if wanted.elsewhere:  # Flower reports a refused certificate as a network failure
+            server_time(connection(superlink.name, superlink.environment))
         raise
 
 
-def _written(app: App | None, folder: Path, config: RunConfig) -> Path:
-    return app.write(folder, config.table()) if app else local.write_app(folder, config.table())
+def app_with(app: App | None, folder: Path, config: RunConfig) -> Path:
+    """Write the app, or fedgc's own, with these settings; return its folder."""
+    if app is None:
+        return local.write_app(folder, config.table())
+    return app.write(folder, config.table(), travels(config.script, app.folder, app))
 
 
 def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
-    """Return the settings: those given, over those the run had when it is resumed, over the app's."""
+    """Return the settings: those given, over those of a resumed run, over the app's."""
     layers: list[Layer] = []
     if wanted.here:
         layers.append(("--clients", {"min-clients": wanted.here}))
@@ -264,8 +329,10 @@ def _settings(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
 
 
 def _ready(store: Store, wanted: Wanted, app: App | None) -> RunConfig:
-    """Return the settings of a run that may begin; files that the server writes are named from here."""
+    """Return the checked settings of a run, with absolute paths for files that the server writes."""
     config = _settings(store, wanted, app)
+    script = placed_script(config.script, Path.cwd(), app, here=not wanted.elsewhere)
+    config = replace(config, script=script)
     if not wanted.elsewhere:
         checkpoints, log = _from_here(config.checkpoint_dir), _from_here(config.log_file)
         config = replace(config, checkpoint_dir=checkpoints, log_file=log)
@@ -278,7 +345,7 @@ def _from_here(name: str) -> str:
 
 
 def _must_begin(store: Store, wanted: Wanted, config: RunConfig) -> None:
-    """Refuse what the server would refuse, before anything is started; of its own disk it knows more."""
+    """Refuse early what the server would refuse; only the server knows its own disk."""
     runs = runs_folder(config.checkpoint_dir, os.environ)
     if not config.resume:
         for known in store.runs():

@@ -1,7 +1,7 @@
-"""Settings as words of a command line, and where each value of a run comes from.
+"""Settings as options of a command line, and the source of each value of a run.
 
-A value is the default, or what the app lists in its manifest, or what a run had that is resumed, or what
-the command line says: the later wins. All are checked against `RunConfig` before anything starts.
+A value is the default, the app's manifest, the resumed run's, or the command line's: later sources win. All
+are checked against `RunConfig` before anything starts.
 """
 
 import tomllib
@@ -21,14 +21,14 @@ Layer = tuple[str, Mapping[str, Setting]]
 
 @dataclass(frozen=True, slots=True)
 class Settled:
-    """The settings of a run, and for each name (with dashes) where its value comes from."""
+    """The settings of a run, and the source of each by name (with dashes)."""
 
     config: RunConfig
     origins: Mapping[str, str]
 
 
 def settle(layers: Sequence[Layer]) -> Settled:
-    """Lay these tables over the defaults, the later over the earlier.
+    """Merge these tables over the defaults, later ones first.
 
     >>> settled = settle([("the app", {"rounds": 3, "seed": 4}), ("--set", {"rounds": 5})])
     >>> settled.config.rounds, settled.origins["rounds"], settled.origins["seed"], settled.origins["work"]
@@ -38,7 +38,7 @@ def settle(layers: Sequence[Layer]) -> Settled:
     table: dict[str, Setting] = dict(defaults)
     origins = dict.fromkeys(defaults, DEFAULT)
     for origin, values in layers:
-        RunConfig.read(values)  # each by itself, so that the message names what this one says
+        RunConfig.read(values)  # each by itself, so that the error names its own settings
         for key, value in flat(values):
             name = dashed(key)
             if origin == GIVEN or value != table.get(name):
@@ -48,7 +48,7 @@ def settle(layers: Sequence[Layer]) -> Settled:
 
 
 def parse(words: Iterable[str]) -> dict[str, Setting]:
-    """Return the settings in these words; an unknown or ill-typed one is refused here.
+    """Return the settings in these options; refuse an unknown or ill-typed one.
 
     >>> parse(["rounds=3", "code.blocks=auto", "learning-rate=0.5", "task.rank=8"])
     {'rounds': 3, 'code.blocks': 'auto', 'learning-rate': 0.5, 'task.rank': 8}
@@ -59,16 +59,16 @@ def parse(words: Iterable[str]) -> dict[str, Setting]:
         if not equals:
             raise BadSetting(f"setting {word!r}: needed name=value")
         key = dashed(name.strip())
-        table[key] = _value(value.strip(), key)
+        table[key] = value_of(value.strip(), truth=key.startswith(TASK))
     RunConfig.read(table)
     return table
 
 
-def _value(text: str, key: str) -> Setting:
-    """Read a number as a number, of a task's own settings also true and false; the rest is text."""
+def value_of(text: str, *, truth: bool = False) -> Setting:
+    """Parse numbers, and with `truth` true and false, as in a task's own settings; the rest is text."""
     try:
         value = tomllib.loads(f"value = {text}")["value"]
     except tomllib.TOMLDecodeError:
         return text
-    takes = isinstance(value, str | int | float) and (key.startswith(TASK) or not isinstance(value, bool))
+    takes = isinstance(value, str | int | float) and (truth or not isinstance(value, bool))
     return value if takes else text

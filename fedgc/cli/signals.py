@@ -1,4 +1,4 @@
-"""SIGTERM and SIGHUP end a command as Ctrl-C does: processes are ended, temporary files removed."""
+"""SIGTERM and SIGHUP end a command like Ctrl-C: processes are ended, temporary files removed."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ SPOKEN_TO: Final = (1, 2)
 
 @contextmanager
 def like_ctrl_c() -> Iterator[None]:
-    """Turn the first of these signals into Ctrl-C while the block runs; the block then ends in peace.
+    """Turn the first of these signals into Ctrl-C while the block runs; ignore later ones during its cleanup.
 
-    One that is ignored (`nohup`) stays so. Only the main thread can have handlers.
+    An ignored signal (`nohup`) stays ignored. Only the main thread can have handlers.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -42,7 +42,7 @@ def like_ctrl_c() -> Iterator[None]:
 
 
 def _unheard(terminals: list[int]) -> None:
-    """Say the rest to nobody: a terminal that is gone refuses every word, in mid-cleaning."""
+    """Discard further output: writing to a closed terminal would fail in the middle of the cleanup."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for number in terminals:
         os.dup2(nowhere, number)

@@ -1,4 +1,4 @@
-"""`fedgc sim`: what these clients would do, before there is any network."""
+"""`fedgc sim`: predict the rounds of simulated clients, without a network."""
 
 import json
 import math
@@ -18,7 +18,7 @@ from fedgc.sim import Prediction, Request, page, png, simulate
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """In which forms the answer is wanted."""
+    """The requested output formats."""
 
     as_json: bool
     html: Path | None
@@ -26,7 +26,7 @@ class Wanted:
 
 
 def run_sim(request: Request, wanted: Wanted) -> None:
-    """Simulate, show the prediction, and write the pictures that are asked for."""
+    """Simulate, show the prediction, and write the requested images."""
     drawable(wanted.html, wanted.png)
     if wanted.html is not None and not request.policies:
         request = replace(request, beside=True)
@@ -62,7 +62,7 @@ def _figures(each: Prediction) -> dict[str, object]:
 
 
 def _ends(seconds: float) -> float | None:
-    """Return a time, or None for a round that never ends: JSON has no word for that."""
+    """Return a time, or None for a round that never ends: JSON has no infinity."""
     return seconds if math.isfinite(seconds) else None
 
 

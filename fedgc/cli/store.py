@@ -10,7 +10,7 @@ from fedgc.store.database import Store
 
 
 def check(*, as_json: bool) -> None:
-    """Print what the store holds; raise EdgeFailed where it is damaged."""
+    """Print the content of the store; raise EdgeFailed if it is damaged."""
     with Store.open(makes=False) as store:
         health = store.check()
     if as_json:
@@ -33,7 +33,7 @@ def backup(path: Path) -> None:
 
 
 def vacuum(keep: int | None) -> None:
-    """Fold where asked to, then give room back."""
+    """Fold if requested, then return space to the disk."""
     if keep is not None and keep < 1:
         raise Unusable(f"--keep: saw {keep}, needed at least 1 round")
     with Store.open(makes=False) as store:

@@ -1,6 +1,6 @@
 """The files that `fedgc new` writes.
 
-NAME and PACKAGE stand for the name that the user chose, FLOWER for the supported range of flwr.
+NAME and PACKAGE are placeholders for the name that the user chose, FLOWER for the supported range of flwr.
 """
 
 from collections.abc import Mapping
@@ -112,8 +112,8 @@ ROOT = Path(__file__).parents[1]
 class TestTask(unittest.TestCase):
     """Run it by `make test`."""
 
-    def test_a_chunk_is_the_same_each_time_it_is_loaded(self):
-        """Copies of a chunk on different clients can stand in for each other only then."""
+    def test_chunk_is_reproducible(self):
+        """Replicas of a chunk on different clients must be equal."""
         made = task(RunConfig(chunks=4))
         for name, samples in made.sizes().items():
             once, again = made.load(name), made.load(name)
@@ -121,7 +121,7 @@ class TestTask(unittest.TestCase):
             for one, other in zip(once[0], again[0], strict=True):
                 self.assertTrue(torch.equal(one, other))
 
-    def test_the_loss_falls(self):
+    def test_loss_decreases(self):
         """A plain loop over one chunk is enough to see it."""
         torch.manual_seed(0)
         made, model = task(RunConfig(chunks=4)), network()

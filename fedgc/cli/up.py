@@ -1,8 +1,8 @@
-"""`fedgc up` and `fedgc down`: a federation on this machine that stays, to play with.
+"""`fedgc up` and `fedgc down`: a long-running federation on this machine.
 
-A process of its own holds it (`fedgc up --foreground`), and while it lives it holds a lock on a file: so
-`down` ends no other process, whatever became of the number that was written down. It restarts the SuperLink
-or a SuperNode that ended by itself.
+A background process runs it (`fedgc up --foreground`) and holds a lock on a file while it lives, so `down`
+never ends another process that reuses its process id. It restarts the SuperLink or a SuperNode that ended by
+itself.
 """
 
 import fcntl
@@ -14,28 +14,29 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO, Final
 
+from fedgc.cli.clients import nodes_of, parse_clients
 from fedgc.deploy.local_federation import LocalFederation, Node, exposure
 from fedgc.deploy.superlink import tail
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store import owned
 from fedgc.store.engine import default_path
 
-NAME: Final = "up"  # what `fedgc run --superlink` calls it
+NAME: Final = "up"  # its name for `fedgc run --superlink`
 START_S: Final = 90.0
 END_S: Final = 30.0
 POLL_S: Final = 0.1
-RESTART_S: Final = 2.0  # between two looks for processes that ended
+RESTART_S: Final = 2.0  # between checks for processes that ended
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """A federation that is up."""
+class RunningFederation:
+    """A running federation."""
 
     pid: int
     address: str
@@ -47,48 +48,54 @@ def _folder() -> Path:
     return default_path(os.environ).parent / NAME
 
 
-def standing() -> Standing | None:
-    """Return the federation that is up, if one is."""
+def running_federation() -> RunningFederation | None:
+    """Return the running federation, if there is one."""
     folder = _folder()
     with suppress(OSError), (folder / "lock").open("rb") as lock:
         if not _free(lock):
             with suppress(OSError, ValueError, TypeError):
-                return Standing(**json.loads((folder / "standing.json").read_text()))
+                return RunningFederation(**json.loads((folder / "standing.json").read_text()))
     return None
 
 
-def up(clients: int, *, foreground: bool) -> None:
-    """Start a federation; return once it listens, or with `foreground` once it has been ended."""
-    if clients < 1:
-        raise Unusable(f"--clients: saw {clients}, needed at least 1")
-    there = standing()
-    if there is not None:
-        raise Unusable(f"saw {there.clients} clients up at {there.address}, needed none: `fedgc down` first")
+def up(clients: int | None, own: Sequence[str] = (), *, foreground: bool) -> None:
+    """Start a federation; return once it listens or, with `foreground`, once it has ended.
+
+    `own` are the clients' own settings, as NAME:key=value.
+    """
+    nodes = nodes_of(clients, parse_clients(own), first=1)
+    running = running_federation()
+    if running is not None:
+        raise Unusable(
+            f"saw {running.clients} clients up at {running.address}, needed none: `fedgc down` first"
+        )
     if foreground:
-        _hold(clients)
+        _hold(nodes)
     else:
-        _start(clients)
+        _start(
+            len(nodes), [f"--client={each}" for each in own] + ([f"--clients={clients}"] if clients else [])
+        )
 
 
 def down() -> None:
-    """End the federation that is up."""
-    there = standing()
-    if there is None:
+    """End the running federation."""
+    running = running_federation()
+    if running is None:
         raise Unusable("saw no federation up, needed one; `fedgc up` starts one")
-    os.kill(there.pid, signal.SIGTERM)
+    os.kill(running.pid, signal.SIGTERM)
     end = time.monotonic() + END_S
-    while standing() is not None:
+    while running_federation() is not None:
         if time.monotonic() > end:
-            raise EdgeFailed(f"the federation at {there.address} (process {there.pid}) has not ended")
+            raise EdgeFailed(f"the federation at {running.address} (process {running.pid}) has not ended")
         time.sleep(POLL_S)
-    sys.stdout.write(f"the federation at {there.address} is down\n")
+    sys.stdout.write(f"the federation at {running.address} is down\n")
 
 
-def _start(clients: int) -> None:
+def _start(clients: int, options: Sequence[str]) -> None:
     folder = _folder()
     owned.make_folder(folder)
     log = folder / "up.log"
-    words = ["up", "--foreground", "--clients", str(clients)]
+    words = ["up", "--foreground", *options]
     with log.open("wb") as out:
         holder = subprocess.Popen(  # noqa: S603  this program
             [sys.executable, "-m", "fedgc.cli", *words],
@@ -98,33 +105,36 @@ def _start(clients: int) -> None:
             start_new_session=True,
         )
     end = time.monotonic() + START_S
-    while (there := standing()) is None or there.pid != holder.pid:
+    while (running := running_federation()) is None or running.pid != holder.pid:
         if holder.poll() is not None or time.monotonic() > end:
             holder.kill()
-            raise EdgeFailed(f"the federation did not start; it said: {tail(log) or 'nothing'}")
+            raise EdgeFailed(f"the federation did not start: {tail(log) or 'nothing'}")
         time.sleep(POLL_S)
     sys.stdout.write(
-        f"{clients} clients at {there.address}; `fedgc run --superlink {NAME}` trains on them, "
-        f"`fedgc down` ends them\n{exposure(there.address)}\n"
+        f"{clients} clients at {running.address}; `fedgc run --superlink {NAME}` trains on them, "
+        f"`fedgc down` ends them\n{exposure(running.address)}\n"
     )
 
 
-def _hold(clients: int) -> None:
+def _hold(wanted: Sequence[Node]) -> None:
     folder, over = _folder(), threading.Event()
     processes = folder / "processes"
     with _locked(folder):
         shutil.rmtree(processes, ignore_errors=True)
-        names = [f"client-{number}" for number in range(1, clients + 1)]
-        # Keys outlive the federation, so that the next one's clients are known again.
-        nodes = [Node(name, {"identity": str(folder / "keys" / f"{name}.key")}) for name in names]
+        clients = len(wanted)
+        # Keys are kept, so that the next federation has the same clients.
+        nodes = [
+            Node(each.name, {"identity": str(folder / "keys" / f"{each.name}.key"), **each.config})
+            for each in wanted
+        ]
         with LocalFederation(nodes, folder=processes) as federation:
             for number in (signal.SIGTERM, signal.SIGINT):
                 signal.signal(number, lambda *_: over.set())
-            there = Standing(os.getpid(), federation.address, str(federation.home), clients)
-            (folder / "standing.part").write_text(json.dumps(asdict(there)))
+            running = RunningFederation(os.getpid(), federation.address, str(federation.home), clients)
+            (folder / "standing.part").write_text(json.dumps(asdict(running)))
             (folder / "standing.part").replace(folder / "standing.json")
             sys.stdout.write(
-                f"{clients} clients at {there.address}, until Ctrl-C\n{exposure(there.address)}\n"
+                f"{clients} clients at {running.address}, until Ctrl-C\n{exposure(running.address)}\n"
             )
             sys.stdout.flush()
             while not over.wait(RESTART_S):

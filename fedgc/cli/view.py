@@ -1,5 +1,6 @@
-"""What a person sees of a run: a live view while it runs, tables when it is over. Reads the store alone."""
+"""Views of a run for people: a live view while it runs, tables when it is over. Reads only the store."""
 
+import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
@@ -12,24 +13,25 @@ from rich.text import Text
 
 from fedgc.config import RunConfig, known
 from fedgc.errors import BadSetting
-from fedgc.history import ClientRow
+from fedgc.history import BestModel, ClientRow, Score
+from fedgc.run.client_faults import LOST
 from fedgc.store.views import Round, Run
 
 PIPE_WIDTH: Final = 120
 BAR_WIDTH: Final = 40
-RECENT: Final = 5  # rounds that are shown as lines
-LONG_S: Final = 120  # more is said in minutes
-PACED: Final = 10  # rounds that an estimate is made from
+RECENT: Final = 5  # rounds shown as lines
+LONG_S: Final = 120  # longer times are in minutes
+PACED: Final = 10  # rounds used for an estimate
 
 
-def terminal() -> Console:
-    """Return where to print: the terminal as wide as it is, a pipe wide enough for every table."""
-    console = Console()
-    return console if console.is_terminal else Console(width=PIPE_WIDTH)
+def terminal(*, stderr: bool = False) -> Console:
+    """Return the console: as wide as the terminal, and wide enough for every table in a pipe."""
+    console = Console(stderr=stderr)
+    return console if console.is_terminal else Console(width=PIPE_WIDTH, stderr=stderr)
 
 
 def megabytes(count: float) -> str:
-    """Return bytes as a person reads them.
+    """Return a size in readable units.
 
     >>> megabytes(1_234_567), megabytes(950)
     ('1.23 MB', '0.95 kB')
@@ -40,18 +42,33 @@ def megabytes(count: float) -> str:
 
 
 def accuracy(rounds: Sequence[Round]) -> float | None:
-    """Return the newest accuracy that was measured."""
+    """Return the newest measured accuracy."""
     for each in reversed(rounds):
         if "accuracy" in each.row.metrics:
             return each.row.metrics["accuracy"]
     return None
 
 
+def newest_metrics(rounds: Sequence[Round]) -> Mapping[str, float]:
+    """Return the metrics of the newest measured model."""
+    return next((each.row.metrics for each in reversed(rounds) if each.row.metrics), {})
+
+
+def partial_rounds(rounds: Sequence[Round]) -> str:
+    """Return how many models lack samples, in words; empty if none does."""
+    made = [each.row for each in rounds if each.row.outcome in ("synced", "approximate")]
+    shares = [row.coverage for row in made if row.lacking and row.coverage is not None]
+    if not shares:
+        return ""
+    share = math.floor(100 * sum(shares) / len(shares))
+    return f"{len(shares)} of them with less than all samples ({share}% on average)"
+
+
 def round_line(each: Round) -> str:
     """Return one round as one line, for logs and pipes."""
     row = each.row
     measured = "".join(f"  {name} {value:.3f}" for name, value in sorted(row.metrics.items()))
-    missing = f", short of {len(row.short)} chunks" if row.short else ""
+    missing = f", short of {len(row.short)} chunks" if row.short and row.blocks else ""
     missing += f", {row.lacking}" if row.lacking else ""
     what = f"finished chunks counted, {row.blocks} blocks" if row.blocks else "local steps counted"
     counted = "" if row.outcome == "skipped" else f"{each.counted} of {each.finished} {what}, "
@@ -62,9 +79,14 @@ def round_line(each: Round) -> str:
 
 
 def live_view(
-    total: int, present: Mapping[str, Any], rounds: Sequence[Round], notes: Iterable[str]
+    total: int,
+    present: Mapping[str, Any],
+    rounds: Sequence[Round],
+    notes: Iterable[str],
+    scores: Sequence[Score] = (),
+    best: BestModel | None = None,
 ) -> RenderableType:
-    """Return the run as it stands now."""
+    """Return the live view of the run."""
     last = rounds[-1].row.round if rounds else 0
     left = time_left(total, rounds)
     head = Table.grid(padding=(0, 1))
@@ -77,13 +99,17 @@ def live_view(
     aim = f" ({present['replicas']} aimed for)" if present.get("replicas") else ""
     phase = f"{present.get('phase', 'waiting')}: {done_of(present)}{aim}"
     head.add_row("this round", ProgressBar(total=chunks, completed=covered, width=BAR_WIDTH), phase)
+    scored = {each.client: f"{figures_text(each.metrics)} after round {each.round}" for each in scores}
     lines = [Text(round_line(each), style="dim") for each in rounds[-RECENT:]]
-    said = (Text(note, style="yellow") for note in notes)
-    return Group(head, Text(_figures(rounds), style="bold"), _progress(present), *lines, *said)
+    note_lines = (Text(note, style="yellow") for note in notes)
+    parts: list[RenderableType] = [head, Text(_figures(rounds), style="bold")]
+    if best is not None:
+        parts.append(Text(f"best model: {best}", style="bold"))
+    return Group(*parts, _progress(present, scored), *lines, *note_lines)
 
 
 def time_left(total: int, rounds: Sequence[Round]) -> str:
-    """Return how long the rounds that are left will take, from one's begin to the next one's as of late."""
+    """Return the estimated time of the remaining rounds, from the duration of recent ones."""
     begun = [each.row.started for each in rounds[-PACED:]]
     took = sorted(later - earlier for earlier, later in pairwise(begun) if later > earlier)
     rounds_left = total - rounds[-1].row.round if rounds else 0
@@ -94,18 +120,19 @@ def time_left(total: int, rounds: Sequence[Round]) -> str:
 
 
 def _figures(rounds: Sequence[Round]) -> str:
-    """Say in one line what the rounds so far came to."""
+    """Return the totals of the rounds so far, in one line."""
     reached = accuracy(rounds)
     up, down = sum(each.up_bytes for each in rounds), sum(each.down_bytes for each in rounds)
     outcomes = [each.row.outcome for each in rounds]
     counts = ", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)) or "no round yet"
     why = f" ({rounds[-1].row.reason})" if rounds and rounds[-1].row.reason else ""
-    score = f"accuracy {reached:.3f}" if reached is not None else "accuracy not measured yet"
+    others = figures_text(newest_metrics(rounds)) or "no figure measured yet"
+    score = f"accuracy {reached:.3f}" if reached is not None else others
     return f"{score}; up {megabytes(up)}, down {megabytes(down)}; gate: {counts}{why}"
 
 
 def done_of(present: Mapping[str, Any]) -> str:
-    """Return how far the round under way is.
+    """Return the progress of the current round.
 
     >>> done_of({"covered": 3, "chunks": 8}), done_of({"covered": 2, "chunks": 4, "unit": "clients"})
     ('3 of 8 chunks have a replica', '2 of 4 clients are done')
@@ -114,20 +141,23 @@ def done_of(present: Mapping[str, Any]) -> str:
     return f"{present.get('covered')} of {present.get('chunks')} {done}"
 
 
-def _progress(present: Mapping[str, Any]) -> RenderableType:
-    """Return what each client has finished of its chunks in this round."""
+def _progress(present: Mapping[str, Any], scored: Mapping[str, str]) -> RenderableType:
+    """Return each client's progress in this round, and its newest figures."""
     table = Table.grid(padding=(0, 1))
     for each in present.get("clients", ()):
         finished, held = int(each["finished"]), int(each.get("held", 0))
         what = "steps" if present.get("unit") == "clients" else "chunks"
         state = f"{finished} of {held} {what}, {each.get('link') or 'no link'}" if each["present"] else "gone"
         name = Text(each["name"] or each["client"], style="" if each["present"] else "red")
-        table.add_row(name, ProgressBar(total=max(1, held), completed=finished, width=BAR_WIDTH), state)
+        progress = ProgressBar(total=max(1, held), completed=finished, width=BAR_WIDTH)
+        table.add_row(name, progress, state, Text(scored.get(each["client"], "")))
     return table
 
 
-def unit_of(rounds: Sequence[Round]) -> str:
-    """Return what work is counted in: an exchange of local work has no blocks."""
+def unit_of(rounds: Sequence[Round], config: RunConfig | None = None) -> str:
+    """Return the unit of work: by the settings, if known; an exchange of local work has no blocks."""
+    if config is not None and config.client_app == "fedgc":
+        return "local steps" if config.work == "local" else "chunks"
     local = any(each.row.outcome in ("synced", "approximate") and not each.row.blocks for each in rounds)
     return "local steps" if local else "chunks"
 
@@ -135,10 +165,10 @@ def unit_of(rounds: Sequence[Round]) -> str:
 def gate_table(
     rounds: Sequence[Round], rows: Mapping[str, Sequence[tuple[int, ClientRow]]], round_steps: int
 ) -> Table:
-    """Return what was saved in local work: exchanges that were not worth it, steps that were not thrown away.
+    """Return the savings of local work: skipped exchanges, and steps that were not discarded.
 
-    A skipped round saves what an exchange of this run cost in the mean. A server that drops whoever has not
-    done all its steps, `round_steps` in each round since the last exchange, would have lost what that did.
+    A skipped round saves the mean cost of an exchange in this run. A server that drops every client that has
+    not done all its steps, `round_steps` in each round since the last exchange, would have lost that work.
     """
     exchanged = [each for each in rounds if each.row.outcome in ("synced", "approximate")]
     skipped = sum(each.row.outcome == "skipped" for each in rounds)
@@ -159,10 +189,10 @@ def gate_table(
     return table
 
 
-def told_of_skips(run: Run, skipped: int) -> str:
-    """Return what to say of a run's skipped rounds; nothing where there were none."""
+def skips_message(run: Run, skipped: int) -> str:
+    """Return the message on a run's skipped rounds; empty if there were none."""
     config = config_of(run)
-    return config.told_of_skips(skipped, run.rounds) if config else ""
+    return config.skips_message(skipped, run.rounds) if config else ""
 
 
 def config_of(run: Run) -> RunConfig | None:
@@ -173,28 +203,89 @@ def config_of(run: Run) -> RunConfig | None:
         return None
 
 
-def summary(rounds: Sequence[Round], seconds: float) -> Table:
-    """Return the run as one small table."""
+def figures_text(metrics: Mapping[str, float]) -> str:
+    """Return figures as one line.
+
+    >>> figures_text({"accuracy": 0.91234, "loss": 0.25})
+    'accuracy 0.9123, loss 0.25'
+    """
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+
+
+def scores_table(
+    title: str, scores: Sequence[Score], names: Mapping[str, str], mean: Mapping[str, float]
+) -> Table:
+    """Return the figures of each client, and their mean in the last line."""
+    figures = sorted({name for each in scores for name in each.metrics})
+    table = Table(title=title)
+    table.add_column("client", no_wrap=True)
+    for column in ("round", "samples", *figures):
+        table.add_column(Text(column), justify="right", no_wrap=True)
+    for each in sorted(scores, key=lambda score: names.get(score.client) or score.client):
+        values = (f"{each.metrics[name]:.4g}" if name in each.metrics else "-" for name in figures)
+        name = Text(names.get(each.client) or each.client)
+        table.add_row(name, str(each.round), str(each.samples), *values)
+    if mean:
+        total = str(sum(each.samples for each in scores))
+        values = (f"{mean[name]:.4g}" if name in mean else "-" for name in figures)
+        table.add_section()
+        table.add_row("mean", "", total, *values)
+    return table
+
+
+def mean_of(scores: Sequence[Score]) -> dict[str, float]:
+    """Return the means of figures, weighted by samples.
+
+    >>> mean_of([Score(1, "a", 10, {"accuracy": 0.5}), Score(1, "b", 30, {"accuracy": 0.9})])
+    {'accuracy': 0.8}
+    """
+    names = sorted({name for each in scores for name in each.metrics})
+    means = {}
+    for name in names:
+        own = [each for each in scores if name in each.metrics]
+        means[name] = sum(each.samples * each.metrics[name] for each in own) / sum(
+            each.samples for each in own
+        )
+    return means
+
+
+def summary(
+    rounds: Sequence[Round],
+    seconds: float,
+    best: BestModel | None = None,
+    *,
+    unit: str = "",
+    resumed: bool = False,
+) -> Table:
+    """Return the run as one small table; `seconds` are those since it was started, or `resumed`."""
     table = Table(title="The run", show_header=False)
     reached = accuracy(rounds)
+    others = {name: value for name, value in newest_metrics(rounds).items() if name != "accuracy"}
     finished = sum(each.finished for each in rounds)
     counted = sum(each.counted for each in rounds)
     rows = [each.row for each in rounds]
     outcomes = [row.outcome for row in rows]
     blocks = Counter(row.blocks for row in rows)
+    last = f"{rows[-1].lacking} in the last round" if rows[-1].lacking else ""
+    skipped = (sum(r.skips for r in rows), sum(r.takes for r in rows))
+    pruned = (sum(r.pruned for r in rows), sum(r.repairs for r in rows))
     in_rounds = [row.working_s + row.collecting_s for row in rows]
     facts = {
         "rounds": ", ".join(f"{outcomes.count(each)} {each}" for each in dict.fromkeys(outcomes)),
-        "accuracy": f"{reached:.3f}" if reached is not None else "not measured",
-        "time": f"{seconds:.1f} s, of which rounds {sum(in_rounds):.1f} s",
+        "accuracy": f"{reached:.3f}" if reached is not None else "" if others else "not measured",
+        "figures": figures_text(others),
+        "best model": str(best) if best is not None else "",
+        "time": f"{seconds:.1f} s since the resume; rounds of all starts {sum(in_rounds):.1f} s"
+        if resumed
+        else f"{seconds:.1f} s, of which rounds {sum(in_rounds):.1f} s",
         "bytes up": megabytes(sum(each.up_bytes for each in rounds)),
         "bytes down": megabytes(sum(each.down_bytes for each in rounds)),
         "bytes of control": megabytes(sum(each.control_bytes for each in rounds)),
-        "samples counted": f"{rows[-1].lacking} in the last round" if rows[-1].lacking else "",
-        "work counted": f"{counted} of {finished} {unit_of(rounds)} done",
+        "samples counted": "; ".join(filter(None, (partial_rounds(rounds), last))),
+        "work counted": f"{counted} of {finished} {unit or unit_of(rounds)} done",
         "work discarded": f"{1 - counted / finished:.1%}" if finished else "none was finished",
-        "chunks skipped, taken": f"{sum(r.skips for r in rows)}, {sum(r.takes for r in rows)}",
-        "uploads pruned, repaired": f"{sum(r.pruned for r in rows)}, {sum(r.repairs for r in rows)}",
+        "chunks skipped, taken": f"{skipped[0]}, {skipped[1]}" if any(blocks) or any(skipped) else "",
+        "uploads pruned, repaired": f"{pruned[0]}, {pruned[1]}" if any(blocks) or any(pruned) else "",
         "blocks": ", ".join(f"{b} in {n} rounds" for b, n in sorted(blocks.items()) if b),
     }
     for name, value in facts.items():
@@ -203,14 +294,36 @@ def summary(rounds: Sequence[Round], seconds: float) -> Table:
     return table
 
 
-def clients_table(rows: Mapping[str, Sequence[ClientRow]], names: Mapping[str, str]) -> Table:
-    """Return what each client did, summed over its rounds."""
+def faults_of(rows: Iterable[tuple[int, ClientRow]]) -> str:
+    """Return the faults of a client in its rounds: each once, the last loss with its rounds.
+
+    >>> faults_of([(1, ClientRow("a")), (6, ClientRow("a", failure="lost")), (9, ClientRow("a"))])
+    'lost in round 6, back in round 9'
+    """
+    lost_in, back_in, losses = 0, 0, 0
+    others: dict[str, None] = {}
+    for number, row in rows:
+        if row.failure == LOST:
+            losses += not lost_in or bool(back_in)
+            lost_in, back_in = (number, 0) if not lost_in or back_in else (lost_in, 0)
+        elif row.failure:
+            others[row.failure] = None
+        elif lost_in and not back_in:
+            back_in = number
+    times = f"lost {losses} times, last" if losses > 1 else LOST
+    lost = f"{times} in round {lost_in}" + (f", back in round {back_in}" if back_in else "") if losses else ""
+    return "; ".join(filter(None, (lost, ", ".join(others)))) or "none"
+
+
+def clients_table(rows: Mapping[str, Sequence[tuple[int, ClientRow]]], names: Mapping[str, str]) -> Table:
+    """Return each client's work, summed over its rounds."""
     table = Table(title="The clients")
     table.add_column("client", no_wrap=True)
     for column in ("rounds", "finished", "counted", "discarded", "s per step", "up", "down"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("faults")
-    for client, own in sorted(rows.items(), key=lambda each: names.get(each[0], each[0])):
+    for client, numbered in sorted(rows.items(), key=lambda each: names.get(each[0], each[0])):
+        own = [row for _, row in numbered]
         finished, counted = sum(row.finished for row in own), sum(row.counted for row in own)
         steps = [row.step_s for row in own if row.step_s is not None]
         table.add_row(
@@ -222,6 +335,6 @@ def clients_table(rows: Mapping[str, Sequence[ClientRow]], names: Mapping[str, s
             f"{sum(steps) / len(steps):.4f}" if steps else "-",
             megabytes(sum(row.up_bytes for row in own)),
             megabytes(sum(row.down_bytes for row in own)),
-            Text(", ".join(dict.fromkeys(row.failure for row in own if row.failure)) or "none"),
+            Text(faults_of(numbered)),
         )
     return table

@@ -1,4 +1,4 @@
-"""`fedgc watch`: the page over the store, until Ctrl-C; or one look at it as JSON."""
+"""`fedgc watch`: serve the page over the store until Ctrl-C, or check it once with a JSON report."""
 
 import json
 import sys
@@ -17,20 +17,20 @@ TOKEN_IN: Final = "FEDGC_TOKEN"  # noqa: S105  the variable's name
 NAMED: Final = "env:"
 
 
-def token_of(said: str | None, environment: Mapping[str, str]) -> str | None:
-    """Return the token that `--token` names: env:NAME or a file; without it the one in FEDGC_TOKEN.
+def token_of(given: str | None, environment: Mapping[str, str]) -> str | None:
+    """Return the token that `--token` names (env:NAME or a file), else the one in FEDGC_TOKEN.
 
-    A token is never a word of the command line: everybody on the machine can read that.
+    A token is never on the command line itself, which every user of the machine can read.
     """
-    if said is None:
+    if given is None:
         return environment.get(TOKEN_IN)
-    if said.startswith(NAMED):
-        name = said.removeprefix(NAMED)
+    if given.startswith(NAMED):
+        name = given.removeprefix(NAMED)
         if name not in environment:
             raise Unusable(f"--token: saw no variable {name!r}, needed one that holds the token")
         return environment[name]
     try:
-        return Path(said).read_text(encoding="ascii").strip()
+        return Path(given).read_text(encoding="ascii").strip()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "not ASCII"
         raise Unusable(
@@ -39,7 +39,7 @@ def token_of(said: str | None, environment: Mapping[str, str]) -> str | None:
 
 
 def watch(place: Place, run: str | None) -> None:
-    """Serve the page until it is ended."""
+    """Serve the page until it is interrupted."""
     with Store.open(reads_only=True) as store:
         shown = store.run(run or LATEST).run
         served = Served(store, place, run or LATEST)
@@ -48,8 +48,8 @@ def watch(place: Place, run: str | None) -> None:
         served.forever()
 
 
-def look_at_it(place: Place, run: str | None) -> None:
-    """Serve the page to ourselves, on a free port, and print what was found."""
+def check_page(place: Place, run: str | None) -> None:
+    """Serve the page on a free port, check it, and print the results."""
     with Store.open(reads_only=True) as store:
         store.run(run or LATEST)
         with Served(store, replace(place, port=0), run or LATEST).beside() as served:

@@ -1,4 +1,4 @@
-"""The interface of a codec: how the numbers of an update travel."""
+"""The interface of a codec: how the numbers of an update are encoded."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -11,14 +11,14 @@ Bytes = NDArray[np.uint8]
 
 
 class Codec(ABC):
-    """Turns a vector of float32 numbers into bytes and back; the base class of every codec.
+    """The base class of every codec: turns a vector of float32 numbers into bytes and back.
 
     To add a codec, write one class and register it as an entry point of the group `fedgc.codecs`; the setting
     `links.codec` then takes its name. Keyword-only arguments of the constructor are the codec's own options,
     which follow the name in the setting: `links.codec = "top-k share=0.01"`.
 
-    A codec has no state: what an encoding loses is kept by the client and added to its next update (error
-    feedback, Karimireddy et al., arXiv 1901.09847), so that it arrives later and is not lost.
+    A codec has no state. The client keeps the encoding error and adds it to its next update (error feedback,
+    Karimireddy et al., arXiv 1901.09847).
 
     >>> from fedgc.codecs.shipped import Int8
     >>> codec = Int8()
@@ -28,31 +28,30 @@ class Codec(ABC):
     """
 
     summary: ClassVar[str] = ""
-    """What `fedgc config` says of the codec, in a few words."""
+    """A description of the codec for `fedgc config`, in a few words."""
     fixed: ClassVar[bool] = True
     """Whether every vector of one length has the same number of bytes, which is then `largest`."""
 
     @abstractmethod
     def encode(self, vector: NDArray[np.float32], rng: np.random.Generator) -> Bytes:
-        """Return the bytes of a vector, one at least.
+        """Return the bytes of a vector, at least one.
 
         Args:
             vector: Finite numbers.
-            rng: The same for the same client, round and attempt, so that a client that starts again sends the
-                same bytes.
+            rng: Seeded by client, round and attempt, so that a restarted client sends the same bytes.
         """
 
     @abstractmethod
     def decode(self, data: Bytes, size: int) -> NDArray[np.float32]:
         """Return the `size` numbers in these bytes.
 
-        The bytes come from another process: any exception that they cause refuses the update by name.
+        The bytes come from another process. Any exception refuses the update by name.
         """
 
     @abstractmethod
     def largest(self, size: int) -> int:
-        """Return the most bytes that a vector of `size` numbers can have. A larger one is refused."""
+        """Return the largest number of bytes for a vector of `size` numbers; a longer message is refused."""
 
     def expected(self, size: int) -> int:
-        """Return the bytes that a vector of `size` numbers usually has; deadlines are predicted from it."""
+        """Return the usual number of bytes for a vector of `size` numbers, for predicting deadlines."""
         return self.largest(size)

@@ -1,10 +1,9 @@
-"""How the numbers of a vector go over the wire: float32, or fewer bits where the work can bear it.
+"""Number formats on the wire: float32, bf16, int8 and int4, and the rule that selects one for codewords.
 
 Noise of relative size e on every codeword becomes e * sqrt(amplification) on the sum, so a short format
-is allowed only while that stays under a limit. bf16 is rounded to the nearest even. int8 and int4 carry a
-float32 scale for each group of numbers and are rounded by chance, up or down with the probabilities
-that keep the mean: their steps are coarse, and a bias would add up over clients and rounds. int4 is for
-the updates of local work alone, whose clients keep what rounding cost and add it to the next update.
+is allowed only while that stays under a limit. bf16 is rounded to nearest even. int8 and int4 have a float32
+scale for each group of numbers and use unbiased stochastic rounding, since a bias would add up over clients
+and rounds. int4 is only for the updates of local work, whose clients use error feedback.
 """
 
 import zlib
@@ -16,9 +15,9 @@ from numpy.typing import NDArray
 
 from fedgc.errors import BadSetting, BadVector
 
-GROUP: Final = 1024  # numbers that share one scale: 0.4% of overhead at 8 bits
+GROUP: Final = 1024  # numbers per scale: 0.4% of overhead at 8 bits
 Vector = np.ndarray[Any, np.dtype[Any]]  # of floats
-TILE: Final = 64 * GROUP  # numbers rounded at a time: a large codeword never stands twice
+TILE: Final = 64 * GROUP  # numbers rounded at a time, so that a large codeword is never held twice
 
 
 class Wire(StrEnum):
@@ -30,7 +29,7 @@ class Wire(StrEnum):
     INT4 = "int4"
 
 
-# Root mean square error relative to the root mean square of normal numbers.
+# Root mean square error relative to the root mean square of normally distributed numbers.
 EPSILON: Final = {Wire.FLOAT32: 2.5e-8, Wire.BF16: 1.7e-3, Wire.INT8: 1.1e-2, Wire.INT4: 0.2}
 CODED: Final = (Wire.FLOAT32, Wire.BF16, Wire.INT8)  # the formats of codewords
 _BITS: Final = {Wire.FLOAT32: 32, Wire.BF16: 16, Wire.INT8: 8, Wire.INT4: 4}
@@ -53,7 +52,7 @@ def shortest_wire(amplification: float, error_limit: float) -> Wire:
 
 
 def shapes(most_blocks: int, *, short: bool) -> tuple[tuple[Wire, int], ...]:
-    """Return formats and numbers of blocks, the shortest codewords first, the more exact first among equals.
+    """Return formats and numbers of blocks, shortest codewords first; among equals, the more exact first.
 
     >>> [f"{wire}/{blocks}" for wire, blocks in shapes(2, short=True)]
     ['int8/2', 'bf16/2', 'int8/1', 'float32/2', 'bf16/1', 'float32/1']
@@ -83,15 +82,15 @@ def _groups(size: int, wire: Wire) -> int:
 
 
 def rounding(number: int, attempt: int, client: str) -> np.random.Generator:
-    """Return the chance that rounds a vector: a function of whose it is, in which round and attempt.
+    """Return the generator for stochastic rounding, seeded by round, attempt and client.
 
-    So a process that starts again sends the same bytes, and goes on in the middle of them.
+    A process that restarts sends the same bytes and can resume in the middle of them.
     """
     return np.random.default_rng([number, attempt, zlib.crc32(client.encode())])
 
 
 def pack(piece: Vector, wire: Wire, rng: np.random.Generator) -> NDArray[np.uint8]:
-    """Return the bytes of one piece of a codeword; chance rounds int8 and int4 only.
+    """Return the bytes of one piece of a codeword; only int8 and int4 use the generator.
 
     >>> pack(np.array([1.0, -2.0], np.float32), Wire.BF16, np.random.default_rng(0)).tolist()
     [128, 63, 0, 192]
@@ -129,7 +128,7 @@ def unpack(packed: NDArray[np.uint8], wire: Wire, size: int) -> NDArray[np.float
     scales = packed[: 4 * groups].view("<f4")
     numbers = _from_levels(packed[4 * groups :], wire, size)
     numbers[: whole * GROUP].reshape(whole, GROUP)[:] *= scales[:whole, None]
-    numbers[whole * GROUP :] *= scales[whole:].sum()  # the last group, where it is shorter
+    numbers[whole * GROUP :] *= scales[whole:].sum()  # the last group, if it is shorter
     return numbers
 
 
@@ -166,7 +165,7 @@ def _to_levels(single: NDArray[np.float32], wire: Wire, rng: np.random.Generator
 
 
 def _folded(levels: NDArray[np.int8], wire: Wire) -> NDArray[np.uint8]:
-    """Put two 4-bit levels in a byte, the first in its lower half."""
+    """Pack two 4-bit levels into a byte, the first in its lower half."""
     if wire is Wire.INT8:
         return levels.view(np.uint8)
     halves = np.zeros(levels.size + levels.size % 2, np.uint8)
@@ -179,6 +178,6 @@ def _from_levels(packed: NDArray[np.uint8], wire: Wire, size: int) -> NDArray[np
     if wire is Wire.INT8:
         return packed.view(np.int8).astype(np.float32)
     halves = np.empty(2 * packed.size, np.int8)
-    halves[::2] = (packed << 4).view(np.int8) >> 4  # an arithmetic shift brings the sign back
+    halves[::2] = (packed << 4).view(np.int8) >> 4  # an arithmetic shift restores the sign
     halves[1::2] = packed.view(np.int8) >> 4
     return halves[:size].astype(np.float32)

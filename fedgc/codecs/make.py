@@ -1,23 +1,20 @@
-"""A codec by its name: all codecs are entry points of the group `fedgc.codecs`."""
+"""Make a codec by name; all codecs are entry points of the group `fedgc.codecs`."""
 
 from functools import lru_cache
 from typing import Final
 
 from fedgc import plugins
 from fedgc.codecs.codec import Codec
-from fedgc.errors import BadSetting
 
 GROUP: Final = "fedgc.codecs"
 EXACT: Final = "float32"
 SETTING: Final = "links.codec"
-MANY: Final = 1 << 20  # numbers, so that what goes with each group of them is shared out fairly
+MANY: Final = 1 << 20  # numbers, so that the overhead of each group counts in proportion
 
 
 def codec_named(name: str) -> type[Codec]:
     """Return the class of the codec of this name."""
-    found = plugins.load(GROUP, name, f"setting {SETTING}")
-    if not (isinstance(found, type) and issubclass(found, Codec)):
-        raise BadSetting(f"setting {SETTING}: {name!r} is {found!r}, needed a subclass of fedgc.codecs.Codec")
+    found: type[Codec] = plugins.subclass(Codec, GROUP, name, SETTING)
     return found
 
 

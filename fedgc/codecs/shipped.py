@@ -10,7 +10,7 @@ from fedgc.codecs.formats import Wire, pack, packed_bytes, unpack
 
 
 class _Format(Codec):
-    """One of the formats in which codewords travel, too."""
+    """The base of the codecs that use the formats of codewords."""
 
     wire: ClassVar[Wire]
 
@@ -28,7 +28,7 @@ class _Format(Codec):
 
 
 class Float32(_Format):
-    """Sends every number as it is."""
+    """Sends every number unchanged."""
 
     summary = "4 bytes a number, exact"
     wire = Wire.FLOAT32

@@ -1,21 +1,22 @@
-"""A placement that is dictated: the clients say which chunks they hold.
+"""Placement for data that cannot be moved: the clients report which chunks they hold.
 
-Two clients that share a chunk need different columns of the code: a colouring of the conflict graph.
-The fewer colours, the better the frame; Brelaz's rule (DSATUR: color next whoever sees the most
-colours) is exact on placements that do have classes and close to the clique bound on others.
+Two clients that share a chunk need different columns of the code, so columns are a coloring of the
+conflict graph. Fewer colors give a better-conditioned frame. The coloring is DSATUR (Brelaz 1979): next
+comes the vertex whose neighbors have the most colors. It is exact on placements that have classes and
+close to the clique bound on others.
 """
 
 from collections.abc import Collection, Sequence
 
 import numpy as np
 
-from fedgc.codes.arrays import Bool, Float, Int
+from fedgc.codes.arrays import Bool, Int
 from fedgc.codes.order import sorted_orders
 from fedgc.codes.placement import Placement
 from fedgc.errors import BadPlacement
 
 
-def adopt(holds: Sequence[Collection[int]], chunks: int, *, seed: int = 0) -> Placement:
+def adopt(holds: Sequence[Collection[int]], chunks: int) -> Placement:
     """Return the placement in which client w holds exactly the chunks `holds[w]`.
 
     >>> adopt([{0, 1}, {1, 2}, {2, 0}], 3).columns
@@ -35,28 +36,18 @@ def adopt(holds: Sequence[Collection[int]], chunks: int, *, seed: int = 0) -> Pl
                     f"client {w} holds chunk {chunk!r}, but chunks are numbered 0 to {chunks - 1}"
                 )
             holds_wn[w, chunk] = True
-    phase_n = (np.random.default_rng(seed).permutation(chunks) + 0.5) / chunks
-    return coloured(holds_wn, phase_n)
-
-
-def coloured(holds_wn: Bool, phase_n: Float) -> Placement:
-    """Return the placement of these copies, its classes found by colouring.
-
-    >>> coloured(np.array([[True, False], [False, True]]), np.array([0.25, 0.75])).classes
-    (0, 0)
-    """
-    clients_w, chunks = holds_wn.shape
+    phase_n = (np.random.default_rng(0).permutation(chunks) + 0.5) / chunks
     held_wn = holds_wn.astype(np.float32)
     color_w = color(held_wn @ held_wn.T > 0)
     holder_cn = np.full((int(color_w.max()) + 1, chunks), -1, np.int64)
-    worker_s, chunk_s = np.nonzero(holds_wn)
-    holder_cn[color_w[worker_s], chunk_s] = worker_s
-    orders = sorted_orders(holder_cn, clients_w, phase_n)
+    client_s, chunk_s = np.nonzero(holds_wn)
+    holder_cn[color_w[client_s], chunk_s] = client_s
+    orders = sorted_orders(holder_cn, len(holds), phase_n)
     return Placement(chunks, orders, tuple(color_w.tolist()), tuple(phase_n.tolist()))
 
 
 def color(conflict_ww: Bool) -> Int:
-    """Color a graph so that neighbours differ, the most constrained vertex first (Brelaz 1979).
+    """Color a graph so that neighbors differ, the most constrained vertex first (DSATUR, Brelaz 1979).
 
     >>> color(np.array([[False, True, False], [True, False, True], [False, True, False]])).tolist()
     [1, 0, 1]

@@ -1,7 +1,7 @@
-"""One interface for both codes: from a finished matrix to a solution.
+"""The interface of a code: from the matrix of finished chunks to a solution.
 
-What is fixed before the round is a column of R for each client. What is solved when the finished sets
-are known is which rows U_i the finished holders of each chunk mix in (see `mixing`).
+The columns of R, one for each client, are fixed before the round. The rows U_i that the finished holders
+of each chunk mix in are solved once the finished sets are known (see `mixing`).
 """
 
 from abc import ABC, abstractmethod
@@ -15,25 +15,25 @@ from fedgc.codes.arrays import Bool, Float, Int
 from fedgc.codes.complete import check_correlation, complete, expected_error
 from fedgc.codes.mixing import Mixing
 from fedgc.codes.placement import Placement, finished
-from fedgc.codes.prune import WithinLimit, any_worker, left_in
+from fedgc.codes.prune import WithinLimit, any_client, left_in
 from fedgc.codes.solution import Solution
 from fedgc.errors import BadPlacement, BadSetting
 
 
 class Code(ABC):
-    """A placement, the number of blocks and a column for each client; the base class of every code.
+    """The base class of every code: a placement, the number of blocks, and a column for each client.
 
     To add a code, write one class and register it as an entry point of the group `fedgc.codes`; the setting
-    `code.name` then takes its name. The server has a new instance for every solution, from `make`.
+    `code.name` then takes its name. The server makes a new instance for every solution, with `make`.
     """
 
     summary: ClassVar[str] = ""
-    """What `fedgc config` says of the code, in a few words."""
+    """A description of the code for `fedgc config`, in a few words."""
 
     @classmethod
     @abstractmethod
     def make(cls, placement: Placement, blocks: int, seed: int) -> Self:
-        """Return the code of a placement; `seed` is the run's, for columns that are drawn at random."""
+        """Return the code of a placement; columns drawn at random use the run's `seed`."""
 
     def __init__(self, placement: Placement, blocks: int) -> None:
         if not 1 <= blocks <= placement.replicas:
@@ -47,41 +47,39 @@ class Code(ABC):
     @property
     @abstractmethod
     def matrix_bw(self) -> Float:
-        """R: each client's column (blocks x clients)."""
+        """Return R, each client's column (blocks x clients)."""
 
     @abstractmethod
     def _frame(self, chunk_s: Int) -> Float:
-        """Return the columns of these chunks' holders: one frame for all, or one for each."""
+        """Return the columns of these chunks' holders: one frame for all chunks, or one for each."""
 
     @abstractmethod
-    def _mixing(self, finished_cs: Bool, chunk_s: Int, noise_w: Float | None) -> tuple[Mixing, Int]:
-        """Solve these chunks: the systems, and which one is whose."""
+    def _mixing(self, finished_cs: Bool, chunk_s: Int) -> tuple[Mixing, Int]:
+        """Solve these chunks; return the systems and the index of each chunk's system."""
 
-    def _used(self, finished_cn: Bool, noise_w: Float | None) -> Bool:  # noqa: ARG002  of the most general code; others use it
-        """Return which finished copies are mixed in: all of them, unless a code needs fewer."""
+    def _used(self, finished_cn: Bool) -> Bool:
+        """Return which finished replicas are mixed in: all, unless a code needs fewer."""
         return finished_cn
 
     def solve(
         self,
         done: Bool,
         *,
-        noise: Sequence[float] | None = None,
         correlation: float | None = None,
         weights: Sequence[float] | None = None,
     ) -> Solution:
-        """Return who mixes what, given who finished what (clients x chunks).
+        """Return the coefficients of every client, given which chunks each finished (clients x chunks).
 
-        `noise`: the relative error of each client's copies, where it is known: noisy ones count less.
-        `correlation`: of chunk updates with each other, where it is known; says how far full chunks
-        stand in for short ones (see `complete`). `weights`: what each chunk counts in the sum, in
-        place of that completion (see `private`).
+        Args:
+            done: Finished chunks, clients x chunks.
+            correlation: The pairwise correlation of chunk updates, if known (see `complete`).
+            weights: The weight of each chunk in the sum; replaces the completion (see `private`).
         """
         check_correlation(correlation)
-        noise_w = _positive("noise", noise, self.placement.clients_w)
         weight_n = _positive("weights", weights, self.placement.chunks)
-        used_cn = self._used(finished(self.placement, done), noise_w)
+        used_cn = self._used(finished(self.placement, done))
         chunk_n = np.arange(self.placement.chunks)
-        mixing, pattern_n = self._mixing(used_cn, chunk_n, noise_w)
+        mixing, pattern_n = self._mixing(used_cn, chunk_n)
         count_p = np.bincount(pattern_n, minlength=len(mixing.full_p))
         amplification, condition = _figures(mixing, count_p)
         short_n = np.flatnonzero(~mixing.full_p[pattern_n])
@@ -109,11 +107,11 @@ class Code(ABC):
     def prune(self, done: Bool, *, cost: Sequence[float] | None = None, limit: float = np.inf) -> Bool:
         """Return the finished matrix without the clients that need not send.
 
-        Every chunk keeps `blocks` copies and the amplification stays within `limit` (or where it was,
-        if it was above). The costliest uploads are left out first.
+        Every chunk keeps `blocks` replicas, and the amplification stays at or below `limit`, or at its value
+        before if that was higher. The most expensive uploads are left out first.
         """
         finished_cn = finished(self.placement, done)
-        spare = any_worker
+        spare = any_client
         if limit < np.inf:
             total = self._amplification(finished_cn, np.arange(self.placement.chunks))
             spare = WithinLimit(self._amplification, total, limit * self.placement.chunks)
@@ -124,19 +122,19 @@ class Code(ABC):
         return pruned
 
     def _amplification(self, finished_cs: Bool, chunk_s: Int) -> float:
-        mixing, pattern_s = self._mixing(finished_cs, chunk_s, None)
+        mixing, pattern_s = self._mixing(finished_cs, chunk_s)
         return float(mixing.amplification_p[pattern_s].sum())
 
 
 def _figures(mixing: Mixing, count_p: Int) -> tuple[float, float]:
-    """Return the mean amplification and the worst condition of the patterns that occur."""
+    """Return the mean amplification and the worst condition over the patterns that occur."""
     amplification = float(count_p @ mixing.amplification_p) / int(count_p.sum())
     solved_p = mixing.condition_p[(count_p > 0) & mixing.full_p]
     return amplification, float(solved_p.max(initial=1.0)) if solved_p.size else float("inf")
 
 
 def _weighted(mixing: Mixing, pattern_n: Int, weight_n: Float) -> tuple[Mixing, Int]:
-    """Let every chunk count by its weight: a system for each."""
+    """Scale every chunk by its weight; this takes one system for each chunk."""
     scaled = replace(
         mixing,
         rows_pcb=mixing.rows_pcb[pattern_n] * weight_n[:, None, None],

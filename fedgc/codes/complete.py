@@ -1,16 +1,16 @@
-"""Completion: the best sum when the deadline left some chunks short of copies.
+"""Completion: the best estimate of the sum when a deadline left some chunks short of replicas.
 
-With the rows U_i of the present copies the decoded blocks are sum_i P_i G_i, P_i = R U_i: the identity
-for a full chunk, a projector for a short one. Least squares leaves it at that; its error is smallest
-if chunk updates have nothing in common. But they share a mean, and then all the missing parts point
-the same way. What is short is a fair sample of the chunks (ids are permuted, orders shifted every
-round), so the full chunks can stand in for it without bias:
+With the rows U_i of the present replicas the decoded blocks are sum_i P_i G_i, P_i = R U_i: the identity
+for a full chunk, a projector for a short one. Least squares stops there. Its error is smallest if chunk
+updates are uncorrelated. Chunk updates share a mean, though, so the missing parts add up. Short chunks
+are a random sample (ids are permuted, orders shifted every round), so full chunks can replace them
+without bias:
 
     U_i -> U_i (I + s D) for full i,    D = (1 / N_full) * sum over short chunks of (I - P_i).
 
-Then sum_i P_i = N I for s = 1, and the mean over all draws is the true sum. With pairwise correlation
-c of chunk updates the squared error is c N_full^2 (1-s)^2 ||D||^2 + (1-c) N_full s^2 ||D||^2 plus what
-no s changes, which is least at s = c N_full / (c N_full + 1 - c).
+For s = 1, sum_i P_i = N I, and the mean over all draws is the true sum. With pairwise correlation c of
+chunk updates the squared error is c N_full^2 (1-s)^2 ||D||^2 + (1-c) N_full s^2 ||D||^2 plus a constant;
+the minimum is at s = c N_full / (c N_full + 1 - c).
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from fedgc.errors import BadSetting, BadVector
 
 
 def complete(frame: Float, mixing: Mixing, count_p: Int, correlation: float | None) -> Mixing:
-    """Let full chunks stand in for short ones; unknown correlation (None) means without bias.
+    """Scale full chunks up to replace short ones; correlation None gives the unbiased completion.
 
     >>> from fedgc.codes.mixing import mix
     >>> one = np.ones((1, 1))
@@ -43,7 +43,7 @@ def complete(frame: Float, mixing: Mixing, count_p: Int, correlation: float | No
 
 
 def shrinkage(full: int, correlation: float | None) -> float:
-    """Return the share of the unbiased completion that gives the least expected error.
+    """Return the factor on the unbiased completion that gives the least expected error.
 
     >>> shrinkage(60, 0.5), shrinkage(60, 0.0), shrinkage(60, None)
     (0.9836065573770492, 0.0, 1.0)
@@ -55,7 +55,7 @@ def shrinkage(full: int, correlation: float | None) -> float:
 
 
 def check_correlation(correlation: float | None) -> None:
-    """Refuse a correlation that cannot be.
+    """Raise unless the correlation lies in its range.
 
     >>> check_correlation(0.3)
     """
@@ -66,7 +66,7 @@ def check_correlation(correlation: float | None) -> None:
 def expected_error(frame: Float, mixing: Mixing, count_p: Int, correlation: float | None) -> float:
     """Return the expected error of the sum relative to its size.
 
-    Unknown correlation counts as none: the error without bias is then largest.
+    None counts as correlation 0, where the unbiased completion has its largest error.
 
     >>> from fedgc.codes.mixing import mix
     >>> one = np.ones((1, 1))
@@ -86,7 +86,7 @@ def expected_error(frame: Float, mixing: Mixing, count_p: Int, correlation: floa
 def estimate_correlation(sketches: Sequence[Sequence[float]]) -> float:
     """Estimate the pairwise correlation of chunk updates from equal random projections of them.
 
-    (||sum s||^2 - sum ||s||^2) / ((n - 1) sum ||s||^2), cut to 0 ... 1.
+    The estimate is (||sum s||^2 - sum ||s||^2) / ((n - 1) sum ||s||^2), clipped to 0 ... 1.
 
     >>> estimate_correlation([[1.0, 0.0], [1.0, 0.0]]), estimate_correlation([[1.0, 0.0], [0.0, 1.0]])
     (1.0, 0.0)

@@ -1,6 +1,6 @@
 """Frames found by `python -m tools.search_frames`: (columns, blocks) -> rows.
 
-The worst condition and the worst amplification over all sets of `blocks` columns stand beside each.
+The comment of each gives its worst condition and amplification over all sets of `blocks` columns.
 """
 
 from typing import Final

@@ -1,7 +1,7 @@
-"""The published code: a Gaussian column for each client (arXiv 2405.19509).
+"""The Gaussian code of arXiv 2405.19509: an independent normal column for each client.
 
-Kept faithful for comparison: stability rests on the condition of small Gaussian matrices, which is
-good in the median and has no bound.
+It is implemented as published, for comparison. Its stability depends on the condition of small Gaussian
+matrices, which is good in the median and unbounded in the worst case.
 """
 
 import numpy as np
@@ -13,7 +13,7 @@ from fedgc.codes.placement import Placement
 
 
 class GaussianCode(Code):
-    """R has independent standard normal entries; every finished copy is mixed in.
+    """A code whose R has independent standard normal entries; every finished replica is mixed in.
 
     >>> placed = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
     >>> code = GaussianCode(placed, 2, np.random.default_rng(0))
@@ -35,15 +35,12 @@ class GaussianCode(Code):
 
     @property
     def matrix_bw(self) -> Float:
-        """R: a column for each client."""
+        """Return R, a column for each client."""
         return self._matrix_bw
 
     def _frame(self, chunk_s: Int) -> Float:
         frames: Float = self._frame_nbc[chunk_s]
         return frames
 
-    def _mixing(self, finished_cs: Bool, chunk_s: Int, noise_w: Float | None) -> tuple[Mixing, Int]:
-        weight_cs = finished_cs.astype(np.float64)
-        if noise_w is not None:
-            weight_cs /= noise_w[self.placement.holder_cn[:, chunk_s]] ** 2
-        return mix(self._frame(chunk_s), weight_cs.T), np.arange(len(chunk_s))
+    def _mixing(self, finished_cs: Bool, chunk_s: Int) -> tuple[Mixing, Int]:
+        return mix(self._frame(chunk_s), finished_cs.T.astype(np.float64)), np.arange(len(chunk_s))

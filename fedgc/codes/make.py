@@ -1,10 +1,9 @@
-"""A code by its name: all codes are entry points of the group `fedgc.codes`."""
+"""Look up a code by name; all codes are entry points of the group `fedgc.codes`."""
 
 from typing import Final
 
 from fedgc import plugins
 from fedgc.codes.code import Code
-from fedgc.errors import BadSetting
 
 GROUP: Final = "fedgc.codes"
 
@@ -15,7 +14,5 @@ def code_named(name: str) -> type[Code]:
     >>> code_named("gaussian").summary
     'a Gaussian column for each client (arXiv 2405.19509)'
     """
-    found = plugins.load(GROUP, name, "setting code.name")
-    if not (isinstance(found, type) and issubclass(found, Code)):
-        raise BadSetting(f"setting code.name: {name!r} is {found!r}, needed a subclass of fedgc.codes.Code")
+    found: type[Code] = plugins.subclass(Code, GROUP, name, "code.name")
     return found

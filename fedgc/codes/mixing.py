@@ -1,13 +1,13 @@
-"""The small systems: what each holder of one chunk mixes in, given who finished it.
+"""The linear system of one chunk: the rows that each holder mixes in, given which holders finished it.
 
 With R (blocks x columns) and the finished columns S of a chunk, the holders send rows of U such that
-R_S U = I. Among all U that do, the one of least noise is U = W R' (R W R')^-1, W = 1 / variance of
-each holder's copy (0 where there is none). Fewer copies than blocks leave R_S U = P, the projector on
-what the copies span: least squares.
+R_S U = I. The solution of least noise is U = W R' (R W R')^-1, W = 1 / variance of each holder's replica
+(0 without a replica). With fewer replicas than blocks R_S U = P, the projector on the span of the present
+columns (least squares).
 
-The normal equations square the condition; two Newton steps U <- U (2 I - R U) take the residual back
-to rounding for every condition below 1e7. Figures beside each system: the condition of R_S W^(1/2)
-and the amplification (1/blocks) * sum ||R_j||^2 ||U_j||^2 of noise that is relative to each codeword.
+The normal equations square the condition; two Newton steps U <- U (2 I - R U) bring the residual back to
+rounding for every condition below 1e7. Each system has two figures: the condition of R_S W^(1/2) and the
+amplification (1/blocks) * sum ||R_j||^2 ||U_j||^2 of noise that is relative to each codeword.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from fedgc.codes.arrays import Bool, Float, Int
 
 DEFICIENT: Final = 1e-13  # an eigenvalue below this share of the largest is rounding, not rank
-RESIDUAL: Final = 1e-8  # largest entry of R U - I that still counts as exact
+RESIDUAL: Final = 1e-8  # largest entry of R U - I that counts as exact
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -27,13 +27,13 @@ class Mixing:
     """One system for each pattern p: coefficients (p x columns x blocks) and their figures."""
 
     rows_pcb: Float
-    full_p: Bool  # R U = I holds
-    condition_p: Float  # inf where it does not hold
+    full_p: Bool  # whether R U = I
+    condition_p: Float  # inf if it is not
     amplification_p: Float
 
 
 def mix(frame: Float, weight_pc: Float) -> Mixing:
-    """Solve every pattern at once; `frame` is (blocks x columns), or (p x blocks x columns).
+    """Solve every pattern at once; `frame` is (blocks x columns) or (p x blocks x columns).
 
     >>> corner = mix(np.array([[1.0, 0.0, 1.0], [0.0, 1.0, 1.0]]), np.array([[1.0, 1, 0], [0, 0, 1]]))
     >>> corner.full_p.tolist(), corner.condition_p.tolist(), corner.amplification_p.tolist()
@@ -64,7 +64,7 @@ def mix(frame: Float, weight_pc: Float) -> Mixing:
 
 
 def packed(finished_cn: Bool) -> NDArray[np.uint8]:
-    """Return which columns finished each chunk as bytes (chunks x bytes), for telling patterns apart.
+    """Return the finished columns of each chunk as bytes (chunks x bytes), to compare patterns.
 
     >>> packed(np.array([[True, False], [True, True]])).tolist()
     [[3], [2]]
@@ -73,7 +73,7 @@ def packed(finished_cn: Bool) -> NDArray[np.uint8]:
 
 
 def numbered(finished_cn: Bool) -> Int:
-    """Return which columns finished each chunk as a number, the row of `all_patterns`; 16 columns at most.
+    """Return the finished columns of each chunk as a number, the row of `all_patterns`; at most 16 columns.
 
     >>> numbered(np.array([[True, False], [True, True]])).tolist()
     [3, 2]
@@ -84,7 +84,7 @@ def numbered(finished_cn: Bool) -> Int:
 
 
 def all_patterns(columns: int) -> Bool:
-    """Return every subset of the columns (2^columns x columns), row k the bits of k.
+    """Return every subset of the columns (2^columns x columns); row k holds the bits of k.
 
     >>> all_patterns(2).astype(int).tolist()
     [[0, 0], [1, 0], [0, 1], [1, 1]]

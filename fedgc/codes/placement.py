@@ -1,9 +1,9 @@
-"""Placement: who holds which chunk, in which order, and which column of the code is whose.
+"""Placement: the chunks of each client, their order, and each client's column of the code.
 
-Only the holders of one chunk ever meet in one small system of equations, so two clients need
-different columns only where they share a chunk. Clients that share none may form a class and use
-one column: a placement with `replicas` classes needs a frame of `replicas` columns, and its
-conditioning does not depend on how many clients there are.
+Only the holders of the same chunk meet in one system of equations, so two clients need different columns
+only if they share a chunk. Clients that share none form a class and use one column: a placement with
+`replicas` classes needs a frame of `replicas` columns, and its conditioning does not depend on the number
+of clients.
 """
 
 from collections.abc import Sequence
@@ -18,37 +18,37 @@ from fedgc.errors import BadPlacement
 
 @dataclass(frozen=True, slots=True)
 class Holders:
-    """Who holds which chunk, three ways; s counts the pairs of client and chunk, chunk by chunk."""
+    """The holders of each chunk in three forms; s indexes the pairs of client and chunk, chunk by chunk."""
 
     holds: Bool  # clients x chunks
-    worker_s: Int
+    client_s: Int
     chunk_s: Int
     of_chunk: tuple[tuple[int, ...], ...]  # the clients of each chunk, in their order
 
     @classmethod
     def of(cls, holds: Bool) -> "Holders":
-        """Return them from the matrix.
+        """Return the holders from the matrix.
 
         >>> Holders.of(np.array([[True, False], [True, True]])).of_chunk
         ((0, 1), (1,))
         """
-        worker_s, chunk_s = np.nonzero(holds)
+        client_s, chunk_s = np.nonzero(holds)
         by_chunk = np.argsort(chunk_s, kind="stable")
-        worker_s, chunk_s = worker_s[by_chunk], chunk_s[by_chunk]
+        client_s, chunk_s = client_s[by_chunk], chunk_s[by_chunk]
         ends = np.cumsum(np.bincount(chunk_s, minlength=holds.shape[1])).tolist()
-        clients_w = worker_s.tolist()
-        for array in (worker_s, chunk_s):
+        clients_w = client_s.tolist()
+        for array in (client_s, chunk_s):
             array.flags.writeable = False
         of_chunk = tuple(tuple(clients_w[begin:end]) for begin, end in pairwise([0, *ends]))
-        return cls(holds, worker_s, chunk_s, of_chunk)
+        return cls(holds, client_s, chunk_s, of_chunk)
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Chunks in working order for each client, and the class of each client.
+    """Chunks in order of work for each client, and the class of each client.
 
-    No two clients of a class hold the same chunk. `phases` says where on the serpentine each chunk
-    lies (see `order`); `holder_cn` names the client of each chunk in each class, -1 where none is.
+    No two clients of a class hold the same chunk. `phases` is the position of each chunk on the serpentine
+    (see `order`); `holder_cn` is the client of each chunk in each class, or -1.
 
     >>> both = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
     >>> both.replicas, both.columns, both.holds.tolist()
@@ -60,13 +60,13 @@ class Placement:
     classes: tuple[int, ...]
     phases: tuple[float, ...]
     columns: int = field(init=False)
-    replicas: int = field(init=False)  # copies of the chunk that has the fewest
+    replicas: int = field(init=False)  # of the chunk with the fewest
     holds: Bool = field(init=False, repr=False, compare=False)
     holders: Holders = field(init=False, repr=False, compare=False)
     holder_cn: Int = field(init=False, repr=False, compare=False)
     flat_cn: Int = field(
         init=False, repr=False, compare=False
-    )  # where holder and chunk meet in a w x n array
+    )  # flat index of holder and chunk in a w x n array
 
     def __post_init__(self) -> None:
         _check_shape(self.chunks, self.orders, self.classes, self.phases)
@@ -74,8 +74,8 @@ class Placement:
         if chunk_s.size and not 0 <= chunk_s.min() <= chunk_s.max() < self.chunks:
             seen = int(chunk_s.min()) if chunk_s.min() < 0 else int(chunk_s.max())
             raise BadPlacement(f"chunk {seen} is held, but chunks are numbered 0 to {self.chunks - 1}")
-        worker_s = np.repeat(np.arange(len(self.orders)), [len(order) for order in self.orders])
-        class_s = np.asarray(self.classes, np.int64)[worker_s]
+        client_s = np.repeat(np.arange(len(self.orders)), [len(order) for order in self.orders])
+        class_s = np.asarray(self.classes, np.int64)[client_s]
         columns = max(self.classes) + 1
         _check_disjoint(class_s * self.chunks + chunk_s, self.chunks)
         copies_n = np.bincount(chunk_s, minlength=self.chunks)
@@ -83,9 +83,9 @@ class Placement:
             orphans = np.flatnonzero(copies_n == 0)
             raise BadPlacement(f"chunks {_few(orphans)} have no holder: each needs at least one")
         holder_cn = np.full((columns, self.chunks), -1, np.int64)
-        holder_cn[class_s, chunk_s] = worker_s
+        holder_cn[class_s, chunk_s] = client_s
         holds = np.zeros((len(self.orders), self.chunks), np.bool_)
-        holds[worker_s, chunk_s] = True
+        holds[client_s, chunk_s] = True
         flat_cn = np.where(holder_cn >= 0, holder_cn * self.chunks + np.arange(self.chunks), -1)
         for array in (holder_cn, holds, flat_cn):
             array.flags.writeable = False
@@ -101,12 +101,12 @@ class Placement:
 
     @property
     def clients_w(self) -> int:
-        """How many clients there are, idle ones included."""
+        """Return the number of clients, idle ones included."""
         return len(self.orders)
 
     @property
     def loads(self) -> tuple[int, ...]:
-        """How many chunks each client holds."""
+        """Return the number of chunks of each client."""
         return tuple(len(order) for order in self.orders)
 
 
@@ -142,7 +142,7 @@ def _few(ids: Int) -> str:
 
 
 def finished(placement: Placement, done: Bool) -> Bool:
-    """Return who of each chunk's holders finished it (columns x chunks), or refuse a false claim.
+    """Return which holders finished each chunk (columns x chunks); raise on a chunk not held.
 
     >>> both = Placement(2, ((0, 1), (1, 0)), (0, 1), (0.25, 0.75))
     >>> finished(both, np.array([[True, False], [True, True]])).tolist()

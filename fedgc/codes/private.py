@@ -1,9 +1,9 @@
-"""Data that lies with one client only.
+"""Inverse-probability weights for data held by one client only (Horvitz and Thompson 1952).
 
-Nobody can stand in for a slow client there. If it started every round with the same chunk, its last
-chunks would never count. So it carries on where it stopped; over the rounds every chunk gets the same
-chance p (finished / held, known from the client's history), and weighting by 1 / p makes the sum true
-on average (Horvitz and Thompson 1952). A weight is cut at a limit: a little bias for much variance.
+A slow client's own data has no replicas. If the client started every round with the same chunk, its last
+chunks would never count. It therefore carries on where it stopped. Over the rounds every chunk then has
+the same probability p (finished / held, from the client's history), and weights of 1 / p make the sum
+unbiased. A weight is cut at a limit, which trades a small bias for less variance.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ def carry_on(order: Sequence[int], finished: int) -> tuple[int, ...]:
 
 
 def completion_probability(finished: Sequence[int], load: int) -> float:
-    """Return the chance that a chunk of this client is finished in a round, from past rounds.
+    """Return the probability that a chunk of this client is finished in a round, from past rounds.
 
-    Half a chunk is added to what was finished and to what was held, so that it is never 0.
+    Half a chunk is added to both finished and held, so that it is never 0.
 
     >>> completion_probability([3, 0], 4), completion_probability([], 4)
     (0.4117647058823529, 1.0)
@@ -41,7 +41,7 @@ def completion_probability(finished: Sequence[int], load: int) -> float:
 def inverse_weights(
     placement: Placement, probability_w: Sequence[float], most: float = 4.0
 ) -> tuple[float, ...]:
-    """Return what each chunk counts in the sum: 1 / (chance that any of its holders finishes it).
+    """Return the weight of each chunk in the sum: 1 / (probability that any of its holders finishes it).
 
     >>> alone = Placement(2, ((0,), (1,)), (0, 0), (0.25, 0.75))
     >>> inverse_weights(alone, [0.5, 0.1])

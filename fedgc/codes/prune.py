@@ -1,9 +1,9 @@
-"""Leaving out uploads: every chunk keeps enough copies without most clients.
+"""Pruning: leave out uploads while every chunk keeps enough replicas.
 
-More copies than needed were finished by the time the last chunk is covered. A client may be left out
-if every chunk that it finished keeps `blocks` copies; chunks that are short keep all they have.
-Finding the fewest is a set cover; the greedy rule here tries to leave out the costliest first, then
-those that finished least.
+When the last chunk is covered, more replicas than needed are finished. A client may be left out if every
+chunk that it finished keeps `blocks` replicas; chunks that are short keep all. The minimum is a set
+cover. The greedy rule tries to leave out the most expensive uploads first, then the clients with the
+fewest finished chunks.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from fedgc.codes.arrays import Bool, Int
 from fedgc.codes.placement import Placement
 from fedgc.errors import BadPlacement
 
-Amplify = Callable[[Bool, Int], float]  # finished columns of some chunks, their ids -> sum of amplifications
+Amplify = Callable[[Bool, Int], float]  # finished columns of chunks, their ids -> summed amplification
 
 
 def left_in(
@@ -24,14 +24,14 @@ def left_in(
     cost: Sequence[float] | None,
     spare: Callable[[Int, Bool, Bool], bool],
 ) -> Bool:
-    """Return the copies (columns x chunks) of the clients that are not left out.
+    """Return the replicas (columns x chunks) of the clients that are kept.
 
-    `spare` has the last word on a client, given its chunks and their copies before and after.
+    `spare` decides about each client, given its chunks and their replicas before and after.
 
     >>> both = Placement(2, ((0, 1), (1,), (0,)), (0, 1, 1), (0.25, 0.75))
-    >>> left_in(both, np.ones((2, 2), bool), 1, None, any_worker).tolist()
+    >>> left_in(both, np.ones((2, 2), bool), 1, None, any_client).tolist()
     [[True, True], [False, False]]
-    >>> left_in(both, np.ones((2, 2), bool), 1, [9.0, 1.0, 1.0], any_worker).tolist()
+    >>> left_in(both, np.ones((2, 2), bool), 1, [9.0, 1.0, 1.0], any_client).tolist()
     [[False, False], [True, True]]
     """
     price_w = np.zeros(placement.clients_w) if cost is None else np.asarray(cost, np.float64)
@@ -40,7 +40,7 @@ def left_in(
             f"costs of shape {price_w.shape}: one number for each of {placement.clients_w} clients is needed"
         )
     kept_cn = finished_cn.copy()
-    count = kept_cn.sum(axis=0).tolist()  # plain numbers from here on: most clients have a few chunks
+    count = kept_cn.sum(axis=0).tolist()  # plain ints are faster here: most clients have few chunks
     chunks_w: list[list[int]] = [[] for _ in range(placement.clients_w)]
     for column, chunk in np.argwhere(finished_cn).tolist():
         chunks_w[placement.holder_cn.item(column, chunk)].append(chunk)
@@ -60,17 +60,17 @@ def left_in(
     return kept_cn
 
 
-def any_worker(chunk_s: Int, before_cs: Bool, after_cs: Bool) -> bool:  # noqa: ARG001  one of several rules of that shape
-    """Spare whoever can be spared: the rule where noise is no matter.
+def any_client(chunk_s: Int, before_cs: Bool, after_cs: Bool) -> bool:  # noqa: ARG001  one of several rules of that shape
+    """Return True: the rule that ignores noise and leaves out every client that it can.
 
-    >>> any_worker(np.array([0]), np.ones((2, 1), bool), np.ones((2, 1), bool))
+    >>> any_client(np.array([0]), np.ones((2, 1), bool), np.ones((2, 1), bool))
     True
     """
     return True
 
 
 class WithinLimit:
-    """Spare a client only while the summed amplification of all chunks stays within a limit.
+    """Leave a client out only while the summed amplification of all chunks stays within a limit.
 
     >>> spare = WithinLimit(lambda columns, chunks: 4.0 - columns.sum(), 2.0, 3.0)
     >>> both, one = np.array([[True], [True]]), np.array([[True], [False]])
@@ -84,7 +84,7 @@ class WithinLimit:
         self._limit = limit
 
     def __call__(self, chunk_s: Int, before_cs: Bool, after_cs: Bool) -> bool:
-        """Answer for one client and, where it is spared, remember what that cost."""
+        """Return whether a client is left out, and if so add its cost."""
         change = self._amplify(after_cs, chunk_s) - self._amplify(before_cs, chunk_s)
         if change > 0 and self._total + change > self._limit:
             return False

@@ -1,47 +1,38 @@
-"""After a lost upload: who sends which part of the lost codeword.
+"""Repair of a lost upload: which clients send which parts of the lost codeword.
 
-The codeword z = sum over its terms (chunk, row) of row . update is known term by term, and every term
-can be computed by any other client that finished the chunk. So the terms are shared out among the
-fewest such clients; each sends one vector of the size of a codeword, which the server adds under the
-lost client's column. A repair that is lost in its turn is repaired by the same rule: its terms keep
-their column, from any client, and every (column, chunk) enters the sum exactly once.
+The codeword z = sum over its terms (chunk, row) of row . update is known term by term, and any client
+that finished the chunk can compute the term. The terms are divided among the fewest such clients. Each
+sends one vector of the size of a codeword, which the server adds under the lost client's column. A lost
+repair is repaired by the same rule: its terms keep their column, and every (column, chunk) enters the sum
+exactly once.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from fedgc.codes.arrays import Bool, Vector
-from fedgc.codes.encode import Coefficients, encode
+from fedgc.codes.arrays import Bool
+from fedgc.codes.encode import Coefficients
 from fedgc.errors import BadPlacement
 
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """`helper` sends these terms; they are added under `column`, the client whose upload was lost."""
+    """Terms that `helper` sends; they are added under `column`, the client whose upload was lost."""
 
     helper: int
     column: int
     coefficients: Coefficients
 
-    def encode(self, updates: Mapping[int, Vector]) -> Vector:
-        """Return what the helper sends."""
-        return encode(self.coefficients.chunks, self.coefficients.matrix, updates)
-
 
 @dataclass(frozen=True, slots=True)
 class Repairs:
-    """The parts that make up one lost codeword, and the chunks that no other client finished."""
+    """The parts of one lost codeword, and the chunks that no other client finished."""
 
     column: int
     parts: tuple[Repair, ...]
     missing: Coefficients
-
-    @property
-    def exact(self) -> bool:
-        """Whether the parts make up the whole lost codeword."""
-        return not self.missing.chunks
 
 
 def repair(
@@ -52,17 +43,16 @@ def repair(
     gone: Sequence[int] = (),
     cost: Sequence[float] | None = None,
 ) -> Repairs:
-    """Share out the lost terms among few clients that finished their chunks.
+    """Divide the lost terms among few clients that finished their chunks.
 
-    `gone` are clients that cannot help, nor can those whose rows of `done` are all False. The client
-    that gave its name to the column may help like any other, if it is not gone: it may have lost a
-    repair only, or be back. The client that costs least for each term is asked first; among equals, the one
-    with most terms.
+    Clients in `gone` cannot help, nor can those whose rows of `done` are all False. The client of the column
+    may help too, unless it is gone: it may have lost only a repair, or have returned. For each term the
+    cheapest client is chosen; among equals, the one with the most terms.
 
     >>> done = np.array([[True, True], [True, False], [True, True]])
     >>> plan = repair(0, Coefficients((0, 1), ((1.0,), (1.0,))), done, gone=(0,))
-    >>> [(part.helper, part.coefficients.chunks) for part in plan.parts], plan.exact
-    ([(2, (0, 1))], True)
+    >>> [(part.helper, part.coefficients.chunks) for part in plan.parts], plan.missing.chunks
+    ([(2, (0, 1))], ())
     """
     done = np.asarray(done)
     if done.ndim != 2 or done.dtype != np.bool_ or max(lost.chunks, default=0) >= done.shape[1]:

@@ -1,7 +1,7 @@
-"""The server's running sum: d numbers, whatever the number of clients.
+"""The server's running sum: one vector of d numbers, for any number of clients.
 
 The sum over all chunks is, block by block, g^(k) = sum over codewords of weight[k] * z. A codeword may
-come in pieces of any size and order; each enters the sum as it comes and is not kept.
+arrive in pieces of any size and order; each piece is added on arrival and not kept.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from fedgc.errors import BadVector
 
 
 class RunningSum:
-    """Adds codewords up under the weights told with each; owns its sums.
+    """Adds codewords with the weights given for each, and owns the sum.
 
     >>> total = RunningSum(3, 2)
     >>> total.add((1.0, 10.0), np.array([1.0, 2.0]))
@@ -53,11 +53,11 @@ class RunningSum:
             np.add(sums, product, out=sums)
 
     def total(self) -> Vector:
-        """Return the sum so far: a view, which later codewords change."""
+        """Return a view of the sum so far; later codewords change it."""
         return self._sums.reshape(-1)[: self._size]
 
 
 def _is_finite(part: Vector) -> bool:
-    """Tell by one dot product, and look closer only where that overflows."""
+    """Test by one dot product; check all numbers only if it overflows."""
     with np.errstate(over="ignore", invalid="ignore"):
         return bool(np.isfinite(part @ part)) or bool(np.isfinite(part).all())

@@ -1,9 +1,9 @@
-"""The stop rule and what steers towards it: who works on what, and how many copies are best.
+"""The stop rule and steering: how many replicas to wait for, and which chunk to work on next.
 
-One codeword has d / blocks numbers, and `blocks` copies of every chunk are needed. Going on from b to
-b + 1 copies saves upload time B / b - B / (b + 1), B being the time of a full upload; it costs the wait
-for the next copies. While work runs, a chunk with enough copies is skipped, and whoever is free takes
-the least covered chunk that it holds.
+A codeword has d / blocks numbers, and every chunk needs `blocks` replicas. Going from b to b + 1 replicas
+saves upload time B / b - B / (b + 1), B being the time of a full upload, and costs the wait for the next
+replicas. During the round a chunk with enough replicas is skipped, and a free client takes the least
+covered chunk that it holds.
 """
 
 import math
@@ -15,7 +15,7 @@ from fedgc.errors import BadSetting
 
 
 def best_blocks(cover_s: Sequence[float], upload_s: float) -> int:
-    """Return the number of blocks of least total time, `cover_s[k]` being the time of k + 1 copies.
+    """Return the number of blocks of least total time; `cover_s[k]` is the time of k + 1 replicas.
 
     >>> best_blocks([4.0, 6.0, 9.0], 1.0), best_blocks([4.0, 6.0, 9.0], 12.0)
     (1, 2)
@@ -27,7 +27,7 @@ def best_blocks(cover_s: Sequence[float], upload_s: float) -> int:
 
 
 def amplification_limit(error_limit: float, epsilon: float) -> float:
-    """Return how far noise may be amplified if the wire's relative error is `epsilon`.
+    """Return the largest amplification allowed if the wire's relative error is `epsilon`.
 
     >>> amplification_limit(0.01, 0.002)
     25.0
@@ -40,11 +40,11 @@ def amplification_limit(error_limit: float, epsilon: float) -> float:
 def next_chunk(
     copies_n: Sequence[int], started_n: Sequence[int], remaining: Iterable[int], aim: int
 ) -> int | None:
-    """Return the least covered of the chunks a client has left, the earliest in its order among equals.
+    """Return the least covered chunk that a client has left, the first in its order among equals.
 
-    A copy that another client has started (`started_n`) counts like a finished one when chunks are
-    compared: without that, the whole fleet runs after the same few. Only finished copies make a chunk
-    be skipped. None where all chunks left have `aim` copies.
+    A replica in progress at another client (`started_n`) counts as finished in the comparison; otherwise all
+    clients would choose the same few chunks. Only finished replicas make a chunk be skipped. Returns None if
+    all remaining chunks have `aim` replicas.
 
     >>> next_chunk([2, 0, 1, 0], [0, 1, 0, 0], (0, 1, 2, 3), 2)
     3
@@ -52,11 +52,11 @@ def next_chunk(
     True
     """
     best, least = None, math.inf
-    for chunk in remaining:  # a plain loop: this is asked after every copy
+    for chunk in remaining:  # a plain loop: it runs after every replica
         replicas = copies_n[chunk]
         coverage = replicas + started_n[chunk]
         if replicas < aim and coverage < least:
             best, least = chunk, coverage
             if not coverage:
-                break  # most often the first one, and nothing is covered less
+                break  # usually the first one; no chunk is covered less
     return best

@@ -1,4 +1,4 @@
-"""Which settings contradict each other."""
+"""Checks for settings that contradict each other."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -11,7 +11,7 @@ from fedgc.errors import BadSetting
 from fedgc.gates import Measure
 from fedgc.plugins import load
 
-MASKED: Final[Mapping[str, tuple[str, object]]] = MappingProxyType(  # what masked sums need
+MASKED: Final[Mapping[str, tuple[str, object]]] = MappingProxyType(  # requirements of masked sums
     {
         "client_app": ("client.app", "fedgc"),
         "codec": ("links.codec", EXACT),
@@ -23,7 +23,7 @@ MASKED: Final[Mapping[str, tuple[str, object]]] = MappingProxyType(  # what mask
 
 
 def check_secrecy(config: Settings, gate: str, measure: Measure) -> None:
-    """Raise BadSetting if masked sums cannot be had with these settings."""
+    """Raise BadSetting if masked sums are impossible with these settings."""
     if config.secrecy == "open":
         return
     for name, (key, needed) in MASKED.items():
@@ -42,7 +42,7 @@ def check_secrecy(config: Settings, gate: str, measure: Measure) -> None:
 
 
 def check_aggregator(config: Settings) -> None:
-    """Raise BadSetting if the rule needs single updates, and the server receives sums."""
+    """Raise BadSetting if the rule needs single updates, but the server only receives sums."""
     if config.work == "coded" and config.client_app == "fedgc" and config.aggregator != DEFAULT:
         raise BadSetting(
             f"setting aggregation.rule: saw {config.aggregator}, needed {DEFAULT} with work = coded, "
@@ -90,4 +90,62 @@ def check_local(config: Settings) -> None:
         raise BadSetting(
             f"setting code.replicas: saw {config.replicas} with data.placement {config.placement}, "
             f"needed at most min-clients ({config.min_clients})"
+        )
+
+
+def check_script(config: Settings, gate: str, measure: Measure) -> None:
+    """Raise BadSetting if a training script cannot do what the settings ask for."""
+    if not config.script:
+        return
+    for key, seen, needed, why in (
+        ("work", config.work, "local", "a script trains one model on its own data"),
+        ("client.app", config.client_app, "fedgc", "clients start the script"),
+        ("data.placement", config.placement, "private", "a script loads its own data"),
+    ):
+        if seen != needed:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with a script: {why}")
+    if config.link == "messages":
+        raise BadSetting("setting links.kind: saw messages, needed session or auto with a script")
+    if measure == "gradient":
+        raise BadSetting(
+            f"setting gate.name: saw {gate}, which weighs gradients, which a script does not show; "
+            "needed a gate that weighs distances or nothing"
+        )
+    if config.shared_momentum not in ("auto", "off"):
+        raise BadSetting(
+            f"setting optimizer.shared-momentum: saw {config.shared_momentum}, needed off or auto with a "
+            "script, whose optimizer takes its own steps"
+        )
+
+
+def check_validate_only(config: Settings) -> None:
+    """Raise BadSetting if clients cannot score a saved model with these settings."""
+    if config.validate_only == "off":
+        return
+    for key, seen, is_possible, needed in (
+        ("resume", config.resume or "none", bool(config.resume), "the run whose model is scored"),
+        ("secrecy", config.secrecy, config.secrecy == "open", "open (no figure of a single site leaves it)"),
+        ("client.app", config.client_app, config.client_app == "fedgc", "fedgc"),
+        ("links.kind", config.link, config.link != "messages", "session or auto"),
+    ):
+        if not is_possible:
+            raise BadSetting(f"setting {key}: saw {seen}, needed {needed} with validate.only")
+
+
+def check_best(config: Settings) -> None:
+    """Raise BadSetting if the best model is to be chosen by no figure, or never looked for."""
+    if config.best_patience and not config.best:
+        raise BadSetting("setting validate.patience: saw no validate.best, needed the figure that it follows")
+    if config.best and config.secrecy == "masked":
+        raise BadSetting(
+            f"setting validate.best: saw {config.best} with secrecy = masked, needed none: "
+            "under masks no figure of a single site leaves it"
+        )
+    if config.best and config.client_app == "stock":
+        raise BadSetting(
+            f"setting validate.best: saw {config.best} with client.app = stock, needed fedgc's own clients"
+        )
+    if config.best and not config.evaluate_every:
+        raise BadSetting(
+            "setting validate.best: saw history.evaluate-every 0, needed at least 1 to choose a best model"
         )

@@ -1,4 +1,4 @@
-"""What a setting is: a field of a dataclass with its name in tables, its meaning, and what is allowed."""
+"""The definition of a setting: a dataclass field with its name in tables, meaning, and allowed values."""
 
 import math
 import re
@@ -10,7 +10,7 @@ Auto = Literal["auto"]
 AUTO: Final = "auto"
 All = Literal["all"]
 Value = str | int | float
-TASK: Final = "task."  # how the names of a task's own settings begin in tables
+TASK: Final = "task."  # the prefix of a task's own settings in tables
 NAME: Final = re.compile(r"(?!latest\Z)[A-Za-z0-9_-][A-Za-z0-9_.-]{0,63}")  # latest is the newest run
 NAME_NEEDS: Final = "letters, digits, - _ and . (not first), at most 64, and not latest"
 
@@ -31,7 +31,7 @@ def setting(
 
 
 def positive(value: float | str) -> bool:
-    """Return whether a number is finite and above 0; words are checked by their type."""
+    """Return whether a number is finite and above 0; texts are checked by their type."""
     return isinstance(value, str) or (math.isfinite(value) and value > 0)
 
 

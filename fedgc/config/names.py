@@ -46,7 +46,7 @@ def flat(table: Mapping[str, Any], group: str = "") -> Iterator[tuple[str, Any]]
 
 
 def dashed(key: str) -> str:
-    """Return a name as tables have it: dashes and underscores are the same, except in names of a task's own.
+    """Return a name with dashes, as in tables; names of a task's own settings keep their underscores.
 
     >>> dashed("gate.max_gap"), dashed("task.max_rank")
     ('gate.max-gap', 'task.max_rank')
@@ -58,7 +58,7 @@ def field_of(key: str) -> str:
     """Return the field of a setting by its name in tables.
 
     Raises:
-        BadSetting: There is no such setting, or it has another name now.
+        BadSetting: The setting does not exist, or was renamed.
     """
     name = dashed(key)
     if name in FIELDS:
@@ -71,7 +71,7 @@ def field_of(key: str) -> str:
 
 
 def known(table: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the settings of a flat table that this version knows, those of the task included."""
+    """Return the settings of a flat table that this version knows, including the task's own."""
     return {key: value for key, value in table.items() if key in FIELDS or key.startswith(TASK)}
 
 

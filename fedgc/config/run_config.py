@@ -1,7 +1,7 @@
-"""The settings of a run: one frozen, validated value, the only home of defaults.
+"""The settings of a run: one frozen, validated value with all defaults.
 
-Flower hands settings over as a flat table with dots and dashes (`gate.budget = 0.1`). `RunConfig.read` takes
-that table or nested ones, names what it does not know, and is the only place that makes a value of a table.
+Flower passes settings as a flat table with dots and dashes (`gate.budget = 0.1`). `RunConfig.read` takes that
+table or nested ones, and refuses unknown names.
 """
 
 import hashlib
@@ -21,9 +21,10 @@ from fedgc.config.task_settings import TaskSettings
 from fedgc.errors import BadSetting
 from fedgc.gates import Gate, GateSettings, Measure, default_gate, gate_named, make_gate, summaries
 
+SCRIPT_LEASE_S: Final = 7 * 24 * 3600.0
 HINTS: Final[Mapping[str, Any]] = get_type_hints(Settings)
 SHAPING: Final = (
-    "task", "work", "round_steps", "batch_size", "learning_rate", "warmup_steps", "schedule",
+    "task", "script", "work", "round_steps", "batch_size", "learning_rate", "warmup_steps", "schedule",
     "shared_momentum", "seed", "precision",
 )  # fmt: skip
 
@@ -68,32 +69,45 @@ class RunConfig(Settings):
         checks.check_gate(self, self._budget)
         self.new_gate()
         checks.check_local(self)
+        checks.check_script(self, self.chosen_gate, self.measure)
+        checks.check_best(self)
+        checks.check_validate_only(self)
         checks.check_secrecy(self, self.chosen_gate, self.measure)
         checks.check_aggregator(self)
         self.new_rule()
         make_codec(self.codec)
 
-    # ---- what follows from them
+    # ---- derived values
+
+    @property
+    def workload(self) -> str:
+        """What is trained: the script if there is one, else the task. Speeds are recorded under it."""
+        return self.script or self.task
 
     @property
     def round_steps(self) -> int:
-        """How many local steps a round adds to those since the last exchange."""
+        """The local steps that a round adds to those since the last exchange."""
         if self.local_steps == AUTO:
             return LOCAL_STEPS if self.work == "local" else CODED_STEPS
         return int(self.local_steps)
 
     @property
     def alpha(self) -> float:
-        """The weight of a client's own gradient in a local step (1: there is no shared momentum)."""
+        """The weight of a client's own gradient in a local step (1: no shared momentum)."""
         if self.shared_momentum == AUTO:
-            return SHARED if self.work == "local" else 1.0
+            return SHARED if self.work == "local" and not self.script else 1.0
         return 1.0 if self.shared_momentum == "off" else float(self.shared_momentum)
 
     @property
-    def most_steps(self) -> int:
-        """Local steps from a common model up to which a client goes on without a verdict (0: it rests).
+    def session_lease_s(self) -> float:
+        """How long a client keeps its session: with a script longer, as the script ends with the session."""
+        return max(self.lease_s, SCRIPT_LEASE_S) if self.script else self.lease_s
 
-        A masked update has as many steps as was agreed, or fewer: its reach is bounded by them.
+    @property
+    def most_steps(self) -> int:
+        """The most local steps from a common model without a verdict of the gate (0: the client waits).
+
+        A masked update has the agreed number of steps or fewer, which bounds its size.
 
         >>> RunConfig(work="local", local_steps=8, max_gap=4).most_steps
         32
@@ -105,18 +119,18 @@ class RunConfig(Settings):
 
     @property
     def chosen_gate(self) -> str:
-        """The gate's name, auto settled."""
+        """The gate's name, with auto resolved."""
         if self.gate == AUTO:
             return default_gate(self.work)
         return self.gate
 
     @property
     def measure(self) -> Measure:
-        """What the gate needs from clients."""
+        """The client measure that the gate needs."""
         return gate_named(self.chosen_gate).measure
 
     def new_gate(self) -> Gate[Any]:
-        """Return the gate that these settings describe."""
+        """Return a new gate with these settings."""
         settings = GateSettings(
             rounds=self.rounds,
             period=self.gate_period,
@@ -129,42 +143,42 @@ class RunConfig(Settings):
         return make_gate(self.chosen_gate, settings, self.gate_options)
 
     def new_rule(self) -> AggregationRule:
-        """Return the aggregation rule that these settings describe."""
+        """Return a new aggregation rule with these settings."""
         return make_rule(self.aggregator, self.aggregator_options)
 
     @property
     def _budget(self) -> float | None:
         return None if self.gate_budget == AUTO else float(self.gate_budget)
 
-    def told_of_skips(self, skipped: int, rounds: int) -> str:
-        """Return what to say of rounds that the gate skipped: how many, and by which setting; else nothing.
+    def skips_message(self, skipped: int, rounds: int) -> str:
+        """Return a message on the rounds that the gate skipped, with the responsible setting; empty if none.
 
-        >>> RunConfig(work="local", gate_budget=0.1).told_of_skips(11, 12)[:76]
+        >>> RunConfig(work="local", gate_budget=0.1).skips_message(11, 12)[:76]
         '11 of 12 rounds were skipped by the gate (drift, gate.budget 0.1 of the roun'
-        >>> RunConfig(work="local", gate="every", gate_period=4).told_of_skips(9, 12)
+        >>> RunConfig(work="local", gate="every", gate_period=4).skips_message(9, 12)
         '9 of 12 rounds were skipped by the gate (every, gate.period 4)'
         """
         if not skipped:
             return ""
         gate = self.new_gate()
-        by = ", ".join(filter(None, (self.chosen_gate, gate.told())))
-        said = f"{skipped} of {rounds} rounds were skipped by the gate ({by})"
-        return f"{said}: {gate.advice}" if gate.advice else said
+        by = ", ".join(filter(None, (self.chosen_gate, gate.describe())))
+        message = f"{skipped} of {rounds} rounds were skipped by the gate ({by})"
+        return f"{message}: {gate.advice}" if gate.advice else message
 
     @property
     def shape(self) -> bytes:
-        """The hash of all that shapes an update: the members of a masked exchange must have it in common."""
+        """The hash of all settings that affect an update: equal for all members of a masked exchange."""
         shaping = {name: getattr(self, name) for name in SHAPING} | {
             "task_settings": dict(self.task_settings)
         }
-        if self.schedule != "constant":  # its end is that of the run
+        if self.schedule != "constant":  # the schedule ends with the run
             shaping["rounds"] = self.rounds
         return hashlib.sha256(json.dumps(shaping, sort_keys=True).encode()).digest()
 
     def rate_share(self, step: int) -> float:
-        """Return the share of the full learning rate at this local step of the run, counted from 0.
+        """Return the learning rate's factor at this local step of the run, counted from 0.
 
-        Steps, never samples: a slow client's step is then as long as everybody's.
+        It depends on steps, not samples: a slow client's step has the same learning rate as others.
 
         >>> [RunConfig(warmup_steps=4).rate_share(step) for step in (0, 3, 9)]
         [0.25, 1.0, 1.0]
@@ -196,7 +210,7 @@ class RunConfig(Settings):
         return cls(**values, task_settings=TaskSettings(own))
 
     def table(self) -> dict[str, Value]:
-        """Return the flat table that `read` takes back."""
+        """Return the flat table that `read` accepts."""
         own = {f"{TASK}{key}": value for key, value in self.task_settings.items()}
         return {key: getattr(self, name) for key, name in FIELDS.items()} | own
 

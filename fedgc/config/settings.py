@@ -1,7 +1,7 @@
-"""The settings of a run: for each its name, its default, what it means and what is allowed.
+"""The settings of a run: the name, default, meaning and allowed values of each.
 
-`RunConfig` (run_config.py) adds what follows from them. In tables (`pyproject.toml`, `--set`) a setting has
-the name that stands first, for example `gate.budget`; in Python it is the field, `gate_budget`.
+`RunConfig` (run_config.py) adds derived values. In tables (`pyproject.toml`, `--set`) a setting has the first
+name, for example `gate.budget`; in Python it is the field, `gate_budget`.
 """
 
 from collections.abc import Mapping
@@ -29,23 +29,29 @@ from fedgc.config.task_settings import TaskSettings
 LOCAL_STEPS = 16
 CODED_STEPS = 4
 FRAME = "frame"
-SHARED = 0.1  # weight of a client's own gradient beside the shared momentum: flat from 0.05 to 0.2
+SHARED = 0.1  # weight of a client's own gradient beside the shared momentum: no effect from 0.05 to 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
     """Every setting of a run, unchecked."""
 
-    # What is trained
-    run: str = setting("run", "", "the run's name in the store (empty: one is made up)", is_name, NAME_NEEDS)
+    # Model and training
+    run: str = setting("run", "", "the run's name in the store (empty: generated)", is_name, NAME_NEEDS)
     resume: str = setting(
         "resume",
         "",
-        "the name of a run to go on with, from its last checkpoint",
+        "the name of a run to resume from its last checkpoint",
         lambda v: not v.startswith(".") and "/" not in v,
         "a run's name, not a path",
     )
     task: str = setting("task", "digits", "a shipped task's name, or module:attribute of your own")
+    script: str = setting(
+        "script",
+        "",
+        "a training script of your own in place of a task: a Python file or a launcher's command line, "
+        "started by each client (empty: the task is trained)",
+    )
     rounds: int = setting("rounds", 20, "rounds to run", count, "at least 1")
     work: Literal["local", "coded"] = setting(
         "work",
@@ -64,7 +70,9 @@ class Settings:
     batch_size: int = setting("batch-size", 32, "samples in one local step", count, "at least 1")
     learning_rate: float = setting("learning-rate", 0.1, "of the local steps", positive, "above 0")
     schedule: Literal["constant", "cosine"] = setting(
-        "optimizer.schedule", "constant", "how the learning rate goes over the local steps of the whole run"
+        "optimizer.schedule",
+        "constant",
+        "schedule of the learning rate over the local steps of the whole run",
     )
     warmup_steps: int = setting(
         "optimizer.warmup-steps",
@@ -100,11 +108,11 @@ class Settings:
         default_factory=TaskSettings, metadata={"key": TASK, "says": "settings of the task's own"}
     )
 
-    # How it is shared out
+    # Data and code
     chunks: int = setting(
         "data.chunks",
         16,
-        "pieces the shared data is cut in, where the task lets us choose",
+        "chunks of the shared data, if the task allows a choice",
         count,
         "at least 1",
     )
@@ -135,34 +143,33 @@ class Settings:
     replicas: int | Auto = setting(
         "code.replicas",
         AUTO,
-        "clients that hold each chunk (fewer clients: all of them); auto: from what the clients did before",
+        "clients that hold each chunk (fewer clients: all of them); auto: from the clients' history",
         count,
         "at least 1, or auto",
     )
     blocks: int | Auto = setting(
         "code.blocks",
         AUTO,
-        "codeword = update / blocks; each chunk must be finished as often; auto: chosen when a round stops",
+        "a codeword is 1/blocks of an update; each chunk needs as many replicas; auto: chosen in each round",
         count,
         "at least 1, or auto",
     )
     min_clients: int = setting(
         "min-clients",
         2,
-        "clients without which a run does not begin, nor a resumed one go on; after its first round fewer "
-        "may remain",
+        "clients needed to begin or resume a run; after its first round fewer may remain",
         count,
         "at least 1",
     )
     start_timeout_s: float = setting(
         "timing.start-timeout-s",
         120.0,
-        "how long to wait for them (once begun: for anybody) before the run ends",
+        "how long to wait for min-clients (later: for any client) before the run ends",
         positive,
         "above 0",
     )
 
-    # When a round ends
+    # Time limits and wire format
     deadline_s: float | Auto = setting(
         "timing.deadline-s",
         AUTO,
@@ -205,8 +212,8 @@ class Settings:
     wire: Literal["float32", "short"] = setting(
         "code.wire",
         "float32",
-        "coded work: numbers of a codeword; short: float32, bf16 or int8, whatever makes the codewords of a "
-        "round shortest within the error limit",
+        "coded work: numbers of a codeword; short: float32, bf16 or int8, the "
+        "shortest within the error limit in each round",
     )
     error_limit: float = setting(
         "code.error-limit",
@@ -216,30 +223,32 @@ class Settings:
         "at least 1e-7 (float32's own rounding), at most 1",
     )
 
-    # What is made of the updates
-    aggregator: str = setting("aggregation.rule", DEFAULT, "local work: what is made of the clients' updates")
+    # Aggregation
+    aggregator: str = setting(
+        "aggregation.rule", DEFAULT, "local work: the aggregation rule of the clients' updates"
+    )
     aggregator_options: str = setting(
         "aggregation.options", "", "the aggregator's own options, as name=value, name=value"
     )
 
-    # Which rounds are exchanged
+    # Gate
     gate: str | Auto = setting(
         "gate.name", AUTO, "which rounds are exchanged; auto: the default of the kind of work"
     )
     gate_options: str = setting("gate.options", "", "the gate's own options, as name=value, name=value")
     gate_period: int = setting(
-        "gate.period", 1, "rounds from one exchange to the next, of a gate with a period", count, "at least 1"
+        "gate.period", 1, "rounds from one exchange to the next, for gates with a period", count, "at least 1"
     )
     gate_budget: float | Auto = setting(
         "gate.budget",
         AUTO,
-        "what exchanges may cost over the whole run, of a gate with a budget; auto: a tenth of the rounds, "
-        "but no fewer than 20 exchanges (a shorter run has one each round)",
+        "limit of the cost of exchanges over the whole run, for gates with a budget; auto: a tenth of the "
+        "rounds, but no fewer than 20 exchanges (a shorter run has one each round)",
         positive,
         "above 0, or auto",
     )
     gate_budget_unit: Literal["share", "megabytes", "seconds"] = setting(
-        "gate.budget-unit", "share", "what the budget counts; share: of the rounds"
+        "gate.budget-unit", "share", "unit of the budget; share: of the rounds"
     )
     lockstep: Literal["auto", "on", "off"] = setting(
         "gate.lockstep",
@@ -251,7 +260,7 @@ class Settings:
     max_gap: int = setting(
         "gate.max-gap",
         32,
-        "rounds after which an exchange is due, whatever the gate says (0: none)",
+        "rounds after which an exchange is forced (0: never)",
         not_negative,
         "0 or more",
     )
@@ -290,19 +299,19 @@ class Settings:
     connect_s: float = setting(
         "links.connect-s",
         10.0,
-        "how long a client tries to connect its session before it goes on over messages",
+        "how long a client tries to connect its session before it falls back to messages",
         positive,
         "above 0",
     )
     bind: str = setting(
         "links.bind", "127.0.0.1:0", "address the session listener binds to (port 0: any free one)"
     )
-    advertise: str = setting("links.advertise", "", "address clients are told (empty: the bound one)")
+    advertise: str = setting("links.advertise", "", "address that clients connect to (empty: the bound one)")
     authority: str = setting(
         "links.authority",
         "",
-        "file of the authority whose certificate clients find at that address, where a proxy stands before "
-        "the listener (empty: the listener's own certificate)",
+        "file of the authority that signed the proxy's certificate, for a proxy that terminates TLS "
+        "(empty: the listener's own certificate)",
     )
     lease_s: float = setting(
         "links.lease-s", 3600.0, "a session's life before it is renewed", positive, "above 0"
@@ -332,7 +341,35 @@ class Settings:
         "federation", "", "masked: the file with the federation's descriptor, on the server"
     )
 
-    # Memory of the run
+    # What models are worth
+    best: str = setting(
+        "validate.best",
+        "",
+        "the figure by which the best model of the run is chosen (empty: none is chosen)",
+    )
+    best_is: Literal["auto", "highest", "lowest"] = setting(
+        "validate.best-is",
+        AUTO,
+        "which value of it is best; auto: the lowest of a loss, error or perplexity, else the highest",
+    )
+    best_patience: int = setting(
+        "validate.patience",
+        0,
+        "evaluations in a row without a better model after which the run stops (0: it does not)",
+        not_negative,
+        "0 or more",
+    )
+
+    validate_only: int | Literal["off"] = setting(
+        "validate.only",
+        "off",
+        "with resume: the version of the model that clients score, without training, as `fedgc evaluate` "
+        "asks for it (off: the run trains)",
+        not_negative,
+        "0 or more, or off",
+    )
+
+    # History and checkpoints
     evaluate_every: int = setting(
         "history.evaluate-every",
         1,

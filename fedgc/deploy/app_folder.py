@@ -1,7 +1,7 @@
-"""A Flower app of the user's: a folder with a `pyproject.toml` that says where its two apps are.
+"""A Flower app in a folder: a `pyproject.toml` that names its ServerApp and ClientApp.
 
 The run's settings are in `[tool.flwr.app.config]`, those of the task's own also in `[tool.fedgc.task]`.
-Flower refuses to override what is not listed, so an app that is submitted is a copy that lists all of them.
+Flower refuses to override unlisted settings, so a submitted app is a copy that lists all of them.
 """
 
 import json
@@ -21,7 +21,7 @@ from fedgc.errors import Unusable
 Setting = str | int | float
 
 MANIFEST: Final = "pyproject.toml"
-CARRIED: Final = ("**/*.py", "**/*.md", "LICENSE")  # where an app does not say what its bundle carries
+CARRIED: Final = ("**/*.py", "**/*.md", "LICENSE")  # the default bundle of an app
 
 
 def toml_value(value: Setting) -> str:
@@ -40,11 +40,17 @@ class App:
     folder: Path
     settings: Mapping[str, Setting]
 
-    def write(self, folder: Path, settings: Mapping[str, Setting]) -> Path:
-        """Copy what the app's bundle carries to a new folder, with these settings over the defaults."""
+    def write(self, folder: Path, settings: Mapping[str, Setting], also: str = "") -> Path:
+        """Copy the files of the app's bundle to a new folder, with settings over the defaults.
+
+        `also` is the path of a training script in the app, which is copied with the Python files beside it.
+        """
         manifest = _manifest(self.folder)
         about = manifest["tool"]["flwr"]["app"]
-        for path in self._carried(about.get("fab-include", CARRIED)):
+        patterns = [*about.get("fab-include", CARRIED), *([str(Path(also).parent / "*.py")] if also else [])]
+        if also and "fab-include" in about:
+            about["fab-include"] = patterns
+        for path in self._carried(patterns):
             copy = folder / path.relative_to(self.folder)
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, copy)
@@ -53,7 +59,7 @@ class App:
         (folder / MANIFEST).write_text(tomli_w.dumps(manifest))
         return folder
 
-    def _carried(self, patterns: tuple[str, ...] | list[str]) -> Iterator[Path]:
+    def _carried(self, patterns: list[str]) -> Iterator[Path]:
         found = {path for pattern in patterns for path in self.folder.glob(pattern) if path.is_file()}
         for path in sorted(found):
             inside = path.relative_to(self.folder)
@@ -62,7 +68,7 @@ class App:
 
 
 def app_in(folder: Path) -> App | None:
-    """Return the app that lies in this folder, if one does; raise Unusable where its settings are none."""
+    """Return the app in this folder, if there is one; raise Unusable if its settings are invalid."""
     if not (folder / MANIFEST).is_file():
         return None
     app = _manifest(folder).get("tool", {}).get("flwr", {}).get("app", {})

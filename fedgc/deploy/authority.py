@@ -1,14 +1,14 @@
-"""The deployment's own certificate authority: what it signs, for whom, until when.
+"""The deployment's own certificate authority.
 
-A fleet trusts one key of its own and no public authority: clients are given `ca.pem` with their own key and
-accept a server only if that authority signed it for the very name that they dial. Three lives:
+A fleet trusts one key of its own and no public authority: clients get `ca.pem` with their own key and accept
+a server only if that authority signed it for the name that they dial. Lifetimes:
 
-    the authority            ten years; its private key is needed to sign alone, and lies off the server
+    the authority            ten years; its private key is needed only to sign, and is kept off the server
     the proxy's certificate  about a year, for the names that clients dial; renewed in place
     the SuperLink's          as long as the authority's, for names that only the proxy uses: a SuperLink reads
-                             its certificate once, and to start it anew would end the run
+                             its certificate once, and a restart would end the run
 
-Every certificate carries the key identifiers and usages that strict verifiers ask for (RFC 5280, 4.2.1).
+Every certificate has the key identifiers and usages that strict verifiers require (RFC 5280, 4.2.1).
 """
 
 import ipaddress
@@ -28,15 +28,15 @@ from fedgc.errors import EdgeFailed, Unusable
 from fedgc.links.session.certificate import Certificate
 
 AUTHORITY_DAYS: Final = 3650
-LONGEST_DAYS: Final = 825  # verifiers of some systems refuse a server's certificate that lives longer
-INSIDE: Final = ("localhost", "127.0.0.1", "server")  # by these the proxy and `flwr` reach the SuperLink
-SLACK: Final = timedelta(days=1)  # clients' clocks differ
+LONGEST_DAYS: Final = 825  # some verifiers refuse a server's certificate with a longer life
+INSIDE: Final = ("localhost", "127.0.0.1", "server")  # the proxy and `flwr` reach the SuperLink by these
+SLACK: Final = timedelta(days=1)  # clocks of clients differ
 _LABEL: Final = re.compile(r"(?!-)[A-Za-z0-9-]{1,63}(?<!-)")
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What a certificate says, and whom."""
+    """The validity and the names of a certificate."""
 
     names: tuple[str, ...]
     begins: datetime
@@ -44,7 +44,7 @@ class Described:
 
     def days_left(self, now: float) -> int:
         """Return the whole days until it ends; negative once it has."""
-        return (self.ends - datetime.fromtimestamp(int(now), UTC)).days  # certificates know whole seconds
+        return (self.ends - datetime.fromtimestamp(int(now), UTC)).days  # certificates have whole seconds
 
 
 def make_authority(now: float) -> Certificate:
@@ -91,9 +91,9 @@ def issue(authority: Certificate, names: Sequence[str], now: float, days: int | 
     return _pem(certificate, key)
 
 
-def describe(pem: bytes, where: str = "certificate") -> Described:
-    """Return for whom and for how long a certificate is."""
-    certificate = read_certificate(pem, where)
+def describe(pem: bytes) -> Described:
+    """Return the names and the validity of a certificate."""
+    certificate = read_certificate(pem, "certificate")
     try:
         found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     except x509.ExtensionNotFound:

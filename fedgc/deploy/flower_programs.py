@@ -1,9 +1,9 @@
-"""Flower's programs as a federation on this machine finds them: the same ones, quicker to start.
+"""Flower's programs for a local federation: wrappers that start faster.
 
-Flower starts a process for everything, and each begins with a second of imports. A third of it goes by in
-looking for garbage in what was imported, which stays; so none is looked for until the program itself begins.
-And a program's package imports its neighbours, with databases and web servers that a ClientApp never opens;
-so the program is taken from its own module, with its package around it but nothing that the package imports.
+Flower starts many processes, and each begins with a second of imports. A third of it is garbage collection of
+imported objects, which stay; so the wrappers disable it until the program begins. A program's package also
+imports databases and web servers that a ClientApp never uses; so the wrappers import the program's own module
+without running its package.
 """
 
 import shlex
@@ -24,7 +24,7 @@ if __name__ == "__main__":  # what it starts by multiprocessing reads it again
     gc.freeze()
     gc.enable()
     sys.exit({function}())
-"""  # a shell reads its second line, Python a string: so the interpreter's path may be of any length
+"""  # a shell reads its second line, Python a string: so the interpreter's path may have any length
 _ALONE: Final = """from types import ModuleType
 
     sys.modules["{package}"] = ModuleType("{package}")
@@ -33,7 +33,7 @@ _ALONE: Final = """from types import ModuleType
 
 
 def write_programs(folder: Path) -> None:
-    """Write every program that Flower installs, to be found in this folder before the installed ones."""
+    """Write a wrapper for every program that Flower installs; the folder goes first on the path."""
     folder.mkdir(parents=True, exist_ok=True)
     flower = distribution("flwr")
     for each in flower.entry_points.select(group="console_scripts"):

@@ -11,7 +11,7 @@ from fedgc.errors import Unusable
 
 
 def supported() -> str:
-    """Return the requirement as pip takes it: the name and its bounds."""
+    """Return the requirement in pip's syntax: the name and its bounds."""
     bounds = sorted(map(str, _requirement().specifier), reverse=True)  # the lower bound first
     return f"flwr{','.join(bounds)}"
 

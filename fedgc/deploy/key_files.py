@@ -1,13 +1,13 @@
 """A deployment's keys on disk: the authority, the server's certificates, each client's key.
 
     authority/   ca.pem ca.key                       the key signs, and is needed nowhere else
-    proxy/       ca.pem server.pem server.key        what the proxy is given
-    server/      ca.pem server.pem server.key        what the SuperLink is given
-    clients/NAME/ca.pem client.key client.pub node   what one client is given; its number, once registered
+    proxy/       ca.pem server.pem server.key        files for the proxy
+    server/      ca.pem server.pem server.key        files for the SuperLink
+    clients/NAME/ca.pem client.key client.pub node   files for one client; its number, once registered
 
-A client's key is one of Flower's (NIST P-384, as OpenSSH writes it): Flower signs every request with it. It
-may be made anywhere; the server needs `client.pub` alone. Every file is written whole or not at all, secret
-ones so that only their owner reads them.
+A client's key is one of Flower's (NIST P-384, in OpenSSH's format): Flower signs every request with it. It
+may be made anywhere; the server needs only `client.pub`. Every file is written atomically; only their owner
+can read secret ones.
 """
 
 import base64
@@ -30,8 +30,8 @@ CLIENT_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
-    """What the certificates of a deployment are, as they lie on disk."""
+class CertificateStatus:
+    """The certificates of a deployment on disk."""
 
     authority: Described
     proxy: Described
@@ -39,7 +39,7 @@ class Standing:
 
 @dataclass(frozen=True, slots=True)
 class ClientKey:
-    """One client's place in the folder."""
+    """The files of one client."""
 
     name: str
     folder: Path
@@ -56,7 +56,7 @@ class ClientKey:
 
     @property
     def node(self) -> int | None:
-        """Flower's number for it; None where it is not registered."""
+        """Flower's number for it; None if it is not registered."""
         file = self.folder / "node"
         if not file.exists():
             return None
@@ -66,15 +66,15 @@ class ClientKey:
         return int(text)
 
     def registered(self, node: int) -> None:
-        """Keep the number."""
+        """Save the number."""
         write(self.folder / "node", f"{node}\n".encode(), secret=False)
 
     def revoked(self) -> None:
-        """Forget the number."""
+        """Delete the number."""
         remove(self.folder / "node")
 
     def print(self) -> str:
-        """Return the digest by which two people compare this key, as ssh-keygen -l shows it."""
+        """Return the digest of this key for comparison by people, as in ssh-keygen -l."""
         try:
             key = serialization.load_ssh_public_key(read(self.public))
         except (ValueError, UnsupportedAlgorithm) as error:
@@ -99,31 +99,31 @@ class Keyring:
 
     @property
     def has_authority(self) -> bool:
-        """Whether there is one."""
+        """Whether the authority exists."""
         return (self.folder / "authority" / "ca.pem").exists()
 
-    def standing(self) -> Standing:
-        """Return for whom and until when the certificates are."""
+    def status(self) -> CertificateStatus:
+        """Return the names and the validity of the certificates."""
         authority = read(self.folder / "authority" / "ca.pem")
         proxy = read(self.folder / "proxy" / "server.pem")
         if not signed_by(proxy, authority):
             raise EdgeFailed(
                 f"{self.folder / 'proxy' / 'server.pem'}: not signed by authority/ca.pem beside it"
             )
-        return Standing(describe(authority), describe(proxy))
+        return CertificateStatus(describe(authority), describe(proxy))
 
     def begin(self, names: tuple[str, ...], now: float, days: int) -> None:
-        """Make the authority, and sign what proxy and SuperLink need."""
+        """Make the authority, and the certificates of proxy and SuperLink."""
         authority = make_authority(now)
         proxy, server = issue(authority, names, now, days), issue(authority, INSIDE, now)
         write(self.folder / "authority" / "ca.key", authority.private, secret=True)
         write(self.folder / "authority" / "ca.pem", authority.public, secret=False)
         self._place("proxy", proxy, authority.public)
         self._place("server", server, authority.public)
-        (self.folder / "clients").mkdir(exist_ok=True)  # it is shared with the server before the first client
+        (self.folder / "clients").mkdir(exist_ok=True)  # shared with the server before the first client
 
     def renew(self, names: tuple[str, ...], now: float, days: int) -> None:
-        """Sign a new certificate for the proxy; clients notice nothing."""
+        """Sign a new certificate for the proxy; clients need no change."""
         folder = self.folder / "authority"
         authority = Certificate(read(folder / "ca.pem"), read(folder / "ca.key"))
         self._place("proxy", issue(authority, names, now, days), authority.public)
@@ -136,13 +136,13 @@ class Keyring:
     # ---- clients
 
     def client(self, name: str) -> ClientKey:
-        """Return a client's place, whether there is a key in it or not."""
+        """Return a client's files, with or without a key."""
         if not CLIENT_NAME.fullmatch(name):
             raise Unusable(f"client name: saw {name!r}, needed up to 63 letters, digits, - and _")
         return ClientKey(name, self.folder / "clients" / name)
 
     def make_client(self, name: str) -> ClientKey:
-        """Return a client's key; one is made where neither half is there."""
+        """Return a client's key; make one if neither half exists."""
         client = self.client(name)
         if client.public.exists():
             return client
@@ -163,7 +163,7 @@ class Keyring:
 
 
 def read(path: Path) -> bytes:
-    """Return what a file holds."""
+    """Return the content of a file."""
     try:
         return path.read_bytes()
     except PermissionError as error:
@@ -175,7 +175,7 @@ def read(path: Path) -> bytes:
 
 
 def write(path: Path, content: bytes, *, secret: bool) -> None:
-    """Write a file whole or not at all; a secret one is its owner's alone."""
+    """Write a file atomically; a secret one is readable only by its owner."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700 if secret else 0o755)
         descriptor, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # mode 600

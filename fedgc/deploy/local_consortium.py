@@ -1,6 +1,6 @@
 """Sites on this machine: a vault with a key file for each, and the descriptor that they all pin.
 
-For the demo, the benches and the tests: in earnest each site makes its own, where it will be used.
+For the demo, benchmarks and tests; a real site makes its own vault where it is used.
 """
 
 import os
@@ -11,7 +11,7 @@ from pathlib import Path
 from fedgc.deploy.app_folder import Setting
 from fedgc.deploy.local_federation import Node
 from fedgc.flower.masked_client import DESCRIPTOR, KEY, VAULT
-from fedgc.secagg import Descriptor, Federation, Identity, Privacy, Quantizer
+from fedgc.secagg import Descriptor, Federation, Identity, Quantizer
 from fedgc.secagg.federation import least_threshold, member_list
 from fedgc.store.descriptor import write_descriptor
 from fedgc.store.vault import Vault
@@ -21,13 +21,13 @@ _SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class Consortium:
-    """Nodes to start, and where the descriptor is that the server needs as well."""
+    """The nodes to start, and the descriptor's file, which the server needs too."""
 
     nodes: tuple[Node, ...]
     descriptor: Path
 
     def settings(self) -> dict[str, Setting]:
-        """Return what makes a run a masked one of this consortium."""
+        """Return the settings of a masked run with this consortium."""
         return {
             "secrecy": "masked",
             "federation": str(self.descriptor),
@@ -41,13 +41,12 @@ def make_consortium(
     quantizer: Quantizer,
     *,
     exchanges: int = 32,
-    privacy: Privacy | None = None,
 ) -> Consortium:
-    """Make sites of these names and node configs; what lies in the folder already is used again."""
+    """Make sites with these names and node configs; reuse existing files in the folder."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     identities = {name: _identity(folder, name) for name in nodes}
     members = member_list([(name, each.public) for name, each in identities.items()])
-    pinned = Federation(members, least_threshold(len(members)), 3, exchanges, quantizer, privacy)
+    pinned = Federation(members, least_threshold(len(members)), 3, exchanges, quantizer)
     descriptor = Descriptor(pinned)
     for identity in identities.values():
         descriptor = descriptor.endorse(identity)

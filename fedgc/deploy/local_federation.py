@@ -1,15 +1,15 @@
 """A federation on this machine: a real SuperLink and real SuperNodes as processes on loopback.
 
-Demo, benchmarks, `fedgc run` without an address and the contract tests all start their processes here.
-Everything lives in one folder: private Flower homes, the clients' keys, one log file for each process.
-Every process hangs on a supervisor (tether.py), so that none outlives this one.
+Demo, benchmarks, `fedgc run` without an address and the contract tests all start their processes here. All
+files are in one folder: private Flower homes, the clients' keys, one log file for each process. Every process
+runs in the caller's folder, so that relative paths of tasks and scripts count from it, and under a supervisor
+(supervision.py), so that none outlives this one.
 
 The SuperLink keeps its state in a file, not in memory. After a restart it still knows its SuperNodes; a
-SuperNode that its SuperLink does not know (HTTP 401) ends itself.
+SuperNode that is unknown to its SuperLink (HTTP 401) exits.
 
-The app that Flower is given is always written here, from a table of settings: Flower refuses overrides
-of keys that an app does not list, and so every setting can be given, whether fedgc is run from its
-checkout or installed.
+The app for Flower is always written here, from a table of settings: Flower refuses overrides of unlisted
+keys, and a full list lets every setting be given, from a checkout and from an installation.
 """
 
 import os
@@ -29,20 +29,20 @@ from types import MappingProxyType, TracebackType
 from typing import Final, Self
 
 from fedgc.config import RunConfig
-from fedgc.deploy import supervision
 from fedgc.deploy.app_folder import App, Setting, toml_value
 from fedgc.deploy.flower_programs import write_programs
 from fedgc.deploy.flower_version import supported
 from fedgc.deploy.superlink import KEEP_INSTALLED, Superlink, tail
 from fedgc.errors import BadSetting, EdgeFailed
+from fedgc.processes import supervision
 
-NAME: Final = "local"  # what the federation's SuperLink is called in its own Flower configuration
-SUPERLINK: Final = "superlink"  # its process here
+NAME: Final = "local"  # the name of the federation's SuperLink in its own Flower configuration
+SUPERLINK: Final = "superlink"  # the name of its process here
 START_S: Final = 60.0  # a SuperLink that does not listen by then never will
 POLL_S: Final = 0.05
-EXEC_POLL_S: Final = 0.5  # between two questions of a SuperExec for work: all of a fleet are on this machine
+EXEC_POLL_S: Final = 0.5  # between a SuperExec's polls for work: all of a fleet are on this machine
 
-PORTS: Final = range(10_000, 32_768)  # where Linux begins to choose ports by itself, and others later
+PORTS: Final = range(10_000, 32_768)  # below the ephemeral ports of Linux and other systems
 PORTS_EACH: Final = 64
 _tried: Final = count()
 
@@ -76,7 +76,7 @@ clientapp = "client.app:app"
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """One SuperNode: its name here, and what its ClientApp is told about it (the node config)."""
+    """One SuperNode: its name here, and the node config of its ClientApp."""
 
     name: str
     config: Mapping[str, Setting] = field(default_factory=lambda: MappingProxyType({}))
@@ -88,14 +88,14 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Wiring:
-    """The text of an app's two files: fedgc's own, or somebody's."""
+    """The source of an app's two files: fedgc's own, or the user's."""
 
     server: str = SERVER_WIRING
     client: str = CLIENT_WIRING
 
 
 def write_app(folder: Path, settings: Mapping[str, Setting], wiring: Wiring | None = None) -> Path:
-    """Write the app that Flower is given: two wiring files and the settings over the defaults."""
+    """Write the app for Flower: two wiring files and the settings over the defaults."""
     chosen = wiring or Wiring()
     table = {**RunConfig().table(), **settings}
     lines = [f"{toml_value(key)} = {toml_value(value)}\n" for key, value in table.items()]
@@ -137,7 +137,7 @@ class LocalFederation:
             NAME, self.folder, self._variables(SUPERLINK), self._programs / "flwr"
         )
 
-    # ---- life
+    # ---- start and end
 
     def __enter__(self) -> Self:
         try:
@@ -153,7 +153,7 @@ class LocalFederation:
         self.close()
 
     def close(self) -> None:
-        """End every process, and remove the folder where it is our own."""
+        """End every process, and remove the folder if it is temporary."""
         self.superlink.close()
         for supervisor in self._supervisors.values():
             _let_go(supervisor)
@@ -217,7 +217,6 @@ class LocalFederation:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 env=self._variables(name),
-                cwd=self.folder,
                 start_new_session=True,
             )
 
@@ -229,7 +228,7 @@ class LocalFederation:
         return self.folder / "homes" / name
 
     def _variables(self, name: str) -> dict[str, str]:
-        paths = [os.getcwd(), os.environ.get("PYTHONPATH", "")]  # noqa: PTH109  a task's module may lie here
+        paths = [os.getcwd(), os.environ.get("PYTHONPATH", "")]  # noqa: PTH109  a task's module may be here
         installed = str(Path(sys.executable).parent)
         return {
             **os.environ,
@@ -243,16 +242,16 @@ class LocalFederation:
             **self._environment,
         }
 
-    # ---- what there is
+    # ---- addresses and files
 
     @property
     def address(self) -> str:
-        """Where the SuperLink listens."""
+        """The SuperLink's address."""
         return f"127.0.0.1:{self._port}"
 
     @property
     def home(self) -> Path:
-        """Where Flower's own programs find this federation, as `FLWR_HOME`."""
+        """`FLWR_HOME` for Flower's own programs to find this federation."""
         return self._home(SUPERLINK)
 
     def log(self, name: str) -> Path:
@@ -274,7 +273,7 @@ class LocalFederation:
         return killed
 
     def restart(self, name: str) -> None:
-        """Start a node (or "superlink") that was killed; a node has its old name, key and node config."""
+        """Restart a node (or "superlink") that was killed, with its old name, key and node config."""
         if name in self._supervisors:
             raise BadSetting(f"node {name!r}: it runs; needed one that was killed")
         if name == SUPERLINK:
@@ -302,7 +301,7 @@ class LocalFederation:
         return self.superlink.submit(write_app(folder, settings, app))
 
     def running(self, run: int) -> bool:
-        """Return whether the run's log is still being written: cheap, to be asked often."""
+        """Return whether the run's log is still being written; cheap."""
         return self.superlink.running(run)
 
     def wait(self, run: int, timeout_s: float) -> str:
@@ -319,10 +318,10 @@ class LocalFederation:
 
 
 def exposure(address: str) -> str:
-    """Return what a local federation leaves open, in a sentence: of Flower's own means, none closes it.
+    """Return what a local federation leaves open, in one sentence; Flower has no means to close it.
 
-    The accounts that its control API can ask for are not in the Flower that anybody can install, and a
-    certificate would tell its callers who it is, not it who they are.
+    The accounts that its control API supports are not in the public Flower, and a certificate would
+    authenticate the server, not its callers.
     """
     return (
         f"open: while this is up, every user and program of this machine can have code run as you through "
@@ -332,14 +331,14 @@ def exposure(address: str) -> str:
 
 def _let_go(supervisor: subprocess.Popen[bytes]) -> None:
     if supervisor.stdin is not None:
-        supervisor.stdin.close()  # the end of its input tells a supervisor to end all that it holds
+        supervisor.stdin.close()  # the end of its input tells a supervisor to end its processes
 
 
 def free_port() -> int:
-    """Return a port of loopback for a program that will listen there in a second or so.
+    """Return a free port of loopback for a program that will listen soon.
 
-    One that the system chooses may by then be the near end of anybody's connection. So they are those below,
-    of which every process on this machine tries its own first.
+    A port chosen by the system could meanwhile become the local end of some connection. So the ports are
+    below the ephemeral range, and each process begins its search at a different one.
     """
     while True:
         number = os.getpid() * PORTS_EACH + next(_tried) % PORTS_EACH

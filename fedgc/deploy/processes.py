@@ -1,11 +1,11 @@
-"""A deployed server and a deployed client: what must be so before they start, and what is started.
+"""A deployed server and a deployed client: checks before the start, the program, and health checks.
 
-A container gets its words from its environment and its files from its volumes; what is wrong with them is
-said here in one line, before Flower starts, as Flower would retry for ever or say it in forty lines. Then the
-process becomes Flower's own program, so that signals and exit codes are Flower's. Health is asked by another
-process, which finds what it needs in the state folder.
+A container gets its options from its environment and its files from its volumes. The checks report errors in
+one line before Flower starts, since Flower would retry for ever or print forty lines. Then the process
+becomes Flower's own program, so that signals and exit codes are Flower's. Health is checked by another
+process, with data from the state folder.
 
-TLS and node authentication are always on; `insecure` is for one machine's loopback alone.
+TLS and node authentication are always on; `insecure` is only for loopback.
 """
 
 import http.client
@@ -25,26 +25,26 @@ from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from fedgc.deploy import supervision
 from fedgc.deploy.authority import describe, signed_by
 from fedgc.deploy.key_files import CLIENT_NAME, read, write
 from fedgc.deploy.superlink import EXECUTOR, KEEP_INSTALLED, LOOPBACK
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import heartbeat as pulse
+from fedgc.processes import supervision
 
 SUPERLINK_PORT: Final = 9092
 SESSION_PORT: Final = 9094
 RUNTIME_PORT: Final = 9095  # of a SuperNode, for its own executor
-CLOCK_LIMIT_S: Final = 300.0  # Flower refuses what was signed longer ago
-STALE_S: Final = 120.0  # an engine that has not come round for so long hangs: a step takes seconds
-SPACE_BYTES: Final = 64 * 2**20  # less than this, and the next checkpoint does not fit
+CLOCK_LIMIT_S: Final = 300.0  # Flower refuses older signatures
+STALE_S: Final = 120.0  # an engine without a heartbeat for so long hangs: a step takes seconds
+SPACE_BYTES: Final = 64 * 2**20  # with less, the next checkpoint does not fit
 PATIENCE_S: Final = 10.0
 Environment = dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A program of Flower's and what is added to its environment."""
+    """A program of Flower and its additional environment."""
 
     words: tuple[str, ...]
     environment: Environment
@@ -52,7 +52,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class ServerPlace:
-    """Where a SuperLink runs, and under which address clients know it."""
+    """Where a SuperLink runs, and the address that clients dial."""
 
     advertise: str
     keys: Path
@@ -71,7 +71,7 @@ class ServerPlace:
             )
 
     def check(self, now: float) -> str:
-        """Return a sentence on what was found, or raise what is wrong."""
+        """Return a sentence on the results, or raise the first error."""
         _writable(self.state, "FEDGC_STATE")
         if self.insecure:
             return "plain, on loopback alone"
@@ -112,7 +112,7 @@ class ServerPlace:
         return Started(words, {} if self.insecure else place)
 
     def configure(self, flower_home: Path) -> None:
-        """Let `flwr` beside this SuperLink find it, as the connection `local`."""
+        """Write the connection `local` for `flwr` on the SuperLink's machine."""
         trust = "insecure = true" if self.insecure else f'root-certificates = "{self.keys / "ca.pem"}"'
         address = f'address = "127.0.0.1:{SUPERLINK_PORT}"'
         text = f'[superlink]\ndefault = "local"\n\n[superlink.local]\n{address}\n{trust}\n'
@@ -143,7 +143,7 @@ class ClientPlace:
             raise Unusable(f"FEDGC_NAME: saw {self.name!r}, needed up to 63 letters, digits, - and _")
 
     def check(self, now: Callable[[], float]) -> str:
-        """Return a sentence on what was found, or raise what is wrong."""
+        """Return a sentence on the results, or raise the first error."""
         _writable(self.state, "FEDGC_STATE")
         _writable(self.cache, "FEDGC_CACHE")
         if self.insecure:
@@ -177,7 +177,7 @@ class ClientPlace:
 
 
 def server_health(keys: Path, state: Path, *, insecure: bool) -> str:
-    """Return a sentence on what works, or raise what does not."""
+    """Return a sentence if the server is healthy, or raise what is wrong."""
     _executor(state)
     _ask("127.0.0.1", SUPERLINK_PORT, None if insecure else _context(keys / "ca.pem"))
     _space(state)
@@ -185,11 +185,11 @@ def server_health(keys: Path, state: Path, *, insecure: bool) -> str:
 
 
 def client_health(state: Path, cache: Path, now: float) -> str:
-    """Return a sentence on what works, or raise what does not."""
+    """Return a sentence if the client is healthy, or raise what is wrong."""
     _executor(state)
     _ask("127.0.0.1", RUNTIME_PORT, None)
     _space(cache)
-    beat = pulse.heard(state / "pulse")
+    beat = pulse.last_beat(state / "pulse")
     if beat is None or not beat.alive:
         return "the SuperNode and its executor answer; no session is open"
     if now - beat.at > STALE_S:
@@ -197,14 +197,14 @@ def client_health(state: Path, cache: Path, now: float) -> str:
     return f"the engine turns, {beat.chunks} chunks finished in this session"
 
 
-def remember(state: Path, process: int) -> None:
-    """Leave behind what a health check needs, and nothing of an earlier life."""
+def save_process(state: Path, process: int) -> None:
+    """Write the state for health checks, and delete that of an earlier process."""
     write(state / "process", f"{process}\n".encode(), secret=False)
     (state / "pulse").unlink(missing_ok=True)
 
 
 class _Unreachable(EdgeFailed):
-    """Nobody answers: it may pass, unlike a wrong certificate."""
+    """The server does not answer, which may be temporary, unlike a wrong certificate."""
 
 
 def _host_and_port(address: str, variable: str, needed: str) -> tuple[str, int]:
@@ -251,7 +251,7 @@ def _context(authority: Path) -> ssl.SSLContext:
 def _ask(
     host: str, port: int, context: ssl.SSLContext | None, clock: Callable[[], float] | None = None
 ) -> str | None:
-    """Ask for /health; return the date that the other side gives, or raise why it does not answer."""
+    """Request /health; return the date of the answer, or raise why there is none."""
     where = f"{host}:{port}"
     line = (
         http.client.HTTPConnection(host, port, timeout=PATIENCE_S)
@@ -294,7 +294,7 @@ def _same_clock(date: str | None, now: float) -> None:
 
 
 def _executor(state: Path) -> None:
-    """Raise unless Flower's program runs and has its executor below it."""
+    """Raise unless Flower's program runs with its executor below it."""
     try:
         process = int(read(state / "process"))
     except ValueError as error:

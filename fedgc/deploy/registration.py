@@ -1,7 +1,7 @@
-"""Which clients a SuperLink lets in: told to it through Flower's own program, from inside the deployment.
+"""Registration of client keys with a SuperLink, through Flower's own program.
 
-A SuperLink with node authentication serves registered keys alone. Registration goes through its control API,
-which the proxy does not show to clients; so this runs beside the SuperLink, or wherever `flwr` may reach it.
+A SuperLink with node authentication serves only registered keys. Registration uses its control API, which the
+proxy hides from clients; so this runs beside the SuperLink, or where `flwr` may reach it.
 """
 
 import json
@@ -18,7 +18,7 @@ PATIENCE_S: Final = 60.0
 
 
 def register(client: ClientKey, superlink: str) -> int:
-    """Make the SuperLink accept this client's key; return Flower's number for it."""
+    """Register this client's key with the SuperLink; return Flower's number for it."""
     if client.node is not None:
         raise Unusable(f"client {client.name}: registered as {client.node}; --revoke comes first")
     answer = _flwr("supernode", "register", str(client.public), superlink, "--name", client.name)
@@ -30,7 +30,7 @@ def register(client: ClientKey, superlink: str) -> int:
 
 
 def revoke(client: ClientKey, superlink: str) -> int:
-    """Make the SuperLink refuse this client's key from now on; return the number that it had."""
+    """Revoke this client's key at the SuperLink; return the number that it had."""
     node = client.node
     if node is None:
         raise Unusable(f"client {client.name}: not registered, so there is nothing to revoke")
@@ -43,7 +43,7 @@ def _flwr(*words: str) -> dict[str, Any]:
     program = Path(sys.executable).with_name("flwr")
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
     try:
-        said = subprocess.run(  # noqa: S603  Flower's own program
+        done = subprocess.run(  # noqa: S603  Flower's own program
             [str(program), *words, "--format", "json"],
             env={**os.environ, **quiet},
             capture_output=True,
@@ -53,11 +53,11 @@ def _flwr(*words: str) -> dict[str, Any]:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise EdgeFailed(f"{program.name} {words[0]} {words[1]}: {error}") from error
-    return _answer(said.stdout, said.stderr, " ".join(words[:2]))
+    return _answer(done.stdout, done.stderr, " ".join(words[:2]))
 
 
 def _answer(out: str, err: str, asked: str) -> dict[str, Any]:
-    """Return the JSON object at the end of what `flwr` printed, or raise what it complains of."""
+    """Return the JSON object at the end of `flwr`'s output, or raise its error."""
     start = out.find("{")
     try:
         answer = json.loads(out[start:]) if start >= 0 else {}
@@ -66,4 +66,4 @@ def _answer(out: str, err: str, asked: str) -> dict[str, Any]:
     if answer.get("success"):
         return dict(answer)
     complaint = str(answer.get("error-message") or f"{err} {out}")
-    raise EdgeFailed(f"flwr {asked}: {' '.join(complaint.split()) or 'it said nothing'}")
+    raise EdgeFailed(f"flwr {asked}: {' '.join(complaint.split()) or 'no output'}")

@@ -1,9 +1,8 @@
-"""Runs on a SuperLink: submit, follow, stop, ask. Which SuperLink is a name in Flower's own configuration.
+"""Runs on a SuperLink in Flower's configuration: submit, follow, stop, query.
 
-Flower keeps the connections that a user has (address, certificate) in `config.toml` of its home, and its
-program `flwr` reads them: so who has logged in there needs nothing more here, and nothing of it is copied.
-What Flower does not say (of a certificate that is refused it says that the network is down) is asked of the
-SuperLink itself, by `told_time`.
+Flower keeps a user's connections (address, certificate) in `config.toml` of its home, and its program `flwr`
+reads them: so a user that is logged in there needs nothing more here. Flower reports a refused certificate as
+a network failure; `server_time` asks the SuperLink itself to tell them apart.
 """
 
 import json
@@ -30,19 +29,21 @@ SUBMIT_S: Final = 60.0  # a run that has not started by then never will
 POLL_S: Final = 0.05
 CONFIG: Final = "config.toml"
 ANSWER_S: Final = 10.0
-LAST_WORDS: Final = 5  # lines of a log that an error quotes
-KEEP_INSTALLED: Final = "--disable-runtime-dependency-installation"  # with which a SuperLink must be started
-INSTALLS: Final = "--allow-runtime-dependency-installation"  # what one without it tells its executor
+QUOTED_LINES: Final = 5  # log lines that an error quotes
+KEEP_INSTALLED: Final = (
+    "--disable-runtime-dependency-installation"  # an option that a SuperLink must be started with
+)
+INSTALLS: Final = "--allow-runtime-dependency-installation"  # its executor's option without it
 EXECUTOR: Final = "flower-superexec"
-COLUMNS: Final = 1000  # of the terminal that Flower's program may think it has: it breaks paths at its edge
+COLUMNS: Final = 1000  # the terminal width for Flower's program, which breaks paths at the edge
 LOOPBACK: Final = ("127.0.0.1", "localhost", "::1")
 _DIALS: Final = "--runtime-api-address"
-_BOX: Final = re.compile(r"╭─+ Error ─+╮\n(.*?)╰", re.DOTALL)  # how it frames what went wrong
+_BOX: Final = re.compile(r"╭─+ Error ─+╮\n(.*?)╰", re.DOTALL)  # the frame of its errors
 
 
 @dataclass(frozen=True, slots=True)
 class Connection:
-    """A SuperLink as Flower's configuration describes it."""
+    """A SuperLink in Flower's configuration."""
 
     name: str
     address: str
@@ -51,7 +52,7 @@ class Connection:
 
 
 def flower_home(environment: Mapping[str, str]) -> Path:
-    """Return where Flower keeps its configuration.
+    """Return the folder of Flower's configuration.
 
     >>> flower_home({"FLWR_HOME": "/flower"}).as_posix()
     '/flower'
@@ -60,7 +61,7 @@ def flower_home(environment: Mapping[str, str]) -> Path:
 
 
 def connection(name: str, environment: Mapping[str, str]) -> Connection:
-    """Return the connection of this name; raise Unusable where there is none, or it is for simulations."""
+    """Return the connection of this name; raise Unusable if it is missing or for simulations."""
     path = flower_home(environment) / CONFIG
     known = _connections(path)
     found = known.get(name)
@@ -95,15 +96,15 @@ def _connections(path: Path) -> dict[str, Any]:
     return {name: each for name, each in table.get("superlink", {}).items() if isinstance(each, dict)}
 
 
-def told_time(where: Connection) -> float | None:
-    """Return the time that a SuperLink's web server tells, or raise why it does not answer."""
+def server_time(where: Connection) -> float | None:
+    """Return the time of a SuperLink's web server, or raise why it does not answer."""
     if where.insecure:
         asked = HTTPConnection(where.address, timeout=ANSWER_S)
     else:
         asked = HTTPSConnection(where.address, timeout=ANSWER_S, context=_trusting(where.certificates))
     try:
         asked.request("HEAD", "/")
-        told = asked.getresponse().getheader("Date")
+        date = asked.getresponse().getheader("Date")
     except ssl.SSLError as error:
         raise EdgeFailed(f"{where.address}: {_mistrust(where, error)}") from error
     except ConnectionResetError as error:  # http's RemoteDisconnected is one
@@ -113,14 +114,14 @@ def told_time(where: Connection) -> float | None:
         raise EdgeFailed(f"{where.address} does not answer: {error}") from error
     finally:
         asked.close()
-    return parsedate_to_datetime(told).timestamp() if told else None
+    return parsedate_to_datetime(date).timestamp() if date else None
 
 
 def installs(where: Connection) -> bool | None:
-    """Return whether a SuperLink here installs what an app depends on; None where it cannot be seen.
+    """Return whether a SuperLink here installs the dependencies of apps; None if that is not visible.
 
     It does unless it was started with KEEP_INSTALLED, and then every run fails: fedgc is in no package
-    registry. It answers no question on this, but its executor's command line tells.
+    registry. It has no query for this, but its executor's command line shows it.
     """
     host, _, port = where.address.rpartition(":")
     if host.strip("[]") not in LOOPBACK:
@@ -153,7 +154,7 @@ def _mistrust(where: Connection, error: ssl.SSLError) -> str:
 
 
 def framed(text: str) -> str:
-    r"""Return what Flower's program framed as an error, in one line; nothing where it framed none.
+    r"""Return the framed error in the output of Flower's program, in one line; empty if there is none.
 
     >>> framed("╭──── Error ────╮\n│ Loading failed │\n│ (exit 608)     │\n╰─────────────────╯")
     'Loading failed (exit 608)'
@@ -162,14 +163,16 @@ def framed(text: str) -> str:
     return " ".join(found[-1].replace("│", " ").split()) if found else ""
 
 
-def tail(log: Path, lines: int = LAST_WORDS) -> str:
-    """Return what went wrong as a log says it, in one line: what Flower framed, else its last lines."""
+def tail(log: Path) -> str:
+    """Return the error in a log in one line: Flower's framed one, else the last lines."""
     text = log.read_text(errors="replace")
-    return framed(text) or " | ".join(line.strip() for line in text.splitlines()[-lines:] if line.strip())
+    return framed(text) or " | ".join(
+        line.strip() for line in text.splitlines()[-QUOTED_LINES:] if line.strip()
+    )
 
 
 class Superlink:
-    """A SuperLink by its name; logs of what is asked of it lie in `folder`."""
+    """A SuperLink by its name; `folder` holds the logs of its runs."""
 
     def __init__(
         self,
@@ -187,14 +190,14 @@ class Superlink:
         self._asked = 0
 
     def close(self) -> None:
-        """End what follows the runs; the runs go on."""
+        """End the processes that follow runs; the runs go on."""
         for stream in self._streams.values():
             stream.kill()
             stream.wait()
         self._streams.clear()
 
     def log(self, run: int) -> Path:
-        """Return the file in which a run's log is being written."""
+        """Return the file with a run's log."""
         return self.folder / f"run-{run}.log"
 
     def submit(self, app: Path) -> int:
@@ -217,12 +220,12 @@ class Superlink:
         end = time.monotonic() + SUBMIT_S
         while not (found := re.search(r"started run (\d+)", log.read_text(errors="replace"))):
             if stream.poll() is not None or time.monotonic() > end:
-                raise EdgeFailed(f"flwr run did not start a run; it said: {tail(log)}")
+                raise EdgeFailed(f"flwr run did not start a run: {tail(log)}")
             time.sleep(POLL_S)
         return int(found.group(1))
 
     def running(self, run: int) -> bool:
-        """Return whether the run's log is still being written: cheap, to be asked often."""
+        """Return whether the run's log is still being written; cheap."""
         return self._streams[run].poll() is None
 
     def wait(self, run: int, timeout_s: float) -> str:
@@ -243,7 +246,7 @@ class Superlink:
         self._ask("stop", str(run))
 
     def ask(self, *words: str) -> dict[str, Any]:
-        """Return what Flower answers, or raise EdgeFailed with what it said instead."""
+        """Return Flower's answer, or raise EdgeFailed with its error."""
         said = self._ask(*words)
         try:
             answer = json.loads(said)
@@ -260,7 +263,7 @@ class Superlink:
             return out.read().decode(errors="replace")
 
     def _flwr(self, arguments: list[str], out: IO[bytes]) -> subprocess.Popen[bytes]:
-        # In a session of its own: Ctrl-C is for the one who asked, who then asks Flower to stop the run.
+        # In a session of its own: Ctrl-C is for the caller, who then asks Flower to stop the run.
         return subprocess.Popen(  # noqa: S603  Flower's own program
             [str(self._program), *arguments],
             stdin=subprocess.DEVNULL,

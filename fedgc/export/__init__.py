@@ -1,9 +1,9 @@
-"""A run for other programs: its rounds and clients as tables, its measures for TensorBoard and MLflow.
+"""Exports of a run: rounds and clients as tables, measures for TensorBoard and MLflow.
 
-    rows         the columns of a round and of a client in a round, and the lines of a run, a part at a time
-    files        CSV and Parquet: `rounds` and `clients`, side by side in a folder
+    rows         the columns and rows of a run, in parts
+    files        CSV and Parquet: `rounds` and `clients` in one folder
     tensorboard  one event file
     mlflow       one run of a tracking server, or of a folder
 
-All of it is read from the store; a run that goes on is exported as far as it is.
+All data comes from the store; a running run is exported up to its newest round.
 """

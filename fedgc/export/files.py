@@ -1,6 +1,6 @@
 """Tables as files: CSV by the standard library, Parquet by pyarrow.
 
-A file is written under another name and takes its own when it is whole; one that is there is never replaced.
+A file is written atomically; an existing one is never replaced.
 """
 
 import csv
@@ -14,12 +14,12 @@ from fedgc.export.rows import Column, Table
 
 
 def write_csv(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Write each table as a file of its name."""
+    """Write each table as a file with its name."""
     return [_csv(table, folder / f"{table.name}.csv") for table in _all_free(tables, folder, "csv")]
 
 
 def write_parquet(tables: Sequence[Table], folder: Path) -> list[Path]:
-    """Write each table as a file of its name, a row group for each part."""
+    """Write each table as a file with its name, one row group for each part."""
     return [
         _parquet(table, folder / f"{table.name}.parquet") for table in _all_free(tables, folder, "parquet")
     ]

@@ -1,10 +1,10 @@
 """A run for MLflow: settings as parameters, measures round by round, under the run's own name.
 
-MLflow tells its makers what is done with it unless it is told not to; here it is told not to.
+MLflow's telemetry is disabled.
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,13 +14,18 @@ from fedgc.store.views import Round, Run
 
 EXPERIMENT: Final = "fedgc"
 TAG: Final = "fedgc.run.machine"
-BATCH: Final = 1000  # measures that a tracking server takes at once
-RETRIES: Final = "2"  # seven are usual, which is minutes where nobody answers
+BATCH: Final = 1000  # measures in one request to a tracking server
+RETRIES: Final = "2"  # the default is seven, which takes minutes without a server
 _STATES: Final = {"completed": "FINISHED", "failed": "FAILED", "stopped": "KILLED", "running": "RUNNING"}
 
 
-def log_run(run: Run, rounds: Iterable[Round], tracking: str) -> str:
-    """Log a run to a tracking address (a path is an SQLite file), and return MLflow's id of it."""
+def log_run(
+    run: Run, rounds: Iterable[Round], tracking: str, scored: Mapping[int, Mapping[str, float]] | None = None
+) -> str:
+    """Log a run to a tracking address (a path is an SQLite file), and return MLflow's id of it.
+
+    `scored` are figures of clients by round.
+    """
     tracking = tracking if "://" in tracking else f"sqlite:///{Path(tracking).absolute()}"
     os.environ |= {"MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_LOGGING_LEVEL": "WARNING"}
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", RETRIES)
@@ -31,14 +36,19 @@ def log_run(run: Run, rounds: Iterable[Round], tracking: str) -> str:
             f"export mlflow: saw no mlflow ({error}), needed it: pip install 'fedgc[mlflow]'"
         ) from error
     try:
-        return _logged(MlflowClient(tracking_uri=tracking), run, rounds)
+        return _logged(MlflowClient(tracking_uri=tracking), run, rounds, scored or {})
     except Unusable:
         raise
-    except Exception as error:  # its own, a database's, a disk's: whatever MLflow says
+    except Exception as error:  # its own, a database's, a disk's: MLflow raises many types
         raise EdgeFailed(f"mlflow at {tracking}: {str(error).splitlines()[0]}") from error
 
 
-def _logged(client: Any, run: Run, rounds: Iterable[Round]) -> str:  # noqa: ANN401  (its type is an extra's)
+def _logged(
+    client: Any,  # noqa: ANN401  (its type is an extra's)
+    run: Run,
+    rounds: Iterable[Round],
+    scored: Mapping[int, Mapping[str, float]],
+) -> str:
     from mlflow.entities import Metric, Param
 
     known = client.get_experiment_by_name(EXPERIMENT)
@@ -50,11 +60,12 @@ def _logged(client: Any, run: Run, rounds: Iterable[Round]) -> str:  # noqa: ANN
         experiment, began, {TAG: run.run, "fedgc.training.tasks": run.task}, run.run
     ).info.run_id
     client.log_batch(made, params=[Param(name, str(value)) for name, value in run.settings.items()])
-    waiting: list[Any] = []
+    waiting: list[Any] = [Metric(name, value, began, 0) for name, value in scored.get(0, {}).items()]
     for each in rounds:
         row = each.row
         ended = round((row.started + row.working_s + row.collecting_s) * 1000)
-        waiting += [Metric(name, value, ended, row.round) for name, value in measures(each).items()]
+        found = {**measures(each), **scored.get(row.round, {})}
+        waiting += [Metric(name, value, ended, row.round) for name, value in found.items()]
         while len(waiting) >= BATCH:
             client.log_batch(made, metrics=waiting[:BATCH])
             del waiting[:BATCH]

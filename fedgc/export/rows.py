@@ -1,6 +1,6 @@
-"""A run as lines: one a round, and one a client in a round.
+"""A run as table rows: one per round, and one per client and round.
 
-The client lines of a large fleet do not fit in memory, so they come in parts of whole rounds.
+The client rows of a large fleet do not fit in memory, so they come in parts of whole rounds.
 """
 
 from collections.abc import Iterator, Sequence
@@ -8,12 +8,12 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from fedgc.history import ClientRow, RoundRow
+from fedgc.history import ClientRow, RoundRow, Score
 from fedgc.messages import Outcome
 from fedgc.store.database import Store
 from fedgc.store.views import Round, Run
 
-PART: Final = 50_000  # client lines held at a time
+PART: Final = 50_000  # client rows held at a time
 _KINDS: Final[dict[str, type]] = {
     "int": int,
     "float": float,
@@ -27,7 +27,7 @@ Cell = str | int | float | None
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: what it is called, and what stands in it where it is not empty."""
+    """One column: its name and its type."""
 
     name: str
     kind: type[str] | type[int] | type[float]
@@ -35,21 +35,37 @@ class Column:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A table of a run: its columns, and its lines part by part."""
+    """A table of a run: its columns, and its rows part by part."""
 
     name: str
     columns: tuple[Column, ...]
     parts: Iterator[Sequence[Sequence[Cell]]]
 
 
-def tables(store: Store, run: Run) -> tuple[Table, Table]:
-    """Return the rounds of a run, and its clients round by round."""
-    rounds = store.rounds(run.run)
-    return _rounds(run, rounds), _clients(store, run, rounds)
+def tables(store: Store, run: Run) -> tuple[Table, ...]:
+    """Return the tables of rounds, of clients and, if clients scored models, of their figures."""
+    rounds, scores = store.rounds(run.run), store.scores(run.run)
+    found = (_rounds(run, rounds), _clients(store, run, rounds))
+    return (*found, _scores(store, run, scores)) if scores else found
+
+
+def scored_measures(store: Store, run: Run) -> dict[int, dict[str, float]]:
+    """Return the figures of each client by round, named as in TensorBoard; 0 is the initial model."""
+    names = {each.client: each.name for each in store.clients()}
+    found: dict[int, dict[str, float]] = {}
+    if run.initial_metrics:
+        found[0] = {f"measured/{name}": value for name, value in run.initial_metrics.items()}
+    for each in store.scores(run.run):
+        own = found.setdefault(each.round, {})
+        own |= {
+            f"clients/{name}/{names.get(each.client) or each.client}": value
+            for name, value in each.metrics.items()
+        }
+    return found
 
 
 def measures(each: Round) -> dict[str, float]:
-    """Return the figures of a round by name, in groups, as TensorBoard and MLflow show them."""
+    """Return the measures of a round by name, in groups, as in TensorBoard and MLflow."""
     row = each.row
     found = {
         "train/loss": row.loss,
@@ -118,13 +134,29 @@ def _clients(store: Store, run: Run, rounds: Sequence[Round]) -> Table:
     return Table("clients", columns, parts())
 
 
+def _scores(store: Store, run: Run, scores: Sequence[Score]) -> Table:
+    names = {each.client: (each.name, each.site) for each in store.clients()}
+    measured = sorted({name for each in scores for name in each.metrics})
+    columns = (
+        *(Column("run", str), Column("round", int), Column("name", str), Column("site", str)),
+        *(Column("client", str), Column("samples", int)),
+        *(Column(f"measured_{name}", float) for name in measured),
+    )
+
+    def line(each: Score) -> list[Cell]:
+        about = (run.run, each.round, *names.get(each.client, ("", "")), each.client, each.samples)
+        return [*about, *(each.metrics.get(name) for name in measured)]
+
+    return Table("scores", columns, iter([[line(each) for each in scores]]))
+
+
 def _columns(row: type[RoundRow] | type[ClientRow]) -> tuple[Column, ...]:
     kinds: dict[object, type[str] | type[int] | type[float]] = {int: int, str: str, Outcome: str}
     return tuple(Column(each.name, kinds.get(each.type, float)) for each in fields(row))
 
 
 def spans(rounds: Sequence[Round]) -> Iterator[tuple[int, int]]:
-    """Return (first, last) of consecutive rounds whose client lines fit in one part."""
+    """Return (first, last) of consecutive rounds whose client rows fit in one part."""
     part: list[int] = []
     held = 0
     for each in rounds:
@@ -138,7 +170,7 @@ def spans(rounds: Sequence[Round]) -> Iterator[tuple[int, int]]:
 
 
 def moment(seconds: float) -> str:
-    """Return a moment as every program reads it.
+    """Return a time in ISO 8601.
 
     >>> moment(1_700_000_000.0)
     '2023-11-14T22:13:20.000+00:00'

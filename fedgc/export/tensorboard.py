@@ -1,6 +1,6 @@
-"""A run for TensorBoard: one event file, a step for each round, at the time at which the round ended."""
+"""A run for TensorBoard: one event file, with a step for each round at the round's end time."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from fedgc.errors import EdgeFailed, Unusable
@@ -8,8 +8,11 @@ from fedgc.export.rows import measures
 from fedgc.store.views import Round, Run
 
 
-def write_events(run: Run, rounds: Iterable[Round], folder: Path) -> Path:
-    """Write a run into a folder of its own below `folder`, and return that."""
+def write_events(
+    run: Run, rounds: Iterable[Round], folder: Path, scored: Mapping[int, Mapping[str, float]] | None = None
+) -> Path:
+    """Write a run into its own folder below `folder`, and return that; `scored` are figures of clients."""
+    of_clients = scored or {}
     try:
         from tensorboard.compat.proto.event_pb2 import Event
         from tensorboard.compat.proto.summary_pb2 import Summary
@@ -23,11 +26,17 @@ def write_events(run: Run, rounds: Iterable[Round], folder: Path) -> Path:
         raise Unusable(f"{own}: saw a run there, needed a folder without it")
     try:
         writer = EventFileWriter(str(own))
+
+        def write(step: int, at: float, found: Mapping[str, float]) -> None:
+            values = [Summary.Value(tag=name, simple_value=value) for name, value in found.items()]
+            writer.add_event(Event(wall_time=at, step=step, summary=Summary(value=values)))
+
+        if 0 in of_clients:
+            write(0, run.started, of_clients[0])
         for each in rounds:
             row = each.row
-            values = [Summary.Value(tag=name, simple_value=value) for name, value in measures(each).items()]
             ended = row.started + row.working_s + row.collecting_s
-            writer.add_event(Event(wall_time=ended, step=row.round, summary=Summary(value=values)))
+            write(row.round, ended, {**measures(each), **of_clients.get(row.round, {})})
         writer.close()
     except OSError as error:
         raise EdgeFailed(f"{own}: {error.strerror or error}, needed to write it") from error

@@ -1,8 +1,7 @@
-"""Work that no round waits for: evaluations and checkpoints, one after the other in a thread of their own.
+"""Background evaluations and checkpoints: one thread with a bounded queue, so that rounds do not wait.
 
-Each holds a whole model while it waits. Where rounds are quicker than this work, it would pile up until the
-server has no memory left: so only a few of a kind may wait, and then the one of them that has waited longest
-is left out. The last of each kind is always done, since none comes after it.
+Each queued task holds a whole model. If rounds are faster than the tasks, at most `MOST_WAITING` of a kind
+wait, and the oldest of that kind is dropped. The last task of each kind is always done.
 """
 
 import threading
@@ -14,7 +13,7 @@ from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
 
-MOST_WAITING: Final = 2  # of a kind, beside the one that is under way
+MOST_WAITING: Final = 2  # tasks of a kind in the queue, without the running one
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -25,17 +24,17 @@ class _Task:
     call: Callable[[], Any]
 
 
-class Beside:
-    """One thread, and a short queue; `tell` hears of what is left out."""
+class BackgroundQueue:
+    """One thread with a bounded queue; `warn` receives a message for each dropped task."""
 
-    def __init__(self, tell: Callable[[str], None]) -> None:
-        self._tell = tell
-        self._pool = ThreadPoolExecutor(1, "fedgc-beside")
+    def __init__(self, warn: Callable[[str], None]) -> None:
+        self._warn = warn
+        self._pool = ThreadPoolExecutor(1, "fedgc-background")
         self._lock = threading.Lock()
         self._waiting: deque[_Task] = deque()
 
     def submit(self, kind: str, round_: int, call: Callable[[], T]) -> Future[T]:
-        """Have this done when its turn comes; its future is cancelled if it never does."""
+        """Queue a task; its future is cancelled if the task is dropped."""
         task = _Task(kind, round_, Future(), call)
         with self._lock:
             self._waiting.append(task)
@@ -44,17 +43,17 @@ class Beside:
             self._waiting = deque(each for each in self._waiting if each not in late)
         for each in late:
             each.future.cancel()
-            self._tell(f"round {each.round}: its {kind} is left out: rounds are quicker than that")
+            self._warn(f"round {each.round}: its {kind} is left out, because rounds are faster")
         self._pool.submit(self._do_next)
         return task.future
 
     def close(self) -> None:
-        """Return once all that waits is done."""
+        """Finish all queued tasks."""
         self._pool.shutdown()
 
     def _do_next(self) -> None:
         with self._lock:
-            if not self._waiting:  # it was left out
+            if not self._waiting:  # its task was dropped
                 return
             task = self._waiting.popleft()
         try:

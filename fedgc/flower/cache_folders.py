@@ -1,13 +1,11 @@
-"""Where on a client's disk its work lies between two processes: a folder for each run and client.
+"""The folders of the client cache: one for each run and client.
 
-A run is known here by fedgc's own name for it, which a resume shares, and by the settings that shape the
-training: what was trained under others is not this run's work. Whoever is admitted to name a run could ask
-its client to train just as well, so a name gives nobody more than that.
+A folder is identified by fedgc's name of the run, which a resume shares, and by the settings that shape
+training. Knowing a run's name gives a server no more than it could get by asking the client to train. Folders
+of runs unused for a week are removed when a client opens its own.
 
-Folders of runs that were not heard of for days are removed when a client opens its own.
-
-Beside them lies what a process could not hold in memory, which is of use to that process alone. One that is
-killed cannot remove it: the next process of the client does.
+The folder `spilled` holds vectors that do not fit into memory. They are of use to one process only; if it is
+killed, the client's next process removes them.
 """
 
 import hashlib
@@ -23,11 +21,11 @@ from fedgc.training import CacheFiles
 
 STALE_S: Final = 7 * 24 * 3600.0
 SEPARATOR: Final = "@"  # between fedgc's name of a run and Flower's number of it
-SPILLED: Final = "spilled"  # beside the runs, whose names are digests
+SPILLED: Final = "spilled"  # next to the runs' folders, whose names are digests
 
 
 def default_root(environment: Mapping[str, str]) -> Path:
-    """Return the folder of all caches in the user's state directory.
+    """Return the default root of all caches, in the user's state directory.
 
     >>> default_root({"HOME": "/home/ada"}).as_posix()
     '/home/ada/.local/state/fedgc/cache'
@@ -37,7 +35,7 @@ def default_root(environment: Mapping[str, str]) -> Path:
 
 
 def full_name(run: str, flower_run: int) -> str:
-    """Return the name under which a client is asked to join: no token or answer of another run fits it.
+    """Return the run's name for sessions and packets, so that tokens and answers of another run do not fit.
 
     >>> full_name("spring", 7)
     'spring@7'
@@ -55,7 +53,7 @@ def open_cache(root: Path, full: str, config: RunConfig, client: str, now: float
 
 @contextmanager
 def spilled(root: Path, client: str) -> Iterator[Path]:
-    """Lend a folder, which need not exist, to the one process that now holds this client's key."""
+    """Give the path of an empty spill folder to the process that holds this client's key."""
     folder = root / SPILLED / client
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -65,14 +63,14 @@ def spilled(root: Path, client: str) -> Iterator[Path]:
 
 
 def _remove_stale(root: Path, ours: Path, now: float) -> None:
-    """Other clients of this machine make, rename and remove folders meanwhile: what is gone is not there."""
+    """Remove unused folders; other clients of this machine may change them at the same time."""
     for home in root.glob("*"):
         if home not in (ours, root / SPILLED) and home.is_dir() and now - _last_used(home, now) > STALE_S:
             shutil.rmtree(home, ignore_errors=True)
 
 
 def _last_used(home: Path, now: float) -> float:
-    """Return when a client wrote there last; `now` where one does at this moment."""
+    """Return the time of the last write; `now` if a client is changing the folder."""
     try:
         return max(path.stat().st_mtime for path in (home, *home.glob("*")))
     except FileNotFoundError:

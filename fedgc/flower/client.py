@@ -1,15 +1,15 @@
 """The ClientApp: a Flower message opens a session for many rounds, or carries one packet of work.
 
-A session that cannot connect ends with the answer to a first packet: the client's identity and its chunks.
+If a session cannot connect, the reply is the answer to a first packet: the client's identity and chunks.
 
-Each client's process imports this module before it can join, so it does not import store or listener.
+Each client process imports this module before it joins, so it imports neither the store nor the listener.
 """
 
 import math
 import os
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,20 +20,22 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, BadTask
+from fedgc.errors import BadSetting, FedgcError
 from fedgc.flower.cache_folders import default_root, open_cache, spilled
-from fedgc.flower.client_loop import ClientLoop, Rest
-from fedgc.flower.heartbeat import ENVIRONMENT, Pulse
+from fedgc.flower.client_loop import ClientLoop, Wait
+from fedgc.flower.heartbeat import ENVIRONMENT, HeartbeatWriter
 from fedgc.flower.masked_client import MaskedClient, site_of
 from fedgc.flower.message_work import MessageWork
 from fedgc.links import identity
+from fedgc.links.frames import Invitation
 from fedgc.links.identity import Identity
-from fedgc.links.log import LOG, keep_to_the_point
+from fedgc.links.log import LOG, log_errors_in_one_line
 from fedgc.links.message import packets as packet
 from fedgc.links.message.invitation import RECORD, invited
 from fedgc.links.session.client import Session, Terms
-from fedgc.training import CacheFiles, Engine, new_engine
+from fedgc.training import CacheFiles, Engine, new_engine, new_script_engine
 from fedgc.training.pace import Pace
+from fedgc.training.script.script_loop import ScriptFacts
 from fedgc.training.tasks import Task, named
 
 KILOBYTE: Final = 1000
@@ -41,26 +43,31 @@ KILOBYTE: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class _Client:
-    """What every message finds here."""
+    """The client's task, settings and identity, read anew for each Flower message."""
 
     who: Identity
     name: str
     config: RunConfig
-    task: Task
+    task: Task | None  # None with a training script
+    own: Mapping[str, str | int | float]  # the client's own settings: its node config
     pace_s: float
     uplink_bytes_s: float
     caches: Path
     spill: Path
     site: MaskedClient | None
 
-    def engine(self, files: CacheFiles, rest: Rest) -> Engine:
+    def engine(self, files: CacheFiles, rest: Wait) -> Engine:
+        if self.task is None:
+            pinned = str(self.own.get("script", ""))
+            facts = ScriptFacts(self.config, self.who.client, self.own, files.folder, self.pace_s, pinned)
+            return new_script_engine(facts, rest, self.spill, files)
         return new_engine(
             self.task,
             self.config,
             Pace(time.monotonic, rest, self.pace_s),
             self.spill,
             files=files,
-            reach=self.site.reach if self.site else None,
+            record_clip=self.site.record_clip if self.site else None,
         )
 
     def cache(self, run: str) -> CacheFiles:
@@ -71,10 +78,11 @@ def client_app(task: Task | None = None) -> ClientApp:
     """Make the ClientApp of a Flower app: it trains on this client's data.
 
     The node config of the SuperNode may set `name`, `identity` (path of the client's key), `cache` (folder),
-    `pace-s` (least seconds per local step) and `uplink-kb-s` (upload limit).
+    `script` (the command of a training script, in place of the run's), `pace-s` (least seconds per local
+    step) and `uplink-kb-s` (upload limit).
 
     Args:
-        task: What is trained; by default the task that the setting `task` names.
+        task: The training task; by default the one named by the setting `task`.
 
     Returns:
         The ClientApp, to be named as `clientapp` in the app's `pyproject.toml`.
@@ -82,26 +90,13 @@ def client_app(task: Task | None = None) -> ClientApp:
     Example:
         app = fedgc.client_app(task)
     """
-    keep_to_the_point()
+    log_errors_in_one_line()
     app = ClientApp()
 
     @app.train("session")
     def session(message: Message, context: Context) -> Message:
         with _client(context, task) as client:
-            invitation = invited(message.content)
-            heart = Pulse(os.environ.get(ENVIRONMENT), time.time)
-            cache = client.cache(invitation.run)
-            loop = ClientLoop(partial(client.engine, cache), heart.beat, client.site)
-            terms = _terms(client, loop.engine.size)
-            opened = Session(invitation, client.who, terms)
-            with closing(loop.engine), closing(heart), opened as link:
-                ended = loop.serve(link, client.who.client)
-                loop.engine.keep()
-                asked = packet.introduction(invitation.run, invitation.token)
-                content = RecordDict() if link.reached else _answer(client, loop.engine, cache, asked)
-            LOG.info("session of %s ended: %s", client.who.client, ended)
-        about = ConfigRecord({"ended": ended, "client": client.who.client, "reached": link.reached})
-        content[RECORD] = about
+            content = _serve(client, invited(message.content))
         return Message(content, reply_to=message)
 
     @app.train(packet.ACTION)
@@ -116,6 +111,28 @@ def client_app(task: Task | None = None) -> ClientApp:
     return app
 
 
+def _serve(client: _Client, invitation: Invitation) -> RecordDict:
+    """Keep a session until it ends; return the reply to its message."""
+    heart = HeartbeatWriter(os.environ.get(ENVIRONMENT), time.time)
+    cache, announces = client.cache(invitation.run), client.task is None
+    loop = ClientLoop(partial(client.engine, cache), heart.beat, client.site, announces=announces)
+    numbers = 0 if announces else loop.engine.size  # the size of a script's model is known once it runs
+    opened = Session(invitation, client.who, _terms(client, numbers))
+    content = RecordDict()
+    with ExitStack() as stack:
+        stack.callback(lambda: loop.engine.close(complete=opened.complete))
+        stack.enter_context(closing(heart))
+        link = stack.enter_context(opened)
+        ended = loop.serve(link, client.who.client)
+        loop.engine.keep()
+        if not (link.reached or announces):
+            asked = packet.introduction(invitation.run, invitation.token)
+            content = _answer(client, loop.engine, cache, asked)
+    LOG.info("session of %s ended: %s", client.who.client, ended)
+    content[RECORD] = ConfigRecord({"ended": ended, "client": client.who.client, "reached": opened.reached})
+    return content
+
+
 def _answer(client: _Client, engine: Engine, cache: CacheFiles, asked: packet.Packet) -> RecordDict:
     message_work = MessageWork(engine, cache, client.who.client, time.monotonic, client.site)
     message_work.run(asked)
@@ -124,9 +141,20 @@ def _answer(client: _Client, engine: Engine, cache: CacheFiles, asked: packet.Pa
 
 @contextmanager
 def _client(context: Context, task: Task | None) -> Iterator[_Client]:
+    """Open what a message needs; an error of fedgc names this client."""
+    name = str(context.node_config.get("name", ""))
+    try:
+        with _opened(context, task, name) as client:
+            yield client
+    except FedgcError as error:
+        raise type(error)(f"client {name or 'without a name'}: {error}") from error
+
+
+@contextmanager
+def _opened(context: Context, task: Task | None, name: str) -> Iterator[_Client]:
     config, node = RunConfig.read(context.run_config), context.node_config
-    name = str(node.get("name", ""))
-    chosen = task or _task_of(config, name)
+    own = {key: each for key, each in node.items() if isinstance(each, str | int | float)}
+    chosen = None if config.script else task or named(config.task, config, own)
     caches = Path(str(node["cache"])) if node.get("cache") else default_root(os.environ)
     with ExitStack() as open_things:
         who = open_things.enter_context(_identity(context))
@@ -138,15 +166,7 @@ def _client(context: Context, task: Task | None) -> Iterator[_Client]:
         uplink_bytes_s = KILOBYTE * _number(context, "uplink-kb-s", math.inf)
         if not uplink_bytes_s > 0:
             raise BadSetting(f"node config uplink-kb-s: saw {node['uplink-kb-s']!r}, needed more than 0")
-        yield _Client(who, name, config, chosen, pace_s, uplink_bytes_s, caches, spill, site)
-
-
-def _task_of(config: RunConfig, name: str) -> Task:
-    """Return the task that the settings name; where it cannot be had, the error names this client."""
-    try:
-        return named(config.task, config)
-    except BadTask as error:
-        raise BadTask(f"client {name or 'without a name'}: {error}") from error
+        yield _Client(who, name, config, chosen, own, pace_s, uplink_bytes_s, caches, spill, site)
 
 
 def _terms(client: _Client, numbers: int) -> Terms:

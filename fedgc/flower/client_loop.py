@@ -1,56 +1,68 @@
-"""A client at work: its engine's steps and its session's commands, turn by turn, in one thread.
+"""The main loop of a client with a session: alternates engine steps and commands, in one thread.
 
-Between two micro-batches the session is asked for a command, so none waits for longer than one step; an
-engine that rests is woken by the next command. What goes wrong here is told as `Failed`; the client lives.
+The session is polled between two local steps, so a command waits for at most one step; it also interrupts the
+wait of `Pace`. Errors are reported as `Failed`, and the client continues.
 """
 
 from collections.abc import Callable
 from typing import Final
 
 from fedgc.errors import BadMessage, FedgcError
-from fedgc.flower.masked_client import MaskedClient, Said, failure
+from fedgc.flower.masked_client import ClientEvent, MaskedClient, failure
 from fedgc.links.frames import StreamId
 from fedgc.links.session.client import Session
 from fedgc.messages import (
+    Announced,
     Close,
     Continue,
+    Initialize,
     Joined,
     Progress,
     Refuse,
     Repair,
     Reveal,
+    Scored,
     Skip,
     Take,
     ToClient,
     ToMember,
+    Validate,
     Work,
 )
-from fedgc.training import Engine
+from fedgc.training import Answer, Engine
 
-IDLE_S: Final = 0.5  # between looks at the lease while there is nothing to do
+START_S: Final = 0.05  # between looks at a training script that starts
+IDLE_S: Final = 0.5  # between checks of the lease while idle
 
-Rest = Callable[[float], None]
-Beat = Callable[[int], None]  # with the chunks finished so far
+Wait = Callable[[float], None]
+Beat = Callable[[int], None]  # takes the number of chunks finished so far
 
 
-def _unheard(_: int) -> None:
-    """Nobody listens."""
+def _ignore(_: int) -> None:
+    """Ignore heartbeats."""
 
 
 class ClientLoop:
-    """One client's engine, and the session that drives it."""
+    """Runs a client's engine by the commands of a session."""
 
     def __init__(
         self,
-        make_engine: Callable[[Rest], Engine],
-        beat: Beat = _unheard,
+        make_engine: Callable[[Wait], Engine],
+        beat: Beat = _ignore,
         site: MaskedClient | None = None,
+        *,
+        announces: bool = False,
     ) -> None:
-        """`make_engine` takes the function by which the engine rests; `beat` hears every turn.
+        """Make the loop.
 
-        Masked work has a site.
+        Args:
+            make_engine: Makes the engine, given the function by which it waits.
+            beat: Called in every turn of the loop.
+            site: The site's masking state, for masked work.
+            announces: Whether the server learns the layout of the model from its clients.
         """
         self._site = site
+        self._announces = announces
         self._session: Session | None = None
         self.engine: Final = make_engine(self._rest)
         self._beat = beat
@@ -60,13 +72,12 @@ class ClientLoop:
     def serve(self, session: Session, client: str) -> str:
         """Work until the session ends; return why it ended."""
         self._session = session
-        self._say(session, Joined(0.0, client, True, self.engine.holds(), self.engine.kept()))
-        if self._site is not None:
-            session.say(self._site.enrolled(client, session.run))
+        joined = False
         while not session.ended:
             self._beat(self._finished)
+            joined = joined or self._join(session, client)
             idle = self.engine.idle
-            command = session.receive(IDLE_S if idle else 0.0)
+            command = session.receive((IDLE_S if joined else START_S) if idle else 0.0)
             if command is not None:
                 self._carry_out(session, command)
             elif not idle and not session.ended:
@@ -75,70 +86,109 @@ class ClientLoop:
                 session.end("the lease is over")
         return session.ended
 
+    def _join(self, session: Session, client: str) -> bool:
+        """Join the run, once the engine knows what it trains; return whether that is so."""
+        layout = self.engine.layout
+        if layout is None:
+            return False
+        session.expect(layout.size)
+        if self._announces:
+            session.send(Announced(0.0, client, layout))
+        self._say(session, Joined(0.0, client, True, self.engine.holds(), self.engine.kept()))
+        if self._site is not None:
+            session.send(self._site.enrolled(client, session.run))
+        return True
+
     def _rest(self, seconds: float) -> None:
         if self._session is not None:
             self._session.rest(seconds)
 
     def _step(self, session: Session) -> None:
         event = self.engine.step()
-        if event is not None:
+        if isinstance(event, Answer):
+            self._guarded(session, event.command, lambda: self._deliver(session, event))
+        elif event is not None:
             self._finished += isinstance(event, Progress)
             self._say(session, event)
 
-    def _say(self, session: Session, event: Said) -> None:
-        session.say(event if self._site is None else self._site.discreet(event, self.engine.start))
+    def _say(self, session: Session, event: ClientEvent | Scored) -> None:
+        if self._site is None:
+            session.send(event)
+        elif not isinstance(event, Scored):  # under masks no figure of a single site leaves it
+            session.send(self._site.redacted(event, self.engine.start))
 
     def _carry_out(self, session: Session, command: ToClient) -> None:
+        if self._site is not None and isinstance(command, ToMember | Reveal | Repair):
+            site = self._site
+            self._guarded(session, command, lambda: self._handle_masked(session, site, command))
+        else:
+            self._guarded(session, command, lambda: self._handle(session, command))
+
+    def _guarded(self, session: Session, command: ToClient, act: Callable[[], None]) -> None:
+        """Act for a command; report what goes wrong as `Failed`."""
         try:
-            if self._site is not None and isinstance(command, ToMember | Reveal | Repair):
-                self._obey_masked(session, self._site, command)
-            else:
-                self._obey(session, command)
+            act()
         except FedgcError as error:
-            discreet = self._site.failed if self._site else failure
-            session.say(discreet(command, error))
+            failed_event = self._site.failed if self._site else failure
+            session.send(failed_event(command, error))
             if self._site is not None and self._site.broken:
                 session.end("the vault could not be written")
 
-    def _obey(self, session: Session, command: ToClient) -> None:
+    def _handle(self, session: Session, command: ToClient) -> None:
         match command:
-            case Work():
-                self._open_round = True
+            case Work() | Validate():
+                self._open_round = self._open_round or isinstance(command, Work)
                 model = session.fresh_model(command.version)
                 if model is not None:
                     self.engine.load(command.version, model)
                 self.engine.handle(command)
             case Skip() | Take() | Continue():
                 self.engine.handle(command)
-            case Reveal() | Repair():
+            case Reveal() | Repair() | Initialize():
                 self._send(session, command)
             case Close():
                 self._close(session, command)
-            case Refuse():
-                pass  # the session has withdrawn what was refused; the listener has counted it
+            case Refuse():  # the session has withdrawn a refused vector, and the listener has counted it
+                if command.round == 0:  # the client's model has another layout
+                    session.end(f"refused: {command.reason}")
             case _:
                 raise BadMessage(f"{type(command).__name__}: this client does no masked work")
 
-    def _send(self, session: Session, command: Reveal | Repair) -> None:
+    def _send(self, session: Session, command: Reveal | Repair | Initialize) -> None:
+        if isinstance(command, Initialize):
+            session.offer(command.round, command.attempt, self.engine.initial())
+            return
         if isinstance(command, Reveal) and command.kind == "masked":
             raise BadMessage(f"{type(command).__name__}: this client does no masked work")
-        report, vector = self.engine.answer(command)
-        if report is not None:
-            session.say(report)
+        if (answer := self.engine.answer(command)) is not None:
+            self._deliver(session, answer)
+
+    def _deliver(self, session: Session, answer: Answer) -> None:
+        """Send what the server asked for."""
+        command, vector = answer.command, answer.vector
+        if self._site is not None:
+            stream = StreamId("codeword", command.round, command.attempt)
+            session.offer_packed(stream, self._site.masked_answer(answer, self.engine.start))
+            return
+        if answer.report is not None:
+            session.send(answer.report)
         if vector is not None:
             session.offer(command.round, command.attempt, vector, command.wire)
 
-    def _obey_masked(self, session: Session, site: MaskedClient, command: ToMember | Reveal | Repair) -> None:
+    def _handle_masked(
+        self, session: Session, site: MaskedClient, command: ToMember | Reveal | Repair
+    ) -> None:
         if isinstance(command, Reveal | Repair):
-            stream = StreamId("codeword", command.round, command.attempt)
-            session.offer_packed(stream, site.revealed(command, self.engine))
+            site.must_be_masked(command)
+            if (found := self.engine.answer(command)) is not None:
+                self._deliver(session, found)
             return
-        answer = site.heard(command, self.engine.start)
+        answer = site.handle(command, self.engine.start)
         if answer is not None:
-            session.say(answer)
+            session.send(answer)
 
     def _close(self, session: Session, command: Close) -> None:
         self._open_round = False
         self.engine.handle(command)
-        if command.outcome == "stopped":
+        if command.outcome == "stopped" and not command.frees:  # else the server says goodbye itself
             session.end("the run was stopped")

@@ -1,14 +1,15 @@
-"""The driver: carries out what the run says. Events in from the links, vectors and commands out.
+"""The driver: passes events from the links to the run's state machine and carries out its outputs.
 
-`run` decides and does no I/O; here are the clock, the links, the running sum, the server's optimizer,
-and the history's sink. Evaluation and checkpoints run beside it in a thread of their own, on vectors that
-no longer change, so that no client ever waits for them.
+The state machine (`run`) does no I/O. The driver owns the clock, the links, the running sum, the server's
+optimizer and the sink. Evaluations and checkpoints run in a background thread, so that clients do not wait.
 """
 
 import queue
+import re
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import CancelledError, Future
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from logging import INFO, WARNING, Logger
@@ -16,60 +17,89 @@ from typing import Final
 
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
-from fedgc.flower.background import Beside
+from fedgc.flower.background import BackgroundQueue
 from fedgc.flower.sink import Live, LiveClient, Sink
-from fedgc.history import ClientRow, RoundRow, Speeds
+from fedgc.flower.validation import Pin, Validation
+from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links import typed_json as typed
 from fedgc.links.links import Link
 from fedgc.links.pieces import Vector, digest_of, packed
-from fedgc.messages import Add, Codeword, Event, Published, Refuse, Tick, Uncover
+from fedgc.messages import (
+    Add,
+    Announced,
+    Codeword,
+    Event,
+    Failed,
+    LinkEvent,
+    Lost,
+    ModelEvent,
+    Published,
+    Refuse,
+    Stop,
+    Tick,
+    ToClient,
+    Uncover,
+    Validate,
+    Work,
+)
 from fedgc.round.machine import Round
 from fedgc.round.masked.key_agreement import KeyAgreement
+from fedgc.run.alike import AlikeData
+from fedgc.run.client_faults import BACK, ClientFaults
+from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.training import CommonModel, ServerOptimizer
+from fedgc.training import AnnouncedModel, CommonModel, ServerOptimizer
 from fedgc.training.round_sum import RoundSum
-from fedgc.training.tasks import Task
 from fedgc.tuner import Tuner
 
 PRESENT_S: Final = 0.25  # between two live summaries
 LONGEST_WAIT_S: Final = 0.25
-RELEASES: Final = ("synced", "approximate")  # outcomes by which a sum became known
-KEYS_S: Final = 60.0  # for each half of a set-up of keys: one packet there and back, over any link
+RELEASES: Final = ("synced", "approximate")  # outcomes that reveal a sum
+KEYS_S: Final = 60.0  # timeout of each half of key agreement: one packet and its answer, over any link
 
+ServerModel = CommonModel | AnnouncedModel
 Save = Callable[[Checkpoint], None]
 Evaluate = Callable[[int, Vector], Mapping[str, float]]
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is to be run, and from what."""
+    """The inputs of a run."""
 
-    task: Task
+    model: ServerModel
     config: RunConfig
     sink: Sink
     speeds: Speeds
     save: Save | None = None
     resume: Checkpoint | None = None
     federation: Federation | None = None  # of a masked run
-    name: str = ""  # by which its links call the run
-    first: Vector | None = None  # the initial model, in place of the task's
-    evaluate: Evaluate | None = None  # in place of the task's
+    name: str = ""  # of the run, on its links
+    first: Vector | None = None  # the initial vector, in place of the model's own
+    evaluate: Evaluate | None = None  # in place of the model's own
+    pin: Pin | None = None  # keeps the checkpoint of the best model
+    best: BestModel | None = None  # before a resume
 
 
 class Driver:
-    """One run, from the first client to the last row."""
+    """Runs one run from start to end."""
 
-    def __init__(self, job: Job, clock: Callable[[], float], log: Logger) -> None:
+    def __init__(
+        self,
+        job: Job,
+        clock: Callable[[], float],
+        log: Logger,
+        events: "queue.SimpleQueue[LinkEvent] | None" = None,
+    ) -> None:
+        """`events` is the queue that the links fill, if they were started before."""
         self._job = job
         self._clock = clock
         self._log = log
         self._started = clock()
-        job.task.allow(job.config.placement)
-        self.common: Final = CommonModel(job.task, job.config)
+        self.common: Final = job.model
         self._optimizer = ServerOptimizer(job.config, self.common.parameters)
         self.model: Vector = self.common.first() if job.first is None else job.first
         state = self._restored(job.resume) if job.resume else None
@@ -80,26 +110,36 @@ class Driver:
             size=self.common.size,
             speeds=job.speeds,
             resume=state,
-            parts=RunParts(Tuner(job.config, job.speeds.told), key_agreement),
+            parts=RunParts(Tuner(job.config, job.speeds.recent), key_agreement),
         )
-        self._ring: RingSum | None = None  # of a masked round under way
-        self._mean: Vector | None = None  # of such a round, once its masks are off
-        self._due: Checkpoint | None = None  # written once its round is in the history
+        self._ring: RingSum | None = None  # masked sum of the present round
+        self._mean: Vector | None = None  # unmasked mean of a masked round
+        self._due: Checkpoint | None = None  # to be written once its round is in the history
         self._sum = RoundSum(job.config, self.common.size)
-        self._beside = Beside(partial(log.log, WARNING, "%s"))
-        self._measuring: list[tuple[int, Future[Mapping[str, float]]]] = []
+        self._background = BackgroundQueue(partial(log.log, WARNING, "%s"))
+        self._evaluations: list[tuple[int, Future[Mapping[str, float]]]] = []
         self._shown = 0.0
         self._names: dict[str, str] = {}
         self._warned: set[str] = set()
+        self._faults = ClientFaults()
         self._skipped = self._over = 0  # rounds
-        self.events: Final[queue.SimpleQueue[Event]] = queue.SimpleQueue()
+        self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
+        self._announcements = Initialization(job.model.layout)
+        self._alike = AlikeData()
+        self._validation = self._new_validation(job)
+        self.metrics: Final = self._validation.metrics
         self.finished: Finished | None = None
-        self.metrics: dict[int, Mapping[str, float]] = {}
-        self._spent: dict[int, Mapping[str, float]] = {}  # epsilon, after rounds whose sum was had
+        self._spent: dict[int, Mapping[str, float]] = {}  # epsilon after each round that revealed a sum
 
     def _key_agreement(self, federation: Federation) -> KeyAgreement:
         terms = Terms(self.common.size, self._job.config.shape, bytes(KEY_BYTES))
         return KeyAgreement(federation, terms, KEYS_S, time.time() - self._started, self._job.name)
+
+    def _new_validation(self, job: Job) -> Validation:
+        pin = partial(self._keep_best, job.pin) if job.pin is not None else None
+        made = Validation(job.config, job.sink, self._log, pin, job.best)
+        made.begin(self._run.version, job.resume.round if job.resume else 0, self._first_checkpoint())
+        return made
 
     def _restored(self, checkpoint: Checkpoint) -> RunState:
         self.model = checkpoint.model
@@ -110,35 +150,87 @@ class Driver:
     # ---- the loop
 
     def drive(self, link: Link) -> Finished:
-        """Run until the machine has finished; the link has been started."""
+        """Run to the end, over a link that has been started."""
         self._publish(self._run.version, link)
-        if self._job.evaluate is not None and self._job.resume is None:
+        wants_first = self._job.evaluate is not None or self._job.config.best
+        if wants_first and self._job.resume is None:
             self._evaluate(0)
         while self.finished is None:
             event = self._next_event()
-            for output in self._run.handle(event):
-                self._do(output, link)
-            if isinstance(event, Codeword):  # it is in the sum by now, or never will be
-                link.forget(event.client, event.round, event.attempt)
-            self._hear_measures(wait=False)
+            self._handle(event, link)
+            self._collect_evaluations(wait=False)
+            self._end_early(link)
             self._show(link)
-        self._hear_measures(wait=True)
-        self._beside.close()
+        if self.finished.complete and self._job.federation is None:
+            self._validate_last(link)
+        self._collect_evaluations(wait=True)
+        self._validation.finish()
+        self._background.close()
         self._shown = 0.0
         self._show(link)
-        if said := self._job.config.told_of_skips(self._skipped, self._over):
-            self._log.log(INFO, "%s", said)
+        if hint := self._job.config.skips_message(self._skipped, self._over):
+            self._log.log(INFO, "%s", hint)
         return self.finished
 
-    def _next_event(self) -> Event:
-        now = self._clock()
-        wait_s = self._run.next_tick - now
+    def _handle(self, event: LinkEvent, link: Link) -> None:
+        if isinstance(event, ModelEvent):
+            self._hear_of_model(event, link)
+        elif not self._is_refused(event):
+            if warning := self._alike.handle(event, link.name):
+                self._warn_once("alike", self._run.number, warning)
+            for output in self._run.handle(event):
+                self._do(output, link)
+        if isinstance(event, Codeword):  # it has been added, or will not be
+            link.forget(event.client, event.round, event.attempt)
+
+    def _end_early(self, link: Link) -> None:
+        """End the run if no better model is expected, or if the figure to choose it by is not reported."""
+        ending = self._validation.ending
+        if ending is None or self.finished is not None:
+            return
+        if ending.complete:
+            self._job.sink.ended_early(ending.reason)
+        self._handle(Stop(self._clock(), ending.reason, ending.complete), link)
+
+    def _validate_last(self, link: Link) -> None:
+        """Have the clients that score models score the last one, before their links close."""
+        version, end = self._run.version, self._clock() + self._validation.wait_s
+        awaited = {each for each in self._validation.lacking(link.clients()) if link.link(each) == "session"}
+        for client in awaited:
+            link.send(Validate(client, self._run.number, version))
+        while awaited and self._clock() < end:
+            event = self._event_within(LONGEST_WAIT_S)
+            self._handle(event, link)
+            if isinstance(event, Lost | Failed):
+                awaited.discard(event.client)
+            awaited &= self._validation.lacking(link.clients())
+            self._collect_evaluations(wait=False)
+            self._show(link)
+
+    def _hear_of_model(self, event: ModelEvent, link: Link) -> None:
+        """Check the layout that a client announces, or enter the figures that it reports."""
+        if isinstance(event, Announced):
+            for command in self._announcements.handle(event):
+                if isinstance(command, Refuse):  # the first vector is here already
+                    self._do(command, link)
+            return
+        name = link.name(event.client) or event.client
+        if event.problem:
+            self._warn_once(f"validation of {event.client}", self._run.number, f"{name}: {event.problem}")
+        self._validation.scored(event, name, link.clients())
+
+    def _is_refused(self, event: Event) -> bool:
+        """Whether an event is of a client whose model has another layout."""
+        return getattr(event, "client", "") in self._announcements.refused and not isinstance(event, Lost)
+
+    def _next_event(self) -> LinkEvent:
+        return self._event_within(min(self._run.next_tick - self._clock(), LONGEST_WAIT_S))
+
+    def _event_within(self, wait_s: float) -> LinkEvent:
         if wait_s > 0:
-            try:
-                return self.events.get(timeout=min(wait_s, LONGEST_WAIT_S))
-            except queue.Empty:
-                now = self._clock()
-        return Tick(now)
+            with suppress(queue.Empty):
+                return self.events.get(timeout=wait_s)
+        return Tick(self._clock())
 
     def _do(self, output: Output, link: Link) -> None:
         match output:
@@ -158,7 +250,12 @@ class Driver:
                 self._job.sink.audited("refused", client, f"round {round_}: {reason}")
                 link.send(output)
             case _:
-                link.send(output)
+                self._send(output, link)
+
+    def _send(self, command: ToClient, link: Link) -> None:
+        if isinstance(command, Work):
+            self._validation.work_sent(command.client, self._clock())
+        link.send(command)
 
     def _publish(self, version: int, link: Link) -> None:
         link.publish(version, self.model)
@@ -174,14 +271,14 @@ class Driver:
         self._sum.add(add, vector)
 
     def _uncover(self, uncover: Uncover) -> None:
-        """Take the masks off: what is left is the mean over the sites, and no single update."""
+        """Remove the masks from the sum, which gives the mean over the sites."""
         if self._ring is None:
             return
         ring, self._ring = self._ring, None
         ring.remove([Strand(key, minus) for key, minus in uncover.masks])
         try:
             self._mean, _ = ring.mean()
-        except NotRecoverable as error:  # a site's masks were of another exchange: the sum is noise
+        except NotRecoverable as error:  # a site used masks of another exchange: the sum is noise
             self._log.log(WARNING, "round %d: its update is left out: %s", uncover.round, error)
 
     # ---- a round's end
@@ -195,29 +292,38 @@ class Driver:
             self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
         self._publish(apply.version, link)
         if self._job.save:
-            self._due = self._checkpoint(apply)
+            self._due = self._checkpoint(apply.round, apply.version)
+        self._validation.made(apply.version, apply.round, self._due)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:
             self._evaluate(apply.round)
 
     def _evaluate(self, round_: int) -> None:
-        """Evaluate the present model beside the next round, if there is something to evaluate it with."""
+        """Evaluate the present model in the background, if there is an evaluation function."""
         if self._job.evaluate is not None:
             measure = partial(self._job.evaluate, round_, self.model)
-        elif self._job.task.evaluate:
+        elif self.common.evaluates:
             measure = partial(self.common.evaluate, self.model)
         else:
             return
-        self._measuring.append((round_, self._beside.submit("evaluation", round_, measure)))
+        self._validation.evaluating(round_)
+        self._evaluations.append((round_, self._background.submit("evaluation", round_, measure)))
 
     def _taken_mean(self, weight: float) -> Vector | None:
-        """Return the mean update of the round, if it has one, and begin anew."""
+        """Return the mean update of the round, if any, and reset the sum."""
         mean, self._mean = self._mean, None
         return mean if self._job.federation is not None else self._sum.mean(weight)
 
-    def _checkpoint(self, apply: Apply) -> Checkpoint:
+    def _first_checkpoint(self) -> Checkpoint | None:
+        """Return the first model as a checkpoint, if it could be the best one."""
+        if self._job.pin is None or not self._job.config.best:
+            return None
+        return self._job.resume or self._checkpoint(0, self._run.version)
+
+    def _checkpoint(self, round_: int, version: int) -> Checkpoint:
         state = typed.dumps(typed.write(self._run.state())).decode()
-        return Checkpoint(apply.round, apply.version, self.model, self._optimizer.state(), state)
+        layout = self.common.layout.text() if self._job.config.script else ""
+        return Checkpoint(round_, version, self.model, self._optimizer.state(), state, layout)
 
     def _save(self, save: Save, checkpoint: Checkpoint) -> None:
         try:
@@ -229,63 +335,65 @@ class Driver:
         self._sum.clear()
         self._ring = self._mean = None
         clients = tuple(_counted(client, link) for client in row.clients)
-        reason, left_out = (self._by_name(said, link) for said in (row.reason, row.left_out))
+        reason, left_out = (self._by_name(text, link) for text in (row.reason, row.left_out))
         row = replace(row, clients=clients, reason=reason, left_out=left_out)
         self._log.log(INFO, "%s", line_of(row))
         self._over += 1
         self._skipped += row.outcome == "skipped"
         self._job.sink.append(row)
         for client in row.clients:
-            if client.failure:
+            if words := self._faults.told(client):
                 name = link.name(client.client) or client.client
-                self._warn_once(client.client, row.round, f"{name}: {' '.join(client.failure.split())}")
+                self._log.log(INFO if words == BACK else WARNING, "round %d: %s: %s", row.round, name, words)
         self._account(row)
         if self._due is not None and self._job.save:
             self._keep(self._job.save, self._due)
         self._due = None
 
     def _keep(self, save: Save, due: Checkpoint) -> None:
-        """Write a checkpoint beside the next round; under masks at once.
+        """Write a checkpoint: in the background, or at once in a masked run.
 
-        No site masks an update of a model of which a sum was had: from that no run can go on.
+        A site masks no second update from a model whose sum was revealed, so a masked run can only resume
+        from its latest checkpoint.
         """
         if self._job.federation is not None:
             self._save(save, due)
         else:
-            self._beside.submit("checkpoint", due.round, partial(self._save, save, due))
+            self._background.submit("checkpoint", due.round, partial(self._save, save, due))
+
+    def _keep_best(self, pin: Pin, best: Checkpoint) -> None:
+        self._background.submit("best checkpoint", best.round, partial(self._save, pin, best))
 
     def _account(self, row: RoundRow) -> None:
-        """Say how much privacy the sums up to this one have spent, where that is agreed on."""
+        """Record the epsilon spent so far, in a run with differential privacy."""
         federation = self._job.federation
         if federation is not None and federation.privacy is not None and row.outcome in RELEASES:
             self._spent[row.round] = {"epsilon": federation.privacy.spent(row.version + 1)}
             self._job.sink.evaluated(row.round, self._spent[row.round])
 
-    def _hear_measures(self, *, wait: bool) -> None:
-        while self._measuring and (wait or self._measuring[0][1].done()):
-            round_, future = self._measuring.pop(0)
+    def _collect_evaluations(self, *, wait: bool) -> None:
+        while self._evaluations and (wait or self._evaluations[0][1].done()):
+            round_, future = self._evaluations.pop(0)
+            found = None
             try:
-                self.metrics[round_] = {**future.result(), **self._spent.get(round_, {})}
-            except CancelledError:  # it was left out, and that was said
-                continue
+                found = {**future.result(), **self._spent.get(round_, {})}
+            except CancelledError:  # it was dropped, with a warning
+                pass
             except FedgcError as error:
                 self._warn_once("evaluation", round_, str(error))
-                continue
-            figures = " ".join(f"{name}={value:.4g}" for name, value in self.metrics[round_].items())
-            self._log.log(INFO, "round %d evaluated: %s", round_, figures)
-            self._job.sink.evaluated(round_, self.metrics[round_])
+            self._validation.evaluated(round_, found)
 
-    # ---- for people
+    # ---- log and live view
 
-    def _warn_once(self, about: str, round_: int, said: str) -> None:
+    def _warn_once(self, about: str, round_: int, text: str) -> None:
         if about not in self._warned:
             self._warned.add(about)
-            self._log.log(WARNING, "round %d: %s", round_, said)
+            self._log.log(WARNING, "round %d: %s", round_, text)
 
     def _by_name(self, text: str, link: Link) -> str:
-        """Return a sentence with the names of clients for their identities."""
+        """Replace the identities of clients in a text by their names, except in the path of a log."""
         for client, name in (self._names | {each: link.name(each) for each in link.clients()}).items():
-            text = text.replace(client, name or client)
+            text = re.sub(rf"(?<!/){re.escape(client)}", (name or client).replace("\\", r"\\"), text)
         return text
 
     def _show(self, link: Link) -> None:
@@ -330,7 +438,7 @@ class Driver:
 
 
 def _done_of(current: Round) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """Return what each client has done of what is its to do: chunks, or steps of local work."""
+    """Return by client the finished and the planned amount: chunks, or steps of local work."""
     plan, statistics = current.plan, current.statistics
     if plan.work == "local":
         done, held = statistics.steps, [plan.steps] * len(plan.clients)
@@ -354,7 +462,7 @@ def _counted(row: ClientRow, link: Link) -> ClientRow:
 
 
 def line_of(row: RoundRow) -> str:
-    """Return the one line that a round is worth in the log."""
+    """Return the log line of a round."""
     up = sum(client.up_bytes for client in row.clients)
     down = sum(client.down_bytes for client in row.clients)
     control = sum(client.control_bytes for client in row.clients)

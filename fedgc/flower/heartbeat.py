@@ -1,8 +1,8 @@
-"""A client's pulse: a file that its engine touches between turns, so that a health check can hear it.
+"""A client's heartbeat: a file that the training thread rewrites, for health checks.
 
-A process that exists may hang; a SuperNode that answers says nothing of the ClientApp that it started. So the
-thread that trains writes down, at most once a second, that it has come round, and how many chunks it has
-finished since its session began. While no session is open there is no engine and no pulse.
+A process that exists may hang, and a running SuperNode does not prove that its ClientApp works. So the
+training thread writes, at most once a second, its process id and the chunks finished in this session. Without
+an open session there is no engine and no heartbeat.
 """
 
 import os
@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-ENVIRONMENT: Final = "FEDGC_PULSE"  # the file; where it is not set nobody listens
+ENVIRONMENT: Final = "FEDGC_PULSE"  # path of the file; unset: no heartbeat
 EVERY_S: Final = 1.0
 
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What was last heard."""
+    """The last heartbeat."""
 
     process: int
     chunks: int
@@ -26,12 +26,12 @@ class Beat:
 
     @property
     def alive(self) -> bool:
-        """Whether the process that wrote it is still there."""
+        """Whether the process that wrote it exists."""
         return Path(f"/proc/{self.process}").exists()
 
 
-class Pulse:
-    """Call `beat` often, `close` once the engine rests for good."""
+class HeartbeatWriter:
+    """Writes heartbeats: call `beat` in every turn, and `close` at the end of the session."""
 
     def __init__(self, path: str | None, clock: Callable[[], float]) -> None:
         self._path: Final = Path(path) if path else None
@@ -40,7 +40,7 @@ class Pulse:
         self._chunks = -1
 
     def beat(self, chunks: int) -> None:
-        """Write that the engine turns; a disk that refuses is the health check's to notice."""
+        """Write a heartbeat; the health check notices if that fails."""
         now = self._clock()
         if self._path is None or (chunks == self._chunks and now < self._last + EVERY_S):
             return
@@ -51,14 +51,14 @@ class Pulse:
             fresh.replace(self._path)
 
     def close(self) -> None:
-        """The engine is gone, on purpose."""
+        """Remove the file at the regular end of a session."""
         if self._path is not None:
             with suppress(OSError):
                 self._path.unlink(missing_ok=True)
 
 
-def heard(path: Path) -> Beat | None:
-    """Return the last beat, if there is one."""
+def last_beat(path: Path) -> Beat | None:
+    """Read the last heartbeat, if any."""
     try:
         process, chunks = path.read_text().split()
         return Beat(int(process), int(chunks), path.stat().st_mtime)

@@ -1,14 +1,15 @@
-"""The run as JSON lines, for whatever collects logs: one line a round, with the fields of the store's row.
+"""A run's history as JSON lines, for log collectors: one line per round, with the fields of the store's row.
 
-What the store is told is also told here, but for what is too much for a log: how a round under way stands,
-and what each client did in it (of which only failures are named). A line has the moment, the run, its kind:
+The lines hold the records of the store without live states and without the rows of single clients (only their
+failures). A line has the time, the run and its kind:
 
-    begun, ended   the run         round       a round is over
-    plan           another plan    measured    what the model was worth after a round
+    begun, ended   of the run        round       a finished round
+    plan           a new plan        measured    metrics of the model after a round
+    best           the best model    scored      metrics of that model on the data of one client
 
-and what goes on record (who joined, what was refused, which keys) under the kind that it has there.
+Security events (joins, refusals, keys) have the kind that they have in the store.
 
-A log that cannot be written is told once and does not stop the run.
+If the file cannot be written, a warning is logged once and the run continues.
 """
 
 import json
@@ -21,33 +22,33 @@ from typing import Any
 
 from fedgc.history import RoundRow
 from fedgc.store import owned
-from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Record
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Record, Scored
 
 _SUMS = ("finished", "counted", "up_bytes", "down_bytes", "control_bytes", "refused")
 
 
 class Lines:
-    """Appends lines to a file, or to nothing where its path is empty."""
+    """Appends lines to a file; with an empty path it does nothing."""
 
     def __init__(self, path: str, warn: Callable[[str], None]) -> None:
         self._path = Path(path) if path else None
         self._warn = warn
 
     def tell(self, record: Record) -> None:
-        """Write what this record is worth in a log."""
-        said = line_of_record(record)
-        if self._path is None or said is None:
+        """Append the line of a record, if it has one."""
+        line = line_of_record(record)
+        if self._path is None or line is None:
             return
         try:
             with open(self._path, "a", encoding="utf-8", opener=owned.opener) as opened:
-                opened.write(said + "\n")
+                opened.write(line + "\n")
         except OSError as error:
             self._warn(f"log {self._path}: {error.strerror or error}; the run goes on without it")
             self._path = None
 
 
 def line_of_record(record: Record) -> str | None:
-    """Return the line of a record; None for what no log wants.
+    """Return the line of a record; None for records that are not logged.
 
     >>> line_of_record(Ended(0.0, "may", "failed"))
     '{"at": "1970-01-01T00:00:00.000+00:00", "run": "may", "kind": "ended", "state": "failed", "reason": ""}'
@@ -60,6 +61,9 @@ def line_of_record(record: Record) -> str | None:
             kind, says = "round", _round(record.row)
         case Evaluated():
             kind, says = "measured", {"round": record.round, "metrics": dict(record.metrics)}
+        case Scored():
+            kind = "scored"
+            says = {name: getattr(record, name) for name in ("round", "client", "samples", "metrics")}
         case Decided():
             kind, says = record.what, {"round": record.round, "reason": record.reason, **_small(record.basis)}
         case Audited():
@@ -69,7 +73,7 @@ def line_of_record(record: Record) -> str | None:
         case _:
             return None
     at = datetime.fromtimestamp(record.now, UTC).isoformat(timespec="milliseconds")
-    return json.dumps(_sound({"at": at, "run": record.run, "kind": kind, **says}), ensure_ascii=False)
+    return json.dumps(_json_safe({"at": at, "run": record.run, "kind": kind, **says}), ensure_ascii=False)
 
 
 def _round(row: RoundRow) -> dict[str, Any]:
@@ -82,14 +86,14 @@ def _round(row: RoundRow) -> dict[str, Any]:
 
 
 def _small(basis: Mapping[str, object]) -> dict[str, object]:
-    """Return what a plan came to, without what it says of each client."""
+    """Return the basis of a plan without its values for single clients."""
     return {name: value for name, value in basis.items() if not isinstance(value, Mapping) and name != "rows"}
 
 
-def _sound(value: object) -> object:
-    """Return a value as every reader of JSON takes it: what is not a number is null."""
+def _json_safe(value: object) -> object:
+    """Return a value as standard JSON: NaN and infinities become null."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {str(name): _sound(each) for name, each in value.items()}
-    return [_sound(each) for each in value] if isinstance(value, list | tuple) else value
+        return {str(name): _json_safe(each) for name, each in value.items()}
+    return [_json_safe(each) for each in value] if isinstance(value, list | tuple) else value

@@ -1,11 +1,11 @@
-"""A site's end of masked exchanges: its machine, its disk, and masks that grow while it trains.
+"""A site's side of secure aggregation: its state machine, its vault, and masks computed during training.
 
-The machine (`secagg.Client`) says what to write and what to answer; here is the vault that it is written to,
-always before the answer leaves. A write that fails ends the site's part: its memory and its disk may
-differ then, and only a new start, from the disk, is sure to mask nothing twice.
+The state machine (`secagg.Client`) says what to write and what to answer. Its state is written to the vault
+before the answer is sent. After a failed write, memory and disk may differ, so the client must restart from
+the vault, which ensures that no update is masked twice.
 
-A node that has a descriptor takes part in masked runs under that descriptor and in no others: what a server
-asks for otherwise is refused here, before anything is trained.
+A node with a descriptor takes part only in masked runs of that descriptor. Other requests are refused before
+training.
 """
 
 import hashlib
@@ -47,29 +47,29 @@ from fedgc.messages import (
 from fedgc.secagg import Client, Federation, Pad, Step, packets, rules
 from fedgc.secagg.keystream import Words
 from fedgc.store.descriptor import read_descriptor
-from fedgc.training import Engine, Start
+from fedgc.training import Answer, Start
 
 if TYPE_CHECKING:
     from fedgc.store.vault import Vault
 
 Float = NDArray[np.float32]
 Entropy = Callable[[int], bytes]
-Answer = Advert | Deal | Signed | Shares
-Said = Joined | Progress | Report | Failed
+Reply = Advert | Deal | Signed | Shares
+ClientEvent = Joined | Progress | Report | Failed
 
 ENTROPY_BYTES: Final = 32
-DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # what a node's config calls them
-SAID_AT_HOME: Final = "it could not do its part; the reason is in its own log"
+DESCRIPTOR, VAULT, KEY = "federation", "vault", "vault-key"  # keys of the node config
+SEE_CLIENT_LOG: Final = "it could not do its part; the reason is in its own log"
 
 
 def failure(command: ToClient, error: FedgcError) -> Failed:
-    """Return what to say, in the open, of something that could not be done."""
-    chunks = error.chunks if isinstance(error, NotHere) else ()  # it can still give the others
+    """Return the event for a failed command of a run without masks."""
+    chunks = error.chunks if isinstance(error, NotHere) else ()  # the other chunks are available
     return Failed(0.0, command.client, command.round, str(error), chunks)
 
 
 class MaskedClient:
-    """One site in one federation, from the start of a process to its end."""
+    """One site of a federation, for the lifetime of a process."""
 
     def __init__(
         self,
@@ -79,12 +79,12 @@ class MaskedClient:
         wall: Callable[[], float],
         entropy: Entropy,
     ) -> None:
-        """`wall` tells seconds since 1970."""
+        """`wall` returns seconds since 1970."""
         self._vault = vault
         self._config = config
         self._wall = wall
         self._entropy = entropy
-        self._beside = ThreadPoolExecutor(1, "fedgc-masks")
+        self._background = ThreadPoolExecutor(1, "fedgc-masks")
         self._pad: Future[Pad] | None = None
         self._digests: deque[tuple[Float, bytes]] = deque(maxlen=2)
         records = vault.records(federation.fid)
@@ -92,66 +92,69 @@ class MaskedClient:
         self.federation: Final = federation
 
     def close(self) -> None:
-        """Let go of the vault."""
-        self._beside.shutdown()
+        """Close the vault."""
+        self._background.shutdown()
         self._vault.close()
 
     @property
-    def reach(self) -> float | None:
-        """How far one record may move an update, where the descriptor bounds that."""
+    def record_clip(self) -> float | None:
+        """The descriptor's bound on the change of an update by one record, if any."""
         return self.federation.privacy.record_clip if self.federation.privacy else None
 
     # ---- packets
 
     def enrolled(self, client: str, run: str) -> Enrolled:
-        """Return what says that this site is there."""
+        """Return the event that enrols this site."""
         machine = self._machine()
         signature = machine.enrol(run, client)
         return Enrolled(0.0, client, self.federation.fid, machine.number, machine.state.epoch, signature)
 
-    def heard(self, command: ToMember, start: Start | None) -> Answer | None:
-        """Do what a packet asks for and return what to say, if anything; or raise, and nothing has changed.
+    def handle(self, command: ToMember, start: Start | None) -> Reply | None:
+        """Carry out a packet and return the answer, if any; an exception leaves the state unchanged.
 
-        `start` is what the present work starts from, as it came.
+        `start` is the starting point of the present work.
         """
         machine, client, round_ = self._machine(), command.client, command.round
         match command:
             case Open(packet=packet):
                 step = machine.open(packets.Open.unpack(packet), self._wall(), self._entropy(ENTROPY_BYTES))
-                return Advert(0.0, client, round_, self._taken(step))
+                return Advert(0.0, client, round_, self._carry_out(step))
             case Roster(packet=packet):
                 step = machine.join(packets.Roster.unpack(packet), self._wall(), self._entropy(ENTROPY_BYTES))
-                return Deal(0.0, client, round_, self._taken(step))
+                return Deal(0.0, client, round_, self._carry_out(step))
             case Begin(packet=packet):
                 self._begin(machine, packets.Begin.unpack(packet), start)
                 return None
             case Survivors(packet=packet):
-                return Signed(0.0, client, round_, self._taken(machine.agree(packets.Agree.unpack(packet))))
+                return Signed(
+                    0.0, client, round_, self._carry_out(machine.agree(packets.Agree.unpack(packet)))
+                )
             case Unmask(packet=packet):
-                return Shares(0.0, client, round_, self._taken(machine.unlock(packets.Unlock.unpack(packet))))
+                return Shares(
+                    0.0, client, round_, self._carry_out(machine.unlock(packets.Unlock.unpack(packet)))
+                )
 
     def _begin(self, client: Client, packet: packets.Begin, start: Start | None) -> None:
-        """Bind the exchange to the start that came; what would only cost memory is refused before that."""
+        """Bind the exchange to the start of the present work, after checking size and settings."""
         if start is None:
             raise BadMessage("begin: saw no model, needed the work of its round before it")
         if packet.size != start.model.size:
             raise BadMessage(f"begin: saw {packet.size} numbers, needed the model's {start.model.size}")
-        if packet.settings != self._footing(start):
+        if packet.settings != self._start_digest(start):
             raise BadMessage(
                 "begin: saw other settings of the run, or another shared momentum, than this site was given"
             )
-        self._taken(client.begin(packet, self._digest(start.model)))
+        self._carry_out(client.begin(packet, self._digest(start.model)))
         bound = self._machine()
         if bound is not client or (self._pad is None and not _is_used(bound)):
-            self._pad = self._beside.submit(bound.pad)
+            self._pad = self._background.submit(bound.pad)
 
-    # ---- what else leaves the site
+    # ---- events
 
-    def discreet(self, event: Said, start: Start | None) -> Any:  # noqa: ANN401  an event of the same kind
-        """Return an event without what only a sum may tell: sizes, losses, norms, sketches, partial steps.
+    def redacted(self, event: ClientEvent, start: Start | None) -> Any:  # noqa: ANN401  an event of the same kind
+        """Return an event without sample counts, losses, norms, sketches and partial steps.
 
-        A chunk counts as one sample; `start` is what the present work starts from. The gate is told the
-        power of 4 nearest to the squared norm, and nothing if it does not ask.
+        A chunk counts as one sample. If the gate uses norms, the squared norm is rounded to a power of 4.
         """
         match event:
             case Joined():
@@ -164,14 +167,14 @@ class MaskedClient:
                 return replace(event, samples=start.chunks if start else 0, squared_norm=norm, loss=0.0)
             case Failed():
                 LOG.warning("round %d: %s", event.round, event.reason)
-                return replace(event, reason=SAID_AT_HOME)
+                return replace(event, reason=SEE_CLIENT_LOG)
         return event
 
     def failed(self, command: ToClient, error: FedgcError) -> Failed:
-        """Return what to say of something that could not be done; numbers of the work stay in the own log."""
+        """Return the event for a failed command; details of the work are only logged here."""
         LOG.warning("%s of round %d: %s", type(command).__name__, command.round, error)
         about_packets = isinstance(error, BadMessage | NotAdmitted)
-        return Failed(0.0, command.client, command.round, str(error) if about_packets else SAID_AT_HOME)
+        return Failed(0.0, command.client, command.round, str(error) if about_packets else SEE_CLIENT_LOG)
 
     def _coarse(self, squared_norm: float) -> float:
         if self._config.measure != "distance" or not squared_norm > 0:
@@ -180,20 +183,24 @@ class MaskedClient:
 
     # ---- vectors
 
-    def revealed(self, command: Reveal | Repair, engine: Engine) -> Words:
-        """Return what is asked for, under masks: all that is finished, averaged here and masked once."""
+    @staticmethod
+    def must_be_masked(command: Reveal | Repair) -> None:
+        """Raise BadMessage if the command asks for a vector in the clear."""
         if not isinstance(command, Reveal) or command.kind != "masked":
             raise BadMessage(f"{type(command).__name__}: saw an update asked for in the clear, needed masks")
-        update, weight = engine.mean_update(command)
-        w_max = self.federation.quantizer.w_max
-        if engine.start is None:
+
+    def masked_answer(self, answer: Answer, start: Start | None) -> Words:
+        """Return the masked mean update of all finished work."""
+        if start is None or answer.vector is None:
             raise BadMessage("reveal: saw no work, needed that of its round before it")
-        return self.masked(update, w_max if self.federation.privacy else min(w_max, weight), engine.start)
+        w_max = self.federation.quantizer.w_max
+        weight = w_max if self.federation.privacy else min(w_max, answer.weight)
+        return self.masked(answer.vector, weight, start)
 
     def masked(self, update: Float, weight: int, start: Start) -> Words:
-        """Return the update under its masks, once; asked for again in this process, the same bytes.
+        """Return the masked update; a repeated call in this process returns the same bytes.
 
-        `start` is what the update was made from.
+        `start` is the starting point of the update.
         """
         client = self._machine()
         turn = client.state.turn
@@ -201,20 +208,20 @@ class MaskedClient:
             return turn.vector
         pad = self._pad.result() if self._pad is not None else client.pad()
         self._pad = None
-        made_from = rules.start(self._digest(start.model), self._footing(start))
-        words: Words = self._taken(
+        made_from = rules.start(self._digest(start.model), self._start_digest(start))
+        words: Words = self._carry_out(
             client.upload(update, weight, made_from, pad, self._entropy(ENTROPY_BYTES))
         )
         return words
 
-    # ---- small print
+    # ---- internals
 
-    def _footing(self, start: Start) -> bytes:
+    def _start_digest(self, start: Start) -> bytes:
         before = b"" if start.before is None else self._digest(start.before)
         return rules.footing(self._config.shape, start.first_step, start.common_steps, before)
 
     def _digest(self, model: Float) -> bytes:
-        """Return a model's SHA-256; of the two last ones it is known, as nobody writes to a model."""
+        """Return a model's SHA-256, cached for the last two models, which are never written to."""
         for known, found in self._digests:
             if known is model:
                 return found
@@ -223,7 +230,7 @@ class MaskedClient:
 
     @property
     def broken(self) -> bool:
-        """Whether a write failed: only a new start, from the disk, helps."""
+        """Whether a write failed, so that the client must restart from the vault."""
         return self._client is None
 
     def _machine(self) -> Client:
@@ -231,8 +238,8 @@ class MaskedClient:
             raise EdgeFailed("vault: saw a write fail before, needed a new start of this client")
         return self._client
 
-    def _taken(self, step: Step) -> Any:  # noqa: ANN401  a packet's bytes, a vector, or nothing
-        """Do what the machine says, in its order."""
+    def _carry_out(self, step: Step) -> Any:  # noqa: ANN401  a packet's bytes, a vector, or nothing
+        """Carry out a step of the state machine in its order; return its content."""
         client, todo = step
         content = None
         for each in todo:
@@ -257,7 +264,7 @@ def site_of(
     wall: Callable[[], float],
     entropy: Entropy,
 ) -> MaskedClient | None:
-    """Return what a node's config makes of it, or raise where run and node do not agree on secrecy."""
+    """Return the site of a masked run, None for others; raise if run and node config disagree on secrecy."""
     pinned, masked = node.get(DESCRIPTOR), config.secrecy == "masked"
     if not pinned and not masked:
         return None
@@ -276,10 +283,10 @@ def site_of(
             f"setting gate.name: saw {config.chosen_gate}, which weighs a {config.measure} of each client, "
             "needed one that weighs none: with privacy no norm may leave"
         )
-    said = secret_of(Path(str(node[KEY])) if node.get(KEY) else None, environment)
-    if said is None:
+    passphrase = secret_of(Path(str(node[KEY])) if node.get(KEY) else None, environment)
+    if passphrase is None:
         raise BadSetting(f"node config: the vault needs {KEY} here, or {PASSPHRASE_IN} in the environment")
-    vault = Vault.open(Path(str(node[VAULT])), said)
+    vault = Vault.open(Path(str(node[VAULT])), passphrase)
     try:
         return MaskedClient(federation, vault, config, wall, entropy)
     except BaseException:

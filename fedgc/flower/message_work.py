@@ -1,7 +1,7 @@
-"""A client's end of the messages link: one packet, carried out by a process that lives no longer than that.
+"""A client's side of the message link: carries out one packet in a process of its own.
 
-What it had finished before lies on its cache; what it finishes now lies there before the answer leaves. So a
-lost answer costs its words, not the work: the next packet finds it done.
+Finished work is loaded from the client cache and written back before the answer is sent. If the answer is
+lost, the next packet finds the work done.
 """
 
 from collections.abc import Callable
@@ -10,14 +10,14 @@ from typing import Any, Final
 from fedgc.errors import BadMessage, FedgcError
 from fedgc.flower.masked_client import MaskedClient, failure
 from fedgc.links.frames import StreamId
-from fedgc.links.message.packets import Packet, Said, Shelved
+from fedgc.links.message.packets import AnswerLine, Packet, Shelved
 from fedgc.links.pieces import Numbers, Packed, offer_of, shortened
-from fedgc.messages import Failed, Joined, Progress, Repair, Report, Reveal, ToClient, ToMember, Work
-from fedgc.training import CacheFiles, Engine
+from fedgc.messages import Failed, Joined, Progress, Repair, Report, Reveal, Scored, ToClient, ToMember, Work
+from fedgc.training import Answer, CacheFiles, Engine
 
 
 class MessageWork:
-    """One packet's work; `lines` and `codewords` are what there is to answer."""
+    """The work of one packet; `lines` and `codewords` form the answer."""
 
     def __init__(
         self,
@@ -27,17 +27,17 @@ class MessageWork:
         clock: Callable[[], float],
         site: MaskedClient | None = None,
     ) -> None:
-        """Masked work has a site."""
+        """`site` is given for masked work."""
         self._site = site
         self._engine = engine
         self._cache = cache
         self._client = client
         self._clock = clock
-        self.lines: Final[list[Said]] = []
+        self.lines: Final[list[AnswerLine]] = []
         self.codewords: Final[dict[StreamId, Packed]] = {}
 
     def run(self, packet: Packet) -> None:
-        """Do what the packet asks for, until that is done or its lease is over."""
+        """Carry out the packet until its work is done or its lease is over."""
         until = self._clock() + packet.lease_s
         if packet.model is not None:
             self._cache.put_model(*packet.model)
@@ -45,16 +45,16 @@ class MessageWork:
             self._say(Joined(0.0, self._client, False, self._engine.holds(), self._engine.kept()))
             if self._site is not None:
                 self.lines.append(self._site.enrolled(self._client, packet.run))
-        elif all(map(self._obeyed, packet.commands)):
+        elif all(map(self._handled, packet.commands)):
             self._work(until)
         self._put_away()
         self.lines.extend(Shelved(version, digest) for version, digest in self._cache.models().items())
 
-    def _obeyed(self, command: ToClient) -> bool:
-        """Carry a command out; return whether the next may be."""
+    def _handled(self, command: ToClient) -> bool:
+        """Carry out a command; return whether to continue with the next."""
         if isinstance(command, Work):
             model = self._cache.model(command.version)
-            if model is None:  # the answer says what is here, and the next packet brings it
+            if model is None:  # the answer lists the models here; the next packet brings it
                 return False
             before = self._cache.model(command.version - 1) if command.common_steps else None
             if before is not None:
@@ -62,15 +62,15 @@ class MessageWork:
             self._engine.load(command.version, model)
         try:
             if self._site is not None and isinstance(command, ToMember | Reveal | Repair):
-                self._obey_masked(self._site, command)
+                self._handle_masked(self._site, command)
             else:
-                self._obey(command)
+                self._handle(command)
         except FedgcError as error:
-            discreet = self._site.failed if self._site else failure
-            self.lines.append(discreet(command, error))
+            failed_event = self._site.failed if self._site else failure
+            self.lines.append(failed_event(command, error))
         return True
 
-    def _obey(self, command: ToClient) -> None:
+    def _handle(self, command: ToClient) -> None:
         match command:
             case Work():
                 self._engine.handle(command)
@@ -80,50 +80,63 @@ class MessageWork:
                 raise BadMessage(f"{type(command).__name__}: needed work, or a codeword to send")
 
     def _answer(self, command: Reveal | Repair) -> None:
-        report, vector = self._engine.answer(command)
-        if report is not None:
-            self.lines.append(report)
-        if vector is not None:
-            self._enclose(StreamId("codeword", command.round, command.attempt), vector, command.wire)
+        if (answer := self._engine.answer(command)) is not None:
+            self._deliver(answer)
+
+    def _deliver(self, answer: Answer) -> None:
+        command = answer.command
+        stream = StreamId("codeword", command.round, command.attempt)
+        if self._site is not None:
+            self._offer(stream, self._site.masked_answer(answer, self._engine.start))
+            return
+        if answer.report is not None:
+            self.lines.append(answer.report)
+        if answer.vector is not None:
+            self._enclose(stream, answer.vector, command.wire)
 
     def _enclose(self, stream: StreamId, vector: Numbers, wire: str) -> None:
         self._offer(stream, shortened(vector, wire, stream, self._client))
 
-    def _obey_masked(self, site: MaskedClient, command: ToMember | Reveal | Repair) -> None:
+    def _handle_masked(self, site: MaskedClient, command: ToMember | Reveal | Repair) -> None:
         if isinstance(command, Reveal | Repair):
-            stream = StreamId("codeword", command.round, command.attempt)
-            self._offer(stream, site.revealed(command, self._engine))
+            site.must_be_masked(command)
+            self._answer(command)
             return
-        answer = site.heard(command, self._engine.start)
+        answer = site.handle(command, self._engine.start)
         if answer is not None:
             self.lines.append(answer)
 
     def _work(self, until: float) -> None:
         while not self._engine.idle and self._clock() < until:
             event = self._engine.step()
-            if event is not None:
+            if isinstance(event, Answer):
+                self._deliver(event)
+            elif isinstance(event, Scored):
+                if self._site is None:  # under masks no figure of a single site leaves it
+                    self.lines.append(event)
+            elif event is not None:
                 self._say(event)
 
     def _say(self, event: Joined | Progress | Report | Failed) -> None:
-        self.lines.append(self._told(event))
+        self.lines.append(self._redacted(event))
 
-    def _told(self, event: Joined | Progress | Report | Failed) -> Any:  # noqa: ANN401  of the same kind
-        """Return an event as it may leave this client."""
+    def _redacted(self, event: Joined | Progress | Report | Failed) -> Any:  # noqa: ANN401  of the same kind
+        """Return an event without the details that a masked client keeps."""
         masked = self._site
-        return event if masked is None else masked.discreet(event, self._engine.start)
+        return event if masked is None else masked.redacted(event, self._engine.start)
 
     def _offer(self, stream: StreamId, vector: Packed) -> None:
         self.codewords[stream] = vector
         self.lines.append(offer_of(stream, vector, signed=True))
 
     def _put_away(self) -> None:
-        """Write the work for the next process, and withdraw the reports of what could not be written."""
-        said = self._engine.keep()
-        failed = [each for each in said if isinstance(each, Failed)]
+        """Write the work to the client cache; drop the reports of chunks that could not be written."""
+        events = self._engine.keep()
+        failed = [each for each in events if isinstance(each, Failed)]
         lost = {chunk for each in failed for chunk in each.chunks}
         self.lines[:] = [
             each for each in self.lines if not (isinstance(each, Progress) and each.chunk in lost)
         ]
-        if self._site is None:  # under masks, no client's own progress is told
-            self.lines.extend(each for each in said if isinstance(each, Report))
-        self.lines.extend(map(self._told, failed))
+        if self._site is None:  # masked clients do not report their progress
+            self.lines.extend(each for each in events if isinstance(each, Report))
+        self.lines.extend(map(self._redacted, failed))

@@ -1,6 +1,6 @@
-"""What must hold before a run begins: nothing of an earlier one is lost, and what it makes can be kept.
+"""Checks before a run begins: its name is new or it resumes correctly, and its files can be written.
 
-The command line looks before it starts anything, and the server does, whoever has started it.
+Both the command line and the ServerApp call them.
 """
 
 import tempfile
@@ -18,20 +18,20 @@ SUMMED: Final = ("synced", "approximate")  # outcomes that make a new model
 
 
 def must_be_new(run: str, store: Store, runs: Path) -> None:
-    """Refuse a name whose models would be written over; one that has made none may be begun again."""
+    """Refuse the name of a run that has made models; a run without models may start again."""
     folder = runs / run
     if checkpoint.versions(folder) or checkpoint.listed(folder) or _made_a_model(run, store):
         raise Unusable(f"run {run}: there is one of that name already, needed a new name, or --resume {run}")
 
 
 def must_go_on(config: RunConfig, reached: int) -> None:
-    """Refuse to resume a run that is to end before the round that it has reached."""
+    """Refuse to resume a run if the setting `rounds` is below the round it has reached."""
     if config.rounds < reached:
         raise BadSetting(f"setting rounds: saw {config.rounds}, the run is at {reached}, needed more")
 
 
 def changed(config: RunConfig, before: Mapping[str, object]) -> str:
-    """Return which settings a resume changes, in words; nothing where none.
+    """Describe the settings that a resume changes; empty if there are none.
 
     >>> changed(RunConfig(learning_rate=0.5), RunConfig(learning_rate=0.1, resume="demo").table())
     'learning-rate was 0.1, is 0.5'
@@ -43,12 +43,15 @@ def changed(config: RunConfig, before: Mapping[str, object]) -> str:
 
 
 def reached(folder: Path) -> int:
-    """Return the round of the checkpoint that a resume goes on from, 0 where there is none."""
-    return max((each.round for each in checkpoint.listed(folder) if not each.aside), default=0)
+    """Return the round of the checkpoint that a resume continues from, 0 if there is none."""
+    return max(
+        (each.round for each in checkpoint.listed(folder) if not (each.aside or each.pinned)),
+        default=0,
+    )
 
 
 def must_be_kept(config: RunConfig, folder: Path) -> None:
-    """Refuse a folder of checkpoints, or a file of lines, that cannot be written."""
+    """Refuse a checkpoint folder or log file that cannot be written."""
     if config.keep_checkpoints:
         try:
             owned.make_folder(folder)

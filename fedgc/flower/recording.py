@@ -11,18 +11,18 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sinks import Sinks, opened
-from fedgc.flower.store_sink import KeptSink
+from fedgc.flower.store_sink import StoreSink
 from fedgc.links.log import LOG
 from fedgc.store.database import Store
 from fedgc.store.engine import default_path
 from fedgc.store.writer import Keeper
 
-LONGEST_TASK: Final = 24  # characters of a task in a name that is made up
+LONGEST_TASK: Final = 24  # characters of the task in a generated name
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """Where a run is recorded: the sink for its events, and what writes them."""
+    """The sink for a run's events, and the writer of the store."""
 
     sink: Sinks
     keeper: Keeper
@@ -30,11 +30,11 @@ class Recording:
 
 @contextmanager
 def recorded(config: RunConfig, run: str, flower_run: int) -> Iterator[Recording]:
-    """Record what happens within; an exception is recorded as the reason why the run failed."""
+    """Record a run while the block runs; an exception is recorded as the reason of failure."""
     aside = default_path(os.environ).with_name(f"aside-{flower_run}.jsonl")
     keeper = Keeper(Store.open, aside, LOG.warning)
     lines = Lines(config.log_file, LOG.warning)
-    sink = KeptSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
+    sink = StoreSink(keeper, run, time.time, time.time() - time.monotonic(), lines)
     with sink.recorded(config), closing(Sinks(sink, opened(config, run))) as sinks:
         yield Recording(sinks, keeper)
 
@@ -47,5 +47,5 @@ def name_of_run(config: RunConfig, flower_run: int) -> str:
     """
     about = "stock" if config.client_app == "stock" else config.task
     task = re.sub(r"[^A-Za-z0-9_.-]", "-", about)[:LONGEST_TASK].lstrip(".")
-    made_up = f"{task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
-    return config.resume or config.run or made_up
+    generated = f"{task}-{time.strftime('%Y%m%d-%H%M%S', time.gmtime())}-{flower_run}"
+    return config.resume or config.run or generated

@@ -17,20 +17,22 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedgc.config import RunConfig
-from fedgc.flower import preconditions as beginning
+from fedgc.flower import preconditions
 from fedgc.flower.driver import Save
 from fedgc.flower.recording import name_of_run, recorded
+from fedgc.flower.sink import Sink
 from fedgc.flower.strategy import FedGC, Memory
-from fedgc.links.log import LOG, keep_to_the_point
-from fedgc.store import checkpoint, standing
+from fedgc.flower.validation import Pin
+from fedgc.links.log import LOG, log_errors_in_one_line
+from fedgc.store import checkpoint, liveness
 from fedgc.store.database import Store
 from fedgc.store.engine import runs_folder
 from fedgc.store.views import Run
 from fedgc.store.writer import Keeper
 from fedgc.training.tasks import Task, named
 
-PLACE: Final = ("bind", "advertise", "authority")  # a deployment sets FEDGC_BIND and so on for them
-FLUSH_S = 10.0  # a checkpoint waits so long for its round's row to be in the store
+PLACE: Final = ("bind", "advertise", "authority")  # settings that a deployment sets as FEDGC_BIND, ...
+FLUSH_S = 10.0  # longest wait of a checkpoint for its round's row to be stored
 
 
 def server_app(task: Task | None = None) -> ServerApp:
@@ -40,7 +42,7 @@ def server_app(task: Task | None = None) -> ServerApp:
     `resume` names.
 
     Args:
-        task: What is trained; by default the task that the setting `task` names.
+        task: The training task; by default the one named by the setting `task`.
 
     Returns:
         The ServerApp, to be named as `serverapp` in the app's `pyproject.toml`.
@@ -48,39 +50,44 @@ def server_app(task: Task | None = None) -> ServerApp:
     Example:
         app = fedgc.server_app(task)
     """
-    keep_to_the_point()
+    log_errors_in_one_line()
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
         config = placed(RunConfig.read(context.run_config), os.environ)
-        chosen = task or named(config.task, config)
+        chosen = None if config.script else task or named(config.task, config)
         run, folder = name_of_run(config, context.run_id), runs_folder(config.checkpoint_dir, os.environ)
+        if config.validate_only != "off":
+            saved = checkpoint.version_of(folder / run, config.validate_only)
+            FedGC(chosen, config, Sink(), Memory(run, resume=saved)).score(grid)
+            return
         resumed = _resumed(config, folder) if config.resume else None
-        beginning.must_be_kept(config, folder / run)
+        preconditions.must_be_kept(config, folder / run)
         with Store.open() as store:
             if resumed is None:
-                beginning.must_be_new(run, store, folder)
+                preconditions.must_be_new(run, store, folder)
             store.fold(config.keep_rounds)
-            speeds = store.speeds(config.task)
+            speeds = store.speeds(config.workload)
             others = under_way(store.runs(), run, time.time())
-            changes = beginning.changed(config, store.run(run).settings) if resumed else ""
+            best = store.best(run) if resumed else None
+            changes = preconditions.changed(config, store.run(run).settings) if resumed else ""
         _warn_of(others, changes)
         with recorded(config, run, context.run_id) as recording:
             keep = sys.maxsize if config.keep_checkpoints == "all" else config.keep_checkpoints
             save = _save(folder / run, keep, recording.keeper) if keep else None
-            strategy = FedGC(chosen, config, recording.sink, Memory(run, speeds, save, resumed, others))
+            pin = _pin(folder / run) if keep else None
+            memory = Memory(run, speeds, save, resumed, others, pin, best)
+            strategy = FedGC(chosen, config, recording.sink, memory)
             strategy.summary()
-            gc.freeze()  # what was imported stays: a collection that walks through it stops a round for long
+            gc.freeze()  # excludes imported objects: a collection over them would pause a round
             strategy.start(grid)
 
     return app
 
 
 def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
-    """Return the settings with what the deployment knows of its own place, where the run leaves it open.
-
-    Who starts a run need not know where the server's listener is and what stands before it.
+    """Fill in the listener's addresses from the deployment's environment, where they have their defaults.
 
     >>> placed(RunConfig(), {"FEDGC_ADVERTISE": "fl.example.org:443"}).advertise
     'fl.example.org:443'
@@ -95,8 +102,8 @@ def placed(config: RunConfig, environment: Mapping[str, str]) -> RunConfig:
 
 
 def under_way(runs: Sequence[Run], own: str, now: float) -> str:
-    """Return which other runs of this store go on, in a sentence; nothing where none does."""
-    others = [each.run for each in runs if each.run != own and standing.alive(each, now)]
+    """Describe the other active runs of this store; empty if there are none."""
+    others = [each.run for each in runs if each.run != own and liveness.alive(each, now)]
     return f"under way at its beginning: {', '.join(others)}" if others else ""
 
 
@@ -109,13 +116,20 @@ def _warn_of(others: str, changes: str) -> None:
 
 def _resumed(config: RunConfig, folder: Path) -> checkpoint.Checkpoint:
     found = checkpoint.load(folder / config.resume, tell=LOG.warning)
-    beginning.must_go_on(config, found.round)
+    preconditions.must_go_on(config, found.round)
     return found
+
+
+def _pin(folder: Path) -> Pin:
+    def pin(best: checkpoint.Checkpoint) -> None:
+        checkpoint.pin(folder, best)
+
+    return pin
 
 
 def _save(folder: Path, keep: int, keeper: Keeper) -> Save:
     def save(made: checkpoint.Checkpoint) -> None:
-        keeper.flush(FLUSH_S)  # a round that a resume does not run again must be in the history
+        keeper.flush(FLUSH_S)  # a resume does not repeat this round, so it must be in the history
         checkpoint.save(folder, made, keep)
 
     return save

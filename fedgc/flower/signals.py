@@ -1,7 +1,7 @@
-"""Signals that end the server: clients are told before Flower's own handlers take over.
+"""Signal handling of the server: stops sessions before Flower's own handlers run.
 
-Flower ends a ServerApp whose run was stopped by a signal to its own process; its handler then flushes logs
-for seconds while the main thread waits, and forces the exit. So the goodbye must come first.
+Flower stops a ServerApp by a signal to its process. Its handler flushes logs for seconds while the main
+thread waits, then forces the exit, so clients must be notified before it.
 """
 
 import signal
@@ -14,11 +14,20 @@ from typing import Final
 ENDING: Final = (signal.SIGINT, signal.SIGTERM)
 
 
+def why_stopped(name: str) -> str:
+    """Return why a run ends with a signal of this name; Flower passes on a user's stop as SIGINT.
+
+    >>> why_stopped("SIGINT"), why_stopped("SIGTERM")
+    ('stopped by the user', 'the server got SIGTERM')
+    """
+    return "stopped by the user" if name == signal.SIGINT.name else f"the server got {name}"
+
+
 @contextmanager
 def before_signals(tell: Callable[[str], None]) -> Iterator[None]:
-    """Call `tell` with a signal's name before its present handler, while the block runs.
+    """While the block runs, call `tell` with a signal's name before its present handler.
 
-    Only the main thread can have handlers; in another one nothing is changed.
+    Only the main thread can have handlers; in other threads this does nothing.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

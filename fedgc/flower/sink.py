@@ -3,24 +3,24 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from fedgc.history import RoundRow
+from fedgc.history import BestModel, RoundRow
 
 
 @dataclass(frozen=True, slots=True)
 class LiveClient:
-    """A client as it stands now."""
+    """The present state of a client."""
 
     client: str
     name: str
     present: bool
-    finished: int  # chunks in this round; in local work steps
+    finished: int  # chunks in this round; steps in local work
     link: str = ""
-    held: int = 0  # chunks, or steps, that are its to do
+    held: int = 0  # planned chunks, or steps
 
 
 @dataclass(frozen=True, slots=True)
 class Live:
-    """The run as it stands now."""
+    """The present state of a run."""
 
     round: int
     rounds: int
@@ -31,7 +31,7 @@ class Live:
     chunks: int
     replicas: int
     clients: tuple[LiveClient, ...]
-    unit: str = "chunks"  # that are covered; in local work clients that are done with their steps
+    unit: str = "chunks"  # of `covered`; in local work "clients" that finished their steps
 
 
 class Sink:
@@ -60,8 +60,17 @@ class Sink:
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
         """Receive the metrics of the model after a round."""
 
+    def scored(self, round_: int, client: str, samples: int, metrics: Mapping[str, float]) -> None:
+        """Receive the metrics of the model after a round on the data of one client."""
+
+    def improved(self, best: BestModel) -> None:
+        """Receive the best model so far, in a run with the setting `validate.best`."""
+
+    def ended_early(self, reason: str) -> None:
+        """Receive why the run is complete before its last round."""
+
     def stopped(self, reason: str) -> None:
-        """React to a signal that ends the process: no other call follows."""
+        """React to a signal that ends the process; no other call follows."""
 
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
         """Receive a new plan that holds from this round on."""
@@ -70,4 +79,4 @@ class Sink:
         """Receive a security event: a client joined, was refused, or used a key. Called from any thread."""
 
     def close(self) -> None:
-        """Release what the sink holds: the run is over."""
+        """Release resources at the end of the run."""

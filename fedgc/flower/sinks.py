@@ -1,4 +1,4 @@
-"""Sinks of other packages, which the setting `history.sinks` names, beside the run's own sink."""
+"""Sinks of other packages, named by the setting `history.sinks`, in addition to the run's own sink."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -6,36 +6,31 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.flower.sink import Live, Sink
-from fedgc.history import RoundRow
+from fedgc.history import BestModel, RoundRow
 from fedgc.links.log import LOG
-from fedgc.plugins import load
+from fedgc.plugins import subclass
 
 GROUP: Final = "fedgc.sinks"
 
 
 def opened(config: RunConfig, run: str) -> tuple[Sink, ...]:
-    """Make the sinks that the settings name; raise BadSetting where one cannot be made."""
+    """Make the sinks named by the settings; raise BadSetting if one cannot be made."""
     names = [name.strip() for name in config.sinks.split(",") if name.strip()]
     return tuple(_opened(name, config, run) for name in names)
 
 
 def _opened(name: str, config: RunConfig, run: str) -> Sink:
-    kind = load(GROUP, name, "setting history.sinks")
-    if not (isinstance(kind, type) and issubclass(kind, Sink)):
-        raise BadSetting(
-            f"setting history.sinks: {name!r} is {kind!r}, needed a subclass of fedgc.flower.sink.Sink"
-        )
-    make: Callable[[str, RunConfig], Sink] = kind
+    make: Callable[[str, RunConfig], Sink] = subclass(Sink, GROUP, name, "history.sinks")
     try:
         return make(run, config)
-    except Exception as error:  # a package of somebody else may raise anything
+    except Exception as error:  # another package may raise anything
         raise BadSetting(
             f"setting history.sinks: making {name!r} raised {type(error).__name__}: {error}"
         ) from error
 
 
 class Sinks(Sink):
-    """Passes everything to the run's own sink, then to the others; one of them that raises is dropped."""
+    """Forwards all calls to the run's own sink, then to the others; an other sink that raises is removed."""
 
     def __init__(self, own: Sink, others: Sequence[Sink]) -> None:
         self._own: Final = own
@@ -53,8 +48,20 @@ class Sinks(Sink):
         """Pass on the metrics of the model."""
         self._tell(lambda sink: sink.evaluated(round_, metrics))
 
+    def scored(self, round_: int, client: str, samples: int, metrics: Mapping[str, float]) -> None:
+        """Pass on the metrics of the model on the data of one client."""
+        self._tell(lambda sink: sink.scored(round_, client, samples, metrics))
+
+    def improved(self, best: BestModel) -> None:
+        """Pass on the best model so far."""
+        self._tell(lambda sink: sink.improved(best))
+
+    def ended_early(self, reason: str) -> None:
+        """Pass on why the run is complete."""
+        self._tell(lambda sink: sink.ended_early(reason))
+
     def stopped(self, reason: str) -> None:
-        """Pass on that the process is ended."""
+        """Pass on the end of the process."""
         self._tell(lambda sink: sink.stopped(reason))
 
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
@@ -66,7 +73,7 @@ class Sinks(Sink):
         self._tell(lambda sink: sink.audited(kind, who, what))
 
     def close(self) -> None:
-        """Close them all."""
+        """Close all sinks."""
         self._tell(lambda sink: sink.close())
 
     def _tell(self, tell: Callable[[Sink], None]) -> None:
@@ -74,7 +81,7 @@ class Sinks(Sink):
         for sink in self._others:
             try:
                 tell(sink)
-            except Exception as error:  # a sink of somebody else must not end the run
-                said = f"{type(error).__name__}: {error}"
-                LOG.warning("sink %s raised %s; it is left out from now on", type(sink).__name__, said)
+            except Exception as error:  # a sink of another package must not end the run
+                reason = f"{type(error).__name__}: {error}"
+                LOG.warning("sink %s raised %s; it is left out from now on", type(sink).__name__, reason)
                 self._others = tuple(each for each in self._others if each is not sink)

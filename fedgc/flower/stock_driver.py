@@ -1,9 +1,9 @@
-"""Carries out what `stock` says, with the messages that Flower's own FedAvg sends and reads.
+"""The driver of runs with stock clients: carries out `stock_rounds` with the messages of Flower's FedAvg.
 
-A train message holds the records `arrays` and `config` (with `server-round`), its reply one record of arrays
-and one of metrics with `num-examples`; an evaluate message is alike. So a ClientApp that was written for
-Flower's strategies runs unchanged. Errors come from the SuperLink itself, so a reply is told by the message
-it replies to.
+A train message holds the records `arrays` and `config` (with `server-round`); its reply holds one record of
+arrays and one of metrics with `num-examples`. Evaluate messages are alike, so a ClientApp written for
+Flower's strategies runs unchanged. Error replies come from the SuperLink, so replies are matched by the id of
+their message.
 """
 
 import time
@@ -20,14 +20,24 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, FedgcError, Refused, TaskFailed
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.stock_layout import Layout, Vector
-from fedgc.flower.stock_rounds import Ask, Closed, Output, Over, Stock, StockState, Trained, Use, name_of
+from fedgc.flower.stock_rounds import (
+    Aggregate,
+    Ask,
+    Closed,
+    Output,
+    RunEnded,
+    StockRounds,
+    StockState,
+    Trained,
+    name_of,
+)
 from fedgc.history import RoundRow
 from fedgc.links import typed_json as typed
-from fedgc.links.log import for_people
+from fedgc.links.log import printable
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import ServerOptimizer
 
-NODES_S: Final = 1.0  # between looks at who is there
+NODES_S: Final = 1.0  # between queries of the connected nodes
 POLL_S: Final = 0.04
 PRESENT_S: Final = 0.25
 EXAMPLES: Final = "num-examples"
@@ -39,7 +49,7 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass(frozen=True, slots=True)
 class StockJob:
-    """What is to be run, and from what."""
+    """The inputs of a run with stock clients."""
 
     config: RunConfig
     sink: Sink
@@ -56,11 +66,11 @@ class _Evaluation:
     """The answers to the evaluate messages of one round."""
 
     awaits: set[int]
-    heard: list[tuple[float, Metrics]] = field(default_factory=list)
+    replies: list[tuple[float, Metrics]] = field(default_factory=list)
 
 
 class StockDriver:
-    """One run with stock clients."""
+    """Runs one run with stock clients."""
 
     def __init__(self, grid: Grid, job: StockJob, clock: Callable[[], float], log: Logger) -> None:
         self._grid, self._job, self._clock, self._log = grid, job, clock, log
@@ -69,13 +79,13 @@ class StockDriver:
         self._optimizer = ServerOptimizer(job.config, self._layout.parameters)
         self._model = self._layout.vector(first)
         state = self._restored(job.resume) if job.resume else None
-        self._machine = Stock(job.config, clock(), state)
+        self._machine = StockRounds(job.config, clock(), state)
         self._models: dict[int, Vector] = {self._machine.version: self._model}
         self._rule = job.config.new_rule()
         self._out: dict[str, tuple[str, int, int]] = {}  # message id -> kind, node, round
         self._answers: dict[int, Vector] = {}
         self._down: dict[str, int] = {}
-        self._heard: list[tuple[float, Metrics]] = []
+        self._train_metrics: list[tuple[float, Metrics]] = []
         self._evaluations: dict[int, _Evaluation] = {}
         self._looked = self._shown = -NODES_S
         self._began = clock()
@@ -99,8 +109,8 @@ class StockDriver:
 
     # ---- the loop
 
-    def drive(self) -> Over:
-        """Run to the end, and hear the last evaluation."""
+    def drive(self) -> RunEnded:
+        """Run to the end, and wait for the last evaluation."""
         if self._job.resume is None:
             self._evaluate(0)
         while self._machine.finished is None:
@@ -108,28 +118,28 @@ class StockDriver:
                 self._turn()
             except FedgcError:
                 raise
-            except Exception as error:  # the edge to Flower: a stopped run, a SuperLink that is gone
+            except Exception as error:  # from Flower: a stopped run, a lost SuperLink
                 self._machine.stop(f"Flower's grid: {type(error).__name__}: {error}".splitlines()[0])
                 return self._over()
             time.sleep(POLL_S)
-        self._hear_evaluations()
+        self._collect_evaluations()
         self.result.arrays = self._record(self._model)
         self._show(self._clock(), force=True)
         return self._over()
 
-    def _over(self) -> Over:
-        return self._machine.finished or Over("it has not begun", complete=False)
+    def _over(self) -> RunEnded:
+        return self._machine.finished or RunEnded("it has not begun", complete=False)
 
     def _turn(self) -> None:
         now = self._clock()
         if now >= self._looked + NODES_S:
             self._looked = now
-            self._do(self._machine.there(now, sorted(self._grid.get_node_ids())))
+            self._do(self._machine.nodes_seen(now, sorted(self._grid.get_node_ids())))
         self._pull()
         self._do(self._machine.tick(self._clock()))
         self._show(now)
 
-    def _hear_evaluations(self) -> None:
+    def _collect_evaluations(self) -> None:
         end = self._clock() + self._job.config.start_timeout_s
         while self._evaluations and self._clock() < end:
             self._pull()
@@ -139,17 +149,17 @@ class StockDriver:
         asks = [each for each in outputs if isinstance(each, Ask)]
         for output in outputs:
             match output:
-                case Use(node, version, weight):
+                case Aggregate(node, version, weight):
                     self._rule.add(str(node), weight, self._models[version] - self._answers.pop(node))
                 case Closed():
                     self._close(output)
-                case Over() | Ask():
+                case RunEnded() | Ask():
                     pass
         if asks:
             self._send("train", [ask.node for ask in asks], asks[0].round)
         self._models = {v: m for v, m in self._models.items() if v in self._machine.versions}
 
-    # ---- out
+    # ---- sending
 
     def _send(self, kind: str, nodes: list[int], round_: int) -> None:
         train = kind == "train"
@@ -170,7 +180,7 @@ class StockDriver:
     def _record(self, vector: Vector) -> ArrayRecord:
         return ArrayRecord({name: Array(array) for name, array in self._layout.arrays(vector).items()})
 
-    # ---- in
+    # ---- replies
 
     def _pull(self) -> None:
         if not self._out:
@@ -180,7 +190,7 @@ class StockDriver:
             if about is None:
                 continue
             if reply.has_error():
-                self._failed(*about, f"code {reply.error.code}, {for_people(reply.error.reason)}")
+                self._failed(*about, f"code {reply.error.code}, {printable(reply.error.reason)}")
             elif about[0] == "train":
                 self._trained(about[1], about[2], reply.content)
             else:
@@ -189,8 +199,8 @@ class StockDriver:
     def _failed(self, kind: str, node: int, round_: int, reason: str) -> None:
         if f"{kind} {reason}" not in self._warned:
             self._warned.add(f"{kind} {reason}")
-            said = "round %d: %s: a %s message failed: %s"
-            self._log.log(WARNING, said, round_, name_of(node), kind, reason)
+            text = "round %d: %s: a %s message failed: %s"
+            self._log.log(WARNING, text, round_, name_of(node), kind, reason)
         if kind == "train":
             self._do(self._machine.failed(self._clock(), node, reason))
         else:
@@ -207,22 +217,22 @@ class StockDriver:
         except (Refused, ValueError, TypeError) as error:
             self._failed("train", node, round_, str(error))
             return
-        self._heard.append((examples, metrics))
+        self._train_metrics.append((examples, metrics))
         self._do(self._machine.answered(self._clock(), node, trained))
-        self._answers.pop(node, None)  # of a round that is over, or of a node that was given up
+        self._answers.pop(node, None)  # if unused: its round is over, or its node was lost
 
     def _evaluated(self, node: int, round_: int, content: RecordDict) -> None:
         try:
-            heard = _metrics(content)
+            reply = _metrics(content)
         except Refused as error:
             self._failed("evaluate", node, round_, str(error))
             return
         if round_ in self._evaluations:
-            self._evaluations[round_].heard.append(heard)
+            self._evaluations[round_].replies.append(reply)
         self._count(round_, node)
 
     def _count(self, round_: int, node: int) -> None:
-        """One answer less is awaited; say what the model was worth once all are there."""
+        """Count one evaluate reply; report the metrics once all are here."""
         evaluation = self._evaluations.get(round_)
         if evaluation is None:
             return
@@ -230,7 +240,7 @@ class StockDriver:
         if evaluation.awaits:
             return
         del self._evaluations[round_]
-        metrics = _mean(evaluation.heard)
+        metrics = _mean(evaluation.replies)
         if metrics:
             self.result.evaluate_metrics_clientapp[round_] = MetricRecord(dict(metrics))
             figures = " ".join(f"{name}={value:.4g}" for name, value in metrics.items())
@@ -250,9 +260,9 @@ class StockDriver:
                 self._log.log(WARNING, "round %d: its update is left out: %s", round_, error)
             self._models[closed.version] = self._model
             self._evaluate(round_)
-            self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._heard)))
+            self.result.train_metrics_clientapp[round_] = MetricRecord(dict(_mean(self._train_metrics)))
         self._rule.clear()
-        self._heard = []
+        self._train_metrics = []
         self._log.log(INFO, "%s", line_of(row))
         self._job.sink.append(row)
         self._keep(closed)
@@ -262,7 +272,7 @@ class StockDriver:
             self._send("evaluate", list(self._machine.present), round_)
 
     def _evaluate(self, round_: int) -> None:
-        """Evaluate the present model on the server, if the caller can."""
+        """Evaluate the present model on the server, if there is an `evaluate_fn`."""
         if self._job.evaluate_fn is None:
             return
         try:
@@ -289,7 +299,7 @@ class StockDriver:
         self._down = {}
         return replace(row, clients=clients)
 
-    # ---- for people
+    # ---- live view
 
     def _show(self, now: float, *, force: bool = False) -> None:
         if now - self._shown < PRESENT_S and not force:
@@ -329,12 +339,12 @@ def _metrics(content: RecordDict) -> tuple[float, Metrics]:
 
 
 def figures_of(evaluate_fn: EvaluateFn, round_: int, arrays: ArrayRecord) -> dict[str, float]:
-    """Return the numbers that a function of Flower's kind gives for a model."""
+    """Return the numeric metrics of a Flower `evaluate_fn` for a model."""
     try:
         record = evaluate_fn(round_, arrays)
     except Exception as error:  # the user's code may raise anything
-        said = f"{type(error).__name__}: {error}".split("\n")[0]
-        raise TaskFailed(f"evaluate_fn raised {said}") from error
+        reason = f"{type(error).__name__}: {error}".split("\n")[0]
+        raise TaskFailed(f"evaluate_fn raised {reason}") from error
     if record is None:
         return {}
     if not isinstance(record, MetricRecord):
@@ -342,19 +352,19 @@ def figures_of(evaluate_fn: EvaluateFn, round_: int, arrays: ArrayRecord) -> dic
     return {name: float(value) for name, value in record.items() if isinstance(value, int | float)}
 
 
-def _mean(heard: list[tuple[float, Metrics]]) -> Metrics:
-    """Return the mean of each metric that all have, weighted by examples."""
-    total = sum(examples for examples, _ in heard)
+def _mean(replies: list[tuple[float, Metrics]]) -> Metrics:
+    """Return the mean of each metric common to all replies, weighted by examples."""
+    total = sum(examples for examples, _ in replies)
     if not total > 0:
         return {}
-    names = set.intersection(*(set(metrics) for _, metrics in heard))
+    names = set.intersection(*(set(metrics) for _, metrics in replies))
     return {
-        name: sum(examples * metrics[name] for examples, metrics in heard) / total for name in sorted(names)
+        name: sum(examples * metrics[name] for examples, metrics in replies) / total for name in sorted(names)
     }
 
 
 def line_of(row: RoundRow) -> str:
-    """Return the one line that a round is worth in the log."""
+    """Return the log line of a round."""
     late = sum(each.failure.startswith("late") for each in row.clients)
     up = sum(each.up_bytes for each in row.clients)
     down = sum(each.down_bytes for each in row.clients)

@@ -1,7 +1,7 @@
-"""Named arrays of any client as one vector of float32 and back: floating ones first, all others behind them.
+"""Converts the named arrays of a stock client to one float32 vector and back.
 
-The server's optimizer steers the first part; the rest (counters, masks) follows the weighted mean and is
-rounded back to what it was.
+Floating-point arrays come first; the server's optimizer updates them. The others (counters, masks) get the
+weighted mean, rounded to their type.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ AnyArray = np.ndarray[Any, np.dtype[Any]]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """Names, shapes and types, in the order of the vector; `names` in the order in which they travel."""
+    """Names, shapes and types in the vector's order; `names` is in the order of the messages."""
 
     names: tuple[str, ...]
     parts: tuple[tuple[str, tuple[int, ...], np.dtype[Any]], ...]
@@ -43,11 +43,11 @@ class Layout:
 
     @property
     def parameters(self) -> int:
-        """How many numbers of the vector are floating ones."""
+        """The length of the floating-point part of the vector."""
         return sum(prod(shape) for _, shape, dtype in self.parts if dtype.kind == "f")
 
     def vector(self, arrays: Mapping[str, AnyArray]) -> Vector:
-        """Return these arrays as a vector, or raise BadVector where they are not of this layout."""
+        """Return these arrays as a vector, or raise BadVector if they do not have this layout."""
         if set(arrays) != set(self.names):
             raise BadVector(f"arrays: saw {sorted(arrays)[:8]}, needed {sorted(self.names)[:8]}")
         for name, shape, _ in self.parts:

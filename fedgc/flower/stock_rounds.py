@@ -1,18 +1,17 @@
-"""Rounds with clients that know nothing of fedgc: who is asked, and how much each answer counts. No I/O.
+"""The state machine of rounds with stock clients: FedAvg with an adaptive deadline and late updates. No I/O.
 
-A stock client answers a train message with its arrays and how many examples it saw, once, when it is done.
-So a round asks every free node, and waits for all of them, but no longer than a deadline made from the past:
+A stock client answers a train message once, when it is done, with its arrays and its number of examples. A
+round asks every free node and waits for all answers until a deadline:
 
     deadline = median + 4 * 1.4826 * MAD    of the last answers' times (MAD: median absolute deviation)
 
-and never less than half as long again as the median. Times that scatter normally are longer in one of some
-ten thousand answers, and the deadline is not moved by the stragglers that it is there for (Rousseeuw and
-Croux, "Alternatives to the median absolute deviation", 1993).
+and at least 1.5 times the median. Of normally distributed times, one in some ten thousand is longer, and
+stragglers do not move the deadline (Rousseeuw and Croux, "Alternatives to the median absolute deviation",
+1993).
 
-An answer that comes after its round is not lost: it joins the round under way, as its own step from the
-model that it started from, with weight 1 / sqrt(1 + versions between) times its examples (Nguyen et al.,
-"Federated learning with buffered asynchronous aggregation", 2022). A node that has not answered is not
-asked again until it has.
+A late answer counts in the present round: its update from the model it started from has the weight
+examples / sqrt(1 + staleness in versions) (FedBuff: Nguyen et al., "Federated learning with buffered
+asynchronous aggregation", 2022). A node is not asked again until it has answered.
 """
 
 import math
@@ -28,17 +27,17 @@ from fedgc.history import ClientRow, RoundRow
 from fedgc.messages import Outcome
 from fedgc.run.machine import fewer_would_do
 
-FIRST_DEADLINE_S: Final = 600.0  # too little is known of these nodes yet
-LEAST_ANSWERS: Final = 8  # from which a scatter can be told
+FIRST_DEADLINE_S: Final = 600.0  # before `LEAST_ANSWERS` times are known
+LEAST_ANSWERS: Final = 8  # needed to estimate the deviation
 LEAST_DEADLINE_S: Final = 10.0
 PATIENCE: Final = 4.0 * 1.4826  # deviations of a normal distribution, by its MAD
 TIMES_KEPT: Final = 64
-FRUITLESS_DEADLINES: Final = 5  # a round in which nobody answers ends after so many
+FRUITLESS_DEADLINES: Final = 5  # a round without any answer ends after so many deadlines
 GIVE_UP_AFTER: Final = 3  # rounds in a row in which no client answered
 
 
 def deadline_s(times_s: Collection[float]) -> float:
-    """Return how long a round waits, by how long answers took.
+    """Return the deadline of a round from the times of the last answers.
 
     >>> [deadline_s(times_s) for times_s in ([], [1.0] * 9, [40.0] * 9, [20.0, 20.0, 30.0, 900.0] * 2)]
     [600.0, 10.0, 60.0, 54.652]
@@ -51,7 +50,7 @@ def deadline_s(times_s: Collection[float]) -> float:
 
 
 def staleness_weight(versions: int) -> float:
-    """Return the weight of an answer whose model is so many versions old.
+    """Return the weight of an answer that is `versions` model versions old (FedBuff).
 
     >>> staleness_weight(0), staleness_weight(3)
     (1.0, 0.5)
@@ -59,7 +58,7 @@ def staleness_weight(versions: int) -> float:
     return 1 / math.sqrt(1 + versions)
 
 
-# ---- what is said
+# ---- outputs
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +71,8 @@ class Ask:
 
 
 @dataclass(frozen=True, slots=True)
-class Use:
-    """Add `weight` times this node's step from model `version` to the sum of the round."""
+class Aggregate:
+    """Add `weight` times this node's update from model `version` to the sum of the round."""
 
     node: int
     version: int
@@ -82,7 +81,7 @@ class Use:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The round is over: where `weight` is above 0, the sum over it makes model `version`."""
+    """The round is over; if `weight` is above 0, the sum divided by it makes model `version`."""
 
     row: RoundRow
     version: int
@@ -90,19 +89,19 @@ class Closed:
 
 
 @dataclass(frozen=True, slots=True)
-class Over:
-    """Nothing more will come."""
+class RunEnded:
+    """The run is over."""
 
     reason: str
     complete: bool
 
 
-Output = Ask | Use | Closed | Over
+Output = Ask | Aggregate | Closed | RunEnded
 
 
 @dataclass(frozen=True, slots=True)
 class StockState:
-    """What a resumed run needs."""
+    """The state for a checkpoint."""
 
     round: int
     version: int
@@ -111,7 +110,7 @@ class StockState:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What a node answered, as far as it decides anything."""
+    """The answer of a node, without its arrays."""
 
     examples: float
     loss: float | None = None
@@ -123,8 +122,8 @@ class Trained:
 
 
 @dataclass(slots=True)
-class _Out:
-    """A node that has been asked."""
+class _Pending:
+    """A train message that has no answer yet."""
 
     round: int
     version: int
@@ -133,7 +132,7 @@ class _Out:
 
 @dataclass(slots=True)
 class _Open:
-    """The round under way."""
+    """The present round."""
 
     started: float
     asked: set[int]
@@ -143,88 +142,88 @@ class _Open:
     rows: dict[int, ClientRow] = field(default_factory=dict)
 
 
-class Stock:
-    """The machine: say who is there, who answered, what time it is; do what it says in its order."""
+class StockRounds:
+    """The state machine: takes nodes, answers, failures and ticks; returns outputs to carry out in order."""
 
     def __init__(self, config: RunConfig, now: float, resume: StockState | None = None) -> None:
         self._config = config
         self.number = resume.round if resume else 1
         self.version = resume.version if resume else 0
-        self.finished: Over | None = None
+        self.finished: RunEnded | None = None
         self._times_s = deque(resume.times_s if resume else (), TIMES_KEPT)
-        self._out: dict[int, _Out] = {}
+        self._pending: dict[int, _Pending] = {}
         self._nodes: tuple[int, ...] = ()
         self._open: _Open | None = None
         self._gather_until = now + config.start_timeout_s
         self._fruitless = 0
         self._begun = False
 
-    # ---- what happens
+    # ---- events
 
-    def there(self, now: float, nodes: Sequence[int]) -> tuple[Output, ...]:
-        """These nodes are there; what one that is not there owes is forgotten."""
+    def nodes_seen(self, now: float, nodes: Sequence[int]) -> tuple[Output, ...]:
+        """Set the connected nodes; pending answers of others are dropped."""
         self._nodes = tuple(nodes)
-        for gone in self._out.keys() - set(nodes):
+        for gone in self._pending.keys() - set(nodes):
             self._miss(gone, "lost")
         return self._go_on(now)
 
     def answered(self, now: float, node: int, trained: Trained) -> tuple[Output, ...]:
-        """A node's arrays are here, whole and checked."""
-        out = self._out.pop(node, None)
-        if out is None or self.finished:
+        """A node has answered with valid arrays."""
+        pending = self._pending.pop(node, None)
+        if pending is None or self.finished:
             return ()
-        self._times_s.append(now - out.since)
+        self._times_s.append(now - pending.since)
         if self._open is None:
             return ()
-        current, staleness = self._open, self.version - out.version
+        current, staleness = self._open, self.version - pending.version
         weight = trained.examples * staleness_weight(staleness)
         current.weight += weight
         current.examples += trained.examples
         current.asked.discard(node)
         if trained.loss is not None:
             current.losses.append((trained.examples, trained.loss))
-        took_s = now - out.since
-        late = "" if out.round == self.number else f"late: trained from version {out.version}"
+        took_s = now - pending.since
+        late = "" if pending.round == self.number else f"late: trained from version {pending.version}"
         current.rows[node] = _row_of(
             node, finished=1, counted=1, busy_s=took_s, up_bytes=trained.size_bytes, failure=late
         )
-        return (Use(node, out.version, weight), *self._go_on(now))
+        return (Aggregate(node, pending.version, weight), *self._go_on(now))
 
     def failed(self, now: float, node: int, reason: str) -> tuple[Output, ...]:
-        """A node could not, or its answer was refused; it is free again."""
+        """A node has failed, or its answer was refused; it can be asked again."""
         self._miss(node, reason)
         return self._go_on(now)
 
     def tick(self, now: float) -> tuple[Output, ...]:
-        """Time has passed."""
+        """Check the deadlines."""
         return self._go_on(now)
 
     def stop(self, reason: str) -> tuple[Output, ...]:
-        """Somebody wants the run to end."""
+        """End the run early."""
         return self._finish(reason, complete=False)
 
-    # ---- what is known
+    # ---- state
 
     @property
     def versions(self) -> frozenset[int]:
-        """The models from which somebody still trains, and the present one."""
-        return frozenset({self.version, *(out.version for out in self._out.values())})
+        """The versions that pending nodes train from, and the present one."""
+        return frozenset({self.version, *(pending.version for pending in self._pending.values())})
 
     @property
     def present(self) -> tuple[int, ...]:
-        """The nodes that are there."""
+        """The connected nodes."""
         return self._nodes
 
     @property
     def progress(self) -> tuple[int, int]:
-        """How many have answered in this round, and how many were asked."""
+        """The numbers of answers and of asked nodes in this round."""
         if self._open is None:
             return 0, 0
         answered = sum(row.finished for row in self._open.rows.values())
         return answered, answered + len(self._open.asked)
 
     def state(self) -> StockState:
-        """Return what a checkpoint between two rounds needs."""
+        """Return the state for a checkpoint between two rounds."""
         return StockState(self.number, self.version, tuple(self._times_s))
 
     # ---- rounds
@@ -245,20 +244,20 @@ class Stock:
             reason = f"waited {self._config.start_timeout_s:g} s for {wanted} clients, saw {seen}"
             reason += fewer_would_do(seen, 1, wanted)
             return self._finish(reason, complete=False) if late else ()
-        free = tuple(node for node in self._nodes if node not in self._out)
+        free = tuple(node for node in self._nodes if node not in self._pending)
         self._begun = True
         self._open = _Open(now, set(free))
         for node in free:
-            self._out[node] = _Out(self.number, self.version, now)
+            self._pending[node] = _Pending(self.number, self.version, now)
         return tuple(Ask(node, self.number, self.version) for node in free)
 
     def _settle(self, current: _Open, now: float) -> tuple[Output, ...]:
-        """Close the round if nobody is waited for, or for longer than it should have taken."""
+        """Close the round if all answers are here or its deadline has passed."""
         waited_s, limit_s = now - current.started, self._limit_s()
         if current.weight > 0:
             over = not current.asked or waited_s >= limit_s
         else:
-            over = not self._out or waited_s >= FRUITLESS_DEADLINES * limit_s
+            over = not self._pending or waited_s >= FRUITLESS_DEADLINES * limit_s
         return self._close(current, now) if over else ()
 
     def _limit_s(self) -> float:
@@ -289,20 +288,20 @@ class Stock:
         return self._finish(f"{done}, and no work was ever counted; {_fault_of(last)}", complete=False)
 
     def _miss(self, node: int, reason: str) -> None:
-        self._out.pop(node, None)
+        self._pending.pop(node, None)
         if self._open is not None and node in self._open.asked:
             self._open.asked.discard(node)
             self._open.rows[node] = _row_of(node, failure=reason)
 
     def _finish(self, reason: str, *, complete: bool) -> tuple[Output, ...]:
-        self.finished = Over(reason, complete)
+        self.finished = RunEnded(reason, complete)
         return (self.finished,)
 
     def _row(self, current: _Open, now: float) -> RoundRow:
         rows = tuple(current.rows[node] for node in sorted(current.rows))
         counted = sum(row.counted for row in rows)
-        everybody = counted == len(rows)
-        outcome: Outcome = "empty" if not counted else "synced" if everybody else "approximate"
+        complete = counted == len(rows)
+        outcome: Outcome = "empty" if not counted else "synced" if complete else "approximate"
         weights = sum(examples for examples, _ in current.losses)
         loss = sum(examples * loss for examples, loss in current.losses) / weights if weights else None
         return RoundRow(
@@ -326,7 +325,7 @@ class Stock:
             takes=0,
             pruned=0,
             repairs=0,
-            reason="every answer is here" if everybody else "some answers are not here in time",
+            reason="every answer is here" if complete else "some answers are not here in time",
             clients=rows,
         )
 
@@ -336,7 +335,7 @@ def _fault_of(row: RoundRow) -> str:
 
 
 def name_of(node: int) -> str:
-    """Return what a node is called in the history: it has no name of its own.
+    """Return a node's name in the history.
 
     >>> name_of(255)
     'node-ff'

@@ -1,7 +1,6 @@
-"""The sink that keeps: a run's history, put into the store beside the training.
+"""The sink that writes a run's history to the store and to JSON lines.
 
-The driver's clock is its own; the store wants seconds since 1970, and gets them by one offset that is
-taken when the sink is made.
+The driver uses a monotonic clock and the store seconds since 1970; the sink adds a fixed offset.
 """
 
 from collections import Counter
@@ -15,47 +14,60 @@ from fedgc.config import RunConfig
 from fedgc.errors import FedgcError
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Live, Sink
-from fedgc.history import RoundRow
-from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Record, Seen
-from fedgc.store.standing import SERVER, this_process
+from fedgc.history import BestModel, RoundRow
+from fedgc.store.liveness import SERVER, this_process
+from fedgc.store.reading import BEST
+from fedgc.store.records import (
+    Appended,
+    Audited,
+    Begun,
+    Decided,
+    Ended,
+    Evaluated,
+    Present,
+    Record,
+    Scored,
+    Seen,
+)
 from fedgc.store.writer import Keeper
 
-AUDITED: Final = 100  # of one kind and one client in a run: nobody fills the record by being refused
+AUDITED: Final = 100  # recorded events of one kind and client in a run, so that no client floods the store
 
 
-class KeptSink(Sink):
-    """Turns what the driver says into records of one run."""
+class StoreSink(Sink):
+    """Turns the driver's calls into records of one run."""
 
     def __init__(
         self, keeper: Keeper, run: str, wall: Callable[[], float], offset_s: float, lines: Lines
     ) -> None:
-        """`offset_s` is what the driver's clock lacks to seconds since 1970."""
+        """`offset_s` converts the driver's clock to seconds since 1970."""
         self._keeper = keeper
         self._lines = lines
         self._run = run
         self._wall = wall
         self._offset_s = offset_s
-        self._process = {SERVER: this_process().words()}  # by which a server that was killed is known
+        self._process = {SERVER: this_process().words()}  # identifies a server that was killed
         self._seen: dict[str, tuple[str, str]] = {}
         self._ended = False
-        self._lacking = ""  # what the last round's sum did not count, in words
+        self._early = ""  # why the run is complete before its last round
+        self._lacking = ""  # describes the work missing in the last round's sum
         self._audits: Counter[tuple[str, str]] = Counter()
         self._audits_lock = Lock()
 
     @contextmanager
     def recorded(self, config: RunConfig) -> Iterator[None]:
-        """Record the run's begin, and how it ended."""
+        """Record the begin and the end of the run."""
         self._put(Begun(self._wall(), self._run, config.table()))
         self._put(Present(self._wall(), self._run, self._process))
         try:
             yield
-            self._end("completed", self._lacking)
+            self._end("completed", self._early or self._lacking)
         except FedgcError as error:
             self._end("failed", str(error))
             raise
-        except Exception as error:  # whatever it was, it is the reason
-            said = f"{type(error).__name__}: {error}".partition("\n")[0]
-            self._end("failed", f"the server ended in mid-run: {said}")
+        except Exception as error:  # any error is recorded as the reason
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            self._end("failed", f"the server ended in mid-run: {reason}")
             raise
         finally:
             self._end("failed", "the server ended in mid-run")
@@ -72,18 +84,18 @@ class KeptSink(Sink):
             self._put(Ended(self._wall(), self._run, state, reason))
 
     def stopped(self, reason: str) -> None:
-        """Keep that the run was stopped."""
+        """Record that the run was stopped."""
         self._end("stopped", reason)
 
     def append(self, row: RoundRow) -> None:
-        """Keep a round's row."""
+        """Record a round's row."""
         why = f" ({row.left_out})" if row.left_out else ""
         self._lacking = f"{row.lacking} in the last round{why}" if row.lacking else ""
         row = replace(row, started=row.started + self._offset_s)
         self._put(Appended(self._wall(), self._run, row))
 
     def present(self, live: Live) -> None:
-        """Keep how things stand, over what was there, and the clients whose name or link is new."""
+        """Replace the run's live state, and record clients whose name or link has changed."""
         for each in live.clients:
             if self._seen.get(each.client) != (each.name, each.link):
                 self._seen[each.client] = each.name, each.link
@@ -91,15 +103,27 @@ class KeptSink(Sink):
         self._put(Present(self._wall(), self._run, asdict(live) | self._process))
 
     def evaluated(self, round_: int, metrics: Mapping[str, float]) -> None:
-        """Keep what the model was worth after a round."""
+        """Record the metrics of the model after a round."""
         self._put(Evaluated(self._wall(), self._run, round_, metrics))
 
+    def scored(self, round_: int, client: str, samples: int, metrics: Mapping[str, float]) -> None:
+        """Record the metrics of the model after a round on the data of one client."""
+        self._put(Scored(self._wall(), self._run, round_, client, samples, metrics))
+
+    def improved(self, best: BestModel) -> None:
+        """Record the best model so far."""
+        self._put(Decided(self._wall(), self._run, best.round, BEST, asdict(best), str(best)))
+
+    def ended_early(self, reason: str) -> None:
+        """Keep the reason for the end of the run."""
+        self._early = reason
+
     def chose(self, round_: int, basis: Mapping[str, object], reason: str) -> None:
-        """Keep a plan, with what it was made from."""
+        """Record a plan and its basis."""
         self._put(Decided(self._wall(), self._run, round_, "plan", basis, reason))
 
     def audited(self, kind: str, who: str, what: str) -> None:
-        """Put on record who joined, what was refused, which keys are in use."""
+        """Record a security event: a join, a refusal, or the use of a key."""
         with self._audits_lock:
             self._audits[kind, who] += 1
             count = self._audits[kind, who]
@@ -107,7 +131,7 @@ class KeptSink(Sink):
             self._put(Audited(self._wall(), kind, who, what, self._run))
 
     def _sum_up(self) -> None:
-        """Say how often it was, where not all of it is on record."""
+        """Record the total count of security events beyond the limit."""
         with self._audits_lock:
             many = [(each, count) for each, count in self._audits.items() if count > AUDITED]
         for (kind, who), count in many:

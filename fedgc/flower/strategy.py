@@ -1,63 +1,92 @@
 """`FedGC`, the Flower strategy: fedgc's rounds over sessions or messages, behind Flower's interface.
 
 Flower's own rounds (configure, send and receive, aggregate) are not used: one Flower message opens a session
-per client, and everything else travels inside the session. Session traffic therefore passes neither Flower's
-message plane nor its mods; the run's log and rows account for it. A client whose session cannot connect gets
-its packets as ordinary Flower messages.
+per client, and the rest is sent inside the session. So session traffic passes neither Flower's message plane
+nor its mods; it is counted in the run's log and rows. A client whose session cannot connect gets its packets
+as ordinary Flower messages.
 """
 
 import os
+import queue
+import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from logging import INFO, WARNING
 from pathlib import Path
-from typing import Final, NoReturn
+from typing import Any, Final, NoReturn
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, TaskFailed, Unusable
+from fedgc.flower.app_config import run_name
 from fedgc.flower.cache_folders import full_name
-from fedgc.flower.driver import Driver, Evaluate, Job, Save
+from fedgc.flower.driver import Driver, Evaluate, Job, Save, ServerModel
+from fedgc.flower.initialize import Events, announced_model
 from fedgc.flower.recording import name_of_run, recorded
-from fedgc.flower.signals import before_signals
+from fedgc.flower.scoring import Parts, Scoring
+from fedgc.flower.signals import before_signals, why_stopped
 from fedgc.flower.sink import Sink
 from fedgc.flower.stock_driver import EvaluateFn, StockDriver, StockJob, figures_of
-from fedgc.history import Speeds
+from fedgc.flower.validation import Pin
+from fedgc.history import BestModel, Speeds
 from fedgc.links.links import Links
 from fedgc.links.log import LOG
 from fedgc.links.message.grid_loop import GridLoop, Ways
 from fedgc.links.message.server import MessageServer
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Stop
+from fedgc.messages import Layout, LinkEvent, Stop
+from fedgc.run.initialization import Initialization
+from fedgc.run.machine import Finished
 from fedgc.secagg import Federation
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
 from fedgc.store.descriptor import read_descriptor
-from fedgc.training import CommonModel, Vector
+from fedgc.training import AnnouncedModel, CommonModel, Vector
 from fedgc.training.export import arrays_of
 from fedgc.training.tasks import Task
 
-SLACK_S: Final = 600.0  # a message outlives its session's lease, or Flower throws the reply away
+SLACK_S: Final = 600.0  # a message must outlive its session's lease, or Flower drops the reply
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What is known from before, and who keeps what is learnt now.
+    """The history that a run starts from, and where its checkpoints go.
 
-    `run` is the run's own name, which a resume shares: clients keep their work under it. `others` names the
-    runs that may have kept clients busy, for the reason of a run that found none.
+    `run` is the run's name, shared by a resume; client caches use it. `others` describes other active runs,
+    for the error of a run that finds no clients. `pin` keeps the checkpoint of the best model;
+    `best` is the best one before a resume.
     """
 
     run: str = ""
     speeds: Speeds = field(default_factory=Speeds)
     save: Save | None = None
     resume: Checkpoint | None = None
-    others: str = ""  # which runs were under way when this one began
+    others: str = ""
+    pin: Pin | None = None
+    best: BestModel | None = None
+
+
+@dataclass(slots=True)
+class _Connected:
+    """The links of a run, and how it ended."""
+
+    events: Events
+    links: Links
+    ways: Ways
+    grid_loop: GridLoop
+    end: Finished
+
+    def open_links(self) -> None:
+        """Let clients come."""
+        if self.ways.listener is not None:
+            LOG.log(INFO, "sessions at %s", self.ways.listener.start())
+        self.grid_loop.start(lambda why: self.events.queue.put(Stop(time.monotonic(), why)))
 
 
 class FedGC(Strategy):
@@ -67,7 +96,7 @@ class FedGC(Strategy):
     `server_app` is a complete ServerApp, with checkpoints and resume.
 
     Args:
-        task: What is trained. Without a task the clients are unmodified Flower ClientApps.
+        task: The training task. Without a task the clients are unmodified Flower ClientApps.
         config: Settings of the run; by default those of `RunConfig`, with stock clients if there is no task.
         sink: Receives rows, live summaries and metrics. By default the run is recorded in the store;
             `Sink()` records nothing.
@@ -129,9 +158,10 @@ class FedGC(Strategy):
         self._check_configs(train_config, evaluate_config)
         if self._sink is not None:
             return self._run(grid, self._sink, initial_arrays, (train_config, evaluate_config), evaluate_fn)
-        run = self._memory.run or name_of_run(self.config, grid.run.run_id)
+        run = self._memory.run or self.config.run or run_name(grid.run.override_config, sys.path)
+        run = run or name_of_run(self.config, grid.run.run_id)
         with Store.open() as store:
-            speeds = store.speeds(self.config.task)
+            speeds = store.speeds(self.config.workload)
         self._memory = replace(self._memory, run=run, speeds=speeds)
         with recorded(self.config, run, grid.run.run_id) as recording:
             return self._run(
@@ -172,7 +202,7 @@ class FedGC(Strategy):
     ) -> Result:
         if arrays is None:
             common = CommonModel(self._with_task(), self.config)
-            arrays = _record(common.module(common.first()).state_dict())
+            arrays = _record(common.state(common.first()))
         train_config, evaluate_config = configs
         job = StockJob(
             self.config,
@@ -185,7 +215,7 @@ class FedGC(Strategy):
             evaluate_fn,
         )
         driver = StockDriver(grid, job, time.monotonic, LOG)
-        with before_signals(lambda name: sink.stopped(f"the server got {name}")):
+        with before_signals(lambda name: sink.stopped(why_stopped(name))):
             over = driver.drive()
         _end(over.reason, complete=over.complete)
         return driver.result
@@ -198,11 +228,94 @@ class FedGC(Strategy):
     def _start_fedgc(
         self, grid: Grid, sink: Sink, arrays: ArrayRecord | None, evaluate_fn: EvaluateFn | None
     ) -> Result:
-        past, task = self._memory, self._with_task()
-        name = full_name(past.run, grid.run.run_id)
-        common = CommonModel(task, self.config)
-        job = Job(
-            task,
+        name = full_name(self._memory.run, grid.run.run_id)
+        with self._connected(grid, name, sink) as connected:
+            model = self._model(connected)
+            job = self._job(model, sink, name, arrays, evaluate_fn)
+            driver = Driver(job, time.monotonic, LOG, connected.events.queue)
+            connected.end = self._explained(driver.drive(connected.links), connected.grid_loop)
+        _end(connected.end.reason, complete=connected.end.complete)
+        return _result(driver)
+
+    def score(self, grid: Grid) -> Mapping[str, Any]:
+        """Have the clients score the model in the memory's checkpoint, without training.
+
+        Raises:
+            Unusable: There is no checkpoint.
+            EdgeFailed: Too few clients joined, or none returned figures.
+        """
+        saved = self._memory.resume
+        if saved is None:
+            raise Unusable("FedGC.score: saw no checkpoint, needed the model to score")
+        name = full_name(self._memory.run, grid.run.run_id)
+        with self._connected(grid, name, Sink()) as connected:
+            model = self._model(connected)
+            parts = Parts(connected.events.queue, time.monotonic, LOG)
+            scoring = Scoring(self.config, saved, Initialization(model.layout), parts)
+            result = scoring.drive(connected.links)
+            connected.end = Finished("the model is scored", complete=True)
+        return result
+
+    @contextmanager
+    def _connected(self, grid: Grid, name: str, sink: Sink) -> Iterator[_Connected]:
+        """Yield the links of a run; say goodbye to the clients at the end."""
+        events = Events(queue.SimpleQueue(), time.monotonic, LOG)
+        links, ways = self._links(events.queue, name, sink)
+        grid_loop = GridLoop(grid, ways, time.monotonic, LOG)
+        end = Finished("the server ended early", complete=False)
+        connected = _Connected(events, links, ways, grid_loop, end)
+
+        def stopped(signal_name: str) -> None:
+            if ways.listener is not None:
+                ways.listener.dismiss("the run was stopped")
+            sink.stopped(why_stopped(signal_name))
+
+        try:
+            with before_signals(stopped):
+                yield connected
+        except EdgeFailed as error:
+            connected.end = self._explained(Finished(str(error), complete=False), grid_loop)
+            raise EdgeFailed(connected.end.reason) from error
+        finally:
+            if ways.listener is not None:
+                ways.listener.close(connected.end.reason, complete=connected.end.complete)
+            grid_loop.stop()
+
+    def _explained(self, end: Finished, grid_loop: GridLoop) -> Finished:
+        """Add to the reason of an incomplete run why clients took no part."""
+        if end.complete:
+            return end
+        why = (end.reason, grid_loop.explained(), self._memory.others)
+        return replace(end, reason="; ".join(filter(None, why)))
+
+    def _model(self, connected: _Connected) -> ServerModel:
+        """Return the common model, and let clients come: before it is known with a script, else after."""
+        if not self.config.script:
+            task = self._with_task()
+            task.allow(self.config.placement)
+            made = CommonModel(task, self.config)
+            connected.links.expect(made.size)
+            connected.open_links()
+            return made
+        connected.open_links()
+        resumed = self._memory.resume
+        if resumed is None:
+            return announced_model(self.config, connected.events, connected.links)
+        announced = AnnouncedModel(Layout.read(resumed.layout), resumed.model)
+        connected.links.expect(announced.size)
+        return announced
+
+    def _job(
+        self,
+        model: ServerModel,
+        sink: Sink,
+        name: str,
+        arrays: ArrayRecord | None,
+        evaluate_fn: EvaluateFn | None,
+    ) -> Job:
+        past = self._memory
+        return Job(
+            model,
             self.config,
             sink,
             past.speeds,
@@ -210,55 +323,32 @@ class FedGC(Strategy):
             past.resume,
             self._federation(),
             name,
-            first=_vector_of(common, arrays) if arrays is not None else None,
-            evaluate=_on_server(common, evaluate_fn) if evaluate_fn is not None else None,
+            first=_vector_of(model, arrays) if arrays is not None else None,
+            evaluate=_on_server(model, evaluate_fn) if evaluate_fn is not None else None,
+            pin=past.pin,
+            best=past.best,
         )
-        driver = Driver(job, time.monotonic, LOG)
-        links, ways = self._links(driver, name, sink)
-        grid_loop = GridLoop(grid, ways, time.monotonic, LOG)
-        reason = "the server ended early"
-
-        def stopped(signal_name: str) -> None:
-            if ways.listener is not None:
-                ways.listener.dismiss("the run was stopped")
-            sink.stopped(f"the server got {signal_name}")
-
-        try:
-            if ways.listener is not None:
-                LOG.log(INFO, "sessions at %s", ways.listener.start())
-            grid_loop.start(lambda why: driver.events.put(Stop(time.monotonic(), why)))
-            with before_signals(stopped):
-                finished = driver.drive(links)
-            if not finished.complete:
-                why = (finished.reason, grid_loop.explained(), past.others)
-                finished = replace(finished, reason="; ".join(filter(None, why)))
-            reason = finished.reason
-        finally:
-            if ways.listener is not None:
-                ways.listener.close(reason)
-            grid_loop.stop()
-        _end(finished.reason, complete=finished.complete)
-        return _result(driver)
 
     def _federation(self) -> Federation | None:
-        """Return what the sites of a masked run agreed on."""
+        """Return the federation of a masked run."""
         if self.config.secrecy == "open":
             return None
         return read_descriptor(Path(self.config.federation)).federation
 
-    def _links(self, driver: Driver, run: str, sink: Sink) -> tuple[Links, Ways]:
-        """Return the links that the settings allow, as the driver and as the gridloop see them."""
-        config, numbers = self.config, driver.common.size
+    def _links(self, events: "queue.SimpleQueue[LinkEvent]", run: str, sink: Sink) -> tuple[Links, Ways]:
+        """Make the links that the settings allow, for the driver and for the grid loop."""
+        config, numbers = self.config, 0  # the length of vectors is not known yet
         around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited)
-        links = Links(driver.events.put, LOG)
+        links = Links(events.put, LOG)
         listener = message_server = None
         if config.link != "messages":
             listener = Listener(config, run, numbers, links.heard("session"), around)
             links.add({"session": listener})
-        if config.link != "session":
+        if config.link != "session" and not config.script:  # a script outlives no message
             message_server = MessageServer(run, numbers, links.heard("messages"), around)
             links.add({"messages": message_server})
-        return links, Ways(listener, message_server, 2 * config.lease_s + SLACK_S)
+        ttl_s = 2 * config.session_lease_s + SLACK_S
+        return links, Ways(listener, message_server, ttl_s, config.min_clients)
 
     def summary(self) -> None:
         """Log the settings that are not the defaults."""
@@ -266,41 +356,11 @@ class FedGC(Strategy):
         changed = {name: value for name, value in self.config.table().items() if value != defaults.get(name)}
         LOG.log(INFO, "FedGC: %s", changed or "all settings are the defaults")
 
-    def configure_train(
-        self,
-        server_round: int,  # noqa: ARG002  the signature is Flower's
-        arrays: ArrayRecord,  # noqa: ARG002  the signature is Flower's
-        config: ConfigRecord,  # noqa: ARG002  the signature is Flower's
-        grid: Grid,  # noqa: ARG002  the signature is Flower's
-    ) -> Iterable[Message]:
+    def configure_train(self, *_: Any, **__: Any) -> NoReturn:  # noqa: ANN401  the signatures are Flower's
         """Not part of an event-driven run."""
-        _not_here()
+        raise Unusable("FedGC has no Flower rounds: call start, which runs sessions")
 
-    def aggregate_train(
-        self,
-        server_round: int,  # noqa: ARG002  the signature is Flower's
-        replies: Iterable[Message],  # noqa: ARG002  the signature is Flower's
-    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """Not part of an event-driven run."""
-        _not_here()
-
-    def configure_evaluate(
-        self,
-        server_round: int,  # noqa: ARG002  the signature is Flower's
-        arrays: ArrayRecord,  # noqa: ARG002  the signature is Flower's
-        config: ConfigRecord,  # noqa: ARG002  the signature is Flower's
-        grid: Grid,  # noqa: ARG002  the signature is Flower's
-    ) -> Iterable[Message]:
-        """Not part of an event-driven run."""
-        _not_here()
-
-    def aggregate_evaluate(
-        self,
-        server_round: int,  # noqa: ARG002  the signature is Flower's
-        replies: Iterable[Message],  # noqa: ARG002  the signature is Flower's
-    ) -> MetricRecord | None:
-        """Not part of an event-driven run."""
-        _not_here()
+    aggregate_train = configure_evaluate = aggregate_evaluate = configure_train
 
 
 def _end(reason: str, *, complete: bool) -> None:
@@ -309,37 +369,37 @@ def _end(reason: str, *, complete: bool) -> None:
         raise EdgeFailed(f"the run did not complete: {reason}")
 
 
-def _vector_of(common: CommonModel, arrays: ArrayRecord) -> Vector:
-    """Return the model in these arrays; raise Unusable if it is not one of the task."""
+def _vector_of(common: ServerModel, arrays: ArrayRecord) -> Vector:
+    """Return the model in these arrays; raise Unusable if it does not fit the task's model."""
+    if isinstance(common, AnnouncedModel):
+        raise Unusable(
+            "FedGC.start: saw initial arrays, needed none with a script, whose clients bring the model"
+        )
     try:
         return common.vector({name: array.numpy() for name, array in arrays.items()})
     except TaskFailed as error:
         raise Unusable(f"FedGC.start: initial arrays: {error}") from error
 
 
-def _on_server(common: CommonModel, evaluate_fn: EvaluateFn) -> Evaluate:
-    """Return a function that evaluates a vector by Flower's kind of function."""
+def _on_server(common: ServerModel, evaluate_fn: EvaluateFn) -> Evaluate:
+    """Return a function that evaluates a vector by a Flower `evaluate_fn`."""
 
     def evaluate(round_: int, vector: Vector) -> Mapping[str, float]:
-        return figures_of(evaluate_fn, round_, _record(common.module(vector).state_dict()))
+        return figures_of(evaluate_fn, round_, _record(common.state(vector)))
 
     return evaluate
 
 
-def _not_here() -> NoReturn:
-    raise Unusable("FedGC has no Flower rounds: call start, which runs sessions")
-
-
 def _result(driver: Driver) -> Result:
     result = Result()
-    result.arrays = _record(driver.common.module(driver.model).state_dict())
+    result.arrays = _record(driver.common.state(driver.model))
     for round_, metrics in driver.metrics.items():
         result.evaluate_metrics_serverapp[round_] = MetricRecord(dict(metrics))
     return result
 
 
 def _record(state: Mapping[str, object]) -> ArrayRecord:
-    """Return a state as Flower's record, as far as that can hold it: no run fails for the rest."""
+    """Return a `state_dict` as an ArrayRecord; entries that it cannot hold are left out with a warning."""
     arrays, left_out = arrays_of(state)
     if left_out:
         LOG.log(WARNING, "Flower's record leaves out what it cannot hold: %s", ", ".join(left_out))

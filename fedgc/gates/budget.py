@@ -1,15 +1,15 @@
-"""How many syncs a budget still pays for, and so how often to sync from here on.
+"""The budget of a gate: how many more syncs it pays for, and the sync rate that follows.
 
-A budget is a share of the checks, or an amount of megabytes or seconds for the whole run. What is left of it
-is spread over the checks that are left, so that what went wrong earlier is made good later: the rate is the
-outer loop around the threshold (drift.py). One sync is kept back for the last check, because what clients do
-after the last sync is lost. Megabytes and seconds count everything that moves, the checks themselves too.
+A budget is a share of the checks, or an amount of megabytes or seconds for the whole run. The remaining
+budget is spread over the remaining checks, so earlier deviations are corrected: the rate is the outer loop
+around the threshold (drift.py). One sync is reserved for the last check, because work after the last sync is
+lost. Megabytes and seconds count all traffic, checks included.
 
-It is spread unevenly: the rate rises in a straight line with the checks that have passed, from nothing to
-twice the budget's share at the last, or until every check is a sync. How far apart clients drift early in a
-run is forgotten by its end; how far apart they are at the end is in the model that comes out. For that, the
-model in the middle of a run is the worse one. The bounds on a gap go before: a `max_gap` that is short beside
-the budget leaves less to save up for the end. Where nobody knows the end, the rate is even.
+The rate rises linearly with the checks that have passed, from 0 to twice the budget's share at the end, or
+until every check is a sync. Drift between clients late in a run affects the final model; drift early in a
+run does not. The cost is a worse model in the middle of the run. The bounds on a gap take precedence: a
+`max_gap` that is short relative to the budget leaves less for the end. Without a known end the rate is
+constant.
 """
 
 import math
@@ -22,12 +22,12 @@ from fedgc.gates.reports import Reports
 Unit = Literal["share", "megabytes", "seconds"]
 UNITS: Final = ("share", "megabytes", "seconds")
 BYTES_PER_MEGABYTE: Final = 10**6
-HORIZON: Final = 2  # syncs within which a share is made good where nobody knows how many checks are left
+HORIZON: Final = 2  # syncs over which a share is balanced if the number of remaining checks is unknown
 ROUNDING: Final = 1e-6  # of a sync: 0.1 of 300 checks are 30
 
 
 @dataclass(frozen=True, slots=True)
-class MeasuredSpeeds:
+class SyncRate:
     """The share of the coming checks to sync at, and whether one more sync can be paid for."""
 
     rate: float
@@ -36,7 +36,7 @@ class MeasuredSpeeds:
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """What may be spent over the whole run."""
+    """The amount that may be spent over the whole run."""
 
     amount: float
     unit: Unit
@@ -49,8 +49,8 @@ class Budget:
         if self.unit == "share" and self.amount > 1:
             raise BadSetting(f"gate drift: saw a budget of {self.amount} of all checks, needed at most 1")
 
-    def pace(self, checks: int, spent: float, reports: Reports, *, densest: float = 1.0) -> MeasuredSpeeds:
-        """Return the pace at this check, after `checks` earlier ones that `spent` so much of the budget.
+    def pace(self, checks: int, spent: float, reports: Reports, *, densest: float = 1.0) -> SyncRate:
+        """Return the rate at this check, after `checks` earlier ones that `spent` this much of the budget.
 
         `densest` is the largest share of checks that may be syncs.
         """
@@ -62,10 +62,10 @@ class Budget:
         if reports.rounds_left is not None:
             total = checks + left
             rate = densest * rising((checks + 0.5) / total, min(rate / densest, 1.0) * left / total)
-        return MeasuredSpeeds(rate, affordable=syncs >= 1 - ROUNDING)
+        return SyncRate(rate, affordable=syncs >= 1 - ROUNDING)
 
     def cost(self, reports: Reports, *, sync: bool) -> float:
-        """Return what this check spends of the budget."""
+        """Return the cost of this check."""
         sync_cost, check_cost = self._costs(reports)
         return check_cost + (sync_cost if sync else 0.0)
 
@@ -77,7 +77,7 @@ class Budget:
 
     def _syncs(self, checks: int, spent: float, left: int, reports: Reports) -> float:
         if self.unit == "share":
-            return max(self.amount * (checks + left), 1.0) - spent  # a run without any sync is lost
+            return max(self.amount * (checks + left), 1.0) - spent  # a run needs at least one sync
         sync_cost, check_cost = self._costs(reports)
         if not sync_cost > 0:
             raise BadSetting(f"gate drift: saw a sync of {sync_cost} {self.unit}, needed above 0")
@@ -87,15 +87,15 @@ class Budget:
         if self.unit == "megabytes":
             return reports.sync_bytes / BYTES_PER_MEGABYTE, reports.check_bytes / BYTES_PER_MEGABYTE
         if self.unit == "seconds":
-            return reports.sync_seconds, reports.check_seconds
+            return reports.sync_seconds, 0.0
         return 1.0, 0.0
 
 
 def rising(passed: float, share: float) -> float:
-    """Return the rate now of one that rises in a straight line from the run's beginning, up to 1.
+    """Return the present rate of a schedule that rises linearly from the run's beginning, up to 1.
 
-    After `passed` of the run, the rest of it is to hold as many syncs as a `share` of all checks. That is the
-    area from there on below the line steepness * x; of one that reaches 1, below 1 from 1 / steepness on.
+    After a share `passed` of the run, the rest must hold as many syncs as a `share` of all checks. That is
+    the area from there on below the line steepness * x, capped at 1 from x = 1 / steepness on.
 
     >>> rising(0.5, 0.5), rising(0.0, 0.25), rising(0.0, 1.0), round(rising(0.5, 0.25), 3)
     (1.0, 0.0, 1.0, 0.333)

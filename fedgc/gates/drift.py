@@ -2,29 +2,23 @@
 
     drift = mean over clients of ||w_i - w_common||^2          one number for each client
 
-The variance of the models among the clients is this drift less the squared distance of their average from
-w_common; that a bound on the variance says when to average, and that the drift is such a bound, is Federated
-Dynamic Averaging (Theologitis et al., EDBT 2025, arXiv 2405.20988). What threshold is right depends on model,
-data and learning rate and changes by orders of magnitude while a model trains, so nobody is asked for one:
+The variance of the client models is this drift less the squared distance of their average from w_common.
+Averaging when a bound on that variance is exceeded, with the drift as the bound, is Federated Dynamic
+Averaging (FDA; Theologitis et al., EDBT 2025, arXiv 2405.20988). The right threshold depends on model, data
+and learning rate and changes by orders of magnitude during training, so it is controlled automatically:
 
 *   The pace at which the budget is spent rises through a run whose end is known (budget.py).
-*   The first interval ends when that pace says so, and the drift measured then starts the threshold.
+*   The first interval ends by that pace, and the drift measured there initializes the threshold.
 *   From then on log(threshold) integrates, at each check, GAIN * (1 if the drift reached it else 0, less the
-    rate that the budget leaves): too many syncs raise it, too few lower it, whatever the drift's scale.
-*   A gap may be STRETCH times shorter or longer than the pace. Outside of that the pace decides, so that no
-    drift, however it jumps, eats the budget early or leaves it unspent; a sync that only the pace or
-    `max_gap` asked for shows that the threshold is off, and it starts again from the drift measured there,
-    scaled to the gap that was wanted (drift grows about linearly in the gap).
+    rate that the budget leaves): too many syncs raise it, too few lower it, at any scale of the drift.
+*   A gap may be STRETCH times shorter or longer than the pace. Outside that range the pace decides, so a
+    jump in drift neither exhausts the budget early nor leaves it unspent. A sync forced by the pace or
+    by `max_gap` shows that the threshold is off; it is reset to the drift measured there, scaled to the
+    wanted gap (drift grows about linearly in the gap).
 
-Shared momentum (FedCM, arXiv 2106.10874) leads every local step by alpha * gradient + (1 - alpha) * shared
-step. The second part is the same on all clients: s steps into a gap it has carried each of them
-(1 - alpha) * s shared steps, a distance that grows with the gap whatever the data say and that an exchange
-would not change. Left in, it drowns the rest, the longer the gap the more, and the gate becomes a fixed
-period. Its length follows from alpha, the steps and the shared step, so its square is taken off, as FDA's
-linear form takes off the part of the drift along a known direction. What is left is the clients' own part and
-how far it leans on the shared one. A client that moved less than the shared part alone would have moved it
-pulls against a direction that has gone stale: that counts as drift too. A client that knows its own part
-exactly may report that instead; then alpha is 1 here.
+Shared momentum (FedCM, arXiv 2106.10874) makes every local step alpha * gradient + (1 - alpha) * shared step.
+The second part is the same on all clients. If it were included, it would dominate the drift and turn the gate
+into a fixed period. A client knows that part exactly, and reports the rest.
 """
 
 import math
@@ -33,19 +27,19 @@ from dataclasses import dataclass
 from typing import ClassVar, Final, NamedTuple, Self
 
 from fedgc.errors import BadSetting
-from fedgc.gates.budget import ROUNDING, Budget, MeasuredSpeeds, Unit
+from fedgc.gates.budget import ROUNDING, Budget, SyncRate, Unit
 from fedgc.gates.gaps import LONGEST_GAP, Gaps
 from fedgc.gates.gate import Gate, GateSettings, Measure
-from fedgc.gates.reports import Decision, Report, Reports
+from fedgc.gates.reports import Decision, Reports
 
 GAIN: Final = 0.3  # of the integral; 0.05 overshot the budget three times in training runs
 STRETCH: Final = 3.0
 SHARE_OF_ROUNDS: Final = 0.1  # the default budget of a long run
-LEAST_EXCHANGES: Final = 20  # of a run: with fewer, local steps led by shared momentum change too little
+LEAST_EXCHANGES: Final = 20  # of a run: fewer leave local steps with shared momentum too little changed
 
 
 class DriftState(NamedTuple):
-    """Numbers only; a threshold of 0 is one not yet measured."""
+    """The gate's state, numbers only; a threshold of 0 means not yet measured."""
 
     gap: int
     checks: int
@@ -55,10 +49,11 @@ class DriftState(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Drift(Gate[DriftState]):
-    """Sync when the mean squared distance from the last common model reaches a threshold that holds `budget`.
+    """Sync when the mean squared distance from the last common model reaches a controlled threshold.
 
     `budget` is a share of the checks, or megabytes or seconds of the whole run (`unit`).
 
+    >>> from fedgc.gates import Report
     >>> gate = Drift(0.5)
     >>> state, first = gate.step(gate.init(), Reports((Report("a", 1, 1, 3.0, 0.0),)))
     >>> state, second = gate.step(state, Reports((Report("a", 2, 1, 6.0, 0.0),)))
@@ -97,7 +92,7 @@ class Drift(Gate[DriftState]):
         budget = default_budget(settings) if settings.budget is None else settings.budget
         return cls(budget, settings.max_gap, settings.min_gap, settings.unit)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the budget."""
         unit = "of the rounds" if self.unit == "share" else self.unit
         return f"gate.budget {self.budget:g} {unit}"
@@ -109,12 +104,12 @@ class Drift(Gate[DriftState]):
         return Gaps("drift", self.min_gap, self.max_gap)
 
     def init(self) -> DriftState:
-        """Nothing is spent, and no drift has been measured."""
+        """Return the state with nothing spent and no drift measured."""
         return DriftState(gap=0, checks=0, spent=0.0, threshold=0.0)
 
     def step(self, state: DriftState, reports: Reports) -> tuple[DriftState, Decision]:
-        """Weigh the drift against the threshold, within the pace that the budget leaves, and steer."""
-        state = DriftState(*state)  # json gives a list back
+        """Compare the drift with the threshold, within the pace of the budget, and adjust the threshold."""
+        state = DriftState(*state)  # JSON returns a list
         passed, budget = state.gap + 1, self._budget()
         pace = budget.pace(state.checks, state.spent, reports, densest=1 / self.min_gap)
         drift = _mean_drift(reports)
@@ -127,8 +122,8 @@ class Drift(Gate[DriftState]):
         spent = state.spent + budget.cost(reports, sync=decided.sync)
         return DriftState(0 if decided.sync else passed, state.checks + 1, spent, threshold), decided
 
-    def _within(self, pace: MeasuredSpeeds, passed: int, drift: float, threshold: float) -> Decision:
-        """Let the pace decide where it must, the threshold elsewhere."""
+    def _within(self, pace: SyncRate, passed: int, drift: float, threshold: float) -> Decision:
+        """Decide by the pace outside its range, by the threshold inside."""
         overdue = passed * pace.rate
         if not pace.affordable:
             return Decision(sync=False, reason="the budget has no sync to spare")
@@ -148,7 +143,7 @@ class Drift(Gate[DriftState]):
 
 
 def default_budget(settings: GateSettings) -> float:
-    """Return the budget where the setting is auto, within what `max_gap` and `min_gap` allow.
+    """Return the default budget, within the range that `max_gap` and `min_gap` allow.
 
     >>> [default_budget(GateSettings(rounds=rounds, max_gap=32)) for rounds in (12, 20, 40, 200, 2000)]
     [1.0, 1.0, 0.5, 0.1, 0.1]
@@ -159,20 +154,14 @@ def default_budget(settings: GateSettings) -> float:
     return min(max(SHARE_OF_ROUNDS, LEAST_EXCHANGES / settings.rounds, least), 1 / settings.min_gap)
 
 
-def _one_in(pace: MeasuredSpeeds) -> str:
+def _one_in(pace: SyncRate) -> str:
     return f"one sync in {1 / pace.rate:.3g} checks" if pace.rate > 0 else "no sync before the last check"
 
 
 def _mean_drift(reports: Reports) -> float:
-    """Return the mean over the clients that work; none: nothing has moved."""
+    """Return the mean over the clients that work, or 0 without any."""
     items = reports.working()
-    return sum(_own_drift(item, reports) / len(items) for item in items)
-
-
-def _own_drift(item: Report, reports: Reports) -> float:
-    """Return what of a squared distance the shared momentum does not explain."""
-    shared = ((1 - reports.alpha) * item.steps) ** 2 * reports.shared_norm
-    return abs(item.squared_norm - shared)
+    return sum(item.squared_norm / len(items) for item in items)
 
 
 def _steered(threshold: float, by: float) -> float:
@@ -180,5 +169,5 @@ def _steered(threshold: float, by: float) -> float:
 
 
 def _restarted(drift: float, paces: float) -> float:
-    """Return the drift that the wanted gap would have shown, from one measured after `paces` such gaps."""
+    """Return the drift expected at the wanted gap, from one measured after `paces` such gaps."""
     return min(drift / paces, sys.float_info.max) if paces > 0 else 0.0

@@ -1,4 +1,4 @@
-"""The gate with a fixed period. Period 1 is bulk-synchronous training (BSP)."""
+"""The gate with a fixed period. Period 1 is bulk-synchronous parallel training (BSP)."""
 
 from dataclasses import dataclass
 from typing import ClassVar, Self
@@ -11,7 +11,7 @@ from fedgc.gates.reports import Decision, Reports
 
 @dataclass(frozen=True, slots=True)
 class Every(Gate[int]):
-    """Sync every `period` checks, whatever the updates are.
+    """Sync every `period` checks, for any updates.
 
     >>> gate = Every(2)
     >>> state, first = gate.step(gate.init(), Reports(()))
@@ -41,7 +41,7 @@ class Every(Gate[int]):
         """Whether the period is one check."""
         return self.period == self.min_gap == 1
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the period."""
         return f"gate.period {self.period}"
 
@@ -49,7 +49,7 @@ class Every(Gate[int]):
         return Gaps("every", self.min_gap, self.max_gap)
 
     def init(self) -> int:
-        """No check has passed since the last sync."""
+        """Return 0: no check has passed since the last sync."""
         return 0
 
     def step(self, state: int, reports: Reports) -> tuple[int, Decision]:

@@ -1,8 +1,8 @@
-"""What binds every gate: the hard bounds on the gap between two syncs, and the naming of reports left out.
+"""Hard bounds on the gap between two syncs, for every gate, and the names of the reports left out.
 
-The published gates have no bound: a threshold set a little too high ends in clients that never meet again,
-and nothing says so. `max_gap` is therefore kept even where a budget is spent, and `min_gap` even where every
-client asks for a sync. Gaps are counted in checks: 1 is a sync at each.
+The published gates have no bound: with a threshold slightly too high, clients never synchronize again.
+`max_gap` therefore takes precedence over a budget, and `min_gap` over any request to sync. Gaps are counted
+in checks: 1 is a sync at each.
 """
 
 from dataclasses import dataclass, replace
@@ -11,7 +11,7 @@ from typing import Final
 from fedgc.errors import BadSetting
 from fedgc.gates.reports import Decision, Reports
 
-LONGEST_GAP: Final = 32  # checks; at 16 steps each, 512: up to there two copies of a trajectory stay the same
+LONGEST_GAP: Final = 32  # checks; 512 steps at 16 each: up to there two replicas of a trajectory agree
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Gaps:
             )
 
     def hold(self, passed: int, wanted: Decision, reports: Reports) -> Decision:
-        """Return the decision that the bounds leave `passed` checks after the last sync, omissions named."""
+        """Apply the bounds `passed` checks after the last sync; the decision names omitted reports."""
         decided = wanted
         if wanted.sync and passed < self.least:
             decided = Decision(

@@ -1,4 +1,4 @@
-"""The interface of a gate, and the settings that every gate is made from."""
+"""The interface of a gate, and the settings that gates are made from."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ State = TypeVar("State")
 
 @dataclass(frozen=True, slots=True)
 class GateSettings:
-    """The settings that any gate may use; a gate ignores those that it has no use for.
+    """The settings that gates may use; a gate ignores the others.
 
-    Counts are in checks: a check is one look at the gate, and a round is one check.
+    Counts are in checks: one check per round.
     """
 
     rounds: int  # of the whole run
@@ -27,14 +27,14 @@ class GateSettings:
 
 
 class Gate(ABC, Generic[State]):
-    """Decides whether a round is exchanged; the base class of every gate.
+    """The base class of every gate: decides whether a round is exchanged.
 
     To add a gate, write one class and register it as an entry point of the group `fedgc.gates`; the setting
     `gate` then takes its name. Keyword-only arguments of `make` are the gate's own options: the setting
     `gate.options` gives them as "name=value, name=value", converted to the type of their default.
 
     A gate is a frozen value. Its state is plain data (numbers, texts, tuples of them): a checkpoint stores it
-    as JSON, and `step` accepts what JSON returns.
+    as JSON, and `step` accepts the lists that JSON returns.
 
     >>> from fedgc.gates.every import Every
     >>> gate = Every.make(GateSettings(rounds=10, period=2))
@@ -45,17 +45,17 @@ class Gate(ABC, Generic[State]):
     __slots__ = ()
 
     summary: ClassVar[str] = ""
-    """What `fedgc config` says of the gate, in a few words."""
+    """A description of the gate for `fedgc config`, in a few words."""
     measure: ClassVar[Measure] = "none"
-    """What each client reports as `Report.squared_norm`: distance is the squared distance from the last
+    """The meaning of `Report.squared_norm`: distance is the squared distance from the last
     common model, gradient the squared norm of the newest gradient, for which clients wait at each check."""
     advice: ClassVar[str] = ""
-    """What to change when the gate skips more rounds than wanted."""
+    """The advice to a user whose gate skips more rounds than wanted."""
 
     @classmethod
     @abstractmethod
     def make(cls, settings: GateSettings) -> Self:
-        """Return the gate with these settings; raise BadSetting where it cannot work with them."""
+        """Return the gate with these settings; raise BadSetting if it cannot work with them."""
 
     @abstractmethod
     def init(self) -> State:
@@ -67,9 +67,9 @@ class Gate(ABC, Generic[State]):
 
     @property
     def always_syncs(self) -> bool:
-        """Whether every round is exchanged."""
+        """Return whether every round is exchanged."""
         return False
 
-    def told(self) -> str:
-        """Return the settings that decide how many rounds are skipped, as a user knows them."""
+    def describe(self) -> str:
+        """Return the settings that decide how many rounds are skipped, as text for the user."""
         return ""

@@ -1,35 +1,31 @@
-"""A gate by its name: the shipped ones and those of other packages are entry points of `fedgc.gates`."""
+"""Make a gate by name; shipped and third-party gates are entry points of `fedgc.gates`."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
 from fedgc import plugins
-from fedgc.errors import BadSetting
 from fedgc.gates.gate import Gate, GateSettings
-from fedgc.plugins import load
 
 GROUP: Final = "fedgc.gates"
 DEFAULTS: Final[Mapping[str, str]] = MappingProxyType({"local": "drift", "coded": "every"})
 
 
 def default_gate(work: str) -> str:
-    """Return the name of the gate that a kind of work has by default."""
+    """Return the name of the default gate of a kind of work."""
     return DEFAULTS[work]
 
 
 def gate_named(name: str) -> type[Gate[Any]]:
     """Return the class of the gate of this name."""
-    found = load(GROUP, name, "setting gate.name")
-    if not (isinstance(found, type) and issubclass(found, Gate)):
-        raise BadSetting(f"setting gate.name: {name!r} is {found!r}, needed a subclass of fedgc.gates.Gate")
+    found: type[Gate[Any]] = plugins.subclass(Gate, GROUP, name, "gate.name")
     return found
 
 
 def make_gate(name: str, settings: GateSettings, options: str = "") -> Gate[Any]:
     """Return the gate of this name; `options` are its own, as in the setting `gate.options`.
 
-    >>> make_gate("relative-change", GateSettings(rounds=9), "delta=0.5").told()
+    >>> make_gate("relative-change", GateSettings(rounds=9), "delta=0.5").describe()
     'gate.options delta=0.5'
     """
     kind = gate_named(name)

@@ -19,11 +19,10 @@ MOST_STEPS: Final = 2**53  # a period beyond any run; larger ones are not exact 
 class QSR(Gate[tuple[int, int]]):
     """Sync every H = max(base, (growth / learning rate)^2) local steps, rounded down.
 
-    H counts local steps from one sync to the next and is fixed at the
-    first check after a sync, from the learning rate of that moment; `check_steps` local steps lie between two
-    checks, and H is rounded up to whole checks. `growth` is the paper's alpha. While a schedule warms up the
-    learning rate is small and H large: the paper uses the H of the end of the warm-up there, here `max_gap`
-    bounds it.
+    H counts local steps from one sync to the next. It is fixed at the first check after a sync, from the
+    learning rate at that time, and rounded up to whole checks of `check_steps` local steps. `growth` is the
+    paper's alpha. During a warm-up the learning rate is small and H large: the paper uses the H of the end of
+    the warm-up; here `max_gap` bounds it.
 
     >>> gate = QSR(base=4, growth=0.2, check_steps=4)
     >>> state, quick = gate.step(gate.init(), Reports((), learning_rate=0.1))
@@ -54,7 +53,7 @@ class QSR(Gate[tuple[int, int]]):
         """Return the rule; `base` is the least period in local steps, `growth` the paper's alpha."""
         return cls(base, growth, settings.check_steps, settings.max_gap, settings.min_gap)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return base and growth."""
         return f"gate.options base={self.base}, growth={self.growth:g}"
 
@@ -62,7 +61,7 @@ class QSR(Gate[tuple[int, int]]):
         return Gaps("qsr", self.min_gap, self.max_gap)
 
     def init(self) -> tuple[int, int]:
-        """No check has passed, and the period is not yet known."""
+        """Return the state before the first check, with the period unknown."""
         return 0, 0
 
     def step(self, state: tuple[int, int], reports: Reports) -> tuple[tuple[int, int], Decision]:

@@ -1,13 +1,13 @@
-"""SelSync as published: a source whose gradient norm changes makes everybody sync.
+"""SelSync as published: sync all clients when one source's gradient norm changes enough.
 
     change = |E_i - E_(i-1)| / E_(i-1)      E: exponentially weighted mean of the squared gradient norms
 
 over the last `window` checks, the newest weighing most (Tyagi and Swany, "Accelerating Distributed ML
-Training via Selective Synchronization", CLUSTER 2023, arXiv 2307.07950). Any source at or above `delta` makes
-all of them average their models. delta = 0 is bulk-synchronous training, delta = inf is local training.
+Training via Selective Synchronization", CLUSTER 2023, arXiv 2307.07950). If any source reaches `delta`, all
+average their models. delta = 0 is bulk-synchronous training, delta = inf is local training.
 
-It is here to be compared with. What counts as a large change moves with batch, window, data and number of
-sources, so the same delta gives few syncs in one run and thousands in another; `Drift` is what to use.
+This gate is for comparison; use `Drift` otherwise. The scale of the change depends on batch size, window,
+data and number of sources, so the same delta gives few syncs in one run and thousands in another.
 """
 
 import math
@@ -65,7 +65,7 @@ class RelativeChange(Gate[RelativeState]):
         """Return the gate; `delta` is the paper's threshold, `window` the checks that it smooths over."""
         return cls(delta, window, max_gap=settings.max_gap, min_gap=settings.min_gap)
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the threshold."""
         return f"gate.options delta={self.delta:g}"
 
@@ -73,11 +73,11 @@ class RelativeChange(Gate[RelativeState]):
         return Gaps("relative-change", self.min_gap, self.max_gap)
 
     def init(self) -> RelativeState:
-        """No check has passed and no source is known."""
+        """Return the state before the first check, with no source known."""
         return 0, ()
 
     def step(self, state: RelativeState, reports: Reports) -> tuple[RelativeState, Decision]:
-        """Smooth what each source reports, look for the largest change; silent sources keep their track."""
+        """Smooth the reports and find the largest change; sources without a report keep their track."""
         passed = state[0] + 1
         tracks = {track[0]: track for track in state[1]}
         changes: dict[int | str, float] = {}
@@ -121,10 +121,10 @@ def _weighted_mean(values: Sequence[float], keep: float) -> float:
 
 
 def _change(before: float, after: float) -> float:
-    """Return the relative change; finite always, so that an infinite delta is never reached.
+    """Return the relative change, always finite, so that an infinite delta is never reached.
 
-    A first report has nothing to be compared with and says no change; after a mean of zero (a source whose
-    gradients vanished) any gradient is a change beyond every finite delta.
+    A first report counts as no change. After a mean of zero (vanished gradients) any gradient counts as a
+    change beyond every finite delta.
     """
     if before == after:
         return 0.0

@@ -1,18 +1,16 @@
-"""What a gate sees and what it answers."""
+"""The input and the output of a gate."""
 
 import math
 from dataclasses import dataclass
 
-from fedgc.errors import BadSetting
-
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What one source (a chunk in coded work, a client in local work) did since the last sync.
+    """The work of one source (a chunk in coded work, a client in local work) since the last sync.
 
-    `squared_norm` is the one scalar that a gate weighs. `Drift` takes the squared distance from the last
-    common model; `RelativeChange` takes the squared norm of the newest gradient. The two are one number
-    when a check is one gradient step, as in gradient coding.
+    `squared_norm` is the one scalar that a gate uses: for `Drift` the squared distance from the last common
+    model, for `RelativeChange` the squared norm of the newest gradient. The two are the same number when a
+    check is one gradient step, as in gradient coding.
     """
 
     source: int | str
@@ -23,18 +21,16 @@ class Report:
 
     @property
     def usable(self) -> bool:
-        """Whether the norm can be weighed at all."""
+        """Return whether the norm is a finite number of 0 or more."""
         return math.isfinite(self.squared_norm) and self.squared_norm >= 0
 
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """All that a gate may look at.
+    """The whole input of a gate at one check.
 
-    The costs count everything that moves: `sync` is an exchange (models down, vectors up), `check` is what
-    asking the gate costs whatever it answers. `rounds_left` counts the checks still to come after this one
-    (None: nobody knows). `alpha` is the weight of a client's own gradient in every local step, the rest being
-    the shared momentum (1: there is none); `shared_norm` is the squared length of that shared step.
+    Costs count all traffic: `sync` is an exchange (models down, vectors up), `check` is the cost of asking
+    the gate. `rounds_left` counts the checks after this one (None: unknown).
     """
 
     items: tuple[Report, ...]
@@ -42,29 +38,20 @@ class Reports:
     sync_seconds: float = 0.0
     rounds_left: int | None = None
     check_bytes: int = 0
-    check_seconds: float = 0.0
     learning_rate: float | None = None
-    alpha: float = 1.0
-    shared_norm: float = 0.0
-
-    def __post_init__(self) -> None:
-        if not 0 < self.alpha <= 1:
-            raise BadSetting(f"shared momentum: saw alpha {self.alpha}, needed above 0 and at most 1")
-        if not (math.isfinite(self.shared_norm) and self.shared_norm >= 0):
-            raise BadSetting(f"shared momentum: saw a squared length of {self.shared_norm}, needed 0 or more")
 
     def working(self) -> tuple[Report, ...]:
-        """Return the reports that a gate may weigh: of sources that moved, and say so in numbers."""
+        """Return the reports that a gate may use: of sources that moved, with a usable norm."""
         return tuple(item for item in self.items if item.usable and item.steps > 0)
 
     def unusable(self) -> tuple[Report, ...]:
-        """Return the reports whose norm cannot be weighed."""
+        """Return the reports whose norm is unusable."""
         return tuple(item for item in self.items if not item.usable)
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """Exchange now, or carry on locally; why; and whose report was left out of it."""
+    """Whether to exchange, the reason, and the sources whose report was left out."""
 
     sync: bool
     reason: str

@@ -1,1 +1,1 @@
-"""How server and clients are connected: frames, vectors in pieces, identities."""
+"""Connections between the server and its clients: frames, vectors in pieces, identities."""

@@ -1,19 +1,19 @@
-"""Byte accounts: what a client sent and was sent, round by round, and how long vectors took.
+"""Byte accounts of a client: bytes sent and received in each round, and how long vectors took.
 
-Both ends keep one. Vectors count as up (client to server) or down; every other byte of a session, in
-either direction, is control, as is every line of a packet and of its answer.
+Both ends keep one. Vectors count as up (client to server) or down. All other bytes of a session, and all
+lines of a packet and of its answer, count as control.
 """
 
 import threading
 from dataclasses import dataclass, replace
 from typing import Final
 
-KEPT_ROUNDS: Final = 64  # rounds whose rows may still be asked for
+KEPT_ROUNDS: Final = 64  # rows of older rounds are dropped
 
 
 @dataclass(frozen=True, slots=True)
 class Amounts:
-    """One client, one round."""
+    """The amounts of one client in one round."""
 
     up_bytes: int = 0
     down_bytes: int = 0
@@ -28,13 +28,13 @@ class Amounts:
 
 
 class Accounts:
-    """The amounts of one client; a round is current from its first command until the next one's."""
+    """The amounts of one client by round; a round lasts from its first command to the next round's."""
 
     def __init__(self) -> None:
         self.round = 0
         self._rounds: dict[int, Amounts] = {}
         self._unsettled = Amounts()
-        self._lock = threading.Lock()  # the driver settles while the link's thread counts
+        self._lock = threading.Lock()  # the driver calls `settle` while the link's thread adds
 
     def add(self, amounts: Amounts, round_: int | None = None) -> None:
         """Add `amounts` to a round, by default the current one."""
@@ -50,7 +50,7 @@ class Accounts:
         return self._rounds.get(round_, Amounts())
 
     def settle(self) -> Amounts:
-        """Return everything since the last call."""
+        """Return the amounts since the last call."""
         with self._lock:
             amounts, self._unsettled = self._unsettled, Amounts()
         return amounts

@@ -1,12 +1,12 @@
-"""What travels in a session: frames, each one gRPC message.
+"""The frames of a session; each is one gRPC message.
 
-A frame is either a piece of a vector (a fixed header, then the bytes) or a line: JSON of
-`[sequence, kind, fields]`. Kinds are the events and commands of fedgc.messages and the link's own lines
-below. Lines with a sequence above 0 are kept by the sender until they are acknowledged and sent again
-when a broken stream is opened anew (channel.py); the others speak about one stream only.
+A frame is a piece of a vector (a fixed header, then the bytes) or a line: JSON of `[sequence, kind, fields]`.
+Kinds are the events and commands of fedgc.messages and the link's own lines below. The sender keeps lines
+with a sequence above 0 until they are acknowledged, and sends them again on the next stream (channel.py).
+Lines with sequence 0 concern one stream only.
 
-`now` and `client` never travel: the receiver's clock and the session's proven identity are stamped in,
-so that no client can speak for another. `decode` raises BadMessage, and nothing else, on anything off.
+`now` and `client` are not sent: the receiver fills in its own clock and the session's proven identity, so a
+client cannot speak for another. `decode` raises BadMessage, and no other error, for invalid input.
 """
 
 import struct
@@ -15,10 +15,10 @@ from typing import Any, Final, Literal, get_args
 
 from fedgc.errors import BadMessage
 from fedgc.links import typed_json as typed
-from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, Progress, Report, ToClient
+from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, ModelEvent, Progress, Report, ToClient
 
 FRAME_LIMIT: Final = 8 * 2**20  # bytes; gRPC refuses a longer one by its announced length
-LINE_LIMIT: Final = 1 << 20  # of everything but pieces: a hello that names 20,000 chunks
+LINE_LIMIT: Final = 1 << 20  # of a line: a hello that names 20,000 chunks
 HELLO_LIMIT: Final = 65_536
 METHOD: Final = "/fedgc.Session/Open"
 STAMPED: Final = frozenset({"now", "client"})
@@ -34,7 +34,7 @@ _SOURCES: Final = ("model", "codeword")
 
 @dataclass(frozen=True, slots=True)
 class StreamId:
-    """Which vector: the model of a version, or a client's codeword of a round's attempt."""
+    """The name of a vector: the model of a version, or a client's codeword of a round and attempt."""
 
     source: Literal["model", "codeword"]
     number: int
@@ -47,7 +47,7 @@ class StreamId:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Some bytes of a vector, from `offset` on, of `total` in all."""
+    """`total` is the size of the whole vector; this piece starts at `offset`."""
 
     stream: StreamId
     offset: int
@@ -67,22 +67,22 @@ class Piece:
 
 @dataclass(frozen=True, slots=True)
 class Invitation:
-    """What a client needs to open its session; it travels inside a Flower message.
+    """What a client needs to open its session; sent inside a Flower message.
 
-    `certificate` is the listener's own, and names it in every signed hello. Where a proxy ends the client's
-    TLS, what the client finds at `address` must be signed by `authority` for the name in that address.
+    `certificate` is the listener's own, which every signed hello names. Where a proxy ends the client's TLS,
+    the certificate at `address` must be signed by `authority` for the name in that address.
     """
 
     address: str
     certificate: bytes
     token: bytes = field(repr=False)
     run: str
-    authority: bytes = b""  # empty: nothing stands between, and the listener's certificate is found there
+    authority: bytes = b""  # empty: no proxy, the client sees the listener's own certificate
 
 
 @dataclass(frozen=True, slots=True)
 class Challenge:
-    """Server, first: sign this."""
+    """Server, first line of a stream: a nonce to sign."""
 
     version: int
     nonce: bytes
@@ -90,7 +90,7 @@ class Challenge:
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """How much of a vector is here already."""
+    """How many bytes of a vector have arrived."""
 
     stream: StreamId
     offset: int
@@ -98,9 +98,9 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """Client: who it is, by what right it comes (a one-time token, later a ticket), what it has.
+    """Client: its identity, its credential (a one-time token, later a ticket) and what it has received.
 
-    `name` is for people and proves nothing.
+    `name` is for display and proves nothing.
     """
 
     version: int
@@ -115,7 +115,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """Server: the ticket to come back with, the lease, how much was heard and received."""
+    """Server: the resume ticket, the lease, and what it has received."""
 
     ticket: bytes = field(repr=False)
     lease_s: float
@@ -125,7 +125,7 @@ class Welcome:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """Server: this client is not admitted; it need not come again."""
+    """Server: this client is not admitted and must not retry."""
 
     reason: str
 
@@ -135,14 +135,14 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """Every line up to this one has arrived."""
+    """All lines up to this sequence have arrived."""
 
     sequence: int
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Every byte of this vector before `offset` has arrived."""
+    """All bytes of this vector before `offset` have arrived."""
 
     stream: StreamId
     offset: int
@@ -150,9 +150,9 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A whole vector is ready to be sent: the client asks for a slot, the server announces a model.
+    """A vector is ready: the client asks for an upload slot, or the server announces a model.
 
-    `digest`: over a session its checksum, in a packet, which is signed, its SHA-256.
+    `digest` is the checksum in a session, and the SHA-256 in a packet, which is signed.
     """
 
     stream: StreamId
@@ -167,7 +167,7 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Server: send it now, from this byte on."""
+    """Server: send the vector now, from this byte."""
 
     stream: StreamId
     offset: int
@@ -182,18 +182,19 @@ class Unwanted:
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """I am still here."""
+    """Keeps the session alive."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bye:
-    """The session ends here, on purpose."""
+    """The session ends deliberately."""
 
     reason: str
+    complete: bool = False  # server: the run has reached its end
 
 
 Line = Challenge | Hello | Welcome | Denied | Heard | Ack | Offer | Grant | Unwanted | Ping | Bye
-EventFromClient = Joined | Failed | Progress | Report | Masking
+EventFromClient = Joined | Failed | Progress | Report | ModelEvent | Masking
 FROM_CLIENT: Final = {
     kind.__name__: kind for kind in (Heard, Ack, Offer, Ping, Bye, *get_args(EventFromClient))
 }
@@ -233,7 +234,7 @@ def encode(value: object, sequence: int = 0) -> bytes:
 
 
 def encode_piece(piece: Piece) -> bytes:
-    """Return the frame of a piece: the one copy that a vector's bytes see on their way out."""
+    """Return the frame of a piece; the only copy of a vector's bytes on their way out."""
     stream = piece.stream
     header = _HEADER.pack(
         _PIECE,
@@ -247,12 +248,12 @@ def encode_piece(piece: Piece) -> bytes:
 
 
 def decode(frame: bytes, kinds: dict[str, type], *, now: float, client: str) -> Numbered | Piece:
-    """Return what `frame` holds, one of `kinds` or a piece, or raise BadMessage."""
+    """Return the content of `frame`, one of `kinds` or a piece, or raise BadMessage."""
     if not isinstance(frame, bytes) or not 0 < len(frame) <= FRAME_LIMIT:
         raise BadMessage(f"a frame of {len(frame)} bytes: needed 1 to {FRAME_LIMIT}")
     if frame[:1] == _PIECE:
         return _decode_piece(frame)
-    if len(frame) > LINE_LIMIT:  # text takes far longer to read than it takes to send
+    if len(frame) > LINE_LIMIT:  # parsing text takes far longer than sending it
         raise BadMessage(f"a line of {len(frame)} bytes: needed at most {LINE_LIMIT}")
     if frame[:1] != _LINE:
         raise BadMessage(f"a frame that begins with {frame[:1]!r}: needed a line or a piece")
@@ -265,10 +266,10 @@ def decode(frame: bytes, kinds: dict[str, type], *, now: float, client: str) -> 
 
 
 def decode_hello(frame: bytes) -> Hello:
-    """Return the hello that `frame` holds, or raise BadMessage, which never repeats its token.
+    """Return the hello in `frame`, or raise BadMessage, which does not repeat its token.
 
-    Anybody may send one, and another version's may look like anything: so it is read when it is short, and
-    its version before all else.
+    A hello comes from an unauthenticated peer, perhaps of another version: check its length, then its
+    version, before the rest.
     """
     if len(frame) > HELLO_LIMIT:
         raise BadMessage(f"hello: saw {len(frame)} bytes, needed at most {HELLO_LIMIT}")

@@ -1,10 +1,10 @@
-"""Who a client is: an Ed25519 key, made on its first start and kept in a file that only it can read.
+"""The identity of a client: an Ed25519 key, made on its first start and kept in a file with mode 600.
 
-Flower's node id changes whenever a SuperNode restarts; the key does not, so a client keeps its place,
-its history and its chunks. Its identity is a digest of the public key, and a hello is signed with it.
+Flower's node id changes whenever a SuperNode restarts; the key does not, so a client keeps its history and
+its chunks. The identity is a digest of the public key, and the key signs each hello.
 
-The file is locked while it is in use: two SuperNodes of one host that were given no path of their own
-take the first free of the default files, and never the same one.
+The file is locked while it is in use: two SuperNodes of one host without a path of their own take different
+files, each the first free default.
 """
 
 import fcntl
@@ -49,7 +49,7 @@ class Identity:
 
 
 def client_of(public: bytes) -> str:
-    """Return the identity that belongs to a public key.
+    """Return the identity of a public key.
 
     >>> client_of(bytes(32))
     '66687aadf862bd77'
@@ -58,7 +58,7 @@ def client_of(public: bytes) -> str:
 
 
 def statement(version: int, run: str, credential: bytes, nonce: bytes, server: bytes) -> bytes:
-    """Return what a hello signs: this credential, this challenge, this server, and nothing else."""
+    """Return the bytes that a hello signs: version, run, credential, nonce and the server's fingerprint."""
     parts = (b"fedgc hello", str(version).encode(), run.encode(), credential, nonce, server)
     return b"".join(len(part).to_bytes(4, "big") + part for part in parts)
 
@@ -74,7 +74,7 @@ def check(public: bytes, signature: bytes, signed: bytes) -> str:
 
 @contextmanager
 def hold(path: Path) -> Iterator[Identity]:
-    """Lock the key file `path`, make the key if there is none, give it up at the end."""
+    """Lock the key file `path`, making the key if there is none; release it at the end."""
     lock = _lock(path)
     if lock is None:
         raise EdgeFailed(f"key {path}: another client uses it; give each its own `identity`")

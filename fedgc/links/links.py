@@ -1,8 +1,8 @@
-"""The links of a run: what the driver needs of a link, and all of a run's links behind that one face.
+"""The interface of a link, and `Links`, which combines all links of a run behind the same interface.
 
-A client is on one link at a time: the one over which it joined last. When it changes, the round hears that
-it was lost and that it joined; what the other link says of it from then on is left out, save the codewords
-that lie there already. So neither the run nor the driver knows which link a client uses.
+A client uses one link at a time: the one over which it joined last. When it changes, the round receives
+`Lost` and `Joined`; later events of the other link are dropped, except codewords that it holds already. So
+neither the run nor the driver depends on which link a client uses.
 """
 
 import threading
@@ -13,43 +13,46 @@ from typing import Final, Protocol
 
 from fedgc.errors import EdgeFailed
 from fedgc.links.byte_counts import Amounts
-from fedgc.links.log import for_people
+from fedgc.links.log import printable
 from fedgc.links.pieces import Numbers, Vector
-from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Joined, Lost, ToClient
+from fedgc.messages import LONGEST_REASON, Announced, Codeword, Failed, Joined, LinkEvent, Lost, ToClient
 
-Emit = Callable[[Event], None]
+Emit = Callable[[LinkEvent], None]
 
 
 class Link(Protocol):
-    """What the driver needs of a link."""
+    """The interface of a link, as the driver uses it."""
+
+    def expect(self, numbers: int) -> None:
+        """Take vectors of this length from now on."""
 
     def publish(self, version: int, vector: Vector) -> None:
-        """Make a model known to later work."""
+        """Make a model available to later work."""
 
     def send(self, command: ToClient) -> None:
-        """Tell a client something; one that is not here is told nothing."""
+        """Send a command to a client; does nothing if the client is not connected."""
 
     def take(self, client: str, round_: int, attempt: int) -> Numbers:
-        """Return a codeword that was announced by a Codeword event, once."""
+        """Return an announced codeword, once."""
 
     def forget(self, client: str, round_: int, attempt: int) -> None:
-        """Nothing more will be done with a codeword that was announced: another may come in its place."""
+        """Free an announced codeword: another may come in its place."""
 
     def settle(self, client: str) -> Amounts:
-        """Return what this client sent and was sent since the last call."""
+        """Return this client's byte amounts since the last call."""
 
     def name(self, client: str) -> str:
-        """Return what a client calls itself."""
+        """Return the display name of a client."""
 
     def link(self, client: str) -> str:
         """Return the name of the link that a client uses."""
 
     def clients(self) -> tuple[str, ...]:
-        """Return the clients that are here now."""
+        """Return the clients that are connected now."""
 
 
 class Links:
-    """Several links as one. Make it, give each link `heard(name)` to emit to, then `add` them."""
+    """All links of a run as one. Make it, give each link `heard(name)` as its `emit`, then `add` them."""
 
     def __init__(self, emit: Emit, log: Logger) -> None:
         self._emit = emit
@@ -58,55 +61,67 @@ class Links:
         self._owners: dict[str, str] = {}
         self._present: set[str] = set()
         self._lying: dict[tuple[str, int, int], str] = {}
-        self._lock = threading.Lock()  # links speak from threads of their own
+        self._lock = threading.Lock()  # links emit from their own threads
 
     def heard(self, link: str) -> Emit:
-        """Return what the link of this name says its events to."""
+        """Return the event callback of the link with this name."""
         return lambda event: self._hear(link, event)
 
     def add(self, links: Mapping[str, Link]) -> None:
         """Use these links, by name."""
         self._links.update(links)
 
-    def _hear(self, link: str, event: Event) -> None:
+    def _hear(self, link: str, event: LinkEvent) -> None:
         client: Final = getattr(event, "client", "")
         with self._lock:
-            if isinstance(event, Joined):
-                if client in self._present and self._owners[client] != link:
-                    self._emit(Lost(event.now, client))
-                self._owners[client] = link
-                self._present.add(client)
-                self._log.log(INFO, "client %s joins over the %s link", self._called(client, link), link)
-            elif self._owners.get(client) != link:  # it has moved to another link
+            if isinstance(event, Announced | Joined):
+                self._came(link, event)
+            elif self._owners.get(client) != link:  # the client has moved to another link
                 if isinstance(event, Codeword):
                     self._links[link].forget(client, event.round, event.attempt)
                 return
             elif isinstance(event, Lost):
                 self._present.discard(client)
-            elif isinstance(event, Failed):  # it is logged, kept and shown
-                event = replace(event, reason=for_people(event.reason, LONGEST_REASON))
+            elif isinstance(event, Failed):  # logged, kept and shown
+                event = replace(event, reason=printable(event.reason, LONGEST_REASON))
             elif isinstance(event, Codeword):
                 self._lying[client, event.round, event.attempt] = link
             self._emit(event)
+
+    def _came(self, link: str, event: Announced | Joined) -> None:
+        """Note the link that a client uses from now on."""
+        client = event.client
+        if client in self._present and self._owners[client] != link:
+            self._present.discard(client)
+            self._emit(Lost(event.now, client))
+        self._owners[client] = link
+        if isinstance(event, Joined):
+            self._present.add(client)
+            self._log.log(INFO, "client %s joins over the %s link", self._called(client, link), link)
 
     def _called(self, client: str, link: str) -> str:
         name = self._links[link].name(client)
         return f"{name} ({client})" if name else client
 
-    # ---- as one link
+    # ---- the interface of a link
+
+    def expect(self, numbers: int) -> None:
+        """Take vectors of this length from now on, on every link."""
+        for link in self._links.values():
+            link.expect(numbers)
 
     def publish(self, version: int, vector: Vector) -> None:
-        """Make a model known on every link."""
+        """Make a model available on every link."""
         for link in self._links.values():
             link.publish(version, vector)
 
     def send(self, command: ToClient) -> None:
-        """Tell a client something over the link that it uses."""
+        """Send a command over the link that its client uses."""
         if (owner := self._owner(command.client)) is not None:
             owner.send(command)
 
     def take(self, client: str, round_: int, attempt: int) -> Numbers:
-        """Return a codeword from the link that has it, once."""
+        """Return a codeword from the link that holds it, once."""
         with self._lock:
             link = self._lying.get((client, round_, attempt))
         if link is None:
@@ -114,21 +129,21 @@ class Links:
         return self._links[link].take(client, round_, attempt)
 
     def forget(self, client: str, round_: int, attempt: int) -> None:
-        """Nothing more will be done with a codeword that was announced: another may come in its place."""
+        """Free an announced codeword: another may come in its place."""
         with self._lock:
             link = self._lying.pop((client, round_, attempt), None)
         if link is not None:
             self._links[link].forget(client, round_, attempt)
 
     def settle(self, client: str) -> Amounts:
-        """Return what this client sent and was sent over any link since the last call."""
+        """Return this client's byte amounts since the last call, over all links."""
         total = Amounts()
         for link in self._links.values():
             total = total + link.settle(client)
         return total
 
     def name(self, client: str) -> str:
-        """Return what a client calls itself."""
+        """Return the display name of a client."""
         owner = self._owner(client)
         return owner.name(client) if owner else ""
 
@@ -138,7 +153,7 @@ class Links:
             return self._owners.get(client, "")
 
     def clients(self) -> tuple[str, ...]:
-        """Return the clients that are here now, over whichever link."""
+        """Return the clients that are connected now, over any link."""
         with self._lock:
             return tuple(self._present)
 

@@ -1,7 +1,7 @@
-"""The log at this edge: lines go where Flower's do, a refused setting is one line, as is what a client says.
+"""Logging of fedgc: through Flower's logger, with one line for each error of fedgc and each text of a client.
 
-Flower logs what an app raises with its whole traceback; where the caller only mistyped a setting, the one
-line that names it is what helps.
+Flower logs what an app raises with its whole traceback. For a mistyped setting, the one line that names it is
+enough.
 """
 
 from logging import Filter, Logger, LogRecord, getLogger
@@ -9,22 +9,22 @@ from typing import Final
 
 from fedgc.errors import FedgcError
 
-LOG: Final[Logger] = getLogger("flwr.fedgc")  # below Flower's logger: its lines are the run's log
-LONGEST_SAID: Final = 200  # characters of what came from outside that a line repeats
-LONGEST_NAME: Final = 64  # of what a client calls itself
+LOG: Final[Logger] = getLogger("flwr.fedgc")  # below Flower's logger, so its lines are in the run's log
+LONGEST_TEXT: Final = 200  # characters of foreign text in one line
+LONGEST_NAME: Final = 64  # characters of a client's display name
 
 
-def for_people(said: object, longest: int = LONGEST_SAID) -> str:
-    r"""Return what came from outside as it may stand in a log or on a terminal: short, and one line of text.
+def printable(text: object, longest: int = LONGEST_TEXT) -> str:
+    r"""Return foreign text made safe for a log or a terminal: one line, printable, at most `longest` long.
 
-    >>> for_people("left\nERROR  the disk is full \x1b[31m")
+    >>> printable("left\nERROR  the disk is full \x1b[31m")
     'left ERROR the disk is full [31m'
     """
-    return "".join(each for each in " ".join(str(said).split()) if each.isprintable())[:longest]
+    return "".join(each for each in " ".join(str(text).split()) if each.isprintable())[:longest]
 
 
 class _OneLine(Filter):
-    """Keeps a traceback out of the log where the sentence says it all."""
+    """Removes the traceback of an error whose message is complete."""
 
     def filter(self, record: LogRecord) -> bool:
         error = record.exc_info[1] if record.exc_info else None
@@ -33,6 +33,6 @@ class _OneLine(Filter):
         return True
 
 
-def keep_to_the_point() -> None:
-    """Let Flower's logger show our own errors as one line."""
+def log_errors_in_one_line() -> None:
+    """Make Flower's logger show errors of fedgc as one line."""
     getLogger("flwr").addFilter(_OneLine())

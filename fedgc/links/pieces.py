@@ -1,18 +1,15 @@
 """Vectors in pieces: acknowledged, idempotent, resumable from the first unacknowledged byte.
 
-The sender keeps a window of unacknowledged pieces in flight, so that small lines never wait behind a
-large vector. The receiver takes bytes in order, ignores what it has, and checks as it goes: the size
-before it allocates, every number when its bytes are whole, and a checksum at the end.
+The sender keeps a window of unacknowledged pieces in flight, so that small lines do not wait behind a large
+vector. The receiver takes bytes in order, ignores duplicates, and checks the size before it allocates, every
+number when its bytes are complete, and a checksum at the end.
 
-That what arrives is what was sent is for TLS to see to; the checksum finds what TLS cannot: a vector whose
-second half is of another making. It is Poly1305 (Bernstein 2005) under a key that everybody knows, which no
-accident passes, in a quarter of the time that SHA-256 takes; at 100 MB that is felt. What is signed, the
-offers of a packet, has SHA-256.
+TLS protects each stream. The checksum detects a vector whose halves come from two different vectors after a
+resume. It is Poly1305 (Bernstein 2005) under a public key, which takes a quarter of the time of SHA-256; it
+detects accidents, not attacks. The offers of a packet, which are signed, use SHA-256.
 
-Models travel as float32, codewords and updates as the round says (`Form`): by a codec, or as words of a ring,
-of which every value is a good one.
-
-A codeword of 758 MB whose last acknowledgement is lost costs one small line here, not the codeword.
+Models travel as float32, codewords and updates in the round's `Form`: by a codec, or as words of a ring, for
+which every value is valid.
 """
 
 import hashlib
@@ -31,16 +28,16 @@ from fedgc.secagg.keystream import RING_TYPES
 WINDOW: Final = 8  # pieces in flight: 8 MiB at 1 MiB each, enough for 80 MB/s over 100 ms
 NUMBER: Final = np.dtype("<f4")
 SLICE: Final = 1 << 20  # bytes checked at a time
-CHECKED_BY: Final = hashlib.sha256(b"fedgc: a vector in pieces").digest()  # a key like any other
+CHECKED_BY: Final = hashlib.sha256(b"fedgc: a vector in pieces").digest()  # a public key
 
 Vector = np.ndarray[tuple[int], np.dtype[np.float32]]
 Numbers = np.ndarray[Any, np.dtype[Any]]  # any array of floats
-Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous: what its bytes hold is its Form's business
+Packed = np.ndarray[Any, np.dtype[Any]]  # contiguous; its Form says what the bytes mean
 
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How many numbers a vector has, and by which codec they travel; `ring` is the bits of a masked word.
+    """How many numbers a vector has and by which codec they travel; `ring` is the bits of a masked word.
 
     >>> Form(1000, "bf16").largest, Form(1000, ring=16).largest
     (2000, 2000)
@@ -52,11 +49,11 @@ class Form:
 
     @property
     def largest(self) -> int:
-        """The most bytes that the whole vector can have."""
+        """The largest size in bytes of the whole vector."""
         return self.numbers * self.ring // 8 if self.ring else make_codec(self.wire).largest(self.numbers)
 
     def check_size(self, stream: StreamId, size: int) -> None:
-        """Raise BadVector unless a vector of this form can have so many bytes."""
+        """Raise BadVector unless a vector of this form can have this size."""
         largest = self.largest
         varies = not self.ring and not make_codec(self.wire).fixed
         if not (1 <= size <= largest if varies else size == largest):
@@ -67,7 +64,7 @@ class Form:
 
     @property
     def kind(self) -> np.dtype[Any]:
-        """The type in which the packed vector stands in a record of arrays."""
+        """The dtype of the packed vector in a record of arrays."""
         if self.ring:
             return RING_TYPES[self.ring]
         return NUMBER if self.wire == EXACT else np.dtype(np.uint8)
@@ -88,9 +85,9 @@ class Form:
 
 
 def checksum_of(vector: Packed) -> bytes:
-    """Return what tells a vector from every other that may be taken for it by accident.
+    """Return the checksum of a vector, which detects accidental changes.
 
-    A slice at a time, between which other threads have their turn: it holds on to the interpreter.
+    Works in slices, since the cipher holds the GIL.
     """
     checksum, data = Poly1305(CHECKED_BY), vector.data.cast("B")
     for first in range(0, len(data), SLICE):
@@ -104,12 +101,12 @@ def digest_of(vector: Packed) -> bytes:
 
 
 def packed(vector: Numbers) -> Vector:
-    """Return `vector` as it travels: contiguous float32, without a copy where it is that already."""
+    """Return `vector` as contiguous float32, without a copy where it is that already."""
     return np.ascontiguousarray(vector, NUMBER)
 
 
 def shortened(vector: Numbers, wire: str, stream: StreamId, client: str) -> Packed:
-    """Return a vector as it travels by this codec."""
+    """Return a vector encoded by this codec."""
     if wire == EXACT:
         return packed(vector)
     chance = rounding(stream.number, stream.attempt, client)
@@ -117,7 +114,7 @@ def shortened(vector: Numbers, wire: str, stream: StreamId, client: str) -> Pack
 
 
 class Outgoing:
-    """A vector on its way out; many of them can share one vector."""
+    """A vector being sent; several can share one array."""
 
     def __init__(self, offer: Offer, vector: Packed, piece_bytes: int) -> None:
         self.offer: Final = offer
@@ -140,14 +137,14 @@ class Outgoing:
         return Piece(self.offer.stream, start, self.offer.size, self._bytes[start : self.sent])
 
     def acknowledge(self, offset: int) -> None:
-        """Every byte before `offset` has arrived, be it over a stream that went farther before it broke."""
+        """Note that all bytes before `offset` have arrived, also over an earlier stream."""
         if not 0 <= offset <= self.offer.size:
             raise BadMessage(f"{self.offer.stream}: byte {offset} of {self.offer.size} acknowledged")
         self._acknowledged = max(self._acknowledged, offset)
         self.sent = max(self.sent, offset)
 
     def resume(self, offset: int) -> None:
-        """A new stream, or a grant: go on at `offset`."""
+        """Continue at `offset`, on a new stream or after a grant."""
         if not 0 <= offset <= self.offer.size:
             raise BadMessage(
                 f"{self.offer.stream}: saw a request to continue at {offset} of {self.offer.size}"
@@ -156,10 +153,10 @@ class Outgoing:
 
 
 class Incoming:
-    """A vector on its way in."""
+    """A vector being received."""
 
     def __init__(self, offer: Offer, form: Form) -> None:
-        """Make room for the offered vector, which must have this form."""
+        """Allocate room for the offered vector, which must have this form."""
         if len(offer.digest) != CHECKSUM_BYTES:
             raise BadVector(
                 f"{offer.stream}: saw a checksum of {len(offer.digest)} bytes, needed {CHECKSUM_BYTES}"
@@ -171,16 +168,16 @@ class Incoming:
         self._bytes = self._packed.data
         self._checked = 0
         self._running = Poly1305(CHECKED_BY)
-        self._checksum = b""  # of all of it, once it is whole
+        self._checksum = b""  # of the whole vector, once complete
         self.received = 0
 
     @property
     def whole(self) -> bool:
-        """Every byte is here."""
+        """Every byte has arrived."""
         return self.received == self.offer.size
 
     def accept(self, piece: Piece) -> None:
-        """Take the bytes of a piece that are new; what is here already is ignored."""
+        """Take the new bytes of a piece; ignore those that arrived before."""
         if piece.total != self.offer.size:
             raise BadVector(f"{piece.stream}: a piece of {piece.total} bytes, {self.offer.size} were offered")
         if piece.offset > self.received:
@@ -196,10 +193,10 @@ class Incoming:
                 self._checksum = self._running.finalize()
 
     def finish(self) -> Numbers:
-        """Return the vector once it is whole and is what was offered."""
+        """Return the vector once it is complete and matches its offer."""
         if self._checksum != self.offer.digest:
             raise BadVector(f"{self.offer.stream}: the checksum of what arrived is not the one announced")
-        if self._form.kind == NUMBER:  # they were checked as they came
+        if self._form.kind == NUMBER:  # floats were checked as they came
             return self._packed.view(NUMBER)
         return self._form.unpacked(self._packed, self.offer.stream)
 
@@ -217,5 +214,5 @@ def check_finite(numbers: Vector, stream: StreamId) -> None:
 
 
 def offer_of(stream: StreamId, vector: Packed, *, signed: bool = False) -> Offer:
-    """Return what announces a vector; one that is signed stands for every byte of it."""
+    """Return the offer of a vector; a signed one contains the digest of every byte."""
     return Offer(stream, vector.nbytes, digest_of(vector) if signed else checksum_of(vector))

@@ -1,10 +1,10 @@
-"""Frozen dataclasses as JSON lists and back, strictly: what a type hint does not allow is refused.
+"""Frozen dataclasses as JSON lists and back, strictly checked by their type hints.
 
-A dataclass becomes the list of its fields in their order: no names travel, so nothing can be given twice,
-and a missing or extra field is a list of the wrong length. Floats go through `repr` and come back equal;
+A dataclass becomes the list of its fields in order: names do not travel, so a field cannot be given twice,
+and a missing or extra field gives a list of the wrong length. Floats go through `repr` and come back equal;
 NaN and infinities are refused both ways. Bytes travel as base64.
 
-Fields named in `stamped` do not travel: the receiver knows them better (its own clock, the sender).
+Fields named in `stamped` do not travel: the receiver fills them in (its own clock, the sender).
 """
 
 import base64
@@ -19,7 +19,7 @@ from typing import Any, Final, Literal, NoReturn, Union, get_args, get_origin, g
 from fedgc.errors import BadMessage
 
 Read = Callable[[Any], Any]
-SHOWN: Final = 16  # characters of a text that a message may repeat
+SHOWN: Final = 16  # characters of a text that an error message may repeat
 
 
 def dumps(value: object) -> bytes:
@@ -42,7 +42,7 @@ def write(value: Any, stamped: frozenset[str] = frozenset()) -> list[Any]:  # no
 
 
 def read(kind: Any, values: object, stamps: dict[str, Any]) -> Any:  # noqa: ANN401  a value of `kind`
-    """Return the `kind` that `write` made `values` of; `stamps` gives what did not travel."""
+    """Return the `kind` that `write` turned into `values`; `stamps` holds the fields that did not travel."""
     wanted = _fields(kind, frozenset(stamps))
     if not isinstance(values, list) or len(values) != len(wanted):
         seen = len(values) if isinstance(values, list) else type(values).__name__  # it may hold a secret
@@ -115,7 +115,7 @@ def _text(value: Any) -> str:  # noqa: ANN401  any value from the wire
     return str(value)
 
 
-def _bytes(value: Any) -> bytes:  # noqa: ANN401  it may be a secret: nothing of it is repeated
+def _bytes(value: Any) -> bytes:  # noqa: ANN401  it may be a secret: errors repeat none of it
     try:
         return base64.b64decode(value, validate=True)
     except (TypeError, ValueError) as error:
@@ -162,7 +162,7 @@ def _no_constant(name: str) -> NoReturn:
 
 
 def short(value: object) -> str:
-    """Return what a message may say of a value: long text and what holds other values may hold a secret.
+    """Return how an error message shows a value: without long texts and containers, which may hold secrets.
 
     >>> short(7), short("blue"), short("x" * 44), short([1, 2])
     ('7', "'blue'", 'text of 44 characters', 'list of 2')

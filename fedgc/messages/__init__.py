@@ -1,10 +1,10 @@
-"""All messages of a round: events go into the state machine, commands come out of it.
+"""The messages of a round: events go into the state machine, commands come out.
 
-An event tells what happened and when; a command tells one client, or the driver itself, what to do. `TABLE`
-of `fedgc.round.machine` maps events to handlers. Messages are frozen and check themselves when they are made,
-so that every message has the right shape; the machine decides whether it is expected.
+An event states what happened and when; a command is for one client or for the driver. `TABLE` of
+`fedgc.round.machine` maps events to handlers. Messages are frozen and validate their own fields when they are
+made; the machine decides whether a message is expected.
 
-Clients are named by their identity, chunks by their number in the run's table. Vectors never travel in
+Clients are named by their identity, chunks by their number in the run's table. Vectors are not part of
 messages: a client keeps its vector until a `Reveal`, the driver keeps it until an `Add`.
 """
 
@@ -14,6 +14,7 @@ from fedgc.messages.commands import (
     Close,
     Command,
     Continue,
+    Initialize,
     Open,
     Persist,
     Refuse,
@@ -27,22 +28,27 @@ from fedgc.messages.commands import (
     ToMember,
     Uncover,
     Unmask,
+    Validate,
     Work,
 )
 from fedgc.messages.events import (
     Advert,
+    Announced,
     Codeword,
     Deal,
     Enrolled,
     Event,
     Failed,
     Joined,
+    LinkEvent,
     Loaded,
     Lost,
     Masking,
+    ModelEvent,
     Progress,
     Published,
     Report,
+    Scored,
     Shares,
     Signed,
     Stop,
@@ -50,30 +56,20 @@ from fedgc.messages.events import (
 )
 from fedgc.messages.fields import (
     CHUNK_BYTES,
-    HASH_BYTES,
-    LARGEST_AMOUNT,
     LARGEST_COUNT,
     LARGEST_HOLDINGS,
     LARGEST_PACKET,
     LARGEST_SKETCH,
     LONGEST_DIGEST,
     LONGEST_REASON,
-    RING_BITS,
-    SIGNATURE_BYTES,
     SKETCH_NUMBERS,
     UNREAD,
     WIRE_VERSION,
-    Again,
-    Amount,
-    Client,
-    Count,
     Kind,
-    Loss,
     Outcome,
-    Samples,
-    Steps,
     Wire,
 )
+from fedgc.messages.layout import Layout, TensorSpec
 from fedgc.messages.values import Held, Kept, Mix, Pool, Ring
 
 __all__ = [
@@ -87,20 +83,9 @@ __all__ = [
     "CHUNK_BYTES",
     "LONGEST_DIGEST",
     "UNREAD",
-    "SIGNATURE_BYTES",
-    "HASH_BYTES",
-    "RING_BITS",
-    "LARGEST_AMOUNT",
     "Kind",
     "Wire",
     "Outcome",
-    "Count",
-    "Samples",
-    "Steps",
-    "Again",
-    "Amount",
-    "Loss",
-    "Client",
     "Held",
     "Kept",
     "Mix",
@@ -113,6 +98,12 @@ __all__ = [
     "Progress",
     "Report",
     "Codeword",
+    "Announced",
+    "Scored",
+    "ModelEvent",
+    "LinkEvent",
+    "Layout",
+    "TensorSpec",
     "Enrolled",
     "Advert",
     "Deal",
@@ -129,6 +120,8 @@ __all__ = [
     "Continue",
     "Reveal",
     "Repair",
+    "Initialize",
+    "Validate",
     "Refuse",
     "Open",
     "Roster",

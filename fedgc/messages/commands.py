@@ -1,4 +1,4 @@
-"""Commands: what a client, or the driver itself, is to do."""
+"""Commands for a client or for the driver."""
 
 from dataclasses import field
 from typing import Annotated
@@ -22,16 +22,15 @@ from fedgc.values import Within, value
 
 @value
 class Work:
-    """Take these chunks to `target` steps from model `version`, in this order.
+    """Train these chunks to `target` steps from model `version`, in this order.
 
-    `names` tells the task's name of every chunk that the client may be asked for.
-    `lease_s` is how long the client may work without hearing anything; `lockstep` clients wait for a
-    verdict after each chunk.
-    In local work all named chunks are trained on together, by one model. `first_step` local steps of the
-    run lie before the common model; the last `common_steps` of them, by the mean over all clients, led to
-    it from the model before (0: nobody knows). Where `most_steps` is beyond the target, the client reports
-    at the target and goes on, up to so many steps from the common model, until it hears what comes next.
-    With a `pool`, its batches hold samples of others.
+    `names` holds the task's name of every chunk that the client may be asked for. `lease_s` is how long the
+    client may work without a message; `lockstep` clients wait for a verdict after each chunk.
+    In local work all named chunks are trained together, by one model. `first_step` counts the local steps of
+    the run before the common model; the last `common_steps` of them, a mean over all clients, led to it from
+    the model before (0: unknown). If `most_steps` is beyond the target, the client reports at the target and
+    goes on, up to `most_steps` from the common model, until the next command. With a `pool`, its batches
+    include samples of other clients.
     """
 
     client: str
@@ -57,7 +56,7 @@ class Work:
 
 @value
 class Skip:
-    """There are enough copies of this chunk for now: leave it, keep what there is of it."""
+    """There are enough replicas of this chunk for now: leave it, keep the partial work."""
 
     client: str
     round: Count
@@ -66,7 +65,7 @@ class Skip:
 
 @value
 class Take:
-    """Work on these chunks next, in this order, whether or not they were skipped before."""
+    """Work on these chunks next, in this order, even if they were skipped before."""
 
     client: str
     round: Count
@@ -78,7 +77,7 @@ class Take:
 
 @value
 class Continue:
-    """The round was not exchanged: carry on to `target` steps from the same model."""
+    """The round was not exchanged: continue to `target` steps from the same model."""
 
     client: str
     round: Count
@@ -94,8 +93,8 @@ class Continue:
 class Reveal:
     """Mix and send one codeword; without a mix (local, masked work) send the update itself.
 
-    `wire` is the format of its numbers on the wire, `ring` that of a masked vector. Before an update of
-    local work its client reports how many steps it holds; one that has none sends none.
+    `wire` is the format of its numbers on the wire, `ring` that of a masked vector. Before an update of local
+    work its client reports how many steps it holds; one without steps sends no update.
     """
 
     client: str
@@ -126,8 +125,26 @@ class Repair:
 
 
 @value
+class Initialize:
+    """Send the model as you made it: the run starts from it. It comes as the codeword of round 0."""
+
+    client: str
+    round: Count = 0
+    attempt: Count = 0
+
+
+@value
+class Validate:
+    """Score the model of this version on your own data, without training."""
+
+    client: str
+    round: Count
+    version: Count
+
+
+@value
 class Refuse:
-    """Something that the client sent was left out, and why."""
+    """Something that the client sent was dropped, and why."""
 
     client: str
     round: Count
@@ -160,7 +177,7 @@ class Roster:
 
 @value
 class Begin:
-    """Masked: an exchange of the model that the work of this round starts from; expand its masks."""
+    """Masked: begin the exchange of this round's model; expand its masks."""
 
     client: str
     round: Count
@@ -184,7 +201,7 @@ class Survivors:
 
 @value
 class Unmask:
-    """Masked: so many have signed; give the shares."""
+    """Masked: enough sites have signed; send the shares."""
 
     client: str
     round: Count
@@ -196,7 +213,7 @@ class Unmask:
 
 @value
 class Close:
-    """The round is over; `frees` says that what was kept for it may go."""
+    """The round is over; `frees` says that its kept work may be deleted."""
 
     client: str
     round: Count
@@ -220,7 +237,7 @@ class Add:
 
 @value
 class Uncover:
-    """Masked: take these masks off the sum; each is a key, and whether it was subtracted."""
+    """Masked: remove these masks from the sum; each is a key, and whether it was subtracted."""
 
     round: Count
     masks: tuple[tuple[bytes, bool], ...] = field(repr=False)
@@ -231,7 +248,7 @@ class Uncover:
 
 @value
 class Persist:
-    """Masked: write this down durably before anything else is said; it never travels."""
+    """Masked: store this durably before any other command; never sent over a link."""
 
     client: str
     round: Count
@@ -239,5 +256,7 @@ class Persist:
 
 
 ToMember = Open | Roster | Begin | Survivors | Unmask
-ToClient = Work | Skip | Take | Continue | Reveal | Repair | Refuse | ToMember | Close  # of a link
+ToClient = (  # over a link
+    Work | Skip | Take | Continue | Reveal | Repair | Initialize | Validate | Refuse | ToMember | Close
+)
 Command = ToClient | Add | Uncover

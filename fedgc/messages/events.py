@@ -8,26 +8,31 @@ from fedgc.messages.fields import (
     CHUNK_BYTES,
     HASH_BYTES,
     LARGEST_HOLDINGS,
+    LONGEST_FIGURE,
     LONGEST_REASON,
+    MOST_FIGURES,
     SIGNATURE_BYTES,
     Amount,
     Client,
     Count,
     Loss,
+    Samples,
     check,
     check_distinct,
+    check_finite,
     check_packet,
     check_sketch,
 )
+from fedgc.messages.layout import Layout
 from fedgc.messages.values import Held, Kept
 from fedgc.values import value
 
 
 @value
 class Joined:
-    """A client is there: what it can load, and what it still has of earlier work.
+    """A client is present: what it can load, and what it still has of earlier work.
 
-    `live` clients hear commands while they work; others (the messages link) only between messages.
+    `live` clients receive commands while they work; others (the message link) only between messages.
     """
 
     now: Amount
@@ -41,16 +46,17 @@ class Joined:
         check_distinct(self, [kept.chunk for kept in self.kept], "kept")
         names = json.dumps([held.name for held in self.holds], separators=(",", ":"))
         size = len(names) + CHUNK_BYTES * len(self.holds) + sum(len(held.digest) for held in self.holds)
-        if size > LARGEST_HOLDINGS:  # the names are not repeated: they are as long
+        if size > LARGEST_HOLDINGS:  # without the names, which are as long
             seen = f"{len(self.holds)} chunks whose names and numbers take {size} bytes of a line"
             raise BadMessage(f"Joined: saw {seen}, needed at most {LARGEST_HOLDINGS}")
 
 
 @value
 class Lost:
-    """A client is gone and did not come back within its grace time.
+    """A client did not come back within its grace time.
 
-    Said before any later `Joined` of that client: it never tells of a connection that another replaced.
+    A link sends it before any later `Joined` of that client, and never for a connection that another
+    replaced.
     """
 
     now: Amount
@@ -59,9 +65,9 @@ class Lost:
 
 @value
 class Loaded:
-    """The model of this version has come to a client whole, in `seconds`: from here on it can work.
+    """The model of this version has arrived at a client, `seconds` after it was sent.
 
-    Only a link that hears of it says so; a report of work tells as much.
+    Optional: a report of work implies it.
     """
 
     now: Amount
@@ -73,7 +79,7 @@ class Loaded:
 
 @value
 class Failed:
-    """A client could not do what it was told; it lives on. Chunks named cannot be had from it."""
+    """A client could not execute a command; it stays live. The named chunks are not available from it."""
 
     now: Amount
     client: Client
@@ -88,7 +94,7 @@ class Failed:
 
 @value
 class Progress:
-    """A client has taken a chunk to `reached` steps since the last common model, in `seconds` all told."""
+    """A client has trained a chunk to `reached` steps since the last common model, in `seconds` in total."""
 
     now: Amount
     client: Client
@@ -108,10 +114,10 @@ class Progress:
 
 @value
 class Report:
-    """Local work: a client is so many steps beyond the last common model, in `seconds` all told.
+    """Local work: a client is `steps` steps beyond the last common model, after `seconds` in total.
 
-    `samples` are those that it trains on. `squared_norm` is what the gate weighs; a gate leaves out one that
-    is no length, and names its client, so that it is not checked here.
+    `samples` are those that it trains on. `squared_norm` is for the gate, which leaves out an invalid one and
+    names its client; it is not checked here.
     """
 
     now: Amount
@@ -125,8 +131,36 @@ class Report:
 
 
 @value
+class Announced:
+    """A client's training script has named the tensors of its model; said before it joins."""
+
+    now: Amount
+    client: Client
+    layout: Layout
+
+
+@value
+class Scored:
+    """What the common model of a version is worth on a client's own data, by `samples` samples of it."""
+
+    now: Amount
+    client: Client
+    version: Count
+    samples: Samples
+    figures: tuple[tuple[str, float], ...]
+    problem: str = ""  # why there are none
+
+    def __post_init__(self) -> None:
+        names = [name for name, _ in self.figures]
+        check(len(set(names)) == len(names) <= MOST_FIGURES, self, f"up to {MOST_FIGURES} names, each once")
+        check(all(0 < len(name) <= LONGEST_FIGURE for name in names), self, "short names of figures")
+        check_finite(self, [value for _, value in self.figures], "figures")
+        check(len(self.problem) <= LONGEST_REASON, self, f"a problem of at most {LONGEST_REASON} characters")
+
+
+@value
 class Codeword:
-    """A client's codeword for this attempt lies whole and checked with the driver."""
+    """A client's codeword for this attempt has arrived at the driver, whole and checked."""
 
     now: Amount
     client: Client
@@ -138,7 +172,7 @@ class Codeword:
 
 @value
 class Enrolled:
-    """Masked: a site is there, with this descriptor, as this member, with keys up to this epoch.
+    """Masked: a site is present, with this descriptor, as this member, with keys up to this epoch.
 
     The member signs that, for this run and this client (`secagg.rules.enrolment`).
     """
@@ -170,7 +204,7 @@ class Advert:
 
 @value
 class Deal:
-    """Masked: a site's secrets, shared and sealed for each of the others."""
+    """Masked: a site's secret shares, sealed for each of the others."""
 
     now: Amount
     client: Client
@@ -196,7 +230,7 @@ class Signed:
 
 @value
 class Shares:
-    """Masked: a client gave its shares of the secrets that unmask the sum."""
+    """Masked: a client sent its shares of the secrets that unmask the sum."""
 
     now: Amount
     client: Client
@@ -209,7 +243,7 @@ class Shares:
 
 @value
 class Published:
-    """Masked: the driver has made this version of the model known; its digest binds the next exchange."""
+    """Masked: the driver has published this version of the model; its digest binds the next exchange."""
 
     now: Amount
     version: Count
@@ -221,18 +255,21 @@ class Published:
 
 @value
 class Tick:
-    """Time has passed; the machine said when it wants to hear that."""
+    """Time has passed; sent at the machine's `next_tick`."""
 
     now: Amount
 
 
 @value
 class Stop:
-    """Somebody wants the run to end."""
+    """A user or the system ends the run; `complete` says that nothing more was to be gained by it."""
 
     now: Amount
     reason: str
+    complete: bool = False
 
 
 Masking = Enrolled | Advert | Deal | Signed | Shares
 Event = Joined | Lost | Loaded | Failed | Progress | Report | Codeword | Masking | Published | Tick | Stop
+ModelEvent = Announced | Scored  # about the model: the driver handles them, not the run
+LinkEvent = Event | ModelEvent  # what a link passes on

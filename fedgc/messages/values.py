@@ -1,4 +1,4 @@
-"""Values inside messages."""
+"""Values that messages contain."""
 
 from itertools import chain
 from typing import Annotated
@@ -21,8 +21,8 @@ from fedgc.values import Filled, Within, value
 class Held:
     """A chunk that a client can load, by the task's name for it.
 
-    Without a `digest` it is the client's own: no other client has it, whatever the name. With one the task
-    declares its data as shared: it is the same chunk on all clients that announce this name and digest.
+    Without a `digest` it belongs to the client alone, under any name. With one the task declares its data
+    as shared: it is the same chunk on all clients that announce this name and digest.
     """
 
     name: Annotated[str, Filled("a chunk's name")]
@@ -50,7 +50,7 @@ class Kept:
 
 @value
 class Mix:
-    """What a client mixes into one codeword: a row of `blocks` factors for each chunk."""
+    """The mix of one codeword: a row of `blocks` factors for each chunk."""
 
     chunks: tuple[int, ...]
     matrix: tuple[tuple[float, ...], ...]
@@ -64,13 +64,13 @@ class Mix:
 
     @property
     def blocks(self) -> int:
-        """Into how many blocks each update is cut."""
+        """The number of blocks into which each update is cut."""
         return len(self.matrix[0])
 
 
 @value
 class Ring:
-    """How a masked vector travels: so many words of so many bits."""
+    """The format of a masked vector: so many words of so many bits."""
 
     words: Annotated[int, Within(1, LARGEST_COUNT, f"at least one word, at most {LARGEST_COUNT:g}")]
     bits: int
@@ -81,7 +81,7 @@ class Ring:
 
 @value
 class Pool:
-    """What clients of one site share at each local step: `givers` of them give `given` samples to all.
+    """The sample pool of one site at each local step: `givers` clients give `given` samples each to all.
 
     `holders` are the clients, each with the names of its chunks, in the order of their numbers.
     """

@@ -1,33 +1,33 @@
 """One round as a state machine without I/O: events in, commands out.
 
 A round goes from one common model to the next decision. `Run` begins it and hands it events; the driver
-carries out its commands. `TABLE`, at the end of this file, is the transition table.
+executes its commands. `TABLE`, at the end of this file, is the transition table.
 
     WORKING      Clients train, and report. Once the scheduler has enough, the gate decides, once, whether the
                  updates are worth an exchange. If so, the round may wait for more. It waits at most until a
-                 deadline; a gate that was not asked by then is asked with whatever there is.
-    COLLECTING   The finished work is fixed, and the aggregator asks for it. What is lost or late is repaired
+                 deadline; a gate that was not asked by then is asked with the work at hand.
+    COLLECTING   The finished work is fixed, and the aggregator asks for it. Lost or late vectors are repaired
                  if the kind of work allows it (`fedgc.round.coded`), else left out.
     AGREEING     Masked: the set of vectors in the sum is fixed, and clients sign it.
-    UNMASKING    Masked: enough have signed; they give the shares that take the masks off.
+    UNMASKING    Masked: enough have signed; they give the shares that uncover the masks.
     CLOSED       synced       coded: the sum over all chunks is exact up to rounding; local: the updates in
                               the mean cover all chunks
                  approximate  the sum lacks chunks, which the round names
-                 skipped      not worth an exchange: clients carry on from where they are
+                 skipped      not worth an exchange: clients continue from where they are
                  empty        nothing was finished, or no vector came
-                 aborted      masked: too few clients were left, and nothing was learned of any update
+                 aborted      masked: too few clients were left; the server learned nothing of any update
                  stopped      the run was stopped
 
-The scheduler decides who works on what (`Scheduler`), the aggregator what is asked for and how it enters the
-sum (`Aggregator`); the round decides when. These hold for every order of events:
+The scheduler assigns work to clients (`Scheduler`); the aggregator decides the requests and how vectors enter
+the sum (`Aggregator`); the round decides when. These hold for every order of events:
 
 *   No part of a client's work enters the sum twice, and in a synced round each part has entered once.
-*   What a lost client holds counts no more, until it is back and says that it still has it. A loss after
-    `Add` changes nothing in the sum.
-*   What does not belong to the round is refused with a reason, and counted against a client of this plan,
-    except events of an earlier round, which crossed a command on their way.
-*   It always ends: collecting takes at most one upload deadline and three times the longer of that and of the
-    time to get the model and work; signatures and shares take at most one upload deadline each.
+*   A lost client's work does not count until the client is back and reports it again. A loss after `Add`
+    does not change the sum.
+*   An event that does not belong to the round is refused with a reason and counted against its client, except
+    events of an earlier round, which crossed a command on their way.
+*   The round always ends: collecting takes at most one upload deadline and three times the longer of that and
+    of the time to get the model and work; signatures and shares take at most one upload deadline each.
 
 Two clients, chunks 0 and 1 on both, codewords of half a model:
 
@@ -82,7 +82,7 @@ from fedgc.round.statistics import RoundStatistics
 
 __all__ = ["TABLE", "Assignment", "Round", "State", "Transition"]
 
-PATIENCE: Final = 3  # times the longer of sending and training: the limit of asking others for what is lost
+PATIENCE: Final = 3  # times the longer of uploading and training: the limit of repairs
 
 
 class State(Enum):
@@ -97,14 +97,14 @@ class State(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """The method of `Round` (or `MaskedRound`) that handles an event, and the states that may follow."""
+    """The method of `Round` (or `MaskedRound`) that handles an event, and the possible next states."""
 
     handler: str
     to: frozenset[State]
 
 
 class Round:
-    """The machine. `start` once, then `handle` every event; `next_tick` says when to send a `Tick`."""
+    """The state machine. `start` once, then `handle` every event; `next_tick` says when to send a `Tick`."""
 
     def __init__(self, plan: Plan, assignment: Assignment, decide: Callable[[Reports], Decision]) -> None:
         """`decide` asks the gate."""
@@ -112,26 +112,26 @@ class Round:
         self.assignment = assignment
         self._enter(State.WORKING)
         self.outcome: Outcome | None = None
-        self.reason = ""
-        self.result: Result | None = None  # once collecting is over
+        self.reason, self.completes = "", False
+        self.result: Result | None = None  # set at the end of collecting
         self.short: tuple[int, ...] = ()  # numbers of the chunks that the sum lacks
-        self.error: float | None = None  # of an approximate sum, relative to its size, if it can be told
+        self.error: float | None = None  # of an approximate sum, relative to its size, if known
         self.started_at = self.closed_at = self.working_s = 0.0
         self.next_tick = 0.0
         self._decide = decide
-        self._worth_it = False  # the gate has decided for an exchange
-        self._look_at = math.inf  # when the scheduler may have more although nothing happens
-        self._aggregator: Aggregator | None = None  # once collecting has begun
+        self._worth_it = False  # the gate has decided to exchange
+        self._look_at = math.inf  # when to ask the scheduler again without an event
+        self._aggregator: Aggregator | None = None  # set at the start of collecting
         self._roster = Roster(plan, assignment, plan.deadline_s * max(1.0, assignment.target / plan.steps))
         self._deadline = WorkingDeadline(self._roster)
-        self._upload_until = 0.0  # when clients that owe a vector are waited for no longer
-        self._collect_until = 0.0  # the limit of all extensions of that
-        self._training_s = assignment.model_limit_s + self._roster.limit_s  # to get the model, and train
+        self._upload_until = 0.0  # when the wait for owed vectors ends
+        self._collect_until = 0.0  # the limit of all extensions of it
+        self._training_s = assignment.model_limit_s + self._roster.limit_s  # to receive the model, and train
         self.scheduler: Scheduler = (
             CodedScheduler(self._roster) if plan.work == "coded" else LocalScheduler(self._roster)
         )
 
-    # ---- in and out
+    # ---- input and output
 
     def start(self, now: float, present: Sequence[Joined]) -> tuple[Command, ...]:
         """Give work to all clients that are present."""
@@ -141,7 +141,7 @@ class Round:
         return (*given, *self._advance(now))
 
     def handle(self, event: Event) -> tuple[Command, ...]:
-        """Return what follows from this event; what does not belong here is refused."""
+        """Return the commands that follow from this event; refuse it if it is unexpected."""
         kind = type(event)
         if kind is Tick and event.now < self.next_tick:
             return ()
@@ -160,24 +160,24 @@ class Round:
 
     @property
     def aggregator(self) -> Aggregator:
-        """The aggregator, once collecting has begun."""
+        """The aggregator; set at the start of collecting."""
         if self._aggregator is None:
             raise RuntimeError(f"round {self.assignment.number}: saw no aggregator while {self.state.value}")
         return self._aggregator
 
     @property
     def summary(self) -> WorkSummary:
-        """What the round has shown of its work."""
+        """Results of the round's work."""
         return self.scheduler.summary
 
     @property
     def loading(self) -> frozenset[str]:
-        """The clients whose model may be on its way to them."""
+        """The clients whose model may be in transit."""
         return frozenset(self._deadline.loading)
 
     @property
     def progress(self) -> tuple[int, int, int]:
-        """Return (what is done, what there is to do, what is aimed for), to be shown."""
+        """Return (done, total, aim), for display."""
         return self.scheduler.progress
 
     # ---- working
@@ -226,10 +226,10 @@ class Round:
         return [*given, *more] if more else given
 
     def _advance(self, now: float) -> list[Command]:
-        """Ask the gate once there is enough for it; collect once more is not worth waiting for."""
+        """Ask the gate once there is enough work; collect once more is not worth waiting for."""
         scheduler = self.scheduler
         supply = scheduler.supply
-        if supply is Supply.HOPELESS:
+        if supply is Supply.IMPOSSIBLE:
             return self._close("empty", now)
         if not self._worth_it and supply is Supply.ENOUGH and not self._pass_gate():
             return self._close("skipped", now)
@@ -247,10 +247,10 @@ class Round:
         return decision.sync
 
     def _time_passed(self, event: Tick) -> list[Command]:
-        """At the deadline the round goes on with what is finished."""
+        """At the deadline, go on with the finished work."""
         if event.now < self._deadline.at:
             return self._advance(event.now)
-        if self.scheduler.supply in (Supply.HOPELESS, Supply.NOTHING):
+        if self.scheduler.supply in (Supply.IMPOSSIBLE, Supply.NOTHING):
             return self._close("empty", event.now)
         if not self._worth_it and not self._pass_gate():
             return self._close("skipped", event.now)
@@ -262,7 +262,7 @@ class Round:
         return self.scheduler.collect()
 
     def _collect(self, now: float) -> list[Command]:
-        """Fix the finished work, and ask for the vectors that are needed."""
+        """Fix the finished work, and ask for the needed vectors."""
         limit_s = self.plan.upload_deadline_s
         self._aggregator = self._aggregate()
         self._enter(State.COLLECTING)
@@ -279,11 +279,11 @@ class Round:
         if isinstance(answer, str):
             return self._roster.refuse(event, answer)
         if isinstance(answer, Refuse):
-            return [answer]  # no fault of the client's
+            return [answer]  # the client is not at fault
         return [answer, *self._await(event.now)]
 
     def _returned(self, event: Joined) -> list[Command]:
-        """A client that is back may still send what it owes, or finish what is missing."""
+        """Ask a returning client for what it owes, or let it finish what is missing."""
         again: Sequence[Command] = ()
         if self._roster.enter(event.client) is not None:
             again = self.aggregator.returned(event)
@@ -320,7 +320,7 @@ class Round:
         return [*self.aggregator.heard(event), *self._await(event.now)]
 
     def _upload_deadline(self, event: Tick) -> list[Command]:
-        """Look for late clients. After the deadline they are waited for no longer, at the limit nobody is."""
+        """Look for late clients; give up those past the deadline, and all at the limit."""
         if event.now < self._upload_until:
             return self._await(event.now)
         for w in self.aggregator.expire(final=event.now >= self._collect_until):
@@ -351,24 +351,25 @@ class Round:
         self.short, self.error = result.missing, result.error
         return self._close("approximate" if result.missing else "synced", now)
 
-    # ---- the end
+    # ---- closing
 
     def _stopped(self, event: Stop) -> list[Command]:
-        self.reason = event.reason
+        self.reason, self.completes = event.reason, event.complete
         return self._close("stopped", event.now)
 
     def _close(self, outcome: Outcome, now: float) -> list[Command]:
-        """Release all clients; they may forget their work unless the next round goes on from it."""
-        frees = outcome in ("synced", "approximate")
+        """Release all clients; they may delete their work unless the next round continues it."""
+        summed = outcome in ("synced", "approximate")
         if self._aggregator is None:
             self.working_s = now - self.started_at
         elif self.result is None:
             self.result = self._aggregator.result(now)
-        if frees and self.result is not None:
+        if summed and self.result is not None:
             self.statistics.count(self.result.counted)
         self._enter(State.CLOSED)
         self.outcome, self.closed_at = outcome, now
         clients, number = self.plan.clients, self.assignment.number
+        frees = summed or self.completes
         return [Close(clients[w], number, outcome, frees) for w in sorted(self._roster.live)]
 
     # ---- in all states
@@ -378,7 +379,7 @@ class Round:
         self._row: Mapping[type, Transition] = TABLE[state]
 
     def _remove(self, event: Lost) -> int | None:
-        """Count on a client no more; return its number if it was live."""
+        """Remove a client; return its number if it was live."""
         w = self._roster.leave(event.client)
         if w is not None:
             self.scheduler.lost(w)
@@ -386,7 +387,7 @@ class Round:
         return w
 
     def _strike(self, event: Failed) -> str:
-        """Count no more on what a client reports as failed; return why not."""
+        """Mark what a client reports as failed; return why that changes nothing, if so."""
         why_not = self._roster.here(event)
         if why_not:
             return why_not
@@ -421,13 +422,13 @@ _W, _C, _A, _U, _X = State
 _ON, _OVER = (_W, _C, _X), (_X,)
 _REPAIR, _AGREE, _UNMASK = (_C, _A, _X), (_A, _X), (_U, _X)
 
-# By state and event: the handler, and the states that may follow. An event without a row is refused.
+# By state and event: the handler, and the possible next states. An event without a row is refused.
 TABLE: Final = _table(
     {
         State.WORKING: {
-            Joined: ("_joined", _ON),  # it is given work
-            Loaded: ("_loaded", (_W,)),  # it has the model: its time to work begins
-            Lost: ("_lost", _ON),  # its work counts no more
+            Joined: ("_joined", _ON),  # it gets work
+            Loaded: ("_loaded", (_W,)),  # it has the model: its working time begins
+            Lost: ("_lost", _ON),  # its work does not count any more
             Failed: ("_failed", _ON),  # it is live, but cannot give this
             Progress: ("_reported", _ON),  # coded, a replica: skip, take, ask the gate, collect
             Report: ("_reported", _ON),  # local, its steps are done: ask the gate, collect
@@ -435,14 +436,14 @@ TABLE: Final = _table(
             Stop: ("_stopped", _OVER),
         },
         State.COLLECTING: {
-            Codeword: ("_received", _REPAIR),  # into the sum, once
+            Codeword: ("_received", _REPAIR),  # added to the sum, once
             Joined: ("_returned", _REPAIR),  # it may send what it owes, or finish what is missing
             Loaded: ("_loaded_late", (_C,)),
             Lost: ("_lost_late", _REPAIR),  # coded: what it owes is repaired; local: it is left out
             Failed: ("_failed_late", _REPAIR),  # the same for what it cannot give
             Progress: ("_reported_late", _REPAIR),  # coded: a repair may have waited for it
             Report: ("_reported_late", _REPAIR),  # local: the steps of the update that it sends next
-            Tick: ("_upload_deadline", _REPAIR),  # others replace late clients; at the deadline all do
+            Tick: ("_upload_deadline", _REPAIR),  # others replace late clients; all of them at the deadline
             Stop: ("_stopped", _OVER),
         },
         State.AGREEING: {

@@ -1,16 +1,16 @@
-"""The plan of a round: who works on what, for how long, and with how short a codeword at best.
+"""The plan of a round: each client's chunks, the time limits, and the length of codewords.
 
-`make_plan` turns the fleet (which clients are present, what each can load), the speeds known so far and the
-settings into one frozen `Plan`. Where every client can load every chunk the placement is chosen (classes
-balanced by speed); where the data dictates it, the placement is adopted as it is.
+`make_plan` turns the fleet (the present clients and the chunks that each can load), the known speeds and the
+settings into one frozen `Plan`. If every client can load every chunk the placement is chosen (classes
+balanced by speed); if the data dictates it, the placement is adopted as it is.
 
-Chunks have two numbers. A chunk's number in the run's table never changes and is what messages carry; its
-index in a plan (0 .. chunks-1) counts the chunks that some present client can load, and is what codes use.
+Chunks have two numbers. A chunk's number in the run's table never changes and is used in messages; its index
+in a plan (0 .. chunks-1) counts the chunks that some present client can load, and is used by codes.
 
-Time limits follow from what was measured. A deadline exists so that a round always ends, not to hurry it:
-without history it is generous, with history it is a multiple of the time that the slowest client would need
-for all it holds. It counts from when clients have the model, whose way to them has a limit of its own
-(`model_limit_s`): work is alike from round to round, lines may not be.
+Time limits follow from measurements. A deadline makes sure that a round ends; it does not hurry clients:
+without history it is generous, with history it is a multiple of the time that the slowest client needs for
+all its chunks. It counts from when clients have the model. The model transfer has a limit of its own
+(`model_limit_s`): work is alike from round to round, links may not be.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ from fedgc.history import Speeds
 UNKNOWN_STEP_S: Final = 0.05  # only the ratio between clients matters until the first round is measured
 FIRST_DEADLINE_S: Final = 600.0  # nothing is known of these clients yet
 LEAST_DEADLINE_S: Final = 10.0
-DEAF_DEADLINE_S: Final = 60.0  # each message over Flower's own links takes seconds, whatever it carries
+DEAF_DEADLINE_S: Final = 60.0  # each Flower message takes seconds, independent of its size
 PATIENCE: Final = 4.0  # how many times the predicted time a phase may take
 LEAST_UPLOAD_S: Final = 60.0
 QUORUM: Final = 0.75  # of the clients, by default: one in four may be slow or gone
@@ -43,7 +43,7 @@ UNKNOWN_LINE: Final = 125_000.0  # bytes a second: one megabit, the slowest link
 class Chunk:
     """A chunk as the run knows it: its number never changes.
 
-    It belongs to its `owner`. A shared one has none, and the `digest` of its content.
+    It belongs to its `owner`. A shared one has no owner, but the `digest` of its content.
     """
 
     number: int
@@ -58,7 +58,7 @@ class Chunk:
         return self.digest == messages.UNREAD
 
     def fits(self, held: messages.Held) -> bool:
-        """Whether a client that may have this chunk means it by what it announced."""
+        """Whether an announced chunk is this chunk, for a client that may have it."""
         same = held.digest == self.digest or (
             bool(held.digest) and bool(self.digest) and messages.UNREAD in (held.digest, self.digest)
         )
@@ -67,7 +67,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Everything that is fixed before a round begins; index w is a client, index c a chunk of `chunks`."""
+    """All that is fixed before a round begins; index w is a client, index c a chunk of `chunks`."""
 
     clients: tuple[str, ...]
     chunks: tuple[Chunk, ...]
@@ -78,12 +78,12 @@ class Plan:
     held: Mapping[str, frozenset[int]]
     measured: bool
     step_s: tuple[float, ...]
-    update_bytes: int  # of a whole update on its way
-    upload_s: tuple[float, ...]  # of it on each client's line, as known when the plan was made; 0: unknown
+    update_bytes: int  # of a whole update on the wire
+    upload_s: tuple[float, ...]  # of it for each client's uplink, as known when the plan was made; 0: unknown
     deadline_s: float
     upload_deadline_s: float
     error_limit: float
-    late_s: float  # how long any codeword may take before others are asked for the same
+    late_s: float  # minimum time of a codeword before others are asked for it
     short_numbers: bool
     reason: str
     work: Literal["coded", "local"] = "coded"
@@ -92,9 +92,9 @@ class Plan:
     wire: messages.Wire = "float32"
     code: str = "frame"  # of coded work
     pool: messages.Pool | None = None
-    # Number and name of every chunk that a client may be asked for: each round says them again
+    # Number and name of every chunk that a client may be asked for; each round repeats them
     names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
-    # The chunks that one client alone can load: no other client can train them
+    # The chunks that only one client can load: no other client can train them
     alone_c: NDArray[np.bool_] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -122,12 +122,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Fleet:
-    """The clients that are there, and the chunks (by number) that each can load."""
+    """The present clients, and the chunks (by number) that each can load."""
 
     holds: Mapping[str, frozenset[int]]
     chunks: tuple[Chunk, ...]
     size: int = 0
-    deaf: bool = False  # some of them hear nothing between their messages
+    deaf: bool = False  # some of them receive nothing between their messages
 
     @property
     def able(self) -> tuple[str, ...]:
@@ -136,7 +136,7 @@ class Fleet:
 
     @property
     def reachable(self) -> tuple[Chunk, ...]:
-        """The chunks that a present client can load; the table may hold others, of clients that are gone."""
+        """The chunks that a present client can load; the table may hold others, of lost clients."""
         held = frozenset().union(*set(self.holds.values()))
         return tuple(chunk for chunk in self.chunks if chunk.number in held)
 
@@ -191,9 +191,9 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
 def _dealt_to(
     held: Mapping[str, frozenset[int]], config: RunConfig
 ) -> tuple[tuple[str, ...], frozenset[int]]:
-    """Return who takes part, and in which chunks: all, but where local work deals data out.
+    """Return the participating clients and their chunks: all, except where local work deals data out.
 
-    Then most must hold the same; who lacks some of that, or comes when all of it is dealt, waits.
+    Then most must hold the same chunks; a client that lacks some of them, or comes when all are dealt, waits.
     """
     clients, every = tuple(held), frozenset[int]().union(*held.values())
     if config.work != "local" or config.secrecy == "masked":
@@ -209,7 +209,7 @@ def _dealt_to(
 
 
 def injected(config: RunConfig, clients: int) -> tuple[int, int]:
-    """Return how many clients give samples at each step, and how many each; none without injection.
+    """Return how many clients give samples at each step, and how many each; zeros without injection.
 
     >>> injected(RunConfig(work="local", placement="cyclic", inject_clients=0.5, batch_size=32), 8)
     (4, 5)
@@ -249,7 +249,7 @@ def _placed(
         held = [[index[number] for number in fleet.holds[client]] for client in clients]
         return adopt(held, len(chunks)), "placed where the data lies"
     speeds = [1 / seconds for seconds in step_s]
-    if config.secrecy == "masked":  # a copy would weigh twice in the sum
+    if config.secrecy == "masked":  # a replica would count twice in the sum
         placement = place(len(chunks), _none_without(len(chunks), speeds), 1, seed=config.seed)
         return placement, "1 replica each, shared out by speed, one chunk to each site at least"
     asked = UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas)
@@ -260,9 +260,9 @@ def _placed(
 
 
 def _none_without(chunks: int, speeds: Sequence[float]) -> list[float]:
-    """Return each site's share of the chunks: by speed, but one at least.
+    """Return each site's share of the chunks: by speed, but at least one.
 
-    One without a chunk has no vector to send, and with too few vectors a masked sum is aborted.
+    A site without a chunk has no vector to send, and with too few vectors a masked sum is aborted.
 
     >>> _none_without(8, [1.0, 1.0, 0.1])
     [3.5, 3.5, 1.0]
@@ -272,7 +272,7 @@ def _none_without(chunks: int, speeds: Sequence[float]) -> list[float]:
             f"plan: saw {chunks} chunks, needed one for each of {len(speeds)} sites of a masked run"
         )
     shares = np.ones(len(speeds))
-    faster = np.arange(len(speeds))  # than to be given one chunk because of that rule alone
+    faster = np.arange(len(speeds))  # faster than sites that get one chunk only because of this rule
     while faster.size:
         pull = np.asarray(speeds)[faster]
         shares[faster] = (chunks - len(speeds) + faster.size) * (pull / pull.sum())
@@ -285,9 +285,9 @@ def _none_without(chunks: int, speeds: Sequence[float]) -> list[float]:
 
 
 def _dealt(clients: int, chunks: int, config: RunConfig) -> tuple[Placement, str]:
-    """Share out for local work, in which all clients do the same steps whatever they hold: evenly.
+    """Share out chunks evenly for local work, in which all clients do the same number of steps.
 
-    Cyclic is the placement of SelSync (arXiv 2307.07950), there with every client holding everything.
+    Cyclic is the placement of SelSync (arXiv 2307.07950), where every client holds everything.
     """
     replicas = min(UNKNOWN_REPLICAS if config.replicas == AUTO else int(config.replicas), clients)
     if config.placement in ("scattered", "shuffled-once"):
@@ -310,7 +310,7 @@ def _typical_step_s(clients: Sequence[str], speeds: Speeds) -> float:
 
 
 def upload_s(uplinks: Iterable[float | None], update_bytes: int) -> tuple[float, ...]:
-    """Return the seconds for a whole update, 0 where the uplink was never measured: no reason to shorten it.
+    """Return the seconds for a whole update, 0 if the uplink was never measured: no reason to shorten it.
 
     >>> upload_s([2.0, None], 8)
     (4.0, 0.0)
@@ -340,7 +340,7 @@ def _upload_deadline_s(config: RunConfig, clients: Sequence[str], speeds: Speeds
 
 
 def model_limit_s(downlinks: Iterable[float | None], size: int) -> float:
-    """Return how long a model of so many numbers may be on its way to all clients that have these downlinks.
+    """Return the limit for sending a model of `size` numbers to all clients with these downlinks.
 
     >>> model_limit_s([None], 1_000_000), model_limit_s([None, 50_000.0], 1_000_000)
     (128.0, 320.0)

@@ -1,15 +1,15 @@
-"""How many copies of every chunk a round should aim for, from what the rounds before it have shown.
+"""How many replicas of every chunk a round should aim for, from measurements of earlier rounds.
 
-One more copy makes codewords shorter and costs a wait. How long that is, the slowest few decide; what comes
-of shorter codewords, the lines of all and the server's, and who has to stand in for whom. No formula knows
-these, but every round shows them. With W_b the time until all chunks had b copies, and C_b what collecting
-b copies took, b is best where W_b + C_b is least. Where b was not tried of late, collecting is taken to go
-with the size of a codeword, C_b = C_a a / b; and waiting for the next copy to take at least as long as for
-the one before: there are fewer left who can make it. So a round begins with the best of what is known, and
-goes on to a copy more only where that was never seen, or seldom and not of late, and still seems to pay.
+One more replica makes codewords shorter and costs a wait. The slowest few clients decide the wait; all links
+and the server's decide the gain, and so does the number of repairs. No formula predicts these, but every
+round measures them. With W_b the time until all chunks had b replicas, and C_b the time to collect with b
+replicas, b is best where W_b + C_b is least. If b was not tried recently, collecting is taken to be
+proportional to the size of a codeword, C_b = C_a a / b, and the wait for the next replica to be at least as
+long as for the one before, as fewer clients are left to make it. So a round begins with the best known aim,
+and tries one more replica only if that was never seen, or seldom and not recently, and still seems to pay.
 
-Whoever goes on like that waits longer than who aims for as many from the start, as clients stand still in
-between. So such a wait counts for less, until a round has begun with that aim.
+Raising the aim during a round takes longer than starting with it, as clients stand idle in between. So such a
+wait is discounted, until a round has begun with that aim.
 """
 
 from collections import deque
@@ -20,21 +20,21 @@ from statistics import median
 from typing import Final
 
 RECENT_ROUNDS: Final = 5
-FORGOTTEN_AFTER: Final = 50  # rounds: what waiting cost so long ago is tried again
-FEW: Final = 3  # with fewer of them one that was unlucky decides: after RECENT_ROUNDS they are tried again
-AT_BEST: Final = 0.6  # of a wait on the way, where it was aimed for from the start
+FORGOTTEN_AFTER: Final = 50  # rounds: a wait measured so long ago is measured again
+FEW: Final = 3  # with fewer of them one outlier decides: after RECENT_ROUNDS they are measured again
+AT_BEST: Final = 0.6  # of a wait for a raised aim, had the round started with it
 
 
 @dataclass(frozen=True, slots=True)
 class ReplicationCosts:
-    """What a round may expect: `waits_s[b - 1]` from b copies to b + 1, `collecting_s[b]` with b."""
+    """Expected costs of a round: `waits_s[b - 1]` from b replicas to b + 1, `collecting_s[b]` with b."""
 
     waits_s: tuple[float, ...] = ()
     collecting_s: Mapping[int, float] = field(default_factory=dict)
 
     @property
     def aim(self) -> int:
-        """The copies to aim for at first: the best number of those whose waits are known.
+        """The first aim: the best number of replicas among those with known waits.
 
         >>> ReplicationCosts((2.0, 5.0), {1: 12.0}).aim, ReplicationCosts().aim
         (2, 1)
@@ -46,9 +46,9 @@ class ReplicationCosts:
         return total_s.index(min(total_s)) + 1
 
     def pays(self, aim: int, guessed_s: float, upload_s: float) -> bool:
-        """Tell whether a copy more than `aim` saves more time than it costs.
+        """Return whether one replica more than `aim` saves more time than it costs.
 
-        What was never seen is guessed: `guessed_s` the wait, `upload_s` collecting whole updates.
+        Estimates for what was never seen: `guessed_s` the wait, `upload_s` the time to collect whole updates.
 
         >>> ReplicationCosts().pays(1, 2.0, 10.0), ReplicationCosts().pays(2, 2.0, 10.0)
         (True, False)
@@ -67,20 +67,20 @@ class ReplicationCosts:
 
 
 class ReplicationTarget:
-    """Owns what the rounds of one kind have shown: same clients, as many chunks, as many copies at most."""
+    """Owns the measurements of rounds of one kind: same clients, chunks and largest replication."""
 
     def __init__(self) -> None:
         self._kind: object = None
-        self._round, self._begun = 0, 1  # the highest aim that a round began with
-        self._waits: list[deque[tuple[int, float]]] = []  # rounds, and seconds a step of their work
+        self._round, self._begun = 0, 1  # the highest aim with which a round began
+        self._waits: list[deque[tuple[int, float]]] = []  # rounds, and seconds per step of their work
         self._collecting: deque[tuple[int, float]] = deque(maxlen=RECENT_ROUNDS)  # blocks, seconds
 
     def learn(
         self, covered_s: Sequence[float], steps: int, blocks: int, collecting_s: float, *, began: int
     ) -> None:
-        """Take in a round of so many steps: when all chunks had 1, 2, ... copies, what was collected.
+        """Enter a round of so many steps: when all chunks had 1, 2, ... replicas, and its collecting.
 
-        It began with an aim of `began` copies.
+        It began with an aim of `began` replicas.
         """
         self._round += 1
         self._collecting.append((blocks, collecting_s))
@@ -88,12 +88,12 @@ class ReplicationTarget:
         self._waits += [deque(maxlen=RECENT_ROUNDS) for _ in waits_s[len(self._waits) :]]
         for replicas, (seen, wait_s) in enumerate(zip(self._waits, waits_s, strict=False), start=2):
             if self._begun < replicas <= began:
-                seen.clear()  # that was on the way
+                seen.clear()  # those were for a raised aim
             seen.append((self._round, wait_s / steps))
         self._begun = max(self._begun, began)
 
     def replication_costs(self, kind: object, steps: int) -> ReplicationCosts:
-        """Return what a round of this kind may expect; what others have shown is forgotten.
+        """Return the expected costs of a round of this kind; forget measurements of another kind.
 
         >>> replication = ReplicationTarget()
         >>> replication.replication_costs("plan a", 1).aim, replication.learn([4.0, 6.0], 1, 2, 5.0, began=2)
@@ -118,10 +118,10 @@ class ReplicationTarget:
         return ReplicationCosts(waits_s, {blocks: _typical(each) for blocks, each in collecting_s.items()})
 
     def _is_sure(self, seen: Sequence[tuple[int, float]]) -> bool:
-        """Whether this was seen often enough, or else of late."""
+        """Whether this was seen often enough, or recently."""
         return len(seen) >= FEW or seen[-1][0] > self._round - RECENT_ROUNDS
 
 
 def _typical(values: Collection[float]) -> float:
-    """Return what is usual; of a few values that is the least, as one that was unlucky is larger."""
+    """Return the typical value; of a few values the least, since an outlier is larger."""
     return float(median(values)) if len(values) >= FEW else min(values)

@@ -1,4 +1,4 @@
-"""The clients of a round, and what sets this round apart from others."""
+"""The clients of a round, and the assignment of this round."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -12,7 +12,7 @@ from fedgc.round.statistics import RoundStatistics
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What sets this round apart; `target` counts all steps since the last exchange.
+    """The parameters of one round; `target` counts all steps since the last exchange.
 
     `first_step`, `common_steps` and `most_steps` are those of `Work`.
     """
@@ -21,22 +21,20 @@ class Assignment:
     version: int
     target: int
     seed: int
-    carried: frozenset[str] = frozenset()  # clients that go on from a skipped round
+    carried: frozenset[str] = frozenset()  # clients that continue from a skipped round
     rounds_left: int | None = None
     first_step: int = 0
     common_steps: float = 0.0
     most_steps: int = 0
-    loading: frozenset[str] = frozenset()  # carried clients whose model may still be on its way
+    loading: frozenset[str] = frozenset()  # carried clients whose model may still be in transit
     reached: Mapping[str, int] = field(default_factory=dict)  # steps that carried clients have reported
-    weights: tuple[float, ...] = ()  # of each chunk of the plan, used if the round is cut short
-    orders: Mapping[str, tuple[int, ...]] = field(
-        default_factory=dict
-    )  # of clients that go on where they were
+    weights: tuple[float, ...] = ()  # of each chunk of the plan, used if the round ends early
+    orders: Mapping[str, tuple[int, ...]] = field(default_factory=dict)  # of clients that continue
     replication_costs: ReplicationCosts = field(
         default_factory=ReplicationCosts
-    )  # what one more replica of each chunk has cost and saved in recent rounds
+    )  # costs and gains of one more replica of each chunk in recent rounds
     upload_s: tuple[float, ...] = ()  # of a whole update, as measured by now; empty: as in the plan
-    model_limit_s: float = 0.0  # how long the model may be on its way, before the time to work counts
+    model_limit_s: float = 0.0  # limit for sending the model, before the working time counts
 
     @property
     def order_seed(self) -> int:
@@ -56,7 +54,7 @@ class Roster:
     w: dict[str, int] = field(init=False)
     live: set[int] = field(init=False, default_factory=set)  # clients that joined and are not lost
     upload_s: tuple[float, ...] = field(init=False)  # of a whole update, for each client; 0: unknown
-    model_at: dict[int, float] = field(init=False, default_factory=dict)  # when the model came, if heard
+    model_at: dict[int, float] = field(init=False, default_factory=dict)  # when the model came, if known
 
     def __post_init__(self) -> None:
         self.statistics = RoundStatistics.empty(len(self.plan.clients))
@@ -64,14 +62,14 @@ class Roster:
         self.upload_s = self.assignment.upload_s or self.plan.upload_s
 
     def enter(self, client: str) -> int | None:
-        """Count a client as live; return its number, or None if it is not in this plan."""
+        """Mark a client as live; return its number, or None if it is not in this plan."""
         w = self.w.get(client)
         if w is not None:
             self.live.add(w)
         return w
 
     def leave(self, client: str) -> int | None:
-        """Count a client as lost; return its number, or None if it was not live."""
+        """Mark a client as lost; return its number, or None if it was not live."""
         w = self.w.get(client)
         if w not in self.live:
             return None
@@ -79,9 +77,9 @@ class Roster:
         return w
 
     def refuse(self, event: Any, reason: str) -> list[Command]:  # noqa: ANN401  an event of any kind
-        """Tell the sender, if there is one, and count it against a client of this plan.
+        """Refuse an event: notify the sender, if any, and count it against a client of this plan.
 
-        An event of an earlier round has crossed a command on its way: it is no fault of the client.
+        An event of an earlier round has crossed a command on its way: that is not the client's fault.
         """
         client = getattr(event, "client", None)
         if isinstance(event, Lost | Loaded) or not client:

@@ -1,7 +1,7 @@
-"""The interface of a scheduler: who works on what in a round, and when there is enough for an exchange.
+"""The interface of a scheduler: which clients work on what in a round, and when there is enough to exchange.
 
 A round asks its scheduler until it collects; from then on it asks the aggregator that `collect` returns. The
-round decides when: it asks the gate, it holds the deadlines. There is one scheduler for each kind of work:
+round decides when: it asks the gate and holds the deadlines. There is one scheduler for each kind of work:
 `CodedScheduler` and `LocalScheduler`. Index w is a client of the plan.
 """
 
@@ -18,7 +18,7 @@ from fedgc.round.aggregator import Aggregator, Wait
 class Supply(Enum):
     """How much finished work there is."""
 
-    HOPELESS = "no client is left that has finished anything or can"
+    IMPOSSIBLE = "no client is left that has finished anything or can"
     NOTHING = "nothing is finished yet"
     SOME = "something is finished"
     ENOUGH = "enough is finished to ask the gate"
@@ -26,7 +26,7 @@ class Supply(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Holding:
-    """The finished work of one client: its amount in chunks or local steps, and the chunks that are in it."""
+    """The finished work of one client: its amount in chunks or local steps, and the chunks in it."""
 
     amount: int
     chunks: frozenset[int]
@@ -34,7 +34,7 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class WorkSummary:
-    """What a round has shown of its work."""
+    """Results of the work of a round."""
 
     covered: int  # chunks with finished work
     losses: Sequence[float] = ()  # of what was reported
@@ -44,7 +44,7 @@ class WorkSummary:
 
 
 class Scheduler(ABC):
-    """Who works on what in a round."""
+    """Decides which clients work on what in a round."""
 
     @abstractmethod
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
@@ -52,18 +52,18 @@ class Scheduler(ABC):
 
     @abstractmethod
     def lost(self, w: int) -> None:
-        """Count on a live client no more."""
+        """Stop counting on a live client."""
 
     @abstractmethod
     def failed(self, w: int, event: Failed) -> str:
-        """Count no more on what a client reports as failed; return why that changes nothing, if so."""
+        """Handle a client's failed work; return why that changes nothing, if so."""
 
     @abstractmethod
     def heard(self, event: Progress | Report) -> list[Command]:
-        """Take in a report of work."""
+        """Handle a report of work."""
 
     def reassign(self) -> list[Command]:
-        """Assign again what lost or failed clients leave undone; by default that cannot be done."""
+        """Reassign what lost or failed clients leave undone; by default that is not possible."""
         return []
 
     @property
@@ -73,7 +73,7 @@ class Scheduler(ABC):
 
     @abstractmethod
     def reports(self) -> Reports:
-        """Return what the gate may look at."""
+        """Return the reports for the gate."""
 
     def wait(self, now: float) -> Wait | None:  # noqa: ARG002  nothing to wait for, at any time
         """Return what to wait for before an exchange that the gate wants; None: collect now."""
@@ -82,12 +82,12 @@ class Scheduler(ABC):
     @property
     @abstractmethod
     def progress(self) -> tuple[int, int, int]:
-        """Return (what is done, what there is to do, what is aimed for), to be shown."""
+        """Return (done, total, aim), for display."""
 
     @property
     @abstractmethod
     def summary(self) -> WorkSummary:
-        """What the round has shown of its work."""
+        """Results of the round's work."""
 
     @property
     @abstractmethod

@@ -1,1 +1,1 @@
-"""A run as a state machine: rounds one after the other."""
+"""The state machine of a run: consecutive rounds."""

@@ -1,4 +1,4 @@
-"""The clients that go on from a round without an exchange."""
+"""The clients that continue their work from a round without an exchange."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -6,15 +6,15 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What a round without an exchange leaves to the next one: clients that go on from where they are.
+    """What a round without an exchange leaves to the next one: clients that continue from where they are.
 
-    A client keeps its steps for as long as it works on the same chunks from the same model, whether it is
-    told to carry on (after a skipped round) or given that work anew (where nothing of it could be had).
+    A client keeps its steps as long as it works on the same chunks from the same model: after a skipped round
+    it gets Continue, after an empty round it gets the same work again.
     """
 
-    clients: frozenset[str] = frozenset()  # those that are told to carry on
-    loading: frozenset[str] = frozenset()  # of these, those whose model may be on its way still
-    reached: Mapping[str, int] = field(default_factory=dict)  # local work: the steps that they have told
+    clients: frozenset[str] = frozenset()  # those that get Continue
+    loading: frozenset[str] = frozenset()  # those of them whose model may still be in transit
+    reached: Mapping[str, int] = field(default_factory=dict)  # local work: their reported steps
 
     def without(self, client: str) -> "Carried":
         """Forget a client."""
@@ -27,5 +27,5 @@ class Carried:
         return Carried(self.clients.intersection(clients), self.loading.intersection(clients), reached)
 
     def anew(self) -> "Carried":
-        """Give all of them work anew; they keep the steps that they have done."""
+        """Give all of them their work again; they keep the steps that they have done."""
         return Carried(reached=self.reached)

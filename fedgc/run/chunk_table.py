@@ -1,15 +1,14 @@
-"""The chunks of a run: who announced which, what is whose, and under which number.
+"""The chunks of a run: which client announced which chunk, who owns it, and its number.
 
-A chunk belongs to the client that announces it, whatever its name: three clients that each name `part-0`
-have three chunks. Only a chunk that a task declares as shared (`Held.digest` is set) is the same chunk on
-every client that announces it, and only where the digests of its content agree; a client whose content
-differs from what others announced is refused that chunk. A chunk that could not be read for its digest
-(`UNREAD`) goes by its name and samples.
+A chunk belongs to the client that announces it: three clients that each announce `part-0` have three chunks.
+Only a chunk that a task declares as shared (`Held.digest` is set) is the same chunk on every client that
+announces it, and only if the digests of its content agree; a client whose content differs is refused that
+chunk. A chunk that could not be read for its digest (`UNREAD`) is matched by name and samples.
 
-A number is given once in a run and never again, so rounds, the history and the caches of clients may keep
-it. What a client announces replaces what it announced before. The chunks of lost clients stay known, so that
-a client that comes back has its numbers again, but only as many as one client may announce
-(`LARGEST_HOLDINGS`): the table is bounded by what the present clients announce.
+A number is assigned once per run, so rounds, the history and client caches may keep it. An announcement
+replaces the client's earlier one. The chunks of lost clients stay known, so that a returning client gets its
+numbers again, but only as many as one client may announce (`LARGEST_HOLDINGS`): the table is bounded by what
+the present clients announce.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,13 +19,13 @@ from fedgc.messages import CHUNK_BYTES, LARGEST_HOLDINGS, Held
 from fedgc.round.plan import Chunk
 
 Known = tuple[int, str, str, int, str]  # number, owner, name, samples, digest
-NOBODY: Final = ""  # owns what is shared
+SHARED: Final = ""  # the owner of shared chunks
 LONGEST_NAME: Final = 64  # characters of a chunk's name that a refusal repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What of an announcement holds, by number too, and what of it was refused, in words."""
+    """The accepted chunks of an announcement, by number too, and the reasons for those refused."""
 
     holds: tuple[Held, ...]
     numbers: frozenset[int]
@@ -34,26 +33,26 @@ class Admitted:
 
 
 class Holdings:
-    """The table, and who announced what. A client is present from `announced` until `lost`."""
+    """The chunk table and the announcements. A client is present from `announced` until `lost`."""
 
     def __init__(self, known: Iterable[Known] = (), next_number: int = 0) -> None:
         self._chunks: dict[int, Chunk] = {}
         self._number: dict[tuple[str, str], int] = {}  # by owner and name
-        self._first: dict[int, str] = {}  # who announced it first
+        self._first: dict[int, str] = {}  # the client that announced it first
         self._present: dict[str, frozenset[int]] = {}
         self._gone: dict[str, frozenset[int]] = {}  # what lost clients announced
-        self._alike: Admitted | None = None  # the last announcement that was all shared
-        self._refused: dict[str, tuple[int, str]] = {}  # samples, and why the first of them, by client
-        self._forgotten: dict[str, int] = {}  # samples of private chunks that are no longer kept, by owner
-        self._bytes = self._samples = 0  # of all that is in the table
-        self._swept_bytes = 0  # what the table took after the last sweep
+        self._alike: Admitted | None = None  # the last announcement in which all chunks were shared
+        self._refused: dict[str, tuple[int, str]] = {}  # samples, and the reason for the first, by client
+        self._forgotten: dict[str, int] = {}  # samples of private chunks that were swept, by owner
+        self._bytes = self._samples = 0  # of the whole table
+        self._swept_bytes = 0  # size of the table after the last sweep
         for number, owner, name, samples, digest in known:
             self._enter(Chunk(number, name, samples, owner, digest), owner)
             if owner:
                 self._gone[owner] = self._gone.get(owner, frozenset()) | {number}
         self.next_number: int = next_number
 
-    # ---- what it says
+    # ---- queries
 
     @property
     def chunks(self) -> tuple[Chunk, ...]:
@@ -67,7 +66,7 @@ class Holdings:
 
     @property
     def samples(self) -> int:
-        """The samples of all that was announced and not withdrawn, also of lost clients, also if refused."""
+        """The samples of all chunks announced and not withdrawn, also of lost clients, also if refused."""
         refused = sum(samples for samples, _ in self._refused.values())
         return self._samples + refused + sum(self._forgotten.values())
 
@@ -77,18 +76,18 @@ class Holdings:
 
     @property
     def refused(self) -> Mapping[str, str]:
-        """The clients of which something that they announced last was refused, and why."""
+        """The clients whose last announcement was partly refused, and why."""
         return {client: why for client, (_, why) in self._refused.items()}
 
     def known(self) -> tuple[Known, ...]:
-        """Return what a later process needs to go on with these numbers."""
+        """Return what a resumed process needs to keep these numbers."""
         self._sweep()
         return tuple((c.number, c.owner, c.name, c.samples, c.digest) for c in self.chunks)
 
-    # ---- what changes it
+    # ---- changes
 
     def announced(self, client: str, holds: tuple[Held, ...]) -> Admitted:
-        """Let what a client can load now take the place of what it announced before."""
+        """Replace what a client announced before by what it can load now."""
         alike = self._alike
         if alike is None or holds != alike.holds:
             alike = self._admitted(client, holds)
@@ -104,18 +103,16 @@ class Holdings:
         return alike
 
     def lost(self, client: str) -> None:
-        """A client is gone; what it announced is known still."""
+        """Mark a client as lost; its chunks stay known."""
         if client in self._present:
             self._gone[client] = self._present.pop(client)
-
-    # ---- small print
 
     def _admitted(self, client: str, holds: tuple[Held, ...]) -> Admitted:
         numbers: set[int] = set()
         refused: list[tuple[Held, Chunk]] = []
         others: frozenset[int] | None = None
         for held in holds:
-            owner = NOBODY if held.digest else client
+            owner = SHARED if held.digest else client
             number = self._number.get((owner, held.name))
             if number is not None and not self._chunks[number].fits(held):
                 if others is None:
@@ -149,7 +146,7 @@ class Holdings:
         return frozenset().union(*sets)
 
     def _withdraw(self, client: str, numbers: frozenset[int]) -> None:
-        """Forget what a client no longer announces, unless others do."""
+        """Forget chunks that a client no longer announces, unless others announce them."""
         mine = [number for number in numbers if self._first.get(number) == client]
         others = self._of_others(client) if mine else frozenset()
         for number in mine:
@@ -177,7 +174,7 @@ class Holdings:
         self._alike = None
 
     def _sweep(self) -> None:
-        """Forget the oldest chunks that no present client announces, where they are too many."""
+        """Forget the oldest chunks that no present client announces, if there are too many."""
         held = frozenset().union(*set(self._present.values()))
         orphans = [chunk for number, chunk in self._chunks.items() if number not in held]
         excess = sum(map(_bytes, orphans)) - LARGEST_HOLDINGS
@@ -199,7 +196,7 @@ def _bytes(chunk: Chunk) -> int:
 
 
 def _refusal(refused: list[tuple[Held, Chunk]]) -> str:
-    """Say what differs, of the first chunk."""
+    """Describe the difference of the first refused chunk."""
     if not refused:
         return ""
     held, known = refused[0]

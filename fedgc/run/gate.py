@@ -1,4 +1,4 @@
-"""The gate of a run: its state from round to round, and the costs that it weighs."""
+"""The gate of a run: its state from round to round, and the costs that it considers."""
 
 import json
 from dataclasses import replace
@@ -10,11 +10,11 @@ from fedgc.errors import BadSetting
 from fedgc.gates import Decision, Reports
 from fedgc.round.plan import UNKNOWN_LINE, Plan
 
-CHECK_BYTES: Final = 300  # of a client's report and of the command to carry on, as lines of a session
+CHECK_BYTES: Final = 300  # of a client's report and of the Continue command, as lines of a session
 
 
 class RunGate:
-    """Asks the gate of a run. Its new state holds once the round is closed (`keep`)."""
+    """Applies the gate of a run. `keep` commits its new state when the round is closed."""
 
     def __init__(self, config: RunConfig, size: int) -> None:
         """`size` is the number of values in the model's vector."""
@@ -29,7 +29,7 @@ class RunGate:
         return Decision(sync=True, reason="the last round") if is_last else decision
 
     def keep(self) -> None:
-        """Keep the state after the last decision."""
+        """Commit the state after the last decision."""
         self._state = self._next
 
     def write(self) -> str:
@@ -37,7 +37,7 @@ class RunGate:
         return json.dumps(self._state)
 
     def read(self, text: str) -> None:
-        """Go on from a state as JSON; raise BadSetting if it is none."""
+        """Restore a state from JSON; raise BadSetting if it is invalid."""
         try:
             self._state = self._next = json.loads(text)
         except (ValueError, RecursionError) as error:
@@ -46,11 +46,7 @@ class RunGate:
             ) from error
 
     def _priced(self, reports: Reports, plan: Plan | None, step: int) -> Reports:
-        """Add the costs of an exchange and of a look at the gate, and the learning rate.
-
-        Alpha stays 1: a client that is led by shared momentum knows that part of its way exactly, and reports
-        what is left without it.
-        """
+        """Add the costs of an exchange and of a gate check, and the learning rate."""
         clients = len(plan.clients) if plan else 0
         up_bytes, seconds = self.last_sync or self._unseen_sync(plan)
         return replace(
@@ -62,7 +58,7 @@ class RunGate:
         )
 
     def _unseen_sync(self, plan: Plan | None) -> tuple[int, float]:
-        """Estimate the cost of an exchange before there was one."""
+        """Estimate the cost of an exchange before the first one."""
         if not plan:
             return 0, 0.0
         clients = len(plan.clients)

@@ -1,16 +1,18 @@
-"""A run as a state machine without I/O: clients gather, a plan is made, rounds follow one another.
+"""The state machine of a run, without I/O: gather clients, make a plan, run rounds.
 
 `Run` owns what outlives a round: the clients, the table of chunks, the gate's state, the model's version, the
-measured speeds. The driver sends events and carries out what comes back, in order. Beside a round's commands:
+measured speeds. The driver sends events and executes the returned commands in order. Besides a round's
+commands:
 
     Apply     the running sum is complete: divide by the weight, step the optimizer; that is the new version
     Append    the row of a round, for the history
     Chose     a new plan, what it was made from, and why
-    Finished  nothing more will come
+    Finished  the run is over
 
-In a masked run keys are agreed on before a round, and anew when they are used up or a client came. A round
-is bound to the model that its clients are sent, so it waits until the driver has `Published` that. If shares
-of a round's sum were asked for and no model came of it, the run ends: no site masks another update of it.
+In a masked run, keys are agreed on before a round, and again when they are used up or a client joins. A round
+is bound to the model that its clients get, so it waits until the driver has `Published` the model. If shares
+of a round's sum were requested and no model came of it, the run ends: no site masks another update of that
+model.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -68,30 +70,30 @@ __all__ = [
     "fewer_would_do",
 ]
 
-REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned for moves chunks
-THIS_RUN: Final = "this run"  # where it has no name of its own
-OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events that are no round's
-OF_RUNS: Final = frozenset({Joined, Lost, Codeword, Loaded})  # events that are more than a round's
+REPLAN_RATIO: Final = 1.5  # a client this much faster or slower than planned triggers a new plan
+THIS_RUN: Final = "this run"  # if the run has no name
+OF_KEYS: Final = frozenset({Enrolled, Advert, Deal, Published})  # events for the key agreement only
+OF_RUNS: Final = frozenset({Joined, Lost, Codeword, Loaded})  # events for run and round
 SPENT: Final = "its sum was asked for and made no new model; no site masks one model for two sums"
-GIVE_UP_AFTER: Final = 3  # rounds in a row in which no client finished anything
+GIVE_UP_AFTER: Final = 3  # consecutive rounds without any finished work
 
 
 @dataclass(frozen=True, slots=True)
 class RunParts:
-    """What a run works with: a planner where settings leave the code to it, keys where updates are masked."""
+    """Parts of a run: a planner if the settings leave the code open, a key agreement if masked."""
 
     planner: Planner | None = None
     key_agreement: KeyAgreement | None = None
 
 
 class Run:
-    """The machine. `handle` every event; `next_tick` says when to send a `Tick`; `finished` when to stop."""
+    """The state machine. `handle` every event; `next_tick` says when to send a `Tick`."""
 
     _planned_for: Fleet | None
     _present: dict[str, Joined]
     _holdings: Holdings
-    _fleet: Fleet | None  # made anew after a client came or went
-    _fault: str  # the first that a client had
+    _fleet: Fleet | None  # rebuilt after a client joins or leaves
+    _fault: str  # the first fault of a client
 
     def __init__(
         self,
@@ -107,8 +109,8 @@ class Run:
         self.config = config
         self.round: Round | None = None
         self.finished = self._begun = False
-        self.version, self.number = 0, 1  # the number is that of the round that runs, or runs next
-        self._opened = False  # a set-up of keys whose end was not looked at
+        self.version, self.number = 0, 1  # the number of the current or next round
+        self._opened = False  # a key set-up whose end was not yet handled
         self._size = size
         self._speeds, self._replication = MeasuredSpeeds(speeds or Speeds()), ReplicationTarget()
         self._gate = RunGate(config, size)
@@ -116,29 +118,29 @@ class Run:
         self._plan: Plan | None = None
         parts = parts or RunParts()
         self._planner, self._key_agreement = parts.planner, parts.key_agreement
-        self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that carry on where they stopped
+        self._orders: Mapping[str, tuple[int, ...]] = {}  # of clients that continue
         self._planned_for = self._fleet = None
         self._target = config.round_steps
         self._carried = Carried()
         self._first_step, self._common_steps = 0, 0.0
-        self._given: dict[str, Collection[int]] = {}  # masked: models that each client was sent of late
-        self._fruitless = self._up_bytes = 0  # rounds in a row; bytes of the round under way
+        self._given: dict[str, Collection[int]] = {}  # masked: models recently sent to each client
+        self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
         self._started, self._gather_until = now, now + config.start_timeout_s
         self._fault = ""
         if resume is not None:
             self._resume(resume)
         self._settled = self._state()
 
-    # ---- in and out
+    # ---- input and output
 
     def handle(self, event: Event) -> tuple[Output, ...]:
-        """Return what follows from this event."""
+        """Return the commands that follow from this event."""
         if self.finished:
             return ()
         current, kind = self.round, type(event)
         outputs: list[Output] = []
         if isinstance(event, Progress | Report) and event.seconds > event.now - self._started:
-            # No client works for longer than the run lasts: a deadline would follow from such a claim.
+            # No client works for longer than the run lasts: such a claim would distort a deadline.
             event = replace(event, seconds=max(0.0, event.now - self._started))
         if kind in OF_RUNS:
             event, refused = self._entered(event)
@@ -170,7 +172,7 @@ class Run:
 
     @property
     def next_tick(self) -> float:
-        """When the machine next wants to hear the time."""
+        """When the machine next needs a `Tick`."""
         if self.round:
             return self.round.next_tick
         key_agreement = self._key_agreement
@@ -181,14 +183,14 @@ class Run:
         return min(self._gather_until, key_agreement.next_tick)
 
     def state(self) -> RunState:
-        """Return what a checkpoint of the last synced round needs."""
+        """Return the part of a checkpoint of the last synced round that belongs to the run."""
         return self._settled
 
     # ---- phases
 
     def _gathering(self, event: Event) -> list[Output]:
         if isinstance(event, Stop):
-            return self._finish(event.reason, complete=False)
+            return self._finish(event.reason, complete=event.complete)
         if self.number > self.config.rounds:
             return self._done()
         if (
@@ -225,14 +227,14 @@ class Run:
         )
 
     def _able(self) -> list[str]:
-        """Return the clients that have something to work on and, in a masked run, a site's keys."""
+        """Return the clients that have chunks to work on and, in a masked run, keys."""
         able = [client for client, joined in self._present.items() if joined.holds]
         return [
             client for client in able if self._key_agreement is None or client in self._key_agreement.enrolled
         ]
 
     def _keyed(self, key_agreement: KeyAgreement, now: float) -> list[Output]:
-        """Begin a masked round where keys stand for it, else set them up; a few times, if need be."""
+        """Begin a masked round if its keys are ready, else set them up, with a limited number of attempts."""
         if key_agreement.busy or not key_agreement.knows(self.version):
             return []
         self._fruitless += self._opened and key_agreement.phase is Phase.IDLE
@@ -247,13 +249,13 @@ class Run:
         return [*key_agreement.open(now, self.number)]
 
     def _in_round(self, current: Round, commands: Sequence[Command], now: float) -> Sequence[Output]:
-        """Pass on what the round says, and settle it once it is closed."""
+        """Return the round's commands, and settle the round once it is closed."""
         if self._key_agreement is not None:
             self._note(self._key_agreement, commands)
         return commands if current.outcome is None else [*commands, *self._settle(current, now)]
 
     def _note(self, key_agreement: KeyAgreement, commands: Sequence[Command]) -> None:
-        """Keep in mind who was given which model, and who has sent a vector."""
+        """Note the model that each client gets, and the clients that sent a vector."""
         for each in commands:
             if isinstance(each, Add):
                 key_agreement.supplied(each.client)
@@ -276,7 +278,7 @@ class Run:
                 if self._plan and self._carried.clients and not anew
                 else self._replanned(anew=anew)
             )
-        except BadPlacement as error:  # these clients cannot do this work together: others might have
+        except BadPlacement as error:  # these clients cannot work together; others might
             return self._finish(str(error), complete=False)
         if plan is not self._plan:
             self._carried = self._left_in(plan)
@@ -319,10 +321,10 @@ class Run:
         return [*outputs, *self._in_round(self.round, self.round.start(now, present), now)]
 
     def _exchange_drawn(self, key_agreement: KeyAgreement, clients: Sequence[str]) -> MaskedExchange:
-        """Begin an exchange, or go on with that of a skipped round.
+        """Begin an exchange, or continue that of a skipped round.
 
-        Shared momentum must lead all in it alike: who has not seen the model before is left out of this
-        exchange. Where too few have, it leads nobody.
+        Shared momentum must be the same for all members: a client without the previous model is left out of
+        this exchange. If too few have it, the exchange is drawn without momentum.
         """
         if not self._carried.clients and self._common_steps:
             led = [client for client in clients if self.version - 1 in self._given.get(client, ())]
@@ -330,33 +332,32 @@ class Run:
                 clients = led
             else:
                 self._common_steps = 0.0
-                self._carried = Carried()  # steps that were led by it are not what is asked for now
+                self._carried = Carried()  # steps with the old momentum do not count
         steps = (self._first_step, self._common_steps)
         return key_agreement.draw(clients, steps, again=bool(self._carried.clients))
 
     def _left_in(self, plan: Plan) -> Carried:
-        """Return what is left of a skipped round: a client with other chunks in this plan begins anew."""
+        """Return what is carried from a skipped round: a client with other chunks starts again."""
         if self._plan is None:
             return Carried()
         before, now = self._plan.shares, plan.shares
         left = self._carried.among({client for client in now if now[client] == before.get(client)})
-        same = self._key_agreement is None and plan.pool == self._plan.pool  # what only work tells
+        same = self._key_agreement is None and plan.pool == self._plan.pool  # only the work command has these
         return left if same else left.anew()
 
     def _replanned(self, *, anew: bool) -> Plan:
-        """Return the plan for the next round: the present one itself where it still fits."""
-        steps = self.config.round_steps
+        """Return the plan for the next round: the present one if it still fits."""
         is_open = self.config.replicas == AUTO and self.config.work == "coded" and not self._key_agreement
         if self._planner and is_open:
             left = self.config.rounds - self.number + 1
             fleet, speeds = self._here(), self._speeds.speeds()
             return self._planner.plan(PlanRequest(self.number, left, fleet, speeds, self._plan, anew))
         if self._plan is None or anew or self._speeds_changed(self._plan):
-            return make_plan(self._here(), self._speeds.speeds(), self.config, steps=steps)
+            return make_plan(self._here(), self._speeds.speeds(), self.config, steps=self.config.round_steps)
         return self._plan
 
     def _settle(self, over: Round, now: float) -> list[Output]:
-        """Draw the consequences of a closed round, and begin the next one."""
+        """Handle a closed round, and begin the next one."""
         outputs: list[Output] = []
         outcome = over.outcome or "stopped"
         summary = over.summary
@@ -366,7 +367,7 @@ class Run:
         self.round = None
         self._orders = {**self._orders, **summary.orders}
         self.number += 1
-        if outcome in ("synced", "approximate", "skipped"):
+        if synced or outcome == "skipped":
             self._gate.keep()
         nothing = outcome in ("empty", "aborted")
         self._fruitless = self._fruitless + 1 if nothing else 0
@@ -383,7 +384,7 @@ class Run:
         self._carried = Carried() if synced else self._left_by(over, summary)
         row = row_of(over, summary, coded=self.config.work == "coded")
         row = with_coverage(row, over, self._holdings, self._present)
-        if synced and over.assignment.target == over.plan.steps:  # others last longer than was predicted
+        if synced and over.assignment.target == over.plan.steps:  # others took longer than predicted
             self._learned(row)
         outputs.append(Append(row))
         return outputs + self._next(over, now)
@@ -393,17 +394,17 @@ class Run:
             self._planner.learn(PastRound(self.config.resume or self.config.run or THIS_RUN, row))
 
     def _left_by(self, over: Round, summary: WorkSummary) -> Carried:
-        """Return what a round leaves that had no exchange: after a skipped one all are told to carry on."""
+        """Return what a round without an exchange leaves: after a skipped one all clients get Continue."""
         left = Carried(frozenset(self._present), over.loading, summary.reached)
         return left if over.outcome == "skipped" else left.anew()
 
     def _next(self, over: Round, now: float) -> list[Output]:
         if over.outcome == "stopped":
-            return self._finish(over.reason, complete=False)
+            return self._finish(over.reason, complete=over.completes)
         if self._fruitless == GIVE_UP_AFTER:
-            said = fault_of(over) or over.reason
+            fault = fault_of(over) or over.reason
             return self._finish(
-                f"{GIVE_UP_AFTER} rounds in a row gave nothing; {said}".rstrip("; "), complete=False
+                f"{GIVE_UP_AFTER} rounds in a row gave nothing; {fault}".rstrip("; "), complete=False
             )
         self._gather_until = now + self.config.start_timeout_s
         return self._gathering(Tick(now))
@@ -412,10 +413,10 @@ class Run:
         self.finished = True
         return [Finished(reason, complete)]
 
-    # ---- what is known
+    # ---- clients and plan
 
     def _admit(self, event: Joined) -> tuple[Joined, list[Output]]:
-        """Enter a client and its chunks; a shared chunk that others announced otherwise is left out."""
+        """Enter a client and its chunks; leave out a shared chunk that differs from earlier ones."""
         found = self._holdings.announced(event.client, event.holds)
         admitted = replace(event, holds=found.holds) if found.refused else event
         self._present[event.client] = admitted
@@ -429,10 +430,10 @@ class Run:
         return self._fleet
 
     def _counted(self) -> Fleet:
-        """Return the present clients, in the order of their identities.
+        """Return the present clients, sorted by identity.
 
-        Not in the order in which they joined, which is another after every resume: clients that are placed
-        alike are offered the chunks that they have finished already.
+        The order of joining differs after every resume; with a stable order, clients are offered the chunks
+        that they have already finished.
         """
         deaf = any(not joined.live for joined in self._present.values())
         there = self._present.keys() if self._key_agreement is None else set(self._key_agreement.members)
@@ -464,7 +465,7 @@ class Run:
         return plan.held != {client: fleet.holds[client] for client in fleet.able}
 
     def _speeds_changed(self, plan: Plan) -> bool:
-        """Whether another placement would serve; never between syncs, where moved chunks start afresh."""
+        """Whether another placement is worth it; never between exchanges, since moved chunks start again."""
         if self._carried.clients:
             return False
         guesses = self._speeds.step_s()

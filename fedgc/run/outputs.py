@@ -1,4 +1,4 @@
-"""What a run says to its driver beside the commands of a round, and what a resumed run needs."""
+"""Outputs of a run to its driver besides the commands of a round, and the state for a resume."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from fedgc.run.planner import Planner
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """Make model `version` out of the running sum: divided by `weight`, it is the mean update."""
+    """Make model `version` from the running sum: divided by `weight`, it is the mean update."""
 
     round: int
     version: int
@@ -22,14 +22,14 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Keep this row."""
+    """Append this row to the history."""
 
     row: RoundRow
 
 
 @dataclass(frozen=True, slots=True)
 class Chose:
-    """From this round on another plan holds: what it was made from, and why."""
+    """A new plan holds from this round on: what it was made from, and why."""
 
     round: int
     basis: Mapping[str, object]
@@ -38,7 +38,7 @@ class Chose:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The run is over; `complete` says whether it did all its rounds."""
+    """The run is over; `complete` says whether all rounds were done."""
 
     reason: str
     complete: bool
@@ -49,10 +49,10 @@ Output = Command | Apply | Append | Chose | Finished
 
 @dataclass(frozen=True, slots=True)
 class RunState:
-    """What a resumed run needs: the round to go on with, its version, and what is known of the clients.
+    """The state of a run in a checkpoint: the next round, its version, and what is known of the clients.
 
-    `gate` is the gate's state as JSON. `first_step` and `common_steps` are those of `Work`. Chunks keep
-    their numbers, and the next one that is new gets `next_chunk`.
+    `gate` is the gate's state as JSON. `first_step` and `common_steps` are those of `Work`. Chunks keep their
+    numbers; `next_chunk` is the next free one.
     """
 
     round: int
@@ -66,7 +66,7 @@ class RunState:
 
 
 def basis_of(plan: Plan, planner: Planner | None, size: int) -> dict[str, object]:
-    """Return what a plan was made from, and what it came to, as plain values."""
+    """Return the inputs and results of a plan as plain values."""
     return {
         **(planner.basis if planner else {}),
         "chunks": len(plan.chunks),
@@ -78,10 +78,10 @@ def basis_of(plan: Plan, planner: Planner | None, size: int) -> dict[str, object
         "loads": dict(zip(plan.clients, plan.placement.loads, strict=True)),
         "step_s": dict(zip(plan.clients, plan.step_s, strict=True)),
         "measured": plan.measured,
-        "model_bytes": 4 * size,  # what plain averaging would send of a model, each way
+        "model_bytes": 4 * size,  # bytes of plain averaging per model, each way
     }
 
 
 def kind_of(plan: Plan) -> tuple[object, ...]:
-    """Return the kind of a plan's rounds: rounds of one kind show the cost of replicas to each other."""
+    """Return the kind of a plan's rounds; rounds of one kind share their measured replication costs."""
     return plan.clients, len(plan.chunks), plan.most_blocks

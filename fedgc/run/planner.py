@@ -1,6 +1,6 @@
-"""What a run asks of a planner: the plan of the next round, from what was measured.
+"""The interface of a planner: the plan of the next round, from measurements.
 
-`tuner.Tuner` is one. A run without a planner places chunks by speed with the replicas that the settings name.
+`tuner.Tuner` is one. A run without a planner places chunks by speed with the replicas in the settings.
 """
 
 from collections.abc import Mapping
@@ -13,9 +13,9 @@ from fedgc.round.plan import Fleet, Plan
 
 @dataclass(frozen=True, slots=True)
 class PlanRequest:
-    """The round that a plan is wanted for. `present` is the plan of the round before.
+    """The round to plan. `present` is the plan of the round before.
 
-    `anew`: other clients are there than `present` was made for, so that it does not serve any more.
+    `anew`: the clients have changed since `present` was made, so that it is not valid any more.
     """
 
     round: int
@@ -30,14 +30,14 @@ class Planner(Protocol):
     """Chooses replicas, blocks, loads and deadline between the rounds of one run."""
 
     def plan(self, request: PlanRequest) -> Plan:
-        """Return the plan for this round: `request.present` itself where it still fits."""
+        """Return the plan for this round: `request.present` itself if it still fits."""
 
     def weights(self, plan: Plan) -> tuple[float, ...]:
-        """Return the weight of each chunk of a plan in a round that is cut short."""
+        """Return the weight of each chunk of a plan in a round that ends early."""
 
     def learn(self, past: PastRound) -> None:
-        """Take in an exchanged round of this run."""
+        """Learn from an exchanged round of this run."""
 
     @property
     def basis(self) -> Mapping[str, object]:
-        """What the last choice was made from and predicts, as plain values."""
+        """The inputs and predictions of the last choice, as plain values."""

@@ -1,4 +1,4 @@
-"""What is written and said of rounds: the rows of the history, and why a run does not begin."""
+"""Rows of the history, and messages about rounds and about runs that do not begin."""
 
 import math
 from collections.abc import Collection, Iterator, Mapping
@@ -12,7 +12,7 @@ from fedgc.run.chunk_table import Holdings
 
 
 def fault_of(over: Round) -> str:
-    """Return the first fault of a client in this round, with the client; nothing where all was well."""
+    """Return the first fault of a client in this round, with the client; empty if there was none."""
     failures = zip(over.plan.clients, over.statistics.failure, strict=True)
     return next((f"{client}: {failure}" for client, failure in failures if failure), "")
 
@@ -21,7 +21,7 @@ def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
     """Return the row of a closed round."""
     plan, result = over.plan, over.result
     statistics, solution = over.statistics, result.solution if result else None
-    whole = 1 if coded and result else 0  # under masks each client sends one vector for all it did
+    whole = 1 if coded and result else 0  # under masks each client sends one vector for all its work
     losses = summary.losses
     return RoundRow(
         round=over.assignment.number,
@@ -50,10 +50,10 @@ def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
 
 
 def _remarks(over: Round) -> Iterator[str]:
-    """Say what else a person should know of a round."""
+    """Return notes on a round for the user."""
     statistics = over.statistics
     if statistics.disputed:
-        clients_w = sorted({w for said in statistics.disputed.values() for w in said})
+        clients_w = sorted({w for disputing in statistics.disputed.values() for w in disputing})
         clients = ", ".join(over.plan.clients[w] for w in clients_w)
         yield f"replicas of {len(statistics.disputed)} chunks differ among {clients}: unknown whose are wrong"
 
@@ -75,7 +75,7 @@ def _client_row(over: Round, w: int) -> ClientRow:
 
 
 def with_coverage(row: RoundRow, over: Round, holdings: Holdings, present: Collection[str]) -> RoundRow:
-    """Return the row with how much of the run's data counted, and with clients whose data was refused."""
+    """Return the row with its data coverage, and with clients whose data was refused."""
     short, refused = set(row.short), holdings.refused
     summed = row.outcome in ("synced", "approximate")
     there = (chunk for chunk in over.plan.chunks if holdings.knows(chunk.number))
@@ -95,7 +95,7 @@ def with_coverage(row: RoundRow, over: Round, holdings: Holdings, present: Colle
 
 
 def left_out(refused: Mapping[str, str]) -> str:
-    """Return which clients' data was refused, and why the first one's was."""
+    """Return the clients whose data was refused, and the first one's reason."""
     if not refused:
         return ""
     count = f"{len(refused)} clients were" if len(refused) > 1 else "1 client was"
@@ -111,7 +111,7 @@ def chunkless(present: Mapping[str, Joined], refused: Mapping[str, str]) -> str:
 
 
 def fewer_would_do(seen: int, least: int, wanted: int) -> str:
-    """Return the setting that would begin a run with the clients that are here, if there are some.
+    """Return the setting with which a run begins with the present clients, if there are some.
 
     >>> fewer_would_do(2, 1, 3)
     '; min-clients = 2 begins with them'

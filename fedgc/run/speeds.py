@@ -1,10 +1,9 @@
-"""How fast the clients of a run are, from what it has measured so far.
+"""Estimated client speeds, from the measurements of a run (James and Stein 1961).
 
-A client's pace in the next round is guessed from its last few. But some fleets have no memory: each round
-draws every client's speed anew, and whoever was slow is as likely to be fast. To share out work by such
-noise is worse than to share it out evenly. So the guesses are shrunk towards their common mean by as much
-as the rounds of one client differ among themselves, compared with the clients (James and Stein 1961; here
-on the logarithms of step times):
+A client's step time in the next round is estimated from its last few rounds. In some fleets every round draws
+each client's speed independently, and sharing out work by such noise is worse than an even share. So the
+estimates, logarithms of step times, are shrunk towards their common mean, by as much as the rounds of one
+client vary compared with the clients:
 
     trust = 1 - (variance within clients / rounds) / variance between clients,   at least 0.
 """
@@ -18,8 +17,8 @@ from typing import Final
 from fedgc.history import Speed, Speeds
 
 RECENT_ROUNDS: Final = 5
-LEAST_STEP_S: Final = 1e-9  # a clock may not have moved
-FEW: Final = 3  # with fewer clients their spread says nothing
+LEAST_STEP_S: Final = 1e-9  # a clock may not have advanced
+FEW: Final = 3  # with fewer clients their spread is meaningless
 
 
 class MeasuredSpeeds:
@@ -33,44 +32,44 @@ class MeasuredSpeeds:
         self._guesses: dict[str, float] | None = None
 
     def worked(self, client: str, step_s: float) -> None:
-        """One more round of this client, at so many seconds a local step."""
+        """Record a round of this client, at `step_s` seconds per local step."""
         self._logs[client].append(math.log(max(step_s, LEAST_STEP_S)))
         self._guesses = None
 
     def sent(self, client: str, size_bytes: int, seconds: float) -> None:
-        """One more upload of this client."""
+        """Record an upload of this client."""
         if size_bytes > 0 and seconds > 0:
             self._uplinks[client].append(size_bytes / seconds)
 
     def delayed(self, client: str, size_bytes: int, seconds: float) -> None:
-        """An upload of this client was given up after so long: its line is no quicker than that."""
+        """Record an upload that was given up after `seconds`: the uplink is no faster than that."""
         known, at_most = self.up_bytes_s(client), size_bytes / max(seconds, LEAST_STEP_S)
         if size_bytes > 0 and (known is None or at_most < known):
             self._uplinks[client].append(at_most)
 
     def received(self, client: str, size_bytes: int, seconds: float) -> None:
-        """One more model has come to this client."""
+        """Record a model download of this client."""
         if size_bytes > 0 and seconds > 0:
             self._downlinks[client].append(size_bytes / seconds)
 
     def step_s(self) -> Mapping[str, float]:
-        """Return the guessed seconds of a local step of every client measured in this run."""
+        """Return the estimated seconds per local step of every client measured in this run."""
         if self._guesses is None:
             self._guesses = shrunk(self._logs)
         return self._guesses
 
     def down_bytes_s(self, client: str) -> float | None:
-        """Return how fast a model comes to this client, where that is known."""
+        """Return the downlink of this client, if known."""
         before = self._history.known.get(client)
         return _middle(self._downlinks.get(client, ()), before.down_bytes_s if before else None)
 
     def up_bytes_s(self, client: str) -> float | None:
-        """Return how fast its uploads go, where that is known."""
+        """Return the uplink of this client, if known."""
         before = self._history.known.get(client)
         return _middle(self._uplinks.get(client, ()), before.up_bytes_s if before else None)
 
     def speeds(self) -> Speeds:
-        """Return the history, overlaid with what this run has measured."""
+        """Return the history, overlaid with the measurements of this run."""
         known: dict[str, Speed] = dict(self._history.known)
         for client, step_s in self.step_s().items():
             before = known.get(client) or Speed(client, step_s)
@@ -85,7 +84,7 @@ class MeasuredSpeeds:
 
 
 def shrunk(logs: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """Return each client's guess from the logarithms of its last step times.
+    """Return each client's estimate from the logarithms of its last step times.
 
     >>> steady = shrunk({"a": [0.0, 0.0], "b": [1.0, 1.0], "c": [2.0, 2.0]})
     >>> [round(math.log(steady[client]), 3) for client in "abc"]

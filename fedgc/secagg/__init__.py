@@ -1,25 +1,25 @@
-"""Encrypted exchange between sites: the server learns the sum, and nothing of any one of them.
+"""Secure aggregation between sites (Bonawitz et al. 2017): the server learns only the sum of the updates.
 
-    client      the site's machine            server      the other side, and the sum
-    packets     what they write to each other        rules       what both compute and check alike
-    state       what a site must not forget  federation  what everybody agreed on before
-    quantizer   float32 to the ring and back         keystream   masks
-    shamir      shares of secrets                    keys        signatures, agreement, sealing
-    privacy     noise and its account                canonical   one spelling for everything
+    client      the site's state machine      server      the server's state machine, and the sum
+    packets     messages of the protocol      rules       computations and checks of both sides
+    state       the site's durable state      federation  the descriptor that all members agreed on
+    quantizer   float32 to the ring and back  keystream   masks
+    shamir      secret sharing                keys        signatures, key agreement, sealing
+    privacy     noise and its accounting      canonical   canonical encoding of values
 
-No disk, no network, no clock, no chance: bytes that must be secret and fresh are arguments.
+The package has no disk, network, clock or randomness; fresh secret bytes are arguments.
 """
 
 from fedgc.secagg.client import Client, Pad, Reply, Step
-from fedgc.secagg.federation import Descriptor, Federation, Member, promises, silences
+from fedgc.secagg.federation import Descriptor, Federation, Member, guarantees, limits
 from fedgc.secagg.keys import Identity
-from fedgc.secagg.privacy import Privacy, clip_factors
+from fedgc.secagg.privacy import Privacy
 from fedgc.secagg.quantizer import Quantizer
 from fedgc.secagg.server import Epoch, Exchange, RingSum, SetUp, Terms
 from fedgc.secagg.state import Changes
 
 __all__ = [
     "Changes", "Client", "Descriptor", "Epoch", "Exchange", "Federation", "Identity", "Member", "Pad",
-    "Privacy", "Quantizer", "Reply", "RingSum", "SetUp", "Step", "Terms", "clip_factors", "promises",
-    "silences",
+    "Privacy", "Quantizer", "Reply", "RingSum", "SetUp", "Step", "Terms", "guarantees",
+    "limits",
 ]  # fmt: skip

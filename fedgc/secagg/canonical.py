@@ -1,9 +1,9 @@
-"""One way to write values as bytes: what is signed, hashed, kept and sent has exactly one spelling.
+"""Canonical encoding: each value has exactly one encoding, for signatures, hashes, storage and messages.
 
-A value is a number of 0 or more, bytes, text, a finite float, or a tuple of values. Each stands behind one
-packet for its kind and, where its length is not fixed, behind its length; so no two values share a spelling
-and no field can run into the next, which a signature over joined bytes relies on. Reading takes nothing
-but what writing gives.
+A value is an int of 0 or more, bytes, text, a finite float, or a tuple of values. Each is preceded by one
+byte for its kind and, if its length varies, by its length. Different values therefore never share an
+encoding, and fields cannot run into each other, as a signature over joined bytes requires. Reading accepts
+only what writing produces.
 """
 
 import math
@@ -15,14 +15,14 @@ from fedgc.errors import BadMessage
 Value = int | bytes | str | float | tuple["Value", ...]
 
 LARGEST: Final = 2**64 - 1
-_DEEPEST: Final = 6  # tuples in tuples: more is an attack on the stack, not a message
+_DEEPEST: Final = 6  # depth of nested tuples; deeper input is an attack on the stack
 _COUNT: Final = struct.Struct(">I")
 _NUMBER: Final = struct.Struct(">Q")
 _FLOAT: Final = struct.Struct(">d")
 
 
 def pack(*values: Value) -> bytes:
-    """Return the one spelling of a tuple of values.
+    """Return the encoding of a tuple of values.
 
     >>> pack(1, "a").hex()
     '7400000002690000000000000001730000000161'
@@ -31,7 +31,7 @@ def pack(*values: Value) -> bytes:
 
 
 def unpack(data: bytes) -> tuple[Value, ...]:
-    """Return the tuple that `data` spells, or raise BadMessage.
+    """Return the tuple that `data` encodes, or raise BadMessage.
 
     >>> unpack(pack(7, b"x", ("y", 0.5)))
     (7, b'x', ('y', 0.5))

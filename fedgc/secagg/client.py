@@ -1,26 +1,26 @@
-"""The site's machine: packets in, packets out, and what to write down before each of them.
+"""The site's state machine of secure aggregation: packets in; packets and records to persist out.
 
-Every method returns the machine after the step and what to do, in this order: `Persist` first, then
-`Reply`. The driver must not send a reply before the record is on disk. A packet that is refused raises and
-changes nothing. A packet that comes again gets the same bytes as before, or a refusal; never a second
-answer. No clock, no chance, no disk: `now` and 32 fresh secret bytes (`entropy`) are arguments.
+Every method returns the machine after the step and the outputs in this order: `Persist` first, then `Reply`.
+The driver must write the record to disk before it sends the reply. A refused packet raises and changes
+nothing. A repeated packet gets the same bytes as before, or a refusal; never a second answer. `now` and 32
+fresh secret bytes (`entropy`) are arguments.
 
-    enrol(...)                                    the signed word that this member is there
+    enrol(...)                                    signed proof of this member's presence
     open(Open)     -> Persist, Reply(Advert)      keys of an epoch
-    join(Roster)   -> Persist, Reply(Deal)        its secrets, shared among all
-    begin(Begin)   -> Persist                     an exchange is bound to one context
-      pad()                                       masks, expanded while training runs
-    upload(...)    -> Persist, Reply(vector)      the exchange is used; its own secrets are gone
-    agree(Agree)   -> Persist, Reply(signature)   one set of survivors, ever
-    unlock(Unlock) -> Persist, Reply(Opened)      shares given; all others of this exchange are gone
+    join(Roster)   -> Persist, Reply(Deal)        its secrets, shared among all members
+    begin(Begin)   -> Persist                     binds an exchange to one context
+    pad()                                         masks, expanded while training runs
+    upload(...)    -> Persist, Reply(vector)      uses the exchange; erases its own secrets
+    agree(Agree)   -> Persist, Reply(signature)   one set of survivors for each exchange
+    unlock(Unlock) -> Persist, Reply(Opened)      releases shares; erases all others of this exchange
 
-Once it has given shares for a sum, the machine masks no other update that is made from the same model, in no
-exchange, epoch or run: two sums from one model differ by what one site added or did more. The model's
-digest is on the disk before the shares leave.
+After it has released shares for a sum, the machine masks no other update made from the same model, in any
+exchange, epoch or run, since the difference of two such sums can reveal one site's update. The model's digest
+is on disk before the shares leave.
 
-Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017),
-the variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one
-exchange, so that rebuilding it after a loss tells nothing of any other.
+Protocol: Bonawitz et al., "Practical Secure Aggregation for Privacy-Preserving Machine Learning" (2017), the
+variant for a malicious server, with keys for many exchanges agreed at once. A mask key serves one exchange,
+so rebuilding it after a dropout reveals nothing about other exchanges.
 """
 
 from collections.abc import Mapping, Sequence
@@ -54,25 +54,25 @@ from fedgc.secagg.shamir import split
 from fedgc.secagg.state import State, Turn, changes, restore
 
 Float = NDArray[np.float32]
-LONGEST_LEAP: Final = 2**20  # epochs skipped at once: a server must not be able to use up the counter
+LONGEST_LEAP: Final = 2**20  # epochs skipped at once, so that a server cannot exhaust the counter
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Reply:
-    """Send this: a packet's bytes, or the masked vector."""
+    """An output to send: a packet's bytes, or the masked vector."""
 
     content: bytes | Words = field(repr=False)
 
 
 class Pad:
-    """The masks of one exchange, expanded; they can be taken once."""
+    """The expanded masks of one exchange; they can be taken once."""
 
     def __init__(self, context: bytes, words: Words) -> None:
         self.context = context
         self._words: Words | None = words
 
     def take(self) -> Words:
-        """Return the words; a second time is refused, for they hold an update then."""
+        """Return the words; a second call raises, since the words then hold an update."""
         if self._words is None:
             raise BadVector("pad: saw it used before, needed a fresh one")
         words, self._words = self._words, None
@@ -81,7 +81,7 @@ class Pad:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Client:
-    """One site in one federation."""
+    """The state machine of one site in one federation."""
 
     federation: Federation
     identity: Identity
@@ -90,18 +90,18 @@ class Client:
 
     @classmethod
     def start(cls, federation: Federation, identity: Identity, records: Mapping[str, bytes]) -> "Client":
-        """Return the machine as its records left it; an identity that is not pinned is refused."""
+        """Return the machine restored from its records; raise for an identity that is not a member."""
         return cls(federation, identity, federation.number(identity.public), restore(records))
 
     # ---- set-up
 
     def enrol(self, run: str, client: str) -> bytes:
-        """Return the signature by which the server of a run knows that this member is at this client."""
+        """Return the signature that proves to the server of a run that this member is at this client."""
         said = rules.enrolment(self.federation.fid, run, client, self.number, self.state.epoch)
         return self.identity.sign(said)
 
     def open(self, packet: packets.Open, now: float, entropy: bytes) -> "Step":
-        """Make one-time keys for a new epoch, and say their public halves."""
+        """Make one-time keys for a new epoch, and reply with the public keys."""
         _check_entropy(entropy)
         state = self.state
         if packet.fid != self.federation.fid:
@@ -122,7 +122,7 @@ class Client:
         return self._keep(after, Reply(advert))
 
     def join(self, roster: packets.Roster, now: float, entropy: bytes) -> "Step":
-        """Check who is in the epoch, and share this site's secrets among them."""
+        """Check the members of the epoch, and share this site's secrets among them."""
         _check_entropy(entropy)
         state = self.state
         if roster.epoch != state.epoch:
@@ -148,11 +148,11 @@ class Client:
     # ---- an exchange
 
     def begin(self, packet: packets.Begin, model: bytes) -> "Step":
-        """Bind the next exchange to its members, its settings and the model that really came.
+        """Bind the next exchange to its members, its settings and the model received.
 
-        A model for which shares were given before is refused.
-        `model` is the SHA-256 that this side computed. `packet.size` is the server's word: the driver
-        compares it with its model before it lets `pad` allocate as much.
+        A model for which shares were already released is refused. `model` is the SHA-256 computed on this
+        side. `packet.size` is the server's claim: the driver compares it with its model before `pad`
+        allocates that much.
         """
         state = self.state
         known = self._check_epoch(packet.epoch)
@@ -169,7 +169,7 @@ class Client:
             raise BadMessage(f"begin: saw members {missing} whose shares never came, needed them at first")
         after = replace(
             state,
-            channel=b"",  # every blob is read: nobody can read them again
+            channel=b"",  # all blobs are read, and cannot be read again
             deal=b"",
             own={at: pair for at, pair in state.own.items() if at >= packet.exchange},
             sources=sources,
@@ -180,17 +180,17 @@ class Client:
         return self._keep(after)
 
     def pad(self) -> Pad:
-        """Expand the masks of the present exchange: the long part, which need not wait for the update."""
+        """Expand the masks of the present exchange; this is slow and does not need the update."""
         turn = self._turn_unused()
         quantizer = self.federation.quantizer
         words = expand(quantizer.words(turn.size), quantizer.ring, self._strands(turn))
         return Pad(turn.context, words)
 
     def upload(self, update: Float, weight: int, start: bytes, pad: Pad, entropy: bytes) -> "Step":
-        """Quantize, mask, and forget the secrets that made the masks.
+        """Quantize and mask the update, and erase the secrets of the masks.
 
-        `start` is that of `rules.start`, of what the update was made from: a server may have sent another
-        model since the exchange was bound to one.
+        `start` is the result of `rules.start` for the state that the update was made from: the server may
+        have sent another model since the exchange was bound.
         """
         _check_entropy(entropy)
         turn = self._turn_unused()
@@ -218,7 +218,7 @@ class Client:
         return self._keep(after, Reply(words))
 
     def agree(self, packet: packets.Agree) -> "Step":
-        """Sign whose vectors are in the sum."""
+        """Sign the set of members whose vectors are in the sum."""
         turn = self._turn_used(packet.epoch, packet.exchange)
         if turn.survivors:
             if packet.survivors != turn.survivors:
@@ -237,7 +237,7 @@ class Client:
         return self._keep(replace(self.state, turn=agreed), Reply(signature))
 
     def unlock(self, packet: packets.Unlock) -> "Step":
-        """Give the shares that unmask the sum, once enough others signed the same survivors."""
+        """Release the shares that unmask the sum, once enough members signed the same survivors."""
         turn = self._turn_used(packet.epoch, packet.exchange)
         name = digest("unlock", packet.pack())
         if turn.opened:
@@ -259,7 +259,7 @@ class Client:
         )
         return self._keep(after, Reply(opened))
 
-    # ---- what each step checks
+    # ---- checks of each step
 
     def _check_roster(self, roster: packets.Roster, now: float) -> None:
         for advert in roster.adverts:
@@ -325,7 +325,7 @@ class Client:
             raise BadMessage(f"exchange {exchange}: saw it closed before the vector was sent")
         return turn
 
-    # ---- small print
+    # ---- details
 
     def _begin_again(self, turn: Turn, bound: bytes) -> "Step":
         if not same(bound, turn.context):
@@ -370,7 +370,7 @@ class Client:
     def _opened_parcels(
         self, known: Known, packet: packets.Begin
     ) -> tuple[dict[int, bytes], tuple[int, ...]]:
-        """Return what every source shared with this site, by exchange."""
+        """Return the shares of every source for this site, by exchange."""
         found = {delivery.source: self._opened_parcel(known, delivery) for delivery in packet.deliveries}
         found[self.number] = [self.state.held[at] for at in sorted(self.state.held)]
         sources = tuple(sorted(found))

@@ -1,14 +1,14 @@
-"""The descriptor of a federation: what its members agreed on before any of them trains.
+"""The descriptor of a federation: the parameters that its members agree on before training.
 
-It is passed between sites by hand and pinned by each of them. Its hash, `fid`, stands in every
-signature and every key derivation, so a server can change nothing in it: a member with another descriptor
-cannot even set up keys with the rest.
+Sites exchange it out of band, and each pins it. Its hash, `fid`, is part of every signature and key
+derivation, so a server cannot change it: members with different descriptors cannot set up keys with each
+other.
 
-Threshold. T shares unmask; at least max(T, n_min) survivors are in every sum. With c sites on the
-server's side, two different sets of survivors can both find T signatures as soon as 2T <= n + c (the c sign
-both, the honest split), and then a single update can be laid bare. T >= floor(2n/3) + 1 rules that out for
-every c < n / 3 (Bonawitz et al. 2017, theorem 6.5). With two survivors each would know the other's update
-from the sum, so there are never fewer than three.
+Threshold. T shares unmask; every sum has at least max(T, n_min) survivors. With c sites colluding with the
+server, two different sets of survivors can both obtain T signatures if 2T <= n + c (the c sign both, the
+honest sites split), which can reveal a single update. T >= floor(2n/3) + 1 excludes that for every c < n / 3
+(Bonawitz et al. 2017, theorem 6.5). With two survivors each could compute the other's update from the sum, so
+the minimum is three.
 """
 
 from collections.abc import Sequence
@@ -25,13 +25,13 @@ from fedgc.secagg.shamir import POINTS
 
 PROTOCOL: Final = 1
 FEWEST: Final = 3
-MOST_EXCHANGES: Final = 64  # of one epoch: T broken sites lay bare what is left of it, so it is short
+MOST_EXCHANGES: Final = 64  # per epoch; T compromised sites reveal the rest of an epoch, so it is short
 _LABEL: Final = "fedgc federation"
 _SIGNED: Final = "fedgc endorsement"
 
 
 def least_threshold(members: int) -> int:
-    """Return the least threshold that so many members may pin.
+    """Return the smallest threshold allowed for this many members.
 
     >>> [least_threshold(n) for n in (3, 4, 5, 10)]
     [3, 3, 4, 7]
@@ -55,7 +55,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Federation:
-    """Everything that is pinned. Members are numbered in the order of their names, from 0."""
+    """The pinned parameters. Members are numbered in the order of their names, from 0."""
 
     members: tuple[Member, ...]
     threshold: int
@@ -100,7 +100,7 @@ class Federation:
             )
 
     def _check_noise(self, count: int) -> None:
-        """Refuse noise that rounding would show through, or that goes around the ring."""
+        """Raise if the noise is too small to hide rounding, or can wrap around in the ring."""
         if self.privacy is None:
             return
         bits, ring = self.quantizer.bits, self.quantizer.ring
@@ -118,23 +118,23 @@ class Federation:
 
     @property
     def quorum(self) -> int:
-        """The fewest sites in any sum."""
+        """Return the minimum number of sites in a sum."""
         return max(self.threshold, self.n_min)
 
     @property
     def largest_packet(self) -> int:
-        """No packet of this federation has more bytes: a roster names all keys, a deal holds all shares."""
+        """Return the size limit of packets: a roster names all keys, a deal holds all shares."""
         keys, parcel = 74 * self.exchanges + 256, 96 * self.exchanges + 64
         return len(self.members) * max(keys, parcel) + 256
 
     @property
     def colluders(self) -> int:
-        """How many sites may be on the server's side while any two others stay hidden."""
+        """Return how many sites may collude with the server while the other sites' updates stay hidden."""
         return min(2 * self.threshold - len(self.members) - 1, self.threshold - 1, self.quorum - 2)
 
     @property
     def fid(self) -> bytes:
-        """The hash that names this descriptor."""
+        """Return the hash that identifies this descriptor."""
         return digest(_LABEL, self.pack())
 
     def number(self, public: bytes) -> int:
@@ -165,7 +165,7 @@ class Federation:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Federation":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         version, members, counts, numbers, pinned = read(data, _LABEL, int, tuple, tuple, tuple, tuple)
         if version != PROTOCOL:
             raise BadMessage(f"descriptor: saw protocol {version}, needed {PROTOCOL}")
@@ -182,7 +182,7 @@ class Federation:
 
 @dataclass(frozen=True, slots=True)
 class Descriptor:
-    """A federation with the signatures of members that endorse it: what lies in the file."""
+    """A federation with the signatures of members that endorse it: the content of the file."""
 
     federation: Federation
     endorsements: tuple[tuple[int, bytes], ...] = ()
@@ -210,7 +210,7 @@ class Descriptor:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Descriptor":
-        """Return what `pack` wrote; one that no member signed is refused."""
+        """Decode the output of `pack`; raise if no member signed it."""
         federation, endorsements = read(data, "fedgc descriptor", bytes, tuple)
         pairs = rows(endorsements, "descriptor", int, bytes)
         if not pairs:
@@ -221,8 +221,8 @@ class Descriptor:
         return pack(_SIGNED, self.federation.fid)
 
 
-def promises(federation: Federation) -> tuple[str, ...]:
-    """Say in sentences what the descriptor promises."""
+def guarantees(federation: Federation) -> tuple[str, ...]:
+    """Return the guarantees of the descriptor as sentences."""
     count, quantizer = len(federation.members), federation.quantizer
     said = [
         f"{count} sites: {', '.join(member.name for member in federation.members)}.",
@@ -235,7 +235,7 @@ def promises(federation: Federation) -> tuple[str, ...]:
         f"Keys serve one exchange each and are made anew every {federation.exchanges} exchanges; an attacker "
         f"who breaks into {federation.threshold} sites learns nothing of exchanges that are over.",
         f"Each site's own program clips its values to +-{quantizer.clip:g} and rounds them to steps "
-        f"of {quantizer.step:.3g} without bias; sums of what is clipped cannot overflow.",
+        f"of {quantizer.step:.3g} without bias; sums of clipped values cannot overflow.",
         "No site helps to unmask two sums of one model.",
         f"A site uploads {quantizer.ring // 8} bytes for each parameter.",
     ]
@@ -249,18 +249,18 @@ def promises(federation: Federation) -> tuple[str, ...]:
     return tuple(said)
 
 
-def silences(federation: Federation) -> tuple[str, ...]:
-    """Say in sentences what the descriptor does not promise."""
+def limits(federation: Federation) -> tuple[str, ...]:
+    """Return the limits of the descriptor's guarantees as sentences."""
     colluders = federation.colluders
     said = [
-        "It does not hide the sum. What a sum over few sites, or a row of sums, tells of their data "
-        "is not limited" + (" but by the noise." if federation.privacy else "."),
+        "It does not hide the sum. What a sum over few sites, or a series of sums, reveals of their data "
+        + ("is limited only by the noise." if federation.privacy else "is not limited."),
         f"It does not hold against {colluders + 1} or more sites that work with the server.",
-        "It does not stop a site from sending a wrong update: it enters the sum unseen, "
+        "It does not stop a site from sending a wrong update: it enters the sum undetected, "
         "and cannot be traced to a site.",
-        "It does not hold a site to the clip or to the largest weight: a program that keeps to none "
+        "It does not enforce the clip or the largest weight: a program that ignores them "
         f"moves a value of the mean by up to {federation.quantizer.reach:.3g}.",
-        "It does not hide what two sums of nearly the same model differ by: a server chooses the models.",
+        "It does not hide the difference of two sums of nearly equal models: the server chooses the models.",
         "It does not make the server finish: it can always let an exchange fail.",
         _shares_of_a_sum(federation),
         "It does not hide who takes part, when, and how long each takes.",
@@ -278,18 +278,20 @@ def silences(federation: Federation) -> tuple[str, ...]:
 def _shares_of_a_sum(federation: Federation) -> str:
     largest = 1 if federation.privacy else federation.quantizer.w_max
     if largest == 1:
-        return "It does not keep the server from giving one more to do than others; all weigh the same."
+        return "It does not keep the server from giving one site more work than others; all weigh the same."
     return (
-        "It does not keep the server from giving one much to do and the others little: weights follow that, "
-        f"and one may count up to {largest} times as much in a sum as another."
+        "It does not keep the server from giving one site much work and others little: weights follow the "
+        f"work, and one site may count up to {largest} times as much in a sum as another."
     )
 
 
 def _drops(federation: Federation) -> str:
     spare = len(federation.members) - federation.quorum
     if spare == 0:
-        return "Every site must stay to the end of an exchange: the loss of one ends it without a sum."
-    return f"Up to {spare} of them may vanish at any point of an exchange, and the sum of the others is had."
+        return "Every site must stay to the end of an exchange: one dropout ends it without a sum."
+    return (
+        f"Up to {spare} of them may drop out at any point of an exchange; the sum is then that of the others."
+    )
 
 
 def member_list(names_and_keys: Sequence[tuple[str, bytes]]) -> tuple[Member, ...]:

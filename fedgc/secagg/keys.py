@@ -1,12 +1,12 @@
-"""Keys: who signs, who can read, and what two sites alone can compute.
+"""Keys: signatures (Ed25519), key agreement (X25519) and authenticated encryption (AES-256-GCM).
 
 - An `Identity` is an Ed25519 key; its public half is pinned in the federation's descriptor.
-- Channel and mask keys are X25519 keys that live for one epoch or one exchange; `agree` gives what two of
-  them share, only ever through HKDF-SHA256 under a context, so that the same pair of keys yields unrelated
-  secrets in unrelated places.
-- `seal` and `unseal` are AES-256-GCM under a key that is used for one message only: its nonce is zero.
+- Channel and mask keys are X25519 keys for one epoch or one exchange. `agree` gives the shared secret of two
+  keys, used only through HKDF-SHA256 with a context, so the same pair of keys yields independent secrets in
+  different contexts.
+- `seal` and `unseal` are AES-256-GCM under a key that is used for one message only; its nonce is zero.
 
-Every key is made from 32 bytes that the caller brings; nothing here draws chance by itself.
+Every key is made from 32 bytes given by the caller; nothing here is random.
 """
 
 import hashlib
@@ -27,9 +27,9 @@ from fedgc.secagg.canonical import Value, pack
 KEY_BYTES: Final = 32
 SIGNATURE_BYTES: Final = 64
 TAG_BYTES: Final = 16  # of the digest of one share
-_ONCE: Final = bytes(12)  # the nonce of a key that seals one message
+_ONCE: Final = bytes(12)  # the nonce, for a key that seals one message
 _FIELD: Final = 2**255 - 19  # of Curve25519
-_SMALL: Final = frozenset({  # where a secret that is a multiple of 8 leads nowhere (Bernstein 2006)
+_SMALL: Final = frozenset({  # u-coordinates of points of small order (Bernstein 2006)
     0,
     1,
     _FIELD - 1,
@@ -50,7 +50,7 @@ class Identity:
 
     @property
     def public(self) -> bytes:
-        """The public half, 32 bytes."""
+        """Return the public key, 32 bytes."""
         return Ed25519PrivateKey.from_private_bytes(self.secret).public_key().public_bytes_raw()
 
     def sign(self, statement: bytes) -> bytes:
@@ -72,13 +72,13 @@ def digest(label: str, *values: Value) -> bytes:
 
 
 def same(one: bytes, other: bytes) -> bool:
-    """Compare in a time that does not depend on where they differ."""
+    """Compare in constant time."""
     return hmac.compare_digest(one, other)
 
 
-def derive(secret: bytes, salt: bytes, label: str, *values: Value, size: int = KEY_BYTES) -> bytes:
-    """Return HKDF-SHA256 of a secret under a salt, for one labelled purpose."""
-    return HKDF(hashes.SHA256(), size, salt, pack(label, *values)).derive(secret)
+def derive(secret: bytes, salt: bytes, label: str, *values: Value) -> bytes:
+    """Return HKDF-SHA256 of a secret with a salt, for one labelled purpose."""
+    return HKDF(hashes.SHA256(), KEY_BYTES, salt, pack(label, *values)).derive(secret)
 
 
 def public_of(secret: bytes) -> bytes:
@@ -87,19 +87,19 @@ def public_of(secret: bytes) -> bytes:
 
 
 def loaded(secret: bytes) -> X25519PrivateKey:
-    """Return an X25519 key for `agree`: loading costs as much as agreeing, so it is done once for many."""
+    """Return an X25519 key for `agree`; loading is as expensive as agreeing, so it is done once per key."""
     return X25519PrivateKey.from_private_bytes(secret)
 
 
 def check_public(public: bytes, who: str) -> None:
-    """Raise unless this is the one spelling of an X25519 key that others can share a secret with."""
+    """Raise unless this is the canonical encoding of an X25519 key that is not of small order."""
     value = int.from_bytes(public, "little")
     if value >= _FIELD or value in _SMALL:
         raise BadMessage(f"{who}: saw a key of small order or with a second spelling, needed X25519 keys")
 
 
 def agree(secret: X25519PrivateKey, public: bytes, who: str) -> bytes:
-    """Return what the owners of the two X25519 keys share; a point of small order is refused."""
+    """Return the shared secret of two X25519 keys; raise for a point of small order."""
     try:
         return secret.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError as error:
@@ -112,7 +112,7 @@ def seal(key: bytes, plain: bytes, context: bytes) -> bytes:
 
 
 def unseal(key: bytes, sealed: bytes, context: bytes, who: str) -> bytes:
-    """Decrypt the only message of this key; a changed or rerouted one is refused."""
+    """Decrypt the only message of this key; raise if it was changed or has another context."""
     try:
         return AESGCM(key).decrypt(_ONCE, sealed, context)
     except InvalidTag as error:

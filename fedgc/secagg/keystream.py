@@ -1,13 +1,13 @@
 """Masks: pseudo-random words from AES-256, added to a vector block by block while the block is in cache.
 
-The stream of a 32-byte key is the ciphertext of zeros under AES-256-GCM, whose tag is never asked for. That
-is AES-256 in counter mode, counter block (nonce || 00000002) and up (NIST SP 800-38D, 6.5); the GCM entry
-is taken because OpenSSL runs it on wide vector instructions where its plain counter mode does not. Whoever
-can tell the stream from uniform words can tell AES-256 from a random permutation.
+The stream of a 32-byte key is the ciphertext of zeros under AES-256-GCM, without its tag: AES-256 in counter
+mode from counter block (nonce || 00000002) on (NIST SP 800-38D, 6.5). OpenSSL runs GCM on wide vector
+instructions, but not its plain counter mode. Distinguishing the stream from uniform words means
+distinguishing AES-256 from a random permutation.
 
-Each run of 2^20 words has its own nonce, 00000000 || run number, so that a stream can be entered at any
-run. Words are little-endian on every machine. A library in which the entry gives other bytes would turn
-sums to noise without a word, so the first use in a process checks a known answer.
+Each run of 2^20 words has its own nonce, 00000000 || run number, so a stream can be entered at any run. Words
+are little-endian on every machine. A library with different output would silently turn sums to noise, so the
+first use in a process checks a known answer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ RING_TYPES: Final[dict[int, np.dtype[np.unsignedinteger[Any]]]] = {
     8: np.dtype("<u1"), 16: np.dtype("<u2"), 32: np.dtype("<u4"),
 }  # fmt: skip
 RUN_WORDS: Final = 1 << 20  # words under one nonce
-BLOCK_WORDS: Final = 1 << 16  # words in flight: block, stream and zeros stay in the second-level cache
+BLOCK_WORDS: Final = 1 << 16  # words at a time; block, stream and zeros stay in the L2 cache
 _KNOWN_RUN: Final = 5
 _KNOWN_ANSWER: Final = "98a1c262c3be954d685249f145f755e2"  # key 00..1f, run 5, first 16 bytes
 
@@ -57,7 +57,7 @@ def keystream(key: bytes, size: int) -> bytes:
 
 
 class RandomBytes:
-    """The stream of a key, read on as an array of bytes: chance that stays in the site."""
+    """The stream of a key read sequentially as bytes, for randomness local to the site."""
 
     def __init__(self, key: bytes) -> None:
         known_answer()
@@ -97,7 +97,7 @@ def add_strands(words: Words, strands: Sequence[Strand]) -> None:
 
 
 def _mix(words: Words, first: Strand | None, strands: Sequence[Strand]) -> None:
-    """Write `first` over the words, if there is one, then add the others, block by block."""
+    """Overwrite the words with `first`, if given, then add the others, block by block."""
     known_answer()
     zeros = memoryview(bytes(BLOCK_WORDS * words.itemsize))
     buffer = np.empty(BLOCK_WORDS, words.dtype)
@@ -118,14 +118,14 @@ def _mix(words: Words, first: Strand | None, strands: Sequence[Strand]) -> None:
 
 
 def blocks(words: Words) -> Iterator[Words]:
-    """Cut an array in views of at most BLOCK_WORDS words."""
+    """Split an array into views of at most BLOCK_WORDS words."""
     for start in range(0, words.size, BLOCK_WORDS):
         yield words[start : start + BLOCK_WORDS]
 
 
 @cache
 def known_answer() -> None:
-    """Raise EdgeFailed if this machine's library gives other bytes than every other member's."""
+    """Raise EdgeFailed if this machine's library gives other bytes than the reference."""
     buffer = bytearray(16)
     aes_stream(bytes(range(32)), _KNOWN_RUN).update_into(bytes(16), buffer)
     if buffer.hex() != _KNOWN_ANSWER:
@@ -133,6 +133,6 @@ def known_answer() -> None:
 
 
 def aes_stream(key: bytes, run: int) -> AEADEncryptionContext:
-    """Return the stream of a key from the beginning of a run, as ciphertext of zeros."""
+    """Return the stream of a key from the beginning of a run, as an encryptor of zeros."""
     nonce = bytes(4) + run.to_bytes(8, "big")
     return Cipher(algorithms.AES(key), modes.GCM(nonce)).encryptor()

@@ -1,15 +1,15 @@
-"""What the server and a site write to each other, in the order in which it is said.
+"""The packets between server and site, in protocol order.
 
 | | server to site | site to server |
 |---|---|---|
 | set-up 1 | `Open`: make keys for this epoch | `Advert`: its public keys, signed |
-| set-up 2 | `Roster`: the adverts of all | `Deal`: shares of its secrets, sealed for each other |
+| set-up 2 | `Roster`: the adverts of all | `Deal`: shares of its secrets, sealed for each other site |
 | round 1 | `Begin`: the exchange, and once an epoch the sealed shares | the masked vector |
-| round 2 | `Agree`: whose vectors are in the sum | its signature on that |
-| round 3 | `Unlock`: enough such signatures | `Opened`: its shares of what unmasks the sum |
+| round 2 | `Agree`: the members whose vectors are in the sum | its signature on them |
+| round 3 | `Unlock`: enough such signatures | `Opened`: its shares of the secrets that unmask the sum |
 
-A packet has one spelling (`canonical`) and checks its own shape; whether it is expected is for the machines
-to say. Sites are named by their number in the descriptor.
+A packet has one encoding (`canonical`) and validates its own shape; the state machines check whether it is
+expected. Sites are identified by their number in the descriptor.
 """
 
 from collections.abc import Iterable
@@ -46,7 +46,7 @@ def _each(kind: type[_Item], values: tuple[object, ...], what: str) -> tuple[_It
 
 @dataclass(frozen=True, slots=True)
 class Open:
-    """Make one-time keys for this epoch."""
+    """A request to make one-time keys for this epoch."""
 
     fid: bytes
     epoch: int
@@ -61,13 +61,13 @@ class Open:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Open":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         return cls(*read(data, "open", bytes, int))
 
 
 @dataclass(frozen=True, slots=True)
 class Advert:
-    """The public keys of one site for one epoch; `made` is its clock, in whole seconds."""
+    """The public keys of one site for one epoch; `made` is the site's clock, in whole seconds."""
 
     fid: bytes
     epoch: int
@@ -85,7 +85,7 @@ class Advert:
 
     @property
     def statement(self) -> bytes:
-        """What the signature is of: all but itself."""
+        """Return the signed fields: all but the signature."""
         return pack(
             "advert", self.fid, self.epoch, self.member, self.made, self.channel, self.masks,
             self.commitments,
@@ -97,7 +97,7 @@ class Advert:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Advert":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         statement, signature = read(data, "signed", bytes, bytes)
         fid, epoch, member, made, channel, masks, commitments = read(
             statement, "advert", bytes, int, int, int, bytes, tuple, tuple
@@ -108,7 +108,7 @@ class Advert:
 
 @dataclass(frozen=True, slots=True)
 class Roster:
-    """The signed adverts of all who are in the epoch."""
+    """The signed adverts of all members of the epoch."""
 
     epoch: int
     adverts: tuple[Advert, ...]
@@ -118,7 +118,7 @@ class Roster:
 
     @property
     def rho(self) -> bytes:
-        """The hash that stands for this roster in every derivation."""
+        """Return the hash of this roster, used in every derivation."""
         return digest("roster", self.pack())
 
     def pack(self) -> bytes:
@@ -127,14 +127,14 @@ class Roster:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Roster":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         epoch, adverts = read(data, "roster", int, tuple)
         return cls(epoch, tuple(map(Advert.unpack, _each(bytes, adverts, "roster"))))
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """The shares of `source` for `target`, sealed; and a tag of each share, for the server to check by."""
+    """The sealed shares of `source` for `target`, and a tag of each share for the server's check."""
 
     source: int
     target: int
@@ -147,7 +147,7 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Deal:
-    """What one site gives the server to pass on."""
+    """The parcels of one site, for the server to forward."""
 
     epoch: int
     member: int
@@ -163,7 +163,7 @@ class Deal:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Deal":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         epoch, member, parcels = read(data, "deal", int, int, tuple)
         return cls(
             epoch, member, tuple(Parcel(member, *row) for row in rows(parcels, "deal", int, bytes, bytes))
@@ -172,7 +172,7 @@ class Deal:
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """A parcel on its last leg: the tags are the server's, the receiver needs only their hash."""
+    """A parcel as forwarded to its receiver, with only the hash of the tags."""
 
     source: int
     blob: bytes
@@ -184,7 +184,7 @@ class Delivery:
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """Exchange number `exchange` of the epoch: who takes part, how many numbers, under which settings."""
+    """Exchange number `exchange` of the epoch: its members, the size of the vector, and the settings."""
 
     epoch: int
     exchange: int
@@ -207,7 +207,7 @@ class Begin:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Begin":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         epoch, exchange, members, size, settings, parcels = read(
             data, "begin", int, int, tuple, int, bytes, tuple
         )
@@ -217,7 +217,7 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class Agree:
-    """The vectors of these survivors are in the sum: sign that."""
+    """The survivors, the members whose vectors are in the sum, to be signed."""
 
     epoch: int
     exchange: int
@@ -232,14 +232,14 @@ class Agree:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Agree":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         epoch, exchange, survivors = read(data, "agree", int, int, tuple)
         return cls(epoch, exchange, _each(int, survivors, "agree"))
 
 
 @dataclass(frozen=True, slots=True)
 class Unlock:
-    """These sites signed the survivors: give the shares."""
+    """The signatures on the survivors, with the request for shares."""
 
     epoch: int
     exchange: int
@@ -255,14 +255,14 @@ class Unlock:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Unlock":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         epoch, exchange, signatures = read(data, "unlock", int, int, tuple)
         return cls(epoch, exchange, rows(signatures, "unlock", int, bytes))
 
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """One site's share for every other: of the self mask of a survivor, of the key of a lost one."""
+    """One site's shares: of a survivor's self mask, and of a lost member's mask key."""
 
     epoch: int
     exchange: int
@@ -279,6 +279,6 @@ class Opened:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Opened":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         epoch, exchange, member, shares = read(data, "opened", int, int, int, tuple)
         return cls(epoch, exchange, member, rows(shares, "opened", int, bytes))

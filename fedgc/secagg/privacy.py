@@ -1,24 +1,24 @@
-"""Record-level differential privacy of the sum: clip each record, add noise once per site, account.
+"""Record-level differential privacy of the sum: per-record clipping, Gaussian noise per site, accounting.
 
-Secure aggregation hides who said what; the sum itself still tells of the records in it. With this option
-one record changes the released sum by at most C in Euclidean norm, and the sum carries Gaussian noise of at
-least sigma C: each site adds N(0, (sigma C)^2 / n_min), and at least n_min of them are in every sum.
-The noise is added once, after a site decoded the work of its own clients, never per client; and after
-its values were clipped to what the ring is made for (`quantizer`), so that nothing cuts the noise off. A clip
-before the noise brings neighbours no further apart; one behind it would take noise off values at the edge.
+Secure aggregation hides single updates; the sum can still reveal records. With this option one record changes
+the released sum by at most C in Euclidean norm, and the sum carries Gaussian noise of standard deviation at
+least sigma C: each site adds N(0, (sigma C)^2 / n_min), and every sum has at least n_min sites. A site adds
+the noise once, after it decoded the work of its own clients and after its values were clipped to the range of
+the ring (`quantizer`), so the noise itself is not clipped. A clip before the noise does not increase
+sensitivity; a clip after it would remove noise from values at the edge.
 
 T releases of the Gaussian mechanism without subsampling are one Gaussian mechanism with mu = sqrt(T) / sigma
 (Dong, Roth, Su 2022), and exactly (Balle, Wang 2018, theorem 8)
 
     delta(eps) = Phi(mu / 2 - eps / mu) - e^eps Phi(-mu / 2 - eps / mu).
 
-No credit is taken for subsampling: the batches here are neither Poisson nor secret.
+There is no amplification by subsampling: the batches here are neither Poisson nor secret.
 
-What must hold for that, and training sees to (fedgc.training.record_clipping): the update is one step's sum
-of clipped gradients over a number fixed in advance, later local steps would see a record again; neighbours
-differ in what one record holds, not in their number, on which the choice of batches depends; weights are all
-w_max, since a weight that follows the number of records would tell of one. A site that colludes knows
-its own noise: with c of them, what protects is (n_min - c) / n_min of the variance.
+Requirements, ensured by training (fedgc.training.record_clipping): the update is one step's sum of clipped
+gradients over a number fixed in advance (later local steps would use a record again); neighboring data sets
+differ in the content of one record, not in their number, on which the choice of batches depends; all weights
+are w_max, since a weight that follows the number of records would reveal it. Colluding sites know their own
+noise: against c of them, (n_min - c) / n_min of the variance remains.
 """
 
 import math
@@ -35,12 +35,12 @@ Float = NDArray[np.float32]
 Numbers = NDArray[np.float64]
 NOISE_BLOCK: Final = BLOCK_WORDS // 8
 _HALVINGS: Final = 200
-_FAR: Final = -20.0  # below, Phi is taken from its asymptotic series
+_FAR: Final = -20.0  # below, Phi is computed from its asymptotic series
 
 
 @dataclass(frozen=True, slots=True)
 class Privacy:
-    """What a federation pins: how far a record reaches, how much noise, how many releases, at which delta."""
+    """The pinned privacy parameters: record clip, noise, number of releases, and delta."""
 
     record_clip: float
     noise: float
@@ -58,7 +58,7 @@ class Privacy:
             raise BadSetting(f"delta: saw {self.delta}, needed a probability between 0 and 1")
 
     def spent(self, exchanges: int) -> float:
-        """Return epsilon after so many releases.
+        """Return epsilon after this many releases.
 
         >>> round(Privacy(1.0, 4.0, 100, 1e-6).spent(100), 3)
         14.451
@@ -66,23 +66,12 @@ class Privacy:
         return epsilon(self.noise, exchanges, self.delta)
 
     def own_noise(self, n_min: int) -> float:
-        """Return the standard deviation of what one of at least `n_min` sites adds."""
+        """Return the standard deviation of the noise that each of at least `n_min` sites adds."""
         return self.noise * self.record_clip / math.sqrt(n_min)
 
 
-def clip_factors(norms: Float, record_clip: float) -> Float:
-    """Return what to multiply each record's gradient by, so that no norm exceeds the clip.
-
-    >>> clip_factors(np.array([0.0, 0.5, 4.0], np.float32), 1.0).tolist()
-    [1.0, 1.0, 0.25]
-    """
-    if not np.isfinite(norms).all():
-        raise BadSetting("record norms: saw a number that is not finite, needed finite ones")
-    return (record_clip / np.maximum(norms, record_clip)).astype(np.float32)
-
-
 class Gaussian:
-    """Gaussian noise of this deviation (Box and Muller 1958), from the stream of a secret key."""
+    """Gaussian noise of this standard deviation (Box and Muller 1958), from the stream of a secret key."""
 
     def __init__(self, deviation: float, chance: bytes) -> None:
         self.deviation: Final = deviation
@@ -97,7 +86,7 @@ class Gaussian:
 
 
 def epsilon(noise: float, exchanges: int, delta: float) -> float:
-    """Return the least epsilon at which so many releases are (epsilon, delta) private.
+    """Return the least epsilon at which this many releases are (epsilon, delta)-private.
 
     >>> round(epsilon(2.0, 100, 1e-6), 3), round(epsilon(8.0, 1000, 1e-6), 3)
     (35.566, 25.948)
@@ -121,7 +110,7 @@ def delta_of(eps: float, mu: float) -> float:
 
 
 def _log_phi(x: float) -> float:
-    """Return log Phi(x); far out on the left, Phi itself is less than the least float."""
+    """Return log Phi(x), also where Phi(x) underflows."""
     if x > _FAR:
         return math.log(0.5 * math.erfc(-x / math.sqrt(2)))
     square = 1 / (x * x)
@@ -130,6 +119,6 @@ def _log_phi(x: float) -> float:
 
 
 def _uniform(source: RandomBytes, count: int) -> Numbers:
-    """Return numbers of [0, 1) with 53 random bits."""
+    """Return numbers in [0, 1) with 53 random bits."""
     bits = source.next(8 * count).view("<u8") >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53

@@ -1,21 +1,21 @@
-"""From float32 to the ring and back: clipped, rounded without bias, checked for sums that fit.
+"""Quantization between float32 and the ring: clipping, unbiased stochastic rounding, sums without overflow.
 
-With b bits a value becomes one of the steps -Q..Q, Q = 2^(b-1) - 1, a step being clip / Q. It is written in
-finer steps first, v = rint(F s x) with F = 256 (65,536 when b <= 8) and s = Q / clip, then rounded by local
-chance r, uniform on 0..F-1: q = floor((v + r) / F). The mean of q is v / F: the only bias is that of the
-first rounding, at most 1 / 2F of a step, and what float32 itself loses (2^-24 of the value: 1/16 of a step
-at 22 bits, which is why there are no more).
+With b bits a value becomes one of the steps -Q..Q, Q = 2^(b-1) - 1, a step being clip / Q. It is first
+written in finer steps, v = rint(F s x) with F = 256 (65,536 when b <= 8) and s = Q / clip, then rounded with
+local randomness r, uniform on 0..F-1: q = floor((v + r) / F). The mean of q is v / F. The only bias is that
+of the first rounding, at most 1 / 2F of a step, and the precision of float32 (2^-24 of the value: 1/16 of a
+step at 22 bits, the maximum).
 
-The sum of n sites must fit the ring of K bits with its sign: n Q < 2^(K-1), or sums wrap around
-without a word. That is checked when a federation is written down, not when it trains.
+The sum of n sites must fit the ring of K bits with its sign: n Q < 2^(K-1); otherwise sums would silently
+wrap around. This is checked when a federation is written, not during training.
 
-Noise z (`privacy`) comes after the clip and before the rounding, unclipped: v = rint(F (s clip(x) + z)). With
-a deviation of at least 2 steps in each site, what rounding adds depends on the values by less than
-exp(-2 pi^2 2^2) < 1e-34: the sum is that of the clipped values and the noise, and of something independent.
-The ring has room for 9 deviations of a sum's noise beside the values, so that a value wraps around with a
-probability below 1e-18. That would spoil the value; it tells nothing.
+Noise z (`privacy`) is added after the clip and before the rounding: v = rint(F (s clip(x) + z)). With a
+standard deviation of at least 2 steps per site, the rounding error depends on the values by less than exp(-2
+pi^2 2^2) < 1e-34, so the sum is that of the clipped values and the noise plus something independent. The ring
+has room for 9 standard deviations of a sum's noise beside the values, so a value wraps around with
+probability below 1e-18. That would corrupt the value; it reveals nothing.
 
-Weights travel inside: site i sends w_i x_i / w_max, and w_i itself as digits of b - 1 bits, one ring
+Weights are part of the vector: site i sends w_i x_i / w_max, and w_i itself as digits of b - 1 bits, one ring
 word each, as few as w_max needs. Digits obey the same bound, so the sum of the weights is exact.
 """
 
@@ -33,14 +33,16 @@ from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, Numbers
 Float = NDArray[np.float32]
 FEWEST_BITS: Final = 2
 MOST_BITS: Final = 22
-_SHORT_BITS: Final = 8  # up to here the chance has 16 bits, so that its bias stays small beside the step
-LEAST_NOISE: Final = 2.0  # steps: with less, rounding shows the values through
-_FAR: Final = 9.0  # deviations of the noise of a sum that must fit the ring
-_NEAR: Final = 0.999  # beyond this share of the clip, clipping is done; below, it would change nothing
+_SHORT_BITS: Final = (
+    8  # up to here the random part has 16 bits, so that its bias stays small relative to the step
+)
+LEAST_NOISE: Final = 2.0  # steps: with less, rounding reveals the values
+_FAR: Final = 9.0  # standard deviations of the noise of a sum that must fit the ring
+_NEAR: Final = 0.999  # share of the clip below which clipping changes nothing
 
 
 def fits(members: int, bits: int, ring: int) -> bool:
-    """Whether the sum of so many values of `bits` stays inside the ring.
+    """Return whether the sum of this many values of `bits` fits the ring.
 
     >>> fits(256, 8, 16), fits(259, 8, 16)
     (True, False)
@@ -49,7 +51,7 @@ def fits(members: int, bits: int, ring: int) -> bool:
 
 
 def fits_with_noise(members: int, bits: int, ring: int, noise_steps: float) -> bool:
-    """Whether there is room for the noise as well, of which each of them adds this deviation, in steps.
+    """Return whether the sum also has room for noise of this standard deviation, in steps, from each member.
 
     >>> fits_with_noise(3, 8, 16, 293.0), fits_with_noise(3, 4, 8, 16.0)
     (True, False)
@@ -60,7 +62,7 @@ def fits_with_noise(members: int, bits: int, ring: int, noise_steps: float) -> b
 
 @dataclass(frozen=True, slots=True)
 class Quantizer:
-    """How a federation writes numbers: pinned, the same for every member."""
+    """The pinned number format, the same for every member."""
 
     clip: float
     bits: int
@@ -79,37 +81,37 @@ class Quantizer:
 
     @property
     def top(self) -> int:
-        """The largest step, Q."""
+        """Return the largest step, Q."""
         return _top(self.bits)
 
     @property
     def digits(self) -> int:
-        """Ring words that hold a weight."""
+        """Return the number of ring words for a weight."""
         return -(-self.w_max.bit_length() // (self.bits - 1))
 
     def words(self, size: int) -> int:
-        """Return how many ring words a vector of `size` numbers takes."""
+        """Return the number of ring words for a vector of `size` numbers."""
         return size + self.digits
 
     def bound(self, sites: int, weight: int) -> float:
         """Return the largest error of any coordinate of the mean, for values inside the clip.
 
-        Each site adds less than one step by chance, 1 / 2F by the first rounding and 2^-22 of Q by
-        float32; the sum is then scaled by w_max / weight and rounded to float32 once more.
+        Each site adds less than one step by stochastic rounding, 1 / 2F by the first rounding and 2^-22 of Q
+        by float32; the sum is then scaled by w_max / weight and rounded to float32 once more.
         """
         steps = sites * (1 + 1 / (2 * self._finer) + self.top * 2**-22)
         return steps * self.clip / self.top * self.w_max / weight + self.clip * 2**-22
 
     @property
     def step(self) -> float:
-        """What one step stands for, where the weight is the largest."""
+        """Return the value of one step at the largest weight."""
         return self.clip / self.top
 
     @property
     def reach(self) -> float:
-        """How far one vector can move a value of the mean, if its words are not made here.
+        """Return how far one vector can move a value of the mean if its words are not made by this class.
 
-        Half of the ring, in steps; and the word of the weights may leave no more than 1 to divide by.
+        It is half of the ring in steps, and the false weight word may leave as little as 1 to divide by.
         """
         return self.step * (1 << (self.ring - 1)) * self.w_max
 
@@ -118,8 +120,8 @@ class Quantizer:
     ) -> None:
         """Add the quantized `weight * update / w_max`, and the weight, to the masks in `words`, in place.
 
-        `noise` is added to that, after the clip. On BadVector part of `words` is written: it must not be used
-        again.
+        `noise` is added after the clip. If BadVector is raised, `words` is partly written and must not be
+        used again.
         """
         if update.dtype != np.float32 or update.ndim != 1:
             raise BadVector(f"update: saw {update.dtype} of shape {update.shape}, needed a float32 vector")
@@ -145,10 +147,10 @@ class Quantizer:
         words[update.size :] += self._digits_of(weight)
 
     def mean(self, words: Words, sites: int) -> tuple[Float, int]:
-        """Return the weighted mean and the sum of weights from an unmasked sum of so many vectors.
+        """Return the weighted mean and the sum of weights from an unmasked sum of this many vectors.
 
-        A sum in which masks are left is noise, and its weight with it: that is nearly always seen here.
-        Words of 32 bits are overwritten with the mean: a second large array costs more than the arithmetic.
+        Leftover masks make the sum and its weight noise, which is detected here with high probability. Words
+        of 32 bits are overwritten with the mean, since a second large array costs more than the arithmetic.
         """
         size = words.size - self.digits
         if size < 1 or words.dtype != RING_TYPES[self.ring]:
@@ -178,7 +180,7 @@ class Quantizer:
         return np.array(values, RING_TYPES[self.ring])
 
     def _steps(self, part: Float, scale: np.float32, chance: RandomBytes, work: "_Work") -> Words:
-        """Return the steps of one block, as words of 32 bits."""
+        """Return the steps of one block as words of 32 bits."""
         fine, whole, extra = work.fine[: part.size], work.whole[: part.size], work.extra[: part.size]
         self._scaled(part, scale, fine)
         np.rint(fine, out=fine)
@@ -189,7 +191,7 @@ class Quantizer:
         return whole.view(np.uint32)
 
     def _noisy_steps(self, part: Float, weight: int, noise: Numbers, chance: RandomBytes) -> Words:
-        """Return the steps of one block with noise, in words of 64 bits: it may go far beyond the clip."""
+        """Return the steps of one block with noise as words of 64 bits, since noise may exceed the clip."""
         _finite(part)
         values = np.clip(part.astype(np.float64), -self.clip, self.clip) * (weight / self.w_max)
         fine = np.rint((values + noise) * (self._finer / self.step)).astype(np.int64)
@@ -208,7 +210,7 @@ class Quantizer:
         np.clip(part, -self.clip, self.clip, out=out)
         np.multiply(out, scale, out=out)
         edge = np.float32(self._finer * self.top)
-        np.clip(out, -edge, edge, out=out)  # float32 may have put the clip itself a little above the top
+        np.clip(out, -edge, edge, out=out)  # float32 may round the clip itself above the top
 
 
 def _top(bits: int) -> int:
@@ -216,7 +218,7 @@ def _top(bits: int) -> int:
 
 
 def _finite(part: Float) -> tuple[float, float]:
-    """Return the least value and the largest."""
+    """Return the minimum and the maximum; raise unless both are finite."""
     low, high = float(part.min()), float(part.max())
     if not (math.isfinite(low) and math.isfinite(high)):
         raise BadVector(f"update: saw values from {low} to {high}, needed finite ones")
@@ -225,7 +227,7 @@ def _finite(part: Float) -> tuple[float, float]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """Three blocks of scratch that stay in cache."""
+    """Three scratch blocks that stay in cache."""
 
     fine: Float
     whole: NDArray[np.int32]

@@ -1,9 +1,9 @@
-"""What both sides compute and check alike: contexts, keys from keys, commitments, adverts.
+"""Computations and checks common to both sides: contexts, derived keys, commitments, adverts.
 
 Everything is bound to the descriptor (fid), the epoch's roster (rho) and the exchange. The context of an
-exchange is a hash over all that its members must agree on, the model included; masks, self masks and the
-signatures on the survivors come from it. A server that shows two members different things makes them
-derive different masks, and gets noise.
+exchange is a hash over everything that its members must agree on, including the model; masks, self masks and
+the signatures on the survivors derive from it. If a server sends two members different data, they derive
+different masks, and the sum is noise.
 """
 
 import hashlib
@@ -20,13 +20,13 @@ from fedgc.secagg.keys import KEY_BYTES, TAG_BYTES, agree, check_public, derive,
 from fedgc.secagg.keystream import Strand
 from fedgc.secagg.packets import SHARE_BYTES, Advert, Begin, Roster
 
-CLOCK_S: Final = 600  # how far the clocks of two members may differ, and how long an advert is fresh
+CLOCK_S: Final = 600  # maximum difference of two members' clocks, and lifetime of an advert
 PAIR_BYTES: Final = 2 * SHARE_BYTES  # mask key and self seed, or a share of both
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A roster with what is asked of it again and again."""
+    """A roster with derived values that are used repeatedly."""
 
     roster: Roster
     packed: bytes
@@ -34,16 +34,16 @@ class Known:
 
     @classmethod
     def of(cls, roster: Roster) -> "Known":
-        """Return the roster, spelled and hashed once."""
+        """Return the roster with its encoding and hash."""
         return cls(roster, roster.pack(), roster.rho)
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Who is in the epoch."""
+        """Return the members of the epoch."""
         return tuple(advert.member for advert in self.roster.adverts)
 
     def advert(self, member: int) -> Advert:
-        """Return what one of them said."""
+        """Return the advert of a member."""
         return self.roster.adverts[self.members.index(member)]
 
 
@@ -73,7 +73,7 @@ def check_advert(federation: Federation, advert: Advert, epoch: int, now: float)
 
 
 def check_keys_differ(adverts: Sequence[Advert]) -> None:
-    """Raise if any public key or commitment stands twice in an epoch."""
+    """Raise if a public key or commitment occurs twice in an epoch."""
     seen: dict[bytes, int] = {}
     for advert in adverts:
         for key in (advert.channel, *advert.masks, *advert.commitments):
@@ -85,15 +85,15 @@ def check_keys_differ(adverts: Sequence[Advert]) -> None:
 
 
 def check_quorum(federation: Federation, count: int, what: str) -> None:
-    """Raise if so few sites would be in a sum."""
+    """Raise if too few sites would be in a sum."""
     if count < federation.quorum:
         raise BadMessage(f"{what}: saw {count} sites, needed {federation.quorum}")
 
 
 def enrolment(fid: bytes, run: str, client: str, member: int, epoch: int) -> bytes:
-    """Return what a member signs to say that it is there, over this client, with keys up to this epoch.
+    """Return the statement that proves a member's presence at this client, with keys up to this epoch.
 
-    Nobody else can say it again: a client proves in each session, and with each packet, that it is itself.
+    No other client can reuse it: the client authenticates itself in each session and with each packet.
     """
     return pack("enrolment", fid, run, client, member, epoch)
 
@@ -106,14 +106,14 @@ def check_enrolment(federation: Federation, statement: bytes, member: int, signa
 
 
 def commitment(fid: bytes, epoch: int, member: int, exchange: int, seed: bytes) -> bytes:
-    """Return the hash by which a rebuilt self seed is known to be the right one."""
+    """Return the commitment against which a rebuilt self seed is checked."""
     return digest("self seed", fid, epoch, member, exchange, seed)
 
 
 def tags(rho: bytes, source: int, target: int, shares: Sequence[tuple[int, bytes]]) -> bytes:
     """Return two tags for each exchange: of the share of the mask key and of that of the self seed.
 
-    A share is uniform by itself, so its hash says nothing; it lets the server name who gives a false one.
+    A share is uniform, so its hash reveals nothing; it lets the server identify the sender of a false share.
     """
     prefix = digest("share", rho, source, target)
     parts = []
@@ -130,7 +130,7 @@ def channel(secret: X25519PrivateKey, public: bytes, rho: bytes, source: int, ta
 
 
 def blob_context(fid: bytes, epoch: int, rho: bytes, source: int, target: int) -> bytes:
-    """Return what a blob is bound to."""
+    """Return the context that a blob is bound to."""
     return pack("blob", fid, epoch, rho, source, target)
 
 
@@ -145,34 +145,34 @@ def context(federation: Federation, rho: bytes, begin: Begin, model: bytes) -> b
 
 
 def footing(shape: bytes, first_step: int, common_steps: float, before: bytes) -> bytes:
-    """Return the settings of an exchange: what shapes every update in it, beside the model.
+    """Return the settings of an exchange: everything that shapes its updates besides the model.
 
-    `shape` is the hash of the run's settings. The rest moves a client's steps as well: where they stand in
-    the schedule of rates, and by which way between two models they are led (`before` is the digest of the
-    former, nothing where none leads). A server that could choose these for each would make the updates of all
-    but one vanish, and the sum would be that one's (Pasquini, Francati, Ateniese, "Eluding secure aggregation
-    in federated learning via model inconsistency", 2022).
+    `shape` is the hash of the run's settings. The rest affects a client's steps as well: their position in
+    the learning-rate schedule, and the two models whose difference is the shared momentum (`before` is the
+    digest of the earlier one, empty without momentum). A server that could choose these per member could make
+    all updates but one vanish, so that the sum would be that one update (Pasquini, Francati, Ateniese,
+    "Eluding secure aggregation in federated learning via model inconsistency", 2022).
     """
     return pack("footing", shape, first_step, float(common_steps), before)
 
 
 def start(model: bytes, settings: bytes) -> bytes:
-    """Return the hash of all that an update may start from; `model` is SHA-256 of the model."""
+    """Return the hash of everything that an update starts from; `model` is SHA-256 of the model."""
     return digest("start", model, settings)
 
 
 def agreement(fid: bytes, bound: bytes, survivors: tuple[int, ...]) -> bytes:
-    """Return what a survivor signs."""
+    """Return the statement that a survivor signs."""
     return pack("survivors", fid, bound, survivors)
 
 
 def self_mask(seed: bytes, bound: bytes, member: int) -> Strand:
-    """Return the mask that only its owner, or T shares, can take off."""
+    """Return the self mask, which only its owner or T shares can remove."""
     return Strand(derive(seed, bound, "self", member), minus=False)
 
 
 def pair_mask(secret: X25519PrivateKey, public: bytes, bound: bytes, owner: int, other: int) -> Strand:
-    """Return the mask that `owner` adds for `other`: what the lower number adds, the higher subtracts."""
+    """Return the mask that `owner` adds for `other`: the lower number adds it, the higher subtracts it."""
     low, high = sorted((owner, other))
     shared = agree(secret, public, f"mask {owner}, {other}")
     return Strand(derive(shared, bound, "pair", low, high), minus=owner == high)

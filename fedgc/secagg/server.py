@@ -1,13 +1,13 @@
-"""The server's side: it passes packets on, checks them, and takes the masks off the sum. It has no secret.
+"""The server's state machine: forwards and checks packets, and removes the masks from the sum.
 
     SetUp     .admit(advert) ... .roster() ... .receive(deal) ... .close() -> Epoch
     Epoch     .begin(exchange, members, terms) -> Exchange and a packet for each member
     Exchange  .agree(survivors) ... .sign(member, signature) ... .unlock() ... .open(packet) ... .masks()
     RingSum   .add(vector) ... .remove(masks) ... .mean()
 
-The first three are frozen values; each step returns the next one. `RingSum` owns the only large array. What
-arrives is checked when it arrives and refused by name; a server that skipped these checks would harm nobody's
-secrecy, only its own result.
+The server has no secrets. The first three are frozen values; each step returns the next one. `RingSum` owns
+the only large array. Input is checked on arrival, and a refusal names its sender. These checks protect the
+result; the sites' secrecy does not depend on them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,12 @@ from fedgc.secagg.rules import PAIR_BYTES, Known
 from fedgc.secagg.shamir import combine
 
 Float = NDArray[np.float32]
-_SEALED_BYTES: Final = 16  # what sealing adds to a blob
+_SEALED_BYTES: Final = 16  # added to a blob by sealing
 
 
 @dataclass(frozen=True, slots=True)
 class SetUp:
-    """An epoch that is being set up."""
+    """An epoch during set-up."""
 
     federation: Federation
     epoch: int
@@ -42,11 +42,11 @@ class SetUp:
     deals: Mapping[int, packets.Deal] = field(default_factory=dict)
 
     def packet(self) -> packets.Open:
-        """Return what to ask every site."""
+        """Return the request for every site."""
         return packets.Open(self.federation.fid, self.epoch)
 
     def admit(self, advert: packets.Advert, now: float) -> "SetUp":
-        """Take a site into the epoch, or raise with the reason."""
+        """Admit a site to the epoch, or raise with the reason."""
         if self.known is not None:
             raise BadMessage(f"epoch {self.epoch}: saw an advert after the roster went out; needed the next")
         rules.check_advert(self.federation, advert, self.epoch, now)
@@ -57,7 +57,7 @@ class SetUp:
         return replace(self, adverts=adverts)
 
     def roster(self) -> tuple["SetUp", packets.Roster]:
-        """Close the doors: return who is in; with too few, raise before anybody trains."""
+        """End admission and return the roster; raise if there are too few sites."""
         count, needed = len(self.adverts), self.federation.quorum
         if count < needed:
             raise NotRecoverable(f"epoch {self.epoch}: saw {count} sites, needed {needed}")
@@ -65,7 +65,7 @@ class SetUp:
         return replace(self, known=Known.of(roster)), roster
 
     def receive(self, deal: packets.Deal) -> "SetUp":
-        """Take a site's sealed shares."""
+        """Store a site's sealed shares."""
         who = self.federation.name(deal.member)
         if self.known is None or deal.epoch != self.epoch or deal.member not in self.known.members:
             raise BadMessage(f"{who}: saw a deal of epoch {deal.epoch}, needed one of a member of the roster")
@@ -78,7 +78,7 @@ class SetUp:
         return replace(self, deals={**self.deals, deal.member: deal})
 
     def close(self) -> "Epoch":
-        """Return the epoch of those whose shares came; with too few, raise before anybody trains."""
+        """Return the epoch of the sites whose shares arrived; raise if there are too few."""
         count, needed = len(self.deals), self.federation.quorum
         if self.known is None or count < needed:
             raise NotRecoverable(f"epoch {self.epoch}: saw the shares of {count}, needed those of {needed}")
@@ -92,7 +92,7 @@ class SetUp:
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What all members of an exchange must have in common beside their number."""
+    """The parameters common to all members of an exchange."""
 
     size: int
     settings: bytes
@@ -105,7 +105,7 @@ class Terms:
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """An epoch whose keys stand; `supplied` are those who are known to have the others' shares."""
+    """An epoch with complete keys; `supplied` are the members known to have the others' shares."""
 
     federation: Federation
     known: Known
@@ -114,17 +114,17 @@ class Epoch:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Who can take part in exchanges."""
+        """Return the members that can take part in exchanges."""
         return tuple(sorted(self.deals))
 
     def supply(self, member: int) -> "Epoch":
-        """A vector of this member came: it needs no deliveries any more."""
+        """Record that a vector of this member arrived, so that it needs no more deliveries."""
         return replace(self, supplied=self.supplied | {member})
 
     def begin(
         self, exchange: int, members: Sequence[int], terms: Terms
     ) -> tuple["Exchange", dict[int, packets.Begin]]:
-        """Return the exchange and the packet for each of its members; with too few, raise."""
+        """Return the exchange and the packet for each of its members; raise if there are too few."""
         taking = tuple(sorted(set(members)))
         if not set(taking) <= set(self.deals):
             raise BadMessage(f"begin: saw members {taking}, needed some of {self.members}")
@@ -162,11 +162,11 @@ class Exchange:
 
     @property
     def epoch(self) -> int:
-        """The epoch whose keys it uses."""
+        """Return the epoch whose keys it uses."""
         return self.known.roster.epoch
 
     def agree(self, survivors: Sequence[int]) -> tuple["Exchange", packets.Agree]:
-        """Fix whose vectors are in the sum, for good; with too few, the exchange is aborted."""
+        """Fix the survivors; if there are too few, the exchange is aborted."""
         chosen = tuple(sorted(set(survivors)))
         if self.survivors or not set(chosen) <= set(self.members):
             raise BadMessage(f"survivors: saw {chosen}, needed some of {self.members}, once an exchange")
@@ -177,7 +177,7 @@ class Exchange:
         return replace(self, survivors=chosen), packets.Agree(self.epoch, self.number, chosen)
 
     def sign(self, member: int, signature: bytes) -> "Exchange":
-        """Take a survivor's signature."""
+        """Store a survivor's signature."""
         who = self.federation.name(member)
         if member not in self.survivors:
             raise BadMessage(f"{who}: saw a signature of no survivor, needed one of {self.survivors}")
@@ -186,15 +186,15 @@ class Exchange:
         return replace(self, signatures={**self.signatures, member: signature})
 
     def unlock(self) -> packets.Unlock:
-        """Return what makes the survivors give their shares; all of them must get the same packet."""
+        """Return the packet that requests shares; all survivors must get the same one."""
         count, needed = len(self.signatures), self.federation.threshold
         if count < needed:
             raise NotRecoverable(f"exchange {self.number}: saw {count} signatures, needed {needed}; aborted")
-        enough = tuple(sorted(self.signatures.items())[:needed])  # more would only be more to verify
+        enough = tuple(sorted(self.signatures.items())[:needed])  # more would only cost verification
         return packets.Unlock(self.epoch, self.number, enough)
 
     def open(self, packet: packets.Opened) -> "Exchange":
-        """Take a survivor's shares; a false one is refused, and its giver named."""
+        """Store a survivor's shares; raise for a false share, naming its sender."""
         who = self.federation.name(packet.member)
         if (packet.epoch, packet.exchange) != (self.epoch, self.number):
             raise BadMessage(f"{who}: saw shares of another exchange, needed those of {self.number}")
@@ -207,7 +207,7 @@ class Exchange:
         return replace(self, opened={**self.opened, packet.member: dict(packet.shares)})
 
     def masks(self) -> tuple[Strand, ...]:
-        """Return what is left in the sum of the survivors' vectors, rebuilt from T shares of each secret."""
+        """Return the masks left in the survivors' sum, rebuilt from T shares of each secret."""
         threshold = self.federation.threshold
         if len(self.opened) < threshold:
             raise NotRecoverable(
@@ -223,7 +223,7 @@ class Exchange:
             )
         return tuple(found)
 
-    # ---- small print
+    # ---- details
 
     def _self_mask(self, member: int, seed: bytes) -> list[Strand]:
         promised = self.known.advert(member).commitments[self.number - 1]
@@ -232,7 +232,7 @@ class Exchange:
         return [rules.self_mask(seed, self.context, member)]
 
     def _lost(self, member: int, secret: bytes) -> list[Strand]:
-        """The masks that survivors added for one who is lost: the opposites of those it would have added."""
+        """Return the masks that survivors added for a lost member: the opposites of its own."""
         self._check_secret(member, same(public_of(secret), self.known.advert(member).masks[self.number - 1]))
         publics = {m: self.known.advert(m).masks[self.number - 1] for m in self.survivors}
         key = loaded(secret)
@@ -259,7 +259,7 @@ class Exchange:
 
 
 class RingSum:
-    """The running sum of masked vectors. Who is in it is the caller's to know."""
+    """The running sum of masked vectors. The caller tracks its members."""
 
     def __init__(self, quantizer: Quantizer, size: int) -> None:
         self._quantizer = quantizer
@@ -268,7 +268,7 @@ class RingSum:
         self._count = 0
 
     def check(self, vector: Words) -> None:
-        """Raise BadVector unless the vector is one of this exchange."""
+        """Raise BadVector unless the vector has the shape of this exchange."""
         kind = RING_TYPES[self._quantizer.ring]
         if vector.dtype != kind or vector.shape != (self._size,):
             raise BadVector(
@@ -285,11 +285,11 @@ class RingSum:
             np.add(self._words, vector, out=self._words)
 
     def remove(self, masks: Sequence[Strand]) -> None:
-        """Take the masks off."""
+        """Subtract the masks."""
         add_strands(self._held(), [mask.opposite() for mask in masks])
 
     def mean(self) -> tuple[Float, int]:
-        """Return the weighted mean and the sum of weights; the sum itself is used up."""
+        """Return the weighted mean and the sum of weights; overwrites the sum."""
         words, self._words = self._held(), None
         return self._quantizer.mean(words, self._count)
 

@@ -1,11 +1,11 @@
-"""Shamir's secret sharing over GF(2^8), byte by byte: T shares give the secret, T - 1 give nothing.
+"""Shamir's secret sharing over GF(2^8), byte by byte: T shares give the secret, T - 1 reveal nothing.
 
-Each byte s of the secret is the constant of its own polynomial f(x) = s + a_1 x + ... + a_(T-1) x^(T-1)
-with uniform coefficients; the share of point x is f(x). For any T - 1 points and any s there is exactly one
-choice of coefficients for every tuple of T - 1 shares, so these are uniform whatever s is (Shamir 1979).
-The field is that of AES: polynomials over GF(2) modulo x^8 + x^4 + x^3 + x + 1, with generator 3.
+Each byte s of the secret is the constant of its own polynomial f(x) = s + a_1 x + ... + a_(T-1) x^(T-1) with
+uniform coefficients; the share of point x is f(x). For any T - 1 points and any s, each tuple of T - 1 shares
+corresponds to exactly one choice of coefficients, so the shares are uniform for every s (Shamir 1979). The
+field is that of AES: polynomials over GF(2) modulo x^8 + x^4 + x^3 + x + 1, with generator 3.
 
-Shares carry no check of their own: whoever combines compares the secret with its commitment.
+Shares are not authenticated; the caller compares the combined secret with its commitment.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,13 +19,13 @@ from fedgc.errors import BadSetting, NotRecoverable
 from fedgc.secagg.keystream import keystream
 
 Bytes = NDArray[np.uint8]
-POINTS: Final = 255  # 0 is where the secret lies
+POINTS: Final = 255  # 0 is the point of the secret
 _MODULUS: Final = 0x11B
 _GENERATOR_ORDER: Final = 255
 
 
 def split(secret: bytes, threshold: int, points: Sequence[int], entropy: bytes) -> dict[int, bytes]:
-    """Return a share of `secret` for each point; any `threshold` of them give it back.
+    """Return a share of `secret` for each point; any `threshold` of them reconstruct it.
 
     >>> shares = split(b"secret", 2, (1, 2, 3), bytes(32))
     >>> combine({1: shares[1], 3: shares[3]}, 2)
@@ -48,7 +48,7 @@ def split(secret: bytes, threshold: int, points: Sequence[int], entropy: bytes) 
 
 
 def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
-    """Return the secret from at least `threshold` shares of one length; with fewer, raise NotRecoverable."""
+    """Return the secret from at least `threshold` shares of one length; raise NotRecoverable for fewer."""
     points = sorted(shares)[:threshold]
     _check(threshold, points)
     if len(shares) < threshold:
@@ -62,7 +62,7 @@ def combine(shares: Mapping[int, bytes], threshold: int) -> bytes:
 
 
 def multiply(one: int, other: int) -> int:
-    """Multiply in the field.
+    """Multiply in GF(2^8).
 
     >>> hex(multiply(0x57, 0x83))
     '0xc1'
@@ -75,7 +75,7 @@ def multiply(one: int, other: int) -> int:
 
 
 def _at_zero(points: Sequence[int], at: int) -> int:
-    """Lagrange's factor of one point at 0: the product of p / (p - at), where minus is xor."""
+    """Return the Lagrange coefficient of one point at 0: the product of p / (p - at); minus is xor."""
     exponents, logarithms = _logarithms()
     others = [point for point in points if point != at]
     power = sum(logarithms[point] - logarithms[point ^ at] for point in others)

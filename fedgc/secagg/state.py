@@ -1,9 +1,9 @@
-"""What a site must not forget, as one frozen value; and what a step of it changes on disk.
+"""The durable state of a site as one frozen value, and the difference between two states.
 
-`records` writes a state as named records, `restore` reads them back, and `changes` is the difference of two
-states: what to put and what to erase. The machine never says what to write in any other way, so what is on
-disk is what it knows. Only the masked vector itself stays in memory: it is large, and after a restart a
-refusal does as well.
+`records` writes a state as named records, `restore` reads them, and `changes` is the difference of two
+states: records to put and to erase. All writes are made this way, so the disk always matches the machine's
+state. Only the masked vector stays in memory: it is large, and after a restart the site refuses instead of
+repeating it.
 """
 
 from collections.abc import Mapping
@@ -24,7 +24,7 @@ _GIVEN: Final = pack("given")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Turn:
-    """The exchange that a site is in, or was in last."""
+    """The present or last exchange of a site."""
 
     exchange: int
     context: bytes
@@ -39,7 +39,7 @@ class Turn:
     vector: Words | None = field(default=None, repr=False)
 
     def pack(self) -> bytes:
-        """Return the record; the vector is not in it."""
+        """Return the record, without the vector."""
         return pack(
             "turn", self.exchange, self.context, self.members, self.size, self.model, int(self.used),
             self.survivors, self.signature, self.unlocked_by, self.opened,
@@ -47,7 +47,7 @@ class Turn:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Turn":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         exchange, bound, members, size, model, used, *rest = read(
             data, "turn", int, bytes, tuple, int, bytes, int, tuple, bytes, bytes, bytes
         )
@@ -56,12 +56,12 @@ class Turn:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class State:
-    """All that a site knows of a federation.
+    """The state of a site in a federation.
 
-    `own` holds mask key and self seed of each exchange that is still to come; `held` the shares, one after
-    the other in the order of `sources`. `released` counts masked vectors over all epochs. `start`
-    is what the update of the present exchange must be made from. `spent` are the digests of the models for
-    which this site gave shares: it masks no second update of them. They are never forgotten.
+    `own` holds mask key and self seed of each exchange to come; `held` the shares, in the order of `sources`.
+    `released` counts masked vectors over all epochs. `start` identifies the state that the update of the
+    present exchange must be made from. `spent` are the digests of the models for which this site released
+    shares: it masks no second update of them, and they are kept forever.
     """
 
     epoch: int = 0
@@ -78,7 +78,7 @@ class State:
     spent: frozenset[bytes] = frozenset()
 
     def records(self) -> dict[str, bytes]:
-        """Return the state as named records; what is empty has none."""
+        """Return the state as named records; empty fields have none."""
         found = {
             "epoch": pack("epoch", self.epoch, self.released, self.sources),
             "advert": self.advert,
@@ -95,7 +95,7 @@ class State:
 
 
 def restore(records: Mapping[str, bytes]) -> State:
-    """Return the state that wrote these records; without any, the state before the first epoch."""
+    """Return the state of these records; without any, the state before the first epoch."""
     if not records:
         return State()
     if "epoch" not in records:
@@ -126,7 +126,7 @@ def _numbered(records: Mapping[str, bytes], prefix: str) -> dict[int, bytes]:
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """What must be on disk before anything more is said."""
+    """The changes that must be on disk before the next message is sent."""
 
     puts: tuple[tuple[str, bytes], ...] = field(repr=False)
     erases: tuple[str, ...]
@@ -137,7 +137,7 @@ class Changes:
 
     @classmethod
     def unpack(cls, data: bytes) -> "Changes":
-        """Return what `pack` wrote."""
+        """Decode the output of `pack`."""
         puts, erases = read(data, "changes", tuple, tuple)
         names = typed(erases, "changes", *[str] * len(erases))
         return cls(rows(puts, "changes", str, bytes), names)

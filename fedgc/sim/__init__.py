@@ -1,13 +1,11 @@
-"""Simulation: real or modelled machines, every policy through one interface, and what came of it."""
+"""Simulation of rounds on modelled or recorded clients, for fedgc and other policies."""
 
-from fedgc.sim.bound import FluidBound
-from fedgc.sim.catalogue import bounds, find, original_codes, ours, rivals
-from fedgc.sim.coded import BlockCoordinate, FractionalRepetition, FullWorkers, PartialStragglers
+from fedgc.sim.baselines import DropSlowest, OverSelection, PartialStragglers, Uncoded, WorkQueue
+from fedgc.sim.catalogue import baselines, find, ours
 from fedgc.sim.ours import Fedgc, Obeys
 from fedgc.sim.policy import Policy, Result
 from fedgc.sim.simulate import Prediction, Request, simulate
 from fedgc.sim.timeline import page, png
-from fedgc.sim.uncoded import DropSlowest, FedBuff, OverSelection, Uncoded, WorkQueue
 
 __all__ = [
     "Request",
@@ -23,15 +21,8 @@ __all__ = [
     "WorkQueue",
     "DropSlowest",
     "OverSelection",
-    "FedBuff",
-    "FullWorkers",
-    "FractionalRepetition",
-    "BlockCoordinate",
     "PartialStragglers",
-    "FluidBound",
-    "rivals",
+    "baselines",
     "ours",
-    "bounds",
-    "original_codes",
     "find",
 ]

@@ -1,11 +1,11 @@
-"""fedgc itself: the very `Run` that serves real clients, under the virtual clock.
+"""fedgc as a policy: the same `Run` that serves real clients, under the virtual clock.
 
-With short numbers a round sends bf16 or int8 where the amplification of its code leaves the sum no more
-wrong than 8 bits make a plain sum (amplification 1): what a work queue that sends 8 bits is allowed.
+With short numbers a round sends bf16 or int8 if the amplification of its code keeps the error of the sum at
+or below that of a plain sum in 8 bits (amplification 1), which a work queue with 8 bits has too.
 
-The run learns the speeds, plans anew where they changed, and chooses commands; only what clients do is
-modelled. `Obeys` makes them deaf to some of its commands, so that what each is worth can be measured:
-nothing (static, as over the messages link), skip, or skip and take (steer).
+The run learns the speeds, replans, and sends commands; only the clients are modelled. `Obeys` makes them
+ignore some commands, to measure each command's value: none (static, as over the message link), skip, or skip
+and take (steer).
 """
 
 from collections.abc import Callable, Sequence
@@ -23,15 +23,15 @@ from fedgc.sim.clock import NEVER, ArrayClientModel, Line, Scenario, Span, Terms
 from fedgc.sim.policy import Result
 
 LATE_S: Final = 0.5  # no process pauses under a virtual clock
-PATIENT_S: Final = 1e9  # what is measured is how long a round takes, so nothing cuts it off
-SHORT_ERROR: Final = 1.001 * EPSILON[Wire.INT8]  # amplification 1 is reckoned with rounding of its own
-CHOSEN: Final = 0  # blocks: by each round
+PATIENT_S: Final = 1e9  # no timeout, since the duration is measured
+SHORT_ERROR: Final = 1.001 * EPSILON[Wire.INT8]  # tolerance for the rounding of amplification 1
+CHOSEN: Final = 0  # blocks: chosen by each round
 SHARED: Final = "shared"  # digest of chunks that every modelled client can load
-NUMBERS: Final = 1_000_000  # of the model: what matters is its upload time, which the conditions say
+NUMBERS: Final = 1_000_000  # of the model; only its upload time matters, which the conditions give
 
 
 class Obeys(Enum):
-    """Which of the commands during work are followed."""
+    """The commands during work that clients follow."""
 
     NOTHING = "static"
     SKIP = "skip"
@@ -40,7 +40,7 @@ class Obeys(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Fedgc:
-    """`pieces` chunks for each client, each with `replicas` clients; blocks CHOSEN lets each round choose."""
+    """fedgc with `pieces` chunks per client and `replicas` replicas; blocks CHOSEN lets each round choose."""
 
     replicas: int
     pieces: int
@@ -51,7 +51,7 @@ class Fedgc:
 
     @property
     def name(self) -> str:
-        """Return its name in tables."""
+        """Return the name in tables."""
         how = "uncoded" if self.replicas == 1 else f"{self.obeys.value}, {self.replicas} replicas"
         cut = {CHOSEN: ", blocks chosen", 1: ""}.get(self.blocks, f", blocks {self.blocks}")
         return f"fedgc {how}, {self.pieces} chunks each{cut}" + (", short numbers" if self.short else "")
@@ -68,7 +68,7 @@ class Fedgc:
         watch: bool = True,
         heard: Callable[[RoundRow], object] = lambda _: None,
     ) -> tuple[tuple[Result, tuple[Span, ...]], ...]:
-        """Run all rounds, and return the spans of each; `heard` is told each row when it is made."""
+        """Run all rounds and return the spans of each; `heard` is called with each row."""
         clients = scenario[0].clients
         if self.replicas > clients:
             raise BadPlacement(f"{self.replicas} replicas on {clients} clients: at most as many are possible")
@@ -111,7 +111,7 @@ class Simulation:
         self._run = Run(config, now=0.0, size=NUMBERS)
 
     def run(self, heard: Callable[[RoundRow], object]) -> None:
-        """Let everybody join, and go on to the end."""
+        """Let all clients join, and run to the end."""
 
         def heed(output: object) -> None:
             if isinstance(output, Append):
@@ -137,12 +137,12 @@ class Simulation:
 
 
 def _parts(scenario: Scenario) -> tuple[Scenario, ...]:
-    """Where clients die, every round is a run of its own, so that all are back: as for the other policies."""
+    """Split a scenario with failures into single rounds, so that all clients return for each."""
     if any((conditions.dies_s_w < NEVER).any() for conditions in scenario):
         return tuple((conditions,) for conditions in scenario)
     return (scenario,)
 
 
 def shifted(spans: Sequence[Span], begin_s: float) -> tuple[Span, ...]:
-    """Return the spans with their times from the beginning of their round."""
+    """Return the spans with times relative to the beginning of their round."""
     return tuple(replace(span, begin_s=span.begin_s - begin_s, end_s=span.end_s - begin_s) for span in spans)

@@ -1,7 +1,6 @@
-"""Processes that work beside this one, and end when it does, however that ends.
+"""Worker processes that end with their parent, even if it is killed.
 
-A process pool leaves its clients behind when its owner is killed: they wait for work from a pipe that they
-themselves hold open.
+The processes of a standard pool outlive a killed owner: they wait for work on a pipe that they hold open.
 """
 
 import os
@@ -12,16 +11,16 @@ from multiprocessing import get_context, parent_process
 from multiprocessing.process import BaseProcess
 from typing import Final
 
-CORES: Final = min(2, os.cpu_count() or 1)  # that a bench takes
+CORES: Final = min(2, os.cpu_count() or 1)  # that a benchmark uses
 
 
 def processes(count: int = CORES, begin: Callable[[], object] | None = None) -> ProcessPoolExecutor:
-    """Return so many processes, each of which calls `begin` first, where there is one."""
+    """Return a pool of this many processes, each of which first calls `begin`, if given."""
     return ProcessPoolExecutor(count, mp_context=get_context("spawn"), initializer=_begin, initargs=(begin,))
 
 
 def end_with_the_parent() -> None:
-    """Let this process, which another has made, end when that one does."""
+    """End this process when its parent ends."""
     parent = parent_process()
     if parent is not None:
         threading.Thread(target=_follow, args=(parent,), name="fedgc-parent", daemon=True).start()

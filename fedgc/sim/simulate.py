@@ -1,9 +1,8 @@
-"""What `fedgc sim` asks: how long will rounds take on these clients, what is sent, what is thrown away.
+"""Simulation requests (`fedgc sim`): predict the time of rounds, the bytes sent, and the work discarded.
 
-Times come from a model or a trace; links from the size of the model and the speed of a client's line, or
-from recorded links. Long runs are shared out among processes: each plays its part of the rounds as a run of
-its own, so the same request gives the same answer on one core and on two only where the parts are the same:
-`processes` is part of the request.
+Times come from a model or a trace; links from the size of the model and the speed of a client's link, or
+from recorded links. Long runs are divided among processes, each of which plays its part as a run of its own.
+The result therefore depends on `processes`, which is part of the request.
 """
 
 import gc
@@ -17,24 +16,24 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadPlacement, BadSetting, nearest
-from fedgc.sim.catalogue import find, ours, rivals, usual_rivals
+from fedgc.sim.catalogue import baselines, find, ours
 from fedgc.sim.clock import MODELS, Conditions, Line, Scenario, Span
 from fedgc.sim.ours import Fedgc
 from fedgc.sim.owned import processes
 from fedgc.sim.policy import Policy, Result
-from fedgc.sim.traces import read_links, read_scenario
+from fedgc.sim.traces import read_links, read_table
 
 MEGABYTE: Final = 1_000_000
 USUAL_CLIENTS: Final = 200
-SHORT: Final = 50  # rounds that are not worth a second process
-Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of the last, where watched
+SHORT: Final = 50  # rounds below which one process is used
+Played = tuple[tuple[Result, ...], tuple[Span, ...]]  # every round; spans of the last, if watched
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is to be simulated; `trace` or `model` says how fast clients are, `links` how fast their lines.
+    """What to simulate; `trace` or `model` gives the clients' speeds, `links` their links.
 
-    Where nobody says how many clients, there are as many as the trace has, or USUAL_CLIENTS.
+    Without `clients`, there are as many as in the trace, or USUAL_CLIENTS.
     """
 
     clients: int | None = None
@@ -42,7 +41,7 @@ class Request:
     model_mb: float = 50.0
     uplink_mb_s: float = 12.5
     downlink_mb_s: float = 50.0
-    server_mb_s: float = 0.0  # 0: never full
+    server_mb_s: float = 0.0  # 0: no limit
     latency_s: float = 0.0
     model: str = "shifted-exponential"
     trace: Path | None = None
@@ -51,7 +50,7 @@ class Request:
     pieces: int = 1
     blocks: int = 0  # 0: each round chooses
     policies: tuple[str, ...] = ()
-    beside: bool = False  # compare with the usual rivals if no policy is named
+    beside: bool = False  # compare with the usual baselines if no policy is named
     seed: int = 0
     processes: int = 1
 
@@ -81,28 +80,28 @@ class Request:
 
     @property
     def line(self) -> Line:
-        """The server's line."""
+        """Return the server's link."""
         return Line(self.model_mb / self.server_mb_s if self.server_mb_s else 0.0)
 
     def scenario(self) -> Scenario:
-        """Return all rounds; a trace that is shorter begins again, one with fewer clients is refused."""
+        """Return all rounds; a short trace repeats, and one with fewer clients is refused."""
         rng = np.random.default_rng(self.seed)
         if self.trace is None:
             clients = USUAL_CLIENTS if self.clients is None else self.clients
             rounds = MODELS[self.model](clients, self.rounds, rng)
         else:
-            rounds = self._recorded(read_scenario(self.trace))
+            rounds = self._recorded(read_table(self.trace))
         rounds = tuple(self._delayed(each) for each in rounds)
         if self.links is not None:
             return read_links(self.links).over(rounds, round(self.model_mb * MEGABYTE), rng)
         return tuple(self._linked(each) for each in rounds)
 
     def chosen(self) -> tuple[Policy, ...]:
-        """Return the policies to compare; fedgc alone where none is named."""
+        """Return the policies to compare; fedgc alone by default."""
         mine = Fedgc(self.replicas, self.pieces, self.blocks)
         if not self.policies:
-            return (mine, *usual_rivals(self.replicas)) if self.beside else (mine,)
-        every = [mine, *rivals(self.replicas), *ours(self.replicas, 1)]
+            return (mine, *baselines(self.replicas)) if self.beside else (mine,)
+        every = [mine, *baselines(self.replicas), *ours(self.replicas, 1)]
         return find(self.policies, every)
 
     def _recorded(self, whole: Scenario) -> Scenario:
@@ -123,32 +122,32 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """One policy's rounds."""
+    """The predicted rounds of one policy."""
 
     policy: str
     results: tuple[Result, ...]
-    up_mb: float  # a round
+    up_mb: float  # per round
     discarded: float  # share of the finished work
-    spans: tuple[Span, ...] = field(default=(), repr=False)  # of the last round, where it can be watched
+    spans: tuple[Span, ...] = field(default=(), repr=False)  # of the last round, if watched
     working_s: float = 0.0  # of that round
 
     @property
     def median_s(self) -> float:
-        """Return the predicted time of a round."""
+        """Return the predicted median time of a round."""
         return float(np.median([result.seconds for result in self.results]))
 
     @property
     def p95_s(self) -> float:
-        """Return the time that one round in twenty exceeds."""
+        """Return the 95th percentile of the time of a round."""
         return float(np.percentile([result.seconds for result in self.results], 95, method="higher"))
 
 
 def simulate(
     request: Request, progress: Callable[[int, int], object] = lambda *_: None, *, watch: bool = False
 ) -> tuple[Prediction, ...]:
-    """Play every policy; `progress` hears how many rounds of how many are over.
+    """Play every policy; `progress` receives the number of finished rounds and the total.
 
-    `watch`: keep the spans of the last round, as that run itself went through it.
+    `watch` keeps the spans of the last round.
     """
     scenario, policies = request.scenario(), request.chosen()
     total = len(policies) * request.rounds
@@ -190,7 +189,7 @@ def _alone(
 def _shared_out(
     policy: Fedgc, parts: Sequence[Scenario], line: Line, heard: Callable[[int], object], watch: bool
 ) -> Played:
-    # A run leaves no cycles behind until it ends, and each process ends with its one run.
+    # A run leaves no reference cycles until it ends, and each process runs only one.
     with processes(len(parts), gc.disable) as pool:
         futures = [pool.submit(_alone, policy, part, line, watch and part is parts[-1]) for part in parts]
         waiting = set(futures)
@@ -202,7 +201,7 @@ def _shared_out(
 
 
 def _parts(scenario: Scenario, most: int) -> list[Scenario]:
-    """Split the rounds as evenly as can be, one at least in each part.
+    """Split the rounds as evenly as possible, at least one in each part.
 
     >>> [len(part) for part in _parts((None,) * 5, 2)], len(_parts((None,) * 5, 60))
     ([3, 2], 5)

@@ -1,9 +1,9 @@
-"""The timeline of a round as a picture: who computed what when, what counted, what was discarded.
+"""The timeline of a round as a picture: each client's work over time, counted or discarded.
 
-A row is a client, a bar a chunk: counted ones are dark, finished ones that are in no sum light, those that
-were not finished when the round stopped are red. Beyond `MOST_ROWS` clients those shown are taken evenly from
-the fastest to the slowest. The page holds its picture as SVG, has the style that it is given, and asks
-nothing of the network; the PNG is written without a library.
+A row is a client, a bar a chunk: dark if counted, light if finished but in no sum, red if unfinished when the
+round stopped. Beyond `MOST_ROWS` clients, those shown are evenly spaced from the fastest to the slowest. The
+page embeds its picture as SVG and the given style and loads nothing from the network; the PNG is written
+without a library.
 """
 
 import html
@@ -34,7 +34,7 @@ Pixels = NDArray[np.uint8]
 
 
 def kind(span: Span) -> str:
-    """Name what became of it.
+    """Return the category of a span.
 
     >>> kind(Span("a", 0, 0.0, 2.0, finished=True)), kind(Span("a", 0, 0.0, 2.0, finished=False))
     ('discarded', 'not finished')
@@ -45,7 +45,7 @@ def kind(span: Span) -> str:
 
 
 def shown(spans: Sequence[Span]) -> list[str]:
-    """Return the clients to show: those that finished most first, evenly thinned."""
+    """Return the clients to show, most finished chunks first, evenly thinned."""
     finished: dict[str, int] = {}
     for span in spans:
         finished[span.client] = finished.get(span.client, 0) + span.finished
@@ -88,7 +88,7 @@ def svg(spans: Sequence[Span], working_s: float) -> str:
 
 
 def ticks_of(end_s: float) -> list[float]:
-    """Return round numbers of seconds, four to nine of them, from 0 to the end.
+    """Return four to nine round numbers of seconds from 0 to the end.
 
     >>> ticks_of(7.3), ticks_of(0.21)
     ([0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0], [0.0, 0.05, 0.1, 0.15, 0.2])
@@ -99,7 +99,7 @@ def ticks_of(end_s: float) -> list[float]:
 
 
 def page(predictions: Sequence[Prediction], style: str = "") -> str:
-    """Return one page that needs nothing else: a table of policies, a timeline of each that was watched.
+    """Return a self-contained page: a table of policies, and a timeline of each that was watched.
 
     `style` is the style sheet of the web page, whose variables and tables this page uses.
     """
@@ -126,7 +126,7 @@ def page(predictions: Sequence[Prediction], style: str = "") -> str:
 
 
 def shares(spans: Sequence[Span]) -> str:
-    """Say what became of the time that clients worked in a round.
+    """Return the shares of counted, discarded and unfinished time in a round as text.
 
     >>> shares([Span("a", 0, 0.0, 3.0, finished=True, counted=True), Span("b", 0, 0.0, 1.0, finished=False)])
     'Of the time at work, 75% counted, 0% was discarded after it was finished, 25% was not finished.'
@@ -166,7 +166,7 @@ def png(spans: Sequence[Span], working_s: float) -> bytes:
         if span.client in row:
             top = row[span.client] * ROW + 1
             left = int(span.begin_s / end_s * (WIDTH - 1))
-            right = max(left + 1, int(span.end_s / end_s * (WIDTH - 1)) - 1)  # a gap between neighbours
+            right = max(left + 1, int(span.end_s / end_s * (WIDTH - 1)) - 1)  # a gap between neighbors
             pixels[top : top + ROW - 2, left:right] = COLOURS[kind(span)]
     return encoded(pixels)
 
@@ -174,7 +174,7 @@ def png(spans: Sequence[Span], working_s: float) -> bytes:
 def encoded(pixels: Pixels) -> bytes:
     """Return an RGB image (height x width x 3) as PNG (ISO/IEC 15948): header, deflated rows, end."""
     height, width, _ = pixels.shape
-    rows = np.zeros((height, 1 + width * 3), np.uint8)  # every row begins with its filter: none
+    rows = np.zeros((height, 1 + width * 3), np.uint8)  # each row begins with filter type 0 (none)
     rows[:, 1:] = pixels.reshape(height, -1)
     parts = (
         _chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),

@@ -1,19 +1,17 @@
-"""Training under simulated time: real gradients of a real task, the clock of a simulation.
+"""Training under simulated time: real gradients of a real task with the clock of a simulation.
 
-In coded work a chunk's update is a function of the model, the chunk and the seed alone: every client that
-holds the chunk makes the same one. So one engine stands for the whole fleet: it takes a chunk to its target
-the first time that any client has finished it, and mixes the codewords of all. Nothing is left out by that,
-not a bit of the result: the sum is made of the same codewords, in the order in which they would have arrived.
-In local work every client has an engine of its own, which is taken to as many steps as the clock allows; a
-client that dies without its work loses it. `Job.engines` replaces these engines, for example by one that
-trains all models at once; `partial` off is for comparison, with servers that have no use for the steps of a
-client that did not do all.
+In coded work a chunk's update depends only on the model, the chunk and the seed, so every holder computes the
+same one. One engine therefore serves the whole fleet: it trains a chunk when the first client has finished
+it, and mixes the codewords of all clients. The result is bit-identical to separate engines. In local work
+every client has an engine of its own, taken to as many steps as the clock allows; a client that dies without
+its work loses it. `Job.engines` replaces these engines, for example by one that trains all models as a batch.
+`partial` off simulates servers that discard the steps of unfinished clients, for comparison.
 
     trained = train(Job(task, config, scenario))
     [(point.seconds, point.metrics["accuracy"]) for point in trained.points]
 
-All clients can load all chunks; what a client holds, the placement says. In coded work a chunk's work goes
-with its samples, a unit being a client's equal share; in local work a round's steps are a unit.
+All clients can load all chunks; the placement decides what each holds. In coded work a chunk's work is
+proportional to its samples, a unit being a client's equal share; in local work a round's steps are a unit.
 """
 
 import tempfile
@@ -43,25 +41,25 @@ from fedgc.run.machine import Append, Apply, Run, RunParts
 from fedgc.run.planner import Planner
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Finding, Line, Scenario, Terms, VirtualClock
 from fedgc.sim.ours import SHARED
-from fedgc.training import CommonModel, Engine, ServerOptimizer, Vector, new_engine
+from fedgc.training import Answer, CommonModel, Engine, ServerOptimizer, Vector, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.round_sum import RoundSum
 from fedgc.training.tasks import Task
 
-MODELS_KEPT: Final = 4  # common models from which a client that hears late may begin
+MODELS_KEPT: Final = 4  # common models from which a client with latency may begin
 FLEET: Final = "fleet"  # the one engine's name
-STILL: Final = Pace(float, lambda _: None)  # the virtual clock counts the time
+STILL: Final = Pace(float, lambda _: None)  # the virtual clock measures the time
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """What is trained, with which settings, on which machines; the scenario holds a round for each."""
+    """The task, settings and scenario of one training run; the scenario has one entry for each round."""
 
     task: Task
     config: RunConfig
     scenario: Scenario
     line: Line = UNCONTENDED
-    engines: "Callable[[Job, Path], Engines] | None" = None  # in place of an engine for each client
+    engines: "Callable[[Job, Path], Engines] | None" = None  # replaces an engine for each client
     partial: bool = True
     planner: Planner | None = None
 
@@ -76,7 +74,7 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Where training stood at the end of a round."""
+    """The state of training at the end of a round."""
 
     seconds: float
     row: RoundRow
@@ -86,42 +84,42 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """What came out: the way, and the model."""
+    """The result of training: points over time, and the model."""
 
     points: tuple[Point, ...]
     model: Vector = field(repr=False)
 
 
 class Engines(Protocol):
-    """Whoever trains; a world's witness as well."""
+    """Trains for simulated clients; also an observer of the clock."""
 
     def begin(self, work: Work) -> None:
         """A client was given this work."""
 
     def carry_on(self, work: Continue) -> None:
-        """A client goes on from a round that was not exchanged."""
+        """A client continues from a round that was not exchanged."""
 
     def finding(self, chunk: int, target: int) -> Finding:
-        """Return what a client finds that takes this chunk to that many steps."""
+        """Return the finding of taking this chunk to that many steps."""
 
     def reached(self, client: str, steps: int) -> Finding:
-        """Return what this client finds in local work that has come to so many steps."""
+        """Return the finding of this client's local work after that many steps."""
 
     def lost(self, client: str) -> None:
         """A client has lost its state."""
 
     def load(self, version: int, model: Vector) -> None:
-        """There is a new common model."""
+        """Store a new common model."""
 
-    def sent(self, told: Reveal | Repair) -> Vector:
-        """Return what a client sends that was told this."""
+    def sent(self, command: Reveal | Repair) -> Vector:
+        """Return the vector that a client sends for this command."""
 
     def close(self) -> None:
-        """Forget everything."""
+        """Release all state."""
 
 
 class OneForAll:
-    """The engine that stands for the fleet."""
+    """One engine for all clients of coded work."""
 
     def __init__(self, task: Task, config: RunConfig, folder: Path) -> None:
         self.engine = new_engine(task, config, STILL, folder)
@@ -129,7 +127,7 @@ class OneForAll:
         self._found: dict[tuple[int, int], Finding] = {}
 
     def begin(self, work: Work) -> None:
-        """Get ready for a round; every client that is told of it names its own chunks."""
+        """Prepare a round; the work of each client names its own chunks."""
         names = dict(work.names)
         if self._work is None or self._work.round < work.round:
             self._found.clear()
@@ -139,39 +137,36 @@ class OneForAll:
         self.engine.handle(self._work)
 
     def carry_on(self, work: Continue) -> None:
-        """Go on from where the last round stood."""
+        """Continue from the last round."""
         if self._work is not None and self._work.round < work.round:
             self._work = replace(self._work, round=work.round, target=work.target)
             self.engine.handle(Continue(FLEET, work.round, work.target, (), work.lease_s))
 
     def finding(self, chunk: int, target: int) -> Finding:
-        """Train the chunk, or remember it."""
+        """Train the chunk, or return the stored result."""
         if (chunk, target) not in self._found:
             self._found[chunk, target] = self._trained(chunk)
         return self._found[chunk, target]
 
     def reached(self, client: str, steps: int) -> Finding:
-        """Refuse: one engine cannot stand for the different models of local work."""
+        """Raise: local work needs one model for each client."""
         raise EdgeFailed(f"training: {client} did {steps} steps of local work, needed coded work")
 
     def lost(self, client: str) -> None:
-        """What one client loses, another would make again: nothing is lost here."""
+        """Do nothing: the engine can compute a lost replica again."""
 
     def load(self, version: int, model: Vector) -> None:
-        """Keep the new common model."""
+        """Store the new common model."""
         self.engine.load(version, model)
 
-    def sent(self, told: Reveal | Repair) -> Vector:
-        """Mix the codeword, whoever sends it."""
-        if told.mix is None:
-            raise EdgeFailed(f"training: {told.client} was asked for no mix, needed coded work")
-        _, codeword = self.engine.answer(told)
-        if codeword is None:
-            raise EdgeFailed(f"training: {told.client} sent no codeword")
-        return codeword
+    def sent(self, command: Reveal | Repair) -> Vector:
+        """Mix the codeword."""
+        if command.mix is None:
+            raise EdgeFailed(f"training: {command.client} was asked for no mix, needed coded work")
+        return _vector_of(self.engine.answer(command), command)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Release all state."""
         self.engine.close()
 
     def _trained(self, chunk: int) -> Finding:
@@ -184,20 +179,20 @@ class OneForAll:
                 raise EdgeFailed(f"training: {said.reason}")
             if isinstance(said, Progress):
                 return Finding(said.samples, said.squared_norm, said.loss, said.sketch)
-        raise EdgeFailed(f"training: chunk {chunk} came to no end")
+        raise EdgeFailed(f"training: chunk {chunk} did not finish")
 
 
 class OneForEach:
-    """An engine for every client of local work; what it trains on, the plan says."""
+    """One engine for each client of local work, trained on the data of the plan."""
 
     def __init__(self, job: "Job", folder: Path) -> None:
         self._job, self._folder = job, folder
         self._models: dict[int, Vector] = {}
         self._engines: dict[str, Engine] = {}
-        self._found: dict[str, tuple[int, Finding]] = {}  # steps since the common model, and what they gave
+        self._found: dict[str, tuple[int, Finding]] = {}  # steps since the common model, and their finding
 
     def begin(self, work: Work) -> None:
-        """Let the client's engine take its work up."""
+        """Give the work to the client's engine."""
         engine = self._engine(work.client)
         versions = (work.version - 1, work.version) if work.common_steps else (work.version,)
         for version in versions:
@@ -209,15 +204,15 @@ class OneForEach:
             self._found.pop(work.client, None)
 
     def carry_on(self, work: Continue) -> None:
-        """Let it go on."""
+        """Continue the client's work."""
         self._engine(work.client).handle(work)
 
     def finding(self, chunk: int, target: int) -> Finding:
-        """Refuse: no chunk is trained by itself."""
+        """Raise: local work does not train single chunks."""
         raise EdgeFailed(f"training: chunk {chunk} was taken to {target} steps, needed local work")
 
     def reached(self, client: str, steps: int) -> Finding:
-        """Train as far as the clock says."""
+        """Train to this number of steps."""
         at, found = self._found.get(client, (0, Finding()))
         if at < steps:
             engine = self._engine(client)
@@ -227,27 +222,24 @@ class OneForEach:
         return found
 
     def lost(self, client: str) -> None:
-        """Forget all that the client did."""
+        """Discard the client's work."""
         if client in self._engines:
             self._engines.pop(client).close()
         self._found.pop(client, None)
 
     def load(self, version: int, model: Vector) -> None:
-        """Keep the new common model, and the few before it from which somebody may still begin."""
+        """Store the new common model and a few earlier ones from which clients may still begin."""
         self._models = {old: each for old, each in self._models.items() if old > version - MODELS_KEPT}
         self._models[version] = model
 
-    def sent(self, told: Reveal | Repair) -> Vector:
-        """Return the client's update as the server reads it off the wire."""
-        if isinstance(told, Repair):
-            raise EdgeFailed(f"training: {told.client} was asked for a repair, needed local work")
-        _, update = self._engine(told.client).answer(told)
-        if update is None:
-            raise EdgeFailed(f"training: {told.client} sent an update without steps")
-        return _decoded(update, told)
+    def sent(self, command: Reveal | Repair) -> Vector:
+        """Return the client's update as decoded by the server."""
+        if isinstance(command, Repair):
+            raise EdgeFailed(f"training: {command.client} was asked for a repair, needed local work")
+        return _decoded(_vector_of(self._engine(command.client).answer(command), command), command)
 
     def close(self) -> None:
-        """Forget everything."""
+        """Release all state."""
         for engine in self._engines.values():
             engine.close()
 
@@ -258,8 +250,14 @@ class OneForEach:
         return self._engines[client]
 
 
+def _vector_of(answer: Answer | None, command: Reveal | Repair) -> Vector:
+    if answer is None or answer.vector is None:
+        raise EdgeFailed(f"training: {command.client} sent no vector")
+    return answer.vector
+
+
 def _stepped(engine: Engine, steps: int) -> Report:
-    """Go on with local work up to so many steps; return what its client would report then."""
+    """Continue local work to this number of steps; return the client's report."""
     said = None
     while max((each.reached for each in engine.kept()), default=0) < steps and not engine.idle:
         said = engine.step()
@@ -271,24 +269,24 @@ def _stepped(engine: Engine, steps: int) -> Report:
     return report
 
 
-def _decoded(update: Vector, told: Reveal) -> Vector:
+def _decoded(update: Vector, command: Reveal) -> Vector:
     """Return an update as the server decodes it."""
-    if told.wire == EXACT:
+    if command.wire == EXACT:
         return update
-    codec = make_codec(told.wire)
-    sent = codec.encode(update, rounding(told.round, told.attempt, told.client))
+    codec = make_codec(command.wire)
+    sent = codec.encode(update, rounding(command.round, command.attempt, command.client))
     return codec.decode(sent, update.size)
 
 
 def engines_of(job: Job, folder: Path) -> Engines:
-    """Return the engines that train for this job."""
+    """Return the engines for this job."""
     if job.config.work == "coded":
         return OneForAll(job.task, job.config, folder)
     return job.engines(job, folder) if job.engines is not None else OneForEach(job, folder)
 
 
 class _Training:
-    """One run: the machine, the clock, the engine, the sum."""
+    """One training run: machine, clock, engines and sum."""
 
     def __init__(self, job: Job, folder: Path) -> None:
         self._job = job
@@ -317,7 +315,7 @@ class _Training:
         return VirtualClock([f"client {at}" for at in range(clients)], client_model, terms, held, self._fleet)
 
     def run(self) -> None:
-        """Go from the first client to the last round."""
+        """Run from the first client to the last round."""
         given: list[Any] = []
         for w in range(self._job.scenario[0].clients):
             given += self._run.handle(self._clock.joined(w, 0.0))
@@ -350,7 +348,7 @@ class _Training:
 
 
 def train(job: Job) -> Trained:
-    """Train to the end; an engine's failure ends it, since it would be every client's."""
+    """Train to the end; an engine's failure ends the run."""
     with tempfile.TemporaryDirectory(prefix="fedgc-sim-") as folder:
         training = _Training(job, Path(folder))
         training.run()

@@ -1,9 +1,9 @@
-"""The memory of the system: what every client did, kept across runs, restarts and crashes.
+"""Persistence: checkpoints of a run, and the history of all clients and runs.
 
-Two memories that fail apart. `checkpoint` keeps what a run needs to go on (files, no database);
-`database.Store` keeps what happened (SQLite or PostgreSQL), and gives the speeds back before the next
-run. A driver hands records to a `keeper.Keeper`, which writes them beside the training and keeps them
-aside while the database cannot take them.
+The two parts are independent. `checkpoint` keeps what a run needs to resume (files, no database);
+`database.Store` keeps the history (SQLite or PostgreSQL) and returns the speeds of clients before the next
+run. A driver hands records to a `writer.Keeper`, which writes them in a thread of its own and spools them to
+a file while the database cannot take them.
 
-Nothing is imported here, so that whoever needs checkpoints alone does not load a database library.
+Nothing is imported here, so that code that only needs checkpoints does not load a database library.
 """

@@ -1,8 +1,8 @@
-"""Writing a round: one row, its client rows, and what they change in the totals, in one transaction.
+"""Writing a round: its row, its client rows, and their changes to the totals, in one transaction.
 
-A round told twice takes the place of the first telling: a resume repeats the round in which the server
-died, and a writer that lost the answer of the database writes again. So what the first telling added is
-taken from the totals, and the ring turns only for clients that were not in it.
+A round that is written twice replaces its first row: a resumed run repeats the round in which the server
+died, and a writer that lost the database's answer writes again. Then the first row's amounts are subtracted
+from the totals, and the ring advances only for clients that were not in it.
 """
 
 import json
@@ -16,9 +16,9 @@ from fedgc.errors import BadMessage
 from fedgc.history import ClientRow, RoundRow
 from fedgc.store.plausible import checked, number, text, whole
 from fedgc.store.records import Appended
-from fedgc.store.tables import WINDOW, Client, ClientRound, Recent, Round, Run, Track
+from fedgc.store.tables import WINDOW, Client, ClientRound, Recent, Round, Run, Score, Track
 
-_COPIED = (  # the columns of a round that hold what RoundRow says, as it says it
+_COPIED = (  # the columns of a round that are copied from RoundRow
     "round", "version", "started", "working_s", "collecting_s", "outcome", "chunks", "covered", "replicas",
     "blocks", "needed", "skips", "takes", "pruned", "repairs",
 )  # fmt: skip
@@ -32,7 +32,7 @@ _CLIENT = (
 
 
 _Item = TypeVar("_Item")
-_BATCH: Final = 10_000  # keys in one question; databases limit the number of its parameters
+_BATCH: Final = 10_000  # keys in one query; databases limit the number of its parameters
 
 
 class _OfRun(NamedTuple):
@@ -42,10 +42,10 @@ class _OfRun(NamedTuple):
 
 
 def append(connection: Connection, record: Appended) -> None:
-    """Write a round of a run that has begun."""
+    """Write a round of a run that exists."""
     run = _run(connection, record.run)
     rows = {
-        text(row.client): checked(row, record.now - run.started)  # a client counts once, as last told
+        text(row.client): checked(row, record.now - run.started)  # a client counts once; its last row holds
         for row in record.row.clients
     }
     ids = client_ids(connection, rows, record.now)
@@ -68,7 +68,7 @@ def _run(connection: Connection, key: str) -> _OfRun:
 
 
 def client_ids(connection: Connection, keys: Iterable[str], now: float) -> dict[str, int]:
-    """Return the numbers of clients; those never seen are written down."""
+    """Return the ids of clients; insert new ones."""
     wanted = list(keys)
     ids = _ids(connection, wanted)
     new = [key for key in wanted if key not in ids]
@@ -90,7 +90,7 @@ def _ids(connection: Connection, keys: Sequence[str]) -> dict[str, int]:
 def _round(
     connection: Connection, run: _OfRun, row: RoundRow, clients: list[ClientRow]
 ) -> tuple[int, set[int]]:
-    """Write the round's row; return its number, and the clients of a first telling, which is taken back."""
+    """Write the round's row; return its id, and the clients of an earlier row that it replaces."""
     values = {"run_id": run.id, **_round_values(row, clients)}
     at = select(Round.id).where(Round.run_id == run.id, Round.round == row.round)
     round_id = connection.scalar(at)
@@ -100,6 +100,7 @@ def _round(
     before = set(connection.scalars(select(ClientRound.client_id).where(of_round)))
     _count(connection, run.task_id, round_id, -1)
     connection.execute(delete(ClientRound).where(of_round))
+    connection.execute(delete(Score).where(Score.run_id == run.id, Score.round == row.round))
     connection.execute(update(Round).where(Round.id == round_id).values(values))
     return round_id, before
 
@@ -119,7 +120,7 @@ def _round_values(row: RoundRow, clients: list[ClientRow]) -> dict[str, object]:
 
 
 def metrics_text(metrics: Mapping[str, float]) -> str:
-    """Return metrics as JSON; what is no number is null there."""
+    """Return metrics as JSON, with null for NaN and infinities."""
     return json.dumps({text(name): number(value) for name, value in metrics.items()})
 
 
@@ -130,7 +131,7 @@ def _client_values(round_id: int, client_id: int, row: ClientRow, struck: int) -
 
 
 def _count(connection: Connection, task_id: int, round_id: int, sign: int) -> None:
-    """Add what the clients did in the round to their tracks, or take it away."""
+    """Add what the clients did in the round to their tracks, or subtract it."""
     failed = ClientRound.failure.is_not(None) | (ClientRound.implausible > 0)
     change = {
         "finished": Track.finished + sign * ClientRound.finished,
@@ -143,12 +144,12 @@ def _count(connection: Connection, task_id: int, round_id: int, sign: int) -> No
 
 
 def _turns(connection: Connection, task_id: int, clients: set[int]) -> Mapping[int, list[int]]:
-    """Count one more round for each client; return the clients by the rounds each had before."""
+    """Count one more round for each client; return the clients by their number of earlier rounds."""
     turns = defaultdict(list)
     for batch in _batches(sorted(clients)):
         counted = update(Track).where(Track.task_id == task_id, Track.client_id.in_(batch))
-        told = counted.values(rows=Track.rows + 1).returning(Track.client_id, Track.rows)
-        for client, rows in connection.execute(told).all():
+        updated = counted.values(rows=Track.rows + 1).returning(Track.client_id, Track.rows)
+        for client, rows in connection.execute(updated).all():
             turns[rows - 1].append(client)
     new = sorted(clients.difference(*turns.values()))
     if new:
@@ -160,7 +161,7 @@ def _turns(connection: Connection, task_id: int, clients: set[int]) -> Mapping[i
 
 
 def _point(connection: Connection, task_id: int, round_id: int, turns: Mapping[int, list[int]]) -> None:
-    """Let the next slot of each client's ring point to the round."""
+    """Point the next slot of each client's ring to the round."""
     to_round = {"task_id": task_id, "round_id": round_id}
     for rows, clients in turns.items():
         at_slot = (Recent.task_id == task_id, Recent.slot == rows % WINDOW)

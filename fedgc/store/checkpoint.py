@@ -1,10 +1,10 @@
-"""Checkpoints: what a run needs to go on after the server died, as files that are whole or not there.
+"""Checkpoints: the state that a run needs to resume, in files written atomically.
 
-A checkpoint is written under another name, forced to the disk, and renamed; the folder is forced after
-it. So a name that can be seen has its whole content behind it, unless the disk itself fails: for that
-every file ends in the SHA-256 of all before it. Reading goes from the newest version down and takes the
-first that is whole. Layout, little-endian: magic, length of the header, header (JSON), model (float32),
-optimizer, digest. Nothing is unpickled: a checkpoint can be wrong, but it cannot run code.
+A checkpoint is written under a temporary name, synced and renamed, and its folder is synced. So a visible
+file is complete unless the disk fails; every file ends in the SHA-256 of its content to detect that. Reading
+starts at the newest version and takes the first valid one. Layout, little-endian: magic, length of the
+header, header (JSON), model (float32), optimizer, digest. Nothing is unpickled, so a bad checkpoint cannot
+run code.
 """
 
 import contextlib
@@ -27,20 +27,25 @@ from fedgc.store import owned
 MAGIC: Final = b"fedgc-checkpoint-1\n"
 _LENGTH: Final = struct.Struct("<Q")
 _DIGEST_BYTES: Final = hashlib.sha256().digest_size
-_LONGEST_HEADER: Final = 1 << 28  # a length beyond this is damage, not a header to allocate
+_LONGEST_HEADER: Final = 1 << 28  # a larger length means a damaged file
 _ASIDE: Final = "aside-"
+_BEST: Final = "best"  # the folder of the pinned version
 _NUMBERS: Final = np.dtype("<f4")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Checkpoint:
-    """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text."""
+    """The run after `round`: the model of `version`, its optimizer, and the run's state as JSON text.
+
+    `layout` names the tensors of the model (`messages.Layout` as text) if no task does.
+    """
 
     round: int
     version: int
     model: npt.NDArray[np.float32]
     optimizer: bytes
     state: str
+    layout: str = ""
 
     def __post_init__(self) -> None:
         if self.round < 0 or self.version < 0:
@@ -59,8 +64,7 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """Write the checkpoint, then remove all but the newest `keep`; return its file.
 
-    Versions above this one are removed as well: they belong to a future that a resume from an earlier
-    version has given up, and must not be taken for the latest.
+    Versions above this one are removed as well: a resume from an earlier version has abandoned them.
     """
     if keep < 1:
         raise Unusable(f"checkpoints to keep: saw {keep}, needed at least 1")
@@ -74,10 +78,30 @@ def save(folder: Path, checkpoint: Checkpoint, keep: int) -> Path:
     return path
 
 
+def pin(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Keep a copy of this version that `save` does not remove, in place of the one that was pinned before."""
+    pinned = folder / _BEST
+    path = pinned / _name(checkpoint.version)
+    try:
+        owned.make_folder(pinned)
+        path.unlink(missing_ok=True)
+        try:
+            path.hardlink_to(folder / _name(checkpoint.version))
+        except OSError:  # it was removed, or the file system has no links
+            _write(path, checkpoint)
+        _sync_folder(pinned)
+        for other in _saved(pinned):
+            if other != path:
+                other.unlink(missing_ok=True)
+    except OSError as error:
+        raise EdgeFailed(f"checkpoint {path}: could not be written: {error.strerror or error}") from error
+    return path
+
+
 def load(
     folder: Path, version: int | None = None, tell: Callable[[str], None] = lambda _: None
 ) -> Checkpoint:
-    """Return the newest whole checkpoint, or the one of `version`; `tell` hears why others were skipped."""
+    """Return the newest valid checkpoint, or that of `version`; `tell` gets why others were skipped."""
     paths = [folder / _name(version)] if version is not None else _saved(folder)[::-1]
     reasons = []
     for path in paths:
@@ -91,13 +115,13 @@ def load(
 
 
 def versions(folder: Path) -> tuple[int, ...]:
-    """Return the versions that are there, oldest first; whether they are whole only reading tells."""
+    """Return the versions that exist, oldest first; only loading checks them."""
     return tuple(_version(path) for path in _saved(folder))
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A checkpoint's file by its first and last bytes; whether it is whole only loading it tells."""
+    """A checkpoint's file by its first and last bytes; only loading checks the rest."""
 
     path: Path
     version: int
@@ -107,13 +131,27 @@ class Saved:
 
     @property
     def aside(self) -> bool:
-        """Whether a restore has put it aside."""
+        """Whether a restore has moved it aside."""
         return self.path.parent.name.startswith(_ASIDE)
+
+    @property
+    def pinned(self) -> bool:
+        """Whether this is the copy of the best version."""
+        return self.path.parent.name == _BEST
+
+
+def pinned(folder: Path) -> Saved | None:
+    """Return the pinned version; only loading checks it."""
+    for path in _saved(folder / _BEST):
+        with contextlib.suppress(EdgeFailed, OSError):
+            return _about(path)
+    return None
 
 
 def listed(folder: Path) -> tuple[Saved, ...]:
-    """Return what is saved of a run, oldest version first, and behind it what was put aside."""
-    paths = [*_saved(folder), *(path for apart in _asides(folder) for path in _saved(apart))]
+    """Return the saved versions of a run, oldest first, the pinned one, then those that were moved aside."""
+    paths = [*_saved(folder), *_saved(folder / _BEST)]
+    paths += [path for apart in _asides(folder) for path in _saved(apart)]
     found = []
     for path in paths:
         with contextlib.suppress(EdgeFailed, OSError):  # damaged, or removed meanwhile: nothing to restore
@@ -121,23 +159,36 @@ def listed(folder: Path) -> tuple[Saved, ...]:
     return tuple(found)
 
 
-def restore(folder: Path, version: int) -> Saved:
-    """Make this version the newest: what is newer is put aside, and it is brought back from there.
+def version_of(folder: Path, version: int) -> Checkpoint:
+    """Return this version, wherever it is: among the newest, pinned or moved aside."""
+    return _read(_found(folder, version).path)
 
-    The version must be whole. Of several of one number the one that was not put aside, or was so last, is
-    taken.
+
+def _found(folder: Path, version: int) -> Saved:
+    every = listed(folder)
+    for each in every:
+        if each.version == version:
+            return each
+    seen = ", ".join(dict.fromkeys(str(each.version) for each in every)) or "none"
+    raise Unusable(f"checkpoints in {folder}: saw versions {seen}, needed {version}")
+
+
+def restore(folder: Path, version: int) -> Saved:
+    """Make this version the newest: move newer versions aside, and move it back from there if necessary.
+
+    The version must be valid. Of several files of one version, the one that is not aside, or that was moved
+    aside last, is taken.
     """
-    found = [each for each in listed(folder) if each.version == version]
-    if not found:
-        seen = ", ".join(dict.fromkeys(str(each.version) for each in listed(folder))) or "none"
-        raise Unusable(f"checkpoints in {folder}: saw versions {seen}, needed {version}")
-    chosen = found[0]
+    chosen = _found(folder, version)
     try:
         _read(chosen.path)
         newer = [path for path in _saved(folder) if _version(path) > version]
         if newer:
             _put_aside(folder, newer)
-        chosen.path.replace(folder / _name(version))
+        if chosen.pinned:
+            _write(folder / _name(version), _read(chosen.path))
+        else:
+            chosen.path.replace(folder / _name(version))
         _sync_folder(folder)
     except OSError as error:
         raise EdgeFailed(f"checkpoint {chosen.path}: {error.strerror or error}") from error
@@ -153,7 +204,7 @@ def _put_aside(folder: Path, paths: list[Path]) -> None:
 
 
 def _asides(folder: Path) -> list[Path]:
-    """Return the folders of what was put aside, the last first."""
+    """Return the folders of versions moved aside, the last first."""
     return sorted(folder.glob(f"{_ASIDE}*"), reverse=True)
 
 
@@ -189,6 +240,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
             "numbers": model.size,
             "optimizer_bytes": len(checkpoint.optimizer),
             "state": checkpoint.state,
+            "layout": checkpoint.layout,
         }
     ).encode()
     digest = hashlib.sha256()
@@ -209,7 +261,7 @@ def _write(path: Path, checkpoint: Checkpoint) -> None:
 
 def _sync_folder(folder: Path) -> None:
     if os.name != "posix":
-        return  # only POSIX lets a folder be opened and forced to the disk
+        return  # only POSIX can open and sync a folder
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -242,7 +294,7 @@ def _read(path: Path) -> Checkpoint:
             raise EdgeFailed("saw a content that its SHA-256 does not name, needed the one that was written")
     return Checkpoint(
         int(header["round"]), int(header["version"]), model.astype(np.float32, copy=False), optimizer,
-        str(header["state"]),
+        str(header["state"]), str(header.get("layout", "")),
     )  # fmt: skip
 
 

@@ -1,8 +1,8 @@
-"""The store: one object over one database, told records, asked for values.
+"""The store: one object over one database; `write` takes records, the other methods return values.
 
-`Store.open` finds the database (the address given, else FEDGC_DB, else the default file), brings its
-schema up to date and refuses what is not ours. A store may be used from several threads, and several
-stores, in several processes, may write one database.
+`Store.open` finds the database (the address given, else FEDGC_DB, else the default file), migrates its schema
+and refuses a foreign one. A store may be used from several threads, and several stores, in several processes,
+may write one database.
 """
 
 from collections.abc import Collection
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Self
 
 from fedgc.errors import Unusable
-from fedgc.history import ClientRow, Speeds
+from fedgc.history import BestModel, ClientRow, Score, Speeds
 from fedgc.store import migrate, reading, records, upkeep, views, watching
 from fedgc.store import speed_history as pace
 from fedgc.store.engine import Database, open_to_read, open_to_write, use_wal
@@ -19,7 +19,7 @@ from fedgc.store.writing import write
 
 
 class Store:
-    """What every client did."""
+    """The history of all clients and runs."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -28,9 +28,9 @@ class Store:
     def open(
         cls, url: str | None = None, *, wait_s: float = 5.0, reads_only: bool = False, makes: bool = True
     ) -> Self:
-        """Open the store, and make it where there is none and it `makes` one, which `reads_only` does not.
+        """Open the store; create it if it is missing and it `makes` one, which `reads_only` excludes.
 
-        A database that is not ours is left as it is.
+        A foreign database is not changed.
         """
         database = open_to_read(url, wait_s) if reads_only else open_to_write(url, wait_s, makes=makes)
         try:
@@ -53,21 +53,21 @@ class Store:
         self.close()
 
     def close(self) -> None:
-        """Let go of the database."""
+        """Close the database."""
         self._database.close()
 
     @property
     def name(self) -> str:
-        """The address, without a password."""
+        """The address, without its password."""
         return self._database.name
 
     def write(self, record: Record, stamp: str | None = None) -> None:
-        """Write a record; when this returns it is on the disk. One stamp is written once."""
+        """Write a record durably. A stamp that was written before is ignored."""
         with self._database.writing() as connection:
             write(connection, record, stamp)
 
     def speeds(self, task: str | None = None) -> Speeds:
-        """Return what clients could do lately at a task (None: the task of the newest run)."""
+        """Return the recent speeds of clients at a task (None: the task of the newest run)."""
         with self._database.reading() as connection:
             return pace.speeds(connection, task)
 
@@ -89,12 +89,12 @@ class Store:
     def rounds(
         self, run: str = reading.LATEST, after: int = -1, limit: int = 1_000_000
     ) -> tuple[views.Round, ...]:
-        """Return rounds of a run in their order, beginning behind `after`."""
+        """Return rounds of a run in order, after round `after`."""
         with self._database.reading() as connection:
             return reading.rounds(connection, run, after, limit)
 
     def client_rows(self, run: str, round_number: int) -> tuple[ClientRow, ...]:
-        """Return the client rows of a round; none where they were folded."""
+        """Return the client rows of a round; empty if they were folded."""
         with self._database.reading() as connection:
             return reading.client_rows(connection, run, round_number)
 
@@ -109,29 +109,46 @@ class Store:
             return reading.clients(connection)
 
     def decisions(
-        self, run: str = reading.LATEST, after: int = -1, limit: int = 1_000_000
+        self, run: str = reading.LATEST, after: int = -1, limit: int = 1_000_000, what: str | None = None
     ) -> tuple[records.Decided, ...]:
-        """Return the last that was decided in a run, oldest first."""
+        """Return the last decisions of a run, oldest first; of one kind (`what`), or of all."""
         with self._database.reading() as connection:
-            return reading.decisions(connection, run, after, limit)
+            return reading.decisions(connection, run, after, limit, what)
+
+    def scores(
+        self, run: str = reading.LATEST, first: int = 0, last: int = 1_000_000_000
+    ) -> tuple[Score, ...]:
+        """Return the figures of every client for the models of these rounds (0: the initial model)."""
+        with self._database.reading() as connection:
+            return reading.scores(connection, run, first, last)
+
+    def last_scores(self, run: str = reading.LATEST) -> tuple[Score, ...]:
+        """Return the newest figures of every client that has scored one of the newest models of a run."""
+        with self._database.reading() as connection:
+            return reading.last_scores(connection, run)
+
+    def best(self, run: str = reading.LATEST) -> BestModel | None:
+        """Return the best model of a run so far, if it is chosen by a figure."""
+        with self._database.reading() as connection:
+            return reading.best(connection, run)
 
     def audited(self, run: str | None = None, limit: int = 1000) -> tuple[records.Audited, ...]:
-        """Return the last of the audit, oldest first."""
+        """Return the last audit entries, oldest first."""
         with self._database.reading() as connection:
             return reading.audited(connection, run, limit)
 
     def pulse(self, run: str = reading.LATEST) -> views.Pulse:
-        """Return what tells whether a run has news."""
+        """Return values that change when a run has news."""
         with self._database.reading() as connection:
             return watching.pulse(connection, run)
 
     def stretches(self, run: str = reading.LATEST, most: int = 240) -> tuple[views.Stretch, ...]:
-        """Return the rounds of a run, added up to at most so many stretches."""
+        """Return the rounds of a run, summed into at most `most` stretches."""
         with self._database.reading() as connection:
             return watching.stretches(connection, run, most)
 
     def lately(self, run: str, rounds: int) -> tuple[views.Lately, ...]:
-        """Return what each client did in the newest rounds of a run together."""
+        """Return the total of each client over the newest rounds of a run."""
         with self._database.reading() as connection:
             return watching.lately(connection, run, rounds)
 
@@ -141,7 +158,7 @@ class Store:
             return watching.strips(connection, run, clients, rounds)
 
     def faults(self, run: str, rounds: int, limit: int = 100) -> tuple[tuple[int, ClientRow], ...]:
-        """Return (round, row) of what went wrong in the newest rounds of a run, newest first."""
+        """Return (round, row) of failures and refusals in the newest rounds of a run, newest first."""
         with self._database.reading() as connection:
             return watching.faults(connection, run, rounds, limit)
 
@@ -151,11 +168,11 @@ class Store:
             return watching.client_rounds(connection, run, first, last)
 
     def fold(self, keep_rounds: int) -> int:
-        """Fold the client rows of all but the newest rounds; return how many rows that were."""
+        """Fold the client rows of all but the newest rounds; return the number of folded rows."""
         return upkeep.fold(self._database, keep_rounds)
 
     def check(self) -> views.Health:
-        """Look for damage, and count what there is."""
+        """Look for damage, and count the rows."""
         return upkeep.check(self._database)
 
     def backup(self, path: Path) -> None:
@@ -163,7 +180,7 @@ class Store:
         upkeep.backup(self._database, path)
 
     def vacuum(self) -> None:
-        """Give unused room back to the disk."""
+        """Return unused space to the disk."""
         upkeep.vacuum(self._database)
 
 

@@ -1,4 +1,4 @@
-"""The descriptor of a federation as a file: written whole, refused unless a member signed it."""
+"""The descriptor of a federation as a file: written atomically, refused unless signed by a member."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from fedgc.secagg import Descriptor
 
 
 def read_descriptor(path: Path) -> Descriptor:
-    """Return the descriptor in a file; what is none is the caller's error."""
+    """Return the descriptor in a file, or raise Unusable."""
     try:
         return Descriptor.unpack(path.read_bytes())
     except OSError as error:
@@ -17,7 +17,7 @@ def read_descriptor(path: Path) -> Descriptor:
 
 
 def write_descriptor(path: Path, descriptor: Descriptor) -> None:
-    """Put the descriptor in place of what was there, or raise EdgeFailed and leave that."""
+    """Replace the descriptor in a file, or raise EdgeFailed and leave the file as it was."""
     part = path.with_name(path.name + ".part")
     try:
         part.write_bytes(descriptor.pack())

@@ -1,13 +1,12 @@
-"""The way into the database: which one, how it is opened, and what its errors mean in one line.
+"""Opening the database: its address, its modes, and one-line messages for its errors.
 
-SQLite is opened in WAL mode, so that readers never wait for the writer. `synchronous=FULL` forces the log
-to the disk at every commit: one force for a round, beside the training, buys that a round once written is
-there after a kill and after a power cut. (NORMAL would hold against the kill alone.)
+SQLite runs in WAL mode, so that readers never wait for the writer. `synchronous=FULL` syncs the log at every
+commit: one sync per round makes each written round survive a kill and a power cut (NORMAL would only survive
+a kill).
 
-There is one writer at a time. SQLite has that lock itself, but only `BEGIN IMMEDIATE` waits for it in
-turn: a transaction that reads first and writes later fails at once when another came between. PostgreSQL
-is given the same order by an advisory lock, so that what was read in a transaction is still so when it
-writes, and two runs can never wait for each other in a circle.
+There is one writer at a time. SQLite has that lock itself, but only `BEGIN IMMEDIATE` waits for it: a
+transaction that reads first and writes later fails at once if another came between. On PostgreSQL an advisory
+lock gives the same order, so a transaction's reads still hold when it writes, and two runs cannot deadlock.
 """
 
 import contextlib
@@ -25,8 +24,8 @@ from fedgc.errors import BadMessage, EdgeFailed, FedgcError, Unusable
 from fedgc.store import owned
 
 ENVIRONMENT: Final = "FEDGC_DB"
-_MODE: Final = "fedgc_mode"  # of a connection: reading unless it says "write" or "apart"
-_ADVISORY: Final = 0x6665646763  # "fedgc", the name of our lock in PostgreSQL
+_MODE: Final = "fedgc_mode"  # execution option of a connection: reading unless it says "write" or "apart"
+_ADVISORY: Final = 0x6665646763  # "fedgc", the key of the lock in PostgreSQL
 _CACHE_KB: Final = 16_384
 _PAUSE_S: Final = 0.02
 _SQLITE_ERRORS: Final = {
@@ -42,7 +41,7 @@ _SQLITE_ERRORS: Final = {
 
 
 class _Locked(EdgeFailed):
-    """Somebody else has the turn; the one failure that passes by itself."""
+    """Another writer has the lock; the one failure that a retry can cure."""
 
 
 _KINDS: Final[Mapping[str, type[FedgcError]]] = {
@@ -53,7 +52,7 @@ _KINDS: Final[Mapping[str, type[FedgcError]]] = {
 
 
 def default_path(environment: Mapping[str, str]) -> Path:
-    """Return where the store lies when nobody says otherwise.
+    """Return the default file of the store.
 
     >>> default_path({"HOME": "/home/ada"}).as_posix()
     '/home/ada/.local/state/fedgc/fedgc.db'
@@ -66,7 +65,7 @@ def default_path(environment: Mapping[str, str]) -> Path:
 
 
 def runs_folder(checkpoint_dir: str, environment: Mapping[str, str]) -> Path:
-    """Return where all runs have their checkpoints: the folder that the settings name, or the default.
+    """Return the folder of the checkpoints of all runs: the one in the settings, or the default.
 
     >>> runs_folder("/models", {}).as_posix(), runs_folder("", {"XDG_STATE_HOME": "/state"}).as_posix()
     ('/models', '/state/fedgc/runs')
@@ -96,13 +95,6 @@ def address(url: str | None, environment: Mapping[str, str]) -> URL:
     return found
 
 
-def beside(url: URL, environment: Mapping[str, str]) -> Path:
-    """Return the file that names what lies beside a store: its own, or the default where it has none."""
-    named = url.get_backend_name() == "sqlite" and url.database not in (None, "", ":memory:")
-    plain = named and not str(url.database).startswith("file:")
-    return Path(str(url.database)) if plain else default_path(environment)
-
-
 class Database:
     """An open database: `reading` and `writing` give a connection for one transaction."""
 
@@ -112,7 +104,7 @@ class Database:
         self.is_sqlite = url.get_backend_name() == "sqlite"
         self.is_memory = self.is_sqlite and url.database in (None, "", ":memory:")
         self._wait_s = wait_s
-        # In memory there is one connection, which threads must take turns to use.
+        # An in-memory database has one connection, which threads share in turn.
         self._turn: contextlib.AbstractContextManager[Any] = (
             threading.RLock() if self.is_memory else contextlib.nullcontext()
         )
@@ -131,13 +123,13 @@ class Database:
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[Connection]:
-        """Give a connection that sees one moment of the database."""
+        """Open a connection with a snapshot of the database."""
         with self._turn, self.plainly(), self.engine.connect() as connection, connection.begin():
             yield connection
 
     @contextlib.contextmanager
     def writing(self) -> Iterator[Connection]:
-        """Give the connection of the only writer; what it did is kept whole, or not at all."""
+        """Open the connection of the only writer; its changes are committed together or not at all."""
         with self._turn, self.plainly(), self.engine.connect() as connection:
             connection.execution_options(**{_MODE: "write"})
             with connection.begin():
@@ -145,20 +137,20 @@ class Database:
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[Connection]:
-        """Give a connection outside any transaction, for work that refuses to be in one."""
+        """Open a connection outside any transaction, for statements that cannot run in one."""
         with self._turn, self.plainly(), self.engine.connect() as connection:
             if not self.is_sqlite:
                 connection.execution_options(isolation_level="AUTOCOMMIT")
             yield connection.execution_options(**{_MODE: "apart"})
 
     def close(self) -> None:
-        """Let go of every connection."""
+        """Close all connections."""
         with self._turn:
             self.engine.dispose()
 
     @contextlib.contextmanager
     def plainly(self) -> Iterator[None]:
-        """Say what the database's errors mean."""
+        """Translate the database's errors."""
         try:
             yield
         except (exc.IntegrityError, exc.DataError) as error:
@@ -181,7 +173,7 @@ class Database:
     def _on_connect(self, connection: Any, _record: object) -> None:  # noqa: ANN401  (each driver has its own type)
         if not self.is_sqlite:
             return
-        connection.isolation_level = None  # the driver would begin and commit where it thinks fit
+        connection.isolation_level = None  # the driver would begin and commit by its own rules
         for pragma in ("foreign_keys = ON", "synchronous = FULL", f"cache_size = -{_CACHE_KB}"):
             connection.execute(f"PRAGMA {pragma}")
 
@@ -203,10 +195,10 @@ class Database:
 
 
 def use_wal(database: Database, wait_s: float) -> None:
-    """Turn an SQLite file to WAL mode, for good.
+    """Switch an SQLite file to WAL mode permanently.
 
-    The change needs the file alone, and SQLite does not wait for that as it waits for other locks: two
-    runs that start at once on a new file would fail, so it is tried again.
+    The change needs exclusive access, for which SQLite's busy timeout does not wait: two runs that start at
+    once on a new file would fail, so it is retried.
     """
     until = time.monotonic() + wait_s
     while database.is_sqlite and not database.is_memory:
@@ -222,7 +214,7 @@ def use_wal(database: Database, wait_s: float) -> None:
 
 
 def open_to_write(url: str | None, wait_s: float, *, makes: bool = True) -> Database:
-    """Return the database at an address, as the process sees it; a file is made only if it `makes` one."""
+    """Return the database at an address; create the file only if it `makes` one."""
     database = Database(address(url, os.environ), wait_s)
     if not makes:
         _must_be_there(database)
@@ -237,7 +229,7 @@ def open_to_write(url: str | None, wait_s: float, *, makes: bool = True) -> Data
 
 
 def _keep_to_owner(file: Path) -> None:
-    """Make the file of a store readable for its owner alone; SQLite gives its other files the same mode."""
+    """Make the file of a store readable for its owner only; SQLite gives its other files the same mode."""
     owned.make_folder(file.parent)
     if file == default_path(os.environ):
         owned.close_to_others(file.parent)
@@ -248,7 +240,7 @@ def _keep_to_owner(file: Path) -> None:
 
 
 def there(url: str | None = None) -> bool:
-    """Return whether there is a store to read; of a database on a server nobody knows until it is opened."""
+    """Return whether the store's file exists; True for a database on a server."""
     database = Database(address(url, os.environ), 0.0)
     file = database.file
     database.close()
@@ -256,10 +248,10 @@ def there(url: str | None = None) -> bool:
 
 
 def open_to_read(url: str | None, wait_s: float) -> Database:
-    """Return a database that must be there.
+    """Return a database that must exist.
 
-    A reader of a WAL file writes beside it, to tell the writer what it reads. Where it may not, and no log
-    says that a writer is there, the file is opened as one that nobody changes.
+    A reader of a WAL file writes beside it, to announce its snapshot. If it may not, and no log shows a
+    writer, the file is opened as immutable.
     """
     database = Database(address(url, os.environ), wait_s)
     file = database.file

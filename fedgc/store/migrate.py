@@ -1,9 +1,9 @@
-"""Bringing the schema up to date: every step in one transaction with the record that it was taken.
+"""Migrations of the schema: every step in one transaction with its version record.
 
-The steps are Alembic revisions in `migrations/versions`, in one line. Each is looked up, taken and
-recorded under the writer's lock, so that a kill leaves either both or neither, and of two runs that start
-at once one takes a step and the other finds it taken. Alembic's own environment script is not used: it
-would run on import, and would read the version before it holds the lock.
+The steps are Alembic revisions in `migrations/versions`, in one line. Each is looked up, applied and recorded
+under the writer's lock, so that a kill leaves both or neither, and of two runs that start at once one applies
+a step and the other finds it applied. Alembic's own environment script is not used: it would run on import,
+and would read the version before it holds the lock.
 """
 
 import threading
@@ -19,23 +19,23 @@ from fedgc.errors import Unusable
 from fedgc.store.engine import Database
 
 VERSION_TABLE: Final = "fedgc_schema"
-# `alembic.op`, by which a step speaks, is one for the process: threads take turns to set it.
+# `alembic.op`, which the steps use, is global to the process: threads take turns to set it.
 _ONE_AT_A_TIME: Final = threading.Lock()
 
 
 def steps() -> tuple[ScriptDirectory, tuple[Script, ...]]:
-    """Return the folder of steps, and the steps from the first to the newest."""
+    """Return the folder of steps, and the steps from first to newest."""
     folder = ScriptDirectory(str(Path(__file__).with_name("migrations")))
     return folder, tuple(folder.walk_revisions())[::-1]
 
 
 def newest() -> str:
-    """Return the schema that this code needs."""
+    """Return the schema version that this code needs."""
     return steps()[1][-1].revision
 
 
 def upgrade(database: Database) -> None:
-    """Take every step that is missing."""
+    """Apply every missing step."""
     if behind(database) == 0:
         return
     with _ONE_AT_A_TIME:
@@ -44,7 +44,7 @@ def upgrade(database: Database) -> None:
 
 
 def behind(database: Database) -> int:
-    """Return how many steps are missing; a schema that is not ours, or newer, is refused."""
+    """Return the number of missing steps; refuse a foreign or newer schema."""
     _, known = steps()
     with database.reading() as connection:
         return len(known) - _taken(database, connection, known)

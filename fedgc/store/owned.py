@@ -1,7 +1,7 @@
-"""Folders and files that only their owner may read, whatever the umask of the process.
+"""Folders and files that only their owner may read, independent of the umask.
 
-A folder that is there already keeps its mode, as somebody chose it; only the default state folder, which
-fedgc makes for itself, is closed again where an earlier version left it open.
+An existing folder keeps its mode; only the default state folder, which fedgc makes itself, is closed again if
+an earlier version left it open.
 """
 
 import os
@@ -14,24 +14,24 @@ OTHERS: Final = 0o077
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder, and those above it that are lacking, for their owner alone."""
+    """Make a folder, and its missing parents, for their owner alone."""
     lacking = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(lacking):
         each.mkdir(mode=FOLDER, exist_ok=True)
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file for its owner alone, where there is none."""
+    """Make an empty file for its owner alone, if it does not exist."""
     os.close(os.open(path, os.O_RDWR | os.O_CREAT, FILE))
 
 
 def opener(path: str, flags: int) -> int:
-    """Open as `open` does; a new file is its owner's alone."""
+    """An opener for `open`: new files are readable by their owner only."""
     return os.open(path, flags, FILE)
 
 
 def close_to_others(path: Path) -> None:
-    """Take from others what a folder or file of this process's user allows them."""
+    """Remove the permissions of others from a folder or file of this process's user."""
     seen = path.stat()
     if seen.st_uid == os.getuid() and seen.st_mode & OTHERS:
         path.chmod(seen.st_mode & ~OTHERS & 0o7777)

@@ -1,10 +1,10 @@
-"""What a client claims about itself, held against what can be.
+"""Plausibility checks of the values that clients report about themselves.
 
-A client's figures decide how much work it gets, so a wrong one must never bring it more. What cannot be
-is struck out and counted: a struck time teaches nothing, and its round stands against the client as one
-that it failed. The bounds are those the server can vouch for with its own clock: no optimizer step takes
-less than a microsecond, and none has taken longer than the run has lasted (a client may carry a chunk over
-many rounds, so the round's own length is no bound; what a jumping clock makes of it is).
+A client's values decide how much work it gets, so a wrong one must never bring it more. An impossible value
+is removed and counted: a removed time is not used, and its round counts as failed for the client. The bounds
+are those that the server can verify with its own clock: no optimizer step takes less than a microsecond, and
+none has taken longer than the run has lasted. (A client may carry a chunk over many rounds, so the length of
+a round is no bound.)
 """
 
 import math
@@ -15,12 +15,12 @@ from typing import Any, Final
 from fedgc.history import ClientRow
 
 FASTEST_STEP_S: Final = 1e-6
-FASTEST_LINK: Final = 1e11  # bytes a second; a faster transfer is a clock's error
-SLACK_S: Final = 1.0  # between the server's clock readings
+FASTEST_LINK: Final = 1e11  # bytes a second; a faster transfer is a clock error
+SLACK_S: Final = 1.0  # between readings of the server's clock
 LONGEST_TEXT: Final = 200
 LARGEST_WHOLE: Final = (1 << 63) - 1
 _LARGEST: Final = (1 << 31) - 1
-_LARGEST_SIZE: Final = 1 << 53  # a thousand of them still fit a database's largest number
+_LARGEST_SIZE: Final = 1 << 53  # a thousand of them still fit a database integer
 _NAMES: Final = (
     "finished", "counted", "steps", "refused", "busy_s", "upload_s", "download_s", "up_bytes", "down_bytes",
     "control_bytes", "step_s", "spread_s", "failure", "link",
@@ -29,7 +29,7 @@ _claims: Final = attrgetter(*_NAMES)
 
 
 def text(words: object, longest: int = LONGEST_TEXT) -> str:
-    r"""Return words as every database takes them: no NUL, no half characters, not endless.
+    r"""Return text that every database accepts: no NUL, no surrogates, limited length.
 
     >>> text("bad\x00\ud800 end")
     'bad? end'
@@ -41,12 +41,12 @@ def text(words: object, longest: int = LONGEST_TEXT) -> str:
 
 
 def number(value: float | None) -> float | None:
-    """Return a finite number, or None: databases disagree on what NaN is."""
+    """Return a finite number, or None: databases disagree on NaN."""
     return float(value) if value is not None and math.isfinite(value) else None
 
 
 def whole(value: int) -> int:
-    """Return a count that every database can hold: clients say how many samples they have.
+    """Return a count that every database can hold: clients report their own counts.
 
     >>> whole(10**30) < 2**63
     True
@@ -55,14 +55,22 @@ def whole(value: int) -> int:
 
 
 def checked(row: ClientRow, elapsed_s: float) -> tuple[ClientRow, int]:
-    """Return the row without what cannot be, and how many claims that were.
+    """Return the row without implausible claims, and the number of those.
 
     `elapsed_s` is how long the run has lasted by the server's clock.
 
     >>> row, struck = checked(ClientRow("a", finished=1, counted=1, step_s=-3.0), elapsed_s=60.0)
     >>> row.step_s, struck
     (None, 1)
+
+    The time of steps that no exchange has counted yet, as in a skipped round, is left out and no false claim.
+
+    >>> row, struck = checked(ClientRow("a", steps=16, step_s=0.5, spread_s=0.0), elapsed_s=60.0)
+    >>> row.step_s, struck
+    (None, 0)
     """
+    if row.finished == 0 and row.steps > 0:
+        row = replace(row, step_s=None, spread_s=None)
     longest = max(elapsed_s, 0.0) + SLACK_S
     finished = _within(row.finished, _LARGEST)
     step_s = _step(row, longest)
@@ -91,7 +99,7 @@ def _time(value: float, longest: float) -> float:
 
 
 def _step(row: ClientRow, longest: float) -> float | None:
-    """Return the time of a step; one that is claimed with nothing finished is no measurement."""
+    """Return the time of a step; a time without finished work is no measurement."""
     if row.step_s is None or row.finished <= 0:
         return None
     return float(row.step_s) if FASTEST_STEP_S <= row.step_s <= longest else None

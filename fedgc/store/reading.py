@@ -1,4 +1,4 @@
-"""Questions about what happened: runs, rounds, clients, decisions, audit."""
+"""Queries on the history: runs, rounds, clients, decisions, audit."""
 
 import json
 from collections.abc import Mapping
@@ -6,16 +6,18 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, func, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, exists, func, select
 
 from fedgc.errors import Unusable, nearest
-from fedgc.history import ClientRow, PastRound, RoundRow
+from fedgc.history import BestModel, ClientRow, PastRound, RoundRow, Score
 from fedgc.store import tables
 from fedgc.store.records import Audited, Decided
 from fedgc.store.tables import Audit, ClientRound, Decision
 from fedgc.store.views import Client, Round, Run
 
 LATEST: Final = "latest"
+SCORED_LATELY: Final = 64  # rounds before the newest in which the newest figures of a client are looked for
+BEST: Final = "best"  # the decision that a model is the best so far
 _WITH_SUM: Final = ("synced", "approximate")
 _CLIENT_ROW: Final = (
     "finished", "counted", "steps", "busy_s", "step_s", "spread_s", "upload_s", "download_s", "up_bytes",
@@ -35,13 +37,13 @@ def runs(connection: Connection, limit: int) -> tuple[Run, ...]:
 
 
 def run(connection: Connection, key: str) -> Run:
-    """Return the run of that name, or the newest for "latest"."""
+    """Return the run with this name, or the newest for "latest"."""
     chosen = _runs().where(tables.Run.id == run_id(connection, key))
     return _run(connection.execute(chosen).mappings().one())
 
 
 def rounds(connection: Connection, key: str, after: int, limit: int) -> tuple[Round, ...]:
-    """Return rounds of a run in their order, beginning behind `after`."""
+    """Return rounds of a run in order, after round `after`."""
     chosen = select(tables.Round.__table__).where(
         tables.Round.run_id == run_id(connection, key), tables.Round.round > after
     )
@@ -50,7 +52,7 @@ def rounds(connection: Connection, key: str, after: int, limit: int) -> tuple[Ro
 
 
 def client_rows(connection: Connection, key: str, round_number: int) -> tuple[ClientRow, ...]:
-    """Return the client rows of a round; none where they were folded."""
+    """Return the client rows of a round; empty if they were folded."""
     chosen = client_rows_where(
         tables.Round.run_id == run_id(connection, key), tables.Round.round == round_number
     )
@@ -58,8 +60,8 @@ def client_rows(connection: Connection, key: str, round_number: int) -> tuple[Cl
     return tuple(client_row(line) for line in lines)
 
 
-def told(connection: Connection, task_id: int | None, limit: int) -> tuple[PastRound, ...]:
-    """Return the last rounds of a task that gave a sum, of whatever runs, with their client rows."""
+def recent_rounds(connection: Connection, task_id: int | None, limit: int) -> tuple[PastRound, ...]:
+    """Return the last rounds of a task that gave a sum, of all runs, with their client rows."""
     chosen = (
         select(tables.Round.__table__, tables.Run.key.label("run"))
         .join(tables.Run, tables.Run.id == tables.Round.run_id)
@@ -81,7 +83,7 @@ def told(connection: Connection, task_id: int | None, limit: int) -> tuple[PastR
 def client_history(
     connection: Connection, key: str, client: str, after: int
 ) -> tuple[tuple[int, ClientRow], ...]:
-    """Return (round, row) of one client in a run, beginning behind `after`."""
+    """Return (round, row) of one client in a run, after round `after`."""
     chosen = client_rows_where(
         *(tables.Round.run_id == run_id(connection, key), tables.Round.round > after),
         tables.Client.key == client,
@@ -91,18 +93,72 @@ def client_history(
 
 
 def clients(connection: Connection) -> tuple[Client, ...]:
-    """Return every client, as first seen."""
+    """Return every client, in the order first seen."""
     lines = connection.execute(select(tables.Client.__table__).order_by(tables.Client.id)).mappings()
     names = ("key", "name", "site", "link", "first_seen", "last_seen")
     return tuple(Client(*(line[name] for name in names)) for line in lines)
 
 
-def decisions(connection: Connection, key: str, after: int, limit: int) -> tuple[Decided, ...]:
-    """Return the last that was decided in a run behind round `after`, in the order it was told."""
+def scores(connection: Connection, key: str, first: int, last: int) -> tuple[Score, ...]:
+    """Return the figures of every client for the models of the rounds from `first` to `last`."""
+    return _scores(
+        connection,
+        tables.Score.run_id == run_id(connection, key),
+        tables.Score.round.between(first, last),
+    )
+
+
+def last_scores(connection: Connection, key: str) -> tuple[Score, ...]:
+    """Return the newest figures of every client, of those for the newest models of a run."""
+    at = run_id(connection, key)
+    last = connection.scalar(select(func.max(tables.Score.round)).where(tables.Score.run_id == at))
+    if last is None:
+        return ()
+    lately = (tables.Score.run_id == at, tables.Score.round > last - SCORED_LATELY)
+    newest = (
+        select(tables.Score.client_id, func.max(tables.Score.round).label("round"))
+        .where(*lately)
+        .group_by(tables.Score.client_id)
+        .subquery()
+    )
+    same = (newest.c.client_id == tables.Score.client_id) & (newest.c.round == tables.Score.round)
+    return _scores(connection, *lately, exists().where(same).correlate(tables.Score))
+
+
+def _scores(connection: Connection, *conditions: ColumnElement[bool]) -> tuple[Score, ...]:
+    columns = (tables.Score.__table__, tables.Client.key.label("client"))
+    chosen = select(*columns).join(tables.Client, tables.Client.id == tables.Score.client_id)
+    lines = connection.execute(
+        chosen.where(*conditions).order_by(tables.Score.round, tables.Score.client_id)
+    ).mappings()
+    return tuple(
+        Score(line["round"], line["client"], line["samples"], metrics_of(json.loads(line["metrics"])))
+        for line in lines
+    )
+
+
+def best(connection: Connection, key: str) -> BestModel | None:
+    """Return the best model of a run so far, if it is chosen by a figure."""
+    chosen = (
+        select(Decision.basis)
+        .where(Decision.run_id == run_id(connection, key), Decision.what == BEST)
+        .order_by(Decision.id.desc())
+        .limit(1)
+    )
+    basis = connection.scalar(chosen)
+    return BestModel(**json.loads(basis)) if basis is not None else None
+
+
+def decisions(
+    connection: Connection, key: str, after: int, limit: int, what: str | None = None
+) -> tuple[Decided, ...]:
+    """Return the last decisions of a run after round `after`, oldest first; of one kind, or of all."""
     at = run(connection, key).run
     chosen = select(Decision.__table__).where(
         Decision.run_id == run_id(connection, at), Decision.round > after
     )
+    if what is not None:
+        chosen = chosen.where(Decision.what == what)
     return tuple(
         Decided(line["at"], at, line["round"], line["what"], _mapping(line["basis"]), line["reason"])
         for line in connection.execute(chosen.order_by(Decision.id.desc()).limit(limit))
@@ -112,7 +168,7 @@ def decisions(connection: Connection, key: str, after: int, limit: int) -> tuple
 
 
 def audited(connection: Connection, key: str | None, limit: int) -> tuple[Audited, ...]:
-    """Return the last of the audit, oldest first; of one run, or of all (None)."""
+    """Return the last audit entries, oldest first; of one run, or of all (None)."""
     chosen = select(Audit.__table__).order_by(Audit.id.desc()).limit(limit)
     if key is not None:
         chosen = chosen.where(Audit.run == run(connection, key).run)
@@ -121,7 +177,7 @@ def audited(connection: Connection, key: str | None, limit: int) -> tuple[Audite
 
 
 def run_id(connection: Connection, key: str) -> int:
-    """Return the number of the run of that name, or of the newest for "latest"."""
+    """Return the id of the run with this name, or of the newest for "latest"."""
     named = select(tables.Run.id).where(tables.Run.key == key)
     newest = select(tables.Run.id).order_by(tables.Run.started.desc(), tables.Run.id.desc()).limit(1)
     found = connection.scalar(newest if key == LATEST else named)
@@ -153,6 +209,7 @@ def _run(line: RowMapping) -> Run:
         settings=_mapping(line["settings"]),
         present=_mapping(line["present"]),
         heard=line["present_at"],
+        initial_metrics=metrics_of(json.loads(line["initial_metrics"])),
         **{
             name: line[name]
             for name in ("task", "state", "reason", "started", "ended", "rounds", "last_round")
@@ -172,19 +229,19 @@ def _round(line: RowMapping) -> Round:
 
 
 def metrics_of(words: Mapping[str, float | None]) -> dict[str, float]:
-    """Return metrics as they were measured: what JSON cannot say was not a number."""
+    """Return the metrics of a JSON text; null stands for NaN."""
     return {name: float("nan") if value is None else value for name, value in words.items()}
 
 
 def client_rows_where(*conditions: ColumnElement[bool]) -> Select[Any]:
-    """Return the question for client rows with the number of their round, in no order yet."""
+    """Return the query for client rows with the number of their round, unordered."""
     columns = (ClientRound.__table__, tables.Client.key.label("client"), tables.Round.round)
     of_round = tables.Round.id == ClientRound.round_id
     return select(*columns).join(tables.Client).join(tables.Round, of_round).where(*conditions)
 
 
 def client_row(line: RowMapping) -> ClientRow:
-    """Return the row that a line of that question holds."""
+    """Return the row in one result line of that query."""
     failure, link = line["failure"] or "", line["link"] or ""
     numbers: dict[str, Any] = {name: line[name] for name in _CLIENT_ROW}
     return ClientRow(line["client"], **numbers, failure=failure, link=link)

@@ -1,8 +1,7 @@
-"""What the store is told, as values, and as lines of text where they must wait for it.
+"""Records: the values that the store writes, and their form as lines of text in the spool file.
 
-A record says one thing that happened, and when (`now`, seconds since 1970 on the server's clock: a
-client's own clock is never asked). `Store.write` takes any of them, so that a record can also be queued,
-put aside in a file and written later, by the same words.
+A record states one event and its time (`now`, seconds since 1970 on the server's clock; clocks of clients are
+not used). `Store.write` takes any of them. A record can also be queued, written to a file and stored later.
 """
 
 import json
@@ -33,7 +32,7 @@ def _nothing() -> Mapping[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """A run begins, or is resumed; its settings are the flat table of `RunConfig`."""
+    """A run begins or is resumed; its settings are the flat table of `RunConfig`."""
 
     now: float
     run: str
@@ -46,13 +45,13 @@ class Begun:
 
     @property
     def task(self) -> str:
-        """The task's name."""
-        return str(self.settings["task"])
+        """The task's name, or the script that is trained in its place."""
+        return str(self.settings.get("script") or self.settings["task"])
 
 
 @dataclass(frozen=True, slots=True)
 class Appended:
-    """A round is over. The same round told again takes the place of the first telling."""
+    """A round is over. The same round recorded again replaces the first row."""
 
     now: float
     run: str
@@ -64,7 +63,7 @@ class Appended:
 
 @dataclass(frozen=True, slots=True)
 class Evaluated:
-    """The model after a round was measured; the metrics join those of the round."""
+    """The model after a round was evaluated; the metrics join those of the round (0: before the first)."""
 
     now: float
     run: str
@@ -76,8 +75,23 @@ class Evaluated:
 
 
 @dataclass(frozen=True, slots=True)
+class Scored:
+    """A client scored the model after a round on its own data. The same again replaces the first."""
+
+    now: float
+    run: str
+    round: int
+    client: str
+    samples: int
+    metrics: Mapping[str, float]
+
+    def __post_init__(self) -> None:
+        _check(self, "run", "client")
+
+
+@dataclass(frozen=True, slots=True)
 class Present:
-    """How the round under way stands: small, and overwritten by the next."""
+    """The state of the current round; the next one overwrites it."""
 
     now: float
     run: str
@@ -89,7 +103,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """A client is there. Empty words leave what is known as it is."""
+    """A client is present. Empty texts leave the known values as they are."""
 
     now: float
     client: str
@@ -103,7 +117,7 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """What was chosen before or in a round, from what, and why."""
+    """A decision before or in a round: what was chosen, from what, and why."""
 
     now: float
     run: str
@@ -118,7 +132,7 @@ class Decided:
 
 @dataclass(frozen=True, slots=True)
 class Audited:
-    """Something that must stay on record: who joined, what was refused, which keys."""
+    """An event for the audit: clients that joined, refusals, keys."""
 
     now: float
     kind: str
@@ -132,7 +146,7 @@ class Audited:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A run is over, one way or another."""
+    """A run is over, complete or not."""
 
     now: float
     run: str
@@ -143,14 +157,17 @@ class Ended:
         _check(self, "run", "state")
 
 
-Record = Begun | Appended | Evaluated | Present | Seen | Decided | Audited | Ended
+Record = Begun | Appended | Evaluated | Scored | Present | Seen | Decided | Audited | Ended
 _KINDS: Final[Mapping[str, type[Record]]] = MappingProxyType(
-    {kind.__name__: kind for kind in (Begun, Appended, Evaluated, Present, Seen, Decided, Audited, Ended)}
+    {
+        kind.__name__: kind
+        for kind in (Begun, Appended, Evaluated, Scored, Present, Seen, Decided, Audited, Ended)
+    }
 )
 
 
 def to_line(record: Record, stamp: str) -> str:
-    """Return the record as one line; `stamp` is its own, so that writing it twice writes it once."""
+    """Return the record as one line; the `stamp` identifies it, so that writing it twice stores it once."""
     return json.dumps({"stamp": stamp, "kind": type(record).__name__, "says": record}, default=_plain) + "\n"
 
 

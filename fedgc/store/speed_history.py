@@ -1,14 +1,14 @@
-"""From what clients did to how fast they are: robust figures over the last rounds of each.
+"""Robust speeds of clients, from the last rounds of each.
 
-One slow round (a neighbour on the machine, a laptop that slept) must not make a client slow, so the time
-of a step is the median over the ring, and its spread joins two scatters: between rounds the median
-absolute deviation, scaled by 1.4826 to agree with the deviation of a normal law (Rousseeuw and Croux,
-1993), and within a round the median of the spreads seen there; variances add. A round counts as failed
-when the client named a failure, or claimed what cannot be.
+One slow round (another process on the machine, a laptop that slept) must not make a client slow, so the time
+of a step is the median over the ring. Its spread adds two variances: between rounds the median absolute
+deviation, scaled by 1.4826 to agree with a normal deviation (Rousseeuw and Croux, 1993), and within a round
+the median of the spreads reported there. A round counts as failed if the client reported a failure or an
+implausible value.
 
-A client whose claims were all struck out is taken for as slow as the slowest that is known: to claim the
-impossible may cost a client work, never win it any. One that has no row in the ring is known by its
-summaries, if rows of it were folded.
+A client without any plausible value is taken to be as slow as the slowest known client: implausible claims
+never win it more work. A client without a row in the ring is known by its summaries, if rows of it were
+folded.
 """
 
 import math
@@ -30,7 +30,7 @@ MAD_TO_DEVIATION: Final = 1.4826
 
 
 class Sample(NamedTuple):
-    """What one round says about the speed of a client."""
+    """What one round shows of the speed of a client."""
 
     round_id: int
     step_s: float | None
@@ -52,12 +52,12 @@ def speeds(connection: Connection, task: str | None) -> Speeds:
     found = {client: speed for client, (speed, _) in known.items() if speed is not None}
     return Speeds(
         {keys[client]: replace(speed, client=keys[client]) for client, speed in found.items()},
-        reading.told(connection, task_id, WINDOW),
+        reading.recent_rounds(connection, task_id, WINDOW),
     )
 
 
 def paces(connection: Connection, task: str | None) -> tuple[MeasuredSpeeds, ...]:
-    """Return every client that ever had work of a task (None: the task of the newest run)."""
+    """Return every client that ever worked on a task (None: the task of the newest run)."""
     task_id = _task(connection, task)
     known = _known(connection, task_id)
     named = select(tables.Client, Track).join(Track, Track.client_id == tables.Client.id)
@@ -76,7 +76,7 @@ def paces(connection: Connection, task: str | None) -> tuple[MeasuredSpeeds, ...
 
 
 def speed_of(samples: Sequence[Sample]) -> Speed | None:
-    """Return the speed that samples show, oldest first; None where none of them has a time.
+    """Return the speed from samples, oldest first; None if none of them has a time.
 
     >>> quick = Sample(1, 0.1, 0.0, 2.0, 0.0, 1000, 0, False, False)
     >>> speed_of([quick, quick._replace(step_s=50.0, failed=True), quick, quick])
@@ -142,7 +142,7 @@ def _samples(connection: Connection, task_id: int | None) -> Mapping[int, list[S
         struck = line[9] > 0
         samples[line[0]].append(Sample._make((*line[1:8], line[8] is not None or struck, struck)))
     for seen in samples.values():
-        seen.sort(key=lambda sample: sample.round_id)  # rounds are numbered as they are written
+        seen.sort(key=lambda sample: sample.round_id)  # ids of rounds are in the order of writing
     return samples
 
 

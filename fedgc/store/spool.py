@@ -1,40 +1,23 @@
-"""Records kept aside: a file of lines beside the store, for the time in which it cannot be written.
+"""The spool: a file of records beside the store, used while the store cannot be written.
 
-Lines are added whole or not at all, and forced to the disk: what lies here survives the process. They
-are read from the front, in the order in which they happened; the file is removed when the last is written
-to the store. A kill in between leaves lines that were written already: their stamps, and the rule that a
-round told twice counts once, make that harmless.
+Lines are appended atomically and synced, so they survive the process. They are read from the front, in order;
+the file is removed once its last line is in the store. A kill in between leaves lines that are already
+stored: their stamps, and the rule that a round is counted once, make that harmless.
 """
 
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from urllib.parse import quote
 
 from fedgc.errors import BadMessage, EdgeFailed
 from fedgc.store import owned
-from fedgc.store.engine import address, beside
 from fedgc.store.records import Record, from_line, to_line
 
-Entry = tuple[Record, str]  # with its stamp
-
-
-def aside_path(url: str | None, run: str) -> Path:
-    """Return where the records of a run wait when the store at `url` cannot be written."""
-    store = beside(address(url, os.environ), os.environ)
-    return store.with_name(f"{store.name}.{quote(run, safe='')}.aside")
-
-
-def left_aside(url: str | None) -> tuple[Path, ...]:
-    """Return the files in which records of earlier runs still wait."""
-    store = beside(address(url, os.environ), os.environ)
-    return tuple(
-        sorted(path for path in store.parent.glob("*.aside") if path.name.startswith(f"{store.name}."))
-    )
+Entry = tuple[Record, str]  # a record with its stamp
 
 
 class Aside:
-    """The lines of one file that are still to be written. Used from one thread."""
+    """The lines of one file that are not yet stored. Used from one thread."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -46,7 +29,7 @@ class Aside:
             raise self._failure(error, "a file that can be read and written") from error
 
     def add(self, entries: Sequence[Entry]) -> None:
-        """Add records at the end."""
+        """Append records."""
         data = "".join(to_line(record, stamp) for record, stamp in entries).encode()
         try:
             owned.make_folder(self.path.parent)
@@ -62,7 +45,7 @@ class Aside:
         self.count += len(entries)
 
     def first(self) -> Entry:
-        """Return the oldest record; `drop` leaves it behind, and so does a line that cannot be read."""
+        """Return the oldest record; `drop` passes it, and unreadable lines are skipped."""
         try:
             with self.path.open("rb") as file:
                 file.seek(self._offset)
@@ -75,7 +58,7 @@ class Aside:
             raise BadMessage(f"rows kept aside in {self.path}: saw a damaged line ({error})") from error
 
     def drop(self) -> None:
-        """Leave the oldest record behind; after the last the file goes."""
+        """Pass the oldest record; after the last one the file is removed."""
         self._offset += len(self._line)
         self.count -= 1
         if self.count <= 0:
@@ -94,7 +77,7 @@ def _write_whole(handle: int, data: bytes) -> None:
 
 
 def _whole_lines(path: Path) -> int:
-    """Count the lines; the end of one that was being written when the process died is cut off."""
+    """Count the lines; cut off an incomplete last line, left when the process died."""
     count = end = 0
     with path.open("r+b") as file:
         for line in file:

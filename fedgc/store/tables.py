@@ -1,13 +1,13 @@
-"""The tables, as SQLAlchemy sees them now; how a file got there is in `migrations`.
+"""The tables in SQLAlchemy; `migrations` holds how a database reached them.
 
-What is remembered of a client is remembered per task, since a step of one task says nothing about a step
-of another. `tracks` holds the totals of a client at a task. `recents` is a ring of the last `WINDOW`
-rounds in which it took part: an index that does not grow, so that what is known of a fleet is read in
-the same time after ten rounds and after ten thousand.
+The history of a client is kept per task, since the speed at one task says nothing about another. `tracks`
+holds the totals of a client at a task. `recents` is a ring of the last `WINDOW` rounds in which it took part:
+an index of constant size, so that the speeds of a fleet are read in the same time after ten rounds and after
+ten thousand.
 
-`client_rounds` is the one table that grows with clients times rounds, so it has no key but its own, in
-the order in which it is written (in SQLite the key *is* the table), and no words where a number will do.
-Moments are seconds since 1970 on the server's clock.
+`client_rounds` is the one table that grows with clients times rounds, so its only key is its own, in the
+order of writing (in SQLite the key *is* the table), and it holds numbers instead of texts. Times are seconds
+since 1970 on the server's clock.
 """
 
 from typing import Final
@@ -15,13 +15,13 @@ from typing import Final
 from sqlalchemy import BigInteger, Double, ForeignKey, String, UniqueConstraint
 from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-WINDOW: Final = 32  # rounds of a client at a task that speeds are made of
+WINDOW: Final = 32  # rounds of a client at a task from which speeds are computed
 
 
 class Table(DeclarativeBase):
-    """The root of all tables."""
+    """The base of all tables."""
 
-    type_annotation_map = {float: Double}  # noqa: RUF012  (SQLAlchemy's own way to say it)
+    type_annotation_map = {float: Double}  # noqa: RUF012  SQLAlchemy's interface
 
 
 class Task(Table):
@@ -33,7 +33,7 @@ class Task(Table):
 
 
 class Client(Table):
-    """A client by its identity, whatever name or node number it has today."""
+    """A client by its identity; its name and node id may change."""
 
     __tablename__ = "clients"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -46,7 +46,10 @@ class Client(Table):
 
 
 class Run(Table):
-    """A run, resumed or not; `present` is the state of the round that is under way."""
+    """A run, resumed or not; `present` is the state of the current round.
+
+    `initial_metrics` are those of the model before the first round, as JSON.
+    """
 
     __tablename__ = "runs"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -59,10 +62,11 @@ class Run(Table):
     ended: Mapped[float | None]
     present: Mapped[str]
     present_at: Mapped[float]
+    initial_metrics: Mapped[str] = mapped_column(server_default="{}")
 
 
 class Round(Table):
-    """A round, with the totals of its clients: they outlive the client rows."""
+    """A round, with the totals of its clients, which outlive the client rows."""
 
     __tablename__ = "rounds"
     __table_args__ = (UniqueConstraint("run_id", "round"),)
@@ -102,7 +106,7 @@ class Round(Table):
 
 
 class ClientRound(Table):
-    """One client in one round. `implausible` counts what it claimed and cannot be."""
+    """One client in one round. `implausible` counts its impossible claims."""
 
     __tablename__ = "client_rounds"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
@@ -125,8 +129,20 @@ class ClientRound(Table):
     link: Mapped[str | None]
 
 
+class Score(Table):
+    """The figures of one client for the model after a round, as JSON; round 0 is the initial model."""
+
+    __tablename__ = "scores"
+    __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
+    run_id: Mapped[int] = mapped_column(ForeignKey("runs.id"), primary_key=True, autoincrement=False)
+    round: Mapped[int] = mapped_column(primary_key=True, autoincrement=False)
+    client_id: Mapped[int] = mapped_column(ForeignKey("clients.id"), primary_key=True, autoincrement=False)
+    samples: Mapped[int] = mapped_column(BigInteger)
+    metrics: Mapped[str]
+
+
 class Track(Table):
-    """A client at a task: totals over all rounds, folded or not; `rows` also turns the ring."""
+    """A client at a task: totals over all rounds, folded or not; `rows` also advances the ring."""
 
     __tablename__ = "tracks"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
@@ -140,9 +156,9 @@ class Track(Table):
 
 
 class Recent(Table):
-    """The ring: where the last rounds of a client at a task lie in `client_rounds`.
+    """The ring: the rows of a client's last rounds at a task in `client_rounds`.
 
-    The slot stands before the client: clients that work side by side then write side by side.
+    The slot precedes the client in the key: clients of one round are then written side by side.
     """
 
     __tablename__ = "recents"
@@ -154,7 +170,7 @@ class Recent(Table):
 
 
 class Summary(Table):
-    """The client rows of one client in one run that were folded together."""
+    """The folded client rows of one client in one run."""
 
     __tablename__ = "summaries"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
@@ -179,7 +195,7 @@ class Summary(Table):
 
 
 class Decision(Table):
-    """What was chosen, from what, and why."""
+    """A decision: what was chosen, from what, and why."""
 
     __tablename__ = "decisions"
     id: Mapped[int] = mapped_column(primary_key=True)
@@ -193,7 +209,7 @@ class Decision(Table):
 
 
 class Audit(Table):
-    """Who joined, what was refused, which keys: triggers let nobody change or remove a row."""
+    """Joins, refusals, keys; triggers prevent changes and removal of rows."""
 
     __tablename__ = "audit"
     id: Mapped[int] = mapped_column(primary_key=True)

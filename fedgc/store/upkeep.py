@@ -1,8 +1,9 @@
-"""Keeping the store in shape: folding old client rows, check, backup, vacuum.
+"""Maintenance of the store: folding old client rows, check, backup, vacuum.
 
-Folding turns the client rows of old rounds into one summary for each client and run. The rows that a ring
-points to stay, however old: they are what speeds are made of, and there are at most `WINDOW` of them for
-a client and task. Rounds, decisions and audit are small and stay for good.
+Folding turns the client rows of old rounds into one summary for each client and run. Rows in a ring stay,
+however old: speeds are computed from them, and there are at most `WINDOW` of them for a client and task.
+Figures of clients for the models of those rounds are dropped; the means are kept with the rounds.
+Rounds, decisions and audit are small and are kept.
 """
 
 import os
@@ -11,15 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from sqlalchemy import Connection, case, delete, func, insert, select, tuple_, update
+from sqlalchemy import Connection, case, delete, exists, func, insert, select, tuple_, update
+from sqlalchemy.orm import aliased
 
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store import migrate, owned, tables
 from fedgc.store.engine import Database
-from fedgc.store.tables import ClientRound, Recent, Round, Summary
+from fedgc.store.tables import ClientRound, Recent, Round, Score, Summary
 from fedgc.store.views import Health
 
-ROUNDS_AT_ONCE: Final = 200  # folded in one transaction: others must not wait long for their turn
+ROUNDS_AT_ONCE: Final = 200  # folded in one transaction: other writers must not wait long
 _SUMMED: Final = (
     "finished", "counted", "steps", "busy_s", "upload_s", "download_s", "up_bytes", "down_bytes",
     "control_bytes", "refused", "implausible",
@@ -27,7 +29,7 @@ _SUMMED: Final = (
 
 
 def fold(database: Database, keep_rounds: int) -> int:
-    """Fold the client rows of all but the newest rounds of the store; return how many rows that were."""
+    """Fold the client rows of all but the newest rounds of the store; return the number of folded rows."""
     if keep_rounds < 1:
         raise Unusable(f"rounds to keep: saw {keep_rounds}, needed at least 1")
     with database.reading() as connection:
@@ -54,7 +56,17 @@ def _fold(connection: Connection, first: int, end: int) -> int:
     lines = connection.execute(grouped.group_by(Round.run_id, ClientRound.client_id)).mappings().all()
     _add(connection, [dict(line) for line in lines])
     connection.execute(delete(ClientRound).where(*old))
+    _drop_scores(connection, first, end)
     return sum(line["rows"] for line in lines)
+
+
+def _drop_scores(connection: Connection, first: int, end: int) -> None:
+    """Drop the figures of clients for the models of old rounds, except those of the run's last round."""
+    same = (Round.run_id == Score.run_id) & (Round.round == Score.round)
+    is_old = exists().where(same, Round.id >= first, Round.id < end)
+    later = aliased(Score)
+    goes_on = exists().where(later.run_id == Score.run_id, later.round > Score.round)
+    connection.execute(delete(Score).where(is_old, goes_on))
 
 
 def _sums() -> list[Any]:
@@ -91,7 +103,7 @@ def _together(kept: Mapping[str, Any], line: Mapping[str, Any]) -> dict[str, Any
 
 
 def check(database: Database) -> Health:
-    """Look for damage, and count what there is."""
+    """Look for damage, and count the rows."""
     with database.reading() as connection:
         faults = _sqlite_faults(connection) if database.is_sqlite else _orphans(connection)
         size = _size(connection, database)
@@ -113,7 +125,7 @@ def _sqlite_faults(connection: Connection) -> tuple[str, ...]:
 
 
 def _orphans(connection: Connection) -> tuple[str, ...]:
-    """A server keeps its own pages and keys; what only we know is that a ring points to a row."""
+    """Count ring slots without a row, which a database server's own checks cannot know."""
     same = (ClientRound.round_id == Recent.round_id) & (ClientRound.client_id == Recent.client_id)
     loose = select(func.count()).select_from(Recent).outerjoin(Round, Round.id == Recent.round_id)
     count = connection.scalar(loose.outerjoin(ClientRound, same).where(Round.id.is_(None)))
@@ -130,7 +142,7 @@ def _size(connection: Connection, database: Database) -> int:
 
 
 def backup(database: Database, path: Path) -> None:
-    """Copy an SQLite store to a new file, whole, while runs go on writing."""
+    """Copy an SQLite store to a new file, consistently, while runs go on writing."""
     if not database.is_sqlite:
         raise Unusable(f"store {database.name}: saw a server, needed its own tool for a backup (pg_dump)")
     if path.exists():
@@ -155,6 +167,6 @@ def backup(database: Database, path: Path) -> None:
 
 
 def vacuum(database: Database) -> None:
-    """Give the room of what was folded back to the disk."""
+    """Return the space of folded rows to the disk."""
     with database.apart() as connection:
         connection.exec_driver_sql("VACUUM")

@@ -1,16 +1,17 @@
-"""The vault: what a site must not forget, and what nobody else may read.
+"""The vault: the secret, durable state of a site.
 
-One SQLite file, readable by its owner alone, holds the identity and, for each federation, the records of
-the masked exchange (`fedgc.secagg.state`). Every value is sealed with AES-256-GCM under a random key, which
-itself is sealed under a key that scrypt makes of a passphrase or key file; name and scope of a record are
-bound into its seal, so that records cannot be swapped.
+One SQLite file, readable only by its owner, holds the identity and, for each federation, the records of the
+masked exchange (`fedgc.secagg.state`). Every value is sealed with AES-256-GCM under a random key, which is
+sealed under a key that scrypt derives from a passphrase or key file. The name and scope of a record are
+authenticated, so that records cannot be swapped.
 
-`write` returns when the change is on the disk: one transaction, forced to it, the write-ahead log moved
-into the file and cut to nothing. Erased records are overwritten with zeros (`secure_delete`). What a disk
-keeps of overwritten blocks by itself (flash, snapshots, copies) is sealed, but under a key that still exists.
+`write` returns when the change is durable: one synced transaction, with the write-ahead log moved into the
+file and truncated. Erased records are overwritten with zeros (`secure_delete`). Old blocks that a disk keeps
+by itself (flash, snapshots, copies) are sealed, but under a key that still exists.
 
-One process has a vault at a time: two that went on from one state would mask two updates with the same
-keys, and their difference would be bare. For the same reason a vault must never be put back from a copy.
+One process opens a vault at a time: two that continue from one state would mask two updates with the same
+keys, and the difference of the updates would be revealed. For the same reason a vault must never be restored
+from a copy.
 """
 
 import fcntl
@@ -48,7 +49,7 @@ class _Table(DeclarativeBase):
 
 
 class _Entry(_Table):
-    """A sealed value. The two of the lock itself are not sealed, or under the passphrase."""
+    """A sealed value. The two of the lock are not sealed, or sealed under the passphrase."""
 
     __tablename__ = "vault"
     __table_args__ = {"sqlite_with_rowid": False}  # noqa: RUF012  as SQLAlchemy asks for it
@@ -68,7 +69,7 @@ class Vault:
 
     @classmethod
     def open(cls, path: Path, secret: bytes, entropy: Entropy = os.urandom) -> Self:
-        """Open the vault with its passphrase or the content of its key file; make it where there is none."""
+        """Open the vault with its passphrase or the content of its key file; create it if it is missing."""
         if len(secret) < SHORTEST_SECRET:
             raise Unusable(f"vault {path}: saw a secret of {len(secret)} bytes, needed {SHORTEST_SECRET}")
         lock = _take(path)
@@ -89,14 +90,14 @@ class Vault:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file; another process may have it then."""
+        """Close the file; another process may open it then."""
         self._database.close()
         if self._lock >= 0:
             os.close(self._lock)
         self._lock = -1
 
     def identity(self) -> Identity:
-        """Return the site's identity; the first time, make it."""
+        """Return the site's identity; make it the first time."""
         with self._database.writing() as connection:
             kept = _get(connection, *_IDENTITY)
             if kept is not None:
@@ -114,7 +115,7 @@ class Vault:
         return {name: self._unsealed(scope, name, value) for name, value in rows}
 
     def write(self, fid: bytes, record: bytes) -> None:
-        """Make the changes that a `Persist` carries; when this returns they are on the disk."""
+        """Apply the changes of a `Persist` durably."""
         scope, changes = fid.hex(), Changes.unpack(record)
         with self._database.writing() as connection:
             for name in changes.erases:
@@ -123,10 +124,8 @@ class Vault:
                 _put(connection, scope, name, self._sealed(scope, name, value))
         self._settle()
 
-    # ---- small print
-
     def _settle(self) -> None:
-        """Move the log into the file and cut it: what was erased is in neither."""
+        """Move the log into the file and truncate it: erased values are in neither."""
         with self._database.apart() as connection:
             busy = connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").scalar_one()
         if busy:
@@ -156,15 +155,15 @@ def key_file(path: Path) -> bytes:
 
 
 def secret_of(key: Path | None, environment: Mapping[str, str]) -> bytes | None:
-    """Return what opens a vault: the key file that is named, else the passphrase of the environment."""
+    """Return the secret that opens a vault: the named key file, else the passphrase of the environment."""
     if key is not None:
         return key_file(key)
-    said = environment.get(PASSPHRASE_IN)
-    return None if said is None else said.encode()
+    passphrase = environment.get(PASSPHRASE_IN)
+    return None if passphrase is None else passphrase.encode()
 
 
 def _take(path: Path) -> int:
-    """Make the file, or check who may read it; return the lock that keeps other processes out."""
+    """Create the file, or check its mode; return the lock that keeps other processes out."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
@@ -191,7 +190,7 @@ def _on_connect(connection: object, _record: object) -> None:
 
 
 def _unlock(database: Database, path: Path, secret: bytes, entropy: Entropy) -> bytes:
-    """Return the key of the values; in a new vault, make it."""
+    """Return the key of the values; make it in a new vault."""
     with database.writing() as connection:
         _Table.metadata.create_all(connection)
         salt, sealed = (_get(connection, *each) for each in _LOCKED)

@@ -1,7 +1,7 @@
-"""What the store gives back, as values that command line, page and exports show."""
+"""Values that the store returns to the command line, the page and exports."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from fedgc.history import RoundRow, Speed
@@ -9,7 +9,7 @@ from fedgc.history import RoundRow, Speed
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run; `heard` is when it last gave a sign of life, which tells a dead one from a long round."""
+    """A run; `heard` is the time of its last record, which tells a dead run from a long round."""
 
     run: str
     task: str
@@ -22,11 +22,12 @@ class Run:
     last_round: int | None
     present: Mapping[str, Any]
     heard: float
+    initial_metrics: Mapping[str, float] = field(default_factory=dict)  # of the model before round 1
 
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """A round and the totals of its clients, which are there even when their rows were folded."""
+    """A round and the totals of its clients, which exist even if their rows were folded."""
 
     row: RoundRow
     clients: int
@@ -38,7 +39,7 @@ class Round:
 
     @property
     def discarded(self) -> int:
-        """Finished copies of chunks that are in no sum."""
+        """Finished replicas of chunks that are in no sum."""
         return self.finished - self.counted
 
 
@@ -72,13 +73,13 @@ class MeasuredSpeeds:
 
     @property
     def counted_share(self) -> float | None:
-        """The share of its finished work that is in a sum; None where nothing was finished."""
+        """The share of its finished work that is in a sum; None if nothing was finished."""
         return self.counted / self.finished if self.finished else None
 
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """What tells whether a run has news: `marks` change with its rounds, measurements and decisions."""
+    """Values that change when a run has news: its rounds, measurements and decisions."""
 
     run: str
     state: str
@@ -92,7 +93,7 @@ class Stretch:
     """Consecutive rounds of a run added up, from `first` to `last`; `loss` is their mean.
 
     `clients` counts a client once for each round; `skipped_bytes` and `skipped_clients` are the part of
-    the sums that skipped rounds have. `metrics` are those of the newest round that was measured.
+    skipped rounds. `metrics` are those of the newest evaluated round.
     """
 
     first: int
@@ -117,13 +118,13 @@ class Stretch:
 
     @property
     def bytes(self) -> int:
-        """All that was sent, either way."""
+        """All bytes sent, in both directions."""
         return self.up_bytes + self.down_bytes + self.control_bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Lately:
-    """A client over the newest rounds of a run, added up."""
+    """A client over the newest rounds of a run, summed."""
 
     client: str
     name: str
@@ -145,7 +146,7 @@ class Lately:
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """What a check found: nothing in `faults` means that all is well."""
+    """The result of a check: `faults` is empty if there is no damage."""
 
     name: str
     schema: str

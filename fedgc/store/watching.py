@@ -1,8 +1,8 @@
-"""Questions of whoever watches a run: each is answered in the same time after ten rounds and ten thousand.
+"""Queries for monitoring a run: the cost of each does not grow with the number of rounds.
 
-A page is asked again with every round, so that none of these may read all client rows (there are clients
-times rounds of them). The history of a run is added up to stretches of rounds, as many as a picture has
-room for; what single clients did is read of the newest rounds alone.
+A page asks again after every round, so none of these may read all client rows (clients times rounds). The
+history of a run is summed into stretches of rounds, as many as a chart has room for; rows of single clients
+are read for the newest rounds only.
 """
 
 import json
@@ -18,27 +18,32 @@ from fedgc.store.reading import client_row, client_rows_where, metrics_of, run_i
 from fedgc.store.tables import ClientRound, Decision
 from fedgc.store.views import Lately, Pulse, Stretch
 
-MEASURED_LATE: Final = 64  # rounds behind the newest in which a pulse still notices a new measurement
+MEASURED_LATE: Final = 64  # rounds before the newest in which a pulse still notices a new measurement
 _LEFT_OUT: Final = ("first", "last", "loss", "metrics", "mean_loss", "measured", "stretch")
 
 
 def pulse(connection: Connection, key: str) -> Pulse:
-    """Return what changes when anything of a run does; one that is equal means that nothing is new."""
+    """Return a value that changes when the run does; an equal one means no news."""
     at = run_id(connection, key)
     of_run = tables.Round.run_id == at
     last = connection.scalar(select(func.max(tables.Round.round)).where(of_run))
     newest = -1 if last is None else last
     lately = select(func.count(), func.coalesce(func.sum(func.length(tables.Round.metrics)), 0))
     rounds = connection.execute(lately.where(of_run, tables.Round.round > newest - MEASURED_LATE)).one()
+    scored = connection.scalar(
+        select(func.count())
+        .select_from(tables.Score)
+        .where(tables.Score.run_id == at, tables.Score.round >= newest)
+    )
     decided = connection.scalar(select(func.max(Decision.id)).where(Decision.run_id == at))
     found = connection.execute(
         select(tables.Run.key, tables.Run.state, tables.Run.present_at).where(tables.Run.id == at)
     ).one()
-    return Pulse(*found, last, (*rounds, decided or 0))
+    return Pulse(*found, last, (*rounds, decided or 0, scored or 0))
 
 
 def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...]:
-    """Return a run's rounds in their order, added up to at most so many stretches of equal length."""
+    """Return a run's rounds in order, summed into at most `most` stretches of equal length."""
     of_run = tables.Round.run_id == run_id(connection, key)
     ends = select(func.min(tables.Round.round), func.max(tables.Round.round)).where(of_run)
     first, last = connection.execute(ends).one()
@@ -56,7 +61,7 @@ def stretches(connection: Connection, key: str, most: int) -> tuple[Stretch, ...
 
 
 def lately(connection: Connection, key: str, rounds: int) -> tuple[Lately, ...]:
-    """Return every client with work in the newest rounds of a run, and what it did in them together."""
+    """Return every client with work in the newest rounds of a run, and its total in them."""
     ids = _newest(connection, key, rounds)
     sums = (
         func.sum(getattr(ClientRound, name)).label(name)
@@ -103,7 +108,7 @@ def client_rounds(
 
 
 def _newest(connection: Connection, key: str, rounds: int) -> list[int]:
-    """Return the ids of the newest rounds: as numbers, with which every database finds their rows at once."""
+    """Return the ids of the newest rounds, as numbers, so that every database uses its index."""
     chosen = select(tables.Round.id).where(tables.Round.run_id == run_id(connection, key))
     return list(connection.scalars(chosen.order_by(tables.Round.round.desc()).limit(rounds)).all())
 
@@ -117,7 +122,7 @@ def _numbered(connection: Connection, chosen: Select[Any]) -> tuple[tuple[int, C
 
 
 def _width(first: int, last: int, most: int) -> int:
-    """Return how many rounds a stretch has: 1, 2, 5, 10, ..., so that a picture seldom changes its scale.
+    """Return how many rounds a stretch has: 1, 2, 5, 10, ..., so that a chart seldom changes its scale.
 
     >>> _width(1, 30, 240), _width(1, 10_000, 240), _width(9, 10, 1)
     (1, 50, 20)
@@ -167,7 +172,7 @@ def _stretch(line: RowMapping, metrics: str) -> Stretch:
 def _lately(line: RowMapping) -> Lately:
     words = {name: line[name] for name in ("name", "site", "link", "last_seen", "busy_s", "upload_s")}
     counts: dict[str, Any] = {
-        name: int(line[name])  # PostgreSQL adds whole numbers up to decimals
+        name: int(line[name])  # PostgreSQL sums integers as decimals
         for name in (
             "rounds", "finished", "counted", "steps", "up_bytes", "down_bytes", "control_bytes", "failures",
             "refused",

@@ -1,12 +1,12 @@
-"""The keeper: takes records at once, writes them beside the training, and never lets the store stop it.
+"""The keeper: queues records at once and writes them in a thread, so the store never blocks a run.
 
 `put` only queues. One thread writes the records in order. When the store cannot be written (locked, full,
-gone), what waits goes to a file beside it, and newer records behind them, until the store takes them
-again; where even the file cannot be written they wait in memory, up to a limit, and beyond that the oldest
-are lost, counted and told. A record that the store refuses for what it says is told and left out: waiting
-would not make it better, and others wait behind it.
+gone), waiting and newer records go to a spool file until the store works again. If that file cannot be
+written either, they wait in memory, up to a limit; beyond that the oldest are dropped, counted and reported.
+A record with content that the store refuses is reported and dropped: a retry would not help, and others wait
+behind it.
 
-The state of the round under way is not worth keeping: only the newest waits, and none is put aside.
+Of the state of the current round only the newest record waits, and none is spooled.
 """
 
 import secrets
@@ -27,10 +27,10 @@ RETRY_S: Final = 2.0
 
 
 class Keeper:
-    """Writes records to the store that `opening` gives, from a thread of its own.
+    """Writes records to the store that `opening` returns, from a thread of its own.
 
-    `tell` hears, in one line and from that thread, when the store fails, when it is back, and when
-    something was left out. Whatever an earlier process left in the file `aside` is written first.
+    `tell` is called from that thread, with one line, when the store fails, when it works again, and when
+    something was dropped. Records that an earlier process left in the file `aside` are written first.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Keeper:
         self._aside = Aside(aside)
         self._store: Store | None = None
         self._trouble = self._aside_trouble = ""
-        self._token = secrets.token_hex(8)  # sets the stamps of this process apart from all others
+        self._token = secrets.token_hex(8)  # distinguishes the stamps of this process from all others
         self._number = 0
         self._waiting: deque[Entry] = deque()
         self._current: Entry | None = None  # of those that wait; None for one from the file
@@ -60,14 +60,14 @@ class Keeper:
 
     @property
     def trouble(self) -> str:
-        """Why the store cannot be written now, and how much waits; empty when all is well."""
+        """Why the store cannot be written now, and how many records wait; empty if it works."""
         with self._changed:
             waits = self._aside.count + len(self._waiting)
             why = "; ".join(filter(None, (self._trouble, self._aside_trouble)))
             return f"{why}; {waits} records wait, {self._lost} are lost" if why else ""
 
     def put(self, record: Record) -> None:
-        """Take a record; this never waits for the store."""
+        """Queue a record; never waits for the store."""
         with self._changed:
             if isinstance(record, Present):
                 self._waiting = deque(each for each in self._waiting if not isinstance(each[0], Present))
@@ -79,23 +79,23 @@ class Keeper:
             self._changed.notify_all()
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was put is on the disk, in the store or aside; say whether it is."""
+        """Wait until all records are on the disk, in the store or the spool; return whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting, timeout_s)
 
     def settled(self, timeout_s: float) -> bool:
-        """Wait until all that was put, and all that was aside, is in the store; say whether it is."""
+        """Wait until all records, spooled ones too, are in the store; return whether they are."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._waiting and not self._aside.count, timeout_s)
 
     def close(self, timeout_s: float = 10.0) -> None:
-        """Write what waits, or put it aside, and end."""
+        """Write or spool the waiting records, and end."""
         with self._changed:
             self._closing = True
             self._changed.notify_all()
         self._thread.join(timeout_s)
 
-    # ---- the thread's part
+    # ---- the thread
 
     def _work(self) -> None:
         while self._something_waits():
@@ -107,7 +107,7 @@ class Keeper:
                 if closing:
                     break
                 self._pause()
-            except Exception as error:  # whatever one record did, the others must not wait for ever
+            except Exception as error:  # one bad record must not block the others
                 self._done()
                 self._tell(f"the store left a record out: {error}")
         if self._waiting:
@@ -142,7 +142,7 @@ class Keeper:
             self._tell(f"the store is back: what waited is being written{lost}")
 
     def _done(self) -> None:
-        """Leave the record at hand behind."""
+        """Remove the current record."""
         with self._changed:
             if self._current is None:
                 self._aside.drop()
@@ -175,7 +175,7 @@ class Keeper:
         return True
 
     def _pause(self) -> None:
-        """Let the store alone for a while, in which new records go aside at once."""
+        """Leave the store alone for a while; new records are spooled at once."""
         until = time.monotonic() + self._retry_s
         while not self._closing and (left := until - time.monotonic()) > 0:
             with self._changed:

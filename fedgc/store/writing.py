@@ -1,29 +1,29 @@
-"""Writing records, each inside the transaction that it is given."""
+"""Writing records, each inside a given transaction."""
 
 import json
 from collections.abc import Mapping
 from typing import Any, Final
 
-from sqlalchemy import Connection, exists, insert, select, update
+from sqlalchemy import Connection, delete, exists, insert, select, update
 
 from fedgc.errors import BadMessage
 from fedgc.store import records, tables
 from fedgc.store.append import append, client_ids, metrics_text
-from fedgc.store.plausible import number, text
+from fedgc.store.plausible import number, text, whole
 from fedgc.store.records import Record
 
-LONGEST_JSON: Final = 1_000_000  # how a thousand clients stand takes a tenth of it
+LONGEST_JSON: Final = 1_000_000  # the state of a thousand clients takes a tenth of it
 
 
 def write(connection: Connection, record: Record, stamp: str | None) -> None:
-    """Write one record; a stamp that is there already says that this was done."""
+    """Write one record; do nothing if its stamp is already stored."""
     match record:
         case records.Begun():
             _begin(connection, record, stamp)
         case records.Appended():
             append(connection, record)
-        case records.Evaluated():
-            _evaluated(connection, record)
+        case records.Evaluated() | records.Scored():
+            _measured(connection, record)
         case records.Seen():
             _seen(connection, record)
         case records.Decided():
@@ -51,9 +51,9 @@ def _begin(connection: Connection, record: records.Begun, stamp: str | None) -> 
 
 
 def _resumed(connection: Connection, record: records.Begun, stamp: str | None, *, crashed: bool) -> None:
-    """Put on record that a run is resumed, and a crash if its server did not say how it ended."""
-    said = {"crash": "the server ended without a word"} if crashed else {}
-    for kind, what in {**said, "resumed": "the run goes on from its last checkpoint"}.items():
+    """Record that a run is resumed, and a crash if its server did not record its end."""
+    crash = {"crash": "the server crashed"} if crashed else {}
+    for kind, what in {**crash, "resumed": "the run goes on from its last checkpoint"}.items():
         audited = records.Audited(record.now, kind, "server", what, record.run)
         _audited(connection, audited, stamp and f"{stamp}-{kind}")
 
@@ -75,22 +75,47 @@ def _change_run(connection: Connection, record: records.Present | records.Ended)
     connection.execute(update(tables.Run).where(at).values(present_at=record.now, **values))
 
 
+def _measured(connection: Connection, record: records.Evaluated | records.Scored) -> None:
+    if isinstance(record, records.Scored):
+        _scored(connection, record)
+    else:
+        _evaluated(connection, record)
+
+
 def _evaluated(connection: Connection, record: records.Evaluated) -> None:
-    at = (tables.Round.run_id == _run_id(connection, record.run), tables.Round.round == record.round)
+    run_id = _run_id(connection, record.run)
+    of_run = tables.Run.id == run_id
+    at = (tables.Round.run_id == run_id, tables.Round.round == record.round)
     known = connection.scalar(select(tables.Round.metrics).where(*at))
+    of_initial_model = known is None and record.round == 0
+    if of_initial_model:
+        known = connection.scalar(select(tables.Run.initial_metrics).where(of_run))
     if known is None:
         raise BadMessage(f"store: saw metrics of round {record.round}, needed one that was appended")
     joined = metrics_text({**json.loads(known), **record.metrics})
-    connection.execute(update(tables.Round).where(*at).values(metrics=joined))
+    if of_initial_model:
+        connection.execute(update(tables.Run).where(of_run).values(initial_metrics=joined))
+    else:
+        connection.execute(update(tables.Round).where(*at).values(metrics=joined))
+
+
+def _scored(connection: Connection, record: records.Scored) -> None:
+    key = text(record.client)
+    client_id = client_ids(connection, [key], record.now)[key]
+    at = {"run_id": _run_id(connection, record.run), "round": record.round, "client_id": client_id}
+    same = (getattr(tables.Score, name) == value for name, value in at.items())
+    connection.execute(delete(tables.Score).where(*same))
+    says = {"samples": whole(record.samples), "metrics": metrics_text(record.metrics)}
+    connection.execute(insert(tables.Score), {**at, **says})
 
 
 def _seen(connection: Connection, record: records.Seen) -> None:
     key = text(record.client)
     at = client_ids(connection, [key], record.now)[key]
     words = {"name": text(record.name), "site": text(record.site), "link": text(record.link)}
-    told = {name: word for name, word in words.items() if word}
+    given = {name: word for name, word in words.items() if word}
     of_client = update(tables.Client).where(tables.Client.id == at)
-    connection.execute(of_client.values(last_seen=record.now, **told))
+    connection.execute(of_client.values(last_seen=record.now, **given))
 
 
 def _decided(connection: Connection, record: records.Decided, stamp: str | None) -> None:
@@ -109,7 +134,7 @@ def _audited(connection: Connection, record: records.Audited, stamp: str | None)
 
 
 def _json(value: Mapping[str, Any]) -> str:
-    """Return a mapping as JSON that every reader takes: no NaN, no NUL."""
+    """Return a mapping as JSON that every reader accepts: no NaN, no NUL."""
     words = json.dumps(_sound(value), default=str)
     if len(words) > LONGEST_JSON:
         raise BadMessage(f"store: saw {len(words)} characters of JSON, needed at most {LONGEST_JSON}")

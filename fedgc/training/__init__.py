@@ -1,6 +1,6 @@
 """Local training on a client, and the server's optimizer and evaluation.
 
-The names are imported at their first use: `fedgc.training.tasks` alone must not load torch.
+Names are imported at first use, because importing `fedgc.training.tasks` must not load torch.
 """
 
 from importlib import import_module
@@ -9,32 +9,34 @@ from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from fedgc.training.cache_files import CacheFiles
-    from fedgc.training.engine import Engine, Order, Start
+    from fedgc.training.engine import Answer, Engine, Start
     from fedgc.training.flat import FlatModel, Vector
-    from fedgc.training.make import new_engine
-    from fedgc.training.server_model import CommonModel
+    from fedgc.training.make import new_engine, new_script_engine
+    from fedgc.training.server_model import AnnouncedModel, CommonModel
     from fedgc.training.server_optimizer import ServerOptimizer
 
 __all__ = [
-    "CommonModel", "Engine", "FlatModel", "CacheFiles", "Order", "ServerOptimizer", "Start", "Vector",
-    "new_engine",
+    "AnnouncedModel", "Answer", "CommonModel", "Engine", "FlatModel", "CacheFiles",
+    "ServerOptimizer", "Start", "Vector", "new_engine", "new_script_engine",
 ]  # fmt: skip
 
 _MODULES: Final = MappingProxyType(
     {
+        "AnnouncedModel": "server_model",
+        "Answer": "engine",
         "CacheFiles": "cache_files",
         "CommonModel": "server_model",
         "Engine": "engine",
         "FlatModel": "flat",
-        "Order": "engine",
         "new_engine": "make",
+        "new_script_engine": "make",
         "ServerOptimizer": "server_optimizer",
         "Start": "engine",
         "Vector": "flat",
     }
 )
 
-if not TYPE_CHECKING:  # a type checker must not take every name for one that exists
+if not TYPE_CHECKING:  # hidden from type checkers, for which every name would exist
 
     def __getattr__(name: str) -> object:
         if name not in _MODULES:

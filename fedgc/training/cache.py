@@ -1,11 +1,10 @@
-"""Where trajectories lie while nobody works on them: in memory, and over the limit on disk.
+"""The in-process client cache: saved trajectories, in memory up to a limit and on disk beyond it.
 
-What is kept of a trajectory is the local model's vector (from which its update follows exactly), the
-buffers that do not travel, and the local optimizer's state. The oldest go to disk first: they are wanted
-again only when the round ends. A file whose digest is not that of what was written is not read. What the
-disk refuses stays in memory, beyond the limit, until its owner has freed something or gives the oldest up.
-The folder is private to this process and goes with `close`; a spilled vector is mapped, not read, so that a
-codeword is mixed from it piece by piece.
+A saved trajectory is the local model's vector, the buffers outside the vector, and the local optimizer's
+state. The oldest trajectories are spilled first, because they are needed again only at the end of the round.
+Each file is read only if its digest matches. If writing fails, the trajectory stays in memory beyond the
+limit until `discard_oldest` is called. The folder belongs to this process and is removed by `close`. Spilled
+vectors are memory-mapped, so that a codeword is mixed block by block.
 """
 
 import hashlib
@@ -13,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError  # an error's name alone: nothing here unpickles
+from pickle import UnpicklingError  # only to catch it: nothing here unpickles
 from tempfile import TemporaryDirectory
 from typing import Any, Final
 
@@ -24,13 +23,13 @@ from torch import Tensor
 from fedgc.errors import EdgeFailed
 from fedgc.training.flat import Vector
 
-FILES: Final = ("npy", "pt")  # of a trajectory: its vector, and all else
+FILES: Final = ("npy", "pt")  # of a trajectory: its vector; its buffers and optimizer state
 DIGEST_BYTES: Final = 16
 
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A trajectory at rest."""
+    """The saved state of a trajectory."""
 
     vector: Vector
     unsent: list[Tensor]
@@ -38,53 +37,53 @@ class Saved:
 
     @property
     def size_bytes(self) -> int:
-        """What it takes in memory."""
+        """Its size in memory."""
         tensors = _tensors([self.unsent, self.optimizer])
         return self.vector.nbytes + sum(tensor.nbytes for tensor in tensors)
 
 
 class ClientCache:
-    """Trajectories by chunk; over `limit_bytes` they are written below `parent`."""
+    """Saved trajectories by chunk; beyond `limit_bytes` they are written below `parent`."""
 
     def __init__(self, limit_bytes: int, parent: Path) -> None:
         self._limit_bytes = limit_bytes
         self._parent = parent
         self._folder: TemporaryDirectory[str] | None = None
-        self._near: dict[int, Saved] = {}
-        self._far: dict[int, tuple[str, str]] = {}  # digests of the vector's file and of the other's
+        self._in_memory: dict[int, Saved] = {}
+        self._on_disk: dict[int, tuple[str, str]] = {}  # digests of both files
 
     def put(self, chunk: int, saved: Saved) -> str:
-        """Keep this in place of what there was of the chunk; return what `make_room` says."""
+        """Save a chunk's trajectory, replacing an earlier one; return the error of `make_room`, or ""."""
         self.drop(chunk)
-        self._near[chunk] = saved
+        self._in_memory[chunk] = saved
         return self.make_room()
 
     def make_room(self) -> str:
-        """Write the oldest to disk until the rest fits; where the disk refuses, return what it says."""
-        used = sum(each.size_bytes for each in self._near.values())
+        """Write the oldest trajectories to disk until the rest fits; return the error, or ""."""
+        used = sum(each.size_bytes for each in self._in_memory.values())
         while used > self._limit_bytes:
-            oldest = next(iter(self._near))
+            oldest = next(iter(self._in_memory))
             try:
-                self._spill(oldest, self._near[oldest])
+                self._spill(oldest, self._in_memory[oldest])
             except (OSError, RuntimeError) as error:  # torch reports a full disk as RuntimeError
                 self._remove(oldest)
                 return str(error) or type(error).__name__
-            used -= self._near.pop(oldest).size_bytes
+            used -= self._in_memory.pop(oldest).size_bytes
         return ""
 
-    def give_up(self) -> Mapping[int, str]:
-        """Forget the oldest that the disk refuses until the rest fits; return which, and why."""
+    def discard_oldest(self) -> Mapping[int, str]:
+        """Discard the oldest trajectories that cannot be written until the rest fits; return the reasons."""
         lost = {}
-        while said := self.make_room():
-            oldest = next(iter(self._near))
-            del self._near[oldest]
-            lost[oldest] = f"chunk {oldest} is lost: memory is full, and the disk says: {said}"
+        while reason := self.make_room():
+            oldest = next(iter(self._in_memory))
+            del self._in_memory[oldest]
+            lost[oldest] = f"chunk {oldest} is lost: memory is full, and writing to disk failed: {reason}"
         return lost
 
     def vector(self, chunk: int) -> Vector:
-        """Return the chunk's vector, not to be written to; one that lies on disk is mapped."""
-        if chunk in self._near:
-            return self._near[chunk].vector
+        """Return the chunk's vector (do not write to it); a spilled one is memory-mapped."""
+        if chunk in self._in_memory:
+            return self._in_memory[chunk].vector
         try:
             self._check(chunk, "npy")
             return np.asarray(np.load(self._file(chunk, "npy"), mmap_mode="r"))
@@ -92,17 +91,17 @@ class ClientCache:
             raise EdgeFailed(f"chunk {chunk} cannot be read back from disk: {error}") from error
 
     def take(self, chunk: int) -> Saved | None:
-        """Return what is kept of the chunk, or None, and keep it no longer."""
-        if chunk not in self._near and chunk not in self._far:
+        """Remove and return the chunk's saved trajectory, or None."""
+        if chunk not in self._in_memory and chunk not in self._on_disk:
             return None
         saved = self.saved(chunk)
         self.drop(chunk)
         return saved
 
     def saved(self, chunk: int) -> Saved:
-        """Return all that is kept of a chunk which is here, or raise EdgeFailed."""
-        if chunk in self._near:
-            return self._near[chunk]
+        """Return the saved trajectory of a chunk that is here, or raise EdgeFailed."""
+        if chunk in self._in_memory:
+            return self._in_memory[chunk]
         vector = np.array(self.vector(chunk))
         try:
             self._check(chunk, "pt")
@@ -112,21 +111,21 @@ class ClientCache:
         return Saved(vector, unsent, optimizer)
 
     def drop(self, chunk: int) -> None:
-        """Forget the chunk."""
-        self._near.pop(chunk, None)
-        if chunk in self._far:
-            del self._far[chunk]
+        """Discard the chunk's trajectory."""
+        self._in_memory.pop(chunk, None)
+        if chunk in self._on_disk:
+            del self._on_disk[chunk]
             self._remove(chunk)
 
     def clear(self) -> None:
-        """Forget everything."""
-        for chunk in [*self._near, *self._far]:
+        """Discard all trajectories."""
+        for chunk in [*self._in_memory, *self._on_disk]:
             self.drop(chunk)
 
     def close(self) -> None:
-        """Forget everything and remove the folder."""
-        self._near.clear()
-        self._far.clear()
+        """Discard all trajectories and remove the folder."""
+        self._in_memory.clear()
+        self._on_disk.clear()
         if self._folder is not None:
             self._folder.cleanup()
             self._folder = None
@@ -134,16 +133,16 @@ class ClientCache:
     def _spill(self, chunk: int, saved: Saved) -> None:
         np.save(self._file(chunk, "npy"), saved.vector)
         torch.save([saved.unsent, dict(saved.optimizer)], self._file(chunk, "pt"))
-        self._far[chunk] = file_digest(self._file(chunk, "npy")), file_digest(self._file(chunk, "pt"))
+        self._on_disk[chunk] = file_digest(self._file(chunk, "npy")), file_digest(self._file(chunk, "pt"))
 
     def _check(self, chunk: int, kind: str) -> None:
-        """Raise ValueError where a file is not as it was written."""
-        if file_digest(self._file(chunk, kind)) != self._far[chunk][FILES.index(kind)]:
+        """Raise ValueError if a file has changed."""
+        if file_digest(self._file(chunk, kind)) != self._on_disk[chunk][FILES.index(kind)]:
             raise ValueError("its bytes are not those that were written")
 
     def _remove(self, chunk: int) -> None:
         for kind in FILES:
-            with suppress(OSError):  # the folder goes as a whole in the end
+            with suppress(OSError):  # `close` removes the whole folder
                 self._file(chunk, kind).unlink(missing_ok=True)
 
     def _file(self, chunk: int, kind: str) -> Path:

@@ -1,13 +1,13 @@
-"""What outlives a client's process: trajectories and models, each in a file that is whole or not there.
+"""The client cache on disk: trajectories, models and the error-feedback residual, kept between processes.
 
-A trajectory's file says itself what it is (`About`), so that there is no list that could differ from what
-lies there. A file is written under another name and then renamed: a process that is killed leaves what was
-there before. Each name ends with a digest, of the file's bytes or of a model's numbers, which is checked when
-the file is read: a file that was changed counts as not there, for its work can be done again. Tensors are
-read as maps of their file, and by torch's restricted loader: a file cannot run code.
+Each trajectory's file contains its own description (`TrajectoryInfo`), so there is no index. Files are
+written under a temporary name and renamed, so a killed process leaves the earlier file intact. Each name ends
+with a digest (of the file's bytes, or of a model's numbers). A file with another digest is ignored, because
+its work can be done again. Tensors are memory-mapped and read by torch's restricted loader, which runs no
+code.
 
-The folder belongs to one client and one set of settings that shape its training; whoever opens it sees to
-that, and to it that no two processes use it at once.
+The folder belongs to one client and one set of training settings. The caller ensures this, and that one
+process at a time uses it.
 """
 
 import hashlib
@@ -24,14 +24,14 @@ import torch
 from fedgc.errors import EdgeFailed
 from fedgc.training.cache import Saved, file_digest
 from fedgc.training.flat import Vector
-from fedgc.training.local_update import Rest
+from fedgc.training.local_update import Residual
 
-MODELS_KEPT: Final = 2  # the newest, and the one before it: a client may still be asked for its work from it
+MODELS_KEPT: Final = 2  # the newest and the one before, from which work may still be requested
 
 
 @dataclass(frozen=True, slots=True)
-class About:
-    """Which trajectory: from which model by which seed, of which chunk, and how far."""
+class TrajectoryInfo:
+    """Description of a saved trajectory: its origin, its chunk and its progress."""
 
     version: int
     model: str  # digest of the common model's vector
@@ -42,30 +42,30 @@ class About:
     reached: int
     seconds: float
     losses: float
-    led: float  # steps that shared momentum led, each by its share of the learning rate
+    led: float  # steps with shared momentum, weighted by their share of the learning rate
     first_step: int  # these two as in `Work`
     common_steps: float
-    before: str  # digest of the model before, where that led; else nothing
+    before: str  # digest of the previous model if shared momentum uses it, else ""
 
 
 def digest_of(vector: Vector) -> str:
-    """Return what tells one common model from another of the same version."""
+    """Return the SHA-256 of a common model; two models of one version can differ after a resume."""
     return hashlib.sha256(np.ascontiguousarray(vector, np.float32).data.cast("B")).hexdigest()
 
 
 class CacheFiles:
-    """The files of one folder; it is made when the first of them is written."""
+    """The client cache in one folder, which is made at the first write."""
 
     def __init__(self, folder: Path) -> None:
-        self._folder = folder
-        self._known: dict[int, About] = {}
+        self._folder = self.folder = folder
+        self._known: dict[int, TrajectoryInfo] = {}
 
     # ---- trajectories
 
-    def found(self) -> Mapping[int, tuple[About, Saved]]:
-        """Return the trajectories of the newest model that has any, by chunk; remove all others.
+    def found(self) -> Mapping[int, tuple[TrajectoryInfo, Saved]]:
+        """Return the trajectories of the newest model by chunk; remove all others and partial files.
 
-        What a process that was killed has half written goes too: this is asked first of all.
+        Call this before any other method.
         """
         read = {
             path: each for path in self._folder.glob("chunk-*.pt") if (each := _trajectory(path)) is not None
@@ -81,8 +81,8 @@ class CacheFiles:
                 path.unlink(missing_ok=True)
         return {chunk: read[path] for chunk, path in best.items()}
 
-    def put(self, about: About, saved: Saved) -> None:
-        """Keep this in place of what there was of the chunk, or raise EdgeFailed."""
+    def put(self, about: TrajectoryInfo, saved: Saved) -> None:
+        """Write a chunk's trajectory, replacing an earlier one, or raise EdgeFailed."""
         if self._known.get(about.chunk) == about:
             return
         parts = {"vector": torch.from_numpy(saved.vector), "unsent": saved.unsent}
@@ -93,49 +93,62 @@ class CacheFiles:
         self._known[about.chunk] = about
 
     def drop(self, chunk: int) -> None:
-        """Forget the chunk."""
+        """Remove the chunk's trajectory."""
         if self._known.pop(chunk, None) is not None:
             self._remove(f"chunk-{chunk}")
 
     def clear(self) -> None:
-        """Forget every trajectory; models stay."""
+        """Remove all trajectories; models stay."""
         for chunk in list(self._known):
             self.drop(chunk)
 
-    # ---- what rounding has cost
+    # ---- error feedback
 
-    def put_rest(self, rest: Rest) -> None:
-        """Keep what the next update must make good, or raise EdgeFailed."""
+    def put_residual(self, rest: Residual) -> None:
+        """Write the error-feedback residual, or raise EdgeFailed."""
         parts = {"before": torch.from_numpy(rest.before), "after": torch.from_numpy(rest.after)}
         self._write("rest", {"stamp": list(rest.stamp), **parts})
 
-    def rest(self) -> Rest | None:
-        """Return what was kept, if it can be read."""
+    def residual(self) -> Residual | None:
+        """Return the saved residual, or None if it cannot be read."""
         read: Any = next((_checked(path) for path in self._files("rest")), None)
         try:
             number, attempt, client = read["stamp"]
-            return Rest(
+            return Residual(
                 (number, attempt, client), *(np.array(read[name].numpy()) for name in ("before", "after"))
             )
         except (TypeError, KeyError, AttributeError, ValueError):
             return None
 
+    # ---- private tensors
+
+    def put_private(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Write the private tensors, or raise EdgeFailed."""
+        self._write("private", dict(tensors))
+
+    def private(self) -> Mapping[str, torch.Tensor]:
+        """Return the saved private tensors, by name; none if they cannot be read."""
+        read: Any = next((_checked(path) for path in self._files("private")), None)
+        if not isinstance(read, dict):
+            return {}
+        return {str(name): each for name, each in read.items() if isinstance(each, torch.Tensor)}
+
     # ---- models
 
     def models(self) -> Mapping[int, str]:
-        """Return the digest of every model that is here, by version."""
+        """Return the digests of all saved models, by version."""
         named = (path.stem.split("-") for path in self._folder.glob("model-*-*.pt"))
         return {int(version): digest for _, version, digest in named if version.isdecimal()}
 
     def put_model(self, version: int, vector: Vector) -> None:
-        """Keep a common model, and no more than the few newest."""
+        """Write a common model; keep only the newest `MODELS_KEPT`."""
         self._write(f"model-{version}", torch.from_numpy(np.array(vector)), digest_of(vector))
         here = self.models()
         for old in sorted(here)[:-MODELS_KEPT]:
             (self._folder / f"model-{old}-{here[old]}.pt").unlink(missing_ok=True)
 
     def model(self, version: int) -> Vector | None:
-        """Return the model of this version as a map of its file, if it is here and can be read."""
+        """Return the memory-mapped model of this version, or None if it cannot be read."""
         digest = self.models().get(version)
         if digest is None:
             return None
@@ -148,7 +161,7 @@ class CacheFiles:
         path.unlink(missing_ok=True)
         return None
 
-    # ---- small print
+    # ---- files
 
     def _files(self, stem: str) -> list[Path]:
         return list(self._folder.glob(f"{stem}-*.pt"))
@@ -159,7 +172,7 @@ class CacheFiles:
                 path.unlink(missing_ok=True)
 
     def _write(self, stem: str, content: object, digest: str = "") -> None:
-        """Write this in place of what there was under this stem; its name ends with the digest."""
+        """Write a file, replacing others of this stem; its name ends with the digest."""
         temporary = self._folder / f"{stem}.{os.getpid()}.part"
         try:
             self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -173,25 +186,25 @@ class CacheFiles:
         self._remove(stem, but=path)
 
 
-def _checked(path: Path) -> Any:  # noqa: ANN401  whatever the file holds
-    """Return what a file holds whose bytes its name tells, else None."""
+def _checked(path: Path) -> Any:  # noqa: ANN401  the content of a file
+    """Return a file's content if its digest matches its name, else None."""
     try:
         return _read(path) if file_digest(path) == path.stem.rpartition("-")[2] else None
     except OSError:
         return None
 
 
-def _read(path: Path) -> Any:  # noqa: ANN401  whatever the file holds
+def _read(path: Path) -> Any:  # noqa: ANN401  the content of a file
     try:
         return torch.load(path, weights_only=True, mmap=True)
-    except Exception:  # torch raises half a dozen kinds for bytes that are not its own
+    except Exception:  # torch raises many kinds of error for invalid files
         return None
 
 
-def _trajectory(path: Path) -> tuple[About, Saved] | None:
+def _trajectory(path: Path) -> tuple[TrajectoryInfo, Saved] | None:
     read = _checked(path)
     try:
         saved = Saved(read["vector"].numpy(), list(read["unsent"]), dict(read["optimizer"]))
-        return About(**read["about"]), saved
+        return TrajectoryInfo(**read["about"]), saved
     except (TypeError, KeyError, AttributeError, ValueError):
         return None

@@ -12,48 +12,66 @@ from typing import Final
 import numpy as np
 
 from fedgc.errors import BadMessage, EdgeFailed, NotHere
-from fedgc.messages import Continue, Mix, Progress, Repair, Report, Reveal, Skip, Take, Work
-from fedgc.training.engine import Engine
+from fedgc.messages import Continue, Failed, Held, Layout, Mix, Progress, Repair, Reveal, Skip, Take, Work
+from fedgc.training.cache import Saved
+from fedgc.training.engine import Answer, Engine
 from fedgc.training.flat import Vector
 from fedgc.training.pace import Pace
 from fedgc.training.randomness import key
-from fedgc.training.trainer import Pass, Trainer
+from fedgc.training.trainer import LocalStep, Trainer
 from fedgc.training.trajectories import Trajectories
 from fedgc.training.update import Measure, measure, mixed
 
-WORTH_S: Final = 0.5  # a chunk that took longer is written to disk as soon as it is finished
+WORTH_S: Final = 0.5  # a chunk that took longer is written to disk once finished
 
 
 class CodedEngine(Engine):
-    """Trains the chunks of a round in order."""
+    """Trains the chunks of a round one by one, in order (coded work)."""
 
     def __init__(self, trainer: Trainer, trajectories: Trajectories, pace: Pace) -> None:
-        super().__init__(trainer, trajectories, pace)
+        super().__init__(trainer.config, trajectories)
+        self._trainer, self._pace = trainer, pace
         self._queue: deque[int] = deque()
         self._again: deque[int] = deque()  # finished chunks to report once more
-        self._waits = False  # lockstep: for a command after a finished chunk
+        self._waits = False  # lockstep: waiting for a command after a finished chunk
 
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing until a command comes."""
-        if self._to_say:
+        if self._pending_events:
             return False
         return not self._again and (self._waits or (self._current is None and not self._queue))
 
-    def answer(self, command: Reveal | Repair) -> tuple[None, Vector]:
-        """Return the codeword that is asked for."""
+    @property
+    def layout(self) -> Layout:
+        """The layout of the task's model."""
+        return self._trainer.flat.layout
+
+    def initial(self) -> Vector:
+        """Return the task's initial model."""
+        return self._trainer.initial()
+
+    def holds(self) -> tuple[Held, ...]:
+        """Return the chunks that this client can load."""
+        return self._trainer.holds()
+
+    def answer(self, command: Reveal | Repair) -> Answer:
+        """Return the requested codeword, or the mean update for a masked exchange."""
+        if isinstance(command, Reveal) and command.kind == "masked":
+            update, samples = self.mean_update(command)
+            return Answer(command, None, update, samples)
         if command.mix is None:
             raise BadMessage(f"{type(command).__name__}: saw no mix, needed one, this is coded work")
-        return None, self.codeword(command.mix)
+        return Answer(command, None, self.codeword(command.mix))
 
     def codeword(self, mix: Mix) -> Vector:
-        """Mix finished updates; raise NotHere if some are not finished, EdgeFailed if one is unreadable."""
-        work = self._begun(mix)
+        """Mix finished updates; raise NotHere if one is unfinished, EdgeFailed if one is unreadable."""
+        work = self._require_work(mix)
         return mixed(self._models[work.version], self._ends(mix.chunks, work), mix)
 
     def mean_update(self, command: Reveal) -> tuple[Vector, int]:
         """Return the mean update of the finished chunks, and their samples."""
-        work = self._this_round(command)
+        work = self._require_round(command)
         reached = self._trajectories.reached
         done = [chunk for chunk in sorted(self._names) if reached(chunk) == work.target]
         if not done:
@@ -68,8 +86,8 @@ class CodedEngine(Engine):
         lacking = tuple(chunk for chunk in chunks if reached(chunk) != work.target)
         if lacking:
             chunk = lacking[0]
-            said = f"codeword: chunk {chunk} is at step {reached(chunk)}, needed {work.target}"
-            raise NotHere(said, lacking)
+            reason = f"codeword: chunk {chunk} is at step {reached(chunk)}, needed {work.target}"
+            raise NotHere(reason, lacking)
         return [(self._trajectories.vector(chunk), self._trajectories[chunk].samples) for chunk in chunks]
 
     # ---- commands
@@ -80,17 +98,17 @@ class CodedEngine(Engine):
         super()._begin(work)
 
     def _continue(self, command: Continue) -> None:
-        self._begun(command)
+        self._require_work(command)
         unknown = set(command.order) - set(self._names)
         if unknown:
             raise BadMessage(f"continue: saw chunks {sorted(unknown)}, which no work has named")
         super()._continue(command)
 
     def _lead_of(self, work: Work) -> Vector | None:
-        """Return the lead of this work; replicas of a chunk only agree if all clients have the same lead."""
+        """Return the lead of this work. Replicas agree only if all clients have the same lead."""
         lead = super()._lead_of(work)
         lacks = lead is None and work.common_steps and work.version - 1 not in self._models
-        if lacks and self._trainer.config.alpha < 1:
+        if lacks and self._config.alpha < 1:
             raise BadMessage(
                 f"work of round {work.round}: needed model version {work.version - 1} as well, from which "
                 "shared momentum is computed"
@@ -109,7 +127,7 @@ class CodedEngine(Engine):
         self._waits = False
         if isinstance(command, Skip):
             if command.chunk == self._current:
-                self._set_aside()
+                self._save_current()
             self._unqueue(command.chunk)
         else:
             for chunk in reversed(command.chunks):
@@ -117,7 +135,7 @@ class CodedEngine(Engine):
 
     def _take(self, chunk: int, work: Work) -> None:
         if chunk not in self._names:
-            reason = f"chunk {chunk} is not among the {len(self._names)} that the work has named"
+            reason = f"chunk {chunk} is not among the {len(self._names)} chunks of the work"
             self._fail(chunk, work, reason)
         elif self._trajectories.reached(chunk) == work.target:
             self._again.append(chunk)
@@ -135,23 +153,65 @@ class CodedEngine(Engine):
 
     # ---- training
 
+    def _turn(self) -> Progress | Failed | None:
+        if self._work is None:
+            return None
+        chunk = self._next()
+        try:
+            return self._advance(chunk, self._work)
+        except Exception as error:  # the task's code may raise anything
+            return self._abandon(chunk, self._work, error)
+
+    def _advance(self, chunk: int, work: Work) -> Progress | None:
+        if chunk == self._current:
+            began = self._pace.clock()
+        elif self._trajectories.reached(chunk) >= work.target:
+            return self._finished(chunk, work)
+        else:
+            samples = self._trainer.load((self._names[chunk],))  # the chunk's time excludes loading
+            began = self._pace.clock()
+            self._open(chunk, samples, work)
+        trajectory = self._trajectories[chunk]
+        if self._pace.behind:
+            trajectory.seconds += self._pace.catch_up()
+            return None
+        share = self._config.rate_share(work.first_step + trajectory.reached)
+        local_step = LocalStep((work.seed, work.version, chunk), trajectory.reached, share)
+        trajectory.losses += self._trainer.step((self._names[chunk],), local_step)
+        trajectory.reached += 1
+        trajectory.led += share if self._lead is not None else 0.0
+        trajectory.measured = None
+        trajectory.seconds += self._pace.after_step(began)
+        if trajectory.reached < work.target:
+            return None
+        self._save_current()
+        return self._finished(chunk, work) if chunk in self._trajectories else None
+
+    def _open(self, chunk: int, samples: int, work: Work) -> None:
+        self._trainer.follow(self._lead)
+        saved = self._trajectories.take(chunk)
+        if saved is None:
+            self._trajectories.start(chunk, self._names[chunk], samples)
+            self._trainer.begin(self._models[work.version])
+        else:
+            self._trainer.resume(saved)
+        self._current = chunk
+
+    def _saved(self) -> Saved:
+        return self._trainer.save()
+
+    def _validate(self, version: int, model: Vector) -> bool:
+        self._save_current()
+        scored = self._trainer.validate(version, model)
+        self._pending_events += [scored] if scored is not None else []
+        return scored is not None
+
     def _next(self) -> int:
         if self._again:
             return self._again.popleft()
         return self._queue.popleft() if self._current is None else self._current
 
-    def _goal(self, work: Work) -> int:
-        return work.target
-
-    def _load(self, chunk: int, work: Work) -> int:  # noqa: ARG002  a chunk is all data of its trajectory
-        return self._trainer.load((self._names[chunk],))
-
-    def _pass(self, chunk: int, work: Work) -> tuple[tuple[str, ...], Pass]:
-        reached = self._trajectories.reached(chunk)
-        share = self._trainer.config.rate_share(work.first_step + reached)
-        return (self._names[chunk],), Pass((work.seed, work.version, chunk), reached, share)
-
-    def _finished(self, chunk: int, work: Work) -> Progress | Report:
+    def _finished(self, chunk: int, work: Work) -> Progress:
         trajectory = self._trajectories[chunk]
         measured = trajectory.measured or self._measured(chunk, work)
         self._waits = work.lockstep

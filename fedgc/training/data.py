@@ -1,12 +1,11 @@
-"""The samples of a chunk, and which of them form the batch of a step.
+"""The samples of a chunk, and the deterministic batch of each step.
 
-Batches are cut from an endless stream of epochs, each epoch a new permutation of the chunk. All batches
-have one size (`batch_size`, or the chunk's where that is smaller), so no step sees a remainder of one
-sample, on which a batch normalisation has no variance. Step s of a chunk sees the same samples in the same
-order on every device.
+Batches are cut from a stream of epochs, each a new permutation of the chunk. All batches have one size
+(`batch_size`, or the size of a smaller chunk), so that batch normalization never sees a single sample. Step s
+of a chunk has the same samples in the same order on every client.
 
-A tuple of tensors is moved to the compute device once and indexed there. Any other map-style dataset is
-asked for its items at each step (it may transform them at random, under the step's seed) and collated.
+A tuple of tensors is moved to the compute device once and indexed there. Items of a map-style dataset are
+read at each step, under the step's seed, and collated.
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,17 +18,17 @@ from torch import Tensor
 from torch.utils.data import ConcatDataset, TensorDataset, default_collate
 
 from fedgc.errors import TaskFailed
-from fedgc.training.devices import onto
+from fedgc.training.devices import to_device
 from fedgc.training.randomness import key, permutation
 
 Rows = NDArray[np.int64]
 
 
 class Samples(Protocol):
-    """A chunk that is loaded."""
+    """The samples of a loaded chunk."""
 
     def __len__(self) -> int:
-        """Return how many samples there are."""
+        """Return the number of samples."""
 
     def batch(self, rows: Rows) -> Any:  # noqa: ANN401  the user's dataset decides what a batch is
         """Return these samples, on the compute device."""
@@ -39,7 +38,7 @@ class Columns:
     """Tensors of one length, kept on the compute device."""
 
     def __init__(self, columns: Sequence[Tensor], device: torch.device) -> None:
-        self._columns = tuple(onto(column, device) for column in columns)
+        self._columns = tuple(to_device(column, device) for column in columns)
         self._device = device
 
     def __len__(self) -> int:
@@ -47,18 +46,18 @@ class Columns:
 
     def batch(self, rows: Rows) -> tuple[Tensor, ...]:
         """Return these rows of every tensor."""
-        index = onto(torch.tensor(rows), self._device)
+        index = to_device(torch.tensor(rows), self._device)
         return tuple(column[index] for column in self._columns)
 
     @classmethod
-    def together(cls, parts: Sequence["Columns"]) -> "Columns":
+    def concatenated(cls, parts: Sequence["Columns"]) -> "Columns":
         """Return the samples of several chunks as one."""
         columns = zip(*(part._columns for part in parts), strict=True)
         return cls([torch.cat(each) for each in columns], parts[0]._device)
 
 
 class Items:
-    """A map-style dataset, asked for each item anew."""
+    """A map-style dataset, whose items are read at each step."""
 
     def __init__(self, dataset: Any, device: torch.device) -> None:  # noqa: ANN401  duck-typed, as torch's are
         self._dataset = dataset
@@ -67,34 +66,34 @@ class Items:
     def __len__(self) -> int:
         return len(self._dataset)
 
-    def batch(self, rows: Rows) -> Any:  # noqa: ANN401  what a user's items are
+    def batch(self, rows: Rows) -> Any:  # noqa: ANN401  made of the user's items
         """Return these items, collated."""
         return _moved(default_collate([self._dataset[row] for row in rows.tolist()]), self._device)
 
     @classmethod
-    def together(cls, parts: Sequence["Items"]) -> "Items":
+    def concatenated(cls, parts: Sequence["Items"]) -> "Items":
         """Return the samples of several chunks as one."""
         return cls(ConcatDataset([part._dataset for part in parts]), parts[0]._device)
 
 
-def together(parts: Sequence[Samples]) -> Samples:
-    """Return the samples of several chunks as one, in this order; raise TaskFailed where that cannot be."""
+def concatenated(parts: Sequence[Samples]) -> Samples:
+    """Concatenate the samples of several chunks in this order; raise TaskFailed if they are incompatible."""
     if len(parts) == 1:
         return parts[0]
     tensors = [part for part in parts if isinstance(part, Columns)]
     if len(tensors) == len(parts):
         try:
-            return Columns.together(tensors)
+            return Columns.concatenated(tensors)
         except (ValueError, RuntimeError) as error:  # another number of columns, or other shapes
-            raise TaskFailed(f"load() gave chunks that do not go together: {error}") from error
+            raise TaskFailed(f"load() returned chunks of different shapes: {error}") from error
     items = [part for part in parts if isinstance(part, Items)]
     if len(items) < len(parts):
-        raise TaskFailed("load() gave tensors for some chunks and datasets for others, needed one kind")
-    return Items.together(items)
+        raise TaskFailed("load() returned tensors for some chunks and datasets for others, needed one kind")
+    return Items.concatenated(items)
 
 
 def samples_of(loaded: object, device: torch.device) -> Samples:
-    """Return what a task's `load` gave as samples, or raise TaskFailed naming what it was."""
+    """Return the result of a task's `load` as samples; raise TaskFailed if its type is not supported."""
     if isinstance(loaded, TensorDataset):
         loaded = loaded.tensors
     if not isinstance(loaded, tuple):
@@ -121,7 +120,7 @@ def batch_rows(samples: int, batch_size: int, step: int, start: int) -> Rows:
     """
     size = min(batch_size, samples)
     first, rows = step * size, []
-    while first < (step + 1) * size:  # twice at most: no batch is longer than an epoch
+    while first < (step + 1) * size:  # at most twice: no batch is longer than an epoch
         epoch, offset = divmod(first, samples)
         rows.append(permutation(key(start, epoch), samples)[offset : offset + (step + 1) * size - first])
         first += len(rows[-1])
@@ -130,7 +129,7 @@ def batch_rows(samples: int, batch_size: int, step: int, start: int) -> Rows:
 
 def _moved(batch: Any, device: torch.device) -> Any:  # noqa: ANN401  nested as the dataset nests it
     if isinstance(batch, Tensor):
-        return onto(batch, device)
+        return to_device(batch, device)
     if isinstance(batch, Mapping):
         return {name: _moved(each, device) for name, each in batch.items()}
     if isinstance(batch, list | tuple):

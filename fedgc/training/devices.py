@@ -1,4 +1,4 @@
-"""What computes: the device that the settings ask for, and how tensors get there."""
+"""The compute device: its choice by the setting `client.device`, precision, determinism, transfers."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Final
@@ -13,13 +13,13 @@ KINDS: Final = ("cpu", "cuda", "mps")
 
 
 def build() -> str:
-    """Return which torch this is, once it has computed something."""
+    """Return the version and thread count of torch, after a first computation."""
     torch.ones(2).sum().item()
     return f"{torch.__version__}, {torch.get_num_threads()} threads"
 
 
 def choose(name: str) -> torch.device:
-    """Return the device called `name`; auto is the best one there is.
+    """Return the device called `name`; auto picks cuda, then mps, then cpu.
 
     >>> choose("abacus")
     Traceback (most recent call last):
@@ -51,15 +51,15 @@ def _best() -> str:
 
 
 def autocast(device: torch.device, config: RunConfig) -> AbstractContextManager[object]:
-    """Return the context in which the loss is computed: bf16 where the settings say so.
+    """Return the context for computing the loss: autocast to bf16 if the settings ask for it.
 
-    float32 rules autocasting out, so that a caller's own context cannot change what a chunk gives.
+    With float32, autocast is disabled, so that a caller's own context cannot change the result.
     """
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bf16")
 
 
-def repeatable(device: torch.device) -> AbstractContextManager[object]:
-    """Return the context in which cuDNN picks the same kernels every time, and computes in float32."""
+def deterministic_cudnn(device: torch.device) -> AbstractContextManager[object]:
+    """Return the context in which cuDNN is deterministic and computes in float32, without TF32."""
     if device.type != "cuda":
         return nullcontext()
     flags: AbstractContextManager[object] = torch.backends.cudnn.flags(
@@ -68,8 +68,8 @@ def repeatable(device: torch.device) -> AbstractContextManager[object]:
     return flags
 
 
-def onto(tensor: Tensor, device: torch.device) -> Tensor:
-    """Return the tensor on the device; to CUDA from pinned memory, so that the copy overlaps with work."""
+def to_device(tensor: Tensor, device: torch.device) -> Tensor:
+    """Return the tensor on the device; copies to CUDA use pinned memory and are asynchronous."""
     if device.type == "cuda" and tensor.device.type == "cpu":
         return tensor.pin_memory().to(device, non_blocking=True)
     return tensor.to(device)

@@ -1,12 +1,11 @@
-"""The digest of a shared chunk: whether two clients that name the same chunk have the same data.
+"""The content digest of a shared chunk, by which the server checks that replicas hold the same data.
 
-It covers the chunk's name, its number of samples and a few of its rows (the first, the last, and others
-evenly spaced between them): other data, another order and other preprocessing show in it, a single changed
-row may not. That is the price of joining at once: to read all of a large dataset before the first round
-would take longer than the round. Copies that differ later are told apart by their sketches (`copies`).
+It covers the chunk's name, its sample count and a few evenly spaced rows. It detects other data, another
+order or other preprocessing, but not every changed row: reading a whole dataset would delay the first round.
+Replicas that differ in training are detected by their sketches.
 
-Rows are read on the CPU, under a seed of their own, so that random transforms come out the same everywhere.
-Where a task says how to read a few rows alone (`Task.peek`), no chunk is loaded for it.
+Rows are read on the CPU under a fixed seed, so that random transforms give the same result on all clients.
+With `Task.peek`, only these rows are read.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ PROBED: Final = 8  # rows of a chunk that its digest covers
 
 
 def probed(samples: int) -> tuple[int, ...]:
-    """Return the rows that are read.
+    """Return the rows that the digest covers.
 
     >>> probed(3), probed(100)
     ((0, 1, 2), (0, 14, 28, 42, 56, 70, 84, 99))
@@ -36,7 +35,7 @@ def probed(samples: int) -> tuple[int, ...]:
 
 
 def content_digest(task: Task, name: str, samples: int) -> str:
-    """Return the digest of a chunk, or UNREAD where it cannot be read: training it will say why."""
+    """Return the digest of a chunk, or UNREAD if it cannot be read; training then reports the error."""
     cpu = torch.device("cpu")
     rows = probed(samples)
     with seeded(key(name, "digest")):
@@ -54,7 +53,7 @@ def content_digest(task: Task, name: str, samples: int) -> str:
 
 
 def _add(hashed: "hashlib._Hash", content: Any) -> None:  # noqa: ANN401  nested as the dataset nests it
-    """Add a batch: what it holds, and how that is nested."""
+    """Hash a batch, including its structure."""
     if isinstance(content, Tensor):
         hashed.update(repr((str(content.dtype), tuple(content.shape))).encode())
         hashed.update(content.contiguous().flatten().view(torch.uint8).numpy().data)

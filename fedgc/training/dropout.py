@@ -1,17 +1,16 @@
-"""Dropout whose masks are the same on every kind of device.
+"""Dropout with the same masks on every kind of device (CPU, CUDA, ARM).
 
-Torch draws masks from the compute device's own generator, so a CPU, an ARM board and a CUDA card that work
-on one chunk would train three different networks and their copies could not be counted as one. Inside
-`same_dropout` the functions below take their masks from SplitMix64 (see `chance`), computed on the device
-in integers. The generator's start is one draw from torch's CPU generator, which is seeded for the step and
-put back by activation checkpointing, so a forward pass that is run again drops the same units.
+Torch draws masks from the generator of the compute device, so replicas of a chunk on different hardware would
+differ. Inside `portable_dropout`, masks come from SplitMix64 (see `randomness`), computed in integers on the
+device. Its key is one draw from torch's CPU generator, which is seeded for each step and restored by
+activation checkpointing, so a recomputed forward pass drops the same units.
 
-The context replaces names in `torch.nn.functional` while a step lasts: that is where torch's own layers
-look them up, attention in its unfused form included. A torch function mode would be the tidier hook, but
-torch leaves it during backward, where a checkpointed forward pass runs again, and its masks would differ.
+The context patches `torch.nn.functional`, where torch's layers look the functions up (including unfused
+attention). A torch function mode would not do: torch leaves it during backward, where checkpointed forward
+passes run again.
 
-Not covered, and drawn by torch: alpha dropout, fused attention and recurrent layers, scripted modules, and
-names that a user imported out of `torch.nn.functional`.
+Not covered: alpha dropout, fused attention, recurrent layers, scripted modules, and functions that a user
+imported by name from `torch.nn.functional`.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,12 +28,12 @@ from fedgc.training.randomness import GAMMA, MIX_1, MIX_2
 LEVELS: Final = 1 << 16  # a mask costs 16 bits a unit, so p is rounded to a multiple of 1 / 65536
 CHANNELS: Final[Mapping[str, int]] = MappingProxyType(
     {"dropout": 0, "dropout1d": 3, "dropout2d": 4, "dropout3d": 5}
-)  # dimensions of a batch whose channels are dropped whole; 0: every unit on its own
+)  # dimensions of a batch if whole channels are dropped; 0: single units
 
 
 @contextmanager
-def same_dropout() -> Iterator[None]:
-    """Have dropout be the same everywhere for the code inside."""
+def portable_dropout() -> Iterator[None]:
+    """Use device-independent dropout masks in the block."""
     torchs = {name: getattr(functional, name) for name in CHANNELS}
     for name, dimensions in CHANNELS.items():
         setattr(functional, name, partial(_dropout, torchs[name], dimensions))
@@ -61,7 +60,7 @@ def _dropout(
 
 
 def mask(shape: Sequence[int], p: float, device: torch.device) -> Tensor:
-    """Return 0 with probability `p`, else what keeps the mean at 1; one draw of torch's CPU generator."""
+    """Return a dropout mask: 0 with probability `p`, else 1 / (1 - p). Draws once from the CPU generator."""
     start = int(torch.randint(-(1 << 63), (1 << 63) - 1, ()))
     dropped = min(max(round(p * LEVELS), 1), LEVELS - 1)
     units = torch.Size(shape).numel()
@@ -71,7 +70,7 @@ def mask(shape: Sequence[int], p: float, device: torch.device) -> Tensor:
 
 
 def _draws(start: int, count: int, device: torch.device) -> Tensor:
-    """Return `chance.draws(start, 0, count)` as wrapping signed integers, made on the device."""
+    """Return `randomness.draws(start, 0, count)` as wrapping signed integers, computed on the device."""
     value = torch.arange(1, count + 1, dtype=torch.int64, device=device)
     value.mul_(_signed(int(GAMMA))).add_(start)
     value ^= (value >> 30) & ((1 << 34) - 1)  # torch shifts the sign in: mask it off

@@ -1,20 +1,22 @@
-"""The engine of a client: trains one micro-batch step at a time, as the server commands. No I/O, no threads.
+"""The engine of a client: does one local step at a time, as the server commands. No I/O, no threads.
 
-A link, a simulator or a test gives it commands and asks for steps. Between two steps it takes any command.
-There is one engine for each kind of work:
+A link, a simulator or a test passes commands with `handle` and calls `step`; any command can come between two
+steps. There is one engine for each kind of work:
 
-    CodedEngine  trains each chunk by itself and mixes the finished ones into codewords
-    LocalEngine  trains one model on all chunks of the client; any number of steps counts
+    CodedEngine  trains each chunk separately and mixes finished updates into codewords (gradient coding)
+    LocalEngine  local SGD on all data of the client, with partial work (FedAvg, McMahan 2017)
 
-Both train through a `Trainer`. An error of the task (data, loss, numbers that are not finite) becomes a
-`Failed` event that names the chunk, and the engine goes on. Events carry 0.0 as their time, because the
-server's clock counts.
+What trains in local work is a `LocalLoop`: that of a task, or a training script.
+
+An error of the user's code (data, loss, non-finite numbers) becomes a `Failed` event
+for the chunk, and the engine goes on. Events carry time 0.0, because the server uses its own clock.
 """
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import Final
 
+from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, EdgeFailed, FedgcError
 from fedgc.messages import (
     Close,
@@ -22,63 +24,86 @@ from fedgc.messages import (
     Failed,
     Held,
     Kept,
+    Layout,
     Progress,
     Repair,
     Report,
     Reveal,
+    Scored,
     Skip,
     Take,
+    Validate,
     Work,
 )
+from fedgc.training.cache import Saved
+from fedgc.training.figures import UNNAMED
 from fedgc.training.flat import Vector, check_vector
-from fedgc.training.local_update import WHOLE
-from fedgc.training.pace import Pace
+from fedgc.training.local_update import LOCAL_TRAJECTORY
 from fedgc.training.shared_momentum import lead_of
-from fedgc.training.trainer import Pass, Trainer
 from fedgc.training.trajectories import Origin, Trajectories
 
-LONGEST_REASON: Final = 400  # characters of a task's exception that travel
-Order = Work | Skip | Take | Continue | Close  # commands for the engine; the others are for the link
-Said = Progress | Report | Failed
+LONGEST_REASON: Final = 400  # characters of an error message sent to the server
+NO_VALIDATE: Final = "it has no function `validate` to score models with"
+Order = (
+    Work | Skip | Take | Continue | Close | Validate
+)  # commands for the engine; the others are for the link
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Answer:
+    """What a `Reveal` or `Repair` asked for."""
+
+    command: Reveal | Repair
+    report: Report | None  # to be sent before the vector
+    vector: Vector | None  # None without any step
+    weight: int = 0  # samples behind the mean update that a masked exchange asks for
+
+
+EngineEvent = Progress | Report | Failed | Scored | Answer
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Start:
-    """What work starts from. Masked updates can only be summed if all of them have it in common.
+    """The starting point of work, which must be equal for all updates of a masked sum.
 
-    `before` is the model before, if shared momentum uses it. The numbers are those of `Work`.
+    `before` is the previous model if shared momentum uses it. The other fields are those of `Work`.
     """
 
     model: Vector
     before: Vector | None
     first_step: int
     common_steps: float
-    chunks: int  # that the work names
+    chunks: int  # number of chunks in the work
 
 
 class Engine(ABC):
-    """Trains as it is commanded; see `new_engine`."""
+    """Base of the engines; make one with `new_engine`."""
 
-    def __init__(self, trainer: Trainer, trajectories: Trajectories, pace: Pace) -> None:
-        """Train with `trainer`; `pace` waits between steps."""
-        self._trainer, self._trajectories, self._pace = trainer, trajectories, pace
+    def __init__(self, config: RunConfig, trajectories: Trajectories) -> None:
+        self._config, self._trajectories = config, trajectories
         self._models: dict[int, Vector] = {}
         self._work: Work | None = None  # with the round and target of the last Continue
         self._lead: Vector | None = None  # the common part of every step
         self._names: dict[int, str] = {}
-        self._current: int | None = None  # the chunk whose trajectory is in the trainer
-        self._to_say: list[Failed] = []
+        self._current: int | None = None  # the chunk whose trajectory is being trained
+        self._pending_events: list[Failed | Scored] = []
+        self._validated: int | None = None  # the version that was scored last
 
     # ---- models and commands
 
     @property
+    @abstractmethod
+    def layout(self) -> Layout | None:
+        """The layout of the model's vector; None while it is not known yet."""
+
+    @property
     def size(self) -> int:
-        """How many numbers the model's vector has."""
-        return self._trainer.flat.size
+        """The length of the model's vector; 0 while it is not known yet."""
+        return self.layout.size if self.layout is not None else 0
 
     @property
     def start(self) -> Start | None:
-        """What the present work starts from."""
+        """The starting point of the present work, if there is work and its model."""
         work = self._work
         if work is None or work.version not in self._models:
             return None
@@ -86,32 +111,35 @@ class Engine(ABC):
         return Start(model, before, work.first_step, work.common_steps, len(work.names))
 
     def load(self, version: int, vector: Vector) -> None:
-        """Keep a new common model; raise BadVector if it is not of this task."""
+        """Load a common model; raise BadVector if it does not fit the task's model."""
         check_vector(vector, self.size)
         known = self._models.get(version)
         if known is not None and (known == vector).all():
             return
-        same = known is None and self._trajectories.come_from(vector)
+        same = known is None and self._trajectories.started_from(vector)
         origin = self._trajectories.origin
         if origin is not None and origin.version == version and not same:
-            self._clear()  # a server that resumed from a checkpoint made this version again
+            self._clear()  # a server resumed from a checkpoint and made this version again
             self._work = None
         working = self._work.version if self._work else version
-        needed = {working, version - 1} if self._trainer.config.alpha < 1 else {working}
+        needed = {working, version - 1} if self._config.alpha < 1 else {working}
         self._models = {old: model for old, model in self._models.items() if old in needed}
         self._models[version] = vector.copy()
 
     def handle(self, command: Order) -> None:
-        """Take in a command; raise BadMessage if it cannot be followed."""
+        """Carry out a command; raise BadMessage if it does not fit the present work."""
         match command:
             case Work():
                 self._begin(command)
             case Continue():
                 self._continue(command)
             case Skip() | Take():
-                self._reorder(command, self._this_round(command))
+                self._reorder(command, self._require_round(command))
             case Close():
                 self._close(command)
+            case Validate():
+                if not self._validate(command.version, self._model(command)):
+                    self._pending_events.append(Scored(0.0, UNNAMED, command.version, 1, (), NO_VALIDATE))
 
     # ---- steps and answers
 
@@ -120,44 +148,41 @@ class Engine(ABC):
     def idle(self) -> bool:
         """Whether a step would do nothing until a command comes."""
 
-    def step(self) -> Said | None:
-        """Do one micro-batch step, or report; return what is to be sent, if anything."""
-        if self._to_say:
-            return self._to_say.pop(0)
-        if self.idle or self._work is None:
-            return None
-        chunk = self._next()
-        try:
-            return self._advance(chunk, self._work)
-        except Exception as error:  # the task's code may raise anything
-            return self._give_up(chunk, self._work, error)
+    def step(self) -> EngineEvent | None:
+        """Do one local step, or report; return the event to send, if any."""
+        if self._pending_events:
+            return self._pending_events.pop(0)
+        return None if self.idle else self._turn()
 
     @abstractmethod
-    def answer(self, command: Reveal | Repair) -> tuple[Report | None, Vector | None]:
-        """Return the vector that the server asks for, and the report that goes before it, if there is one.
+    def answer(self, command: Reveal | Repair) -> Answer | None:
+        """Return what is asked for, or None if a later `step` will return it.
 
-        Raise BadMessage if the command is not for this kind of work, NotHere if the work is not finished, and
-        EdgeFailed if a vector cannot be read.
+        A masked exchange asks for the mean update of all finished work.
+
+        Raises:
+            BadMessage: The command is not for this kind of work.
+            NotHere: The work is not finished.
+            EdgeFailed: A vector cannot be read.
         """
 
+    # ---- client cache
+
     @abstractmethod
-    def mean_update(self, command: Reveal) -> tuple[Vector, int]:
-        """Return the mean update over all finished work, and its weight: the samples worked on."""
+    def initial(self) -> Vector:
+        """Return the model as this client made it."""
 
-    # ---- what outlives a round
-
+    @abstractmethod
     def holds(self) -> tuple[Held, ...]:
         """Return the chunks that this client can load, with digests if chunks are shared."""
-        digest = self._trainer.digest
-        return tuple(Held(name, samples, digest(name)) for name, samples in self._trainer.sizes.items())
 
     def kept(self) -> tuple[Kept, ...]:
-        """Return what is left of earlier work."""
+        """Return the progress of trajectories from earlier work."""
         return self._trajectories.kept()
 
     def keep(self) -> tuple[Report | Failed, ...]:
-        """Write everything for a later process; return the work's progress and what could not be written."""
-        self._set_aside()
+        """Write all trajectories to the client cache; return reports of progress and of failed writes."""
+        self._save_current()
         model = self._models.get(self._work.version) if self._work else None
         failed = []
         for chunk in self._trajectories:
@@ -168,13 +193,24 @@ class Engine(ABC):
                 failed.append(Failed(0.0, client, round_, str(error)[:LONGEST_REASON], _named(chunk)))
         return tuple(failed)
 
-    def close(self) -> None:
-        """Discard everything that was not kept, and remove what was spilled to disk."""
+    def close(self, *, complete: bool = False) -> None:  # noqa: ARG002  for a training script
+        """Discard all trajectories in memory and spilled files; the client cache stays.
+
+        `complete` says that the run is over: a training script may then end by itself.
+        """
         self._current, self._work = None, None
         self._clear_queue()
         self._trajectories.close()
 
-    # ---- what differs by the kind of work
+    # ---- hooks of each kind of work
+
+    @abstractmethod
+    def _turn(self) -> EngineEvent | None:
+        """Do what is next; called if the engine is not idle."""
+
+    @abstractmethod
+    def _validate(self, version: int, model: Vector) -> bool:
+        """Score this model on the client's own data; return whether it has a function for that."""
 
     @abstractmethod
     def _named(self, work: Work) -> dict[int, str]:
@@ -190,53 +226,39 @@ class Engine(ABC):
 
     @abstractmethod
     def _unqueue(self, chunk: int) -> None:
-        """Work on a trajectory no more in this round."""
+        """Train a trajectory no more in this round."""
 
     @abstractmethod
     def _clear_queue(self) -> None:
         """Leave nothing to do."""
 
     @abstractmethod
-    def _next(self) -> int:
-        """Return the trajectory of the next step."""
-
-    @abstractmethod
-    def _goal(self, work: Work) -> int:
-        """Return the steps after which the next report is due."""
-
-    @abstractmethod
-    def _load(self, chunk: int, work: Work) -> int:
-        """Have the samples of a step ready; return how many the trajectory is trained on."""
-
-    @abstractmethod
-    def _pass(self, chunk: int, work: Work) -> tuple[tuple[str, ...], Pass]:
-        """Return the data of the next step, and which step it is."""
-
-    @abstractmethod
-    def _finished(self, chunk: int, work: Work) -> Progress | Report:
-        """Return the report of a trajectory that has reached the goal."""
+    def _saved(self) -> Saved | None:
+        """Return a copy of the trajectory that is being trained; None if it cannot be had."""
 
     # ---- commands
 
     def _begin(self, work: Work) -> None:
-        if work.version not in self._models:
-            here = f"only {sorted(self._models)}" if self._models else "none"
-            raise BadMessage(f"work of round {work.round}: needed model version {work.version}, saw {here}")
-        self._set_aside()
-        self._lead = self._lead_of(work)
-        self._trainer.follow(self._lead)
-        before = self._models.get(work.version - 1) if self._lead is not None else None
+        model = self._model(work)
+        lead = self._lead_of(work)
+        before = self._models.get(work.version - 1) if lead is not None else None
         origin = Origin(work.version, work.seed, work.first_step, work.common_steps)
+        self._set_aside()
+        self._lead = lead
         self._trajectories.set_origin(origin, before)
-        oldest = work.version - (self._trainer.config.alpha < 1)
+        oldest = work.version - (self._config.alpha < 1)
         self._models = {version: model for version, model in self._models.items() if version >= oldest}
         self._names = self._named(work)
         self._trajectories.restrict(self._names, work.target)
         self._work = work
         self._start_round(work, work.order)
+        every = self._config.evaluate_every
+        if every and work.version % every == 0 and self._validated != work.version:
+            self._validate(work.version, model)
+            self._validated = work.version
 
     def _continue(self, command: Continue) -> None:
-        work = self._begun(command)
+        work = self._require_work(command)
         if command.target < work.target:
             raise BadMessage(f"continue: saw target {command.target}, needed at least {work.target}")
         self._set_aside()
@@ -252,62 +274,46 @@ class Engine(ABC):
             self._clear()
             self._work = None
 
-    def _lead_of(self, work: Work) -> Vector | None:
-        steps = (work.first_step, work.common_steps)
-        parameters = self._trainer.flat.parameters
-        return lead_of(self._trainer.config, self._models, work.version, parameters, steps)
+    def _set_aside(self) -> None:
+        """Make room for another trajectory, before the next command is taken in."""
+        self._save_current()
 
-    def _begun(self, message: object) -> Work:
+    def _model(self, command: Work | Validate) -> Vector:
+        model = self._models.get(command.version)
+        if model is None:
+            here = f"only {sorted(self._models)}" if self._models else "none"
+            what = "work" if isinstance(command, Work) else "validation"
+            raise BadMessage(
+                f"{what} of round {command.round}: needed model version {command.version}, saw {here}"
+            )
+        return model
+
+    def _lead_of(self, work: Work) -> Vector | None:
+        layout = self.layout
+        if layout is None:
+            return None
+        steps = (work.first_step, work.common_steps)
+        return lead_of(self._config, self._models, work.version, layout.parameter_size, steps)
+
+    def _require_work(self, message: object) -> Work:
         if self._work is None:
             raise BadMessage(f"{message!r}: saw no work before it, needed some")
         return self._work
 
-    def _this_round(self, command: Skip | Take | Reveal) -> Work:
-        work = self._begun(command)
+    def _require_round(self, command: Skip | Take | Reveal) -> Work:
+        work = self._require_work(command)
         if command.round != work.round:
             raise BadMessage(f"{command!r}: needed round {work.round}")
         return work
 
-    # ---- training
+    # ---- trajectories
 
-    def _advance(self, chunk: int, work: Work) -> Progress | Report | None:
-        if chunk == self._current:
-            began = self._pace.clock()
-        elif self._trajectories.reached(chunk) >= self._goal(work):
-            return self._finished(chunk, work)
-        else:
-            samples = self._load(chunk, work)  # loading is no part of the chunk's time
-            began = self._pace.clock()
-            self._open(chunk, samples, work)
-        trajectory = self._trajectories[chunk]
-        if self._pace.owes:
-            trajectory.seconds += self._pace.catch_up()
-            return None
-        names, this = self._pass(chunk, work)
-        trajectory.losses += self._trainer.step(names, this)
-        trajectory.reached += 1
-        trajectory.led += this.share if self._lead is not None else 0.0
-        trajectory.measured = None
-        trajectory.seconds += self._pace.after_step(began)
-        if trajectory.reached < self._goal(work):
-            return None
-        self._set_aside()
-        return self._finished(chunk, work) if chunk in self._trajectories else None
-
-    def _open(self, chunk: int, samples: int, work: Work) -> None:
-        saved = self._trajectories.take(chunk)
-        if saved is None:
-            self._trajectories.start(chunk, self._names[chunk], samples)
-            self._trainer.begin(self._models[work.version])
-        else:
-            self._trainer.resume(saved)
-        self._current = chunk
-
-    def _set_aside(self) -> None:
-        """Save the trajectory that is in the trainer."""
+    def _save_current(self) -> None:
+        """Save the trajectory that is being trained."""
         if self._current is None or self._work is None:
             return
-        lost = self._trajectories.put(self._current, self._trainer.save())
+        saved = self._saved()
+        lost = self._trajectories.put(self._current, saved) if saved is not None else {}
         self._current = None
         for chunk, reason in lost.items():
             self._unqueue(chunk)
@@ -320,19 +326,19 @@ class Engine(ABC):
 
     # ---- failures
 
-    def _give_up(self, chunk: int, work: Work, error: Exception) -> Failed:
+    def _abandon(self, chunk: int, work: Work, error: Exception) -> Failed:
         step = min(self._trajectories.reached(chunk) + 1, work.target)
-        said = str(error).strip().split("\n")[0]
-        what = said if isinstance(error, FedgcError) else f"{type(error).__name__}: {said}"
+        text = str(error).strip().split("\n")[0]
+        what = text if isinstance(error, FedgcError) else f"{type(error).__name__}: {text}"
         if chunk == self._current:
             self._current = None
         self._unqueue(chunk)
         self._trajectories.drop(chunk)
-        where = "local work" if chunk == WHOLE else f"chunk {chunk} ({self._names[chunk]})"
+        where = "local work" if chunk == LOCAL_TRAJECTORY else f"chunk {chunk} ({self._names[chunk]})"
         return _failed(chunk, work, f"{where}, step {step}: {what}")
 
     def _fail(self, chunk: int, work: Work, reason: str) -> None:
-        self._to_say.append(_failed(chunk, work, reason))
+        self._pending_events.append(_failed(chunk, work, reason))
 
 
 def _failed(chunk: int, work: Work, reason: str) -> Failed:
@@ -340,5 +346,5 @@ def _failed(chunk: int, work: Work, reason: str) -> Failed:
 
 
 def _named(chunk: int) -> tuple[int, ...]:
-    """Return the chunks that a failure names; a failure of local work concerns all chunks and names none."""
-    return () if chunk == WHOLE else (chunk,)
+    """Return the chunks of a failure; empty for local work, where it concerns all chunks."""
+    return () if chunk == LOCAL_TRAJECTORY else (chunk,)

@@ -1,8 +1,8 @@
-"""A model on its way out: the tensors of a trained vector under their own names, as a file for others.
+"""Model export: a trained vector as a file with the named tensors of the module's `state_dict`.
 
-A `.safetensors` file holds the tensors, and what is known of them as its metadata (all of it text). A `.pt`
-file holds a dict of `state_dict` and `about`, of types that torch reads with `weights_only`. Neither needs
-fedgc to be read, and neither can run code.
+A `.safetensors` file holds the tensors, and the description as metadata (text). A `.pt` file holds a dict
+with `state_dict` and `about`, which torch reads with `weights_only=True`. Neither needs fedgc to be read, and
+neither can run code.
 """
 
 import json
@@ -28,21 +28,21 @@ State = Mapping[str, torch.Tensor]
 
 
 def state_of(task: Task, config: RunConfig, vector: Vector) -> State:
-    """Return the state of the task's model with this vector in it."""
+    """Return the `state_dict` of the task's model with this vector."""
     state: State = CommonModel(task, config).module(vector).state_dict()
     return state
 
 
 def first_state(task: Task, config: RunConfig) -> State:
-    """Return the state of the model that a run starts from."""
+    """Return the `state_dict` of the initial model of a run."""
     common = CommonModel(task, config)
     return state_of(task, config, common.first())
 
 
 def arrays_of(state: Mapping[str, object]) -> tuple[dict[str, np.ndarray], tuple[str, ...]]:
-    """Return the arrays of a state, and the names of what no array can hold.
+    """Return a `state_dict` as arrays, and the names of entries that cannot be arrays.
 
-    Floating-point types that numpy lacks (bf16, float8) become float32, which holds each of their values.
+    Floating-point types that numpy lacks (bf16, float8) become float32, without loss.
 
     >>> arrays, left_out = arrays_of({"half": torch.ones(2, dtype=torch.bfloat16), "words": "none"})
     >>> arrays, left_out
@@ -64,7 +64,7 @@ def _array(value: object) -> np.ndarray | None:
 
 
 def check_path(path: Path) -> None:
-    """Raise Unusable unless a model can be written there."""
+    """Raise Unusable unless a model can be written to this path."""
     if path.suffix not in FORMATS:
         raise Unusable(f"{path}: saw {path.suffix or 'no suffix'}, needed {' or '.join(FORMATS)}")
     if path.exists():
@@ -74,9 +74,9 @@ def check_path(path: Path) -> None:
 
 
 def write_model(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Write tensors (or arrays) and what is known of them; the file is whole or not there."""
+    """Write tensors (or arrays) and their description atomically."""
     check_path(path)
-    # Each tensor gets memory of its own: tied ones are written twice, and read back as they were.
+    # safetensors rejects shared memory, so tied tensors are copied and written twice.
     tensors = {
         name: torch.as_tensor(each).detach().cpu().contiguous().clone() for name, each in state.items()
     }
@@ -85,8 +85,8 @@ def write_model(path: Path, state: Mapping[str, Any], about: Mapping[str, Any]) 
         if path.suffix == ".pt":
             torch.save({"state_dict": tensors, "about": dict(about)}, part)
         else:
-            said = {name: each if isinstance(each, str) else json.dumps(each) for name, each in about.items()}
-            save_file(tensors, part, {"format": "pt", **said})
+            text = {name: each if isinstance(each, str) else json.dumps(each) for name, each in about.items()}
+            save_file(tensors, part, {"format": "pt", **text})
         part.replace(path)
     except OSError as error:
         raise EdgeFailed(f"{path}: cannot be written: {error.strerror or error}") from error

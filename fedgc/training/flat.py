@@ -1,19 +1,20 @@
-"""A model as one flat vector: what travels, what is coded, what the server's optimizer sees.
+"""A model as one flat float32 vector, which is sent, coded, and updated by the server's optimizer.
 
-The vector is float32 and holds the trainable parameters in the module's order, then the float buffers that
-belong to its state (the running statistics of a normalisation). Not in it, and so the same on all devices
-from the start or private to a trajectory: frozen parameters, integer buffers (num_batches_tracked), buffers
-that are not saved with the module.
+It holds the trainable parameters in the module's order, then the float buffers of its `state_dict` (running
+statistics of normalization). It leaves out frozen parameters, integer buffers (num_batches_tracked) and
+buffers that are not in the `state_dict`: they are equal on all clients or private to a trajectory.
 
-The *update* of a chunk is samples * (start - end), over parameters and buffers alike, where `end` is the
-vector after the round's local steps from the common model `start`. So the sum of all updates over the sum
-of all samples is the mean step: taken off the model it gives the average of the local models, weighted by
-samples (McMahan et al., "Communication-efficient learning of deep networks", 2017); handed to an optimizer
-as its gradient it gives the adaptive rules of Reddi et al., "Adaptive federated optimization" (2021).
-Buffers are no optimizer's business and simply follow the weighted mean.
+The *update* of a chunk is samples * (start - end), where `end` is the vector after the round's local steps
+from the common model `start`. The sum of all updates over the sum of all samples is the mean update.
+Subtracted from the model, it gives the sample-weighted average of the local models (FedAvg: McMahan et al.,
+"Communication-efficient learning of deep networks from decentralized data", 2017). As the gradient of an
+optimizer, it gives the rules of Reddi et al., "Adaptive federated optimization" (2021). For buffers the mean
+update is always subtracted.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from typing import Final
 
 import numpy as np
@@ -22,15 +23,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedgc.errors import BadTask, BadVector
-from fedgc.training.devices import onto
+from fedgc.messages.layout import FLOATS, Layout, TensorSpec
+from fedgc.training.devices import to_device
 
-BLOCK: Final = 1 << 16  # numbers looked at at a time
+BLOCK: Final = 1 << 16  # numbers checked at a time
 
 Vector = NDArray[np.float32]
 
 
 class FlatModel:
-    """A module whose trained state can be read and written as one vector.
+    """A module whose parameters and float buffers can be read and written as one vector.
 
     >>> flat = FlatModel(nn.Linear(2, 1))
     >>> flat.write(np.array([1, 2, 3], dtype=np.float32))
@@ -38,28 +40,28 @@ class FlatModel:
     (3.0, [1.0, 2.0, 3.0], 3)
     """
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, private: Sequence[str] = ()) -> None:
+        """`private` holds patterns of the names of tensors that are not in the vector."""
         if not isinstance(module, nn.Module):
             raise BadTask(f"task: model() returned a {type(module).__name__}, needed a torch module")
-        saved = set(module.state_dict())
-        trained = [(name, each) for name, each in module.named_parameters() if each.requires_grad]
-        buffers = list(module.named_buffers())
-        sent = [(name, each) for name, each in buffers if name in saved and each.is_floating_point()]
-        for name, tensor in trained + sent:
-            _check_tensor(name, tensor)
-        if not trained:
-            raise BadTask("task: the model has no trainable parameter, needed at least one")
+        tensors = exchanged_tensors(module, private)
+        for name, tensor in (*tensors.parameters.items(), *tensors.buffers.items()):
+            if tensor.dtype != torch.float32:
+                raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed torch.float32")
         self.module = module
-        self.trainable: tuple[Tensor, ...] = tuple(each for _, each in trained)
-        self.parameters = sum(each.numel() for each in self.trainable)
-        self._tensors = (*self.trainable, *(each for _, each in sent))
-        self.size = sum(each.numel() for each in self._tensors)
-        names = {name for name, _ in sent}
-        self._unsent = tuple(each for name, each in buffers if name not in names)
+        self.layout = tensors.layout()
+        self.trainable: tuple[Tensor, ...] = tuple(tensors.parameters.values())
+        self.private: Mapping[str, Tensor] = tensors.private
+        self.optimized = (*self.trainable, *(each for each in self.private.values() if each.requires_grad))
+        self.parameters = self.layout.parameter_size
+        self._tensors = (*self.trainable, *tensors.buffers.values())
+        self.size = self.layout.size
+        sent = {*tensors.buffers, *tensors.private}
+        self._unsent = tuple(each for name, each in module.named_buffers() if name not in sent)
 
     def read(self) -> Vector:
-        """Return a copy of the state."""
-        read: Vector = np.empty(self.size, np.float32)  # numpy asks for large pages: a quarter of the time
+        """Return a copy of the vector."""
+        read: Vector = np.empty(self.size, np.float32)  # numpy uses large pages: four times as fast
         parts = [tensor.detach().reshape(-1) for tensor in self._tensors]
         if parts[0].device.type == "cpu":
             torch.cat(parts, out=torch.from_numpy(read))
@@ -68,7 +70,7 @@ class FlatModel:
         return read
 
     def write(self, vector: Vector) -> None:
-        """Set the state, or raise BadVector and leave it as it was."""
+        """Load a vector, or raise BadVector and change nothing."""
         check_vector(vector, self.size)
         first = 0
         with torch.no_grad():
@@ -77,18 +79,29 @@ class FlatModel:
                 if tensor.device.type == "cpu":  # torch would copy it twice
                     np.copyto(tensor.detach().numpy(), part)
                 else:
-                    tensor.copy_(onto(torch.tensor(part), tensor.device))
+                    tensor.copy_(to_device(torch.tensor(part), tensor.device))
                 first += tensor.numel()
 
     def parts(self, vector: Vector) -> tuple[Tensor, ...]:
-        """Return a vector of the parameters alone, cut and shaped as they are, where they are."""
+        """Split a vector over the parameters into tensors of their shapes, on their device."""
         check_vector(vector, self.parameters)
-        flat = onto(torch.tensor(vector), self._tensors[0].device)
+        flat = to_device(torch.tensor(vector), self._tensors[0].device)
         cut = torch.split(flat, [tensor.numel() for tensor in self.trainable])
         return tuple(part.view(tensor.shape) for tensor, part in zip(self.trainable, cut, strict=True))
 
+    def read_private(self) -> dict[str, Tensor]:
+        """Return copies, on the CPU, of the private tensors."""
+        return {name: each.detach().to("cpu", copy=True) for name, each in self.private.items()}
+
+    def write_private(self, tensors: Mapping[str, Tensor]) -> None:
+        """Load private tensors; those of another name or shape are left out."""
+        with torch.no_grad():
+            for name, tensor in self.private.items():
+                if name in tensors and tensors[name].shape == tensor.shape:
+                    tensor.copy_(tensors[name])
+
     def read_unsent(self) -> list[Tensor]:
-        """Return copies, on the CPU, of the buffers that are not in the vector."""
+        """Return CPU copies of the buffers that are not in the vector."""
         return [tensor.detach().to("cpu", copy=True) for tensor in self._unsent]
 
     def write_unsent(self, tensors: Sequence[Tensor]) -> None:
@@ -117,8 +130,69 @@ def check_vector(vector: Vector, size: int) -> None:
             )
 
 
-def _check_tensor(name: str, tensor: Tensor) -> None:
-    if nn.parameter.is_lazy(tensor):
-        raise BadTask(f"task: {name} of the model has no shape yet, needed a model that is fully built")
-    if tensor.dtype != torch.float32:
-        raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed torch.float32")
+@dataclass(frozen=True, slots=True, eq=False)
+class ExchangedTensors:
+    """The tensors of a module by what becomes of them; frozen parameters are in none of the groups."""
+
+    parameters: Mapping[str, Tensor]  # trained and exchanged
+    buffers: Mapping[str, Tensor]  # of the module's state, exchanged
+    private: Mapping[str, Tensor]  # trained, or of the module's state, and kept on the client
+
+    def layout(self) -> Layout:
+        """Return the layout of the vector."""
+        tensors = (*self.parameters.items(), *self.buffers.items())
+        return Layout(
+            tuple(
+                TensorSpec(name, str(each.dtype).removeprefix("torch."), tuple(each.shape))
+                for name, each in tensors
+            ),
+            len(self.parameters),
+        )
+
+
+def exchanged_tensors(module: nn.Module, private: Sequence[str] = ()) -> ExchangedTensors:
+    """Return the tensors of a module by what becomes of them.
+
+    Args:
+        module: The module, without wrappers.
+        private: Patterns of the names of tensors that stay on the client, such as `head.*`.
+
+    Raises:
+        BadTask: No parameter is left to exchange, a pattern matches nothing, or a tensor has no shape yet.
+
+    Example:
+        >>> tensors = exchanged_tensors(nn.Linear(2, 1), private=["bias"])
+        >>> list(tensors.parameters), list(tensors.private)
+        (['weight'], ['bias'])
+    """
+    saved = set(module.state_dict(keep_vars=True))
+    trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
+    buffers = {
+        name: each for name, each in module.named_buffers() if name in saved and each.is_floating_point()
+    }
+    for name, tensor in (trained | buffers).items():
+        if nn.parameter.is_lazy(tensor):
+            raise BadTask(f"task: {name} of the model has no shape yet, needed a model that is fully built")
+        if str(tensor.dtype).removeprefix("torch.") not in FLOATS:
+            raise BadTask(f"task: {name} of the model is {tensor.dtype}, needed one of {', '.join(FLOATS)}")
+    kept = _matched(trained | buffers, private)
+    parameters = {name: each for name, each in trained.items() if name not in kept}
+    if not parameters:
+        raise BadTask("task: the model has no trainable parameter to exchange, needed at least one")
+    return ExchangedTensors(
+        parameters, {name: each for name, each in buffers.items() if name not in kept}, kept
+    )
+
+
+def _matched(tensors: Mapping[str, Tensor], patterns: Sequence[str]) -> dict[str, Tensor]:
+    if isinstance(patterns, str) or not all(isinstance(each, str) for each in patterns):
+        raise BadTask(f"private: saw {patterns!r}, needed a list of patterns such as head.*")
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in tensors):
+            some = ", ".join(list(tensors)[:4])
+            raise BadTask(f"private: saw {pattern!r}, which matches no trained tensor (such as {some})")
+    return {
+        name: each
+        for name, each in tensors.items()
+        if any(fnmatchcase(name, pattern) for pattern in patterns)
+    }

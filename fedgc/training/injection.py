@@ -1,13 +1,12 @@
-"""Data injection: inside a site, the batch of a step holds samples of other clients as well.
+"""Data injection (SelSync, arXiv 2307.07950): within a site, batches also hold samples of other clients.
 
-SelSync's remedy for data that lies unevenly (arXiv 2307.07950): at each step a random share alpha of the N
-clients gives a share beta of its batch to all, so that a batch of b samples has b / (1 + alpha beta N) of the
-client's own. The chunks of a site lie where every client of it can load them. So nothing is sent: who gives
-at a step, and which samples, is a function of (seed, step) and of what each client holds, and whoever needs
-them reads them. A client that is slow or gone gives as others do, since its data is there.
+For non-IID data: at each step, a random share alpha of the N clients injects a share beta of its batch into
+all batches, so that a batch of b samples has b / (1 + alpha beta N) of the client's own. All clients of a
+site can load all its chunks, so no samples are sent: the injecting clients and their samples are a function
+of (seed, step) and of the chunks each client holds. Slow and absent clients take part as well.
 
-All get the same gifts, the giver too, so that batches have one size. Which samples a client gives at step s
-are the first of its own batch of step s.
+All clients get the same samples, the injecting one included, so that batches have one size. A client injects
+the first samples of its own batch of the step.
 """
 
 from collections.abc import Mapping
@@ -20,23 +19,23 @@ from fedgc.training.data import Rows, batch_rows
 from fedgc.training.randomness import key, permutation
 
 
-def everything(pool: Pool) -> tuple[str, ...]:
-    """Return the chunks of all clients, in the order in which `injected_rows` counts their samples."""
+def pool_chunks(pool: Pool) -> tuple[str, ...]:
+    """Return the chunks of all clients, in the row order of `injected_rows`."""
     return tuple(dict.fromkeys(name for _, names in pool.holders for name in names))
 
 
 def injected_rows(
-    pool: Pool, sizes: Mapping[str, int], way: tuple[int, str], step: int, batch_size: int
+    pool: Pool, sizes: Mapping[str, int], stream: tuple[int, str], step: int, batch_size: int
 ) -> Rows:
-    """Return the rows of a step's batch among all samples of the site; `way` is (seed, client).
+    """Return the rows of a step's batch among all samples of the site; `stream` is (seed, client).
 
     >>> pool = Pool(1, 1, (("a", ("left",)), ("b", ("right",))))
     >>> rows = injected_rows(pool, {"left": 4, "right": 4}, (0, "b"), step=0, batch_size=3)
     >>> len(rows), bool((rows[:2] >= 4).all())
     (3, True)
     """
-    seed, client = way
-    names = everything(pool)
+    seed, client = stream
+    names = pool_chunks(pool)
     starts = dict(zip(names, accumulate((sizes[name] for name in names), initial=0), strict=False))
     own = batch_size - pool.givers * pool.given
 
@@ -47,5 +46,5 @@ def injected_rows(
         return chosen
 
     givers = permutation(key(seed, "givers", step), len(pool.holders))[: pool.givers].tolist()
-    gifts = [batch_of(pool.holders[giver][0])[: pool.given] for giver in givers]
-    return np.concatenate([batch_of(client), *gifts])
+    injected = [batch_of(pool.holders[giver][0])[: pool.given] for giver in givers]
+    return np.concatenate([batch_of(client), *injected])

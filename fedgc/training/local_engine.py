@@ -1,87 +1,128 @@
-"""The engine of local work: local SGD on all chunks of the client, with partial steps.
+"""The engine of local work: local SGD with partial work on all data of the client (FedAvg, McMahan 2017).
 
-There is one trajectory, number WHOLE. The engine reports at the target and goes on up to `Work.most_steps`
-until a command comes; there it reports again, and waits. A request for its update stops it at any step. Steps
-are numbered through the whole run, so that batches go on from one common model to the next.
+What trains is a `LocalLoop`: that of a task, or a training script. There is one trajectory
+(`LOCAL_TRAJECTORY`). The engine reports at the target, lets the loop continue up to `Work.most_steps`,
+reports again and waits. A request for the update stops the loop at the end of its present step.
 """
 
 import math
+from contextlib import suppress
+from typing import Final
 
 from fedgc.codecs import EXACT, make_codec
-from fedgc.errors import BadMessage, TaskFailed
-from fedgc.messages import Failed, Progress, Repair, Report, Reveal, Skip, Take, Work
-from fedgc.training.engine import Engine
-from fedgc.training.flat import Vector
-from fedgc.training.injection import everything
-from fedgc.training.local_update import WHOLE, names, title, with_rest
-from fedgc.training.pace import Pace
-from fedgc.training.shared_momentum import squared_way
-from fedgc.training.trainer import Pass, Trainer
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, FedgcError, TaskFailed
+from fedgc.messages import (
+    Close,
+    Continue,
+    Failed,
+    Held,
+    Layout,
+    Repair,
+    Report,
+    Reveal,
+    Scored,
+    Skip,
+    Take,
+    Work,
+)
+from fedgc.training.cache import Saved
+from fedgc.training.engine import LONGEST_REASON, Answer, Engine, EngineEvent
+from fedgc.training.figures import UNNAMED
+from fedgc.training.flat import Vector, check_vector
+from fedgc.training.local_loop import Begin, LocalLoop
+from fedgc.training.local_update import LOCAL_TRAJECTORY, chunk_names, trajectory_name, with_error_feedback
+from fedgc.training.shared_momentum import squared_distance
 from fedgc.training.trajectories import Trajectories, Trajectory
 from fedgc.training.update import update_of
 
+KINDS: Final = ("local", "masked")
+
 
 class LocalEngine(Engine):
-    """Trains one model on the client's data."""
+    """Trains one model on all data of the client."""
 
-    def __init__(self, trainer: Trainer, trajectories: Trajectories, pace: Pace) -> None:
-        super().__init__(trainer, trajectories, pace)
-        self._rounded = trajectories.rest()  # what rounding of updates has cost so far
+    def __init__(self, loop: LocalLoop, config: RunConfig, trajectories: Trajectories) -> None:
+        super().__init__(config, trajectories)
+        self._loop = loop
+        self._residual = trajectories.residual()  # of error feedback
         self._queued = False  # there is work to do
-        self._ahead = False  # it has reported in this round, and goes on
+        self._ahead = False  # it has reported at the target and continues
+        self._asked: Reveal | None = None  # for the update, which the loop has yet to hand in
+        self._awaits_score = False
+        self._scoring = 0  # the version that the loop was told to score last
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout of the loop's model."""
+        layout = self._loop.layout
+        if layout is not None:
+            self._trajectories.open(layout.size)
+        return layout
+
+    def holds(self) -> tuple[Held, ...]:
+        """Return the chunks that the loop trains on."""
+        return self._loop.holds()
+
+    def initial(self) -> Vector:
+        """Return the model as this client made it."""
+        return self._loop.initial()
 
     @property
     def idle(self) -> bool:
         """Whether a step would do nothing until a command comes."""
-        return not self._to_say and not self._queued
+        waits = self._queued or self._asked is not None or self._awaits_score
+        return not self._pending_events and not waits
 
-    def answer(self, command: Reveal | Repair) -> tuple[Report, Vector | None]:
-        """Return the report and the update."""
-        if not isinstance(command, Reveal) or command.kind != "local":
+    def answer(self, command: Reveal | Repair) -> Answer | None:
+        """Stop at the end of the present step; return the report and the update, once they are there."""
+        if not isinstance(command, Reveal) or command.kind not in KINDS:
             raise BadMessage(f"{type(command).__name__}: needed a request for an update, this is local work")
-        return self.update(command)
-
-    def update(self, command: Reveal) -> tuple[Report, Vector | None]:
-        """Stop at the present step; return how far training came and the update, None without any step."""
-        work = self._this_round(command)
-        self._set_aside()
+        self._require_round(command)
         self._clear_queue()
-        report = self._report(work)
-        if not report.steps:
-            return report, None
-        update = update_of(self._models[work.version], self._trajectories.vector(WHOLE), 1)
-        if command.wire != EXACT:
-            stamp = (command.round, command.attempt, command.client)
-            update, self._rounded = with_rest(update, make_codec(command.wire), stamp, self._rounded)
-        return report, update
-
-    def mean_update(self, command: Reveal) -> tuple[Vector, int]:
-        """Return the update and the client's samples."""
-        report, update = self.update(command)
-        if update is None:
-            raise BadMessage("update: saw no step since the common model, needed one at least")
-        return update, report.samples
+        self._asked = command
+        return self._handed_in(command)
 
     def keep(self) -> tuple[Report | Failed, ...]:
-        """Write everything for a later process; return the steps done towards the target, and failures."""
-        self._set_aside()
-        self._trajectories.write_rest(self._rounded)
+        """Write to the client cache; return the report of unfinished work, and failures."""
         under_way = self._work is not None and self._queued
+        self._save_current()
+        self._trajectories.write_residual(self._residual)
         reports = [self._report(self._work)] if self._work is not None and under_way else []
         return (*reports, *super().keep())
+
+    def close(self, *, complete: bool = False) -> None:
+        """End the loop, and discard what the client cache does not hold."""
+        super().close(complete=complete)
+        self._loop.close(complete=complete)
 
     # ---- commands
 
     def _begin(self, work: Work) -> None:
         if work.kind != "local":
             raise BadMessage(f"work of round {work.round}: saw {work.kind} work, needed local")
+        self._asked = None
         super()._begin(work)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        if self._work is not None and self._current is not None and self._queued:
+            self._loop.go_on(self._work)
+
+    def _set_aside(self) -> None:
+        """Leave the trajectory in the loop, which may continue with it."""
 
     def _named(self, work: Work) -> dict[int, str]:
-        return {WHOLE: title(dict(work.names))}
+        return {LOCAL_TRAJECTORY: trajectory_name(dict(work.names))}
 
     def _start_round(self, work: Work, order: tuple[int, ...]) -> None:  # noqa: ARG002  the order says all
-        self._queued, self._ahead = bool(order), False
+        if LOCAL_TRAJECTORY not in self._trajectories:
+            self._current = None  # what the loop has began elsewhere
+        self._queued, self._ahead, self._asked = bool(order), False, None
+
+    def _continue(self, command: Continue) -> None:
+        super()._continue(command)
+        self._go_on()
 
     def _reorder(self, command: Skip | Take, work: Work) -> None:  # noqa: ARG002  there is no queue of chunks
         raise BadMessage(f"{command!r}: local work has no order of chunks")
@@ -91,48 +132,155 @@ class LocalEngine(Engine):
 
     def _clear_queue(self) -> None:
         self._queued = self._ahead = False
+        self._asked = None
+
+    def _close(self, command: Close) -> None:
+        super()._close(command)
+        if not self._queued:
+            self._loop.rest()
+
+    def _validate(self, version: int, model: Vector) -> bool:
+        if self._current is not None:
+            raise BadMessage(f"validation of version {version}: saw training under way, needed none")
+        self._scoring = version
+        self._awaits_score = self._loop.validate(version, model)
+        return self._awaits_score
 
     # ---- training
 
-    def _next(self) -> int:
-        return WHOLE
+    def _turn(self) -> EngineEvent | None:
+        try:
+            if self._awaits_score or self._queued:
+                self._collect_scores()
+            if self._pending_events:
+                return self._pending_events.pop(0)
+            if self._asked is not None:
+                return self._handed_in(self._asked)
+            return self._advance(self._work) if self._work is not None and self._queued else None
+        except Exception as error:  # the user's code may raise anything
+            return self._failed_step(error)
+
+    def _failed_step(self, error: Exception) -> Failed | Scored:
+        awaited, self._awaits_score = self._awaits_score, False
+        if self._work is None:
+            if not awaited:
+                raise error
+            return Scored(0.0, UNNAMED, self._scoring, 1, (), str(error)[:LONGEST_REASON])
+        return self._abandon(LOCAL_TRAJECTORY, self._work, error)
+
+    def _collect_scores(self) -> None:
+        scores = self._loop.scores(wait=not self._queued and self._asked is None)
+        self._pending_events += scores
+        self._awaits_score = self._awaits_score and not scores
+
+    def _advance(self, work: Work) -> Report | None:
+        reached = self._trajectories.reached(LOCAL_TRAJECTORY)
+        if self._current is None and reached < self._goal(work):
+            self._open(work, reached)
+        if reached < self._goal(work) and not self._count_steps(self._goal(work)):
+            return None
+        if self._trajectories.reached(LOCAL_TRAJECTORY) < self._goal(work):
+            return None
+        report = self._report(work)
+        self._queued = self._ahead = self._trajectories.reached(LOCAL_TRAJECTORY) < work.most_steps
+        return report
 
     def _goal(self, work: Work) -> int:
         return work.most_steps if self._ahead else work.target
 
-    def _load(self, chunk: int, work: Work) -> int:
-        sources = names(self._names[chunk])
-        if work.pool is None:
-            return self._trainer.load(sources)
-        self._trainer.load(everything(work.pool))
-        return self._samples(sources)
+    def _open(self, work: Work, reached: int) -> None:
+        name = self._names[LOCAL_TRAJECTORY]
+        saved = self._trajectories.take(LOCAL_TRAJECTORY)
+        self._loop.begin(
+            Begin(work, chunk_names(name), self._models[work.version], self._lead, saved, reached)
+        )
+        if saved is None:
+            self._trajectories.start(LOCAL_TRAJECTORY, name, self._samples(name))
+        self._current = LOCAL_TRAJECTORY
 
-    def _pass(self, chunk: int, work: Work) -> tuple[tuple[str, ...], Pass]:
-        at = work.first_step + self._trajectories.reached(chunk)
-        share = self._trainer.config.rate_share(at)
-        return names(self._names[chunk]), Pass((work.seed, work.client), at, share, work.pool)
+    def _count_steps(self, goal: int) -> bool:
+        """Enter the steps that the loop has done; return whether there were any."""
+        trajectory = self._trajectories[LOCAL_TRAJECTORY]
+        advance = self._loop.advance(trajectory.reached, goal)
+        if advance is None:
+            return False
+        trajectory.reached += advance.steps
+        trajectory.seconds += advance.seconds
+        trajectory.losses += advance.losses
+        trajectory.led += advance.led
+        return advance.steps > 0
 
-    def _finished(self, chunk: int, work: Work) -> Progress | Report:
-        self._queued = self._ahead = self._trajectories.reached(chunk) < work.most_steps
-        return self._report(work)
+    # ---- what is handed in
 
-    def _report(self, work: Work) -> Report:
-        """Return how far training is, with what the gate needs."""
-        known = self._trajectories
-        at = known[WHOLE] if WHOLE in known else Trajectory(self._names[WHOLE], 0)
-        squared_norm = self._squared_norm(at, work)
+    def _handed_in(self, command: Reveal) -> Answer | None:
+        work = self._require_round(command)
+        vector = None
+        if LOCAL_TRAJECTORY in self._trajectories:
+            try:
+                vector = self._end()
+            except FedgcError:
+                self._asked = None
+                raise
+            if vector is None:
+                return None
+        self._asked = None
+        report = self._report(work, vector)
+        if not report.steps or vector is None:
+            if command.kind == "masked":
+                raise BadMessage("update: saw no local step since the common model, needed at least one")
+            return Answer(command, report, None)
+        update = update_of(self._models[work.version], vector, 1)
+        if command.wire != EXACT:
+            stamp = (command.round, command.attempt, command.client)
+            update, self._residual = with_error_feedback(
+                update, make_codec(command.wire), stamp, self._residual
+            )
+        return Answer(command, report, update, report.samples)
+
+    def _end(self) -> Vector | None:
+        """Return where the trajectory is now, or None if the loop has not handed it in yet."""
+        if self._current is None:
+            return self._trajectories.vector(LOCAL_TRAJECTORY)
+        saved = self._loop.hand_in()
+        if saved is None:
+            return None
+        self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
+        check_vector(saved.vector, self.size)
+        return saved.vector
+
+    def _saved(self) -> Saved | None:
+        saved = None
+        with suppress(FedgcError):
+            saved = self._loop.hand_in(wait=True)
+        if saved is None:
+            self._trajectories.drop(LOCAL_TRAJECTORY)
+        else:
+            self._count_steps(self._trajectories.reached(LOCAL_TRAJECTORY))
+        return saved
+
+    def _report(self, work: Work, vector: Vector | None = None) -> Report:
+        """Return the progress of training, with the measure of the gate."""
+        known, name = self._trajectories, self._names[LOCAL_TRAJECTORY]
+        at = known[LOCAL_TRAJECTORY] if LOCAL_TRAJECTORY in known else Trajectory(name, 0)
+        squared_norm = self._squared_norm(at, work, vector)
         if not math.isfinite(squared_norm):
             raise TaskFailed(f"the squared norm is {squared_norm}, needed a finite number")
         loss = at.losses / at.reached if at.reached else 0.0
-        samples = self._samples(names(at.name))
+        samples = self._samples(name)
         return Report(0.0, work.client, work.round, at.reached, samples, at.seconds, squared_norm, loss)
 
-    def _squared_norm(self, at: Trajectory, work: Work) -> float:
-        if not at.reached or self._trainer.config.measure == "gradient":
-            return self._trainer.squared_gradient
-        parameters = self._trainer.flat.parameters
-        start, now = self._models[work.version][:parameters], self._trajectories.vector(WHOLE)[:parameters]
-        return squared_way(start, now, self._lead, at.led)
+    def _squared_norm(self, at: Trajectory, work: Work, vector: Vector | None) -> float:
+        layout = self.layout
+        if not at.reached or self._config.measure == "gradient" or layout is None:
+            return self._loop.squared_gradient
+        if vector is None:
+            vector = (
+                self._trajectories.vector(LOCAL_TRAJECTORY) if self._current is None else self._loop.vector()
+            )
+        if vector is None:
+            return 0.0
+        size = layout.parameter_size
+        return squared_distance(self._models[work.version][:size], vector[:size], self._lead, at.led)
 
-    def _samples(self, sources: tuple[str, ...]) -> int:
-        return sum(self._trainer.sizes[name] for name in sources)
+    def _samples(self, name: str) -> int:
+        return sum(self._loop.sizes[each] for each in chunk_names(name))

@@ -1,8 +1,7 @@
-"""Local work: one model over all chunks of a client. Its name, its data, its update on few bits.
+"""Error feedback for lossy codecs (Karimireddy et al., arXiv 1901.09847), and the name of local work.
 
-An update of local work may travel by a codec that loses some of it. What was lost is kept and added to the
-next update (error feedback: Karimireddy et al., arXiv 1901.09847). The client encodes here as its link will,
-because the random numbers are a function of round, attempt and client.
+The compression error of an update is added to the next update. To know it, the client encodes the update here
+with the same random numbers (a function of round, attempt and client) that its link uses.
 """
 
 import json
@@ -15,49 +14,49 @@ import numpy as np
 from fedgc.codecs import Codec, rounding
 from fedgc.training.flat import Vector
 
-WHOLE: Final = -1  # the number under which the one model stands among the trajectories
+LOCAL_TRAJECTORY: Final = -1  # the number of the single trajectory of local work
 
 
-def title(chunks: Mapping[int, str]) -> str:
-    """Return the name of the model over these chunks.
+def trajectory_name(chunks: Mapping[int, str]) -> str:
+    """Return the name of the trajectory over these chunks.
 
-    >>> numbers(title({3: "north", 1: "south"}))
+    >>> chunk_numbers(trajectory_name({3: "north", 1: "south"}))
     (1, 3)
     """
     return json.dumps(sorted(chunks.items()))
 
 
-def numbers(of: str) -> tuple[int, ...]:
-    """Return the chunks of the model of this title."""
-    return tuple(number for number, _ in json.loads(of))
+def chunk_numbers(name: str) -> tuple[int, ...]:
+    """Return the chunks of the trajectory of this name."""
+    return tuple(number for number, _ in json.loads(name))
 
 
-def names(of: str) -> tuple[str, ...]:
-    """Return the names of the chunks of the model of this title.
+def chunk_names(name: str) -> tuple[str, ...]:
+    """Return the chunk names of the trajectory of this name.
 
-    >>> names(title({3: "north", 1: "south"}))
+    >>> chunk_names(trajectory_name({3: "north", 1: "south"}))
     ('south', 'north')
     """
-    return tuple(name for _, name in json.loads(of))
+    return tuple(chunk for _, chunk in json.loads(name))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Rest:
-    """What rounding had cost before the update of this stamp, and what it has cost with it."""
+class Residual:
+    """The error-feedback residual before and after the update of this stamp."""
 
     stamp: tuple[int, int, str]  # round, attempt, client
     before: Vector
     after: Vector
 
 
-def with_rest(
-    update: Vector, codec: Codec, stamp: tuple[int, int, str], last: Rest | None
-) -> tuple[Vector, Rest]:
-    """Return an update with what rounding has cost so far in it, and the rest that the next one will find.
+def with_error_feedback(
+    update: Vector, codec: Codec, stamp: tuple[int, int, str], last: Residual | None
+) -> tuple[Vector, Residual]:
+    """Return the update plus the residual, and the next residual.
 
-    The same update asked for again is the same again.
+    With the stamp of `last`, the residual before that update is used, so a repeated request gives the same.
     """
     before = np.zeros_like(update) if last is None else last.before if last.stamp == stamp else last.after
-    whole = update + before
-    rounded = codec.decode(codec.encode(whole, rounding(*stamp)), whole.size)
-    return whole, Rest(stamp, before, whole - rounded)
+    corrected = update + before
+    decoded = codec.decode(codec.encode(corrected, rounding(*stamp)), corrected.size)
+    return corrected, Residual(stamp, before, corrected - decoded)

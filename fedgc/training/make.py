@@ -1,15 +1,19 @@
-"""Makes the engine of a client, for the kind of work that the settings name."""
+"""Makes the engine of a client for the run's kind of work."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from fedgc.config import RunConfig
+from fedgc.errors import BadTask
 from fedgc.training.cache import ClientCache
 from fedgc.training.cache_files import CacheFiles
 from fedgc.training.coded_engine import CodedEngine
 from fedgc.training.engine import Engine
 from fedgc.training.local_engine import LocalEngine
 from fedgc.training.pace import Pace
+from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.task_loop import TaskLoop
 from fedgc.training.tasks import Task
 from fedgc.training.trainer import Trainer
 from fedgc.training.trajectories import Trajectories
@@ -24,22 +28,41 @@ def new_engine(
     spill_dir: Path,
     *,
     files: CacheFiles | None = None,
-    reach: float | None = None,
+    record_clip: float | None = None,
 ) -> Engine:
     """Return the engine of a client.
 
     Args:
-        task: What is trained.
+        task: The training task.
         config: The settings of the run.
-        pace: Times the steps, and rests between them.
+        pace: Times the steps and enforces their least time.
         spill_dir: The folder for vectors that do not fit into memory.
-        files: Where trajectories outlive the process, and what an earlier process left.
-        reach: How far one record may move an update, if that is bounded (differential privacy).
+        files: The client cache, which keeps trajectories between processes.
+        record_clip: Bound on the change of an update by one record, for differential privacy.
     """
     trainer = Trainer(task, config)
-    if reach is not None:
-        trainer.clip_records(reach)
+    if record_clip is not None:
+        trainer.clip_records(record_clip)
     cache = ClientCache(config.memory_mb * MEGABYTE, spill_dir)
-    trajectories = Trajectories(cache, files, trainer.flat.size)
-    kind = LocalEngine if config.work == "local" else CodedEngine
-    return kind(trainer, trajectories, pace)
+    trajectories = Trajectories(cache, files)
+    trajectories.open(trainer.flat.size)
+    if config.work == "local":
+        return LocalEngine(TaskLoop(trainer, pace, files), config, trajectories)
+    if task.private:
+        raise BadTask("task: saw private tensors, needed work = local with them")
+    return CodedEngine(trainer, trajectories, pace)
+
+
+def new_script_engine(
+    facts: ScriptFacts, wait: Callable[[float], object], spill_dir: Path, files: CacheFiles
+) -> Engine:
+    """Return the engine of a client whose training is a script.
+
+    Args:
+        facts: What the client knows of its script.
+        wait: Waits for so many seconds, or less if a command comes.
+        spill_dir: The folder for vectors that do not fit into memory.
+        files: Where trajectories outlive the process, and what an earlier process left.
+    """
+    cache = ClientCache(facts.config.memory_mb * MEGABYTE, spill_dir)
+    return LocalEngine(ScriptLoop(facts, wait), facts.config, Trajectories(cache, files))

@@ -1,4 +1,4 @@
-"""The least time of a local step, so that a fast machine can stand in for a slower one."""
+"""The least time of a local step, by which a fast machine can emulate a slower one."""
 
 import math
 from collections.abc import Callable
@@ -7,39 +7,39 @@ from fedgc.errors import BadSetting
 
 
 class Pace:
-    """Rests after each step for what is left of its least time, and measures what the step took.
+    """Waits after each step until its least time has passed, and measures the step's time.
 
-    A command interrupts the rest. What is left of it is owed, and rested before the next step.
+    A command interrupts the wait; the remainder is waited before the next step.
     """
 
     def __init__(
         self, clock: Callable[[], float], rest: Callable[[float], object], least_s: float = 0.0
     ) -> None:
-        """`rest` waits for so many seconds, or less if a command comes."""
+        """`rest` waits for the given seconds, or less if a command comes."""
         if not (math.isfinite(least_s) and least_s >= 0):
             raise BadSetting(f"setting pace-s: saw {least_s!r}, needed seconds, 0 or more")
         self.clock, self._rest, self._least_s = clock, rest, least_s
-        self._owed_s = 0.0
+        self._remaining_s = 0.0
 
     @property
-    def owes(self) -> bool:
-        """Whether a part of a step's rest is left."""
-        return self._owed_s > 0
+    def behind(self) -> bool:
+        """Whether a part of the wait after a step remains."""
+        return self._remaining_s > 0
 
     def after_step(self, began: float) -> float:
-        """Rest for what is left of the step's least time; return the seconds since `began`."""
+        """Wait for the remainder of the step's least time; return the seconds since `began`."""
         worked = self.clock() - began
         if worked >= self._least_s:
             return worked
         self._rest(self._least_s - worked)
         passed = self.clock() - began
-        self._owed_s = max(0.0, self._least_s - passed)
+        self._remaining_s = max(0.0, self._least_s - passed)
         return passed
 
     def catch_up(self) -> float:
-        """Rest for what is owed; return the seconds that it took."""
+        """Wait for the remainder of an interrupted wait; return the seconds waited."""
         began = self.clock()
-        self._rest(self._owed_s)
+        self._rest(self._remaining_s)
         passed = self.clock() - began
-        self._owed_s = max(0.0, self._owed_s - passed)
+        self._remaining_s = max(0.0, self._remaining_s - passed)
         return passed

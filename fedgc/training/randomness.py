@@ -1,14 +1,12 @@
-"""Chance that comes out the same everywhere: every draw is a function of what it is for.
+"""Counter-based random numbers (SplitMix64: Steele, Lea, Flood, OOPSLA 2014), reproducible on all clients.
 
-What trains a chunk must not depend on the client, on what it did before, or on a library's version. So
-nothing here has a state: `key` hashes words (the run's seed, the model version, the chunk, ...) to 64
-bits, and `draws` is the counter-based generator SplitMix64 started there: number i is a hash of key + i.
+Training of a chunk must not depend on the client, its earlier work or a library's version. So nothing here
+has state: `key` hashes words (the run's seed, the model version, the chunk, ...) to 64 bits, and `draws` runs
+SplitMix64 from that key.
 
-`seeded` is for code that is not ours: modules, losses and datasets draw from the process's global
-generators. Torch's is left seeded, since every step seeds it anew; Python's and numpy's, from which other
-parts of the process may draw, are put back. One engine steps at a time in a process.
-
-Steele, Lea, Flood, "Fast splittable pseudorandom number generators" (OOPSLA 2014).
+`seeded` seeds the global generators of torch, numpy and Python, which modules, losses and datasets use. Those
+of Python and numpy are restored afterwards, because other parts of the process may draw from them; torch's is
+not, because every step seeds it. Only one engine may step at a time in a process.
 """
 
 import random
@@ -37,7 +35,7 @@ def key(*words: int | str) -> int:
 
 
 def draws(start: int, first: int, count: int) -> NDArray[np.uint64]:
-    """Return numbers `first` to `first + count` of the generator started at the key `start`.
+    """Return numbers `first` to `first + count` of the generator with the key `start`.
 
     >>> bool((draws(7, 0, 9)[4:] == draws(7, 4, 5)).all())
     True
@@ -53,16 +51,16 @@ def draws(start: int, first: int, count: int) -> NDArray[np.uint64]:
     return value
 
 
-@lru_cache(maxsize=16)  # a step of injected samples looks into those of several clients
+@lru_cache(maxsize=16)  # data injection uses those of several clients in a step
 def permutation(start: int, count: int) -> NDArray[np.int64]:
-    """Return 0 to count - 1 in random order (read-only: steps of one epoch share it)."""
+    """Return a random permutation of 0 to count - 1 (read-only, because steps of an epoch share it)."""
     order = np.argsort(draws(start, 0, count), kind="stable")
     order.flags.writeable = False
     return order
 
 
 def _seed_torch(start: int) -> None:
-    # torch.manual_seed does the same, but formats a stack trace each time for a CUDA that is not in use.
+    # torch.manual_seed does the same, but formats a stack trace each time if CUDA is not in use.
     torch.default_generator.manual_seed(start)
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         torch.cuda.manual_seed_all(start)
@@ -72,7 +70,7 @@ def _seed_torch(start: int) -> None:
 
 @contextmanager
 def seeded(start: int) -> Iterator[None]:
-    """Seed the global generators for the code inside; give Python's and numpy's back as they were."""
+    """Seed the global generators in the block; restore those of Python and numpy afterwards."""
     python, legacy = random.getstate(), np.random.get_state()  # noqa: NPY002  users' datasets draw from it
     random.seed(start)
     np.random.seed(start & 0xFFFFFFFF)  # noqa: NPY002  users' datasets draw from it

@@ -1,15 +1,13 @@
-"""Steps in which no record counts for more than a bound: each record's gradient is clipped by itself.
+"""Per-record gradient clipping (DP-SGD: Abadi et al., "Deep learning with differential privacy", 2016).
 
-One step moves the model by rate / batch_size * sum over records r of clip(g_r), where clip scales a gradient
-down to `limit` in Euclidean norm. To put another record in the place of one moves it by at most
-2 * rate * limit / batch_size, so
+A step moves the model by rate / batch_size * sum over records r of clip(g_r), where clip scales a gradient
+down to norm `limit`. Replacing one record changes the step by at most 2 * rate * limit / batch_size, so
 
-    limit = reach * batch_size / (2 * rate)
+    limit = bound * batch_size / (2 * rate)
 
-makes that `reach` (Abadi et al., "Deep learning with differential privacy", 2016, clip so; noise is added
-once, to the update of a site). The divisor is the batch size that was asked for, not the number of
-records that were there, which would tell of one; a record that the stream of batches gives twice counts
-once. What leads a step besides (shared momentum) follows from public models.
+gives a sensitivity of `bound`. Noise is added once, to the update of a site. The divisor is the configured
+batch size, because the actual number of records would reveal one. A record that occurs twice in a batch
+counts once. The lead of shared momentum depends on public models only.
 """
 
 import math
@@ -21,19 +19,19 @@ from torch import Tensor
 from fedgc.errors import TaskFailed
 
 
-def limit_of(reach: float, batch_size: int, rate: float) -> float:
+def limit_of(bound: float, batch_size: int, rate: float) -> float:
     """Return the largest norm of one record's gradient.
 
     >>> limit_of(1.0, 32, 0.5)
     32.0
     """
-    return reach * batch_size / (2.0 * rate)
+    return bound * batch_size / (2.0 * rate)
 
 
 def clipped_gradients(
     trainable: Sequence[Tensor], losses: Sequence[Callable[[], Tensor]], limit: float, batch_size: int
 ) -> float:
-    """Put the clipped gradients, summed and over the batch size, in place; return the mean loss."""
+    """Set each parameter's `grad` to the sum of clipped gradients / batch size; return the mean loss."""
     sums = [torch.zeros_like(each) for each in trainable]
     total = 0.0
     for loss_of in losses:

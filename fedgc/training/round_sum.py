@@ -1,4 +1,4 @@
-"""The mean update of a round, made from the vectors that clients send."""
+"""The mean update of a round: an aggregation rule over updates, or the decoded sum of codewords."""
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from fedgc.training.flat import Vector
 
 
 class RoundSum:
-    """Takes in updates of local work by the run's aggregation rule, and codewords as their exact sum."""
+    """Aggregates the vectors of a round: by the run's rule for local work, else as exact sum."""
 
     def __init__(self, config: RunConfig, size: int) -> None:
         """Updates have `size` numbers."""
@@ -19,7 +19,7 @@ class RoundSum:
         self._sum: RunningSum | None = None  # of codewords, once there is one
 
     def add(self, add: Add, vector: Vector) -> None:
-        """Take in the vector that a client has sent."""
+        """Add the vector of a client."""
         if self._rule is not None:
             self._rule.add(add.client, add.weights[0], vector)
             return
@@ -28,7 +28,7 @@ class RoundSum:
         self._sum.add(add.weights, vector)
 
     def mean(self, weight: float) -> Vector | None:
-        """Return the mean update and begin anew; None without any vector; `weight` divides codewords' sum.
+        """Return the mean update (None without vectors) and reset; `weight` divides the sum of codewords.
 
         Raises:
             Refused: The aggregation rule cannot make a mean of these updates.

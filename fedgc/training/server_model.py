@@ -1,38 +1,43 @@
-"""The server's side of a task: where the common model starts, and what it is worth."""
+"""The common model on the server: its initial vector, its tensors, and its evaluation.
+
+`CommonModel` is made by a task. `AnnouncedModel` needs no code of the model: a client has announced the
+layout of its vector, and sent the initial one.
+"""
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import numpy as np
 import torch
 
 from fedgc.config import RunConfig
 from fedgc.errors import TaskFailed
+from fedgc.messages import Layout
 from fedgc.training.devices import choose
-from fedgc.training.flat import FlatModel, Vector
+from fedgc.training.figures import figures_from
+from fedgc.training.flat import FlatModel, Vector, check_vector
 from fedgc.training.randomness import key, seeded
 from fedgc.training.tasks import Task
-from fedgc.training.trainer import fresh
-
-LONGEST_VALUE: Final = 80  # characters of what a task returned, where an error quotes it
+from fedgc.training.trainer import initial_model
 
 
 class CommonModel:
     """The model that all clients start from, as a vector and as a module."""
 
     def __init__(self, task: Task, config: RunConfig) -> None:
-        self._task, self._config = task, config
-        made = fresh(task, config)
+        self.task, self._config = task, config
+        made = initial_model(task, config)
+        self.layout = made.layout
         self.parameters, self.size = made.parameters, made.size
-        self._flat: FlatModel | None = None  # a whole model: only where it is asked for
+        self._flat: FlatModel | None = None  # made when first needed, to save memory
 
     def first(self) -> Vector:
-        """Return the vector that the run starts from."""
-        return fresh(self._task, self._config).read()
+        """Return the initial vector of the run."""
+        return initial_model(self.task, self._config).read()
 
     def vector(self, state: Mapping[str, np.ndarray[Any, np.dtype[Any]]]) -> Vector:
-        """Return the vector of a model's `state_dict`; raise TaskFailed if the task has another model."""
-        flat = fresh(self._task, self._config)
+        """Return the vector of a `state_dict`; raise TaskFailed if it does not fit the task's model."""
+        flat = initial_model(self.task, self._config)
         try:
             flat.module.load_state_dict({name: torch.from_numpy(array) for name, array in state.items()})
         except (RuntimeError, TypeError) as error:
@@ -40,37 +45,56 @@ class CommonModel:
         return flat.read()
 
     def module(self, vector: Vector) -> torch.nn.Module:
-        """Return the module with this vector in it, in evaluation mode; the next call reuses it."""
+        """Return the module with this vector, in evaluation mode; the next call reuses the module."""
         if self._flat is None:
-            self._flat = FlatModel(fresh(self._task, self._config).module.to(choose(self._config.device)))
+            made = initial_model(self.task, self._config).module.to(choose(self._config.device))
+            self._flat = FlatModel(made, self.task.private)
         self._flat.write(vector)
         return self._flat.module.eval()
 
+    def state(self, vector: Vector) -> Mapping[str, object]:
+        """Return the `state_dict` of the module with this vector."""
+        state: Mapping[str, object] = self.module(vector).state_dict()
+        return state
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the task evaluates models on the server."""
+        return self.task.evaluate is not None
+
     def evaluate(self, vector: Vector) -> Mapping[str, float]:
-        """Return the task's figures for this vector, or nothing where the task has none."""
-        if self._task.evaluate is None:
+        """Return the task's metrics for this vector; empty if the task has no `evaluate`."""
+        if self.task.evaluate is None:
             return {}
-        module = self.module(vector)
-        try:
-            with seeded(key(self._config.seed, "evaluate")), torch.no_grad():
-                figures: object = self._task.evaluate(module)
-        except Exception as error:  # the edge to the user's code
-            said = f"{type(error).__name__}: {error}".split("\n")[0]
-            raise TaskFailed(f"evaluate() raised {said}") from error
-        return _numbers(figures)
+        module, evaluate = self.module(vector), self.task.evaluate
+        with seeded(key(self._config.seed, "evaluate")), torch.no_grad():
+            return figures_from("evaluate", lambda: evaluate(module))
 
 
-def _numbers(figures: object) -> Mapping[str, float]:
-    if not isinstance(figures, Mapping):
-        raise TaskFailed(f"evaluate() returned {_short(figures)}, needed a mapping from names to numbers")
-    numbers = {}
-    for name, value in figures.items():
-        try:
-            numbers[str(name)] = float(value)
-        except (TypeError, ValueError, RuntimeError) as error:  # torch's for a tensor of many numbers
-            raise TaskFailed(f"evaluate() returned {name} = {_short(value)}, needed a number") from error
-    return numbers
+class AnnouncedModel:
+    """A common model of which the server knows the layout and a first vector.
 
+    >>> from fedgc.messages import TensorSpec
+    >>> layout = Layout((TensorSpec("weight", "float32", (1, 2)),), 1)
+    >>> AnnouncedModel(layout, np.float32([1, 2])).state(np.float32([3, 4]))["weight"].tolist()
+    [[3.0, 4.0]]
+    """
 
-def _short(value: object) -> str:
-    return " ".join(repr(value).split())[:LONGEST_VALUE]
+    evaluates = False
+
+    def __init__(self, layout: Layout, first: Vector) -> None:
+        self.layout, self._first = layout, first
+        self.parameters, self.size = layout.parameter_size, layout.size
+        check_vector(first, self.size)
+
+    def first(self) -> Vector:
+        """Return the initial vector of the run."""
+        return self._first.copy()
+
+    def state(self, vector: Vector) -> Mapping[str, object]:
+        """Return the tensors of the vector by name; frozen ones are on the clients alone."""
+        return {name: torch.from_numpy(part.copy()) for name, part in self.layout.split(vector).items()}
+
+    def evaluate(self, vector: Vector) -> Mapping[str, float]:  # noqa: ARG002  clients score it
+        """Return nothing: the server has neither data nor the model's code."""
+        return {}

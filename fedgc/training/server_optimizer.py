@@ -1,18 +1,15 @@
-"""The server's optimizer: what the mean update does to the common model.
+"""The server's optimizer (Reddi et al., "Adaptive federated optimization", 2021).
 
-Any of five rules of `torch.optim` takes the mean update as the gradient of the trainable parameters (Reddi
-et al., "Adaptive federated optimization", 2021); SGD with rate 1 is plain averaging. The buffers behind
-them are no optimizer's business: the mean update is subtracted.
+One of five rules of `torch.optim` takes the mean update as the gradient of the trainable parameters; SGD with
+rate 1 is federated averaging. From the buffers the mean update is subtracted.
 
-SGD without momentum is a subtraction that remembers nothing, and is done without torch: the first optimizer
-that a process makes has torch's compiler imported, which is a second before any client is asked to join.
+SGD without momentum is done in numpy: the first torch optimizer of a process imports torch's compiler, which
+takes a second.
 
-Every other rule works number by number, so the step is taken in parts, each a parameter of its own,
-and the new model is made where the mean update stood: a model stands in memory twice, beside the rule's own
-state, and no temporary of torch's is larger than a part.
+The other rules are elementwise, so the step is done in parts, each a parameter of its own, and in place of
+the mean update. Memory holds two models, the rule's state, and torch's temporaries of one part.
 
-Its state is bytes of tensors and numbers, read back by torch's restricted loader: nothing in a checkpoint
-can run code.
+The saved state is read by torch's restricted loader, so a checkpoint cannot run code.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,11 +33,11 @@ RULES: Final[Mapping[str, Callable[..., torch.optim.Optimizer]]] = MappingProxyT
         "rmsprop": torch.optim.RMSprop,
     }
 )
-PART: Final = 1 << 20  # numbers of one step
+PART: Final = 1 << 20  # numbers of one part
 
 
 class ServerOptimizer:
-    """The rule that the settings name, over a vector whose first `parameters` numbers are trained.
+    """The run's server optimizer, over a vector whose first `parameters` numbers are trainable.
 
     >>> averaging = ServerOptimizer(RunConfig(), parameters=1)
     >>> averaging.apply(np.float32([3, 5]), np.float32([1, 2])).tolist()
@@ -66,9 +63,9 @@ class ServerOptimizer:
         self._empty()
 
     def apply(self, vector: Vector, mean_update: Vector) -> Vector:
-        """Return the model after `vector`; raise BadVector where either is not what it must be.
+        """Return the next model; raise BadVector if an argument or the result is not a finite vector.
 
-        `mean_update` is used up: the new model is made of it.
+        `mean_update` is overwritten with the new model.
         """
         check_vector(vector, max(vector.size, self._parameters))
         check_vector(mean_update, vector.size)
@@ -81,13 +78,13 @@ class ServerOptimizer:
 
     def _average(self, vector: Vector, mean_update: Vector) -> None:
         trained = mean_update[: self._parameters]
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named by the caller
+        with np.errstate(over="ignore", invalid="ignore"):  # the caller reports overflows
             np.multiply(trained, np.float32(self._rate), out=trained)
             np.subtract(vector, mean_update, out=mean_update)
 
     def _step(self, optimizer: torch.optim.Optimizer, vector: Vector, mean_update: Vector) -> None:
         trained, buffers = np.split(mean_update, [self._parameters])
-        for numbers, part in self._parts:  # those without a gradient are left alone by torch
+        for numbers, part in self._parts:  # torch skips parts without a gradient
             part.data = torch.tensor(vector[: self._parameters][numbers])
             part.grad = torch.from_numpy(trained[numbers])
             optimizer.step()
@@ -101,7 +98,7 @@ class ServerOptimizer:
             part.grad, part.data = None, torch.zeros(0)
 
     def state(self) -> bytes:
-        """Return what `restore` takes to go on as if nothing had happened."""
+        """Return the serialized state, for `restore`."""
         written = BytesIO()
         own = {"state": {}} if self._optimizer is None else self._optimizer.state_dict()
         kept = {"rule": self._rule, "parameters": self._parameters, "state": own}
@@ -109,7 +106,7 @@ class ServerOptimizer:
         return written.getvalue()
 
     def restore(self, state: bytes) -> None:
-        """Go on from this state; raise BadSetting where it is of another rule or model."""
+        """Restore a saved state; raise BadSetting if it is of another rule or model."""
         kept = _read(state)
         seen = f"{kept['rule']} over {kept['parameters']} parameters"
         needed = f"{self._rule} over {self._parameters} parameters"
@@ -117,10 +114,10 @@ class ServerOptimizer:
             raise BadSetting(f"server optimizer: the checkpoint is of {seen}, needed {needed}")
         if self._optimizer is not None:
             groups = self._optimizer.state_dict()["param_groups"]  # the run's settings, not the checkpoint's
-            self._take_up(self._optimizer, {**kept["state"], "param_groups": groups})
+            self._load(self._optimizer, {**kept["state"], "param_groups": groups})
 
-    def _take_up(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
-        """Load the state of every part; torch looks at neither names nor sizes before its next step."""
+    def _load(self, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+        """Check and load the state of all parts; torch checks neither names nor sizes."""
         kept, names = state.get("state"), self._names()
         sizes = {
             number: min(PART, self._parameters - each.start) for number, (each, _) in enumerate(self._parts)
@@ -134,7 +131,7 @@ class ServerOptimizer:
         optimizer.load_state_dict({**state, "state": kept})
 
     def _names(self) -> set[str]:
-        """Return what the rule remembers of a parameter, by letting it step one."""
+        """Return the names of the rule's state per parameter, by stepping a dummy parameter."""
         tried = torch.zeros(1, requires_grad=True)
         tried.grad = torch.ones(1)
         probe = RULES[self._rule]([tried], **self._options)
@@ -143,7 +140,7 @@ class ServerOptimizer:
 
 
 def _fits(remembered: object, names: set[str], size: int) -> bool:
-    """Whether this is what a rule remembers of a part: each one number, as many as the part has, or none."""
+    """Whether this is a state of one part: each entry is None, one number, or as long as the part."""
     if not isinstance(remembered, dict) or remembered.keys() != names:
         return False
     tensors = [value for value in remembered.values() if value is not None]
@@ -153,10 +150,10 @@ def _fits(remembered: object, names: set[str], size: int) -> bool:
 def _read(state: bytes) -> dict[str, Any]:
     try:
         kept = torch.load(BytesIO(state), weights_only=True)
-    except Exception as error:  # torch raises half a dozen kinds for bytes that are not a checkpoint
-        said = str(error).split("\n")[0]
+    except Exception as error:  # torch raises many kinds of error for invalid bytes
+        reason = str(error).split("\n")[0]
         raise EdgeFailed(
-            f"server optimizer: its {len(state)} bytes of state cannot be read: {said}"
+            f"server optimizer: its {len(state)} bytes of state cannot be read: {reason}"
         ) from error
     if not isinstance(kept, dict) or kept.keys() != {"rule", "parameters", "state"}:
         raise EdgeFailed(f"server optimizer: saw a {type(kept).__name__} of another form as its state")

@@ -1,15 +1,14 @@
-"""Shared momentum: every local step is led by the step that all clients took together last.
+"""Shared momentum (FedCM: Xu et al., arXiv 2106.10874): each local step includes the last common step.
 
-    step = alpha * own + (1 - alpha) * common,     common = (model before - model) / local steps between them
+    step = alpha * own + (1 - alpha) * common,    common = (previous model - model) / local steps between them
 
-which for SGD is FedCM (Xu et al., arXiv 2106.10874), v = alpha * g + (1 - alpha) * Delta. There gradients are
-mixed; here it is the steps, so that it means the same under any optimizer: Adam's own step is scaled by its
-past gradients, and a common *gradient* fed to it would be scaled away. An optimizer's step is proportional to
-its learning rate, so own steps are taken at alpha times the rate, and nothing of the optimizer need be known.
+For SGD this is FedCM, v = alpha * g + (1 - alpha) * Delta. FedCM mixes gradients; fedgc mixes steps, so that
+it works with any optimizer: Adam would rescale a common *gradient*. A step is proportional to the learning
+rate, so the optimizer runs at alpha times the rate.
 
-A client knows the common step from two consecutive models: no byte, and no state that could be lost. One
-that has not seen the model before goes by alpha * own alone, as all do from the first model. The common step
-is kept as of the full learning rate: under a schedule it shrinks as the own steps do.
+A client computes the common step from two consecutive models, without extra traffic or state. Without the
+previous model (as for the first one), it does alpha * own alone. The common step is stored for the full
+learning rate and scaled by the schedule, as the own steps are.
 """
 
 import math
@@ -24,33 +23,33 @@ from fedgc.training.flat import Vector
 BLOCK: Final = 1 << 16
 
 
-def squared_way(start: Vector, now: Vector, step: Vector | None = None, led: float = 0.0) -> float:
-    """Return the squared length of a way, without what `led` steps of a lead did of it.
+def squared_distance(start: Vector, now: Vector, step: Vector | None = None, led: float = 0.0) -> float:
+    """Return the squared distance between two models, without the part of `led` steps of the lead `step`.
 
-    That is what tells clients apart; the rest they have in common. It is walked a block at a time.
+    All clients share the lead, so only the remainder differs. It is computed block by block.
 
-    >>> squared_way(np.float32([3, 4]), np.float32([0, 0]))
+    >>> squared_distance(np.float32([3, 4]), np.float32([0, 0]))
     25.0
-    >>> squared_way(np.float32([3, 4]), np.float32([0, 0]), np.float32([1, 2]), led=2.0)
+    >>> squared_distance(np.float32([3, 4]), np.float32([0, 0]), np.float32([1, 2]), led=2.0)
     1.0
     """
     total = 0.0
     for first in range(0, start.size, BLOCK):
         piece = slice(first, first + BLOCK)
-        way = start[piece].astype(np.float64) - now[piece]
+        difference = start[piece].astype(np.float64) - now[piece]
         if step is not None:
-            way -= led * step[piece]
-        total += float(np.square(way, out=way).sum())
+            difference -= led * step[piece]
+        total += float(np.square(difference, out=difference).sum())
     return total
 
 
 def lead_of(
     config: RunConfig, models: Mapping[int, Vector], version: int, parameters: int, steps: tuple[int, float]
 ) -> Vector | None:
-    """Return (1 - alpha) * common from model `version` on; None without momentum, or the model before.
+    """Return the lead, (1 - alpha) * common, for steps from model `version`, or None.
 
-    It is of the parameters alone, since buffers follow the data, and as of the full learning rate.
-    `steps` are those of `Work`: local steps of the run before this model, and those since the one before.
+    It is None without shared momentum or without the previous model. It covers the parameters, not the
+    buffers, at the full learning rate. `steps` are (first_step, common_steps) of `Work`.
     """
     first_step, common_steps = steps
     before, model = models.get(version - 1), models.get(version)

@@ -1,12 +1,11 @@
-"""Sixteen numbers by which copies of an update are compared without being sent.
+"""A sketch of an update: 16 numbers by which replicas are compared without sending them.
 
-Number j is the sum of s_i x_i over all i with i mod 16 = j, with random signs s: a projection whose squared
-length is that of x in the mean, and under which two copies that differ by e differ by e's length, roughly.
-The signs are a function of (seed, version, chunk), so that all holders use the same. A sign costs one bit
-of a hash, x is walked in blocks, and nothing else of its size is made.
+Number j is the sum of s_i x_i over all i with i mod 16 = j, with random signs s. In expectation the sketch
+has the squared norm of x, so the distance of two sketches estimates that of two replicas. The signs are a
+function of the run's seed and the model version, equal on all clients. x is read in blocks.
 
-Charikar, Chen, Farach-Colton, "Finding frequent items in data streams" (2002), is the count sketch; its
-random buckets are not needed where only lengths of differences matter.
+It is a count sketch (Charikar, Chen, Farach-Colton, "Finding frequent items in data streams", 2002) without
+random buckets, which distances do not need.
 """
 
 from typing import Final
@@ -17,7 +16,7 @@ from numpy.typing import NDArray
 from fedgc.messages import SKETCH_NUMBERS
 from fedgc.training.randomness import draws
 
-# What turns the signs of eight numbers that the bits of one byte ask to turn, the highest bit first.
+# For each byte, the XOR masks that flip the signs of eight numbers by its bits, the highest bit first.
 FLIPS: Final = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.uint64) << np.uint64(
     63
 )
@@ -30,7 +29,7 @@ class Sketch:
         self._start = start
         self._words = 0
         self._sums = np.zeros(SKETCH_NUMBERS)
-        self._room = np.empty((0, 8), np.uint64)  # for a piece with its signs
+        self._room = np.empty((0, 8), np.uint64)  # buffer for a signed piece
 
     def add(self, piece: NDArray[np.float64]) -> None:
         """Add the next numbers of the vector."""
@@ -47,5 +46,5 @@ class Sketch:
         self._words += words
 
     def numbers(self) -> tuple[float, ...]:
-        """Return the sketch of what was added so far."""
+        """Return the sketch of the numbers added so far."""
         return tuple(self._sums.tolist())

@@ -1,11 +1,11 @@
-"""One module that carries one trajectory at a time: loads it, does a step, gives it back.
+"""Does the local steps of one trajectory at a time, on the compute device.
 
-A trajectory is a chunk's way from a common model. Each starts from the common vector, buffers included, and
-from a fresh optimizer; a step depends on (seed, version, chunk, step) and the trajectory's own state alone.
-So it does not matter in which order chunks are worked on, how often one is set aside, or who does it.
+A trajectory is the local training of a chunk from a common model. It starts from the common vector, buffers
+included, and a new optimizer. A step depends only on (seed, version, chunk, step) and the trajectory's state,
+so the result is the same in any order of chunks, after any interruption, and on any client.
 
-The learning rate follows the run's schedule; where there is shared momentum, the module's own step is taken
-at alpha times the rate, and the lead added to it (lead.py).
+The learning rate follows the run's schedule. With shared momentum, the optimizer steps at alpha times the
+rate, and the lead is added (`shared_momentum`).
 """
 
 import math
@@ -19,75 +19,79 @@ from torch import Tensor, nn
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, BadTask, TaskFailed
-from fedgc.messages import Pool
+from fedgc.messages import Held, Pool, Scored
 from fedgc.training.cache import Saved
-from fedgc.training.data import Rows, Samples, batch_rows, samples_of, together
-from fedgc.training.devices import autocast, choose, repeatable
+from fedgc.training.data import Rows, Samples, batch_rows, concatenated, samples_of
+from fedgc.training.devices import autocast, choose, deterministic_cudnn
 from fedgc.training.digest import content_digest
-from fedgc.training.dropout import same_dropout
+from fedgc.training.dropout import portable_dropout
+from fedgc.training.figures import scored
 from fedgc.training.flat import FlatModel, Vector
-from fedgc.training.injection import everything, injected_rows
+from fedgc.training.injection import injected_rows, pool_chunks
 from fedgc.training.randomness import key, seeded
 from fedgc.training.record_clipping import clipped_gradients, limit_of
-from fedgc.training.sgd import Descent
+from fedgc.training.sgd import PlainSGD
 from fedgc.training.tasks import Task
 
 Made = TypeVar("Made")
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """Which step: number `step` (from 0) of what `way` names, at a share of the full learning rate."""
+class LocalStep:
+    """Number `step` (from 0) of the random stream named by `stream`, at a share of the full learning rate."""
 
-    way: tuple[int | str, ...]
+    stream: tuple[int | str, ...]
     step: int
     share: float = 1.0
-    pool: Pool | None = None  # the way is then (seed, device)
+    pool: Pool | None = None  # of data injection; `stream` is then (seed, client)
 
 
-def fresh(task: Task, config: RunConfig) -> FlatModel:
-    """Return the task's model as every device of the run makes it, frozen weights included."""
+def initial_model(task: Task, config: RunConfig) -> FlatModel:
+    """Return the task's initial model, which is the same on all machines of the run."""
     with seeded(key(config.seed, "model")):
-        return FlatModel(_made("model", task.model))
+        return FlatModel(_made("model", task.model), task.private)
 
 
 class Trainer:
-    """The compute device's side of local training."""
+    """Holds the module, the optimizer and the loaded samples; trains one trajectory at a time."""
 
     def __init__(self, task: Task, config: RunConfig) -> None:
         self._task = task
         self.config = config
-        self._reach: float | None = None  # how far one record may move an update, where that is bounded
+        self._record_clip: float | None = None  # bound on one record's effect on an update
         self.device = choose(config.device)
         if config.threads:
             torch.set_num_threads(config.threads)
-        made = fresh(task, config)
-        self.flat = FlatModel(made.module.to(self.device))
+        made = initial_model(task, config)
+        self.flat = FlatModel(made.module.to(self.device), task.private)
         self._first_unsent = self.flat.read_unsent()
         self._optimizer = self._new_optimizer()
         self.sizes = task.sizes()
-        self.squared_gradient = 0.0  # of the last step, where the gate wants it
+        self.squared_gradient = 0.0  # of the last step, if the gate uses it
         self._wants_gradient = config.work == "local" and config.measure == "gradient"
         self._rates = [config.alpha * float(group["lr"]) for group in self._optimizer.param_groups]
         self._lead: Sequence[Tensor] | None = None
         self._loaded: dict[tuple[str, ...], Samples] = {}
         self._digests: dict[str, str] = {}
 
-    def clip_records(self, reach: float) -> None:
-        """Bound how far one record moves an update (private.py); refuse what such a bound cannot hold for."""
+    def clip_records(self, bound: float) -> None:
+        """Bound the effect of one record on an update; raise BadSetting if no bound can hold."""
         config = self.config
         if (config.work, config.round_steps) != ("local", 1) or not config.new_gate().always_syncs:
             raise BadSetting(
                 "privacy: needed work = local, local-steps = 1 and a gate that exchanges every round"
             )
-        if self._task.optimizer is not None or self.flat.size != self.flat.parameters:
-            raise BadSetting("privacy: saw an optimizer or running statistics, needed plain SGD without them")
-        self._reach = reach
+        has_more = self.flat.size != self.flat.parameters or self.flat.private
+        if self._task.optimizer is not None or has_more:
+            raise BadSetting(
+                "privacy: saw an optimizer, running statistics or private tensors, needed plain SGD alone"
+            )
+        self._record_clip = bound
 
     def load(self, names: tuple[str, ...]) -> int:
-        """Have the samples of these chunks ready, together; return how many there are."""
+        """Load the samples of these chunks as one; return their number."""
         if names not in self._loaded:
-            self._loaded[names] = together([self._chunk(name) for name in names])
+            self._loaded[names] = concatenated([self._chunk(name) for name in names])
         return len(self._loaded[names])
 
     def _chunk(self, name: str) -> Samples:
@@ -101,15 +105,36 @@ class Trainer:
         return samples
 
     def digest(self, name: str) -> str:
-        """Return the digest of a shared chunk, made once; nothing where chunks are the device's own."""
+        """Return the digest of a shared chunk, computed once; empty if chunks are not shared."""
         if not self._task.may_move:
             return ""
         if name not in self._digests:
             self._digests[name] = content_digest(self._task, name, self.sizes[name])
         return self._digests[name]
 
+    def holds(self) -> tuple[Held, ...]:
+        """Return the chunks that can be loaded here, with digests if they are shared."""
+        return tuple(Held(name, samples, self.digest(name)) for name, samples in self.sizes.items())
+
+    def initial(self) -> Vector:
+        """Return the vector of the task's initial model."""
+        return initial_model(self._task, self.config).read()
+
+    def validate(self, version: int, model: Vector) -> Scored | None:
+        """Score a common model with the task's `validate`; None if it has none.
+
+        The trajectory that is being trained must have been saved before.
+        """
+        validate = self._task.validate
+        if validate is None:
+            return None
+        self.flat.write(model)
+        module = self.flat.module.eval()
+        with seeded(key(self.config.seed, "validate")), torch.no_grad():
+            return scored(version, lambda: validate(module), sum(self.sizes.values()))
+
     def follow(self, lead: Vector | None) -> None:
-        """From now on steps are led so."""
+        """Set the lead of shared momentum for the next steps."""
         self._lead = None if lead is None else self.flat.parts(lead)
 
     def begin(self, start: Vector) -> None:
@@ -119,45 +144,45 @@ class Trainer:
         self._optimizer = self._new_optimizer()
 
     def resume(self, saved: Saved) -> None:
-        """Take up a trajectory where it was set aside."""
+        """Continue a saved trajectory."""
         self.flat.write(saved.vector)
         self.flat.write_unsent(saved.unsent)
         self._optimizer = self._new_optimizer()
         self._optimizer.load_state_dict(dict(saved.optimizer))
 
     def save(self) -> Saved:
-        """Return the present trajectory; it shares nothing with what is trained next."""
+        """Return a copy of the present trajectory."""
         return Saved(self.flat.read(), self.flat.read_unsent(), _on_cpu(self._optimizer.state_dict()))
 
-    def step(self, names: tuple[str, ...], this: Pass) -> float:
-        """Do one step on these chunks together; return its loss."""
-        samples, rows = self._exchange_drawn(names, this)
+    def step(self, names: tuple[str, ...], local_step: LocalStep) -> float:
+        """Do one local step on the samples of these chunks; return its loss."""
+        samples, rows = self._batch_of(names, local_step)
         module = self.flat.module.train()
         module.zero_grad(set_to_none=True)
-        with seeded(key(*this.way, this.step)), repeatable(self.device):
-            with same_dropout():  # around backward too: activation checkpointing runs forward again there
-                if self._reach is None:
+        with seeded(key(*local_step.stream, local_step.step)), deterministic_cudnn(self.device):
+            with portable_dropout():  # includes backward, where checkpointing reruns forward
+                if self._record_clip is None:
                     value = self._backward(module, samples.batch(rows))
                 else:
-                    value = self._clipped(module, samples, rows, self._reach)
-            self._move(this.share)
+                    value = self._clipped(module, samples, rows, self._record_clip)
+            self._update(local_step.share)
         if not math.isfinite(value):
             raise TaskFailed(f"the loss is {value}, needed a finite number")
         return value
 
-    def _exchange_drawn(self, names: tuple[str, ...], this: Pass) -> tuple[Samples, Rows]:
+    def _batch_of(self, names: tuple[str, ...], local_step: LocalStep) -> tuple[Samples, Rows]:
         size = self.config.batch_size
-        if this.pool is None:
+        if local_step.pool is None:
             samples = self._loaded[names]
-            return samples, batch_rows(len(samples), size, this.step, key(*this.way, "order"))
-        seed, device = this.way
-        rows = injected_rows(this.pool, self.sizes, (int(seed), str(device)), this.step, size)
-        return self._loaded[everything(this.pool)], rows
+            return samples, batch_rows(len(samples), size, local_step.step, key(*local_step.stream, "order"))
+        seed, client = local_step.stream
+        rows = injected_rows(local_step.pool, self.sizes, (int(seed), str(client)), local_step.step, size)
+        return self._loaded[pool_chunks(local_step.pool)], rows
 
     def _backward(self, module: nn.Module, batch: Any) -> float:  # noqa: ANN401  the task's own
         loss = self._loss(module, batch)
         loss.backward()  # type: ignore[no-untyped-call]
-        return loss.item()  # waits for the step on a device that works ahead, so that time is measured
+        return loss.item()  # waits for an asynchronous device, so that the step's time is measured
 
     def _loss(self, module: nn.Module, batch: Any) -> Tensor:  # noqa: ANN401  the same: a user's batch
         with autocast(self.device, self.config):
@@ -165,17 +190,17 @@ class Trainer:
         _check_loss(loss)
         return loss
 
-    def _clipped(self, module: nn.Module, samples: Samples, rows: Rows, reach: float) -> float:
-        """Go through the records one by one, so that none counts for more than its reach."""
+    def _clipped(self, module: nn.Module, samples: Samples, rows: Rows, bound: float) -> float:
+        """Clip the gradient of each record (DP-SGD)."""
         size, rate = self.config.batch_size, self.config.learning_rate * self.config.alpha
 
         def of(row: int) -> Callable[[], Tensor]:
             return lambda: self._loss(module, samples.batch(np.array([row])))
 
         losses = [of(row) for row in np.unique(rows).tolist()]
-        return clipped_gradients(self.flat.trainable, losses, limit_of(reach, size, rate), size)
+        return clipped_gradients(self.flat.trainable, losses, limit_of(bound, size, rate), size)
 
-    def _move(self, share: float) -> None:
+    def _update(self, share: float) -> None:
         if self._wants_gradient:
             gradients = (each.grad for each in self.flat.trainable)
             self.squared_gradient = sum(float(each.square().sum()) for each in gradients if each is not None)
@@ -187,11 +212,11 @@ class Trainer:
                 for tensor, part in zip(self.flat.trainable, self._lead, strict=True):
                     tensor.sub_(part, alpha=share)
 
-    def _new_optimizer(self) -> torch.optim.Optimizer | Descent:
+    def _new_optimizer(self) -> torch.optim.Optimizer | PlainSGD:
         chosen, rate = self._task.optimizer, self.config.learning_rate
         if chosen is None:
-            return Descent(self.flat.trainable, rate)
-        made = _made("optimizer", lambda: chosen(self.flat.trainable, rate))
+            return PlainSGD(self.flat.optimized, rate)
+        made = _made("optimizer", lambda: chosen(self.flat.optimized, rate))
         if not isinstance(made, torch.optim.Optimizer):
             raise BadTask(f"task: optimizer() returned a {type(made).__name__}, needed a torch optimizer")
         return made
@@ -200,7 +225,7 @@ class Trainer:
 def _made(what: str, make: Callable[[], Made]) -> Made:
     try:
         return make()
-    except Exception as error:  # the user's code may raise anything
+    except (Exception, SystemExit) as error:  # the user's code may raise anything
         raise BadTask(f"task: {what}() raised {type(error).__name__}: {error}") from error
 
 
@@ -209,10 +234,10 @@ def _check_loss(loss: object) -> None:
         seen = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else f"a {type(loss).__name__}"
         raise TaskFailed(f"loss() returned {seen}, needed a tensor of one number")
     if not loss.requires_grad:
-        raise TaskFailed("loss() returned a tensor without gradient, needed one that follows from the module")
+        raise TaskFailed("loss() returned a tensor without gradient, needed one computed by the module")
 
 
-def _on_cpu(state: Any) -> Any:  # noqa: ANN401  an optimizer's state nests as it likes
+def _on_cpu(state: Any) -> Any:  # noqa: ANN401  the nested state of an optimizer
     if isinstance(state, Tensor):
         return state.detach().to("cpu", copy=True)
     if isinstance(state, Mapping):

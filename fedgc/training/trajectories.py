@@ -1,7 +1,7 @@
-"""The trajectories of a client: how far each chunk has been trained from the common model.
+"""The trajectories of a client: the local training of each chunk from the common model.
 
-A trajectory depends on its origin (model version, seed, schedule), the model before it where shared momentum
-uses that one, and its chunk. Work with another origin discards all earlier trajectories.
+A trajectory depends on its origin (model version, seed, schedule), the previous model if shared momentum uses
+it, and its chunk. Work with another origin discards all earlier trajectories.
 
 Vectors are kept in memory and spilled to disk over a limit. If the disk refuses them, the oldest trajectory
 is discarded. With a folder of cache files, trajectories also outlive the process: an engine of a later
@@ -18,9 +18,9 @@ import numpy as np
 from fedgc.errors import BadVector, EdgeFailed
 from fedgc.messages import Kept
 from fedgc.training.cache import ClientCache, Saved
-from fedgc.training.cache_files import About, CacheFiles, digest_of
+from fedgc.training.cache_files import CacheFiles, TrajectoryInfo, digest_of
 from fedgc.training.flat import Vector, check_vector
-from fedgc.training.local_update import WHOLE, Rest, numbers
+from fedgc.training.local_update import LOCAL_TRAJECTORY, Residual, chunk_numbers
 from fedgc.training.update import Measure
 
 
@@ -39,7 +39,7 @@ class Trajectory:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What all trajectories of a client start from, as in `Work`."""
+    """The starting point of all trajectories of a client, as in `Work`."""
 
     version: int
     seed: int
@@ -50,15 +50,22 @@ class Origin:
 class Trajectories:
     """Owns the trajectories of one origin, in memory and on disk."""
 
-    def __init__(self, cache: ClientCache, files: CacheFiles | None, size: int) -> None:
-        """Load what an earlier process left in `files`; vectors have `size` numbers."""
+    def __init__(self, cache: ClientCache, files: CacheFiles | None) -> None:
+        """Load the trajectories of an earlier process from `files`; vectors have `size` numbers."""
         self._cache = cache
         self._files = files
         self._known: Final[dict[int, Trajectory]] = {}
         self.origin: Origin | None = None
         self._model_digest = ""  # of the origin's model; known if files were loaded or written
-        self._before: Vector | str | None = None  # the model before; only its digest if it was loaded
-        for chunk, (about, saved) in files.found().items() if files is not None else ():
+        self._before: Vector | str | None = None  # the previous model; its digest if loaded from files
+        self._is_open = False
+
+    def open(self, size: int) -> None:
+        """Load the trajectories of an earlier process, once; their vectors must have `size` numbers."""
+        if self._is_open:
+            return
+        self._is_open = True
+        for chunk, (about, saved) in self._files.found().items() if self._files is not None else ():
             self._load(chunk, about, saved, size)
 
     def __getitem__(self, chunk: int) -> Trajectory:
@@ -72,14 +79,14 @@ class Trajectories:
 
     @property
     def before(self) -> Vector | None:
-        """The model before the origin's, if shared momentum uses it and it is here."""
+        """The model before the origin's, if shared momentum uses it and it is in memory."""
         return None if isinstance(self._before, str) else self._before
 
     def reached(self, chunk: int) -> int:
-        """Return how many steps the chunk has been trained."""
+        """Return the number of steps that the chunk has been trained."""
         return self._known[chunk].reached if chunk in self._known else 0
 
-    def come_from(self, vector: Vector) -> bool:
+    def started_from(self, vector: Vector) -> bool:
         """Return whether loaded trajectories started from this model."""
         return bool(self._model_digest) and self._model_digest == digest_of(vector)
 
@@ -95,7 +102,7 @@ class Trajectories:
         A sum over replicas needs the same number of steps from each of them.
         """
         for chunk in self:
-            beyond = chunk != WHOLE and self._known[chunk].reached > most_steps
+            beyond = chunk != LOCAL_TRAJECTORY and self._known[chunk].reached > most_steps
             if names.get(chunk) != self._known[chunk].name or beyond:
                 self.drop(chunk)
 
@@ -106,21 +113,21 @@ class Trajectories:
         self._known[chunk] = Trajectory(name, samples)
 
     def take(self, chunk: int) -> Saved | None:
-        """Return the chunk's saved state, if there is one, and keep it no longer."""
+        """Remove and return the chunk's saved state, if any."""
         return self._cache.take(chunk)
 
     def put(self, chunk: int, saved: Saved) -> Mapping[int, str]:
         """Keep a chunk's state; return the trajectories that were discarded for it, with the reason."""
         if not self._cache.put(chunk, saved):
             return {}
-        lost = self._cache.give_up()
+        lost = self._cache.discard_oldest()
         for each in lost:  # a file of it stays, for a later process
             self._known.pop(each, None)
             self._cache.drop(each)
         return lost
 
     def vector(self, chunk: int) -> Vector:
-        """Return the chunk's vector, which is not to be written to."""
+        """Return the chunk's vector; do not write to it."""
         return self._cache.vector(chunk)
 
     def drop(self, chunk: int) -> None:
@@ -144,17 +151,17 @@ class Trajectories:
         self.clear()
         self._cache.close()
 
-    # ---- what outlives the process
+    # ---- client cache
 
     def kept(self) -> tuple[Kept, ...]:
-        """Return the trajectories as the server is told of them."""
+        """Return the trajectories for the server, as the `Kept` of `Joined`."""
         if self.origin is None:
             return ()
         return tuple(
             Kept(self.origin.version, number, each.reached, each.measured.sketch if each.measured else ())
             for chunk, each in sorted(self._known.items())
             if each.reached
-            for number in (numbers(each.name) if chunk == WHOLE else (chunk,))
+            for number in (chunk_numbers(each.name) if chunk == LOCAL_TRAJECTORY else (chunk,))
         )
 
     def write(self, chunk: int, model: Vector | None) -> None:
@@ -163,19 +170,19 @@ class Trajectories:
             return
         if not self._model_digest and model is not None:
             self._model_digest = digest_of(model)
-        self._files.put(self._about(chunk, self.origin), self._cache.saved(chunk))
+        self._files.put(self._info(chunk, self.origin), self._cache.saved(chunk))
 
-    def rest(self) -> Rest | None:
-        """Return what rounding of earlier updates has cost, if a file says so."""
-        return self._files.rest() if self._files is not None else None
+    def residual(self) -> Residual | None:
+        """Return the saved error-feedback residual, if any."""
+        return self._files.residual() if self._files is not None else None
 
-    def write_rest(self, rest: Rest | None) -> None:
-        """Write what rounding has cost. If that fails, the next update is a little less exact."""
+    def write_residual(self, rest: Residual | None) -> None:
+        """Write the error-feedback residual; without it the next update is a little less exact."""
         if rest is not None and self._files is not None:
             with suppress(EdgeFailed):
-                self._files.put_rest(rest)
+                self._files.put_residual(rest)
 
-    def _load(self, chunk: int, about: About, saved: Saved, size: int) -> None:
+    def _load(self, chunk: int, about: TrajectoryInfo, saved: Saved, size: int) -> None:
         try:
             check_vector(saved.vector, size)
         except BadVector:
@@ -195,9 +202,9 @@ class Trajectories:
             return known == _digest_or_empty(before)
         return before is known or (before is not None and known is not None and np.array_equal(before, known))
 
-    def _about(self, chunk: int, origin: Origin) -> About:
+    def _info(self, chunk: int, origin: Origin) -> TrajectoryInfo:
         each = self._known[chunk]
-        return About(
+        return TrajectoryInfo(
             version=origin.version,
             model=self._model_digest,
             seed=origin.seed,

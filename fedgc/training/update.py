@@ -1,7 +1,7 @@
-"""What a finished trajectory gives: samples * (start - end), measured and mixed without keeping it.
+"""Updates, samples * (start - end): their norm and sketch, and their codewords (gradient coding).
 
-See `flat.py` for why the update has this form. Only `end` is kept; the update is made of it when it is
-measured and when it is mixed, a block at a time: nothing of a model's size is made but the codeword.
+See `flat` for the definition. Only `end` is stored; the update is computed from it block by block, so only
+the codeword needs memory.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ Rows = Sequence[Sequence[float]]
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """Length and sketch of the mean step, update / samples."""
+    """Squared norm and sketch of the mean step, update / samples."""
 
     squared_norm: float
     sketch: tuple[float, ...]
@@ -31,14 +31,14 @@ class Measure:
 
 def update_of(start: Vector, end: Vector, samples: int) -> Vector:
     """Return the update of a chunk."""
-    with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named by whoever measures it
+    with np.errstate(over="ignore", invalid="ignore"):  # overflows are reported when it is measured
         update: Vector = np.subtract(start, end)
         update *= np.float32(samples)
     return update
 
 
 def measure(start: Vector, end: Vector, samples: int, sign_key: int) -> Measure:
-    """Measure the mean step, or raise TaskFailed where the update is not finite."""
+    """Measure the mean step, or raise TaskFailed if the update is not finite."""
     squared_norm, sketch = 0.0, Sketch(sign_key)
     room = min(BLOCK, start.size)
     narrow, wide, squares = np.empty(room, np.float32), np.empty(room), np.empty(room)
@@ -46,7 +46,7 @@ def measure(start: Vector, end: Vector, samples: int, sign_key: int) -> Measure:
     for first in range(0, start.size, BLOCK):
         begin, over = start[first : first + BLOCK], end[first : first + BLOCK]
         step = wide[: begin.size]
-        with np.errstate(over="ignore", invalid="ignore"):  # what overflows is named below
+        with np.errstate(over="ignore", invalid="ignore"):  # overflows are reported below
             step[...] = np.subtract(begin, over, out=narrow[: begin.size])
         squared = float(
             np.square(step, out=squares[: begin.size]).sum()
@@ -66,7 +66,7 @@ def _check_fits(update: Vector, first: int) -> None:
 
 
 def mixed(start: Vector, ends: Sequence[tuple[Vector, int]], mix: Mix) -> Vector:
-    """Return the codeword of these (end, samples), one for each chunk of the mix, in its order."""
+    """Return the codeword of `mix`; `ends` holds (end, samples) for each chunk, in the order of the mix."""
     codeword: Vector = np.zeros(block_size(start.size, mix.blocks), dtype=np.float32)
     _fold_all(start, ends, mix.matrix, codeword)
     return codeword

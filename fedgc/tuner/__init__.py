@@ -1,10 +1,10 @@
-"""The tuner: what each client could do yesterday decides what it is asked today, with reasons."""
+"""The tuner: chooses replicas, blocks, loads and deadline from each client's measured speed, with reasons."""
 
-from fedgc.tuner.advice import Advice, Cut, advise, advise_for
-from fedgc.tuner.belief import Belief, believe
-from fedgc.tuner.choose import Choice, Evidence, choose
+from fedgc.tuner.advice import Advice, advise, advise_for
+from fedgc.tuner.belief import believe
+from fedgc.tuner.choose import Choice, choose
 from fedgc.tuner.counted import chances, chunk_weights
-from fedgc.tuner.past import ClientHistory, nothing, recall, remember, robust
+from fedgc.tuner.history import ClientHistory, nothing, recall, remember, robust
 from fedgc.tuner.planner import Tuner
 from fedgc.tuner.review import due, review
 from fedgc.tuner.trial import Question, Setting
@@ -16,17 +16,14 @@ __all__ = [
     "remember",
     "nothing",
     "robust",
-    "Belief",
     "believe",
     "Setting",
     "Question",
     "Choice",
-    "Evidence",
     "choose",
     "review",
     "due",
     "Advice",
-    "Cut",
     "advise",
     "advise_for",
     "chances",

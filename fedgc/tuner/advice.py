@@ -1,13 +1,12 @@
-"""What a person asks before a run: what would be chosen and why, and what other clients would change.
+"""Advice before a run: the choice and its reasons, and the effect of adding or removing a client.
 
-Beside the choice stand two figures to hold it against: the uncoded round, its work shared out by speed and
-everybody waited for, and the fluid bound, which nothing can beat. What one more client would bring, and what
-the fleet would take without one that it has, are replayed in the same futures as the choice, so that even a
-small difference is the client's and not luck's.
+The choice is compared with two figures: the uncoded round (work divided by speed, waiting for all) and the
+fluid bound, a lower bound for any plan. One more client, and the fleet without one client, are replayed in
+the same futures as the choice (common random numbers), so that even small differences are significant.
 
-The number of chunks is cut into the data before a run begins, so it is no choice of a run, but it is one of
-the person's: the same steps in more chunks of fewer steps each leave less to wait for at the end. What a
-chunk costs by itself (to load it, to report it) is nobody's measurement, and is left out.
+The number of chunks is fixed in the data before a run begins, so the tuner does not choose it, but the user
+can: the same steps in more chunks of fewer steps leave less to wait for at the end of a round. The fixed cost
+of a chunk (loading, reporting) is not measured and not included.
 """
 
 from collections.abc import Sequence
@@ -22,7 +21,7 @@ from fedgc.round.plan import Fleet
 from fedgc.sim.clock import Scenario
 from fedgc.tuner.belief import believe
 from fedgc.tuner.choose import CONFIRMED, COPIES, Choice, choose
-from fedgc.tuner.past import FLOAT_BYTES, ClientHistory, Float, nothing, remember
+from fedgc.tuner.history import FLOAT_BYTES, ClientHistory, Float, nothing, remember
 from fedgc.tuner.trial import (
     Futures,
     Question,
@@ -36,7 +35,7 @@ from fedgc.tuner.trial import (
 )
 
 SUSPECTS: Final = 3  # clients that are tried without
-COSTS: Final = 0.01  # of the round, by which it must be faster without a client
+COSTS: Final = 0.01  # share of the round that leaving a client out must save
 NEWCOMER: Final = "one more client"
 FINER: Final = (1, 2, 4, 8)  # times as many chunks
 MOST_CHUNKS: Final = 400  # that are replayed
@@ -44,7 +43,7 @@ MOST_CHUNKS: Final = 400  # that are replayed
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The same work in so many chunks of so many steps, and the round predicted for it."""
+    """The same work in this many chunks of this many steps, and the predicted round."""
 
     chunks: int
     steps: int
@@ -53,32 +52,32 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """The choice, what it is held against, and what another fleet would take; times are means of rounds."""
+    """The choice, its comparisons, and the effect of another fleet; times are means of rounds."""
 
     choice: Choice
     clients: tuple[str, ...]
     loads: tuple[int, ...]
     order: str
-    cuts: tuple[Cut, ...]  # the present one first; it alone where the data lies as it lies
+    cuts: tuple[Cut, ...]  # the present one first; alone if the data cannot be cut
     uncoded_s: float
     fluid_s: float
-    one_more: tuple[tuple[float, float], ...]  # seconds of a step of the newcomer, predicted round
-    costs: tuple[tuple[str, float], ...]  # client, predicted round without it: shorter than with it
+    one_more: tuple[tuple[float, float], ...]  # seconds of a step of the new client, predicted round
+    costs: tuple[tuple[str, float], ...]  # client, predicted round without it; only where that is shorter
 
     @property
     def over_uncoded(self) -> float:
-        """The predicted round over the uncoded one."""
+        """Return the predicted round over the uncoded one."""
         return self.choice.predicted_s / self.uncoded_s
 
     @property
     def over_fluid(self) -> float:
-        """The predicted round over the fluid bound."""
+        """Return the predicted round over the fluid bound."""
         return self.choice.predicted_s / self.fluid_s
 
 
 ORDERS: Final = {  # by whether a chunk lies with one client only
-    False: "a serpentine across the classes of clients, begun elsewhere in every round",
-    True: "each client that is alone with a chunk carries on where it stopped",
+    False: "a serpentine across the classes of clients, with a new start in every round",
+    True: "the only holder of a chunk carries on where it stopped",
 }
 
 
@@ -87,16 +86,16 @@ def advise(
     before: Speeds,
     rng: np.random.Generator,
     *,
-    past: ClientHistory | None = None,
+    history: ClientHistory | None = None,
     newcomers_s: Sequence[float] = (),
 ) -> Advice:
-    """Return advice from speeds, and from rounds where there are any.
+    """Return advice from speeds, and from past rounds if there are any.
 
-    `newcomers_s` are the step times to try one more client at; none: the fleet's fastest and its median.
+    `newcomers_s` are the step times to try one more client at; by default the fleet's fastest and its median.
     """
     if any(not (np.isfinite(step_s) and step_s > 0) for step_s in newcomers_s):
         raise BadSetting(f"one more client: saw steps of {list(newcomers_s)} s, needed finite times above 0")
-    known = past or nothing(question.clients)
+    known = history or nothing(question.clients)
     choice = choose(question, known, before, rng)
     belief = believe(known, before)
     speeds = known_speeds(question.clients, belief.step_w, before)
@@ -127,13 +126,13 @@ def advise_for(
     """Return advice from recorded or modelled rounds; the question's clients are theirs, `client 0` first."""
     clients = scenario[0].clients
     pieces = max(1, len(question.fleet.chunks) // clients)
-    past, links = remember(scenario, pieces=pieces, update_bytes=FLOAT_BYTES * question.fleet.size)
-    if past.clients != question.clients:
+    history, links = remember(scenario, pieces=pieces, update_bytes=FLOAT_BYTES * question.fleet.size)
+    if history.clients != question.clients:
         raise BadSetting(
-            f"a trace of {clients} clients: needed a fleet named {past.clients[0]} to {past.clients[-1]}, "
-            f"saw {question.clients[:4]}"
+            f"a trace of {clients} clients: needed a fleet named {history.clients[0]} to "
+            f"{history.clients[-1]}, saw {question.clients[:4]}"
         )
-    return advise(question, links, rng, past=past, newcomers_s=newcomers_s)
+    return advise(question, links, rng, history=history, newcomers_s=newcomers_s)
 
 
 def _round_s(question: Question, choice: Choice, futures: Futures) -> float:
@@ -147,7 +146,7 @@ def _round_s(question: Question, choice: Choice, futures: Futures) -> float:
 
 
 def _cuts(whole: Question, part: Question, choice: Choice, futures: Futures, scale: float) -> tuple[Cut, ...]:
-    """Return what a finer cut of the same work would bring."""
+    """Return the predicted rounds of the same work in more chunks."""
     chunks, found = len(whole.fleet.chunks), []
     for times in FINER if whole.free else FINER[:1]:
         if whole.steps % times or (times > 1 and len(part.fleet.chunks) * times > MOST_CHUNKS):
@@ -158,7 +157,7 @@ def _cuts(whole: Question, part: Question, choice: Choice, futures: Futures, sca
 
 
 def cut_finer(fleet: Fleet, times: int) -> Fleet:
-    """Return the fleet with each chunk cut in so many; what each client can load stays the same data."""
+    """Return the fleet with each chunk cut into `times` chunks; each client loads the same data."""
     chunks = tuple(
         replace(chunk, number=chunk.number * times + at, name=f"{chunk.name}/{at}")
         for chunk in fleet.chunks
@@ -172,7 +171,7 @@ def cut_finer(fleet: Fleet, times: int) -> Fleet:
 
 
 def _with(question: Question, choice: Choice, futures: Futures, step_s: float) -> float:
-    """Return the round of this fleet and a client that never fails, and whose link is not known."""
+    """Return the round of this fleet with one more client that never fails and has no measured link."""
     every = frozenset(chunk.number for chunk in question.fleet.chunks)
     fleet = replace(question.fleet, holds={**question.fleet.holds, NEWCOMER: every})
     count = len(futures.step_bw)
@@ -187,16 +186,16 @@ def _with(question: Question, choice: Choice, futures: Futures, step_s: float) -
 def _costly(
     question: Question, choice: Choice, futures: Futures, with_all_s: float, scale: float
 ) -> list[tuple[str, float]]:
-    """Return the clients without which a round is shorter, those that gain most first."""
+    """Return the clients without which a round is shorter, the largest gain first."""
     clients = question.clients
-    if len(clients) < 2 or not choice.known:  # without history every difference is chance
+    if len(clients) < 2 or not choice.known:  # without history every difference is noise
         return []
     found = []
     for w in _suspects(question, choice):
         others = [at for at in range(len(clients)) if at != w]
         fleet = _without(question.fleet, clients[w])
         if not all(any(c.number in held for held in fleet.holds.values()) for c in fleet.chunks):
-            continue  # it alone has some of the data
+            continue  # only this client has some of the data
         left = Futures(futures.step_bw[:, others], futures.dies_bw[:, others])
         without_s = _round_s(replace(question, fleet=fleet), choice, left)
         if without_s < with_all_s * (1.0 - COSTS):

@@ -1,19 +1,18 @@
-"""What the past lets one expect of each client, and whether it tells anything at all.
+"""Prediction of each client's speed from past rounds, and a test of whether history predicts anything.
 
-Two fleets may show the same table of times: in one the slow stay slow, in the other every round draws them
-anew, and to share out work by yesterday is to share it out by noise. So the past is put to the test. For
-each of its later rounds every rule below predicts the logarithm of each client's step time from the rounds
-before; the rule with the least mean absolute error holds, and only where it is clearly better than the best
-rule that takes all clients for equal.
+Slow clients may stay slow, or every round may draw speeds anew; in the second case loads by past speed only
+follow noise. So the history is tested. For each later round, every rule below predicts the logarithm of each
+client's step time from the rounds before. The rule with the least mean absolute error is used, but only if it
+is clearly better than the best rule that treats all clients as equal.
 
     rule (half-life h, trust t):   common + t * (level_w - common)
 
 level_w is the median of the client's own rounds, weighted by 2^(-age / h); common is the median over the
-clients. A short half-life follows a drift, a long one averages noise out. What the rule got wrong in those
-later rounds is the error of its next prediction, and futures are drawn from it.
+clients. A short half-life follows a drift, a long one averages out noise. Futures are drawn from the rule's
+own prediction errors in those later rounds.
 
-Where rounds are too few to be tested, only medians and spreads are known, of runs before this one. Their
-levels are drawn to their common mean as James and Stein (1961) do, by spread against difference.
+With too few rounds to test, only medians and spreads of earlier runs are known. Their levels are shrunk to
+their common mean (James and Stein 1961) by the ratio of spread to difference.
 
 Shape letters: r rounds, w clients, b futures drawn.
 """
@@ -26,39 +25,39 @@ from typing import Final
 import numpy as np
 
 from fedgc.history import Speeds
-from fedgc.tuner.past import ClientHistory, Float, robust
+from fedgc.tuner.history import ClientHistory, Float, robust
 
-LEAST_ROUNDS: Final = 3  # two to learn from, one to be tested on
+LEAST_ROUNDS: Final = 3  # two to learn from, one to test on
 HALF_LIVES: Final = (1.0, 4.0, 16.0)
 TRUSTS: Final = (0.5, 1.0)
-LEAST_SKILL: Final = 0.05  # error saved; less is no reason to treat clients differently
+LEAST_SKILL: Final = 0.05  # share of the error saved; with less, clients are treated as equal
 SIGNIFICANT: Final = 2.0  # deviations of the mean gain
-FEW: Final = 4.0  # errors of a client's own at which they count as much as everybody's
-UNKNOWN_STEP_S: Final = 0.05  # only ratios matter where nothing was measured
-UNKNOWN_SPREAD: Final = 0.7  # of log step times: a factor of two either way is no surprise
+FEW: Final = 4.0  # number of a client's own errors that weighs as much as those of all clients
+UNKNOWN_STEP_S: Final = 0.05  # only ratios matter without measurements
+UNKNOWN_SPREAD: Final = 0.7  # of log step times: about a factor of two either way
 LEAST_SPREAD: Final = 0.05
-HABIT: Final = 4.0  # rounds of the fleet's failure rate that a client's own is weighed against
+HABIT: Final = 4.0  # weight of the fleet's failure rate against a client's own, in rounds
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """The step time, failure rate and errors expected; `trusted`: clients differ in a way that lasts."""
+    """The expected step times, failure rates and errors; `trusted`: differences between clients persist."""
 
     clients: tuple[str, ...]
     step_w: Float
     fails_w: Float
     spread_w: Float
-    errors_rw: Float  # of past predictions, logarithmic; no rows where none could be made
+    errors_rw: Float  # logarithmic errors of past predictions; no rows if there were none
     rounds_w: tuple[int, ...]
     trusted: bool
-    skill: float | None  # share of the error that telling clients apart saves; None: could not be tested
+    skill: float | None  # share of the error saved by telling clients apart; None: not tested
     known: bool
     words: str
 
     def draw(self, futures: int, rng: np.random.Generator) -> tuple[Float, Float]:
         """Draw step times and the share of a round after which each client dies (infinite: it lives).
 
-        The errors of one past round are drawn together, as what slows one down may slow all.
+        The errors of one past round are drawn together, since they may be correlated.
         """
         shape = (futures, len(self.clients))
         share_bw = np.where(rng.random(shape) < self.fails_w, rng.random(shape), np.inf)
@@ -77,7 +76,7 @@ class Belief:
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """One rule, what it says of the next round, and how wrong it was in the past."""
+    """One rule, its prediction for the next round, and its past errors."""
 
     half_life: float
     trust: float
@@ -86,30 +85,30 @@ class _Rule:
 
     @property
     def error(self) -> float:
-        """Its mean absolute error."""
+        """Return its mean absolute error."""
         return float(np.nanmean(np.abs(self.errors_rw)))
 
 
-def believe(past: ClientHistory, before: Speeds) -> Belief:
-    """Return what to expect after this past, and after what runs before it have shown."""
-    prior = replace(_untested(past, robust(past, before)), fails_w=_failures(past, before))
-    tested = _tested(past)
+def believe(history: ClientHistory, before: Speeds) -> Belief:
+    """Return what to expect, given the past of this run and the speeds of runs before it."""
+    prior = replace(_untested(history, robust(history, before)), fails_w=_failures(history, before))
+    tested = _tested(history)
     if tested is None:
         return prior
     rule, equal = tested
     skill = 1.0 - rule.error / equal.error if equal.error > 0 else 0.0
     trusted = skill >= LEAST_SKILL and _gain(rule, equal) > SIGNIFICANT
     held = rule if trusted else equal
-    seen_w = np.isfinite(past.step_rw).any(axis=0)
+    seen_w = np.isfinite(history.step_rw).any(axis=0)
     words = (
-        f"history helps: knowing the clients apart saved {skill:.0%} of the error on {len(held.errors_rw)} "
+        f"history helps: telling the clients apart saved {skill:.0%} of the error on {len(held.errors_rw)} "
         f"later rounds, looking back about {held.half_life:g} rounds"
         if trusted
-        else f"history does not help: on {len(held.errors_rw)} later rounds, what each client did before "
-        f"predicted it no better than the fleet's common speed"
+        else f"history does not help: on {len(held.errors_rw)} later rounds, a client's own past "
+        f"predicted its speed no better than the fleet's common speed"
     )
     return Belief(
-        past.clients,
+        history.clients,
         np.where(seen_w, np.exp(held.next_w), prior.step_w if trusted else np.exp(_middle(held.next_w))),
         prior.fails_w,
         prior.spread_w,
@@ -117,15 +116,15 @@ def believe(past: ClientHistory, before: Speeds) -> Belief:
         prior.rounds_w,
         trusted,
         max(0.0, skill),
-        known=not past.contradictory,
-        words=f"no history: {past.struck} claims were struck out" if past.contradictory else words,
+        known=not history.contradictory,
+        words=f"no history: {history.struck} measurements were rejected" if history.contradictory else words,
     )
 
 
-def _tested(past: ClientHistory) -> tuple[_Rule, _Rule] | None:
+def _tested(history: ClientHistory) -> tuple[_Rule, _Rule] | None:
     """Return the best rule that tells clients apart, and the best that does not; None: too few rounds."""
-    measured_rw = past.step_rw[np.isfinite(past.step_rw).any(axis=1)]
-    if len(measured_rw) < LEAST_ROUNDS or len(past.clients) < 2:
+    measured_rw = history.step_rw[np.isfinite(history.step_rw).any(axis=1)]
+    if len(measured_rw) < LEAST_ROUNDS or len(history.clients) < 2:
         return None
     log_rw = np.log(measured_rw)
     rules = [rule for rule in _rules(log_rw) if np.isfinite(rule.errors_rw).any()]
@@ -152,7 +151,7 @@ def _middle(level_w: Float) -> float:
 
 
 def _gain(rule: _Rule, equal: _Rule) -> float:
-    """By how many of its own deviations the mean gain is above 0."""
+    """Return the mean gain in units of its own standard deviation."""
     gains = np.abs(equal.errors_rw) - np.abs(rule.errors_rw)
     gains = gains[np.isfinite(gains)]
     if gains.size < 2:
@@ -162,7 +161,7 @@ def _gain(rule: _Rule, equal: _Rule) -> float:
 
 
 def weighted_median(log_rw: Float, half_life: float) -> Float:
-    """Return each column's median, a round that is `half_life` rounds older weighing half as much.
+    """Return each column's weighted median; a round that is `half_life` rounds older weighs half as much.
 
     >>> weighted_median(np.array([[1.0], [1.0], [5.0]]), 16.0).tolist()
     [1.0]
@@ -171,16 +170,16 @@ def weighted_median(log_rw: Float, half_life: float) -> Float:
     """
     age_r = np.arange(len(log_rw))[::-1]
     weight_rw = np.where(np.isfinite(log_rw), 0.5 ** (age_r / half_life)[:, None], 0.0)
-    order_rw = np.argsort(log_rw, axis=0)  # NaN comes last, and weighs nothing
+    order_rw = np.argsort(log_rw, axis=0)  # NaN comes last and has no weight
     sorted_rw = np.take_along_axis(log_rw, order_rw, axis=0)
     upto_rw = np.cumsum(np.take_along_axis(weight_rw, order_rw, axis=0), axis=0)
     at_w = (upto_rw < upto_rw[-1] / 2 - 1e-12).sum(axis=0)
     return np.asarray(sorted_rw[at_w, np.arange(log_rw.shape[1])])
 
 
-def _untested(past: ClientHistory, speeds: Speeds) -> Belief:
-    """Believe medians and spreads, drawn to their common mean."""
-    found = [speeds.known.get(client) for client in past.clients]
+def _untested(history: ClientHistory, speeds: Speeds) -> Belief:
+    """Return a belief from medians and spreads alone, shrunk to their common mean."""
+    found = [speeds.known.get(client) for client in history.clients]
     rounds_w = tuple(speed.rounds if speed else 0 for speed in found)
     there = np.asarray([rounds > 0 for rounds in rounds_w], bool)
     log_w = np.asarray([math.log(speed.step_s) if speed else math.nan for speed in found])
@@ -190,13 +189,13 @@ def _untested(past: ClientHistory, speeds: Speeds) -> Belief:
     trust = _trust(log_w[there], spread_w[there], np.asarray(rounds_w)[there])
     common = float(np.mean(log_w[there])) if there.any() else math.log(UNKNOWN_STEP_S)
     once_w = np.asarray(rounds_w) < 2
-    known = bool((~once_w).sum() > 1) and not past.contradictory
+    known = bool((~once_w).sum() > 1) and not history.contradictory
     return Belief(
-        past.clients,
+        history.clients,
         np.exp(np.where(there, common + trust * (log_w - common), common)),
         np.zeros(len(found)),
         np.where(once_w, UNKNOWN_SPREAD, np.maximum(spread_w, LEAST_SPREAD)),
-        np.empty((0, len(past.clients))),
+        np.empty((0, len(history.clients))),
         rounds_w,
         trusted=bool(known and trust > 0),
         skill=None,
@@ -209,7 +208,7 @@ def _untested_words(rounds_w: tuple[int, ...], *, known: bool, trust: float) -> 
     if not known:
         often = sum(rounds > 1 for rounds in rounds_w)
         return f"no history: {often} of {len(rounds_w)} clients were measured in two rounds or more"
-    return f"from speeds alone, which say {trust:.0%} of how the clients differ"
+    return f"from speeds alone, which explain {trust:.0%} of the differences between clients"
 
 
 def _trust(log_w: Float, spread_w: Float, rounds_w: Float) -> float:
@@ -220,19 +219,19 @@ def _trust(log_w: Float, spread_w: Float, rounds_w: Float) -> float:
     return max(0.0, 1.0 - within / between) if between > 0 else 0.0
 
 
-def _failures(past: ClientHistory, before: Speeds) -> Float:
-    """Return failure rates, the few rounds of one client weighed against the fleet's.
+def _failures(history: ClientHistory, before: Speeds) -> Float:
+    """Return failure rates, shrinking a client's few rounds to the fleet's rate.
 
-    What the last rounds show and what longer memory holds may overlap, so the worse of the two counts.
+    The last rounds and the longer history may overlap, so the larger of the two rates is used.
     """
-    found = [before.known.get(client) for client in past.clients]
+    found = [before.known.get(client) for client in history.clients]
     earlier_w = np.asarray([speed.rounds if speed else 0 for speed in found], np.float64)
-    rounds_w = np.maximum(earlier_w, past.rounds)
+    rounds_w = np.maximum(earlier_w, history.rounds)
     if not rounds_w.any():
         return np.zeros(len(found))
-    told_w = np.asarray([speed.failures if speed else 0.0 for speed in found])
-    seen_w = past.failed_rw.mean(axis=0) if past.rounds else told_w
-    count_w: Float = np.clip(np.maximum(seen_w, told_w), 0.0, 1.0) * rounds_w
+    before_w = np.asarray([speed.failures if speed else 0.0 for speed in found])
+    seen_w = history.failed_rw.mean(axis=0) if history.rounds else before_w
+    count_w: Float = np.clip(np.maximum(seen_w, before_w), 0.0, 1.0) * rounds_w
     fleet = float(count_w.sum() / rounds_w.sum())
     rate_w: Float = (count_w + HABIT * fleet) / (rounds_w + HABIT)
     return rate_w

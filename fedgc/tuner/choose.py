@@ -1,11 +1,11 @@
-"""Choosing copies, blocks, loads and deadline, with a prediction, its band, and reasons in words.
+"""The tuner's choice of replicas, blocks, loads and deadline, with a prediction, its band, and reasons.
 
-    candidates   copies 1 (no redundancy) to 8, blocks 1 (no code), 2, 4 or chosen at the stop
-    screened     all of them by an array bound; the best few
-    confirmed    by replay in the same futures; among those that chance cannot tell apart, the fewest copies
+    candidates   1 (no redundancy) to 8 replicas; blocks 1 (no code), 2, 4 or chosen at the stop
+    screened     all candidates, by an array bound; the best few are kept
+    confirmed    by replay in the same futures; among statistically equal ones, the fewest replicas
 
-Loads follow from the believed step times, order is the placement's own. The present plan is a candidate
-too: it moves no chunk, and another must be clearly better, after the time to load what it moves.
+Loads follow from the expected step times; the placement sets the order. The present plan is a candidate too.
+Another plan must be clearly better, including the time to load the chunks that it moves.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from fedgc.errors import BadSetting
 from fedgc.history import Speeds
 from fedgc.round.plan import DEAF_DEADLINE_S, LEAST_DEADLINE_S, UNKNOWN_REPLICAS, Plan
 from fedgc.tuner.belief import Belief, believe
-from fedgc.tuner.past import ClientHistory, Float, robust
+from fedgc.tuner.history import ClientHistory, Float, robust
 from fedgc.tuner.trial import (
     REPEAT,
     Futures,
@@ -36,25 +36,25 @@ from fedgc.tuner.trial import (
 
 COPIES: Final = (1, 2, 3, 4, 6, 8)
 BLOCKS: Final = (2, 4)
-SCREENED: Final = 32  # futures that the bound sees
-CONFIRMED: Final = 8  # futures that are replayed
+SCREENED: Final = 32  # futures used for the bound
+CONFIRMED: Final = 8  # futures used for replay
 FINALISTS: Final = 4
-INDIFFERENT: Final = 0.01  # of the round's time: not worth another copy
-SAME: Final = 1e-5  # of the round's time: no difference at all
-STAYS: Final = 0.03  # by which another plan must be better than the present one
+INDIFFERENT: Final = 0.01  # share of the round's time that does not justify another replica
+SAME: Final = 1e-5  # share of the round's time that counts as equal
+STAYS: Final = 0.03  # share by which another plan must be better than the present one
 DEADLINE_QUANTILE: Final = 0.99
-DEADLINE_SLACK: Final = 2.0  # a deadline ends a round, it is not there to hurry it
-BAND: Final = 0.15  # beyond what was drawn: the draws are few
-BLIND_BAND: Final = 3.0  # times, without history
+DEADLINE_SLACK: Final = 2.0  # a deadline bounds a round and must not cut off normal ones
+BAND: Final = 0.15  # added to the band of the draws, which are few
+BLIND_BAND: Final = 3.0  # factor without history
 NAMED: Final = 4
-FAR: Final = 1.25  # times the median: a client that is worth a word
-OFTEN: Final = 0.05  # of its rounds
+FAR: Final = 1.25  # times the median: a client named in the reason
+OFTEN: Final = 0.05  # share of its rounds
 LEAST_SAID: Final = 0.005
 
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the history says of a client that caused the choice, and in which rounds of which run."""
+    """What the history shows of a client that caused the choice, with the rounds and runs."""
 
     client: str
     step_s: float
@@ -65,7 +65,7 @@ class Evidence:
 
     @property
     def words(self) -> str:
-        """Say it.
+        """Return the evidence as text.
 
         >>> Evidence("a", 0.5, 4.0, 0.0, 3, {"spring": (1, 2, 9)}).words
         'a: 0.5 s a step, 4 times the median, over 3 rounds (1 to 9 of spring)'
@@ -83,18 +83,18 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What is chosen, what it is expected to take, and why; `rows` name the clients that caused it."""
+    """The chosen settings, the predicted time and the reason; `rows` name the clients that caused it."""
 
     setting: Setting
     speeds: Speeds
-    deadline_s: float | None  # None: nothing is known to set one by
+    deadline_s: float | None  # None: without measurements
     predicted_s: float
     low_s: float
     high_s: float
     trusted: bool
     known: bool
     reason: str
-    rounds: int = 0  # of history that it was made from
+    rounds: int = 0  # of history used
     rows: tuple["Evidence", ...] = ()
     scores: tuple[tuple[str, float], ...] = ()  # the finalists, best first
 
@@ -105,11 +105,11 @@ class Choice:
             )
 
     def settled(self, config: RunConfig) -> RunConfig:
-        """Return the settings with what was left to us filled in."""
+        """Return the configuration with its open settings filled in."""
         if config.replicas == AUTO:
             fixed = (
                 1 if config.blocks == AUTO else int(config.blocks)
-            )  # more than there are clients is cut later
+            )  # limited later to the number of clients
             config = replace(config, replicas=max(self.setting.replicas, fixed))
         if config.blocks == AUTO:
             config = replace(config, blocks=self.setting.blocks or AUTO)
@@ -120,7 +120,7 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One candidate: its plan on the whole fleet, its rank, and what moving to it costs a round."""
+    """One candidate: its plan on the whole fleet, its rank, and the cost of moving to it, for each round."""
 
     setting: Setting
     speeds: Speeds
@@ -131,28 +131,30 @@ class Trial:
 
 def choose(
     question: Question,
-    past: ClientHistory,
+    history: ClientHistory,
     before: Speeds,
     rng: np.random.Generator,
     present: Choice | None = None,
 ) -> Choice:
-    """Return the choice for these clients after this past; never fails for want of history.
+    """Return the choice for these clients; works without history too.
 
-    `past` is of the question's clients, in their order; `before` is what runs before this one have shown.
+    `history` has the question's clients in their order; `before` are the speeds from earlier runs.
     """
-    if past.clients != question.clients:
-        raise BadSetting(f"past of {past.clients[:4]}: needed that of the clients {question.clients[:4]}")
-    belief = believe(past, before)
+    if history.clients != question.clients:
+        raise BadSetting(
+            f"history of {history.clients[:4]}: needed that of the clients {question.clients[:4]}"
+        )
+    belief = believe(history, before)
     speeds = known_speeds(question.clients, belief.step_w, before)
     if not belief.known or len(question.clients) == 1:
-        return _blind(question, belief, robust(past, before))
+        return _blind(question, belief, robust(history, before))
     futures = Futures(*belief.draw(SCREENED, rng))
     trials = _screened(question, speeds, futures, present)
-    return replace(_confirmed(question, (belief, past), trials, futures, present), rounds=past.rounds)
+    return replace(_confirmed(question, (belief, history), trials, futures, present), rounds=history.rounds)
 
 
 def settings(question: Question, speeds: Speeds) -> tuple[Setting, ...]:
-    """Return all that can be chosen where the configuration leaves it to us."""
+    """Return all combinations that the configuration leaves open."""
     config, clients = question.config, len(question.clients)
     wanted: Sequence[int] = COPIES
     if config.blocks != AUTO:
@@ -171,7 +173,7 @@ def settings(question: Question, speeds: Speeds) -> tuple[Setting, ...]:
 
 
 def _cuts(question: Question, replicas: int, *, uploads: bool) -> tuple[int | None, ...]:
-    """Return the blocks worth trying; where no uplink was measured only the round itself can tell."""
+    """Return the blocks to try; without a measured uplink the round itself must choose."""
     if question.config.blocks != AUTO:
         fixed = min(int(question.config.blocks), _most_copies(question))
         return (fixed,) if fixed <= replicas else ()
@@ -181,7 +183,7 @@ def _cuts(question: Question, replicas: int, *, uploads: bool) -> tuple[int | No
 
 
 def _most_copies(question: Question) -> int:
-    """Return how many copies every chunk can have, and no more than the settings allow."""
+    """Return the largest number of replicas that the data and the settings allow."""
     most = len(question.clients) if question.free else _least_copies(question)
     return most if question.config.replicas == AUTO else min(most, int(question.config.replicas))
 
@@ -192,7 +194,7 @@ def _least_copies(question: Question) -> int:
 
 
 def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
-    """Choose without history: enough copies for a failure and a slow client, bands that promise nothing."""
+    """Choose without history: replicas for one failure and one slow client, and a wide band."""
     clients, most = len(question.clients), _most_copies(question)
     blocks = None if question.config.blocks == AUTO else min(int(question.config.blocks), most)
     wanted = UNKNOWN_REPLICAS if question.config.replicas == AUTO and question.free else most
@@ -217,7 +219,7 @@ def _blind(question: Question, belief: Belief, speeds: Speeds) -> Choice:
 def _screened(
     question: Question, speeds: Speeds, futures: Futures, present: Choice | None
 ) -> tuple[Trial, ...]:
-    """Return the few candidates of the least bound, the present plan first."""
+    """Return the candidates with the least bound, the present plan first."""
     here = _present(question, futures, present)
     plans: dict[int, Plan] = {}
     found = []
@@ -227,14 +229,14 @@ def _screened(
         moving_s = _moving_s(question, here.plan, plan) if here else 0.0
         found.append(Trial(setting, speeds, plan, bound_s, moving_s))
     found.sort(key=lambda trial: trial.bound_s + trial.moving_s)
-    plainest = [trial for trial in found if trial.setting.replicas == 1]  # no redundancy is always heard
+    plainest = [trial for trial in found if trial.setting.replicas == 1]  # always one without redundancy
     finalists = found[:FINALISTS]
     finalists += [trial for trial in plainest if trial not in finalists]
     return ((here,) if here else ()) + tuple(finalists)
 
 
 def _present(question: Question, futures: Futures, present: Choice | None) -> Trial | None:
-    """Return the present plan as a candidate, where the clients are still the same."""
+    """Return the present plan as a candidate, if the clients are still the same."""
     if present is None or not present.known or set(present.speeds.known) != set(question.clients):
         return None
     plan = question.planned(Setting(present.setting.replicas, None), present.speeds)
@@ -258,7 +260,7 @@ def _longest(cover_kb: Float) -> float:
 
 
 def _moving_s(question: Question, present: Plan, plan: Plan) -> float:
-    """Return the time of loading what moves, spread over the rounds that are left."""
+    """Return the time of loading the moved chunks, divided by the remaining rounds."""
     moved_w = (plan.placement.holds & ~present.placement.holds).sum(axis=1)
     return float(moved_w.max()) * question.load_s / max(1, question.rounds_left)
 
@@ -270,17 +272,17 @@ def _confirmed(
     futures: Futures,
     present: Choice | None,
 ) -> Choice:
-    """Replay the finalists in the same futures; take the plainest of those as good as the best."""
+    """Replay the finalists in the same futures; take the simplest of those as good as the best."""
     few, kept = thinned(question, held[0].step_w, 2 * max(COPIES))
-    told = _telling(trials[-1].plan, futures)
-    part = Futures(told.step_bw[:, list(kept)], told.dies_bw[:, list(kept)])
+    sample = _representative(trials[-1].plan, futures)
+    part = Futures(sample.step_bw[:, list(kept)], sample.dies_bw[:, list(kept)])
     up_s_w = upload_s(question, trials[0].speeds)[list(kept)]
     played = []
     for trial in trials:
         seconds = replayed_s(few, few.planned(trial.setting, trial.speeds), part, up_s_w)
-        played.append(_with_all(trial, seconds, few.planned(trial.setting, trial.speeds), told, part))
+        played.append(_with_all(trial, seconds, few.planned(trial.setting, trial.speeds), sample, part))
     times_tb = np.stack(played)
-    risk_s = _risk_s(question, held[0], told)
+    risk_s = _risk_s(question, held[0], sample)
     extra_t = [trial.moving_s + (risk_s if trial.setting.replicas == 1 else 0.0) for trial in trials]
     score_t = times_tb.mean(axis=1) + np.asarray(extra_t)
     best = _plainest(trials, times_tb, score_t)
@@ -293,22 +295,22 @@ def _confirmed(
     return _chosen(question, held, trials[best], times_tb[best], named, stays=stays and best == 0)
 
 
-def _telling(plan: Plan, futures: Futures) -> Futures:
-    """Return few futures that stand for all: evenly spaced from the best to the worst for this plan."""
+def _representative(plan: Plan, futures: Futures) -> Futures:
+    """Return few representative futures, evenly spaced from the best to the worst for this plan."""
     cover_b = cover_s(plan, futures)[0]
     places = (np.arange(CONFIRMED) + 0.5) * len(cover_b) / CONFIRMED
-    told = np.argsort(cover_b, kind="stable")[places.astype(int)]
-    return Futures(futures.step_bw[told], futures.dies_bw[told])
+    sample = np.argsort(cover_b, kind="stable")[places.astype(int)]
+    return Futures(futures.step_bw[sample], futures.dies_bw[sample])
 
 
-def _risk_s(question: Question, belief: Belief, told: Futures) -> float:
-    """Return what deaths too rare to be among the futures cost a round in which nobody has a second copy.
+def _risk_s(question: Question, belief: Belief, sample: Futures) -> float:
+    """Return the expected cost of failures too rare for the futures, for a round without replicas.
 
-    Such a round waits until the dead one is given up, and then lacks its data. A client that was never seen
-    to fail may do so, and would be waited for: half a failure is added to all that were seen (Jeffreys 1946).
+    Such a round waits until the failed client is given up, and then lacks its data. Half a failure is added
+    to the observed ones, so that a client without failures has a rate above 0 (Jeffreys 1946).
     """
-    seen = float(np.isfinite(told.dies_bw).any(axis=1).mean())
-    again_s = (REPEAT - 1.0) * float(fluid_s(question, told).min())
+    seen = float(np.isfinite(sample.dies_bw).any(axis=1).mean())
+    again_s = (REPEAT - 1.0) * float(fluid_s(question, sample).min())
     unseen = 0.5 / (1.0 + sum(belief.rounds_w))
     return question.config.grace_s * max(0.0, _somebody(belief.fails_w + unseen) - seen) + again_s * max(
         0.0, _somebody(belief.fails_w) - seen
@@ -316,15 +318,15 @@ def _risk_s(question: Question, belief: Belief, told: Futures) -> float:
 
 
 def _somebody(fails_w: Float) -> float:
-    """Return the chance that any of them fails."""
+    """Return the probability that at least one client fails."""
     return 1.0 - float(np.prod(1.0 - np.minimum(1.0, fails_w)))
 
 
-def _with_all(trial: Trial, seconds: Float, small: Plan, told: Futures, part: Futures) -> Float:
-    """Correct what a part of the fleet took: where nobody helps, the slowest of all decides."""
+def _with_all(trial: Trial, seconds: Float, small: Plan, sample: Futures, part: Futures) -> Float:
+    """Scale the times of a sample to the whole fleet; without replicas the slowest client decides."""
     if trial.setting.replicas > 1 or small.clients == trial.plan.clients:
         return seconds
-    all_b, few_b = cover_s(trial.plan, told)[0], cover_s(small, part)[0]
+    all_b, few_b = cover_s(trial.plan, sample)[0], cover_s(small, part)[0]
     both = np.isfinite(all_b) & np.isfinite(few_b)
     return seconds * max(1.0, float(all_b[both].mean() / few_b[both].mean())) if both.any() else seconds
 
@@ -347,9 +349,9 @@ def _chosen(
     *,
     stays: bool,
 ) -> Choice:
-    belief, past = held
+    belief, history = held
     predicted_s = float(seconds.mean())
-    rows = telling_rows(belief, past)
+    rows = telling_rows(belief, history)
     telling = [row.words for row in rows if belief.trusted or row.fails >= OFTEN]
     because = f", because of {'; '.join(telling)}" if telling else ""
     others = [(words, score) for words, score in scores if words != trial.setting.words]
@@ -371,18 +373,18 @@ def _chosen(
 
 
 def _deadline_s(question: Question, plan: Plan, belief: Belief) -> float:
-    """Return a high quantile of the time that nobody's help could shorten, with slack."""
+    """Return a high quantile of the slowest clients' time, with slack."""
     futures = Futures(*belief.draw(4 * SCREENED, np.random.default_rng(question.config.seed)))
     ends_b = cover_s(plan, futures)[0]
-    ends_b = ends_b[np.isfinite(ends_b)]  # where all holders die, waiting helps nobody
+    ends_b = ends_b[np.isfinite(ends_b)]  # waiting does not help if all holders died
     least_s = DEAF_DEADLINE_S if question.fleet.deaf else LEAST_DEADLINE_S
     if not ends_b.size:
         return least_s
     return max(least_s, DEADLINE_SLACK * float(np.quantile(ends_b, DEADLINE_QUANTILE)))
 
 
-def telling_rows(belief: Belief, past: ClientHistory) -> tuple[Evidence, ...]:
-    """Name the clients that are farthest from the median, and those that fail, where there are any."""
+def telling_rows(belief: Belief, history: ClientHistory) -> tuple[Evidence, ...]:
+    """Return the clients farthest from the median, and those that fail."""
     middle = float(np.median(belief.step_w))
     far_w = np.abs(np.log(belief.step_w / middle))
     worst = np.argsort(-(far_w + belief.fails_w), kind="stable")[:NAMED].tolist()
@@ -393,7 +395,7 @@ def telling_rows(belief: Belief, past: ClientHistory) -> tuple[Evidence, ...]:
             float(belief.step_w[w] / middle),
             float(belief.fails_w[w]),
             belief.rounds_w[w],
-            past.seen(w),
+            history.seen(w),
         )
         for w in worst
         if far_w[w] >= np.log(FAR) or belief.fails_w[w] >= OFTEN

@@ -1,9 +1,9 @@
-"""What a chunk must count where its only holder often does not come to it.
+"""Inverse-probability weights for chunks with a single holder that often does not reach them.
 
-The weights are those of Horvitz and Thompson (1952), `codes.inverse_weights`; what belongs here is where the
-chances come from. Only rounds that were cut short are weighed, for a whole one needs no weights, so the
-chance that counts is that in rounds which were cut short. A client carries on where it stopped, so over such
-rounds each of its chunks has the same chance, and they are counted together.
+The weights are those of Horvitz and Thompson (1952), `codes.inverse_weights`; this module estimates the
+probabilities. Weights apply only to rounds that were cut short, so the probability is measured in such
+rounds. A client carries on where it stopped, so all of its chunks have the same probability and are counted
+together.
 """
 
 from collections.abc import Sequence
@@ -14,9 +14,9 @@ from fedgc.round.plan import Plan
 
 
 def chances(rows: Sequence[RoundRow], plan: Plan) -> tuple[float, ...]:
-    """Return for each client the chance that a chunk it is alone with is in the sum of a round cut short.
+    """Return for each client the probability that a chunk with no other holder is in a round cut short.
 
-    A round in which a client was absent says nothing of it. One without any history is taken at its word.
+    Rounds without the client are ignored. A client without history has probability 1.
     """
     cut = [(row, {seen.client for seen in row.clients}) for row in rows if row.short]
     found, alone_c = [], plan.alone_c
@@ -28,10 +28,10 @@ def chances(rows: Sequence[RoundRow], plan: Plan) -> tuple[float, ...]:
 
 
 def chunk_weights(rows: Sequence[RoundRow], plan: Plan) -> tuple[float, ...]:
-    """Return what each chunk must count in a round cut short, so that no lone slow client is left out.
+    """Return the weight of each chunk in a round that is cut short.
 
-    Only chunks that lie with one client are weighed: of others a second holder does what the first does not.
-    `rows` are of this run: chunks have other numbers in another.
+    Only chunks with a single holder are weighted; other chunks have replicas. `rows` must be of this run,
+    since chunk numbers differ between runs.
     """
     if not plan.alone_c.any():
         return (1.0,) * len(plan.chunks)

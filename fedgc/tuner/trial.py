@@ -1,16 +1,15 @@
-"""What a plan would take in futures drawn from belief: a quick bound for many plans, a replay for the best.
+"""The time of a plan in futures drawn from the belief: a quick bound for many plans, a replay for the best.
 
-The bound walks each client through its order as if nobody told it anything: after the p-th chunk p times
-its pace has passed, chunk c has b copies at the b-th smallest of its holders' times, and the round is over
-when the last chunk has them. No round lasts longer than that. None is shorter than the fluid bound, all
-work over all speeds. Steering ends somewhere between the two; their geometric mean ranks the plans.
+The upper bound assumes no steering: each client's p-th chunk is done after p times its pace, chunk c has b
+replicas at the b-th smallest of its holders' times, and the round ends when the last chunk has them. The
+lower bound is the fluid bound, all work over all speeds. Plans are ranked by the geometric mean of the two.
 
-The replay is the very `Round` that serves real clients. Every plan meets the same futures (common random
-numbers), so that plans differ by what they are and not by luck. A fleet too large to be replayed in time is
-thinned to clients of evenly spaced speed, with as many chunks each: what a client does in a steered round
-hangs on the mix of speeds, hardly on the number of clients.
+The replay runs the same `Round` that serves real clients. All plans use the same futures (common random
+numbers), so differences are due to the plans. A fleet too large to replay in time is thinned to clients of
+evenly spaced speed, with as many chunks each: the result depends on the mix of speeds, hardly on the number
+of clients.
 
-Shape letters: b futures, w clients, c chunks, k copies.
+Shape letters: b futures, w clients, c chunks, k replicas.
 """
 
 from collections.abc import Sequence
@@ -25,23 +24,23 @@ from fedgc.history import Speed, Speeds
 from fedgc.round.machine import Assignment, Round
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
 from fedgc.sim.clock import UNCONTENDED, ArrayClientModel, Line, Terms, VirtualClock, working
-from fedgc.tuner.past import FLOAT_BYTES, Float
+from fedgc.tuner.history import FLOAT_BYTES, Float
 
-MOST_REPLAYED: Final = 160  # chunks of a fleet that is replayed whole
-REPEAT: Final = 2.0  # a round that lacks data is charged as if it had to be done again
-PATIENT_S: Final = 1e9  # what is asked is how long a round takes, so nothing cuts it off
+MOST_REPLAYED: Final = 160  # chunks of a fleet that is replayed without thinning
+REPEAT: Final = 2.0  # a round that lacks data costs as much as repeating it
+PATIENT_S: Final = 1e9  # no timeout, since the duration is measured
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What can be chosen: copies of each chunk; blocks, or None to choose when the round stops."""
+    """The choices: the number of replicas; the blocks, or None to choose when the round stops."""
 
     replicas: int
     blocks: int | None
 
     @property
     def words(self) -> str:
-        """Say it.
+        """Return the setting as text.
 
         >>> Setting(1, 1).words, Setting(3, 1).words, Setting(3, None).words
         ('no redundancy', '3 replicas, no code', '3 replicas, blocks chosen at the stop')
@@ -54,9 +53,9 @@ class Setting:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """The clients and chunks a plan is wanted for, and what they would do.
+    """The input of the tuner: clients, chunks and configuration.
 
-    Chunks that none of these clients can load are left out: they are nobody's work.
+    Chunks that none of these clients can load are left out.
     """
 
     fleet: Fleet
@@ -64,7 +63,7 @@ class Question:
     steps: int
     line: Line = UNCONTENDED
     load_s: float = 0.0  # of moving a chunk to a client that does not have it
-    rounds_left: int = 1  # over which a move must pay
+    rounds_left: int = 1  # over which the cost of a move is spread
 
     def __post_init__(self) -> None:
         reachable = self.fleet.reachable
@@ -73,17 +72,17 @@ class Question:
 
     @property
     def clients(self) -> tuple[str, ...]:
-        """Those that can hold a chunk."""
+        """Return the clients that can hold a chunk."""
         return self.fleet.able
 
     @property
     def free(self) -> bool:
-        """Whether every client can hold every chunk, so that the number of copies is ours to choose."""
+        """Return whether every client can hold every chunk, so that the number of replicas is free."""
         every = frozenset(chunk.number for chunk in self.fleet.chunks)
         return all(self.fleet.holds[client] == every for client in self.clients)
 
     def planned(self, setting: Setting, speeds: Speeds) -> Plan:
-        """Return the plan that this setting comes to."""
+        """Return the plan of this setting."""
         config = replace(
             self.config,
             replicas=max(setting.replicas, setting.blocks or 1),
@@ -103,13 +102,13 @@ class Futures:
 
     @property
     def speed_bw(self) -> Float:
-        """Steps a second; none where the client dies."""
+        """Return steps per second, 0 where the client dies."""
         speed: Float = np.where(np.isfinite(self.dies_bw), 0.0, 1.0 / self.step_bw)
         return speed
 
 
 def known_speeds(clients: Sequence[str], step_w: Float, links: Speeds) -> Speeds:
-    """Return these step times as speeds, with the links that are known."""
+    """Return these step times as speeds, with the known links."""
     found = {}
     for client, step_s in zip(clients, step_w.tolist(), strict=True):
         old = links.known.get(client)
@@ -118,14 +117,14 @@ def known_speeds(clients: Sequence[str], step_w: Float, links: Speeds) -> Speeds
 
 
 def upload_s(question: Question, speeds: Speeds) -> Float:
-    """Seconds of a whole update on each client's own uplink; 0 where it was never measured."""
+    """Return the seconds of a whole update on each client's own uplink; 0 if it was never measured."""
     size_bytes = FLOAT_BYTES * question.fleet.size
     known = (speeds.known.get(client) for client in question.clients)
     return np.asarray([size_bytes / s.up_bytes_s if s and s.up_bytes_s else 0.0 for s in known])
 
 
 def fluid_s(question: Question, futures: Futures, blocks: int = 1) -> Float:
-    """Return the time of all work over all speeds, for each future."""
+    """Return the fluid bound, all work over all speeds, for each future."""
     work = len(question.fleet.chunks) * question.steps * blocks
     speed_b = futures.speed_bw.sum(axis=1)
     bound: Float = np.where(speed_b > 0, work / np.maximum(speed_b, 1e-300), np.inf)
@@ -133,14 +132,14 @@ def fluid_s(question: Question, futures: Futures, blocks: int = 1) -> Float:
 
 
 def cover_s(plan: Plan, futures: Futures) -> Float:
-    """Return when every chunk has 1, 2, ... copies in each future (copies x futures), unsteered."""
+    """Return when every chunk has 1, 2, ... replicas, without steering (replicas x futures)."""
     placement = plan.placement
     held_cn = placement.holder_cn
     position_wc = np.zeros(placement.holds.shape)
     for w, order in enumerate(placement.orders):
         position_wc[w, list(order)] = np.arange(1, len(order) + 1)
     position_kc = np.take_along_axis(position_wc, np.maximum(held_cn, 0), axis=0)
-    position_kc = np.where(held_cn >= 0, position_kc, 1.0)  # no holder: left out below, dead or not
+    position_kc = np.where(held_cn >= 0, position_kc, 1.0)  # -1 holders are excluded below
     step_bw = np.where(np.isfinite(futures.dies_bw), np.inf, futures.step_bw)
     times_bkc = step_bw[:, held_cn] * position_kc * plan.steps
     times_bkc = np.sort(np.where(held_cn >= 0, times_bkc, np.inf), axis=1)
@@ -149,9 +148,9 @@ def cover_s(plan: Plan, futures: Futures) -> Float:
 
 
 def uncoded_s(question: Question, speeds: Speeds, futures: Futures) -> Float:
-    """Return the time of shares by speed, each on one client, all waited for.
+    """Return the time of a round without code: shares by speed, one client each, waiting for all.
 
-    A death is noticed after the grace, as it is with copies; then what was lost is done once more.
+    A failure is detected after the grace time, as with replicas; then the lost work is repeated once.
     """
     pace_w = np.asarray([speeds.step_s(client, 1.0) for client in question.clients])
     share_w = len(question.fleet.chunks) / pace_w / (1.0 / pace_w).sum()
@@ -163,7 +162,7 @@ def uncoded_s(question: Question, speeds: Speeds, futures: Futures) -> Float:
 
 
 def replayed_s(question: Question, plan: Plan, futures: Futures, up_s_w: Float) -> Float:
-    """Return what a round would take in each future; one that lacks data is charged twice."""
+    """Return the time of a round in each future; a round that lacks data counts twice."""
     rounds = range(len(futures.step_bw))
     return np.asarray([_play(question, plan, futures, future, up_s_w) for future in rounds])
 
@@ -189,7 +188,7 @@ def _always(_: Reports) -> Decision:
 
 
 def thinned(question: Question, step_w: Float, least: int) -> tuple[Question, tuple[int, ...]]:
-    """Return a fleet small enough to be replayed, and which clients (`least` or more) it is made of."""
+    """Return a fleet small enough to replay, and the indices of its clients (at least `least`)."""
     clients, chunks = question.clients, question.fleet.chunks
     if len(chunks) <= MOST_REPLAYED or len(clients) <= least or not question.free:
         return question, tuple(range(len(clients)))

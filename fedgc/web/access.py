@@ -1,11 +1,10 @@
-"""Who may see the page.
+"""Access control of the page.
 
-Bound to this machine, it answers whoever is on it, but only under this machine's own names: a page from
-elsewhere whose name was made to point here (DNS rebinding) is refused. Bound to anything else, or where a
-token was given, the token is asked for: in the address once, or as a bearer token (Prometheus). A browser
-that showed it gets a cookie that no script reads, and that is not the token: it was made up for this process.
-Wrong tokens are slowed down (guesses.py). Every answer forbids the browser to load anything from another
-machine.
+Bound to loopback, it answers every user of this machine, but only under this machine's own names: that blocks
+DNS rebinding, by which a foreign page gets a name that resolves to loopback. Bound to any other address, or
+with a token, it requires the token: once in the address, or as a bearer token (Prometheus). A browser that
+showed it gets an HttpOnly cookie with a random value of this process, not the token. Wrong tokens are rate
+limited (guesses.py). Every answer forbids the browser to load anything from another machine.
 """
 
 import hmac
@@ -39,9 +38,9 @@ HEADERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a browser must show: a token where there is one, else one of this machine's names.
+    """What a browser must show: the token if there is one, else one of this machine's names.
 
-    Who has shown the token gets the cookie, which does as well.
+    A browser that has shown the token gets a cookie, which is valid too.
     """
 
     token: str | None = None
@@ -54,16 +53,16 @@ class Entry:
             )
 
     def fits(self, offered: str) -> bool:
-        """Return whether this is the token; it takes as long whichever of its characters is wrong."""
+        """Return whether this is the token, in constant time."""
         return self.token is not None and hmac.compare_digest(offered.encode(), self.token.encode())
 
     def knows(self, cookie: str) -> bool:
-        """Return whether this is the cookie of a browser that has shown the token."""
+        """Return whether this is the cookie that browsers get after the token."""
         return hmac.compare_digest(cookie.encode(), self.cookie.encode())
 
 
 class Guard:
-    """Stands before an app: turns away, lets in, and adds the headers that keep the browser here."""
+    """ASGI middleware that checks access and adds security headers."""
 
     def __init__(self, app: ASGIApp, entry: Entry) -> None:
         self._app = app
@@ -71,7 +70,7 @@ class Guard:
         self._guesses = Guesses(time.monotonic)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Answer, or call the app."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -98,7 +97,7 @@ class Guard:
         return self._tried(scope, bearer, asked)
 
     def _tried(self, scope: Scope, bearer: str, asked: str) -> Response | None:
-        """Look at a token, unless its address has offered too many wrong ones."""
+        """Check a token, unless its address has sent too many wrong ones."""
         address = (scope.get("client") or ("",))[0]
         if wait_s := self._guesses.wait_s(address):
             return _too_many(wait_s)
@@ -110,7 +109,7 @@ class Guard:
         return _refusal()
 
     def _let_in(self, scope: Scope) -> Response:
-        """Give a browser its cookie, and an address without the token."""
+        """Give a browser its cookie, and redirect it to an address without the token."""
         answer = RedirectResponse("/", 303)
         answer.set_cookie(
             _cookie_name(scope),
@@ -143,12 +142,12 @@ def _bearer(headers: Headers) -> str:
 
 
 def _asked(scope: Scope) -> str:
-    """Return the token in the address of the page."""
+    """Return the token in the page's address."""
     return QueryParams(scope["query_string"]).get("token", "") if scope["path"] == "/" else ""
 
 
 def _cookie_name(scope: Scope) -> str:
-    """Return the name of the cookie, one for each port: browsers tell no ports apart."""
+    """Return the name of the cookie, one for each port: browsers share cookies between ports."""
     return f"{COOKIE}_{(scope.get('server') or ('', 0))[1]}"
 
 

@@ -1,11 +1,10 @@
-"""The addresses of the page: all of them are read, none of them is written to.
+"""The routes of the page, all of them read-only.
 
-    /               the page            /page/NAME      what it is made of
-    /picture        what it shows       /stream         the same again, with every news
+    /               the page            /page/NAME      its files
+    /picture        its content         /stream         the content again, at every news
     /round          one round           /metrics        for Prometheus
 
-What cannot be answered is one line of JSON: 404 where the question named what is not there, 503 where the
-store cannot be read now.
+An error is one line of JSON: 404 if the request names something unknown, 503 if the store cannot be read now.
 """
 
 from collections.abc import AsyncIterator, Callable
@@ -45,7 +44,7 @@ def page_file(name: str) -> bytes:
 
 
 def make_app(store: Store, entry: Entry, ends: Callable[[], bool], run: str = LATEST) -> Starlette:
-    """Return the app over this store; `ends` says when streams must end, `run` is shown first."""
+    """Return the app over this store; `ends` is set when streams must end, `run` is shown first."""
     shown = _Pages(store, ends, run)
     routes = [
         Route("/", shown.page),
@@ -63,7 +62,7 @@ def make_app(store: Store, entry: Entry, ends: Callable[[], bool], run: str = LA
 
 
 class _Pages:
-    """The answers."""
+    """The route handlers."""
 
     def __init__(self, store: Store, ends: Callable[[], bool], run: str) -> None:
         self._store = store

@@ -1,4 +1,4 @@
-"""The page looks at itself: everything that a browser would ask for, asked once and judged."""
+"""A self-check of the page: request everything that a browser would, and judge the answers."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _ELSEWHERE: Final = re.compile(rb"(?:src|href|url|import|fetch)\s*[=(]?\s*[\"'(]
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """What was found; `faults` is empty where all is well."""
+    """The results; `faults` is empty if there are none."""
 
     run: str
     rounds: int
@@ -33,12 +33,12 @@ class Checked:
     faults: tuple[str, ...]
 
     def figures(self) -> Mapping[str, object]:
-        """Return it by names."""
+        """Return the results by name."""
         return {each.name: getattr(self, each.name) for each in fields(self)}
 
 
 def check(served: Served) -> Checked:
-    """Ask a page that is served for all that it has."""
+    """Request everything from a running page."""
     parts = [_ask(served, "/"), *(_ask(served, f"/page/{name}") for name in PAGE if name != "page.html")]
     began = time.monotonic()
     picture = _ask(served, "/picture")

@@ -1,10 +1,10 @@
-"""One connection to the page: how much it may send, how long it may wait, and which one gives way.
+"""A connection to the page, with limits on request size and waiting time.
 
-A request's head is at most `MOST_HEAD` bytes; a longer one is answered with 400 and closed. A connection on
-which nothing is being answered (its request is still on the way, or there is none) is closed after
-`REQUEST_S`, whatever trickles in. An answer that is not read for `UNREAD_S` ends its connection. At most
-`MOST_WAITING` connections may wait for either: one more closes that whose time is up first. So half-sent
-requests and unread answers never keep a whole request out.
+A request's head is at most `MOST_HEAD` bytes; a longer one is answered with 400 and closed. A connection
+without an answer in progress (its request is incomplete, or there is none) is closed after `REQUEST_S`, even
+if bytes trickle in. An answer that is not read for `UNREAD_S` ends its connection. At most `MOST_WAITING`
+connections may wait for either: one more closes the one nearest to its limit. So half-sent requests and
+unread answers never block a complete request.
 """
 
 import asyncio
@@ -19,13 +19,13 @@ MOST_WAITING: Final = 64
 
 
 class Connection(H11Protocol):
-    """uvicorn's HTTP/1.1 connection with these bounds."""
+    """uvicorn's HTTP/1.1 connection with these limits."""
 
-    _request: asyncio.TimerHandle | None = None  # runs while nothing is being answered
-    _unread: asyncio.TimerHandle | None = None  # runs while the other side reads nothing
+    _request: asyncio.TimerHandle | None = None  # runs while no answer is in progress
+    _unread: asyncio.TimerHandle | None = None  # runs while the peer reads nothing
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a request; where too many wait, one of them gives way."""
+        """Wait for a request; if too many connections wait, close one of them."""
         super().connection_made(transport)
         self._settle()
         waiting = [each for each in self.connections if isinstance(each, Connection) and each._until()]
@@ -33,13 +33,13 @@ class Connection(H11Protocol):
             min(waiting, key=Connection._until).transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clocks."""
+        """Stop the timers."""
         super().connection_lost(exc)
         self._stop(self._request, self._unread)
         self._request = self._unread = None
 
     def handle_events(self) -> None:
-        """Take what has come."""
+        """Handle received data."""
         super().handle_events()
         self._settle()
 
@@ -49,19 +49,19 @@ class Connection(H11Protocol):
         self._settle()
 
     def pause_writing(self) -> None:
-        """Wait until the other side reads, but not for ever."""
+        """Wait until the peer reads, for a limited time."""
         super().pause_writing()
         self._read_soon()
 
     def resume_writing(self) -> None:
-        """Go on: it was read."""
+        """Continue writing."""
         super().resume_writing()
         self._stop(self._unread)
         self._unread = None
         self._settle()
 
     def _settle(self) -> None:
-        """Count the wait from when it began: what trickles in does not start it again."""
+        """Keep the start of the wait: trickling bytes do not restart it."""
         if self.transport.is_closing():
             self._read_soon()  # it closes when the rest is read
         elif self.cycle is not None and not self.cycle.response_complete:
@@ -71,7 +71,7 @@ class Connection(H11Protocol):
             self._request = self.loop.call_later(REQUEST_S, self._overdue)
 
     def _overdue(self) -> None:
-        """Close; what was answered may still be read."""
+        """Close the connection; a sent answer may still be read."""
         self._request = None
         self.transport.close()
         self._settle()
@@ -80,7 +80,7 @@ class Connection(H11Protocol):
         self._unread = self._unread or self.loop.call_later(UNREAD_S, self.transport.abort)
 
     def _until(self) -> float:
-        """When its time is up; 0 while it is being answered."""
+        """The end of its time limit; 0 while an answer is in progress."""
         return min((each.when() for each in (self._request, self._unread) if each), default=0.0)
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""The clients of a run, as the page shows them: one screen, in the order that was asked for."""
+"""The clients of a run on the page: one screen, in the requested order."""
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from fedgc.errors import Unusable, nearest
@@ -16,7 +16,7 @@ SCREEN: Final = 50  # clients
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the page asks for: a run, and which clients of it in which order."""
+    """What the page requests: a run, a search for clients, and their order."""
 
     run: str = LATEST
     sort: str = "name"
@@ -49,9 +49,9 @@ class Line:
     name: str
     site: str
     link: str
-    present: bool | None  # None: the run does not say
+    present: bool | None  # None: unknown
     last_seen: float | None
-    load: int | None  # chunks that the plan gives it
+    load: int | None  # chunks assigned by the plan
     rounds: int
     finished: int
     counted: int
@@ -60,6 +60,8 @@ class Line:
     failures: int
     refused: int
     strip: tuple[Cell | None, ...] = ()
+    metrics: Mapping[str, float] = field(default_factory=dict)  # of the newest model that it scored
+    scored: int | None = None  # the round of that model
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,14 +85,14 @@ ORDERS: Final[Mapping[str, Any]] = {
     "discarded": lambda line: -(line.finished - line.counted),
     "faults": lambda line: -(line.failures + line.refused),
     "sent": lambda line: -line.sent_bytes,
-    "seen": lambda line: line.last_seen if line.last_seen is not None else _NEVER,  # who is silent first
+    "seen": lambda line: line.last_seen if line.last_seen is not None else _NEVER,  # longest silent first
 }
 
 
 def fleet_of(
     store: Store, run: Run, wanted: Wanted, columns: Sequence[int], plans: Sequence[Decided]
 ) -> Fleet:
-    """Return the screen of clients that is asked for, with their newest rounds `columns`."""
+    """Return the requested screen of clients, with their newest rounds `columns`."""
     lines = _lines(store, run, max(len(columns), 1), plans)
     asked = wanted.find.casefold()
     found = [each for each in lines if asked in f"{each.name} {each.client} {each.site}".casefold()]
@@ -110,23 +112,26 @@ def fleet_of(
 
 
 def _lines(store: Store, run: Run, rounds: int, plans: Sequence[Decided]) -> list[Line]:
-    """Return every client that the run knows: those that worked lately, and those that it has seen at all."""
+    """Return every client known to the run: those that worked recently, and all that joined."""
     lately = {each.client: each for each in store.lately(run.run, rounds)}
-    said = present_clients(run)
+    states = present_clients(run)
     loads = plans[-1].basis.get("loads", {}) if plans else {}
     known = {each.client: each for each in store.clients()}
+    scores = {each.client: each for each in store.last_scores(run.run)}
     lines = []
-    for client in dict.fromkeys([*lately, *said]):
-        own, seen, told = lately.get(client), known.get(client), said.get(client)
+    for client in dict.fromkeys([*lately, *states, *scores]):
+        own, seen, recorded = lately.get(client), known.get(client), states.get(client)
         lines.append(
             Line(
                 client=client,
-                name=(seen.name if seen else "") or str((told or {}).get("name", "")),
+                name=(seen.name if seen else "") or str((recorded or {}).get("name", "")),
                 site=seen.site if seen else "",
-                link=(seen.link if seen else "") or str((told or {}).get("link", "")),
-                present=bool(told["present"]) if told and "present" in told else None,
+                link=(seen.link if seen else "") or str((recorded or {}).get("link", "")),
+                present=bool(recorded["present"]) if recorded and "present" in recorded else None,
                 last_seen=seen.last_seen if seen else None,
                 load=whole(loads.get(client)),
+                metrics=scores[client].metrics if client in scores else {},
+                scored=scores[client].round if client in scores else None,
                 **_did(own),
             )
         )
@@ -160,9 +165,9 @@ def _with_strips(store: Store, run: str, screen: Sequence[Line], columns: Sequen
 
 
 def present_clients(run: Run) -> dict[str, Mapping[str, Any]]:
-    """Return what the run last said of each client."""
-    said = run.present.get("clients", ())
-    return {str(each["client"]): each for each in said if isinstance(each, Mapping) and "client" in each}
+    """Return the last recorded state of each client."""
+    states = run.present.get("clients", ())
+    return {str(each["client"]): each for each in states if isinstance(each, Mapping) and "client" in each}
 
 
 def whole(value: object) -> int | None:

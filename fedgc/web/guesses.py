@@ -1,7 +1,7 @@
-"""Wrong tokens, counted for each address: after the first few, one more each few seconds.
+"""A rate limit on wrong tokens, for each address.
 
-An address that has used up its guesses is refused without a look at what it offers, so that a guess costs
-time even where it is right. The cookie of a browser that was let in is no guess and is never refused for it.
+An address that has used up its guesses is refused without a check of its token, so that even the right one
+costs time. A browser with the cookie is never refused.
 """
 
 from collections.abc import Callable
@@ -11,18 +11,18 @@ from typing import Final
 AT_ONCE: Final = 10
 EACH_S: Final = 6.0
 MOST_ADDRESSES: Final = 4096
-NETWORK_BITS: Final = 64  # of an IPv6 address: one person has all that differ in the rest
+NETWORK_BITS: Final = 64  # of an IPv6 address: one site usually has all addresses in it
 
 
 class Guesses:
-    """Who may try a token now. Beyond `MOST_ADDRESSES` with recent guesses, nobody new may."""
+    """The rate limit. Beyond `MOST_ADDRESSES` with recent guesses, new addresses are refused."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._used_until: dict[str, float] = {}  # of an address: when all its guesses are forgotten
+        self._used_until: dict[str, float] = {}  # by address: when all its guesses are forgotten
 
     def wait_s(self, address: str) -> float:
-        """Return how long this address must wait before it may try; 0: not at all."""
+        """Return how long this address must wait before its next guess; 0: not at all."""
         now, network = self._clock(), _network(address)
         self._forget(now)
         if network not in self._used_until and len(self._used_until) >= MOST_ADDRESSES:
@@ -40,7 +40,7 @@ class Guesses:
 
 
 def _network(address: str) -> str:
-    """Return what one person has: an IPv4 address, or an IPv6 network.
+    """Return the unit of the rate limit: an IPv4 address, or an IPv6 network.
 
     >>> _network("192.0.2.7"), _network("2001:db8::7") == _network("2001:db8::8"), _network("?")
     ('192.0.2.7', True, '?')

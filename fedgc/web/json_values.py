@@ -1,4 +1,4 @@
-"""Values as JSON that a browser takes: no NaN, no infinity."""
+"""Values as JSON for a browser: without NaN and infinities."""
 
 import json
 import math
@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 
 
 def as_json(value: object) -> str:
-    """Return a value of ours as JSON, as short as it can be.
+    """Return a value as compact JSON.
 
     >>> as_json({"loss": float("nan"), "rounds": (1, 2.5, 0.123456789)})
     '{"loss":null,"rounds":[1,2.5,0.12346]}'
@@ -28,7 +28,7 @@ def _plain(value: object) -> object:
 
 
 def _short(value: float) -> float | None:
-    """Return a number with no more digits than a picture shows; moments keep their milliseconds."""
+    """Return a number with the digits that a chart needs; times keep their milliseconds."""
     if not math.isfinite(value):
         return None
     return round(value, 3) if abs(value) >= 1e4 else float(f"{value:.5g}")

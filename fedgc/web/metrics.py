@@ -1,7 +1,7 @@
-"""A run in Prometheus's words, read from the store when it is asked.
+"""A run in Prometheus's format, read from the store at each request.
 
-Counters are totals over the run, by the store's sums, so that they go on where they were after a restart of
-whoever serves them. Clients are counted by their totals at the task, which outlive folding.
+Counters are the store's totals over the run, so that they continue after a restart of the server. Clients are
+counted by their totals at the task, which survive folding.
 """
 
 from collections.abc import Iterable, Iterator
@@ -21,14 +21,14 @@ _OF_CLIENT: Final = ("client", "name", "site")
 
 
 def exposition(store: Store, key: str) -> bytes:
-    """Return the metrics of a run as Prometheus reads them."""
+    """Return the metrics of a run in Prometheus's text format."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Reading(store, key))
     return generate_latest(registry)
 
 
 class _Reading(Collector):
-    """Reads the store once for each question."""
+    """Collects metrics, with one read of the store per request."""
 
     def __init__(self, store: Store, key: str) -> None:
         self._store = store
@@ -45,6 +45,7 @@ class _Reading(Collector):
         if last:
             yield from _of_last_round(run.run, last[-1])
         yield from _of_clients(self._store.paces(run.task))
+        yield from _of_scores(self._store, run)
 
 
 def _gauge(name: str, says: str, run: str, value: float | None) -> Iterator[Metric]:
@@ -104,6 +105,21 @@ def _of_last_round(run: str, last: Round) -> Iterator[Metric]:
     yield from _gauge("last_round_blocks", "Parts that an update was cut in.", run, row.blocks)
     yield from _gauge("last_round_amplification", "Of noise, by its code.", run, row.amplification)
     yield from _gauge("loss", "Mean loss over its chunks.", run, row.loss)
+
+
+def _of_scores(store: Store, run: Run) -> Iterator[Metric]:
+    scores, best = store.last_scores(run.run), store.best(run.run)
+    names = {each.client: (each.name, each.site) for each in store.clients()}
+    labels = ["run", *_OF_CLIENT, "measure"]
+    family = GaugeMetricFamily("fedgc_client_measure", "The model on a client's data.", labels=labels)
+    for each in scores:
+        for name, value in sorted(each.metrics.items()):
+            family.add_metric([run.run, each.client, *names.get(each.client, ("", "")), name], value)
+    if scores:
+        yield family
+    if best is not None:
+        yield from _gauge("best_model_version", "The best model so far.", run.run, best.version)
+        yield from _gauge("best_model_measure", "Its figure of validate.best.", run.run, best.value)
 
 
 def _of_clients(paces: Iterable[MeasuredSpeeds]) -> Iterator[Metric]:

@@ -1,9 +1,9 @@
-"""What code and gate save, against plain averaging.
+"""Bytes saved by the code and the gate, compared with plain averaging.
 
-Plain averaging (FedAvg; McMahan et al. 2017) sends every client of a round the model and takes one back, in
-every round. With M bytes of model and D clients that is 2 D M a round. What was sent is all that crossed the
-line, control and lost uploads included. The difference in skipped rounds is the gate's, that in all others
-the code's, which sends 1/blocks of a model and prunes what is not needed; either may be negative.
+Plain averaging (FedAvg; McMahan et al. 2017) sends the model to every client of a round and takes one back.
+With M bytes of model and D clients that is 2 D M a round. The compared bytes include control messages and
+lost uploads. The difference in skipped rounds is due to the gate, that in all others to the code, which sends
+1/blocks of a model and prunes unneeded codewords; either may be negative.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Saved:
 
 
 def plain_bytes(clients: int, model_bytes: int) -> int:
-    """Return what plain averaging sends when so many clients take part.
+    """Return the bytes that plain averaging sends with so many clients.
 
     >>> plain_bytes(4, 1000)
     8000
@@ -32,7 +32,7 @@ def plain_bytes(clients: int, model_bytes: int) -> int:
 
 
 def saved(stretches: Sequence[Stretch], model_bytes: int | None) -> Saved | None:
-    """Return the savings of these rounds; None where the size of the model is not known."""
+    """Return the savings of these rounds; None if the size of the model is unknown."""
     if not model_bytes:
         return None
     clients = sum(each.clients for each in stretches)

@@ -1,4 +1,4 @@
-"""The port: where the page is served, until somebody says that it ends."""
+"""The server of the page."""
 
 import secrets
 import socket
@@ -20,13 +20,13 @@ from fedgc.web.connection import MOST_HEAD, Connection
 
 START_S: Final = 10.0
 STOP_S: Final = 5.0
-MOST_CONNECTIONS: Final = 256  # far more than those that wait (connection.py) and the streams together
+MOST_CONNECTIONS: Final = 256  # far more than the waiting ones (connection.py) and the streams together
 IDLE_S: Final = 4  # of a connection after an answer
 
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where to listen; `token` is made up where one is needed and none is given."""
+    """Where to listen; a missing `token` is generated if one is needed."""
 
     host: str = "127.0.0.1"
     port: int = 8600
@@ -39,16 +39,16 @@ class Place:
 
     @property
     def entry(self) -> Entry:
-        """What a browser must show: nothing only where the page stays on this machine."""
+        """The access rule: no token is needed only on loopback."""
         stays = f"[{self.host}]" in LOOPBACK or self.host in LOOPBACK
         return Entry(self.token if self.token or stays else secrets.token_urlsafe(24))
 
 
 class Served:
-    """A page that is served: its address, and its end."""
+    """A running page: its address, and its end."""
 
     def __init__(self, store: Store, place: Place, run: str = LATEST) -> None:
-        """Take the port at once, so that one in use is told before anything else happens."""
+        """Bind the port at once, so that a port in use is reported first."""
         entry = place.entry
         self._socket = _listen(place)
         self._server = uvicorn.Server(
@@ -68,7 +68,7 @@ class Served:
         )
         host = f"[{place.host}]" if ":" in place.host else place.host
         bound, port = self._socket.getsockname()[:2]
-        nowhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  bound to all, asked on one
+        nowhere = {"0.0.0.0": "127.0.0.1", "::": "::1"}  # noqa: S104  bound to all, requested on one
         self.address: Final[tuple[str, int]] = (nowhere.get(bound, bound), port)
         self.token: Final = entry.token
         self.root: Final = f"http://{host}:{port}/"
@@ -80,7 +80,7 @@ class Served:
 
     @contextmanager
     def beside(self) -> Iterator["Served"]:
-        """Serve from a thread of its own while the block runs."""
+        """Serve from a thread while the block runs."""
         thread = threading.Thread(target=self.forever, name="fedgc-watch", daemon=True)
         thread.start()
         try:

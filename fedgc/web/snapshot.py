@@ -1,7 +1,7 @@
-"""What the page shows of a run, as values: read from the store, bounded whatever the store holds.
+"""The content of the page as values, read from the store, of bounded size.
 
-A run of ten thousand rounds is drawn from as many stretches as a chart has room for; of a fleet of a
-thousand one screen of clients is sent, in the order that was asked for, each with its newest rounds.
+A run of ten thousand rounds is drawn from as many stretches as a chart has room for; of a thousand clients
+one screen is sent, in the requested order, each with its newest rounds.
 """
 
 import math
@@ -13,28 +13,28 @@ from typing import Final
 
 from fedgc.config import RunConfig, Value, known
 from fedgc.errors import Unusable
-from fedgc.history import ClientRow
+from fedgc.history import BestModel, ClientRow
 from fedgc.store.database import Store
+from fedgc.store.liveness import advice_for, reason_of, state_of
 from fedgc.store.records import Audited, Decided
-from fedgc.store.standing import advice_for, reason_of, state_of
 from fedgc.store.views import Round, Run, Stretch
 from fedgc.web.fleet import Fleet, Wanted, fleet_of, present_clients, whole
 from fedgc.web.savings import Saved, plain_bytes, saved
 
 MOST_STRETCHES: Final = 240
 MOST_ROUNDS: Final = 40  # of a client's strip
-MOST_CELLS: Final = 20_000  # client rows that one picture may add up
+MOST_CELLS: Final = 20_000  # client rows that one snapshot may sum
 SHOWN_BARS: Final = 60  # clients in the timeline of a round
 SHOWN_FAULTS: Final = 30
 SHOWN_PLANS: Final = 8
 SHOWN_RUNS: Final = 30
 SHOWN_AUDIT: Final = 30
-FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, where there is one of these
+FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, if one of these exists
 
 
 @dataclass(frozen=True, slots=True)
 class PlanMade:
-    """A plan, why it was made, what was expected of it, and what its rounds took."""
+    """A plan, its reason, its prediction, and what its rounds took."""
 
     round: int
     at: float
@@ -50,7 +50,7 @@ class PlanMade:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A client that failed or was refused something, or a crash of the server; `round` if it is known."""
+    """A failure or refusal of a client, or a crash of the server; `round` if it is known."""
 
     round: int | None
     client: str
@@ -61,7 +61,7 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class OnRecord:
-    """Something that stays on record: who joined with which key, what was refused."""
+    """An audit entry: a join with its key, or a refusal."""
 
     at: float
     kind: str
@@ -72,7 +72,7 @@ class OnRecord:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """The run's history by columns: stretch by stretch, means over the rounds of each."""
+    """The run's history by columns: one entry per stretch, means over its rounds."""
 
     first: tuple[int, ...]
     last: tuple[int, ...]
@@ -87,12 +87,11 @@ class Series:
     control_bytes: tuple[float, ...]
     plain_bytes: tuple[float, ...] | None
     skipped: tuple[int, ...]
-    inexact: tuple[int, ...]  # rounds that were neither synced nor skipped
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The run in figures."""
+    """The totals of the run."""
 
     rounds: int
     wanted: int | None
@@ -104,16 +103,17 @@ class Totals:
     repairs: int
     median_s: float | None
     measure: str | None
+    best: BestModel | None
     saved: Saved | None
     model_bytes: int | None
-    left_s: float | None  # estimated from the newest rounds, of a run that goes on
+    left_s: float | None  # estimated from the newest rounds of a running run
     coverage: float | None  # share of the run's samples in the newest round that wanted a sum
     left_out: str  # whose data was refused, and why
 
 
 @dataclass(frozen=True, slots=True)
 class RunLine:
-    """A run among others."""
+    """One run in the list of runs."""
 
     run: str
     task: str
@@ -123,7 +123,7 @@ class RunLine:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """The round under way."""
+    """The current round."""
 
     run: str
     state: str
@@ -139,12 +139,12 @@ class Now:
     replicas: int
     clients: int
     present: int
-    finished: Mapping[str, int]  # chunks, by client, of those that are shown
+    finished: Mapping[str, int]  # chunks, by displayed client
 
 
 @dataclass(frozen=True, slots=True)
 class SettingShown:
-    """A setting of the run, and whether it is the default."""
+    """A setting of the run, and whether it has its default."""
 
     name: str
     value: Value
@@ -153,7 +153,7 @@ class SettingShown:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """All that the page shows, but for the round that a person looks at."""
+    """The content of the page, except for the round in focus."""
 
     task: str
     work: str  # local or coded
@@ -165,7 +165,7 @@ class Snapshot:
     fleet: Fleet
     plans: tuple[PlanMade, ...]
     faults: tuple[Fault, ...]
-    fault_rounds: int  # how many of the newest rounds they were looked for in
+    fault_rounds: int  # the number of newest rounds searched for faults
     record: tuple[OnRecord, ...]
 
 
@@ -180,18 +180,18 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class OneRound:
-    """One round and what each client did in it; the bars are thinned where they are too many."""
+    """One round and each client's work in it; the bars are thinned if there are too many."""
 
     round: Round
     bars: tuple[Bar, ...]
-    folded: bool  # its client rows are only left as sums
+    folded: bool  # its client rows exist only as sums
 
 
 def picture(store: Store, wanted: Wanted) -> Snapshot:
-    """Return what the page shows of a run now."""
+    """Return the current content of the page for a run."""
     run = store.run(wanted.run)
     stretches = store.stretches(run.run, MOST_STRETCHES)
-    plans = store.decisions(run.run, limit=SHOWN_PLANS)
+    plans = store.decisions(run.run, limit=SHOWN_PLANS, what="plan")
     clients = max(1, stretches[-1].clients // stretches[-1].rounds if stretches else 1)
     window = max(1, min(MOST_ROUNDS, MOST_CELLS // clients))
     newest = store.rounds(run.run, after=(run.last_round or 0) - window)
@@ -222,6 +222,7 @@ def picture(store: Store, wanted: Wanted) -> Snapshot:
             repairs=sum(each.repairs for each in stretches),
             median_s=median(seconds) if seconds else None,
             measure=_measure(stretches),
+            best=store.best(run.run),
             saved=saved(stretches, model_bytes),
             model_bytes=model_bytes,
             left_s=_left_s(run, seconds),
@@ -265,7 +266,7 @@ def _faults(
 
 
 def _settings(run: Run) -> tuple[SettingShown, ...]:
-    """Return the run's settings, those that are not the defaults first."""
+    """Return the run's settings, non-default ones first."""
     defaults = RunConfig().table()
     shown = [
         SettingShown(name, value, usual=value == defaults.get(name))
@@ -275,7 +276,7 @@ def _settings(run: Run) -> tuple[SettingShown, ...]:
 
 
 def _left_s(run: Run, seconds: Sequence[float]) -> float | None:
-    """Estimate how long a run will take that is going on."""
+    """Estimate the remaining time of a running run."""
     rounds = whole(run.settings.get("rounds"))
     if rounds is None or not seconds or state_of(run) != "running":
         return None
@@ -283,7 +284,7 @@ def _left_s(run: Run, seconds: Sequence[float]) -> float | None:
 
 
 def now_of(run: Run, shown: Collection[str]) -> Now:
-    """Return how a run stands, and how far the clients that are shown have come."""
+    """Return the state of a run, and the progress of the displayed clients."""
     said = run.present
     clients = present_clients(run)
     return Now(
@@ -317,7 +318,7 @@ def one_round(store: Store, run: str, number: int) -> OneRound:
 
 
 def thinned(rows: Sequence[ClientRow], most: int) -> list[ClientRow]:
-    """Return at most so many rows, the longest at work first: those that failed, and others taken evenly.
+    """Return at most so many rows, the longest at work first: failed ones, then others taken evenly.
 
     >>> [row.client for row in thinned([ClientRow(f"{n}", busy_s=n) for n in range(9)], 3)]
     ['8', '4', '0']
@@ -357,12 +358,11 @@ def _series(stretches: Sequence[Stretch], model_bytes: int | None) -> Series:
         control_bytes=mean("control_bytes"),
         plain_bytes=plain if model_bytes else None,
         skipped=tuple(each.skipped for each in stretches),
-        inexact=tuple(each.rounds - each.synced - each.skipped for each in stretches),
     )
 
 
 def _measure(stretches: Sequence[Stretch]) -> str | None:
-    """Return the name of the measure that matters most: a known one, else the first by name."""
+    """Return the name of the main measure: a known one, else the first by name."""
     names = {name for each in stretches for name in each.metrics}
     known = [name for name in FAVOURITES if name in names]
     return next(iter([*known, *sorted(names - {"loss"})]), None)
@@ -371,7 +371,7 @@ def _measure(stretches: Sequence[Stretch]) -> str | None:
 def _plans(
     decided: Sequence[Decided], newest: Sequence[Round], names: Mapping[str, str]
 ) -> tuple[PlanMade, ...]:
-    """Return the plans, newest first; their reasons say clients by name."""
+    """Return the plans, newest first, with clients by name in their reasons."""
     made = []
     until = math.inf
     for each in reversed(decided):

@@ -1,8 +1,8 @@
-"""The picture again, whenever the run has news: server-sent events.
+"""Server-sent events with the page's content, whenever the run has news.
 
-The store is asked for a run's pulse a few times a second, which costs it nothing; only where the pulse has
-changed is the whole picture made, in a thread of its own, and a new round goes ahead of it. Between two
-rounds small events say how the present one stands. The browser connects again by itself and is told all anew.
+The store is asked for a run's pulse a few times a second, which is cheap; only when the pulse has changed is
+the whole snapshot made, in a thread, and a new round is sent before it. Between rounds small events show the
+state of the current one. The browser reconnects by itself and gets everything again.
 """
 
 import asyncio
@@ -14,41 +14,41 @@ from starlette.concurrency import run_in_threadpool
 
 from fedgc.errors import FedgcError
 from fedgc.store.database import Store
-from fedgc.store.standing import STOPPED, lost
+from fedgc.store.liveness import CRASHED, lost
 from fedgc.store.views import Pulse
 from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
 from fedgc.web.snapshot import Now, OneRound, Snapshot, now_of, one_round, picture
 
 POLL_S: Final = 0.25
-CALM_S: Final = 15.0  # a line that says nothing keeps the connection through whatever stands between
+CALM_S: Final = 15.0  # a comment line keeps the connection open through proxies
 
 
 @dataclass(frozen=True, slots=True)
-class _Told:
-    """What this browser has been told."""
+class _Sent:
+    """What this browser has received."""
 
     pulse: Pulse | None = None
     round: int | None = None
     shown: Sequence[str] = ()
-    due: bool = False  # the picture, after a round that went ahead of it
-    gone: bool = False  # the server's process, of which the store says nothing
+    due: bool = False  # the snapshot, after a round that was sent before it
+    gone: bool = False  # the server's process ended, which the store does not record
     trouble: str = ""
 
 
 async def events(store: Store, wanted: Wanted, ends: Callable[[], bool]) -> AsyncIterator[str]:
-    """Yield the events of a run until `ends`; the first one is the picture as it is now."""
-    told, calm_s = _Told(), 0.0
+    """Yield the events of a run until `ends`; the first one is the current snapshot."""
+    sent, calm_s = _Sent(), 0.0
     while not ends():
         try:
-            found, told = await run_in_threadpool(_news, store, wanted, told)
+            found, sent = await run_in_threadpool(_news, store, wanted, sent)
         except FedgcError as error:
-            found = "" if told.trouble == str(error) else event("trouble", str(error))
-            told = _Told(trouble=str(error))
+            found = "" if sent.trouble == str(error) else event("trouble", str(error))
+            sent = _Sent(trouble=str(error))
         calm_s = 0.0 if found else calm_s + POLL_S
         if found:
             yield found
-            if told.due:
+            if sent.due:
                 continue
         elif calm_s >= CALM_S:
             calm_s = 0.0
@@ -57,7 +57,7 @@ async def events(store: Store, wanted: Wanted, ends: Callable[[], bool]) -> Asyn
 
 
 def event(name: str, value: Snapshot | OneRound | Now | str) -> str:
-    r"""Return one event as it goes over the wire.
+    r"""Return one event in its wire format.
 
     >>> event("trouble", "gone")
     'event: trouble\ndata: "gone"\n\n'
@@ -65,27 +65,27 @@ def event(name: str, value: Snapshot | OneRound | Now | str) -> str:
     return f"event: {name}\ndata: {as_json(value)}\n\n"
 
 
-def _news(store: Store, wanted: Wanted, told: _Told) -> tuple[str, _Told]:
-    """Return the event that is due, and what the browser knows after it; the event may be empty."""
-    pulse, before = store.pulse(wanted.run), told.pulse
+def _news(store: Store, wanted: Wanted, sent: _Sent) -> tuple[str, _Sent]:
+    """Return the next event, and what the browser knows after it; the event may be empty."""
+    pulse, before = store.pulse(wanted.run), sent.pulse
     if before is None or _stands(pulse) != _stands(before):
-        if before and pulse.run == before.run and pulse.last_round not in (None, told.round):
+        if before and pulse.run == before.run and pulse.last_round not in (None, sent.round):
             newest = one_round(store, pulse.run, pulse.last_round or 0)
-            return event("round", newest), replace(told, round=pulse.last_round, due=True)
+            return event("round", newest), replace(sent, round=pulse.last_round, due=True)
         return _whole(store, wanted, pulse)
     if pulse.heard != before.heard:
-        return event("now", now_of(store.run(pulse.run), told.shown)), replace(told, pulse=pulse, gone=False)
-    if pulse.state == "running" and not told.gone and lost(store.run(pulse.run)):
+        return event("now", now_of(store.run(pulse.run), sent.shown)), replace(sent, pulse=pulse, gone=False)
+    if pulse.state == "running" and not sent.gone and lost(store.run(pulse.run)):
         return _whole(store, wanted, pulse)
-    return "", told
+    return "", sent
 
 
-def _whole(store: Store, wanted: Wanted, pulse: Pulse) -> tuple[str, _Told]:
+def _whole(store: Store, wanted: Wanted, pulse: Pulse) -> tuple[str, _Sent]:
     made = picture(store, wanted)
     shown = [each.client for each in made.fleet.lines]
-    return event("picture", made), _Told(pulse, pulse.last_round, shown, gone=made.now.state == STOPPED)
+    return event("picture", made), _Sent(pulse, pulse.last_round, shown, gone=made.now.state == CRASHED)
 
 
 def _stands(pulse: Pulse) -> Pulse:
-    """Return a pulse but for its beat."""
+    """Return a pulse without its timestamp."""
     return replace(pulse, heard=0.0)

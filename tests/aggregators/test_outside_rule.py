@@ -1,4 +1,4 @@
-"""An aggregation rule from another package: one class and one entry point, nothing of fedgc changes."""
+"""Test an aggregation rule from another package: one class and one entry point."""
 
 import numpy as np
 import pytest
@@ -50,28 +50,28 @@ def config(**changes) -> RunConfig:
 
 
 def trained(clients: int, **changes):
-    scenario = MODELS["nobody"](clients, 3, np.random.default_rng(0))
+    scenario = MODELS["homogeneous"](clients, 3, np.random.default_rng(0))
     return train(Job(TASK, config(**changes), scenario))
 
 
-def test_simulated_run_uses_a_rule_from_outside(outside):
+def test_simulated_run_uses_outside_rule(outside):
     moved = [trained(3, rounds=rounds).model for rounds in (1, 2)]
     steps = np.unique(np.abs(moved[1] - moved[0]).round(5))
     assert set(steps.tolist()) <= {0.0, 0.5}
     assert 0.5 in steps
 
 
-def test_refused_mean_leaves_the_model_as_it_is(outside):
+def test_refused_mean_leaves_model_unchanged(outside):
     np.testing.assert_array_equal(trained(4).model, trained(4, rounds=1).model)
 
 
-def test_rule_from_outside_is_explained_and_refused_by_name(outside):
+def test_outside_rule_is_documented_and_refused_by_name(outside):
     says = next(says for name, _, says in RunConfig.explained() if name == "aggregation.rule")
     assert "sign-mean: the majority's sign, times step" in says
     assert "lost: cannot be used (setting aggregation.rule: loading 'lost'" in says
     with pytest.raises(BadSetting, match="saw step='far', needed float"):
         config(aggregator_options="step=far")
-    with pytest.raises(BadSetting, match=r"needed a subclass of fedgc\.aggregators\.AggregationRule"):
+    with pytest.raises(BadSetting, match=r"needed a subclass of fedgc\.aggregators\.rule\.AggregationRule"):
         config(aggregator="text", aggregator_options="")
 
 
@@ -82,11 +82,11 @@ def test_rule_from_outside_is_explained_and_refused_by_name(outside):
         ({"secrecy": "masked", "federation": "all.fed"}, "saw median, needed weighted-mean with secrecy"),
     ],
 )
-def test_rules_of_single_updates_are_refused_with_sums(changes, says):
+def test_rules_on_single_updates_are_refused_with_sums(changes, says):
     with pytest.raises(BadSetting, match=f"setting aggregation.rule: {says}"):
         config(aggregator="median", aggregator_options="", **changes)
 
 
-def test_rule_is_unknown_if_its_package_is_not_installed():
+def test_rule_is_unknown_without_its_package():
     with pytest.raises(BadSetting, match=r"saw 'sign-mean', needed one of krum, .*\(entry points"):
         config()

@@ -8,7 +8,7 @@ import fedgc.aggregators
 README = Path(fedgc.aggregators.__file__).with_name("README.md").read_text()
 
 
-def test_rule_of_the_page_works():
+def test_readme_rule_works():
     names: dict[str, object] = {"__name__": "ward"}
     (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(compile(block, "README.md", "exec"), names)  # noqa: S102  the page is part of the source
@@ -18,6 +18,6 @@ def test_rule_of_the_page_works():
     assert rule.result().tolist() == [0.5, -0.5, 0.5]
 
 
-def test_page_names_every_file():
+def test_readme_names_every_file():
     files = {path.name for path in Path(fedgc.aggregators.__file__).parent.glob("*.py")} - {"__init__.py"}
     assert files == set(re.findall(r"`(\w+\.py)`", README))

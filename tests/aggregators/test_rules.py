@@ -1,4 +1,4 @@
-"""The shipped aggregation rules: by hand-computed numbers, and with a hostile update among honest ones."""
+"""Test the shipped aggregation rules against hand-computed numbers and with a hostile update."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ ROBUST = ("norm-bounded-mean", "trimmed-mean", "median", "krum", "multi-krum")
 
 
 def result(rule, *updates, weights=None):
-    """Return what the rule makes of these updates."""
+    """Return the rule's aggregate of these updates."""
     for at, update in enumerate(updates):
         rule.add(f"client {at}", weights[at] if weights else 1.0, np.array(update, np.float32))
     return rule.result()
@@ -40,13 +40,13 @@ def test_weighted_mean_divides_by_samples():
     assert result(make_rule("weighted-mean"), [1, 4], [5, 0], weights=[30, 10]).tolist() == [2, 3]
 
 
-def test_norm_bounded_mean_scales_a_long_update():
+def test_norm_bounded_mean_scales_long_update():
     updates = [[3, 4], [0, 5], [60, 80]]  # norms 5, 5, 100; the bound is 2 * 5
     mean = result(make_rule("norm-bounded-mean"), *updates, weights=[1, 1, 2])
     np.testing.assert_allclose(mean, [(3 + 0 + 2 * 6) / 4, (4 + 5 + 2 * 8) / 4], rtol=1e-6)
 
 
-def test_norm_bounded_mean_of_similar_updates_is_the_weighted_mean():
+def test_norm_bounded_mean_of_similar_updates_is_weighted_mean():
     updates, weights = honest(5, 50), [1.0, 2.0, 3.0, 4.0, 5.0]
     expected = np.average(updates, axis=0, weights=weights)
     bounded = result(make_rule("norm-bounded-mean"), *updates, weights=weights)
@@ -69,19 +69,19 @@ def test_median_of_odd_and_even_counts():
     assert result(make_rule("median"), [1, 0], [2, 0], [4, 0], [100, 0]).tolist() == [3, 0]
 
 
-def test_krum_takes_the_update_with_the_nearest_neighbors():
+def test_krum_takes_update_with_nearest_neighbors():
     updates = [[0.0], [1.0], [1.5], [3.0], [50.0]]  # n - f - 2 = 2 neighbors
     assert result(make_rule("krum"), *updates).tolist() == [1.0]  # scores 3.25, 1.25, 2.5, ...
 
 
-def test_multi_krum_takes_the_mean_of_the_best():
+def test_multi_krum_takes_mean_of_best():
     updates = [[0.0], [1.0], [1.5], [3.0], [50.0]]
     assert result(make_rule("multi-krum", "keep=2"), *updates).tolist() == [1.25]
     assert result(make_rule("multi-krum"), *updates).tolist() == [1.375]
 
 
 @pytest.mark.parametrize("name", ["trimmed-mean", "median", "krum", "multi-krum", "norm-bounded-mean"])
-def test_tiles_do_not_show_in_the_result(name):
+def test_tile_size_does_not_change_result(name):
     updates = honest(6, 2 * TILE + 17)
     whole = result(make_rule(name), *updates)
     if name in ("krum", "multi-krum"):
@@ -106,7 +106,7 @@ ATTACKS = {
 
 @pytest.mark.parametrize("attack", ATTACKS)
 @pytest.mark.parametrize("name", ROBUST)
-def test_one_hostile_update_moves_a_robust_rule_little(name, attack):
+def test_single_hostile_update_barely_moves_robust_rule(name, attack):
     updates = honest(7, 400)
     fair = np.mean(updates, axis=0)
     hostile = [ATTACKS[attack](updates[0]), *updates[1:]]
@@ -114,7 +114,7 @@ def test_one_hostile_update_moves_a_robust_rule_little(name, attack):
     assert moved < (0.45 if name == "norm-bounded-mean" else 0.2)
 
 
-def test_weighted_mean_follows_a_hostile_update():
+def test_weighted_mean_follows_hostile_update():
     updates = honest(7, 400)
     hostile = [updates[0] * 1e6, *updates[1:]]
     assert np.linalg.norm(result(make_rule("weighted-mean"), *hostile)) > 1e5 * np.linalg.norm(updates[0]) / 7
@@ -122,7 +122,7 @@ def test_weighted_mean_follows_a_hostile_update():
 
 @given(st.permutations(range(6)), st.sampled_from(sorted(set(RULES) - {"krum"})))
 @settings(max_examples=40, deadline=None)
-def test_order_of_updates_does_not_matter(order, name):
+def test_update_order_does_not_matter(order, name):
     updates = honest(6, 30)
     usual = result(make_rule(name), *updates)
     np.testing.assert_allclose(result(make_rule(name), *(updates[at] for at in order)), usual, rtol=1e-5)
@@ -132,7 +132,7 @@ def test_order_of_updates_does_not_matter(order, name):
 
 
 @pytest.mark.parametrize("name", RULES)
-def test_rule_begins_anew_after_each_round(name):
+def test_rule_keeps_no_state_between_rounds(name):
     rule, first, second = make_rule(name), honest(6, 20, 1), honest(6, 20, 2)
     result(rule, *first)
     np.testing.assert_array_equal(result(rule, *second), result(make_rule(name), *second))
@@ -176,7 +176,7 @@ def test_bad_options_are_refused_by_name(name, options, says):
         make_rule(name, options)
 
 
-def test_collecting_rule_keeps_vectors_without_a_copy():
+def test_collecting_rule_keeps_vectors_without_copy():
     class Seen(CollectingRule):
         def combine(self, updates):
             return updates[0].vector

@@ -1,4 +1,4 @@
-"""The bench of accuracy: a target fixed in advance, who comes to it when, and who never does."""
+"""Test the accuracy benchmark: a fixed target, the time to reach it, and runs that never reach it."""
 
 import math
 from dataclasses import replace
@@ -15,7 +15,7 @@ from benchmarks.accuracy import (
     USUAL,
     bench_accuracy,
     report,
-    told,
+    text_lines,
 )
 from benchmarks.arms import CODED, Arm, named
 from benchmarks.grid import Modelled
@@ -23,19 +23,19 @@ from benchmarks.scene import CLIENTS, Scene, scenario_of
 from benchmarks.trial import Care, Measured, Trace, Trial, measure
 from fedgc.errors import EdgeFailed
 
-CALM = Scene("skew", "nobody", source=Modelled("nobody"))
+CALM = Scene("skew", "homogeneous", source=Modelled("homogeneous"))
 
 
 TARGET = 60.0
 
 
 def made(arm: str, seed: int, reaches: float, megabytes: float = 1.0) -> Measured:
-    """An arm that is at half of 80 points after a second, and at 80 after so many."""
+    """An arm that reaches 40 points after one second and 80 points after the given time."""
     trace = Trace((1.0, reaches), (megabytes / 2, megabytes), (40.0, 80.0))
     return Measured(CALM, named(arm)[0], seed, 0.1, 80.0, megabytes=megabytes, trace=trace)
 
 
-def test_ratios_are_of_the_quickest_baseline_seed_by_seed():
+def test_ratios_use_quickest_baseline_per_seed():
     measured = [
         *(made(OURS, seed, 2.0) for seed in range(3)),
         *(made(DRIFT, seed, 5.0) for seed in range(3)),
@@ -50,7 +50,7 @@ def test_ratios_are_of_the_quickest_baseline_seed_by_seed():
     assert figures["bytes_over_bsp"] == pytest.approx(0.1)
 
 
-def test_the_target_is_what_bsp_came_to_on_the_tuning_seeds_where_nobody_straggles(monkeypatch):
+def test_target_is_bsp_loss_without_stragglers_on_tuning_seeds(monkeypatch):
     played: list[Trial] = []
 
     def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
@@ -69,13 +69,13 @@ def test_the_target_is_what_bsp_came_to_on_the_tuning_seeds_where_nobody_straggl
     assert {each.arm.name for each in played} == {arm.name for arm in USUAL.arms}
 
 
-def test_the_target_may_be_reached_on_the_way():
+def test_target_may_be_reached_before_last_round():
     rows = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)], 30.0).rows
     assert [row["seconds_to_target"] for row in rows] == [1.0, 1.0]
 
 
-def test_where_there_is_a_target_the_rate_that_comes_there_soonest_is_taken(monkeypatch):
-    """Before one that is more accurate in the end, and one that comes there on one seed alone."""
+def test_learning_rate_that_reaches_target_first_is_selected(monkeypatch):
+    """It beats a rate of better final accuracy, and one that reaches the target on one seed only."""
     reaches = {(0.4, 1000): 3.0, (0.4, 1001): 9.0, (0.8, 1000): 5.0, (0.8, 1001): 5.0, (1.6, 1000): 4.0}
 
     def measured(scene: Scene, arm: Arm, rate: float, seed: int) -> Measured:
@@ -96,7 +96,7 @@ def test_where_there_is_a_target_the_rate_that_comes_there_soonest_is_taken(monk
     assert Trial(CALM, named(OURS)[0], Care(5, 1)).run()[0].rate == 3.2
 
 
-def test_who_never_comes_there_loses():
+def test_run_that_never_reaches_target_loses():
     late = replace(made(OURS, 0, 2.0), trace=Trace((1.0,), (1.0,), (10.0,)))
     assert (
         report([late, made("BSP", 0, 8.0)], TARGET).figures["best_baseline_time_over_ours"]["median"] == 0.0
@@ -106,22 +106,22 @@ def test_who_never_comes_there_loses():
     found = report([made(OURS, 0, 2.0), never], TARGET)
     assert found.figures["best_baseline_time_over_ours"]["median"] == math.inf
     assert '"inf"' in found.json()
-    assert len(list(told(found))) == 3
+    assert len(list(text_lines(found))) == 3
 
 
-def test_a_figure_without_its_baseline_is_none():
+def test_figure_without_baseline_is_null():
     figures = report([made(OURS, 0, 2.0), made("BSP", 0, 8.0)], TARGET).figures
     assert figures["fedavg_time_over_ours"] is None
     assert figures["bytes_over_fedavg"] is None
 
 
-def test_gradient_coding_takes_one_step_a_round_with_every_sample():
+def test_gradient_coding_takes_one_full_batch_step_per_round():
     of = measure(replace(CALM, steps=3), CODED, 0.1, 0)
     assert (of.syncs, of.looks) == (3, 3)
     assert of.placement_mb > 0
 
 
-def test_paces_are_those_of_the_source_by_its_median_client():
+def test_paces_match_source_by_median_client():
     scenario = scenario_of(Scene("skew", "x", source=Modelled("bimodal-persistent")), 4, 8, 1)
     assert len(scenario) == 4
     assert sorted(scenario[0].pace_wk[:, 0])[CLIENTS // 2] == pytest.approx(0.5)
@@ -134,20 +134,20 @@ class Few:
     name = "few"
 
     def make(self, clients, rounds, seed):
-        return Modelled("nobody").make(clients - 1, rounds, seed)
+        return Modelled("homogeneous").make(clients - 1, rounds, seed)
 
 
-def test_a_source_with_too_few_clients_is_refused():
+def test_source_with_too_few_clients_is_refused():
     with pytest.raises(EdgeFailed, match="few: saw 7 clients, needed 8"):
         scenario_of(Scene("skew", "few", source=Few()), 4, 8, 1)
 
 
-def test_what_was_reached_on_the_tuning_seed_is_kept():
+def test_tuning_seed_result_is_cached():
     (found,) = Trial(replace(CALM, steps=16), named(OURS)[0], Care(1, 1)).run()
     assert found.tuned > 0
 
 
 @pytest.mark.slow
-def test_the_quick_bench_gives_every_figure():
+def test_quick_benchmark_gives_every_figure():
     figures = bench_accuracy(QUICK).figures
     assert all(value is not None for value in figures.values())

@@ -1,4 +1,4 @@
-"""Training without a common model, against hand-worked runs and plain loops: who sends what made of which."""
+"""Test asynchronous training against hand-computed runs and plain loops."""
 
 import math
 from dataclasses import replace
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from benchmarks.asynchronous import Bounded, Buffered, train_freely
+from benchmarks.asynchronous import Bounded, Buffered, train_asynchronously
 from benchmarks.stacked import stacked
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
@@ -57,7 +57,7 @@ def job(paces, *, stack=True, links=None, **changes) -> Job:
 
 
 def piece(model: np.ndarray, client: int, first: int, seed: int = 0) -> np.ndarray:
-    """The obvious twin of one piece of work: the way from this model, by plain gradient steps."""
+    """Slow reference for one piece of work: plain gradient steps from this model."""
     inputs, labels = load(f"c{client}")
     now = model.copy()
     for step in range(first, first + STEPS):
@@ -76,20 +76,20 @@ def first_model(of: Job) -> np.ndarray:
 
 @pytest.mark.parametrize("rule", [Buffered(1), Bounded(0), Bounded(7)])
 @pytest.mark.parametrize("stack", [False, True])
-def test_one_client_alone_trains_as_if_there_was_no_server(rule, stack):
+def test_single_client_trains_as_without_server(rule, stack):
     of = job([1.0], stack=stack)
     model = first_model(of)
     for number in range(of.config.rounds):
         model = model - piece(model, 0, number * STEPS)
-    went = train_freely(of, rule)
+    went = train_asynchronously(of, rule)
     assert went.model == pytest.approx(model, abs=1e-6)
     assert [moment.seconds for moment in went.moments] == [1.0, 2.0, 3.0, 4.0]
 
 
 @pytest.mark.parametrize("stack", [False, True])
-def test_with_a_bound_of_0_it_is_bulk_synchronous_training(stack):
+def test_bound_of_0_is_bulk_synchronous_training(stack):
     of = job([1.0, 2.5, 1.5], stack=stack)
-    went, common = train_freely(of, Bounded(0)), train(of)
+    went, common = train_asynchronously(of, Bounded(0)), train(of)
     assert went.model == pytest.approx(common.model, abs=1e-6)
     seconds = [point.seconds for point in common.points]
     assert [moment.seconds for moment in went.moments] == pytest.approx(seconds)
@@ -97,7 +97,7 @@ def test_with_a_bound_of_0_it_is_bulk_synchronous_training(stack):
 
 
 @pytest.mark.parametrize("stack", [False, True])
-def test_a_buffer_of_two_by_hand(stack):
+def test_buffer_of_two_matches_hand_computation(stack):
     """Client 0 takes 2 s, client 1 takes 3 s.
 
     2 s  0 sends its piece of model 0, and takes that again
@@ -111,34 +111,34 @@ def test_a_buffer_of_two_by_hand(stack):
     one = zero - (piece(zero, 0, 0) + piece(zero, 1, 0)) / 2
     two = one - (piece(zero, 0, STEPS) / math.sqrt(2) + piece(one, 1, STEPS)) / 2
     three = two - (piece(one, 0, 2 * STEPS) / math.sqrt(2) + piece(two, 0, 3 * STEPS)) / 2
-    went = train_freely(of, Buffered(2))
+    went = train_asynchronously(of, Buffered(2))
     assert went.model == pytest.approx(three, abs=1e-6)
     assert [(moment.seconds, moment.version) for moment in went.moments] == [(3.0, 1), (6.0, 2), (8.0, 3)]
     assert [moment.pulled for moment in went.moments] == [3, 5, 7], "who sends takes a model with it"
 
 
-def test_a_client_waits_only_while_it_is_too_far_ahead():
+def test_client_waits_only_if_too_far_ahead():
     """A client of 1 s beside one of 4 s, with a bound of 1: it has two and waits for the other's first."""
-    went = train_freely(job([1.0, 4.0], rounds=3), Bounded(1))
+    went = train_asynchronously(job([1.0, 4.0], rounds=3), Bounded(1))
     assert [moment.seconds for moment in went.moments] == [2.0, 5.0, 9.0]
-    free = train_freely(job([1.0, 4.0], rounds=3), Bounded(100))
+    free = train_asynchronously(job([1.0, 4.0], rounds=3), Bounded(100))
     assert [moment.seconds for moment in free.moments] == [2.0, 4.0, 5.0]
 
 
-def test_lines_and_commands_take_their_time_once_each_way():
+def test_links_and_commands_have_latency_once_each_way():
     links = {"up_s": 0.5, "down_s": 0.25, "control_s": 0.125}
-    went = train_freely(job([1.0], links=links, rounds=2), Buffered(1))
+    went = train_asynchronously(job([1.0], links=links, rounds=2), Buffered(1))
     assert [moment.seconds for moment in went.moments] == [2.0, 4.0]
 
 
-def test_a_dead_client_is_not_waited_for_and_one_that_returns_begins_anew():
+def test_dead_client_is_not_awaited_and_restarts_on_return():
     of = job([1.0, 1.0], rounds=4)
     calm = of.scenario[0]
     storm = replace(calm, dies_s_w=np.array([np.inf, 0.5]), returns_s_w=np.array([np.inf, 3.5]))
-    went = train_freely(replace(of, scenario=(storm, calm, calm, calm)), Bounded(0))
+    went = train_asynchronously(replace(of, scenario=(storm, calm, calm, calm)), Bounded(0))
     assert [moment.seconds for moment in went.moments] == [2.0, 4.0, 5.5, 6.5]
     gone = replace(calm, dies_s_w=np.array([0.5, 0.5]), returns_s_w=np.array([np.inf, np.inf]))
-    assert train_freely(replace(of, scenario=(gone,) * 4), Buffered(2)).moments == ()
+    assert train_asynchronously(replace(of, scenario=(gone,) * 4), Buffered(2)).moments == ()
 
 
 @given(
@@ -146,9 +146,9 @@ def test_a_dead_client_is_not_waited_for_and_one_that_returns_begins_anew():
     st.sampled_from([Buffered(1), Buffered(3), Bounded(0), Bounded(2)]),
     st.integers(0, 3),
 )
-def test_the_same_arguments_give_the_same_run_and_the_stack_is_the_engines(paces, rule, seed):
+def test_asynchronous_run_is_deterministic_and_equals_engine(paces, rule, seed):
     of = job(paces, rounds=2, seed=seed)
-    first, again, slow = (train_freely(each, rule) for each in (of, of, replace(of, engines=None)))
+    first, again, slow = (train_asynchronously(each, rule) for each in (of, of, replace(of, engines=None)))
     np.testing.assert_array_equal(first.model, again.model)
     assert first.moments == again.moments
     assert slow.model == pytest.approx(first.model, abs=1e-6)
@@ -156,13 +156,13 @@ def test_the_same_arguments_give_the_same_run_and_the_stack_is_the_engines(paces
     assert first.moments[-1].pushed == 6
 
 
-def test_another_seed_gives_another_run():
-    one, other = (train_freely(job([1.0, 2.0], seed=seed), Buffered(2)).model for seed in (0, 1))
+def test_other_seed_gives_other_run():
+    one, other = (train_asynchronously(job([1.0, 2.0], seed=seed), Buffered(2)).model for seed in (0, 1))
     assert (one != other).any()
 
 
-def test_it_learns():
-    went = train_freely(job([1.0, 1.7, 3.1], rounds=25), Buffered(2))
+def test_asynchronous_training_reaches_accuracy():
+    went = train_asynchronously(job([1.0, 1.7, 3.1], rounds=25), Buffered(2))
     assert went.moments[-1].metrics["accuracy"] > 0.85
 
 
@@ -178,14 +178,14 @@ def test_it_learns():
         ),
     ],
 )
-def test_what_needs_a_common_model_is_refused(changes, says):
+def test_method_that_needs_common_model_is_refused(changes, says):
     with pytest.raises(BadSetting, match=says):
-        train_freely(job([1.0, 1.0], stack=False, **changes), Buffered(2))
+        train_asynchronously(job([1.0, 1.0], stack=False, **changes), Buffered(2))
 
 
 @pytest.mark.parametrize(
     ("make", "says"), [(partial(Buffered, 0), "buffer of 0"), (partial(Bounded, -1), "-1")]
 )
-def test_rules_that_cannot_be_are_refused(make, says):
+def test_invalid_rules_are_refused(make, says):
     with pytest.raises(BadSetting, match=says):
         make()

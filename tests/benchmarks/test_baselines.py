@@ -6,12 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.baselines import FractionalRepetition, block_coordinate, cyclic
-from fedgc.codes import encode
+from benchmarks.codewords import encode
 from fedgc.errors import BadPlacement, NotRecoverable
 
 
 @given(st.integers(1, 7), st.data())
-def test_any_set_of_enough_workers_gives_the_sum(clients_w, data):
+def test_enough_clients_give_exact_sum(clients_w, data):
     load = data.draw(st.integers(1, clients_w))
     blocks = data.draw(st.integers(1, load))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
@@ -34,13 +34,13 @@ def test_any_set_of_enough_workers_gives_the_sum(clients_w, data):
         )
 
 
-def test_too_many_silent_workers_are_named():
+def test_too_many_silent_clients_are_named():
     code = cyclic(5, 3, 1, np.random.default_rng(0))
     with pytest.raises(NotRecoverable, match="3 clients are silent, 2 may be"):
         code.weights(np.array([True, True, False, False, False]))
 
 
-def test_amplification_is_the_error_of_noisy_codewords():
+def test_amplification_equals_error_of_noisy_codewords():
     rng = np.random.default_rng(0)
     code = cyclic(12, 4, 2, rng)
     answered = np.ones(12, bool)
@@ -55,7 +55,7 @@ def test_amplification_is_the_error_of_noisy_codewords():
     assert abs(error / code.amplification(answered) - 1.0) < 0.05
 
 
-def test_fractional_repetition_needs_one_of_each_group():
+def test_fractional_repetition_needs_one_client_per_group():
     code = FractionalRepetition(6, 3)
     assert [code.chunks(w) for w in (0, 2, 3)] == [(0, 1, 2), (0, 1, 2), (3, 4, 5)]
     for answers in itertools.product([False, True], repeat=6):
@@ -69,7 +69,7 @@ def test_fractional_repetition_needs_one_of_each_group():
                 code.weights(answered)
 
 
-def test_late_coordinates_tolerate_more():
+def test_late_coordinates_tolerate_more_stragglers():
     code = block_coordinate(6, (0, 1, 3), np.random.default_rng(0))
     assert code.recovered([3] * 6) == (True, True, True)
     assert code.recovered([3, 3, 3, 1, 1, 1]) == (True, False, True)
@@ -87,6 +87,6 @@ def test_late_coordinates_tolerate_more():
         lambda rng: block_coordinate(4, (), rng),
     ],
 )
-def test_codes_that_cannot_be_are_refused(refused):
+def test_invalid_codes_are_refused(refused):
     with pytest.raises(BadPlacement):
         refused(np.random.default_rng(0))

@@ -1,11 +1,11 @@
-"""The cells of the bench of rounds: who is compared with whom, and who lost where."""
+"""Test the cells of the round benchmark: which policies are compared, and which cells are lost."""
 
 from dataclasses import replace
 
 import pytest
 
 from benchmarks import Report
-from benchmarks.cells import UPLOADS, Row, compare, figures, lost_first, told
+from benchmarks.cells import UPLOADS, Row, compare, figures, lost_first, text_lines
 
 
 def row(
@@ -32,33 +32,33 @@ def row(
 
 ROWS = [
     row("bound", "bound", 1.0),
-    row("work queue of 10", "rival", 1.25),
-    row("work queue of 10, 8 bits", "rival", 1.25, size=0.25),
-    row("work queue of 10, 4 bits", "rival", 1.25, size=0.125, coarse=True),
-    row("drops", "rival", 0.5, exact=False),
+    row("work queue of 10", "baseline", 1.25),
+    row("work queue of 10, 8 bits", "baseline", 1.25, size=0.25),
+    row("work queue of 10, 4 bits", "baseline", 1.25, size=0.125, coarse=True),
+    row("drops", "baseline", 0.5, exact=False),
     row("fedgc 1", "ours", 1.5),
     row("fedgc 2", "ours", 2.0, blocks=2),
     row("fedgc 2, short", "ours", 2.0, blocks=2, size=0.25),
 ]
 
 
-def test_a_cell_takes_the_best_exact_of_each_kind():
+def test_cell_takes_best_exact_policy_of_each_kind():
     cells = {cell.upload: cell for cell in compare(ROWS)}
     assert (cells[0.0].ours, cells[0.0].ours_s) == ("fedgc 1", 1.5)
-    assert (cells[0.0].rival, cells[0.0].rival_s) == ("work queue of 10", 1.25)
+    assert (cells[0.0].baseline, cells[0.0].baseline_s) == ("work queue of 10", 1.25)
     assert (cells[10.0].ours, cells[10.0].ours_s) == ("fedgc 2", 7.0)
     assert (cells[10.0].ours_short, cells[10.0].ours_short_s) == ("fedgc 2, short", 4.5)
-    assert (cells[10.0].rival_s, cells[10.0].rival_short_s, cells[10.0].coarse_s) == (11.25, 3.75, 2.5)
+    assert (cells[10.0].baseline_s, cells[10.0].baseline_short_s, cells[10.0].coarse_s) == (11.25, 3.75, 2.5)
     assert cells[10.0].bound_s == 11.0
 
 
-def test_short_numbers_are_held_against_short_ones_and_may_be_float32():
+def test_low_precision_is_compared_at_same_precision_and_float32():
     cell = compare([each for each in ROWS if each.policy != "fedgc 2, short"])[-1]
     assert (cell.ours_short, cell.ours_short_s) == ("fedgc 2", 7.0)
     assert cell.loss == pytest.approx(7.0 / 3.75)
 
 
-def test_where_a_code_wins_is_told_for_every_kind_of_numbers():
+def test_winning_regions_are_reported_per_number_format():
     found = figures(compare(ROWS))
     assert found["code_wins_share"] == found["code_wins_share_same_error"] == 0.0
     assert found["code_wins_share_float32"] == pytest.approx(2 / 6)
@@ -68,7 +68,7 @@ def test_where_a_code_wins_is_told_for_every_kind_of_numbers():
     assert found["worst_over_best_quantized"] == pytest.approx(4.5 / 2.5)
 
 
-def test_a_code_that_is_strictly_best_wins_its_cells():
+def test_strictly_best_code_wins_its_cells():
     slow = [replace(each, median_s=99.0) if "bits" in each.policy else each for each in ROWS]
     assert figures(compare(slow))["code_wins_share"] == pytest.approx(2 / 6)
     only_coarse = [replace(each, median_s=99.0) if "8 bits" in each.policy else each for each in ROWS]
@@ -76,12 +76,12 @@ def test_a_code_that_is_strictly_best_wins_its_cells():
     assert (found["code_wins_share_same_error"], found["code_wins_share"]) == (pytest.approx(2 / 6), 0.0)
 
 
-def test_lost_cells_come_first_the_worst_before_the_rest_and_those_lost_to_coarser_numbers_after():
+def test_lost_cells_are_listed_first_and_worst_first():
     mixed = [replace(each, scenario=name) for each in ROWS for name in ("w", "coarse", "won")]
     slow = {("won", False), ("won", True), ("coarse", False)}
     mixed = [
         replace(each, median_s=99.0)
-        if each.family == "rival" and (each.scenario, each.coarse) in slow
+        if each.family == "baseline" and (each.scenario, each.coarse) in slow
         else each
         for each in mixed
     ]
@@ -92,9 +92,9 @@ def test_lost_cells_come_first_the_worst_before_the_rest_and_those_lost_to_coars
     assert worst == sorted(worst, reverse=True)
 
 
-def test_what_a_person_reads_begins_with_the_code_and_the_losses():
+def test_text_report_begins_with_code_and_losses():
     cells = compare(ROWS)
-    head, _, *lines = told(Report(figures(cells), lost_first(cells), {}))
+    head, _, *lines = text_lines(Report(figures(cells), lost_first(cells), {}))
     assert head.startswith("blocks >= 2 is strictly best in 0.0% of the cells, in 0.0% where numbers")
     assert "33.3% where only float32" in head
     lost = ["LOST" in line for line in lines]
@@ -102,13 +102,13 @@ def test_what_a_person_reads_begins_with_the_code_and_the_losses():
     assert len(lost) == len(cells) == len(UPLOADS)
 
 
-def test_seeds_are_joined_by_their_median():
+def test_seeds_are_summarized_by_median():
     rows = [each for each in ROWS if each.policy != "fedgc 1"]
     rows += [row("fedgc 1", "ours", seconds, seed=seed) for seed, seconds in enumerate((1.0, 9.0, 1.5))]
     assert compare(rows)[0].ours_s == 1.5
 
 
-def test_a_scenario_with_links_of_its_own_is_one_cell_without_anything_added():
+def test_scenario_with_own_links_is_one_cell():
     linked = [replace(each, upload=3.0) for each in ROWS]
     (cell,) = compare(linked)
     assert (cell.upload, cell.ours_s, cell.ours_short_s) == (3.0, 1.5, 1.5)

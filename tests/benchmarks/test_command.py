@@ -1,4 +1,4 @@
-"""The command line of the benchmarks, in a process of its own."""
+"""Test the command line of the benchmarks in a separate process."""
 
 import subprocess
 import sys
@@ -15,7 +15,7 @@ import pytest
         (("accuracy", "--quick", "--traces", "/no/such"), 1, "traces /no/such: saw no folder"),
     ],
 )
-def test_benchmark_that_cannot_begin_says_so_in_one_line(words: tuple[str, ...], code: int, sentence: str):
+def test_failed_start_is_reported_in_one_line(words: tuple[str, ...], code: int, sentence: str):
     said = subprocess.run(
         [sys.executable, "-m", "benchmarks", *words], capture_output=True, text=True, timeout=240
     )

@@ -1,4 +1,4 @@
-"""The bench of gates: what is counted, what is compared with what, and that it draws what it measured."""
+"""Test the gate benchmark: counted bytes, compared arms, and the picture of its measurements."""
 
 import struct
 import zlib
@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks import trial
 from benchmarks.arms import ARMS, BSP, LOOK, Arm, named
-from benchmarks.frontier import HEIGHT, OURS, RIVAL, WIDTH, field, frontier
+from benchmarks.frontier import BASELINE, HEIGHT, OURS, WIDTH, field, frontier
 from benchmarks.gate import (
     LONG,
     QUICK,
@@ -21,7 +21,7 @@ from benchmarks.gate import (
     cells,
     differences,
     figures,
-    told,
+    text_lines,
 )
 from benchmarks.scene import CLIENTS, Scene, read
 from benchmarks.trial import Care, Measured, Trace, Trial, measure
@@ -50,7 +50,7 @@ def made(scene: Scene, arm: str, points: list[float], **others) -> list[Measured
     ]
 
 
-def test_a_figure_whose_scenes_were_not_played_is_none():
+def test_figure_without_played_scenes_is_null():
     empty = figures([])
     assert set(empty) >= {
         "tenth_bytes_loss_points", "budget_error", "equal_syncs_gain_points", "private_partial_gain_points",
@@ -59,7 +59,7 @@ def test_a_figure_whose_scenes_were_not_played_is_none():
     assert all(value is None for name, value in empty.items() if name != "by_model")
 
 
-def test_differences_are_of_pairs_of_seeds():
+def test_differences_are_paired_by_seed():
     measured = [*made(IID, "BSP", [80.0, 70.0]), *made(IID, TENTH, [79.0, 71.0], budget_error=0.1)]
     found = figures(measured)
     assert found["tenth_bytes_loss_points"] == pytest.approx(0.0)
@@ -69,17 +69,17 @@ def test_differences_are_of_pairs_of_seeds():
     assert Paired.of([3.0]).half is None
 
 
-def test_ours_is_held_against_the_best_baseline_at_our_seconds():
+def test_fedgc_is_compared_with_best_baseline_at_equal_time():
     measured = [
         *made(SKEW, "ours, drift 0.25", [60.0], seconds=3.0),
         *made(SKEW, "grace window", [90.0]),
         *made(SKEW, "FedAvgM", [100.0]),
     ]
     assert figures(measured)["over_best_baseline_points"] == pytest.approx(60.0 - 50.0)
-    assert [row["other"] for row in differences(measured)] == ["FedAvgM", "grace window"], "the worst first"
+    assert [row["other"] for row in differences(measured)] == ["FedAvgM", "grace window"], "worst first"
 
 
-def test_scattered_data_counts_when_it_is_as_good_as_bsp():
+def test_scattered_data_counts_when_as_good_as_bsp():
     near = made(SKEW, "ours, scattered, drift 0.25", [79.8], syncs=30)
     far = made(SKEW, "ours, scattered, drift 0.08", [79.0], syncs=10)
     measured = [*made(SKEW, "BSP", [80.0], syncs=300, megabytes=8.0), *near, *far]
@@ -89,7 +89,7 @@ def test_scattered_data_counts_when_it_is_as_good_as_bsp():
 
 
 def test_all_bytes_are_counted():
-    """Every step of BSP moves a model to and an update from everybody, and a report and an answer."""
+    """Each BSP step sends a model, an update, a report and an answer per client."""
     steps = 4
     of = measure(cache_files(IID, steps), BSP, 0.1, 0)
     assert (of.syncs, of.looks) == (steps, steps)
@@ -99,7 +99,7 @@ def test_all_bytes_are_counted():
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb)
 
 
-def test_a_placement_is_paid_for():
+def test_placement_cost_is_counted():
     (arm,) = named("ours, scattered, drift 0.25")
     of = measure(cache_files(IID, 4 * LOOK), arm, 0.4, 0)
     assert of.placement_mb == pytest.approx(3 * len(read(None).labels) * 65 / 1e6)
@@ -107,7 +107,7 @@ def test_a_placement_is_paid_for():
     assert of.megabytes == pytest.approx(of.up_mb + of.down_mb + of.control_mb + of.placement_mb)
 
 
-def test_what_clients_give_each_other_is_paid_for_at_each_step():
+def test_peer_exchange_cost_is_counted_at_each_step():
     (arm,) = named("relative change 0.1, injected")
     of = measure(cache_files(IID, 4), arm, 0.1, 0)
     givers, given, steps = 4, 5, 4 * CLIENTS
@@ -117,7 +117,7 @@ def test_what_clients_give_each_other_is_paid_for_at_each_step():
 
 
 @pytest.mark.parametrize(("name", "steps"), [("SSP 16", 4), ("FedBuff", 4 * 32)])
-def test_without_rounds_every_update_moves_up_and_a_model_down(name, steps):
+def test_runs_without_rounds_upload_updates_and_download_models(name, steps):
     (arm,) = named(name)
     of = measure(cache_files(IID, steps), arm, 0.1, 0)
     assert of.syncs == 4
@@ -127,13 +127,13 @@ def test_without_rounds_every_update_moves_up_and_a_model_down(name, steps):
     assert of.trace.points[-1] == of.points
 
 
-def test_a_run_that_leaves_the_finite_numbers_has_learnt_nothing():
+def test_run_with_non_finite_numbers_has_learned_nothing():
     of = measure(cache_files(IID, 16), BSP, 1e30, 0)
     assert (of.points, of.syncs) == (0.0, 0)
     assert of.failed
 
 
-def test_every_arm_is_tuned_over_as_many_rates_and_settings_hold():
+def test_every_arm_is_tuned_over_equal_number_of_rates():
     for arm in ARMS:
         for optimizer in ("sgd", "adam"):
             assert len(set(arm.rates(optimizer))) == USUAL.care.rates
@@ -141,20 +141,20 @@ def test_every_arm_is_tuned_over_as_many_rates_and_settings_hold():
             assert config.rounds * config.round_steps == 64 * LOOK
 
 
-def test_clients_of_rivals_rest_at_a_look_as_theirs_do():
+def test_rival_clients_rest_at_gate_checks_like_fedgc_clients():
     for arm in ARMS:
         config = arm.config(64 * LOOK, 0.1, 0, MODEL_BYTES)
         assert (config.most_steps > 0) == arm.ours
 
 
-def test_a_trial_reports_other_seeds_than_it_was_tuned_on():
+def test_trial_and_tuning_seeds_are_disjoint():
     found = Trial(cache_files(SKEW, 4 * LOOK), named("ours, drift 0.25")[0], Care(2, 2)).run()
     assert [each.seed for each in found] == [0, 1]
     assert len({each.rate for each in found}) == 1
     assert all("points" in each.row() for each in found)
 
 
-def test_a_rate_that_only_the_first_tuning_seed_favours_is_not_taken(monkeypatch):
+def test_rate_favored_by_one_tuning_seed_is_not_selected(monkeypatch):
     points = {(0.4, 1000): 60.0, (0.4, 1001): 61.0, (0.8, 1000): 62.0, (0.8, 1001): 50.0}
     asked: list[tuple[float, int]] = []
 
@@ -169,7 +169,7 @@ def test_a_rate_that_only_the_first_tuning_seed_favours_is_not_taken(monkeypatch
     assert {seed for _, seed in asked} == {1000, 1001, 0, 1}
 
 
-def test_the_usual_matrix_has_every_column_straggler_model_and_optimizer():
+def test_default_matrix_covers_stragglers_and_optimizers():
     scenes = [scene for scene, _ in cells(USUAL, None)]
     assert {scene.column for scene in scenes} == {"iid", "writers", "skew"}
     assert {scene.straggler for scene in scenes} == {"none", "persistent", "transient", "dead"}
@@ -182,10 +182,10 @@ def test_the_usual_matrix_has_every_column_straggler_model_and_optimizer():
     assert max(scene.steps for scene in scenes) == LONG
 
 
-def test_the_picture_shows_ours_and_theirs():
+def test_picture_shows_fedgc_and_rivals():
     measured = [*made(SKEW, "ours, drift 0.25", [80.0], syncs=3), *made(SKEW, "FedAvgM", [60.0], syncs=30)]
     pixels = field(measured, "syncs")
-    ours, theirs = (np.argwhere((pixels == color).all(axis=2)).mean(axis=0) for color in (OURS, RIVAL))
+    ours, theirs = (np.argwhere((pixels == color).all(axis=2)).mean(axis=0) for color in (OURS, BASELINE))
     assert ours[0] < theirs[0], "higher"
     assert ours[1] < theirs[1], "cheaper"
     picture = frontier(measured)
@@ -197,9 +197,9 @@ def test_the_picture_shows_ours_and_theirs():
 
 
 @pytest.mark.slow
-def test_the_quick_bench_gives_figures_rows_and_a_table():
+def test_quick_benchmark_gives_figures_rows_and_table():
     report, measured = bench_gate(QUICK)
     assert report.figures["over_best_baseline_points"] is not None
     assert report.figures["tenth_bytes_loss_points"] is not None
     assert '"points"' in report.json()
-    assert any(line.startswith("skew, persistent") for line in told(measured))
+    assert any(line.startswith("skew, persistent") for line in text_lines(measured))

@@ -1,4 +1,4 @@
-"""The scenarios of the bench: what is found in a folder of traces, and what a round of it is."""
+"""Test the scenarios of the benchmarks: traces found in a folder, and the rounds made from them."""
 
 import json
 import pickle
@@ -34,7 +34,7 @@ def traces(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_every_trace_in_a_folder_is_a_scenario_beside_the_models(traces):
+def test_every_trace_in_folder_becomes_scenario(traces):
     found = [source.name for source in sources(traces)]
     assert found[: len(MODELS)] == list(MODELS)
     assert found[len(MODELS) :] == [
@@ -43,12 +43,12 @@ def test_every_trace_in_a_folder_is_a_scenario_beside_the_models(traces):
     assert [source.name for source in sources(None)] == list(MODELS)
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path):
+def test_missing_folder_is_refused(tmp_path):
     with pytest.raises(EdgeFailed, match="saw no folder"):
         sources(tmp_path / "gone")
 
 
-def test_all_give_as_many_rounds_as_are_asked_for_the_same_for_the_same_seed(traces):
+def test_scenarios_give_requested_rounds_and_repeat_with_seed(traces):
     for source in sources(traces):
         first, second = source.make(3, 4, 1), source.make(3, 4, 1)
         assert len(first) == 4
@@ -58,19 +58,19 @@ def test_all_give_as_many_rounds_as_are_asked_for_the_same_for_the_same_seed(tra
             assert one.up_s_w.tolist() == other.up_s_w.tolist()
 
 
-def test_a_trace_begins_elsewhere_for_every_seed_and_over_again_at_its_end(traces):
+def test_trace_starts_at_seeded_offset_and_wraps_around(traces):
     source = Recorded(traces / "times.csv")
     starts = [source.make(4, 2, seed)[0].pace_wk[0, 0] for seed in (0, 1, 2)]
     assert starts == [1.0, 3.0, 2.0]
 
 
-def test_links_are_scaled_to_their_share_of_the_work_and_stay_uneven(traces):
+def test_links_are_scaled_to_share_of_work_and_stay_uneven(traces):
     scenario = Linked(traces / "flash_speed_distri.json", 3.0).make(40, 3, 0)
     assert link_ratio(scenario) == pytest.approx(3.0, rel=0.01)
     assert scenario[0].up_s_w.max() > 5 * scenario[0].up_s_w.min()
 
 
-def test_phones_come_and_go_where_that_is_recorded(traces):
+def test_phones_join_and_leave_as_recorded(traces):
     capacity, behavior = traces / "client_device_capacity", traces / "client_behave_trace"
     still, moving = Phones(capacity).make(6, 2, 0), Phones(capacity, behavior).make(6, 2, 0)
     assert all(np.isinf(each.dies_s_w).all() for each in still)
@@ -79,7 +79,7 @@ def test_phones_come_and_go_where_that_is_recorded(traces):
     assert (moving[0].returns_s_w < NEVER).all()
 
 
-def test_with_links_of_its_own_a_scenario_is_played_in_full(traces):
+def test_scenario_with_own_links_is_played_in_full(traces):
     size = Size(clients=6, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=2)
     rows = measure(Job(Linked(traces / "flash_speed_distri.json", 3.0), 0, size))
     (cell,) = compare(rows)
@@ -88,7 +88,7 @@ def test_with_links_of_its_own_a_scenario_is_played_in_full(traces):
     assert cell.bound_s == bound < cell.ours_s
 
 
-def test_a_model_is_drawn_as_it_always_was():
+def test_drawn_model_is_unchanged():
     exchange = Modelled("bimodal").make(5, 2, 7)
     again = MODELS["bimodal"](5, 2, np.random.default_rng(7))
     assert [each.pace_wk.tolist() for each in exchange] == [each.pace_wk.tolist() for each in again]

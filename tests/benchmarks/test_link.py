@@ -1,4 +1,4 @@
-"""The bench of links: how figures come from rows, what is run beside it, and that a quick one measures."""
+"""Test the link benchmark: figures from rows, its plan and apps, and a quick measurement."""
 
 import os
 import sys
@@ -52,14 +52,14 @@ def models(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_figure_whose_data_is_missing_is_none():
+def test_figure_without_data_is_null():
     assert set(figures([]).values()) == {None}
     found = figures(over("session", "tiny", 0.02))
     assert found["session_overhead_s"] == 0.02
     assert [name for name, value in found.items() if value is not None] == ["session_overhead_s"]
 
 
-def test_overheads_are_medians_and_ratios_are_taken_of_medians():
+def test_overheads_are_medians_and_ratios_use_medians():
     rows = over("session", "tiny", 0.5, 0.02, 0.04) + over("fedavg", "tiny", 8.0, 16.0)
     found = figures(rows)
     assert found["session_overhead_s"] == 0.04
@@ -67,7 +67,7 @@ def test_overheads_are_medians_and_ratios_are_taken_of_medians():
     assert found["fedavg_over_session"] == pytest.approx(300.0)
 
 
-def test_one_model_or_link_is_never_taken_for_another():
+def test_results_of_other_model_or_link_are_not_used():
     rows = over("session", "mb10", 9.0) + over("messages", "tiny", 4.0) + over("fedavg", "mb100", 30.0)
     found = figures(rows)
     assert found["messages_overhead_s"] == 4.0
@@ -76,12 +76,12 @@ def test_one_model_or_link_is_never_taken_for_another():
     }
 
 
-def test_a_large_model_is_compared_with_the_bare_stream_of_the_same_run():
+def test_large_model_is_compared_with_stream_of_same_run():
     rows = [*over("session", "mb100", 3.0), {"what": "stream", "seconds": 1.5}]
     assert figures(rows)["session_100mb_over_stream"] == 2.0
 
 
-def test_the_peak_is_counted_in_models_above_the_idle_server_less_the_blocks():
+def test_peak_memory_is_in_models_above_idle_without_blocks():
     rows = [
         server("tiny", idle_bytes=300 * MEGABYTE, peak_bytes=310 * MEGABYTE),
         server("mb100", idle_bytes=500 * MEGABYTE, peak_bytes=800 * MEGABYTE),
@@ -90,27 +90,27 @@ def test_the_peak_is_counted_in_models_above_the_idle_server_less_the_blocks():
     assert figures(rows[1:])["peak_models_above_blocks"] is None
 
 
-def test_stops_are_told_in_milliseconds():
+def test_stops_are_reported_in_milliseconds():
     rows = [{"what": "stop", "heard_s": seconds} for seconds in (0.001, 0.002, 0.090)]
     assert figures(rows)["stop_heard_ms"] == pytest.approx(2.0)
 
 
 @pytest.mark.parametrize("model", MODEL_BYTES)
-def test_a_plan_is_settings_that_a_run_takes(model: str):
+def test_plan_settings_are_accepted_by_run(model: str):
     config = config_of(Plan("session", model, 3, CLIENTS).settings())
     assert (config.chunks, config.replicas, config.blocks) == (CLIENTS, 1, BLOCKS)
     assert (config.min_clients, config.evaluate_every, config.keep_checkpoints) == (CLIENTS, 0, 0)
 
 
 @pytest.mark.parametrize("model", MODEL_BYTES)
-def test_the_models_have_the_sizes_that_are_claimed(models: Path, model: str):
+def test_models_have_claimed_sizes(models: Path, model: str):
     config = config_of({"work": "coded", "task": f"bench_models:{model}", "chunks": CLIENTS})
     task = named(config.task, config)
     assert len(task.sizes()) == CLIENTS
     assert 4 * sum(each.numel() for each in task.model().parameters()) == MODEL_BYTES[model]
 
 
-def test_the_quickstart_does_one_local_step(models: Path, monkeypatch: pytest.MonkeyPatch):
+def test_quickstart_does_one_local_step(models: Path, monkeypatch: pytest.MonkeyPatch):
     """Flower's client is run as it is written, without Flower's processes."""
     (models / "quickstart").mkdir()
     (models / "quickstart" / "__init__.py").write_text("")
@@ -128,7 +128,7 @@ def test_the_quickstart_does_one_local_step(models: Path, monkeypatch: pytest.Mo
     assert content["metrics"]["work_s"] > 0
 
 
-def test_the_quickstart_is_a_flower_app_of_its_own():
+def test_quickstart_is_separate_flower_app():
     values = {"size": "tiny", "rounds": 2, "clients": 4, "out": "times.json"}
     app = tomllib.loads(stock.PROJECT.format(flower="flwr", **values))["tool"]["flwr"]["app"]
     assert app["config"] == values
@@ -136,18 +136,18 @@ def test_the_quickstart_is_a_flower_app_of_its_own():
     assert "fedgc" not in stock.SERVER + stock.CLIENT
 
 
-def test_a_bare_stream_takes_longer_for_more_and_ends_all_that_it_started():
+def test_bare_stream_time_grows_with_size_and_leaves_no_process():
     began = time.monotonic()
     assert 0 < stock.plain_stream_s(3 * MEGABYTE, 1_000, 2) < time.monotonic() - began
 
 
-def test_a_busy_client_is_heard_to_stop_as_often_as_asked(models: Path):
+def test_busy_client_receives_requested_number_of_stops(models: Path):
     heard = stops_heard_s(models, 2)
     assert len(heard) == 2
     assert all(0 < seconds < 60 for seconds in heard)
 
 
-def test_a_part_that_fails_says_why_and_the_others_are_measured():
+def test_failed_part_gives_reason_and_other_parts_are_measured():
     now = [0.0]
     parts = Parts(lambda: now[0], 100.0)
 
@@ -173,7 +173,7 @@ def test_a_part_that_fails_says_why_and_the_others_are_measured():
     assert found["session_100mb_over_stream"] is None
 
 
-def test_nothing_is_seen_of_a_server_that_is_not_there():
+def test_missing_server_gives_no_measurement():
     class Nobody:
         def pids(self, _: str) -> tuple[int, ...]:
             return (os.getpid(),)  # a process, but no ServerApp
@@ -184,7 +184,7 @@ def test_nothing_is_seen_of_a_server_that_is_not_there():
 
 
 @pytest.mark.slow
-def test_the_quick_bench_gives_the_figures_of_the_smallest_model():
+def test_quick_benchmark_gives_figures_of_smallest_model():
     report = bench_link(quick=True)
     for name in ("session_overhead_s", "fedavg_overhead_s", "fedavg_over_session", "stop_heard_ms"):
         assert report.figures[name] > 0

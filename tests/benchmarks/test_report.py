@@ -1,4 +1,4 @@
-"""What every bench prints: one object, in JSON that any reader takes."""
+"""Test the report of a benchmark: one JSON object that any parser reads."""
 
 import json
 
@@ -8,7 +8,7 @@ import pytest
 from benchmarks import Report, machine
 
 
-def test_a_report_is_one_object_of_three_parts():
+def test_report_is_one_object_with_three_parts():
     report = Report({"ratio": 1.5, "missing": None, "by": {"8,4": 2.0}}, [{"a": 1, "b": "x"}], machine())
     table = json.loads(report.json())
     assert set(table) == {"figures", "rows", "machine"}
@@ -17,12 +17,12 @@ def test_a_report_is_one_object_of_three_parts():
     assert table["machine"]["cores"] >= 1
 
 
-def test_numbers_that_json_has_no_word_for_are_text():
+def test_non_finite_numbers_become_text_in_json():
     table = json.loads(Report({"a": float("inf"), "b": float("nan")}, [{"c": float("inf")}], {}).json())
     assert table["figures"] == {"a": "inf", "b": "nan"}
     assert table["rows"] == [{"c": "inf"}]
 
 
-def test_a_row_of_another_kind_is_refused():
+def test_row_of_other_kind_is_refused():
     with pytest.raises(TypeError):
         Report({"a": np.zeros(2)}, [], {}).json()

@@ -1,4 +1,4 @@
-"""The bench of rounds: how cells are compared, and that uploads add up as it says."""
+"""Test the round benchmark: compared cells and upload times."""
 
 from dataclasses import replace
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks.cells import UPLOADS
+from benchmarks.coded_policies import BlockCoordinate
 from benchmarks.deadline import errors_at_deadline, ratios
 from benchmarks.events import measure_events
 from benchmarks.grid import Modelled
@@ -19,7 +20,7 @@ from benchmarks.rounds import (
     measure_claim,
     measure_scaling,
 )
-from fedgc.sim import BlockCoordinate, Fedgc, PartialStragglers, Uncoded, WorkQueue
+from fedgc.sim import Fedgc, PartialStragglers, Uncoded, WorkQueue
 from fedgc.sim.clock import MODELS, UNCONTENDED
 
 TINY = Size(clients=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
@@ -38,8 +39,8 @@ TINY = Size(clients=8, rounds=2, seeds=1, blocks=(1, 2), claim_rounds=3)
         Fedgc(3, 1, 2, short=True),
     ],
 )
-def test_an_upload_adds_its_own_time_and_no_more(policy):
-    """What the bench reckons for its cells is what a round with that upload takes."""
+def test_upload_adds_exactly_its_own_time(policy):
+    """The computed upload times of cells equal those of simulated rounds."""
     scenario = MODELS["bimodal"](9, 3, np.random.default_rng(2))
     slow = tuple(replace(each, up_s_w=np.full(9, 2.0)) for each in scenario)
     for without, full in zip(policy.play(scenario, UNCONTENDED), policy.play(slow, UNCONTENDED), strict=True):
@@ -47,9 +48,9 @@ def test_an_upload_adds_its_own_time_and_no_more(policy):
         assert full.size == without.size
 
 
-def test_a_job_measures_every_family_and_leaves_practice_out():
+def test_job_measures_every_family_without_practice_rounds():
     rows = measure(Job(Modelled("bimodal"), 3, TINY))
-    assert {each.family for each in rows} == {"ours", "rival", "bound"}
+    assert {each.family for each in rows} == {"ours", "baseline", "bound"}
     assert {each.blocks for each in rows} == {1, 2}
     uncoded = next(each for each in rows if each.policy == "uncoded")
     scenario = Job(Modelled("bimodal"), 3, TINY).make()
@@ -58,7 +59,7 @@ def test_a_job_measures_every_family_and_leaves_practice_out():
     assert uncoded.median_s == np.median([each.mean_pace_w.max() for each in scenario[PRACTICE:]])
 
 
-def test_who_sends_while_it_works_is_played_at_every_upload():
+def test_overlapped_upload_is_simulated_for_every_upload():
     job = Job(Modelled("bimodal"), 3, TINY)
     row = next(each for each in measure(job) if each.policy.startswith("block-coordinate"))
     for ratio, seconds in zip(UPLOADS, row.uploads_s, strict=True):
@@ -70,8 +71,8 @@ def test_who_sends_while_it_works_is_played_at_every_upload():
 
 
 @pytest.mark.parametrize("model", ["bimodal", "fail-stop"])
-def test_short_numbers_count_as_if_they_had_been_played(model):
-    """Without links a policy's short numbers are reckoned from its whole ones."""
+def test_low_precision_is_counted_as_if_simulated(model):
+    """Without links, low-precision times are computed from float32 times."""
     job = Job(Modelled(model), 3, TINY)
     policy = Fedgc(8, 10, short=True)
     played = policy.play(job.make(), UNCONTENDED)[PRACTICE:]
@@ -81,19 +82,19 @@ def test_short_numbers_count_as_if_they_had_been_played(model):
     assert row.sent == pytest.approx(np.mean([each.sent for each in played]))
 
 
-def test_a_claim_compares_with_the_literature():
+def test_claim_is_compared_with_literature():
     claim = measure_claim("shifted-exponential", 0, TINY)
     assert claim["published_s"] > claim["own_chunks_s"] > claim["fluid_s"] > 0
     assert claim["same_chunks_s"] >= claim["whole_chunks_s"] >= claim["fluid_s"]
     assert claim["full_workers_error_over_ours"] >= claim["best_load_error_over_ours"]
 
 
-def test_the_cost_of_a_round_is_given_for_each_client():
+def test_round_cost_is_given_per_client():
     cost = measure_scaling(20)
     assert cost["round_s"] == pytest.approx(cost["us_for_each_client"] * 20 / 1e6)
 
 
-def test_events_are_those_of_whole_steered_rounds():
+def test_events_are_counted_over_whole_steered_rounds():
     """Each of 20 clients reports 8 chunks and sends a codeword, in as many rounds as the events need."""
     cost = measure_events(events=181, clients=20)
     assert (cost["events"], cost["rounds"], cost["synced"]) == (2 * 20 * (8 + 1), 2, 2)
@@ -103,7 +104,7 @@ def test_events_are_those_of_whole_steered_rounds():
     assert cost["round_seconds"] > 0.0
 
 
-def test_the_deadline_cuts_all_off_at_the_same_time():
+def test_deadline_stops_all_clients_at_same_time():
     scenario = MODELS["shifted-exponential"](24, 4, np.random.default_rng(0))
     errors = errors_at_deadline(scenario, Fedgc(8, 10), np.random.default_rng(0))
     assert errors.full_workers[8] == 1.0, "nobody has done eight units yet"
@@ -112,7 +113,7 @@ def test_the_deadline_cuts_all_off_at_the_same_time():
 
 
 @pytest.mark.slow
-def test_the_quick_bench_gives_every_figure():
+def test_quick_benchmark_gives_every_figure():
     heard: list[tuple[int, int]] = []
     report = bench_rounds(QUICK, None, lambda *at: heard.append(at))
     named = {

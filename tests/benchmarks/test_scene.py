@@ -1,4 +1,4 @@
-"""The scenes of the training benches: nothing is lost or doubled, and stragglers straggle as they should."""
+"""Test the scenes of the training benchmarks: how samples are divided, and how stragglers behave."""
 
 import numpy as np
 import pytest
@@ -37,13 +37,13 @@ def packets(tmp_path):
 
 
 @pytest.mark.parametrize("column", ["iid", "writers", "skew"])
-def test_every_sample_lies_with_one_client(column, packets):
+def test_every_sample_belongs_to_one_client(column, packets):
     dealt = homes(column, read(packets), np.random.default_rng(1))
     assert len(dealt) == CLIENTS
     assert np.sort(np.concatenate(dealt)).tolist() == list(range(400))
 
 
-def test_a_writer_is_split_between_neighbours_at_most(packets):
+def test_writer_is_split_between_neighbors_at_most(packets):
     table = read(packets)
     dealt = homes("writers", table, np.random.default_rng(1))
     owners = [sum(writer in table.writer[mine] for mine in dealt) for writer in range(WRITERS)]
@@ -61,14 +61,14 @@ def test_digits_have_no_writers():
     assert has("skew", read(None))
 
 
-def test_private_and_cut_data_are_the_same_samples_in_the_same_order(packets):
+def test_private_and_cut_data_have_same_samples_and_order(packets):
     whole, cut = (task_of(Scene("skew", data=packets), 3, pieces=pieces) for pieces in (1, 4))
     assert len(cut.sizes()) == 4 * CLIENTS
     first = np.concatenate([cut.load(name)[1] for name in list(cut.sizes())[:4]])
     assert first.tolist() == whole.load(next(iter(whole.sizes())))[1].tolist()
 
 
-def test_what_is_shared_is_with_everybody_once(packets):
+def test_shared_data_is_held_once_by_every_client(packets):
     scene = Scene("iid", data=packets)
     alone, together = (task_of(scene, 3, shared=shared).sizes() for shared in (0.0, 0.1))
     assert sum(together.values()) - sum(alone.values()) == shared_samples(scene, 0.1)
@@ -76,7 +76,7 @@ def test_what_is_shared_is_with_everybody_once(packets):
 
 @pytest.mark.parametrize("straggler", STRAGGLERS)
 @pytest.mark.parametrize("round_steps", [1, 8])
-def test_steps_take_the_same_time_however_long_rounds_are(straggler, round_steps):
+def test_step_time_is_independent_of_round_length(straggler, round_steps):
     steps = 20 * BLOCK
     fine, coarse = (scenario_of(Scene("iid", straggler), steps // each, each, 5) for each in (1, round_steps))
     at = round_steps * (len(coarse) // 2)
@@ -86,7 +86,7 @@ def test_steps_take_the_same_time_however_long_rounds_are(straggler, round_steps
     assert deaths == (straggler == "dead")
 
 
-def test_transient_stragglers_are_others_in_time():
+def test_transient_stragglers_change_over_time():
     def slow(scenario):
         return {tuple(np.flatnonzero(each.pace_wk[:, 0] > each.pace_wk.min())) for each in scenario}
 
@@ -94,7 +94,7 @@ def test_transient_stragglers_are_others_in_time():
     assert len(slow(scenario_of(Scene("iid", "transient"), 20, BLOCK, 0))) > 5
 
 
-def test_a_file_without_what_is_needed_is_named(tmp_path):
+def test_file_with_missing_field_is_named(tmp_path):
     np.savez(tmp_path / "odd.npz", x_train=np.zeros((2, 4)))
     with pytest.raises(EdgeFailed, match=r"odd\.npz.*needed an npz file with x_train, y_train"):
         read(tmp_path / "odd.npz")
@@ -103,7 +103,7 @@ def test_a_file_without_what_is_needed_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"some text", b"PK\x03\x04 cut off"])
-def test_a_file_of_another_kind_is_refused_in_our_words(tmp_path, content):
+def test_file_of_wrong_kind_is_refused_with_plain_message(tmp_path, content):
     (tmp_path / "odd.npz").write_bytes(content)
     with pytest.raises(EdgeFailed, match=r"odd\.npz: saw something else, needed an npz file"):
         read(tmp_path / "odd.npz")

@@ -1,4 +1,4 @@
-"""What the bench of masks reports: rows of every cell, figures from rows, a mean that is right."""
+"""Test the masking benchmark: rows of every cell, figures from rows, and a correct mean."""
 
 import itertools
 import os
@@ -19,7 +19,7 @@ def report():
     return secagg.bench_secagg(TINY)
 
 
-def test_every_cell_has_a_row_of_each_way(report):
+def test_every_cell_has_row_per_method(report):
     cells = {(row["what"], row["numbers"], row["lost"]) for row in report.rows if row.get("sites") == 5}
     assert cells == set(itertools.product(("ours", "flower", "plain", "compared"), (10**3, 10**4), (0, 1)))
     assert report.rows[0]["what"] == "compared"
@@ -34,7 +34,7 @@ def test_figures_are_ratios_of_medians():
     assert found["flower_server_over_ours"] == {"10,1e6,1": 5.0}
 
 
-def test_what_flower_was_not_measured_at_is_missing_and_not_made_up():
+def test_unmeasured_flower_sizes_are_left_missing():
     rows = [secagg.Cell(50, 10**8, 0).row("ours", client_s=1.0, server_s=1.0)]
     found = secagg.figures(rows)
     assert found["flower_client_over_ours"] == {"50,1e8,0": None}
@@ -42,7 +42,7 @@ def test_what_flower_was_not_measured_at_is_missing_and_not_made_up():
     assert found["masked_round_over_plain"] is None
 
 
-def test_cells_are_compared_where_least_is_gained_first():
+def test_cells_with_least_gain_are_compared_first():
     rows = []
     for sites, flower_s in ((5, 30.0), (10, 20.0), (50, None)):
         cell = secagg.Cell(sites, 10**6, 1)
@@ -67,27 +67,27 @@ def test_cells_are_compared_where_least_is_gained_first():
     assert last.startswith("50,1e6,1: Flower's SecAgg+ takes ? x as long")
 
 
-def test_a_narrower_ring_sends_as_many_fewer_bytes(report):
+def test_narrower_ring_sends_proportionally_fewer_bytes(report):
     sent = report.figures["bytes_over_float32"]
     assert sent["32"] - sent["16"] == pytest.approx(0.5)
     assert sent["32"] - sent["8"] == pytest.approx(0.75)
     assert 0.25 < sent["8"] < 0.26
 
 
-def test_all_that_an_site_sends_is_counted(report):
+def test_all_bytes_sent_by_site_are_counted(report):
     for row in report.rows:
         if row["what"] == "ours":
             assert row["up_bytes"] > 4 * (row["numbers"] + 1)
 
 
-def test_the_mean_is_within_the_bound_that_the_quantizer_states():
+def test_mean_is_within_stated_quantizer_bound():
     consortium = Consortium(4, secagg.USUAL_NUMBERS, os.urandom, Watch())
     update = secagg.update_of(100)
     mean, bound = consortium.round(update, secagg.WEIGHT, 1, Watch())
     assert 0 < np.abs(mean - update).max() <= bound
 
 
-def test_a_wrong_mean_ends_the_bench(monkeypatch):
+def test_wrong_mean_ends_benchmark(monkeypatch):
     watch = Watch()
     consortium = Consortium(4, secagg.USUAL_NUMBERS, os.urandom, watch)
     update = secagg.update_of(100)
@@ -96,6 +96,6 @@ def test_a_wrong_mean_ends_the_bench(monkeypatch):
         secagg.our_row(secagg.Cell(4, 100, 0), consortium, watch, update)
 
 
-def test_small_cells_are_repeated_oftener():
+def test_small_cells_are_repeated_more_often():
     cells = (secagg.Cell(5, 10**6, 0), secagg.Cell(10, 10**7, 0), secagg.Cell(50, 10**7, 0))
     assert [cell.repeats(secagg.USUAL) for cell in cells] == [7, 3, 1]

@@ -1,4 +1,4 @@
-"""Flower's SecAgg+ as the bench drives it is Flower's SecAgg+: it gives the mean."""
+"""Test that the benchmark drives Flower's SecAgg+ to a correct mean."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from fedgc.errors import NotRecoverable
 
 
 @pytest.mark.parametrize("lost", [(), (3,), (1, 5)])
-def test_the_mean_of_those_who_stay_comes_out(lost: tuple[int, ...]) -> None:
+def test_mean_over_surviving_clients_is_correct(lost: tuple[int, ...]) -> None:
     plus = PlusSites(5, 3, 1000.0)
     for do in (plus.open, plus.share):
         assert all(do(number) > 0 for number in plus.numbers)
@@ -22,6 +22,6 @@ def test_the_mean_of_those_who_stay_comes_out(lost: tuple[int, ...]) -> None:
     assert np.abs(mean - true).max() < 100 * len(stay) * CLIP / STEPS
 
 
-def test_without_a_vector_there_is_no_sum() -> None:
+def test_missing_vector_gives_no_sum() -> None:
     with pytest.raises(NotRecoverable, match="saw no vector"):
         PlusSites(3, 3, 1.0).total([])

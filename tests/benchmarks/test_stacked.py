@@ -1,4 +1,4 @@
-"""A stack of models against an engine for each client: the same steps, whoever is stopped when."""
+"""Test a stack of models against one engine per client: both take the same steps."""
 
 from dataclasses import replace
 
@@ -34,7 +34,7 @@ def config(**changes) -> RunConfig:
 
 
 def storm(rounds: int):
-    """The third client is slow, and dies in the third round for a while with all that it did."""
+    """The third client is slow; in the third round it dies, loses its work and returns later."""
     calm = working([[1.0], [1.1], [2.7]], control_s=0.01)
     gone = replace(
         calm, dies_s_w=np.array([np.inf, np.inf, 0.5]), returns_s_w=np.array([np.inf, np.inf, 0.75])
@@ -58,7 +58,7 @@ def storm(rounds: int):
     ],
 )
 @pytest.mark.parametrize("optimizer", [None, adam])
-def test_a_stack_is_the_engines_to_rounding(changes, optimizer):
+def test_stack_equals_engine_up_to_rounding(changes, optimizer):
     task, settings = replace(TASK, optimizer=optimizer), config(**changes)
     plain, stacked = (train(Job(task, settings, storm(8), engines=each)) for each in (None, stacked_fleet))
     assert stacked.model == pytest.approx(plain.model, abs=1e-4 if "codec" in changes else 1e-5)
@@ -69,7 +69,7 @@ def test_a_stack_is_the_engines_to_rounding(changes, optimizer):
         assert (one.seconds, one.sent) == (other.seconds, other.sent)
 
 
-def test_a_server_without_use_for_partial_steps_gets_none():
+def test_server_that_ignores_partial_steps_gets_none():
     job = Job(TASK, config(), storm(8), engines=stacked_fleet)
     kept, dropped = (train(replace(job, partial=each)).points[-1].row for each in (True, False))
     assert [each.counted for each in kept.clients] == [8, 8, 3]
@@ -83,7 +83,7 @@ def test_a_server_without_use_for_partial_steps_gets_none():
         (lambda: nn.Sequential(nn.BatchNorm1d(5), nn.Linear(5, 2)), "running statistics"),
     ],
 )
-def test_models_that_a_stack_would_train_otherwise_are_refused(model, seen):
+def test_models_unsuitable_for_stack_are_refused(model, seen):
     with pytest.raises(BadSetting, match=f"stack: saw {seen}"):
         train(Job(replace(TASK, model=model), config(), storm(8), engines=stacked_fleet))
 
@@ -93,6 +93,6 @@ def test_coded_work_has_no_stack():
         Job(TASK, RunConfig(rounds=1, work="coded"), storm(1), engines=stacked_fleet)
 
 
-def test_too_few_samples_for_a_batch_are_refused():
+def test_too_few_samples_for_batch_are_refused():
     with pytest.raises(BadSetting, match="needed 64 for a batch"):
         train(Job(TASK, config(batch_size=64), storm(8), engines=stacked_fleet))

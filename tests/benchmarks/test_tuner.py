@@ -1,4 +1,4 @@
-"""The tuner's bench: what is compared with what."""
+"""Test the tuner benchmark: compared settings and figures."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from fedgc.tuner import Setting
 SMALL = Size(clients=4, seeds=1, unequal=6)
 
 
-def test_the_best_fixed_setting_is_taken_over_all_seeds_together() -> None:
+def test_best_fixed_setting_is_selected_over_all_seeds() -> None:
     said = [("tuned", 1.0), ("a", 0.5), ("b", 0.9), ("tuned", 1.0), ("a", 3.0), ("b", 0.9)]
     rows = [{"scenario": "w", "upload": 0.0, "setting": name, "mean_s": mean_s} for name, mean_s in said]
     (cell,) = compare(rows)
@@ -18,16 +18,16 @@ def test_the_best_fixed_setting_is_taken_over_all_seeds_together() -> None:
     assert cell["regret"] == pytest.approx(2.0 / 1.8 - 1.0)
 
 
-def test_figures_without_rows_are_none() -> None:
+def test_figures_without_rows_are_null() -> None:
     assert set(figures([], []).values()) == {None}
 
 
-def test_a_drift_that_is_never_got_over_is_infinite() -> None:
+def test_unrecovered_drift_is_infinite() -> None:
     assert figures([], [{"drift": 4, "recovery_rounds": None}])["drift_recovery_rounds"] == float("inf")
 
 
-def test_fixed_and_tuned_play_every_round_of_the_same_scenario() -> None:
-    scenario = MODELS["nobody"](4, 6, np.random.default_rng(0))
+def test_fixed_and_tuned_runs_use_same_scenario() -> None:
+    scenario = MODELS["homogeneous"](4, 6, np.random.default_rng(0))
     fixed = play_fixed(scenario, Setting(1, 1), by_speed=True, seed=0, pieces=2)
     tuned, choices = play_tuned(scenario, seed=0, pieces=2)
     assert fixed == pytest.approx([1.0] * 6)
@@ -37,7 +37,7 @@ def test_fixed_and_tuned_play_every_round_of_the_same_scenario() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unequal", "drift"])
-def test_a_job_gives_one_row_with_its_figures(kind: str) -> None:
+def test_job_gives_one_row_with_figures(kind: str) -> None:
     (row,) = Job(kind, kind, 0, SMALL).run()
     found = figures([], [row])
     assert sum(value is not None for value in found.values()) == {"unequal": 2, "drift": 1}[kind]

@@ -1,4 +1,4 @@
-"""What tests of commands share."""
+"""Fixtures for tests of commands."""
 
 import signal
 
@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def signals():
-    """Signals as a shell leaves them to a program in the foreground: `nohup` and `&` ignore some."""
+    """Set signals as for a foreground program: `nohup` and `&` ignore some."""
     usual = {
         signal.SIGINT: signal.default_int_handler,
         signal.SIGTERM: signal.SIG_DFL,

@@ -1,4 +1,4 @@
-"""The command line as a person types it: every command in a process of its own."""
+"""Test the command line, each command in a separate process."""
 
 import json
 import os
@@ -26,8 +26,8 @@ def fedgc(*words: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_no_command_loads_anything_heavy_for_its_help():
-    """Each help is there at once because torch, Flower and the database are not asked for it."""
+def test_help_of_any_command_loads_no_heavy_module():
+    """Help is quick because it imports neither torch nor Flower nor the database."""
     program = (
         "import sys\nfrom typer.main import get_command\nfrom fedgc.cli.commands import app\n"
         "def show(command, path):\n"
@@ -53,20 +53,20 @@ def test_no_command_loads_anything_heavy_for_its_help():
         ("blocks", "setting 'blocks': needed name=value"),
     ],
 )
-def test_a_bad_setting_is_one_line_and_exit_code_2(word: str, sentence: str):
+def test_bad_setting_gives_one_line_and_exit_code_2(word: str, sentence: str):
     said = fedgc("demo", "--set", word)
     assert said.returncode == 2
     assert said.stdout == ""
     assert said.stderr.strip() == f"fedgc: {sentence}"
 
 
-def test_debug_shows_where_an_error_came_from():
+def test_debug_flag_shows_traceback():
     said = fedgc("demo", "--set", "round=3", "--debug")
     assert "Traceback" in said.stderr
     assert "BadSetting" in said.stderr
 
 
-def test_words_become_the_values_they_look_like():
+def test_text_values_are_parsed_to_matching_types():
     assert parse(["code.blocks=auto", "rounds=3", "learning_rate=1", "task=my.module:task"]) == {
         "code.blocks": "auto",
         "rounds": 3,
@@ -77,7 +77,7 @@ def test_words_become_the_values_they_look_like():
         parse(["rounds"])
 
 
-def test_help_lists_the_exit_codes_and_names_debug():
+def test_help_lists_exit_codes_and_names_debug():
     said = fedgc("--help")
     assert "130 Ctrl-C" in " ".join(said.stdout.split())
     assert "--debug" in said.stdout
@@ -87,7 +87,7 @@ def test_help_lists_the_exit_codes_and_names_debug():
     ("words", "sentence"),
     [
         (["nex"], "No such command 'nex'. Did you mean 'new'?"),
-        (["run", "--client", "2"], "No such option: --client"),
+        (["run", "--client", "2"], "--client: saw '2', needed NAME:key=value"),
         (["run", "--clients", "many"], "'many' is not a valid"),
         (["run", "--clients", "0"], "--clients: saw 0, needed at least 1"),
         (["run", "--clients", "2", "--superlink", "x"], "--clients and --superlink: saw both"),
@@ -107,7 +107,7 @@ def test_help_lists_the_exit_codes_and_names_debug():
         (["status"], "saw nothing there, needed the store of an earlier run"),
     ],
 )
-def test_what_the_caller_got_wrong_is_one_line_and_exit_code_2(words, sentence, tmp_path, monkeypatch):
+def test_user_error_gives_one_line_and_exit_code_2(words, sentence, tmp_path, monkeypatch):
     for name in ("XDG_STATE_HOME", "FLWR_HOME"):
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.delenv("FEDGC_DB", raising=False)
@@ -119,7 +119,7 @@ def test_what_the_caller_got_wrong_is_one_line_and_exit_code_2(words, sentence, 
     assert len(said.stderr.splitlines()) == 1
 
 
-def test_a_group_without_a_command_shows_its_help():
+def test_group_without_command_shows_its_help():
     said = fedgc("model")
     assert said.returncode == 2
     assert "restore" in said.stderr + said.stdout
@@ -134,11 +134,11 @@ def test_a_group_without_a_command_shows_its_help():
         (
             ZeroDivisionError("of ours"),
             1,
-            "fedgc: a fault of fedgc itself: ZeroDivisionError: of ours; --debug",
+            "fedgc: a bug in fedgc: ZeroDivisionError: of ours; --debug",
         ),
     ],
 )
-def test_every_error_is_a_line_and_an_exit_code(error, code, line, monkeypatch, capsys):
+def test_every_error_has_one_line_and_exit_code(error, code, line, monkeypatch, capsys):
     def raising(**_):
         raise error
 
@@ -150,7 +150,7 @@ def test_every_error_is_a_line_and_an_exit_code(error, code, line, monkeypatch, 
     assert capsys.readouterr().err.startswith(line)
 
 
-def test_with_debug_the_error_itself_is_raised(monkeypatch):
+def test_debug_flag_raises_original_error(monkeypatch):
     def raising(**_):
         raise EdgeFailed("the disk")
 
@@ -161,7 +161,7 @@ def test_with_debug_the_error_itself_is_raised(monkeypatch):
 
 
 def completed(words: str, tmp_path) -> set[str]:
-    """What bash is offered behind these words."""
+    """The completions offered to bash after these words."""
     env = {
         **os.environ,
         "_FEDGC_COMPLETE": "complete_bash",
@@ -176,7 +176,7 @@ def completed(words: str, tmp_path) -> set[str]:
     return set(said.stdout.split())
 
 
-def test_the_shell_is_told_commands_settings_and_runs(tmp_path):
+def test_shell_completion_lists_commands_settings_and_runs(tmp_path):
     assert completed("fedgc mo", tmp_path) == {"model"}
     assert completed("fedgc run --set history.keep", tmp_path) == {
         "history.keep-checkpoints=",
@@ -194,7 +194,7 @@ def shown(*words: str) -> dict[str, dict[str, object]]:
     return {each["name"]: each for each in json.loads(said.stdout)["settings"]}
 
 
-def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_path, monkeypatch):
+def test_config_shows_value_default_and_origin_of_every_setting(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "fedgc.db"))
     monkeypatch.chdir(tmp_path)
     plain = shown()
@@ -230,15 +230,15 @@ def test_config_shows_every_setting_with_value_default_origin_and_a_line(tmp_pat
         (("--trace", "/no/such.csv"), 1, "trace /no/such.csv: No such file or directory"),
     ],
 )
-def test_a_simulation_that_cannot_begin_says_so_in_one_line(words, code: int, sentence: str):
-    """Its bar is for a terminal: elsewhere not even an empty line is left of it."""
+def test_simulation_that_cannot_begin_is_reported_in_one_line(words, code: int, sentence: str):
+    """The progress bar is for terminals only: elsewhere it leaves no empty line."""
     said = fedgc("sim", "--clients", "4", "--rounds", "1", *words)
     assert (said.returncode, said.stdout) == (code, "")
     assert sentence in said.stderr
     assert said.stderr.count("\n") == 1
 
 
-def test_a_simulation_is_of_what_the_command_line_says():
+def test_simulation_follows_command_line_options():
     words = ("--clients", "3", "--replicas", "2", "--chunks-each", "5", "--blocks", "2", "--json")
     slow, quick = (
         json.loads(fedgc("sim", *words, "--rounds", "2", "--uplink-mb-s", speed).stdout)["predictions"][0]
@@ -248,7 +248,7 @@ def test_a_simulation_is_of_what_the_command_line_says():
     assert slow["median_s"] > quick["median_s"] + 24, "half of 50 MB take 25 s"
 
 
-def test_a_round_that_never_ends_is_null_in_a_simulations_json():
+def test_endless_round_is_null_in_simulation_json():
     words = ("--clients", "200", "--rounds", "4", "--model", "fail-stop", "--policy", "uncoded", "--json")
     said = fedgc("sim", *words)
     assert said.returncode == 0
@@ -260,7 +260,7 @@ def test_a_round_that_never_ends_is_null_in_a_simulations_json():
     assert first["p95_s"] is None
 
 
-def test_ctrl_c_while_the_commands_load_is_one_line() -> None:
+def test_ctrl_c_during_import_gives_one_line() -> None:
     script = (
         "import sys\n"
         "class Interrupted:\n"

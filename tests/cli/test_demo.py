@@ -1,15 +1,15 @@
-"""What the demo says of its plans, and when it kills; the demo itself is a contract test."""
+"""Test the demo's texts and the moment of its kill; a contract test runs the demo itself."""
 
 from types import SimpleNamespace
 
-from fedgc.cli.demo import COLLECTING, KILLED, LATEST, Story, failure, reasons, sums
+from fedgc.cli.demo import COLLECTING, KILLED, LATEST, ClientKill, failure, reasons, sums
 from fedgc.cli.follow import Seen
 from fedgc.history import ClientRow
 from fedgc.store.records import Decided
 
 
 class Killed:
-    """A federation of which only the killing is asked."""
+    """A federation that records kills only."""
 
     def __init__(self) -> None:
         self.killed: list[str] = []
@@ -22,7 +22,7 @@ class Killed:
         self.killed.remove(name)
 
 
-def test_the_first_and_the_last_plan_are_told_by_the_names_of_the_clients() -> None:
+def test_first_and_last_plan_name_clients() -> None:
     decisions = [Decided(0.0, "r", number, "plan", {}, f"because of aa{number}") for number in (1, 4, 9)]
     decisions.insert(1, Decided(0.0, "r", 2, "gate", {}, "other"))
     first, last, count = reasons(decisions, {"aa": "north"})
@@ -33,7 +33,7 @@ def test_the_first_and_the_last_plan_are_told_by_the_names_of_the_clients() -> N
 
 
 def seen_of(killed_counts: dict[int, int]) -> Seen:
-    """Five rounds of two sites, the third without a sum; how much of the killed one counted."""
+    """Five rounds of two sites, the third without a sum, with the counted work of the killed site."""
     outcomes = ("synced", "approximate", "aborted", "synced", "synced")
     rounds = [
         SimpleNamespace(row=SimpleNamespace(round=number, outcome=each))
@@ -44,36 +44,36 @@ def seen_of(killed_counts: dict[int, int]) -> Seen:
     return Seen(None, tuple(rounds), {"a": others, "k": killed}, {"a": "client-1", "k": KILLED})
 
 
-def test_what_became_of_the_killed_one_is_told() -> None:
-    story = Story(kill_after=1, return_after_s=1.0)
-    assert not list(failure(seen_of({1: 8}), story)), "it was not killed yet"
-    story.killed_in = 2
-    assert list(failure(seen_of({1: 8, 2: 0}), story)) == [
+def test_outcome_of_killed_client_is_reported() -> None:
+    client_kill = ClientKill(kill_after=1, return_after_s=1.0)
+    assert not list(failure(seen_of({1: 8}), client_kill)), "it was not killed yet"
+    client_kill.killed_in = 2
+    assert list(failure(seen_of({1: 8, 2: 0}), client_kill)) == [
         f"{KILLED} was killed in round 2; it was not counted again"
     ]
-    assert list(failure(seen_of({1: 8, 2: 8, 3: 0, 4: 8, 5: 8}), story)) == [
+    assert list(failure(seen_of({1: 8, 2: 8, 3: 0, 4: 8, 5: 8}), client_kill)) == [
         f"{KILLED} was killed in round 2; it was counted again from round 4 on"
     ]
 
 
-def test_under_masks_it_is_told_how_many_were_in_each_sum() -> None:
+def test_masked_demo_reports_number_of_sites_in_each_sum() -> None:
     assert list(sums(seen_of({1: 8, 2: 0, 4: 8, 5: 8}))) == [
         "under masks: the server saw 4 sums (3 of 2 sites, 1 of 1 sites), and no update of one"
     ]
 
 
-def test_the_client_is_killed_while_codewords_are_collected() -> None:
+def test_demo_kills_client_while_collecting() -> None:
     federation = Killed()
-    story = Story(kill_after=5, return_after_s=1.0)
+    client_kill = ClientKill(kill_after=5, return_after_s=1.0)
     for last, phase in ((4, COLLECTING), (5, "working"), (6, None)):
-        story.act(federation, last, phase)
+        client_kill.act(federation, last, phase)
     assert not federation.killed
-    story.act(federation, 6, COLLECTING)
+    client_kill.act(federation, 6, COLLECTING)
     assert federation.killed == [KILLED]
-    assert story.killed_in == 7
+    assert client_kill.killed_in == 7
 
 
-def test_the_killing_does_not_wait_for_ever() -> None:
+def test_client_is_killed_at_latest_round_in_any_phase() -> None:
     federation = Killed()
-    Story(kill_after=5, return_after_s=1.0).act(federation, 5 + LATEST, "working")
+    ClientKill(kill_after=5, return_after_s=1.0).act(federation, 5 + LATEST, "working")
     assert federation.killed == [KILLED]

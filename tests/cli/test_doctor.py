@@ -1,4 +1,4 @@
-"""`fedgc doctor`: each finding where all is well, and where it is not."""
+"""Test each finding of `fedgc doctor` on a sound and on a faulty setup."""
 
 import json
 import socket
@@ -40,7 +40,7 @@ def ask(*words: str):
     return findings, said.exception
 
 
-def test_a_machine_that_runs_these_tests_is_well():
+def test_testing_machine_passes_check():
     findings, _ = ask()
     grades = {what: each["grade"] for what, each in findings.items()}
     wrong = {what for what, grade in grades.items() if grade == "wrong"}
@@ -49,7 +49,7 @@ def test_a_machine_that_runs_these_tests_is_well():
     assert findings["store"]["saw"].endswith("needed the store of an earlier run")
 
 
-def test_a_port_in_use_is_wrong_and_the_command_says_so_by_its_exit_code():
+def test_port_in_use_fails_check_and_sets_exit_code():
     with socket.create_server(("127.0.0.1", 0)) as taken:
         findings, error = ask("--set", f"links.bind=127.0.0.1:{taken.getsockname()[1]}")
     assert findings["ports"]["grade"] == "wrong"
@@ -59,21 +59,21 @@ def test_a_port_in_use_is_wrong_and_the_command_says_so_by_its_exit_code():
 
 
 @pytest.mark.parametrize("bind", ["nonsense", "127.0.0.1:x", "127.0.0.1:99999"])
-def test_an_address_that_is_none_is_wrong(bind: str):
+def test_invalid_address_fails_check(bind: str):
     assert doctor.port(bind).grade == "wrong"
 
 
-def test_a_client_that_is_not_there_is_wrong():
+def test_missing_client_fails_check():
     assert doctor.gpu("cuda:99").grade == "wrong"
     assert doctor.gpu("cpu").grade == "ok"
 
 
-def test_a_store_that_is_damaged_is_wrong(apart: Path):
+def test_damaged_store_fails_check(apart: Path):
     (apart / "fedgc.db").write_bytes(b"no database at all" * 1000)
     assert doctor.store().grade == "wrong"
 
 
-def test_a_clock_behind_the_stores_newest_row_is_wrong():
+def test_clock_behind_newest_row_fails_check():
     with Store.open() as store:
         store.write(Begun(time.time(), "r", RunConfig(work="coded").table()))
         store.write(Present(time.time() + 3600, "r", {}))
@@ -105,12 +105,12 @@ def certificate(folder: Path, days: float) -> Path:
 
 
 @pytest.mark.parametrize(("days", "grade"), [(400, "ok"), (3, "warning"), (-1, "wrong")])
-def test_a_certificate_is_told_by_how_long_it_lasts(apart: Path, days: float, grade: str):
+def test_certificate_expiry_is_reported(apart: Path, days: float, grade: str):
     where = Connection("x", "fl.example:9093", insecure=False, certificates=certificate(apart, days))
     assert doctor.certificates(where).grade == grade
 
 
-def test_certificates_that_are_not_there_or_none_are_wrong_and_none_at_all_is_said(apart: Path):
+def test_missing_or_invalid_certificate_fails_check(apart: Path):
     def grade(address: str, *, insecure: bool, path: Path | None) -> str:
         return doctor.certificates(Connection("x", address, insecure, path)).grade
 
@@ -146,19 +146,19 @@ def answering():
 
 
 @pytest.mark.parametrize(("apart_s", "grade"), [(0.0, "ok"), (120.0, "wrong"), (-120.0, "wrong")])
-def test_a_superlink_that_answers_tells_its_clock(answering, apart_s: float, grade: str):
+def test_reachable_superlink_reports_its_clock(answering, apart_s: float, grade: str):
     address, off_s = answering
     off_s[0] = apart_s
     assert doctor.reached(Connection("x", address, insecure=True, certificates=None)).grade == grade
 
 
-def test_a_superlink_that_speaks_no_tls_where_it_should_is_wrong(answering):
+def test_superlink_without_required_tls_fails_check(answering):
     found = doctor.reached(Connection("x", answering[0], insecure=False, certificates=None))
     assert found.grade == "wrong"
     assert "saw no TLS as it should be" in found.saw
 
 
-def test_a_superlink_that_is_not_there_or_not_known_is_wrong(apart: Path):
+def test_missing_or_unknown_superlink_fails_check(apart: Path):
     (apart / "flwr").mkdir()
     (apart / "flwr" / "config.toml").write_text(
         '[superlink.gone]\naddress = "127.0.0.1:1"\ninsecure = true\n'
@@ -173,7 +173,7 @@ def test_a_superlink_that_is_not_there_or_not_known_is_wrong(apart: Path):
     assert "fedgc up" in findings["SuperLink"]["saw"]
 
 
-def test_nobody_is_asked_with_certificates_that_are_wrong(apart: Path):
+def test_superlink_is_not_contacted_with_invalid_certificates(apart: Path):
     (apart / "flwr").mkdir()
     (apart / "flwr" / "config.toml").write_text(
         f'[superlink.tls]\naddress = "127.0.0.1:1"\nroot-certificates = "{apart / "none.pem"}"\n'
@@ -184,7 +184,7 @@ def test_nobody_is_asked_with_certificates_that_are_wrong(apart: Path):
     assert "certificates" in str(error)
 
 
-def test_versions_are_judged_by_whether_the_superlink_answers():
+def test_versions_are_judged_by_reachable_superlink():
     def refuse() -> None:
         raise EdgeFailed("flwr list said: incompatible")
 
@@ -193,7 +193,7 @@ def test_versions_are_judged_by_whether_the_superlink_answers():
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "fl.hospital.example:9092"])
-def test_what_a_superlink_does_with_dependencies_is_not_called_well_where_nobody_can_see_it(address: str):
+def test_unreadable_dependency_setting_is_not_called_ok(address: str):
     found = doctor.dependencies(Connection("x", address, insecure=True, certificates=None))
     assert found.grade == "warning"
     assert found.do.endswith("--disable-runtime-dependency-installation")

@@ -1,4 +1,4 @@
-"""`fedgc keys`: identities, descriptors and their promises, as a person types them."""
+"""Test `fedgc keys`: identities, descriptors and their promises."""
 
 import contextlib
 import io
@@ -66,14 +66,14 @@ def written(sessions: SessionTable, members: list[str]) -> Path:
     return path
 
 
-def test_a_new_identity_is_printed_and_the_second_time_it_is_the_same(sessions: SessionTable):
+def test_new_identity_is_printed_and_stays_same(sessions: SessionTable):
     first = sessions.key("again")
     assert len(bytes.fromhex(first)) == 32
     assert sessions.key("again") == first
     assert (sessions.folder / "again.db").stat().st_mode & 0o077 == 0
 
 
-def test_a_key_file_opens_a_vault_only_if_nobody_else_can_read_it(sessions: SessionTable):
+def test_key_file_readable_by_others_does_not_open_vault(sessions: SessionTable):
     path = sessions.folder / "vault.key"
     path.write_bytes(bytes(range(32)))
     path.chmod(0o644)
@@ -85,14 +85,14 @@ def test_a_key_file_opens_a_vault_only_if_nobody_else_can_read_it(sessions: Sess
     assert len(sessions.fedgc(*words, opened_by=None).stdout) == 65
 
 
-def test_without_a_secret_and_without_anybody_to_ask_it_says_so(sessions: SessionTable):
+def test_missing_secret_without_terminal_is_reported(sessions: SessionTable):
     said = sessions.fedgc("keys", "new", "--vault", "none.db", opened_by=None)
     assert said.returncode == 2
     assert "needed one of them" in said.stderr
     assert not (sessions.folder / "none.db").exists()
 
 
-def test_check_says_what_is_promised_and_what_is_not(sessions: SessionTable, written: Path):
+def test_check_lists_promised_and_unpromised_properties(sessions: SessionTable, written: Path):
     said = sessions.fedgc("keys", "check", written.name).stdout
     assert "3 sites: a, b, c." in said
     assert "signed by a." in said
@@ -102,7 +102,7 @@ def test_check_says_what_is_promised_and_what_is_not(sessions: SessionTable, wri
     assert "does not hide the sum" in silent
 
 
-def test_every_member_can_sign_and_the_hash_stays(sessions: SessionTable, written: Path):
+def test_every_member_can_sign_without_changing_hash(sessions: SessionTable, written: Path):
     before = json.loads(sessions.fedgc("keys", "check", written.name, "--json").stdout)
     assert sessions.federation(vault="c").returncode == 0
     after = json.loads(sessions.fedgc("keys", "check", written.name, "--json").stdout)
@@ -110,7 +110,7 @@ def test_every_member_can_sign_and_the_hash_stays(sessions: SessionTable, writte
     assert before["descriptor"] == after["descriptor"]
 
 
-def test_a_stranger_cannot_sign(sessions: SessionTable, written: Path):
+def test_non_member_cannot_sign(sessions: SessionTable, written: Path):
     sessions.key("stranger")
     said = sessions.federation(vault="stranger")
     assert said.returncode == 1
@@ -119,7 +119,7 @@ def test_a_stranger_cannot_sign(sessions: SessionTable, written: Path):
 
 
 @pytest.mark.parametrize("place", [0.3, 0.6, 0.999])
-def test_a_changed_descriptor_is_refused(sessions: SessionTable, written: Path, place: float):
+def test_changed_descriptor_is_refused(sessions: SessionTable, written: Path, place: float):
     data = bytearray(written.read_bytes())
     data[int(place * len(data))] ^= 1
     written.write_bytes(bytes(data))
@@ -142,7 +142,7 @@ def test_a_changed_descriptor_is_refused(sessions: SessionTable, written: Path, 
         (["--member", "d"], "member 'd': needed name=public key"),
     ],
 )
-def test_what_cannot_be_is_one_line_and_nothing_is_written(
+def test_invalid_federation_gives_one_line_and_writes_nothing(
     sessions: SessionTable, members: list[str], words: list[str], sentence: str
 ):
     (sessions.folder / "all.fed").unlink(missing_ok=True)
@@ -153,13 +153,13 @@ def test_what_cannot_be_is_one_line_and_nothing_is_written(
     assert not (sessions.folder / "all.fed").exists()
 
 
-def test_two_sites_are_too_few(sessions: SessionTable, members: list[str]):
+def test_two_sites_are_refused(sessions: SessionTable, members: list[str]):
     (sessions.folder / "all.fed").unlink(missing_ok=True)
     said = sessions.federation(*members[:2])
     assert (said.returncode, said.stderr) == (2, "fedgc: federation: saw 2 members, needed 3 to 255\n")
 
 
-def test_a_descriptor_is_not_overwritten(sessions: SessionTable, written: Path, members: list[str]):
+def test_descriptor_is_not_overwritten(sessions: SessionTable, written: Path, members: list[str]):
     said = sessions.federation(*members)
     assert said.returncode == 2
     assert "needed a new name" in said.stderr

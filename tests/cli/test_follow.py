@@ -1,4 +1,4 @@
-"""What a person sees of a run: from a store that is told more and more of it."""
+"""Test the display of a run from a store that is filled step by step."""
 
 import io
 from dataclasses import replace
@@ -22,7 +22,7 @@ from fedgc.cli.follow import (
 from fedgc.config import RunConfig
 from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
-from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present, Seen
+from fedgc.store.records import Appended, Begun, Decided, Ended, Evaluated, Present, Scored, Seen
 from fedgc.store.views import Round
 
 ROW = RoundRow(
@@ -60,7 +60,7 @@ def shown(console_is: bool, steps, rounds: int = 9) -> str:
     return out.getvalue()
 
 
-def test_what_is_asked_step_by_step_is_what_is_asked_at_once(store: Store):
+def test_incremental_and_single_queries_agree(store: Store):
     follower = Follower(store, "r")
     assert follower.look().run is None
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
@@ -73,7 +73,7 @@ def test_what_is_asked_step_by_step_is_what_is_asked_at_once(store: Store):
     assert len(follower.whole().rows["aa"]) == 4 * UNSETTLED - 1
 
 
-def test_elsewhere_than_on_a_terminal_a_round_is_a_line_that_waits_for_its_evaluation(store: Store):
+def test_without_terminal_round_prints_one_line_after_evaluation(store: Store):
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     follower, steps = Follower(store, "r"), []
     tell(store, 1)
@@ -91,7 +91,18 @@ def test_elsewhere_than_on_a_terminal_a_round_is_a_line_that_waits_for_its_evalu
     assert "6 of 8 finished chunks counted" in lines[2]
 
 
-def test_on_a_terminal_one_sees_rounds_chunks_clients_gate_bytes_and_what_is_left(store: Store):
+def test_resumed_run_shows_only_rounds_of_its_own_start(store: Store):
+    store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
+    tell(store, 1, 2)
+    follower, out = Follower(store, "r"), io.StringIO()
+    with show_on(Console(file=out, width=150), 9, since=110.0) as show:
+        show.update(follower.look(), ())
+        store.write(Appended(120.0, "r", replace(ROW, round=2, started=112.0, outcome="empty")))
+        show.update(follower.look(), ())
+    assert [line[:14] for line in out.getvalue().splitlines()] == ["round 2: empty"]
+
+
+def test_terminal_shows_rounds_clients_gate_bytes_and_time(store: Store):
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     tell(store, 1, 2)
     store.write(Evaluated(100.0, "r", 2, {"accuracy": 0.75}))
@@ -105,7 +116,7 @@ def test_on_a_terminal_one_sees_rounds_chunks_clients_gate_bytes_and_what_is_lef
     assert "client bb was killed" in said
 
 
-def test_nothing_is_shown_of_a_run_that_has_not_begun():
+def test_unstarted_run_shows_nothing():
     said = shown(True, [(Follower.look, ())][:0])
     assert said.strip() == "" or "\x1b" in said
     assert "no round yet" in str(view._figures(()))
@@ -118,14 +129,14 @@ def test_nothing_is_shown_of_a_run_that_has_not_begun():
         ((0.0, 1.0), 2, ""),
     ],
 )  # fmt: skip
-def test_the_time_left_is_the_median_of_late_rounds_times_what_is_left(starts, total, said):
+def test_time_left_is_median_recent_round_times_rounds_left(starts, total, said):
     rounds = [
         Round(replace(ROW, round=n, started=start), 1, 1, 1, 0, 0, 0) for n, start in enumerate(starts, 1)
     ]
     assert view.time_left(total, rounds) == said
 
 
-def test_a_log_is_said_line_by_line_and_never_half_a_line(tmp_path: Path):
+def test_log_is_printed_in_whole_lines(tmp_path: Path):
     path = tmp_path / "log"
     path.write_text("one\ntw")
     log = Log(path)
@@ -137,7 +148,7 @@ def test_a_log_is_said_line_by_line_and_never_half_a_line(tmp_path: Path):
     assert log.text().count("\n") == 3
 
 
-def test_what_the_server_warns_of_is_noted_once_each_and_not_without_end(tmp_path: Path):
+def test_server_warnings_are_listed_once_up_to_limit(tmp_path: Path):
     path = tmp_path / "log"
     path.write_text(
         "\x1b[93mWARNING\x1b[0m :     round 1: client-0: no labels [red]\n"
@@ -147,16 +158,17 @@ def test_what_the_server_warns_of_is_noted_once_each_and_not_without_end(tmp_pat
     first = "round 1: client-0: no labels [red]"
     assert warned.notes() == [first]
     with path.open("a") as file:
-        file.write("WARNING : round 2: client-0: no labels [red]\n")
+        file.write("WARNING : round 2: client-0: no labels [red]\nINFO :   round 2 synced\n")
+        file.write("INFO :   round 3: client-0: back\n")
         file.writelines(f"WARNING : round 3: client-{number}: lost\n" for number in range(99))
-    assert warned.notes()[:2] == [first, "round 3: client-0: lost"]
+    assert warned.notes()[:3] == [first, "round 3: client-0: back", "round 3: client-0: lost"]
     assert len(warned.notes()) == MOST_WARNED
     assert (
         shown(False, [(Follower(Store.open("sqlite://"), "r").look(), warned.notes()[:1])]).strip() == first
     )
 
 
-def test_while_the_store_does_not_know_the_run_the_other_source_is_asked(store: Store):
+def test_other_source_is_used_while_run_is_not_in_store(store: Store):
     asked, left = [], iter([True, True, True, False])
 
     def going() -> bool:
@@ -173,7 +185,7 @@ def test_while_the_store_does_not_know_the_run_the_other_source_is_asked(store: 
     assert len(asked) == 2
 
 
-def test_at_its_end_a_run_says_how_many_rounds_were_skipped_and_why(store: Store):
+def test_final_summary_counts_skipped_rounds_with_reasons(store: Store):
     store.write(Begun(100.0, "r", RunConfig(work="local", gate="every", gate_period=3).table()))
     for number in range(1, 4):
         row = replace(ROW, round=number, outcome="synced" if number == 3 else "skipped")
@@ -183,7 +195,7 @@ def test_at_its_end_a_run_says_how_many_rounds_were_skipped_and_why(store: Store
     assert "2 of 3 rounds were skipped by the gate (every, gate.period 3)" in out.getvalue()
 
 
-def test_why_a_run_did_not_complete_is_its_own_word_else_an_error_of_its_log(store: Store):
+def test_failure_reason_is_that_of_run_or_last_log_error(store: Store):
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     flowers = (
         "\x1b[92mINFO \x1b[0m:      Start `flwr-serverapp` process\n"
@@ -206,7 +218,7 @@ def test_why_a_run_did_not_complete_is_its_own_word_else_an_error_of_its_log(sto
 
 
 @pytest.mark.parametrize("lacking", ["", "66% of the samples in the last round (1 client)"])
-def test_last_line_of_a_completed_run_says_whether_all_data_counted(store: Store, lacking: str):
+def test_last_line_of_completed_run_reports_data_coverage(store: Store, lacking: str):
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     tell(store, 1, 2)
     store.write(Ended(110.0, "r", "completed", lacking))
@@ -216,7 +228,7 @@ def test_last_line_of_a_completed_run_says_whether_all_data_counted(store: Store
     assert last == (f"completed: 2 rounds, {lacking}" if lacking else "completed: 2 rounds")
 
 
-def test_line_of_a_round_says_that_it_covered_a_part_of_the_data():
+def test_round_line_reports_partial_data_coverage():
     row = replace(ROW, known_samples=120, counted_samples=80)
     assert "synced, 66% of the samples in" in view.round_line(Round(row, 1, 8, 6, 0, 0, 0))
     assert "of the samples" not in view.round_line(Round(ROW, 1, 8, 6, 0, 0, 0))
@@ -225,7 +237,7 @@ def test_line_of_a_round_says_that_it_covered_a_part_of_the_data():
 @pytest.mark.parametrize(
     "log", ["", " \n", "INFO :      round 4 evaluated: accuracy=0.9\n", "╰──────────────╯\n", "a\nb\n\n"]
 )
-def test_no_line_of_a_log_is_a_reason_because_it_is_the_last(store: Store, log: str):
+def test_last_log_line_alone_is_not_failure_reason(store: Store, log: str):
     store.write(Begun(100.0, "r", RunConfig(work="coded").table()))
     why = "the server ended before its first round was over, and neither store nor log says why"
     assert why_incomplete(Follower(store, "r").look(), log) == why
@@ -233,3 +245,21 @@ def test_no_line_of_a_log_is_a_reason_because_it_is_the_last(store: Store, log: 
     found = why_incomplete(Follower(store, "r").look(), log + "ERROR :     Exit Code: 201\n")
     assert found is not None
     assert found.startswith("the server ended after round 2, with Flower's exit code 201")
+
+
+def test_tables_of_early_stop_show_last_figures_and_reason(store):
+    store.write(Begun(100.0, "r", RunConfig(task="digits", work="coded").table()))
+    store.write(Seen(100.0, "aa", "quick"))
+    tell(store, 1, 2)
+    stopped = replace(ROW, round=3, outcome="stopped")
+    store.write(Appended(103.0, "r", stopped))
+    store.write(Scored(104.0, "r", 2, "aa", 10, {"accuracy": 0.25}))
+    basis = {"figure": "accuracy", "version": 1, "round": 1, "value": 0.5}
+    store.write(Decided(104.0, "r", 1, "best", basis))
+    store.write(Ended(105.0, "r", "completed", "accuracy has not improved for 1 evaluation"))
+    out = io.StringIO()
+    print_tables(Console(file=out, width=150, color_system=None), Follower(store, "r").whole(), 10.0)
+    said = out.getvalue()
+    assert "version 1, round 1, accuracy 0.5" in said
+    assert ["quick", "2", "10", "0.25"] in [line.replace("│", " ").split() for line in said.splitlines()]
+    assert "completed: 2 rounds, accuracy has not improved for 1 evaluation" in said

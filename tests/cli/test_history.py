@@ -1,4 +1,4 @@
-"""`fedgc speeds`, `fedgc status`, `fedgc store`: what they say of a store that holds two runs."""
+"""Test `fedgc speeds`, `fedgc status` and `fedgc store` on a store with two runs."""
 
 import json
 import subprocess
@@ -16,7 +16,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
-from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Present, Seen
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Scored, Seen
 
 FAST, SLOW = "aa" * 8, "bb" * 8
 
@@ -80,7 +80,7 @@ def fedgc(*words: str) -> str:
     return said.stdout
 
 
-def test_speeds_says_what_each_client_could_do(told: Path):
+def test_speeds_command_lists_speed_of_each_client(told: Path):
     answer = json.loads(fedgc("speeds", "--json"))
     slow = next(client for client in answer["clients"] if client["name"] == "slow")
     assert answer["task"] == "digits"
@@ -90,7 +90,7 @@ def test_speeds_says_what_each_client_could_do(told: Path):
     assert len(slow["trend_step_s"]) == slow["rounds"] == 6
 
 
-def test_speeds_shows_the_same_to_people(told: Path):
+def test_speeds_command_prints_same_data_as_text(told: Path):
     said = fedgc("speeds")
     line = next(line for line in said.splitlines() if "slow" in line)
     assert "25.0" in line
@@ -98,7 +98,7 @@ def test_speeds_shows_the_same_to_people(told: Path):
     assert "██████" in line
 
 
-def test_status_says_how_the_newest_run_stands_and_why(told: Path):
+def test_status_shows_state_and_reason_of_newest_run(told: Path):
     said = fedgc("status")
     assert "round 4 of 9, working: 3 of 8 chunks have a replica, 2 aimed for" in said
     assert "last round 3: synced, 2 replicas, 2 blocks, amplification 1.50" in said
@@ -108,7 +108,7 @@ def test_status_says_how_the_newest_run_stands_and_why(told: Path):
     assert "refused: an unknown client: NotAdmitted: a foreign token" in said
 
 
-def test_status_says_how_many_rounds_the_gate_skipped_and_by_which_setting(told: Path):
+def test_status_reports_skipped_rounds_and_gate_setting(told: Path):
     assert "skipped by the gate" not in fedgc("status")
     settings = RunConfig(work="local", rounds=100, gate_budget=0.1).table()
     with Store.open() as store:
@@ -122,11 +122,11 @@ def test_status_says_how_many_rounds_the_gate_skipped_and_by_which_setting(told:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are seen in /proc")
-def test_a_run_whose_server_was_killed_has_stopped_without_a_word(told: Path):
+def test_run_of_killed_server_is_shown_as_stopped(told: Path):
     program = (
         "import os, signal, time; from fedgc.config import RunConfig; "
         "from fedgc.store.database import Store; from fedgc.store.records import Begun, Present; "
-        "from fedgc.store.standing import SERVER, this_process; "
+        "from fedgc.store.liveness import SERVER, this_process; "
         "store = Store.open(); store.write(Begun(time.time(), 'third', RunConfig().table())); "
         "present = {'round': 4, 'rounds': 9, 'phase': 'working', SERVER: this_process().words()}; "
         "store.write(Present(time.time(), 'third', present)); os.kill(os.getpid(), signal.SIGKILL)"
@@ -136,15 +136,15 @@ def test_a_run_whose_server_was_killed_has_stopped_without_a_word(told: Path):
         store.write(Appended(time.time(), "third", round_row(3, 0.04)))
         must_be_over(store.run("third"))
     said = fedgc("status")
-    assert "stopped without a word: the server process is gone in round 4, last heard of at 2" in said
+    assert "crashed: the server process is gone in round 4, last heard of at 2" in said
     assert "`fedgc run --resume third` goes on" in said
     assert "working" not in said
     answer = json.loads(fedgc("status", "--json"))
-    assert answer["state"] == "stopped without a word"
+    assert answer["state"] == "crashed"
     assert answer["reason"].startswith("the server process is gone")
 
 
-def test_runs_and_clients_may_be_called_anything(told: Path):
+def test_runs_and_clients_may_have_any_name(told: Path):
     with Store.open() as store:
         store.write(Seen(1000.0, FAST, "[/x]", link="session"))
         store.write(Begun(2000.0, "[/third]", RunConfig(task="digits", work="coded").table()))
@@ -154,7 +154,7 @@ def test_runs_and_clients_may_be_called_anything(told: Path):
     assert "[/x]" in fedgc("speeds")
 
 
-def test_status_of_a_named_run_as_json(told: Path):
+def test_status_of_named_run_is_printed_as_json(told: Path):
     answer = json.loads(fedgc("status", "--run", "first", "--json"))
     assert answer["run"]["state"] == "completed"
     assert answer["last_round"]["counted"] == 10
@@ -165,7 +165,7 @@ def test_status_of_a_named_run_as_json(told: Path):
     assert (joined["kind"], joined["who"]) == ("joined", FAST)
 
 
-def test_a_run_that_is_not_there_and_a_store_that_is_not_there_are_named(told: Path, monkeypatch, tmp_path):
+def test_missing_run_and_missing_store_are_named(told: Path, monkeypatch, tmp_path):
     with pytest.raises(Unusable, match="third"):
         fedgc("status", "--run", "third")
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "none.db"))
@@ -173,12 +173,12 @@ def test_a_run_that_is_not_there_and_a_store_that_is_not_there_are_named(told: P
         fedgc("speeds")
 
 
-def test_watch_needs_a_terminal(told: Path):
+def test_watch_needs_terminal(told: Path):
     with pytest.raises(Unusable, match="saw no terminal"):
         fedgc("status", "--watch")
 
 
-def test_the_store_is_checked_copied_and_folded(told: Path, tmp_path: Path):
+def test_store_is_checked_copied_and_folded(told: Path, tmp_path: Path):
     assert json.loads(fedgc("store", "check", "--json"))["rounds"] == 6
     assert "copied to" in fedgc("store", "backup", str(tmp_path / "copy.db"))
     with Store.open(str(tmp_path / "copy.db")) as copy:
@@ -188,21 +188,21 @@ def test_the_store_is_checked_copied_and_folded(told: Path, tmp_path: Path):
         fedgc("store", "vacuum", "--keep", "0")
 
 
-def test_a_damaged_store_is_said_to_be_so(told: Path):
+def test_damaged_store_is_reported(told: Path):
     told.write_bytes(told.read_bytes()[:4096] + b"x" * 8192 + told.read_bytes()[12288:])
     with pytest.raises((EdgeFailed, Unusable)):
         fedgc("store", "check")
 
 
 @pytest.mark.parametrize("words", [("check",), ("vacuum",)])
-def test_what_keeps_a_store_in_shape_makes_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words):
+def test_maintenance_commands_create_no_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words):
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "none.db"))
     with pytest.raises(Unusable, match="saw nothing there, needed the store of an earlier run"):
         fedgc("store", *words)
     assert not (tmp_path / "none.db").exists()
 
 
-def test_status_says_what_share_of_the_samples_counted_and_whose_data_was_refused(told: Path):
+def test_status_reports_sample_share_and_refused_clients(told: Path):
     row = replace(
         round_row(4, 0.04),
         known_samples=120,
@@ -220,3 +220,26 @@ def test_status_says_what_share_of_the_samples_counted_and_whose_data_was_refuse
     answer = json.loads(fedgc("status", "--json"))
     assert answer["last_round"]["coverage"] == pytest.approx(2 / 3)
     assert answer["last_round"]["left_out"] == row.left_out
+
+
+def test_status_shows_figures_of_clients_and_best_model(told: Path):
+    with Store.open() as store:
+        for client, samples, value in ((FAST, 10, 0.5), (SLOW, 30, 0.9)):
+            store.write(Scored(1005.0, "second", 3, client, samples, {"f1": value}))
+        store.write(Evaluated(1005.0, "second", 3, {"f1": 0.8}))
+        basis = {"figure": "f1", "version": 3, "round": 3, "value": 0.8}
+        store.write(Decided(1005.0, "second", 3, "best", basis, "better"))
+    run = CliRunner()
+    said = run.invoke(app, ["status", "--run", "second"], catch_exceptions=False).stdout
+    rows = [line.replace("│", " ").split() for line in said.splitlines()]
+    assert ["quick", "3", "10", "0.5"] in rows
+    assert ["slow", "3", "30", "0.9"] in rows
+    assert ["mean", "40", "0.8"] in rows
+    assert "best model: version 3, round 3, f1 0.8" in said
+    assert "8 chunks on 2 clients" in said
+    told_as_json = json.loads(run.invoke(app, ["status", "--run", "second", "--json"]).stdout)
+    assert told_as_json["best"] == basis
+    assert [(each["name"], each["metrics"]) for each in told_as_json["scores"]] == [
+        ("quick", {"f1": 0.5}),
+        ("slow", {"f1": 0.9}),
+    ]

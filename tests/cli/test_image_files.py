@@ -1,4 +1,4 @@
-"""Files that a command draws."""
+"""Test image files written by commands."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from fedgc.cli.image_files import drawable, keep
 from fedgc.errors import EdgeFailed, Unusable
 
 
-def test_a_path_at_which_no_file_can_be_is_refused(tmp_path: Path):
+def test_impossible_path_is_refused(tmp_path: Path):
     drawable(None, tmp_path / "new.png")
     with pytest.raises(Unusable, match="saw a folder"):
         drawable(None, tmp_path)
@@ -16,7 +16,7 @@ def test_a_path_at_which_no_file_can_be_is_refused(tmp_path: Path):
         drawable(tmp_path / "new.png", tmp_path / "none" / "new.png")
 
 
-def test_what_was_drawn_is_written_or_the_disk_is_named(tmp_path: Path):
+def test_drawing_is_written_or_disk_error_is_reported(tmp_path: Path):
     keep(tmp_path / "new.png", b"drawn")
     assert (tmp_path / "new.png").read_bytes() == b"drawn"
     with pytest.raises(EdgeFailed, match="cannot be written: Is a directory"):

@@ -1,4 +1,4 @@
-"""`fedgc keys tls` and `client` as a person types them."""
+"""Test `fedgc keys tls` and `fedgc keys client`."""
 
 import json
 import subprocess
@@ -42,7 +42,7 @@ def test_certificates_are_made_shown_and_renewed(tmp_path: Path):
         (("client", "ward-3", "--register", "--revoke"), "needed one of them"),
     ],
 )
-def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, words: tuple[str, ...], sentence: str):
+def test_bad_input_gives_one_line_and_exit_code_2(tmp_path: Path, words: tuple[str, ...], sentence: str):
     said = keys(tmp_path, *words)
     assert said.returncode == 2
     assert sentence in said.stderr
@@ -50,7 +50,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tmp_path: Path, words: tuple[str,
     assert list(tmp_path.rglob("*.key")) == []
 
 
-def test_other_names_need_a_renewal(tmp_path: Path):
+def test_other_names_need_renewal(tmp_path: Path):
     keys(tmp_path, "tls", "a.example.org")
     said = keys(tmp_path, "tls", "b.example.org")
     assert said.returncode == 2
@@ -58,7 +58,7 @@ def test_other_names_need_a_renewal(tmp_path: Path):
     assert "for b.example.org" in keys(tmp_path, "tls", "b.example.org", "--renew").stdout
 
 
-def test_a_certificate_at_its_end_is_said_and_is_no_success(tmp_path: Path):
+def test_expired_certificate_is_reported_as_failure(tmp_path: Path):
     from fedgc.deploy.key_files import Keyring
 
     Keyring(tmp_path).begin(("a.example.org",), 1_700_000_000.0, 1)
@@ -67,18 +67,18 @@ def test_a_certificate_at_its_end_is_said_and_is_no_success(tmp_path: Path):
     assert "it ended on 2023-11-15; --renew signs a new one" in said.stderr
 
 
-def test_a_clients_key_is_made_once_and_shown(tmp_path: Path):
+def test_client_key_is_made_once_and_shown(tmp_path: Path):
     first = json.loads(keys(tmp_path, "client", "ward-3", "--json").stdout)
     assert first["node"] is None
     assert first["key"].startswith("SHA256:")
     assert first["key"] in keys(tmp_path, "client", "ward-3").stdout
 
 
-def test_what_flwr_complains_of_is_one_sentence():
+def test_flwr_error_is_reported_in_one_sentence():
     assert _answer('starting\n{"success": true, "node-id": 7}', "", "x") == {"success": True, "node-id": 7}
     with pytest.raises(EdgeFailed, match="flwr supernode register: the key is in use"):
         _answer('{"success": false, "error-message": "the key\\nis in use"}', "", "supernode register")
     with pytest.raises(EdgeFailed, match="connection refused"):
         _answer("", "connection\n refused", "supernode register")
-    with pytest.raises(EdgeFailed, match="it said nothing"):
+    with pytest.raises(EdgeFailed, match="no output"):
         _answer("", "", "x")

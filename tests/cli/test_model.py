@@ -1,4 +1,4 @@
-"""`fedgc model`: versions of a run, one written out, an earlier one made the newest."""
+"""Test `fedgc model`: list versions, export one, restore an earlier one."""
 
 import json
 import time
@@ -15,6 +15,8 @@ from fedgc.cli.commands import app
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
 from fedgc.flower.stock_layout import Layout
+from fedgc.messages import Layout as Tensors
+from fedgc.messages import TensorSpec
 from fedgc.store import checkpoint
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.store.database import Store
@@ -77,7 +79,7 @@ def held(state, vector) -> bool:
     )
 
 
-def test_a_model_is_written_as_safetensors_with_what_is_known_of_it(models):
+def test_model_is_written_as_safetensors_with_metadata(models):
     assert "version 3 of r, round 3" in fedgc("export", "model.safetensors")
     assert held(load_file("model.safetensors"), models[2])
     with safe_open("model.safetensors", "pt") as file:
@@ -87,14 +89,14 @@ def test_a_model_is_written_as_safetensors_with_what_is_known_of_it(models):
     assert about["digest"] == json.loads(fedgc("list", "--json"))["versions"][2]["digest"]
 
 
-def test_an_earlier_version_is_written_as_a_state_dict(models):
+def test_earlier_version_is_written_as_state_dict(models):
     fedgc("export", "model.pt", "--run", "r", "--version", "1")
     read = torch.load("model.pt", weights_only=True)
     assert held(read["state_dict"], models[0])
     assert (read["about"]["version"], read["about"]["metrics"]) == (1, {"accuracy": 0.1})
 
 
-def test_a_model_of_stock_clients_comes_out_in_its_own_layout(apart: Path):
+def test_model_of_stock_clients_is_exported_in_own_layout(apart: Path):
     config = RunConfig(
         task="digits", client_app="stock", work="coded"
     )  # its normalisation has buffers of several kinds
@@ -106,7 +108,7 @@ def test_a_model_of_stock_clients_comes_out_in_its_own_layout(apart: Path):
     assert all(np.array_equal(read[name].numpy(), each) for name, each in changed.items())
 
 
-def test_a_version_that_is_restored_is_the_one_to_go_on_from_and_nothing_is_lost(models, apart: Path):
+def test_restored_version_can_be_continued_and_nothing_is_lost(models, apart: Path):
     assert "fedgc run --resume r" in fedgc("restore", "1")
     folder = apart / "fedgc" / "runs" / "r"
     assert checkpoint.load(folder).version == 1
@@ -122,7 +124,7 @@ def test_a_version_that_is_restored_is_the_one_to_go_on_from_and_nothing_is_lost
         assert [each.what for each in store.decisions("r")] == ["restore", "restore"]
 
 
-def test_a_run_that_is_going_on_is_left_alone(models):
+def test_running_run_is_not_changed(models):
     with Store.open() as store:
         store.write(Begun(time.time(), "r", CONFIG.table()))
         store.write(Present(time.time(), "r", {}))
@@ -144,19 +146,19 @@ def test_a_run_that_is_going_on_is_left_alone(models):
         (("list", "--run", "q"), "saw no run 'q'"),
     ],
 )
-def test_what_cannot_be_is_one_line(models, apart: Path, words, sentence: str):
+def test_invalid_request_gives_one_line(models, apart: Path, words, sentence: str):
     (apart / "there.pt").write_text("")
     with pytest.raises(Unusable, match=sentence):
         fedgc(*words)
 
 
-def test_a_run_without_versions_says_so(apart: Path):
+def test_run_without_versions_is_reported(apart: Path):
     told(apart / "fedgc", CONFIG, [])
     with pytest.raises(Unusable, match="saw no version in"):
         fedgc("list")
 
 
-def test_a_run_without_versions_says_whether_it_has_made_a_model(apart: Path):
+def test_run_without_versions_reports_whether_model_exists(apart: Path):
     with Store.open() as store:
         store.write(Begun(1000.0, "r", CONFIG.table()))
     with pytest.raises(Unusable, match=r"saw no version in .*; no round of it has made a model"):
@@ -165,3 +167,39 @@ def test_a_run_without_versions_says_whether_it_has_made_a_model(apart: Path):
         tell(store, 1)
     with pytest.raises(Unusable, match=r"saw no version in .*; history.keep-checkpoints says why"):
         fedgc("list")
+
+
+def test_best_version_is_marked_and_exported(models, apart: Path):
+    folder = apart / "fedgc" / "runs" / "r"
+    checkpoint.pin(folder, checkpoint.load(folder, 2))
+    rows = json.loads(fedgc("list", "--json"))["versions"]
+    assert [(row["version"], row["best"]) for row in rows] == [(1, False), (2, True), (3, False)]
+    assert "version 2 of r, round 2" in fedgc("export", "best.safetensors", "--best")
+    assert held(load_file("best.safetensors"), models[1])
+    assert "version 3 of r" in fedgc("export", "newest.safetensors")
+
+
+def test_pruned_best_version_is_listed_and_exported(models, apart: Path):
+    folder = apart / "fedgc" / "runs" / "r"
+    checkpoint.pin(folder, checkpoint.load(folder, 1))
+    (folder / "model-0000000001.fedgc").unlink()
+    rows = json.loads(fedgc("list", "--json"))["versions"]
+    assert [(row["version"], row["best"]) for row in rows] == [(2, False), (3, False), (1, True)]
+    assert "version 3 of r" in fedgc("export", "newest.safetensors")
+    assert "version 1 of r" in fedgc("export", "best.safetensors", "--best")
+
+
+def test_best_version_needs_validate_best(models):
+    with pytest.raises(Unusable, match=r"saw no best model in .*the setting validate.best names the figure"):
+        fedgc("export", "best.safetensors", "--best")
+    with pytest.raises(Unusable, match="--best and --version: saw both"):
+        fedgc("export", "best.safetensors", "--best", "--version", "1")
+
+
+def test_model_of_script_is_exported_by_its_layout(apart: Path):
+    told(apart / "fedgc", CONFIG, [])
+    layout = Tensors((TensorSpec("weight", "float32", (1, 2)),), 1)
+    made = Checkpoint(1, 1, np.float32([3.0, 4.0]), b"", "{}", layout.text())
+    checkpoint.save(apart / "fedgc" / "runs" / "r", made, keep=1)
+    fedgc("export", "model.safetensors")
+    assert load_file("model.safetensors")["weight"].tolist() == [[3.0, 4.0]]

@@ -1,4 +1,4 @@
-"""`fedgc plan`: from a store, from a trace, and where nothing is known, with the rows that it goes by."""
+"""Test `fedgc plan` from a store, from a trace and without history."""
 
 import json
 from collections.abc import Sequence
@@ -68,7 +68,7 @@ def shown(*words: str) -> str:
     return " ".join(said.stdout.replace("│", " ").split())
 
 
-def test_the_rows_that_caused_a_plan_are_named(path: Path) -> None:
+def test_history_rows_behind_plan_are_named(path: Path) -> None:
     tell("spring", [told_round(number, (0.5, 0.5, 2.0)) for number in range(3, 10)])
     plan = asked("--add", "0.25", "--add", "4")
     assert plan["rows"][0]["client"] == "west"
@@ -86,7 +86,7 @@ def test_the_rows_that_caused_a_plan_are_named(path: Path) -> None:
     assert "west: 2 s a step, 4 times the median" in words
 
 
-def test_a_second_history_makes_another_plan_than_the_first(path: Path) -> None:
+def test_different_history_gives_different_plan(path: Path) -> None:
     tell("spring", [told_round(number, (0.5, 0.5, 0.5)) for number in range(1, 9)])
     first = asked()
     steps = (0.5, 0.5, 2.0)
@@ -105,7 +105,7 @@ NO_HISTORY = {
 
 
 @pytest.mark.parametrize("case", NO_HISTORY)
-def test_what_says_nothing_gives_a_wide_band_and_the_words(path: Path, case: str) -> None:
+def test_missing_history_gives_wide_band_and_explanation(path: Path, case: str) -> None:
     tell("spring", NO_HISTORY[case], CLIENTS[:1] if case == "one client" else CLIENTS)
     plan = asked()
     assert "no history" in plan["reason"]
@@ -114,7 +114,7 @@ def test_what_says_nothing_gives_a_wide_band_and_the_words(path: Path, case: str
     assert "no history" in shown()
 
 
-def test_an_empty_store_and_none_at_all_give_a_plan(path: Path) -> None:
+def test_empty_or_missing_store_still_gives_plan(path: Path) -> None:
     plan = asked()
     assert not path.exists(), "to ask leaves no store behind"
     assert "no history" in plan["reason"]
@@ -122,7 +122,7 @@ def test_an_empty_store_and_none_at_all_give_a_plan(path: Path) -> None:
     assert "no history" in asked()["reason"]
 
 
-def test_a_trace_is_planned_for_as_its_machines_are(tmp_path: Path) -> None:
+def test_trace_is_planned_with_its_machines(tmp_path: Path) -> None:
     trace = tmp_path / "three.csv"
     rows = [f"{w},{number},0,{step}" for number in range(12) for w, step in enumerate((4.0, 4.0, 16.0))]
     trace.write_text("\n".join(["worker,round,chunk,seconds", *rows]) + "\n")
@@ -138,11 +138,11 @@ def test_a_trace_is_planned_for_as_its_machines_are(tmp_path: Path) -> None:
         ("--run", "winter"),
         ("--add", "-1"),
         ("--model-mb", "-3"),
-        ("--trace", "none.txt"),
+        ("--trace", __file__),
         ("--set", "work=local"),
     ],
 )
-def test_what_cannot_be_is_one_line(path: Path, words: tuple[str, str]) -> None:
+def test_invalid_request_gives_one_line(path: Path, words: tuple[str, str]) -> None:
     tell("spring", [])
     with pytest.raises(Unusable):
         CliRunner().invoke(app, ["plan", *words], catch_exceptions=False)

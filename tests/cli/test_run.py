@@ -1,4 +1,4 @@
-"""`fedgc run`: what it makes of its words, and of how a run ended; real runs are in the contract tests."""
+"""Test `fedgc run`: its options and the reported end of a run; contract tests start real runs."""
 
 import os
 import signal
@@ -8,8 +8,10 @@ from pathlib import Path
 import click
 import numpy as np
 import pytest
+from rich.console import Console
 
 from fedgc.cli import run as running
+from fedgc.cli.follow import Log
 from fedgc.cli.new_app import write_new
 from fedgc.cli.run import Wanted
 from fedgc.config import RunConfig
@@ -32,7 +34,7 @@ def apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 class Stand:
-    """A SuperLink on which a run does what it is told, to the store or to its log alone."""
+    """A SuperLink with a scripted run that writes to the store or only to its log."""
 
     def __init__(self, folder: Path, does, status: str) -> None:
         self.folder, self.does, self.ended = folder, does, status
@@ -93,7 +95,7 @@ def tell_as(store: Store, name: str) -> None:
     store.write(Appended(1000.0, name, ROW))
 
 
-def test_a_run_that_the_store_knows_is_shown_by_it(stand, capsys):
+def test_run_in_store_is_shown_from_store(stand, capsys):
     stand(complete)
     running.run(Wanted(None, {}, superlink="ward"))
     said = capsys.readouterr().out
@@ -101,34 +103,50 @@ def test_a_run_that_the_store_knows_is_shown_by_it(stand, capsys):
     assert "The clients" in said
 
 
-def test_a_run_that_keeps_its_store_elsewhere_is_shown_by_its_log(stand, capsys):
+def test_run_with_other_store_is_shown_from_log(stand, capsys):
     stand()
     running.run(Wanted(None, {}, superlink="ward"))
     assert "first words\nlast words" in capsys.readouterr().out
 
 
-def test_a_run_elsewhere_that_failed_is_said_to_have_failed(stand):
+@pytest.mark.parametrize("waits", [True, False])
+def test_log_of_run_with_other_store_is_announced_once(capsys, tmp_path, waits):
+    path = tmp_path / "log"
+    path.write_text("INFO :  round 1 synced version=1\n")
+    unseen = running.Unseen(Console(), Log(path), waits=waits)
+    unseen.show()
+    said = capsys.readouterr().out
+    assert running.ELSEWHERE not in said
+    assert ("round 1 synced" in said) != waits
+    with path.open("a") as file:
+        file.write("INFO :  round 2 synced version=2\n")
+    unseen.show()
+    unseen.show()
+    assert capsys.readouterr().out.splitlines()[0] == running.ELSEWHERE
+
+
+def test_remote_run_failure_is_reported(stand):
     stand(status="finished:failed")
     with pytest.raises(EdgeFailed, match="Flower says finished:failed"):
         running.run(Wanted(None, {}, superlink="ward"))
 
 
-def test_a_run_that_failed_says_why_and_how_to_go_on(stand):
+def test_failed_run_reports_reason_and_how_to_resume(stand):
     def fail(store: Store, name: str) -> None:
         complete(store, name)
         store.write(Ended(1002.0, name, "failed", "no client came"))
 
     stand(fail)
-    with pytest.raises(EdgeFailed, match=r"no client came; `fedgc run --resume run-.*` goes on"):
+    with pytest.raises(EdgeFailed, match="no client came; `fedgc run --superlink ward --resume run-"):
         running.run(Wanted(None, {}, superlink="ward"))
 
 
 @pytest.mark.usefixtures("signals")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_ctrl_c_and_signals_stop_the_run_and_say_how_to_go_on(stand, capsys, number):
+def test_ctrl_c_and_signals_stop_run_and_print_how_to_resume(stand, capsys, number):
     def interrupt(store: Store, name: str) -> None:
         complete(store, name)
-        store.write(Ended(1002.0, name, "stopped", "the server got SIGINT"))
+        store.write(Ended(1002.0, name, "stopped", "stopped by the user"))
         os.kill(os.getpid(), number)
 
     made = stand(interrupt)
@@ -137,10 +155,11 @@ def test_ctrl_c_and_signals_stop_the_run_and_say_how_to_go_on(stand, capsys, num
     assert made.stopped
     said = capsys.readouterr().out
     assert "stopping the run" in said
-    assert f"stopped after round 1; `fedgc run --resume {made.settings['run']}` goes on" in said
+    again = f"fedgc run --superlink ward --resume {made.settings['run']}"
+    assert f"stopped after round 1; `{again}` goes on" in said
 
 
-def test_settings_come_from_the_app_then_the_resumed_run_then_the_words(stand, apart, monkeypatch):
+def test_settings_merge_app_then_resumed_run_then_command_line(stand, apart, monkeypatch):
     write_new(apart / "ward")
     monkeypatch.chdir(apart / "ward")
     with Store.open() as store:
@@ -159,7 +178,7 @@ def saved(folder: Path, round_: int = 1) -> None:
     checkpoint.save(folder, Checkpoint(round_, 1, np.zeros(2, np.float32), b"", "{}"), keep=1)
 
 
-def test_a_name_whose_run_has_made_a_model_is_refused_before_anything_starts(stand, apart):
+def test_name_of_run_with_model_is_refused_before_start(stand, apart):
     made = stand(complete)
     saved(apart / "fedgc" / "runs" / "same")
     with pytest.raises(Unusable, match="run same: there is one of that name already, needed a new name, or"):
@@ -171,7 +190,7 @@ def test_a_name_whose_run_has_made_a_model_is_refused_before_anything_starts(sta
     assert not made.settings, "nothing was submitted"
 
 
-def test_a_name_whose_run_has_made_no_model_may_be_begun_again(stand):
+def test_name_of_run_without_model_may_be_reused(stand):
     with Store.open() as store:
         store.write(Begun(1.0, "same", RunConfig(work="coded").table()))
         store.write(Ended(2.0, "same", "failed", "no client came"))
@@ -180,7 +199,7 @@ def test_a_name_whose_run_has_made_no_model_may_be_begun_again(stand):
 
 
 @pytest.mark.parametrize("wanted", [{"resume": "same"}, {"resume": "latest"}, {}])
-def test_a_run_that_goes_on_is_neither_resumed_nor_begun(stand, wanted):
+def test_running_run_can_be_neither_resumed_nor_restarted(stand, wanted):
     made = stand(complete)
     with Store.open() as store:
         store.write(Begun(time.time(), "same", RunConfig(work="coded").table()))
@@ -189,7 +208,7 @@ def test_a_run_that_goes_on_is_neither_resumed_nor_begun(stand, wanted):
     assert not made.settings
 
 
-def test_a_run_is_not_resumed_to_end_before_where_it_is(apart):
+def test_run_is_not_resumed_with_fewer_rounds_than_done(apart):
     with Store.open() as store:
         complete(store, "far")
     saved(apart / "fedgc" / "runs" / "far", round_=27)
@@ -198,7 +217,7 @@ def test_a_run_is_not_resumed_to_end_before_where_it_is(apart):
 
 
 @pytest.mark.parametrize("name", ["history.checkpoint-dir", "history.log-file"])
-def test_what_cannot_be_written_is_refused_before_anything_starts(apart, name):
+def test_unwritable_output_is_refused_before_start(apart, name):
     (apart / "file").write_text("")
     (apart / "folder").mkdir()
     place = "file" if name.endswith("dir") else "folder"
@@ -206,7 +225,7 @@ def test_what_cannot_be_written_is_refused_before_anything_starts(apart, name):
         running.run(Wanted(2, {name: place}))
 
 
-def test_what_the_server_writes_is_named_from_the_folder_of_the_one_who_asked(stand, apart, monkeypatch):
+def test_server_output_paths_are_relative_to_callers_folder(stand, apart, monkeypatch):
     monkeypatch.setattr(running.up, "NAME", "ward")
     made = stand(complete)
     running.run(
@@ -216,12 +235,12 @@ def test_what_the_server_writes_is_named_from_the_folder_of_the_one_who_asked(st
     assert made.settings["history.log-file"] == str(apart / "lines.json")
 
 
-def test_a_run_that_is_over_or_silent_is_not_waited_for(capsys):
+def test_ended_or_silent_run_is_not_awaited(capsys):
     with Store.open() as store:
         store.write(Begun(1000.0, "r", RunConfig(work="coded").table()))
         tell(store, 1)
         store.write(Present(1000.0, "r", {}))
-    with pytest.raises(EdgeFailed, match="has said nothing for 60 s"):
+    with pytest.raises(EdgeFailed, match="has recorded nothing for 60 s"):
         running.attach("r", alone=True)
     with Store.open() as store:
         store.write(Ended(time.time(), "r", "completed"))
@@ -229,6 +248,6 @@ def test_a_run_that_is_over_or_silent_is_not_waited_for(capsys):
     assert capsys.readouterr().out.count("round 1: synced") == 2
 
 
-def test_to_look_at_a_run_and_to_change_it_are_two_things():
+def test_attach_refuses_other_options():
     with pytest.raises(Unusable, match="saw other words with it"):
         running.attach("r", alone=False)

@@ -1,4 +1,4 @@
-"""Signals that end a command: the first is Ctrl-C, others let it clean up."""
+"""Test signals that end a command: the first acts as Ctrl-C, later ones let it clean up."""
 
 import os
 import signal
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.usefixtures("signals")
 
 
 @pytest.mark.parametrize("number", ENDING)
-def test_the_first_signal_is_ctrl_c_and_no_other_breaks_into_the_cleaning(number):
+def test_later_signals_do_not_break_cleanup(number):
     before, cleaned = [signal.getsignal(each) for each in ENDING], []
 
     def work() -> None:
@@ -29,7 +29,7 @@ def test_the_first_signal_is_ctrl_c_and_no_other_breaks_into_the_cleaning(number
     assert [signal.getsignal(each) for each in ENDING] == before
 
 
-def test_a_signal_that_is_ignored_stays_so():
+def test_ignored_signal_stays_ignored():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with like_ctrl_c():
@@ -39,7 +39,7 @@ def test_a_signal_that_is_ignored_stays_so():
         signal.signal(signal.SIGHUP, before)
 
 
-def test_a_terminal_that_is_gone_breaks_no_cleaning(monkeypatch):
+def test_closed_terminal_does_not_break_cleanup(monkeypatch):
     near, far = os.openpty()
     monkeypatch.setattr(ending, "SPOKEN_TO", (far,))
 

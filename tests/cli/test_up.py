@@ -1,4 +1,4 @@
-"""`fedgc up`, `fedgc down`: which federation is taken for standing, and which never is."""
+"""Test `fedgc up` and `fedgc down`: how a running federation is recognized."""
 
 import fcntl
 import json
@@ -28,35 +28,35 @@ def held(folder: Path):
         yield folder
 
 
-def test_a_number_that_was_written_down_is_nobodys_while_no_lock_is_held(folder: Path):
+def test_recorded_process_number_is_ignored_without_lock(folder: Path):
     (folder / "standing.json").write_text(json.dumps(THERE))
-    assert up.standing() is None
+    assert up.running_federation() is None
     (folder / "lock").write_bytes(b"")
-    assert up.standing() is None
+    assert up.running_federation() is None
     with pytest.raises(Unusable, match="saw no federation up"):
         up.down()
 
 
-def test_while_the_lock_is_held_it_stands(held: Path):
-    assert up.standing() is None  # it is starting
+def test_recorded_process_number_is_valid_while_lock_is_held(held: Path):
+    assert up.running_federation() is None  # it is starting
     (held / "standing.json").write_text(json.dumps(THERE))
-    assert up.standing() == up.Standing(**THERE)
+    assert up.running_federation() == up.RunningFederation(**THERE)
     with pytest.raises(Unusable, match="saw 3 clients up at"):
         up.up(2, foreground=False)
 
 
-def test_two_that_start_at_once_do_not_take_each_others_place(held: Path):
+def test_simultaneous_starts_get_separate_places(held: Path):
     with pytest.raises(Unusable, match="another federation that is starting"):
         up.up(2, foreground=True)
 
 
 @pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"pid": 1}'])
-def test_what_cannot_be_read_is_no_federation(held: Path, text: str):
+def test_unreadable_state_file_is_no_federation(held: Path, text: str):
     (held / "standing.json").write_text(text)
-    assert up.standing() is None
+    assert up.running_federation() is None
 
 
-def test_one_that_does_not_end_is_said_to_be_so(held: Path, monkeypatch: pytest.MonkeyPatch):
+def test_process_that_does_not_end_is_reported(held: Path, monkeypatch: pytest.MonkeyPatch):
     (held / "standing.json").write_text(json.dumps(THERE))
     sent: list[tuple[int, int]] = []
     monkeypatch.setattr(os, "kill", lambda *words: sent.append(words))
@@ -64,3 +64,11 @@ def test_one_that_does_not_end_is_said_to_be_so(held: Path, monkeypatch: pytest.
     with pytest.raises(EdgeFailed, match=r"127.0.0.1:1 \(process 1\) has not ended"):
         up.down()
     assert len(sent) == 1
+
+
+def test_invalid_client_settings_are_refused_before_start(folder: Path):
+    with pytest.raises(Unusable, match="needed at least 2: --client names north, south"):
+        up.up(1, ["north:a=1", "south:a=2"], foreground=False)
+    with pytest.raises(Unusable, match="needed NAME:key=value"):
+        up.up(None, ["north"], foreground=True)
+    assert up.running_federation() is None

@@ -1,4 +1,4 @@
-"""`fedgc watch` and `fedgc export` as a person types them."""
+"""Test `fedgc watch` and `fedgc export`."""
 
 import json
 import re
@@ -33,12 +33,12 @@ def fedgc(*words: str) -> str:
     return CliRunner().invoke(app, list(words), catch_exceptions=False).stdout
 
 
-def test_the_check_prints_what_it_found(told: Path):
+def test_check_prints_findings(told: Path):
     found = json.loads(fedgc("watch", "--json-check"))
     assert (found["run"], found["rounds"], found["clients"], found["faults"]) == ("spring", 12, 4, [])
 
 
-def test_it_serves_until_it_is_interrupted(told: Path):
+def test_watch_serves_until_interrupted(told: Path):
     words = [sys.executable, "-c", PROGRAM, "watch", "--port", "0"]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
@@ -57,7 +57,7 @@ def test_it_serves_until_it_is_interrupted(told: Path):
             process.kill()
 
 
-def test_what_it_reads_is_not_changed(told: Path):
+def test_watch_does_not_modify_store(told: Path):
     def rows() -> list[tuple[object, ...]]:
         with Store.open(reads_only=True) as store:
             return [(store.runs(), store.rounds(), store.clients(), store.audited())]
@@ -68,7 +68,7 @@ def test_what_it_reads_is_not_changed(told: Path):
 
 
 @pytest.mark.parametrize("words", [["watch"], ["watch", "--json-check"], ["export", "csv", "out"]])
-def test_no_store_an_empty_store_and_no_such_run_are_named(told: Path, words, monkeypatch, tmp_path):
+def test_missing_store_empty_store_and_unknown_run_are_named(told: Path, words, monkeypatch, tmp_path):
     with pytest.raises(Unusable, match="did you mean spring"):
         fedgc(*words, "--run", "sprung")
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "none.db"))
@@ -80,12 +80,12 @@ def test_no_store_an_empty_store_and_no_such_run_are_named(told: Path, words, mo
         fedgc(*words)
 
 
-def test_a_port_in_use_is_one_line(told: Path):
+def test_port_in_use_gives_one_line(told: Path):
     with socket.create_server(("127.0.0.1", 0)) as taken, pytest.raises(EdgeFailed, match="already in use"):
         fedgc("watch", "--port", str(taken.getsockname()[1]))
 
 
-def test_an_export_says_where_it_is(told: Path, tmp_path: Path):
+def test_export_prints_output_path(told: Path, tmp_path: Path):
     said = fedgc("export", "csv", str(tmp_path / "out"))
     assert said.split() == [str(tmp_path / "out" / f"{name}.csv") for name in ("rounds", "clients")]
     with pytest.raises(Unusable, match="did you mean parquet"):
@@ -93,7 +93,7 @@ def test_an_export_says_where_it_is(told: Path, tmp_path: Path):
 
 
 @pytest.mark.parametrize("command", ["watch", "export"])
-def test_help_loads_nothing_heavy(command: str):
+def test_help_loads_no_heavy_module(command: str):
     heavy = {
         "torch",
         "flwr",
@@ -114,7 +114,7 @@ def test_help_loads_nothing_heavy(command: str):
 
 
 @pytest.mark.parametrize("words", ["a-token-of-this-test", "env:NOWHERE"])
-def test_a_token_on_the_command_line_is_refused_and_not_repeated(told: Path, words: str):
+def test_token_on_command_line_is_refused_and_not_repeated(told: Path, words: str):
     with pytest.raises(Unusable, match="needed") as refused:
         fedgc("watch", "--token", words)
     assert "a-token" not in str(refused.value)

@@ -3,6 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.codewords import codeword_of, decode
 from fedgc.codecs import EPSILON, Wire, pack, packed_bytes, shortest_wire, unpack
 from fedgc.codes import FrameCode, place
 from fedgc.errors import BadSetting, BadVector
@@ -18,7 +19,7 @@ def there_and_back(numbers, wire, seed=0):
     st.integers(0, 99),
     st.floats(1e-6, 1e6),
 )
-def test_a_piece_comes_back_within_one_step(wire, size, seed, scale):
+def test_decoded_piece_is_within_one_quantization_step(wire, size, seed, scale):
     numbers = (np.random.default_rng(seed).standard_normal(size) * scale).astype(np.float32)
     packed = pack(numbers, wire, np.random.default_rng(seed))
     assert packed.size == packed_bytes(size, wire)
@@ -33,7 +34,7 @@ def test_a_piece_comes_back_within_one_step(wire, size, seed, scale):
 
 
 @pytest.mark.parametrize("wire", list(Wire))
-def test_the_stated_error_is_that_of_normal_numbers(wire):
+def test_stated_error_is_error_of_normal_numbers(wire):
     numbers = np.random.default_rng(0).standard_normal(200_000).astype(np.float32)
     error = np.linalg.norm(there_and_back(numbers, wire) - numbers) / np.linalg.norm(numbers)
     assert error <= EPSILON[wire] * 1.05
@@ -41,7 +42,7 @@ def test_the_stated_error_is_that_of_normal_numbers(wire):
 
 
 @pytest.mark.parametrize(("wire", "levels"), [(Wire.INT8, 127), (Wire.INT4, 7)])
-def test_what_is_rounded_by_chance_is_right_on_average(wire, levels):
+def test_stochastic_rounding_is_unbiased(wire, levels):
     numbers = np.random.default_rng(0).standard_normal(500).astype(np.float32)
     rng = np.random.default_rng(1)
     draws = np.stack([unpack(pack(numbers, wire, rng), wire, 500) for _ in range(2000)])
@@ -53,19 +54,19 @@ def test_what_is_rounded_by_chance_is_right_on_average(wire, levels):
 
 
 def bf16_slowly(number):
-    """The nearest of the two neighbours that have 8 bits, the even one in the middle."""
+    """The nearest 8-bit number; ties go to the even one."""
     bits = int(np.float32(number).view(np.uint32))
     low, rest = bits >> 16, bits & 0xFFFF
     return low + (rest > 0x8000 or (rest == 0x8000 and low & 1))
 
 
 @given(st.lists(st.floats(width=32, allow_nan=False, allow_infinity=False), min_size=1, max_size=20))
-def test_bf16_rounds_to_the_nearest_even(numbers):
+def test_bf16_rounds_to_nearest_even(numbers):
     packed = pack(np.array(numbers, np.float32), Wire.BF16, np.random.default_rng(0))
     assert packed.view("<u2").tolist() == [bf16_slowly(number) for number in numbers]
 
 
-def test_what_is_not_a_number_stays_so_in_bf16_and_is_refused_in_int8():
+def test_nan_is_kept_by_bf16_and_refused_by_int8():
     odd = np.array([np.nan, np.inf, -np.inf], np.float32)
     odd_nan = np.array([0x7FFFFFFF], np.uint32).view(np.float32)
     back = there_and_back(np.concatenate([odd, odd_nan]), Wire.BF16)
@@ -81,13 +82,13 @@ def test_zeros_have_no_scale(wire):
 
 
 @given(st.lists(st.integers(-7, 7), min_size=1, max_size=9))
-def test_whole_levels_of_4_bits_come_back_as_they_were(levels):
+def test_whole_4_bit_levels_are_decoded_exactly(levels):
     numbers = np.array([*levels, 7], np.float32)
     assert there_and_back(numbers, Wire.INT4).tolist() == numbers.tolist()
 
 
 @pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8])
-def test_the_error_of_the_sum_is_the_wire_error_times_the_root_of_the_amplification(wire):
+def test_sum_error_is_wire_error_times_root_of_amplification(wire):
     rng = np.random.default_rng(0)
     placement = place(100, [1.0] * 100, 8)
     done = np.zeros_like(placement.holds)
@@ -97,15 +98,16 @@ def test_the_error_of_the_sum_is_the_wire_error_times_the_root_of_the_amplificat
     updates = rng.standard_normal((100, 4000)).astype(np.float32)
     plain = updates.sum(axis=0, dtype=np.float64)
     codewords = {
-        w: there_and_back(solution.encode(w, dict(enumerate(updates))), wire, w) for w in solution.needed
+        w: there_and_back(codeword_of(solution, w, dict(enumerate(updates))), wire, w)
+        for w in solution.needed
     }
-    error = np.linalg.norm(solution.decode(codewords, 4000) - plain) / np.linalg.norm(plain)
+    error = np.linalg.norm(decode(solution, codewords, 4000) - plain) / np.linalg.norm(plain)
     predicted = EPSILON[wire] * solution.amplification**0.5
     assert 0.7 * predicted < error < 1.3 * predicted
     assert shortest_wire(solution.amplification, 1.5 * error) in (wire, Wire.INT8)
 
 
-def test_what_cannot_be_packed_is_refused():
+def test_unpackable_input_is_refused():
     with pytest.raises(BadVector, match="int64"):
         pack(np.ones(3, int), Wire.BF16, np.random.default_rng(0))
     with pytest.raises(BadVector, match="6 bytes hold 3 numbers"):

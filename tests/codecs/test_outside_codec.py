@@ -1,4 +1,4 @@
-"""A codec from another package: one class and one entry point, nothing of fedgc changes."""
+"""Test a codec from another package: one class and one entry point."""
 
 import numpy as np
 import pytest
@@ -66,24 +66,24 @@ def config(**changes) -> RunConfig:
 
 
 def trained(**changes):
-    scenario = MODELS["nobody"](3, changes.get("rounds", 6), np.random.default_rng(0))
+    scenario = MODELS["homogeneous"](3, changes.get("rounds", 6), np.random.default_rng(0))
     return train(Job(TASK, config(**changes), scenario))
 
 
-def test_simulated_run_sends_fewer_bytes_by_a_codec_from_outside():
+def test_simulated_run_sends_fewer_bytes_with_outside_codec():
     plain, sparse = trained(), trained(codec="top-k share=0.25")
     assert sparse.points[-1].sent == pytest.approx(0.5 * plain.points[-1].sent, rel=0.2)
     assert (sparse.model != plain.model).any()
 
 
-def test_error_feedback_sends_later_what_was_left_out():
+def test_error_feedback_sends_rounding_error_later():
     plain, sparse = trained(rounds=40), trained(rounds=40, codec="top-k share=0.25")
     start = trained(rounds=1).model
     assert np.linalg.norm(sparse.model - plain.model) < 0.5 * np.linalg.norm(plain.model - start)
 
 
 def received(data: np.ndarray, numbers: int) -> np.ndarray:
-    """Return what a server reads from these bytes of a client."""
+    """Return the vector that a server decodes from these bytes."""
     offer = offer_of(STREAM, data)
     source, sink = Outgoing(offer, data, 64), Incoming(offer, Form(numbers, "top-k share=0.25"))
     while (piece := source.next_piece()) is not None:
@@ -92,7 +92,7 @@ def received(data: np.ndarray, numbers: int) -> np.ndarray:
     return sink.finish()
 
 
-def test_vectors_of_any_size_arrive():
+def test_vectors_of_any_size_are_decoded():
     vector = np.random.default_rng(0).normal(size=100).astype(np.float32)
     for numbers in (vector, np.where(np.arange(100) < 3, vector, np.float32(0)).astype(np.float32)):
         data = shortened(numbers, "top-k share=0.25", STREAM, "me")
@@ -110,12 +110,12 @@ def test_vectors_of_any_size_arrive():
         (np.zeros(900, np.uint8), "saw 900 bytes, needed 1 to 800"),
     ],
 )
-def test_bytes_without_sense_are_refused_by_name(data, says):
+def test_invalid_bytes_are_refused_by_name(data, says):
     with pytest.raises(BadVector, match=says):
         received(data, 100)
 
 
-def test_codec_is_explained_and_its_options_are_checked():
+def test_codec_is_documented_and_options_are_checked():
     says = next(says for name, _, says in RunConfig.explained() if name == "links.codec")
     assert "top-k: the share of the numbers that are largest" in says
     for wrong, told in (
@@ -130,6 +130,6 @@ def test_codec_is_explained_and_its_options_are_checked():
 @pytest.mark.parametrize(
     "changes", [{"work": "coded"}, {"secrecy": "masked", "federation": "all.fed", "gate": "every"}]
 )
-def test_codec_is_refused_if_updates_are_coded_or_masked(changes):
+def test_codec_is_refused_with_coded_or_masked_updates(changes):
     with pytest.raises(BadSetting, match=r"setting links\.codec: saw top-k, needed"):
         config(codec="top-k", **changes)

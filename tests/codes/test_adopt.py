@@ -9,7 +9,7 @@ from fedgc.errors import BadPlacement
 
 
 @given(st.integers(1, 10), st.lists(st.sets(st.integers(0, 9)), min_size=1, max_size=8))
-def test_clients_hold_what_they_said_and_no_two_of_a_class_share_a_chunk(chunks, said):
+def test_clients_keep_announced_chunks_and_classes_are_disjoint(chunks, said):
     said = [{chunk % chunks for chunk in held} for held in said]
     if set().union(*said) != set(range(chunks)):
         with pytest.raises(BadPlacement, match="have no holder"):
@@ -23,15 +23,15 @@ def test_clients_hold_what_they_said_and_no_two_of_a_class_share_a_chunk(chunks,
                 assert not said[first] & said[second]
 
 
-def test_data_that_never_meets_needs_one_column():
+def test_disjoint_data_needs_one_column():
     assert adopt([{0, 1}, {2}, {3, 4}], 5).columns == 1
 
 
-def test_groups_that_share_everything_need_one_column_for_each_member():
+def test_groups_sharing_all_data_need_one_column_per_member():
     assert adopt([{0}, {0}, {1}, {1}, {1}], 2).columns == 3
 
 
-def test_a_graph_with_classes_gets_them_back():
+def test_graph_with_classes_keeps_its_classes():
     rng = np.random.default_rng(0)
     side = rng.permutation(np.repeat([0, 1], 10))
     assert color(side[:, None] != side).max() == 1
@@ -47,6 +47,6 @@ def test_a_graph_with_classes_gets_them_back():
         ([{0.5}], 1, "chunk 0.5"),
     ],
 )
-def test_what_cannot_be_adopted_is_refused(holds, chunks, said):
+def test_unsuitable_data_layout_is_refused(holds, chunks, said):
     with pytest.raises(BadPlacement, match=said):
         adopt(holds, chunks)

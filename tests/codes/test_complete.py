@@ -1,4 +1,4 @@
-"""What a deadline leaves short: least squares, without bias, and the shrinkage between them."""
+"""Test estimates for chunks missing at a deadline: least squares, the unbiased one, and shrinkage."""
 
 from functools import cache
 
@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from sklearn.datasets import load_digits
 
+from benchmarks.codewords import codeword_of, decode
 from fedgc.codes import FrameCode, estimate_correlation, orders_for_round, place
 from fedgc.codes.complete import shrinkage
 from fedgc.errors import BadSetting, BadVector
@@ -14,7 +15,7 @@ LEAST_SQUARES, WITHOUT_BIAS = 0.0, None
 
 
 def cut_off(placement, seed, part):
-    """Each client does a prefix of this round's order, as far as its luck with speed carries it."""
+    """Each client does a prefix of this round's order, of a length that its random speed gives."""
     rng = np.random.default_rng([seed, 7])
     done = np.zeros((placement.clients_w, placement.chunks), bool)
     reach = np.minimum(part / (1.0 + rng.exponential(1.0, placement.clients_w)), 1.0)
@@ -25,8 +26,8 @@ def cut_off(placement, seed, part):
 
 def estimate_of(solution, updates):
     held = dict(enumerate(updates))
-    codewords = {w: solution.encode(w, held) for w in solution.needed}
-    return solution.decode(codewords, updates.shape[1])
+    codewords = {w: codeword_of(solution, w, held) for w in solution.needed}
+    return decode(solution, codewords, updates.shape[1])
 
 
 def squared_error(solution, updates):
@@ -42,7 +43,7 @@ def correlated(chunks, size, correlation, seed):
 
 
 def sketched(updates, done, seed):
-    """What the server knows: 16 random numbers of every chunk that somebody finished."""
+    """The server's sketches: 16 random numbers of every finished chunk."""
     projection = np.random.default_rng([seed, 5]).standard_normal((updates.shape[1], 16)) / 4.0
     return estimate_correlation(updates[done.any(axis=0)] @ projection)
 
@@ -59,7 +60,7 @@ def mean_errors(updates_for, blocks, part, rounds, chunks=64):
 
 
 @pytest.mark.parametrize(("blocks", "part"), [(1, 0.35), (4, 1.25)])
-def test_shared_means_make_least_squares_eight_times_worse(blocks, part):
+def test_shared_means_increase_least_squares_error_eightfold(blocks, part):
     least_squares, without_bias, _ = mean_errors(
         lambda seed: correlated(200, 32, 0.5, seed), blocks, part, 8, chunks=200
     )
@@ -67,7 +68,7 @@ def test_shared_means_make_least_squares_eight_times_worse(blocks, part):
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.05, 0.3, 0.9])
-def test_shrunk_by_the_estimate_it_is_as_good_as_the_better_of_the_two(correlation):
+def test_shrunk_estimate_is_as_good_as_better_of_two(correlation):
     least_squares, without_bias, shrunk = mean_errors(
         lambda seed: correlated(64, 24, correlation, seed), 2, 0.8, 60
     )
@@ -102,15 +103,15 @@ def digits_gradients(skewed, steps):
 
 @pytest.mark.parametrize("skewed", [False, True])
 @pytest.mark.parametrize("steps", [20, 200])
-def test_on_real_chunk_gradients_it_is_as_good_as_the_better_of_the_two(skewed, steps):
+def test_real_gradients_give_estimate_as_good_as_better_of_two(skewed, steps):
     gradients = digits_gradients(skewed, steps)
     least_squares, without_bias, shrunk = mean_errors(lambda _: gradients, 1, 0.5, 60)
     assert shrunk <= 1.02 * min(least_squares, without_bias)
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 4])
-def test_the_mean_over_many_rounds_is_the_true_sum(blocks):
-    """Fixed updates of very different sizes; chance lies in the placement, the shift and the speeds."""
+def test_estimate_is_unbiased_over_rounds(blocks):
+    """Fixed updates of very different sizes; placement, shift and speeds are random."""
     updates = np.random.default_rng(0).standard_normal((24, 8)) * np.linspace(0.1, 3.0, 24)[:, None] + 0.5
     missed = []
     for seed in range(400):
@@ -126,7 +127,7 @@ def test_the_mean_over_many_rounds_is_the_true_sum(blocks):
 
 @pytest.mark.parametrize("correlation", [0.0, 0.4, 0.9])
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_the_error_estimate_is_the_error(correlation, blocks):
+def test_error_estimate_equals_error(correlation, blocks):
     placement = place(60, [1.0] * 60, 6)
     done = cut_off(placement, 1, {1: 0.2, 3: 0.9}[blocks])
     solution = FrameCode(placement, blocks).solve(done, correlation=correlation)
@@ -136,7 +137,7 @@ def test_the_error_estimate_is_the_error(correlation, blocks):
     assert abs(solution.error / measured - 1.0) < 0.05
 
 
-def test_unknown_correlation_states_the_error_of_uncorrelated_updates():
+def test_unknown_correlation_uses_error_of_uncorrelated_updates():
     placement = place(60, [1.0] * 60, 6)
     code, done = FrameCode(placement, 2), cut_off(placement, 1, 0.75)
     unknown = code.solve(done)
@@ -145,7 +146,7 @@ def test_unknown_correlation_states_the_error_of_uncorrelated_updates():
     assert abs(unknown.error / measured - 1.0) < 0.05
 
 
-def test_full_chunks_stand_in_for_short_ones_in_proportion():
+def test_full_chunks_replace_short_ones_in_proportion():
     placement = place(8, [1.0] * 8, 2)
     done = placement.holds.copy()
     done[:, :2] = False
@@ -156,12 +157,12 @@ def test_full_chunks_stand_in_for_short_ones_in_proportion():
 
 
 @pytest.mark.parametrize("correlation", [0.0, 0.2, 0.7])
-def test_the_estimated_correlation_is_right_on_average(correlation):
+def test_estimated_correlation_is_unbiased(correlation):
     found = [estimate_correlation(correlated(40, 300, correlation, seed)[:, :16]) for seed in range(300)]
     assert abs(np.mean(found) - correlation) < 0.05
 
 
-def test_the_estimate_has_its_ends():
+def test_correlation_estimate_handles_edge_cases():
     assert estimate_correlation(np.zeros((0, 16))) == 0.0
     assert estimate_correlation(np.ones((1, 16))) == 0.0
     assert estimate_correlation(np.zeros((5, 16))) == 0.0
@@ -172,7 +173,7 @@ def test_the_estimate_has_its_ends():
         estimate_correlation([[np.nan], [1.0]])
 
 
-def test_the_share_is_the_one_of_least_expected_error():
+def test_share_minimizes_expected_error():
     full, correlation = 30, 0.1
     shares = np.linspace(0.0, 1.0, 1001)
     cost = correlation * full**2 * (1 - shares) ** 2 + (1 - correlation) * full * shares**2

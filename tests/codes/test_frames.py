@@ -5,9 +5,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedgc.codes import FrameCode, GaussianCode, frame_for, harmonic_frame, place, worst
+from benchmarks.codewords import codeword_of, decode
+from benchmarks.worst import just_enough, worst
+from fedgc.codes import FrameCode, GaussianCode, frame_for, harmonic_frame, place
 from fedgc.codes.frame_table import SEARCHED
-from fedgc.codes.frames import just_enough
 from fedgc.codes.mixing import all_patterns, mix
 from fedgc.errors import BadPlacement
 
@@ -23,7 +24,7 @@ REACH = {
 
 
 @pytest.mark.parametrize("size", REACH)
-def test_the_worst_set_of_holders_is_well_conditioned(size):
+def test_worst_set_of_holders_is_well_conditioned(size):
     figures = worst(frame_for(*size))
     assert figures.condition <= REACH[size][0]
     assert figures.amplification <= REACH[size][1]
@@ -39,7 +40,7 @@ def worst_slowly(frame):
 
 
 @pytest.mark.parametrize("size", sorted(SEARCHED))
-def test_searched_frames_have_unit_columns_and_beat_the_harmonic(size):
+def test_searched_frames_have_unit_columns_and_beat_harmonic(size):
     frame = frame_for(*size)
     assert frame.shape == (size[1], size[0])
     np.testing.assert_allclose(np.linalg.norm(frame, axis=0), 1.0, rtol=0, atol=1e-8)
@@ -54,7 +55,7 @@ def test_searched_frames_have_unit_columns_and_beat_the_harmonic(size):
 
 
 @pytest.mark.parametrize("size", [(8, 2), (8, 4), (6, 3)])
-def test_more_copies_than_needed_are_never_worse_than_the_worst_set(size):
+def test_additional_holders_never_worsen_conditioning(size):
     frame = frame_for(*size)
     enough = all_patterns(size[0])
     solved = mix(frame, enough[enough.sum(axis=1) >= size[1]].astype(float))
@@ -63,7 +64,7 @@ def test_more_copies_than_needed_are_never_worse_than_the_worst_set(size):
 
 
 @given(st.integers(1, 16), st.data())
-def test_every_set_of_just_enough_harmonic_columns_is_independent(columns, data):
+def test_any_sufficient_set_of_harmonic_columns_is_independent(columns, data):
     blocks = data.draw(st.integers(1, min(columns, 4)))
     frame = harmonic_frame(columns, blocks)
     np.testing.assert_allclose(np.linalg.norm(frame, axis=0), 1.0)
@@ -71,31 +72,31 @@ def test_every_set_of_just_enough_harmonic_columns_is_independent(columns, data)
 
 
 @pytest.mark.parametrize("size", range(1, 13))
-def test_as_many_blocks_as_columns_are_orthogonal(size):
+def test_square_frames_are_orthogonal(size):
     assert worst(frame_for(size, size)).condition < 1.0 + 1e-6
 
 
 def error_of_copies_that_differ(code, done, mismatch, rng):
-    """Every client has its own slightly different copy of each chunk update."""
+    """Every client has a slightly different replica of each chunk update."""
     chunks, size = done.shape[1], 16 * code.blocks
     updates = rng.standard_normal((chunks, size))
     solution = code.solve(done)
     codewords = {}
     for w in solution.needed:
         own = updates + mismatch * rng.standard_normal(updates.shape)
-        codewords[w] = solution.encode(w, dict(enumerate(own)))
+        codewords[w] = codeword_of(solution, w, dict(enumerate(own)))
     total = updates.sum(axis=0)
-    return np.linalg.norm(solution.decode(codewords, size) - total) / np.linalg.norm(total)
+    return np.linalg.norm(decode(solution, codewords, size) - total) / np.linalg.norm(total)
 
 
 @pytest.mark.parametrize("mismatch", [1e-3, 1e-7])
-def test_copies_that_differ_are_borne_by_frames_and_not_by_gaussian_matrices(mismatch):
+def test_frames_tolerate_differing_replicas_better_than_gaussian(mismatch):
     placement = place(200, [1.0] * 200, 8)
     errors = []
     for seed in range(10):
         rng = np.random.default_rng(seed)
         done = np.zeros_like(placement.holds)
-        for chunk in range(200):  # just enough copies of every chunk
+        for chunk in range(200):  # just enough replicas of every chunk
             done[rng.permutation(np.flatnonzero(placement.holds[:, chunk]))[:4], chunk] = True
         codes = FrameCode(placement, 4), GaussianCode(placement, 4, rng)
         errors.append([error_of_copies_that_differ(code, done, mismatch, rng) for code in codes])
@@ -103,7 +104,7 @@ def test_copies_that_differ_are_borne_by_frames_and_not_by_gaussian_matrices(mis
     assert np.median(errors, axis=0)[1] >= 20.0 * mismatch
 
 
-def test_frames_that_cannot_be_are_refused():
+def test_invalid_frames_are_refused():
     with pytest.raises(BadPlacement, match="5 blocks on 4 columns"):
         harmonic_frame(4, 5)
     with pytest.raises(BadPlacement, match="0 blocks on 4 columns"):

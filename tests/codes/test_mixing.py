@@ -16,7 +16,7 @@ def mixed_slowly(frame, weight_c):
 
 
 @given(st.integers(1, 7), st.data())
-def test_every_pattern_equals_its_pseudo_inverse(columns, data):
+def test_every_pattern_equals_pseudo_inverse(columns, data):
     blocks = data.draw(st.integers(1, columns))
     frame = harmonic_frame(columns, blocks)
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
@@ -34,7 +34,7 @@ def test_every_pattern_equals_its_pseudo_inverse(columns, data):
         assert abs(found.amplification_p[pattern] - noise) <= 1e-7 * max(1.0, noise)
 
 
-def test_residuals_are_at_rounding_although_the_normal_equations_square_the_condition():
+def test_residuals_are_at_rounding_level():
     rng = np.random.default_rng(0)
     left, _ = np.linalg.qr(rng.standard_normal((4, 4)))
     right, _ = np.linalg.qr(rng.standard_normal((4, 4)))
@@ -45,14 +45,14 @@ def test_residuals_are_at_rounding_although_the_normal_equations_square_the_cond
     assert np.abs(frame @ found.rows_pcb[0] - np.eye(4)).max() < 1e-9
 
 
-def test_a_singular_set_is_not_called_full():
+def test_singular_set_is_not_full():
     frame = np.array([[1.0, 1.0], [1.0, 1.0]])
     found = mix(frame, np.ones((1, 2)))
     assert not found.full_p[0]
     np.testing.assert_allclose(frame @ found.rows_pcb[0], np.full((2, 2), 0.5))
 
 
-def test_a_frame_for_each_pattern_equals_one_at_a_time():
+def test_batched_frames_equal_single_frames():
     rng = np.random.default_rng(0)
     frames = rng.standard_normal((5, 2, 3))
     together = mix(frames, np.ones((5, 3)))
@@ -62,7 +62,7 @@ def test_a_frame_for_each_pattern_equals_one_at_a_time():
 
 
 @given(st.integers(1, 20), st.integers(1, 6), st.integers(0, 99))
-def test_packed_bytes_tell_patterns_apart(columns, chunks, seed):
+def test_packed_bytes_distinguish_patterns(columns, chunks, seed):
     finished = np.random.default_rng(seed).random((columns, chunks)) < 0.5
     bytes_n = packed(finished)
     for first in range(chunks):

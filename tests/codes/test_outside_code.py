@@ -1,4 +1,4 @@
-"""A code from another package: one class and one entry point, nothing of fedgc changes."""
+"""Test a code from another package: one class and one entry point."""
 
 import numpy as np
 import pytest
@@ -42,16 +42,16 @@ def config(**changes) -> RunConfig:
 
 
 def model(**changes) -> np.ndarray:
-    scenario = MODELS["nobody"](3, 3, np.random.default_rng(0))
+    scenario = MODELS["homogeneous"](3, 3, np.random.default_rng(0))
     return train(Job(TASK, config(**changes), scenario)).model
 
 
 @pytest.mark.parametrize("code", ["gaussian", "uniform"])
-def test_every_code_gives_the_same_sum(outside, code):
+def test_every_code_gives_same_sum(outside, code):
     np.testing.assert_allclose(model(code=code), model(), atol=1e-4)
 
 
-def test_code_from_outside_is_used(outside):
+def test_outside_code_is_used(outside):
     model(code="uniform")
     import ward_codes  # the package exists within this test
 
@@ -69,6 +69,6 @@ def test_code_from_outside_is_used(outside):
         ),
     ],
 )
-def test_code_that_cannot_be_used_is_refused_by_name(changes, says):
+def test_unusable_code_is_refused_by_name(changes, says):
     with pytest.raises(BadSetting, match=says):
         config(**changes)

@@ -26,7 +26,7 @@ def two_by_two() -> Placement:
         (99, ((0,),), (0,), (0.5,) * 99, "and 90 more"),
     ],
 )
-def test_a_placement_that_cannot_be_is_refused_with_what_was_seen(chunks, orders, classes, phases, said):
+def test_invalid_placement_is_refused_with_seen_value(chunks, orders, classes, phases, said):
     with pytest.raises(BadPlacement, match=said):
         Placement(chunks, orders, classes, phases)
 
@@ -36,17 +36,17 @@ def test_placements_with_equal_parts_are_equal():
     assert hash(two_by_two()) == hash(two_by_two())
 
 
-def test_what_is_derived_cannot_be_written():
+def test_derived_attributes_cannot_be_assigned():
     with pytest.raises(ValueError, match="read-only"):
         two_by_two().holds[0, 0] = False
 
 
-def test_an_idle_worker_is_part_of_a_placement():
+def test_idle_client_is_part_of_placement():
     placed = Placement(1, ((0,), ()), (0, 1), (0.5,))
     assert (placed.clients_w, placed.loads, placed.columns, placed.replicas) == (2, (1, 0), 2, 1)
 
 
-def test_a_claim_on_a_chunk_that_is_not_held_names_worker_and_chunk():
+def test_claim_on_unheld_chunk_names_client_and_chunk():
     placed = Placement(2, ((0,), (1,), ()), (0, 0, 0), (0.25, 0.75))
     with pytest.raises(BadPlacement, match=r"client 1 claims chunk 0.*it holds 1"):
         finished(placed, np.array([[True, False], [True, True], [False, False]]))
@@ -57,6 +57,6 @@ def test_a_claim_on_a_chunk_that_is_not_held_names_worker_and_chunk():
 @pytest.mark.parametrize(
     "done", [np.zeros((2, 3), bool), np.zeros((2, 2)), np.zeros(4, bool), [[1, 0], [0, 1]]]
 )
-def test_a_finished_matrix_of_another_shape_or_type_is_refused(done):
+def test_matrix_of_wrong_shape_or_type_is_refused(done):
     with pytest.raises(BadPlacement, match=r"bool \(2, 2\) is needed"):
         finished(two_by_two(), done)

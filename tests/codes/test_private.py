@@ -3,12 +3,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.codewords import codeword_of, decode
 from fedgc.codes import FrameCode, adopt, carry_on, completion_probability, inverse_weights
 from fedgc.errors import BadSetting
 
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 9), min_size=1, max_size=60))
-def test_carrying_on_gives_every_chunk_its_turn(load, counts):
+def test_continued_order_gives_every_chunk_its_turn(load, counts):
     order = tuple(range(load))
     times = np.zeros(load, int)
     for count in counts:
@@ -18,7 +19,7 @@ def test_carrying_on_gives_every_chunk_its_turn(load, counts):
     assert np.ptp(times) <= 1
 
 
-def test_over_the_rounds_the_weighted_sum_is_the_true_one_on_average():
+def test_weighted_sum_is_unbiased_over_rounds():
     placement = adopt([{0, 1, 2, 3}, {4, 5}], 6)
     finished = {0: [1, 2], 1: [2]}  # by round, in turns: client 0 finishes 3 of 8, client 1 all
     chances = [sum(counts) / (len(counts) * placement.loads[v]) for v, counts in finished.items()]
@@ -35,24 +36,24 @@ def test_over_the_rounds_the_weighted_sum_is_the_true_one_on_average():
             done[w, list(orders[w][:count])] = True
             orders[w] = carry_on(orders[w], count)
         solution = code.solve(done, weights=weights)
-        codewords = {v: solution.encode(v, dict(enumerate(updates))) for v in solution.needed}
-        total += solution.decode(codewords, 4)
+        codewords = {v: codeword_of(solution, v, dict(enumerate(updates))) for v in solution.needed}
+        total += decode(solution, codewords, 4)
     np.testing.assert_allclose(total / rounds, updates.sum(axis=0), rtol=0, atol=1e-9)
 
 
 @given(st.integers(1, 9), st.lists(st.integers(0, 9), max_size=9))
-def test_the_chance_is_above_none_and_at_most_one(load, counts):
+def test_probability_is_above_0_and_at_most_1(load, counts):
     chance = completion_probability([min(count, load) for count in counts], load)
     assert 0.0 < chance <= 1.0
 
 
-def test_weights_are_cut_and_several_holders_count_together():
+def test_weights_are_clipped_and_holders_are_combined():
     placement = adopt([{0, 1}, {1}], 2)
     assert inverse_weights(placement, [0.5, 0.5]) == (2.0, 1.0 / 0.75)
     assert inverse_weights(placement, [0.01, 1.0], most=3.0) == (3.0, 1.0)
 
 
-def test_chances_and_counts_that_cannot_be_are_refused():
+def test_invalid_probabilities_and_counts_are_refused():
     placement = adopt([{0}], 1)
     for refused in (
         lambda: carry_on((1, 2), 3),

@@ -19,7 +19,7 @@ def fewest_slowly(done, blocks):
 
 
 @given(st.integers(0, 500), st.integers(1, 3))
-def test_pruning_by_greed_leaves_at_most_two_more_than_needed(seed, blocks):
+def test_greedy_pruning_keeps_at_most_two_excess_clients(seed, blocks):
     rng = np.random.default_rng(seed)
     placement = place(8, [1.0] * 8, 4)
     done = placement.holds & (rng.random((8, 8)) < 0.8)
@@ -27,7 +27,7 @@ def test_pruning_by_greed_leaves_at_most_two_more_than_needed(seed, blocks):
     assert fewest_slowly(done, blocks) <= left <= fewest_slowly(done, blocks) + 2
 
 
-def test_the_costliest_upload_is_left_out_first():
+def test_costliest_upload_is_dropped_first():
     placement = adopt([{0, 1}] * 3, 2)
     for costly in range(3):
         cost = [1.0] * 3
@@ -36,7 +36,7 @@ def test_the_costliest_upload_is_left_out_first():
         assert np.flatnonzero(~pruned.any(axis=1)).tolist() == [costly]
 
 
-def test_a_chunk_that_is_short_keeps_every_copy_it_has():
+def test_short_chunk_keeps_every_replica():
     placement = place(6, [1.0] * 6, 3)
     done = placement.holds.copy()
     done[np.flatnonzero(done[:, 0])[:2], 0] = False
@@ -44,7 +44,7 @@ def test_a_chunk_that_is_short_keeps_every_copy_it_has():
     assert pruned[:, 0].sum() == 1
 
 
-def test_a_tight_limit_keeps_more_workers():
+def test_tight_limit_keeps_more_clients():
     rng = np.random.default_rng(0)
     placement = place(40, [1.0] * 40, 8)
     done = placement.holds & (rng.random((40, 40)) < 0.9)
@@ -54,6 +54,6 @@ def test_a_tight_limit_keeps_more_workers():
     assert sizes[0] > sizes[-1]
 
 
-def test_nothing_finished_leaves_nobody():
+def test_pruning_without_finished_work_keeps_no_client():
     placement = place(4, [1.0] * 2, 2)
     assert not FrameCode(placement, 1).prune(np.zeros((2, 4), bool)).any()

@@ -10,14 +10,14 @@ from fedgc.errors import BadSetting
 
 
 @given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=6), st.floats(0.0, 50.0))
-def test_the_best_blocks_take_least_time_in_all(steps, upload_s):
+def test_best_blocks_minimize_total_time(steps, upload_s):
     cover = np.cumsum(steps).tolist()
     total = [at + upload_s / (index + 1) for index, at in enumerate(cover)]
     assert total[best_blocks(cover, upload_s) - 1] == min(total)
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 2)), min_size=1, max_size=9), st.data())
-def test_the_next_chunk_is_the_earliest_of_the_least_covered(counts, data):
+def test_next_chunk_is_earliest_of_least_covered(counts, data):
     replicas, started = np.array(counts).T
     remaining = data.draw(st.permutations(range(len(replicas))))
     remaining = remaining[: data.draw(st.integers(0, len(replicas)))]
@@ -29,7 +29,7 @@ def test_the_next_chunk_is_the_earliest_of_the_least_covered(counts, data):
 
 
 def cover_time(placement, step_s, rule):
-    """The time at which every chunk has two copies, each client asking `rule` for its next chunk."""
+    """The time at which every chunk has two replicas, if `rule` chooses each client's next chunk."""
     replicas, started = np.zeros((2, placement.chunks), int)
     left = [list(order) for order in placement.orders]
     ready = [(0.0, w, None) for w in range(placement.clients_w)]
@@ -47,7 +47,7 @@ def cover_time(placement, step_s, rule):
             heapq.heappush(ready, (now + step_s[w], w, chunk))
 
 
-def test_steering_covers_sooner_than_skipping_and_skipping_sooner_than_a_fixed_order():
+def test_steering_covers_first_then_skipping_then_fixed_order():
     rules = (
         lambda replicas, started, left: left[0] if left else None,
         lambda replicas, started, left: next((chunk for chunk in left if replicas[chunk] < 2), None),
@@ -64,7 +64,7 @@ def test_steering_covers_sooner_than_skipping_and_skipping_sooner_than_a_fixed_o
     assert skip < 0.95 * fixed
 
 
-def test_the_limit_is_where_amplified_wire_noise_meets_the_error_limit():
+def test_limit_balances_amplified_noise_and_error_limit():
     assert abs(0.002 * amplification_limit(0.01, 0.002) ** 0.5 - 0.01) < 1e-12
 
 
@@ -77,6 +77,6 @@ def test_the_limit_is_where_amplified_wire_noise_meets_the_error_limit():
         lambda: amplification_limit(1.0, -1.0),
     ],
 )
-def test_times_and_limits_that_cannot_be_are_refused(refused):
+def test_invalid_times_and_limits_are_refused(refused):
     with pytest.raises(BadSetting, match="need"):
         refused()

@@ -1,9 +1,8 @@
 """One real federation for all contract tests: a SuperLink and four SuperNodes on loopback.
 
-Its processes take most of the time that these tests have, so they are started once in a client of xdist: all
-tests of a file go to the same, and so do those of the files that share. A session occupies its SuperNode:
-runs that need clients come one after the other, and every test leaves the nodes free.
-"""
+Starting its processes takes most of the time, so they start once per xdist worker: all tests of a file run on
+the same one, and so do those of files that share it. A session occupies its SuperNode: runs that need
+clients take turns, and every test leaves the nodes free."""
 
 import re
 import time
@@ -30,7 +29,7 @@ SHARING = ("test_federation", "test_local_work", "test_private", "test_stock")  
 
 
 class Federation(LocalFederation):
-    """A federation with the few questions that tests ask."""
+    """A federation with the queries that tests need."""
 
     _store: Store | None = None
 
@@ -43,7 +42,7 @@ class Federation(LocalFederation):
         return self.folder.parent / "state"
 
     def store(self) -> AbstractContextManager[Store]:
-        """The store, opened once: whoever waits reads it again and again."""
+        """The store, opened once: waiting tests poll it."""
         if self._store is None:
             self._store = Store.open(str(self.database), reads_only=True)
         return nullcontext(self._store)
@@ -58,7 +57,7 @@ class Federation(LocalFederation):
         return super().submit(table_of(settings), app)
 
     def restart(self, name: str) -> None:
-        """Start a SuperNode again, and wait until the SuperLink has given it its number."""
+        """Restart a SuperNode, and wait until the SuperLink has registered it."""
         before = len(self.node_ids(name))
         super().restart(name)
         eventually(lambda: len(self.node_ids(name)) > before)
@@ -102,7 +101,7 @@ def eventually(condition: Callable[[], object], within_s: float = WAIT_S) -> Non
 
 
 class Together(LoadFileScheduling):
-    """Keeps the tests of a file in one client, and those of the files that share; files in their order."""
+    """Keep the tests of a file, and of files that share a federation, in one xdist worker, in order."""
 
     def _split_scope(self, nodeid: str) -> str:
         file = super()._split_scope(nodeid)

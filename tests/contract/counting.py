@@ -1,9 +1,8 @@
-"""A task whose model counts, so that one wrong sum in a thousand rounds is seen, and in which chunk.
+"""A task whose model counts: it detects a single wrong sum in a thousand rounds, and the chunk.
 
-Every chunk owns a part of the model. Training a chunk adds one pattern of small whole numbers to its part,
-scaled such that the mean over all chunks adds the pattern once: after v exact rounds every part is v times
-the pattern, to the last bit, whoever trained it. A codeword that is added twice, lost or mixed up shows.
-"""
+Every chunk owns a part of the model. Training a chunk adds one pattern of small integers to its part, scaled
+such that the mean over all chunks adds the pattern once: after v exact rounds every part is exactly v times
+the pattern, for any assignment of chunks. A codeword that is added twice, lost or mixed up changes it."""
 
 from dataclasses import replace
 
@@ -48,7 +47,7 @@ def large(_: RunConfig) -> Task:
 
 
 def private(_: RunConfig) -> Task:
-    """Every client has all chunks as its own: they have the same names, but the run knows them apart."""
+    """Every client holds all chunks as private ones: their names are equal, the chunks are different."""
     return replace(_task(SMALL), may_move=False)
 
 
@@ -76,7 +75,7 @@ def _task(numbers: int) -> Task:
 
 
 def counted(module: Counter) -> dict[str, float]:
-    """Return how often each chunk is in the model, and how far any number is off its chunk's count."""
+    """Return the count of each chunk in the model, and the largest deviation from a chunk's count."""
     parts = [module.part(chunk) / module.pattern for chunk in range(CHUNKS)]
     off = max(float((part - part[0]).abs().max()) for part in parts)
     return {f"part-{chunk}": float(part[0]) for chunk, part in enumerate(parts)} | {"off": off}

@@ -1,7 +1,6 @@
-"""A whole run over real TLS in this process; one of its clients mangles the frames that it sends.
+"""A whole run over real TLS in this process; one of its clients corrupts the frames that it sends.
 
-Its frames are those of the wire room, so that what is tested is the listener and the round behind it.
-"""
+The frames go through the real wire format, so the listener and the round behind it are tested."""
 
 import logging
 import os
@@ -22,7 +21,7 @@ from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.training import new_engine
+from fedgc.training import CommonModel, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.config_of import config_of
@@ -76,7 +75,7 @@ def lines_twice(frames: Iterator[bytes]) -> Iterator[bytes]:
 
 
 class Crooked(Session):
-    """A session whose frames are mangled on their way out."""
+    """A session that corrupts its outgoing frames."""
 
     mangle: Mangle = staticmethod(straight)
 
@@ -95,10 +94,12 @@ class Rows(Sink):
 
 
 def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]:
-    """Run to the end with two good clients and one that mangles."""
+    """Run to the end with two honest clients and one that corrupts its frames."""
     torch.set_num_threads(1)
     config, sink, log = config_of(SETTINGS), Rows(), logging.getLogger("test")
-    driver = Driver(Job(named(config.task, config), config, sink, Speeds()), time.monotonic, log)
+    driver = Driver(
+        Job(CommonModel(named(config.task, config), config), config, sink, Speeds()), time.monotonic, log
+    )
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
     listener.start()
@@ -107,7 +108,7 @@ def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]
         crooked = type("Mangled", (Crooked,), {"mangle": staticmethod(mangle if number == 0 else straight)})
         loop = ClientLoop(
             lambda rest: step_by_turns(
-                new_engine(driver._job.task, config, Pace(time.monotonic, rest), folder / str(number))
+                new_engine(driver._job.model.task, config, Pace(time.monotonic, rest), folder / str(number))
             )
         )
         terms = Terms(config.grace_s, 1024, loop.engine.size, time.monotonic, random.random, str(number))

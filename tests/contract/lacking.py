@@ -1,4 +1,4 @@
-"""A task that needs a package which only the server has."""
+"""A task that needs a package installed only on the server."""
 
 from pathlib import Path
 

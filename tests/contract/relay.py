@@ -1,8 +1,7 @@
-"""A TCP relay between clients and a server: it holds, cuts and refuses, and understands nothing.
+"""A TCP relay between clients and a server: it delays, cuts and refuses connections.
 
-What goes through is TLS; all that can be told of it is how many bytes went which way, and when. That is
-enough to hit a phase: only a model comes down in megabytes, only a codeword goes up in megabytes.
-"""
+The relay sees TLS only: the number of bytes, their direction and their time. That is enough to find a phase:
+only a model is a download of megabytes, and only a codeword an upload of megabytes."""
 
 import contextlib
 import socket
@@ -30,7 +29,7 @@ class Flow:
         self.release()
 
     def hold(self, *ways: Way) -> None:
-        """Let nothing more pass, but let the connection stand: a peer that is gone without a word."""
+        """Stop all data but keep the connection open, as for a silently gone peer."""
         for way in ways:
             self._gates[way].clear()
 
@@ -60,7 +59,7 @@ class Flow:
 
 @dataclass
 class Trap:
-    """Catches the first connection over which so many bytes have passed one way since the trap was set.
+    """Catches the first connection that carries this many bytes in one direction after the trap was set.
 
     What is caught is held at that byte, in the ways of `holds`, before anything else can happen.
     """
@@ -88,7 +87,7 @@ class Trap:
 
 
 class Relay:
-    """Listens at `address`; connects to `target` for each connection that it lets in."""
+    """Listen at `address` and connect each admitted connection to `target`."""
 
     def __init__(self, target: str) -> None:
         host, port = target.rsplit(":", 1)
@@ -115,7 +114,7 @@ class Relay:
     def trap(
         self, way: Way, after: int, *holds: Way, only: Callable[[Flow], bool] = lambda _: True
     ) -> Iterator[Trap]:
-        """Set a trap; whatever is still held at the end is released."""
+        """Set a trap; data still held at the end is released."""
         trap = Trap(way, after, holds, {flow: flow.passed[way] for flow in self.flows}, only)
         self._traps.append(trap)
         try:
@@ -126,7 +125,7 @@ class Relay:
                 trap.caught.release()
 
     def rest(self, quiet_s: float = 0.15) -> None:
-        """Wait until nothing but single lines went through for a while: clients are at work."""
+        """Wait until only single lines pass for a while: clients are training."""
         end = time.monotonic() + WAIT_S
         while time.monotonic() < self._moved + quiet_s:
             assert time.monotonic() < end, "it never rests"

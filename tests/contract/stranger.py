@@ -1,4 +1,4 @@
-"""A stranger at the session port: frames made by hand over real TLS, by no client of ours."""
+"""An unknown peer at the session port: hand-made frames over real TLS."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -20,14 +20,14 @@ Says = Callable[[Challenge], bytes | None]  # what it answers to the challenge, 
 
 @dataclass(frozen=True)
 class Stranger:
-    """It has found the port; `certificate` is the one that it takes the server to have."""
+    """A peer that knows the port; `certificate` is the server certificate that it expects."""
 
     address: str
     certificate: bytes
     run: str
 
     def talk(self, says: Says) -> tuple[list[bytes], grpc.StatusCode | None]:
-        """Open a stream, answer its challenge, and return all that is said, and how it broke if it did."""
+        """Open a stream, answer its challenge, and return all messages and the error that ended it."""
         challenged, over = threading.Event(), threading.Event()
         answers: list[bytes] = []
         options = [("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.max_send_message_length", -1)]

@@ -1,4 +1,4 @@
-"""The command line on a terminal: a run that is watched, stopped by Ctrl-C, and gone on with."""
+"""Test the command line on a terminal: watch a run, stop it by Ctrl-C, resume it."""
 
 import fcntl
 import os
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.deploy import supervision
 from fedgc.deploy.local_federation import exposure
+from fedgc.processes import supervision
 from fedgc.store.database import Store
 from tests.contract.conftest import command
 
@@ -28,7 +28,7 @@ COMMAND = [sys.executable, "-m", "fedgc.cli"]
 
 
 class Terminal:
-    """A program on a terminal of its own; what it draws is kept as it comes."""
+    """A program on its own terminal, with its recorded output."""
 
     def __init__(self, words: list[str], folder: Path) -> None:
         ours, theirs = pty.openpty()
@@ -61,7 +61,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """All that was drawn so far, without what moves the cursor."""
+        """The output so far, without cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self._exchange_drawn.decode(errors="replace"))
 
     def press(self, key: str) -> None:
@@ -87,11 +87,11 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
+def test_run_is_shown_stopped_by_ctrl_c_and_resumed(folder: Path):
     settings = ["--set", "data.chunks=4", "--set", "client.threads=1"]
     terminal = Terminal(["run", "--clients", "2", "--set", "rounds=100000", *settings], folder)
     terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
-    terminal.until(r"client-1 .* \d of 4 chunks, session")
+    terminal.until(r"client-1 .* of 16 steps, session")
     below = supervision.descendants(terminal.program.pid)
     assert below
     terminal.press("\x03")
@@ -119,8 +119,8 @@ def test_a_run_is_watched_stopped_by_ctrl_c_and_gone_on_with(folder: Path):
         assert store.run(run.run).state == "completed"
 
 
-def test_a_run_whose_server_is_killed_says_so_and_how_to_go_on(folder: Path):
-    settings = ["--set", "rounds=100000", "--set", "chunks=4", "--set", "threads=1"]
+def test_run_of_killed_server_reports_how_to_resume(folder: Path):
+    settings = ["--set", "rounds=100000", "--set", "gate.name=every", "--set", "client.threads=1"]
     terminal = Terminal(["run", "--clients", "2", *settings], folder)
     terminal.until(r"[3-9] of 100000, about \d+ (s|min) left")
     below = supervision.descendants(terminal.program.pid)
@@ -135,10 +135,10 @@ def test_a_run_whose_server_is_killed_says_so_and_how_to_go_on(folder: Path):
     assert f"`fedgc run --resume {run.run}` goes on" in said
     assert run.state == "running", "it could not say that it ended"
     status = subprocess.run([*COMMAND, "status"], cwd=folder, capture_output=True, text=True, timeout=WAIT_S)
-    assert "stopped without a word: the server process is gone in round" in status.stdout
+    assert "crashed: the server process is gone in round" in status.stdout
 
 
-def test_what_stands_open_while_a_federation_is_up_is_said_and_is_so(folder: Path):
+def test_open_ports_of_running_federation_are_reported_correctly(folder: Path):
     here = {"cwd": folder, "env": {**os.environ, "XDG_STATE_HOME": str(folder)}, "capture_output": True}
     said = subprocess.run([*COMMAND, "up", "--clients", "1"], **here, text=True, timeout=WAIT_S)
     try:

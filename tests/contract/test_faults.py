@@ -1,10 +1,9 @@
-"""Faults on real processes, from an enum: each is made by a signal, by a socket or by a relay of bytes.
+"""Test faults on real processes, from an enum: signals, sockets and a relay of bytes make them.
 
-One run of a task that counts (counting.py) goes on over four SuperNodes while the faults come, one after
-the other; while one client is shut out from the session port, the connections of others break. Its clients
-are told the address of a relay. After each fault the history must show every round once, every version
-once, and a sum that is exact to the last bit or said to be approximate. At the end the run is stopped.
-"""
+One run of a counting task (counting.py) continues over four SuperNodes through one fault after the other;
+while one client is excluded from the session port, the connections of others break. Its clients connect
+through a relay. After each fault the history must show every round once, every version once, and a sum that
+is exact to the last bit or marked as approximate. At the end the run is stopped."""
 
 import os
 import signal
@@ -69,7 +68,7 @@ SETTINGS = counting.SETTINGS | {
 
 
 class Fault(Enum):
-    """What can happen to a client, to its connection, to its server."""
+    """Faults of a client, of its connection and of its server."""
 
     KILLED_BEFORE_REPORT = "a client killed before its report"
     KILLED_AFTER_REPORT = "a client killed after its report"
@@ -91,7 +90,7 @@ class Fault(Enum):
 
 
 class Ongoing:
-    """The run, and what a test asks of it."""
+    """The run, with the queries that tests need."""
 
     def __init__(self, federation: Federation, folder: Path) -> None:
         self.listener = f"127.0.0.1:{free_port()}"
@@ -107,14 +106,14 @@ class Ongoing:
     # ---- its life
 
     def begin(self, **changes: float | str) -> None:
-        """Start the run, or go on with it from its last checkpoint."""
+        """Start the run, or resume it from its last checkpoint."""
         begun = any((self.checkpoints / RUN).glob("model-*.fedgc"))
         addresses = {"bind": self.listener, "advertise": self.relay.address}
         settings = SETTINGS | addresses | {"checkpoint_dir": str(self.checkpoints)} | changes
         self.flower_run = self.federation.submit(settings | ({"resume": RUN} if begun else {}))
 
     def kill_server(self) -> None:
-        """SIGKILL the ServerApp and let nothing more through that it has said."""
+        """SIGKILL the ServerApp and block its remaining messages."""
         pid = self.federation.server()
         assert pid is not None
         os.kill(pid, signal.SIGKILL)
@@ -125,7 +124,7 @@ class Ongoing:
         self.flower_run = 0
 
     def gathered(self, clients: int = 3) -> int:
-        """Have the run going with so many clients; return its last round. One may be on its way back."""
+        """Ensure that the run has this many clients, or one fewer that returns; return its last round."""
         if not self.flower_run:
             self.begin()
         eventually(lambda: len([row for row in self.last_rows() if row.counted]) >= clients)
@@ -169,7 +168,7 @@ class Ongoing:
         return max(int(path.stem.split("-")[1]) for path in (self.checkpoints / RUN).glob("model-*.fedgc"))
 
     def shelved(self, version: int) -> dict[str, list[float]]:
-        """How long every chunk took that lies finished on a client's disk, by client, as of this version."""
+        """The training time of every finished chunk on a client's disk, by client, for this version."""
         root = default_root({"XDG_STATE_HOME": str(self.federation.state)})
         full, config = full_name(RUN, 0), config_of(SETTINGS)
         with self.federation.store() as store:
@@ -190,7 +189,7 @@ class Ongoing:
         eventually(lambda: self.last() >= now + 2)
 
     def check(self, after: int, *others: str) -> list[Round]:
-        """Every round behind this one is there once and its sum is exact, or said not to be; return them.
+        """Check that each later round exists once, with an exact sum or marked as approximate; return them.
 
         They end in a new model, or in one of these `others`.
         """
@@ -251,7 +250,7 @@ def named_after(fault: Fault) -> str:
 def ongoing(federation: Federation, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ongoing]:
     run = Ongoing(federation, tmp_path_factory.mktemp("faults"))
     yield run
-    if run.flower_run:  # nobody has stopped it: only some of the tests were asked for
+    if run.flower_run:  # still running: only some of the tests were selected
         federation.stop(run.flower_run)
     run.relay.close()
 
@@ -266,9 +265,7 @@ MANGLES = {
 
 
 @pytest.mark.parametrize("fault", MANGLES, ids=named_after)
-def test_what_comes_twice_counts_once_and_what_is_out_of_order_is_refused(
-    tmp_path: Path, fault: Fault
-) -> None:
+def test_duplicate_counts_once_and_unordered_message_is_refused(tmp_path: Path, fault: Fault) -> None:
     driver, rows, listener = crooked.run(tmp_path, MANGLES[fault])
     assert [(row.round, row.outcome) for row in rows] == [(n + 1, "synced") for n in range(crooked.ROUNDS)]
     np.testing.assert_array_equal(driver.model, crooked.ROUNDS * one_machine(tmp_path))
@@ -281,7 +278,7 @@ def test_what_comes_twice_counts_once_and_what_is_out_of_order_is_refused(
 
 
 def one_machine(folder: Path) -> np.ndarray:
-    """Train every chunk here, one after the other, and take the mean: slow and obvious."""
+    """Slow reference: train every chunk in sequence and take the mean."""
     config = config_of(crooked.SETTINGS)
     task = named(config.task, config)
     engine = new_engine(task, config, Pace(time.monotonic, time.sleep), folder / "alone")
@@ -300,9 +297,7 @@ def one_machine(folder: Path) -> np.ndarray:
 
 
 @pytest.mark.parametrize("fault", [Fault.SERVER_KILLED_GATHERING], ids=named_after)
-def test_fault_a_run_whose_server_was_killed_while_clients_gathered_begins_anew(
-    ongoing: Ongoing, fault: Fault
-) -> None:
+def test_fault_server_killed_while_gathering_restarts_round(ongoing: Ongoing, fault: Fault) -> None:
     ongoing.relay.lets_in = lambda _: len(ongoing.relay.living) < SETTINGS["min_clients"] - 1
     ongoing.begin()
     eventually(lambda: "joins over the session link" in ongoing.log())
@@ -376,7 +371,7 @@ KILLS = {
 
 
 @pytest.mark.parametrize("fault", KILLS, ids=named_after)
-def test_a_killed_client_costs_its_unfinished_chunks_and_no_sum(ongoing: Ongoing, fault: Fault) -> None:
+def test_killed_client_loses_only_its_unfinished_chunks(ongoing: Ongoing, fault: Fault) -> None:
     kill, shows = KILLS[fault]
     before = ongoing.gathered()
     ongoing.relay.rest()
@@ -392,7 +387,7 @@ def test_a_killed_client_costs_its_unfinished_chunks_and_no_sum(ongoing: Ongoing
 
 
 @pytest.mark.parametrize("fault", [Fault.CLIENT_APP_KILLED], ids=named_after)
-def test_fault_a_killed_client_app_is_lost_and_its_supernode_lives(ongoing: Ongoing, fault: Fault) -> None:
+def test_fault_killed_client_app_is_lost_and_supernode_survives(ongoing: Ongoing, fault: Fault) -> None:
     before = ongoing.gathered()
     flow = ongoing.relay.living[-1]
     name = ongoing.name(flow)
@@ -408,9 +403,7 @@ def test_fault_a_killed_client_app_is_lost_and_its_supernode_lives(ongoing: Ongo
 
 
 @pytest.mark.parametrize("fault", [Fault.SUPERNODE_KILLED], ids=named_after)
-def test_fault_a_killed_supernode_takes_its_client_app_along_and_comes_back_as_who_it_was(
-    ongoing: Ongoing, fault: Fault
-) -> None:
+def test_fault_killed_supernode_returns_with_same_identity(ongoing: Ongoing, fault: Fault) -> None:
     before = ongoing.gathered()
     name = ongoing.name(ongoing.relay.living[0])
     pids = ongoing.federation.pids(name)
@@ -455,7 +448,7 @@ def cut(run: Ongoing, way: Way) -> str:
 
 
 def acknowledgement_lost(run: Ongoing) -> str:
-    """Its last bytes pass; that they have arrived it never hears on this connection."""
+    """Its last bytes arrive, but it gets no acknowledgement on this connection."""
     with run.relay.trap("up", MODEL_BYTES - 65_536, "down") as trap:
         flow = trap.wait()
         name = run.name(flow)
@@ -483,7 +476,7 @@ BREAKS = {
 
 
 @pytest.mark.parametrize("fault", BREAKS, ids=named_after)
-def test_a_broken_connection_costs_nothing_but_what_was_in_flight(
+def test_broken_connection_loses_only_data_in_flight(
     ongoing: Ongoing, shut_out: ShutOut, fault: Fault
 ) -> None:
     before = ongoing.gathered()
@@ -502,7 +495,7 @@ def test_a_broken_connection_costs_nothing_but_what_was_in_flight(
 
 
 @pytest.mark.parametrize("fault", [Fault.PORT_CLOSED], ids=named_after)
-def test_fault_a_closed_session_port_for_one_client_of_four_hurts_no_other(
+def test_fault_closed_session_port_affects_one_client(
     ongoing: Ongoing, shut_out: ShutOut, fault: Fault
 ) -> None:
     eventually(lambda: any(row.link == "messages" for row in ongoing.rows(shut_out.name, shut_out.before)))
@@ -511,13 +504,13 @@ def test_fault_a_closed_session_port_for_one_client_of_four_hurts_no_other(
     ongoing.check(shut_out.before)
     others = [row.link for row in ongoing.last_rows()]
     assert others.count("session") >= 2, "the others keep theirs"
-    ongoing.relay.lets_in = lambda _: True  # nobody is shut out in what comes after
+    ongoing.relay.lets_in = lambda _: True  # the next tests admit every client
 
 
-# ---- strangers at the session port
+# ---- unknown peers at the session port
 
 
-def test_faults_of_strangers_at_the_session_port_are_refused_and_logged_once(ongoing: Ongoing) -> None:
+def test_fault_unknown_peers_are_refused_and_logged_once(ongoing: Ongoing) -> None:
     before = ongoing.gathered()
     host, port = ongoing.listener.rsplit(":", 1)
     certificate = ssl.get_server_certificate((host, int(port))).encode()
@@ -550,7 +543,7 @@ def test_faults_of_strangers_at_the_session_port_are_refused_and_logged_once(ong
     assert not [row for name in ongoing.federation.nodes for row in ongoing.rows(name, before) if row.refused]
 
 
-def test_fault_a_frame_that_is_too_large_is_refused_before_room_is_made_for_it(ongoing: Ongoing) -> None:
+def test_fault_oversized_frame_is_refused_before_allocation(ongoing: Ongoing) -> None:
     before = ongoing.gathered()
     host, port = ongoing.listener.rsplit(":", 1)
     certificate = ssl.get_server_certificate((host, int(port))).encode()
@@ -580,9 +573,7 @@ def memory(pid: int | None, what: str) -> int:
 
 
 @pytest.mark.parametrize("fault", [Fault.SERVER_KILLED_WORKING], ids=named_after)
-def test_fault_work_finished_before_the_server_was_killed_counts_after_the_resume(
-    ongoing: Ongoing, fault: Fault
-) -> None:
+def test_fault_finished_work_counts_after_server_resume(ongoing: Ongoing, fault: Fault) -> None:
     before = ongoing.gathered()
     ongoing.relay.rest()
     with ExitStack() as traps:  # they have the model, and what they report of it is not heard any more
@@ -612,7 +603,7 @@ def took(row: ClientRow, seconds: list[float]) -> bool:
     return any(isclose(row.busy_s, sum(some)) for some in combinations(seconds, row.finished))
 
 
-def test_leases_are_renewed_between_rounds_and_the_run_goes_on(ongoing: Ongoing) -> None:
+def test_run_continues_across_renewed_leases(ongoing: Ongoing) -> None:
     before = ongoing.last()
     eventually(lambda: ongoing.log().count("a session ended: the lease is over") >= 4)
     ongoing.gathered(clients=4)
@@ -621,9 +612,7 @@ def test_leases_are_renewed_between_rounds_and_the_run_goes_on(ongoing: Ongoing)
 
 
 @pytest.mark.parametrize("fault", [Fault.SERVER_KILLED_COLLECTING], ids=named_after)
-def test_fault_a_run_goes_on_where_it_was_when_its_server_was_killed_collecting(
-    ongoing: Ongoing, fault: Fault
-) -> None:
+def test_fault_server_killed_while_collecting_resumes_round(ongoing: Ongoing, fault: Fault) -> None:
     before = ongoing.gathered()
     with ongoing.relay.trap("up", MODEL_BYTES // 4, "up") as trap:
         trap.wait()
@@ -633,7 +622,7 @@ def test_fault_a_run_goes_on_where_it_was_when_its_server_was_killed_collecting(
     ongoing.check(before)
 
 
-def test_a_stop_ends_every_session_at_once_and_killed_servers_are_failed_runs(ongoing: Ongoing) -> None:
+def test_stop_ends_all_sessions_and_kill_gives_failed_run(ongoing: Ongoing) -> None:
     ongoing.gathered(clients=4)
     federation, run = ongoing.federation, ongoing.flower_run
     federation.stop(run)

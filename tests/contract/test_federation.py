@@ -1,8 +1,7 @@
-"""Runs on real Flower processes: trained over both links, refused, and none that outlives its starter.
+"""Test runs on real Flower processes: trained over both links, refused, and ended with their starter.
 
-One run goes on beside all tests of this file: a client of it is shut out from the session port and works
-over Flower's messages, which is mostly waiting.
-"""
+One run continues beside all tests of this file: one of its clients is excluded from the session port and uses
+Flower's messages, which is mostly waiting."""
 
 import re
 import subprocess
@@ -38,7 +37,7 @@ SHUT_OUT = "client-3"
 
 @dataclass(frozen=True)
 class TwoLinks:
-    """The run over two links; each chunk lies with one client: no round is whole without all."""
+    """The run over two links; each chunk has one client, so a complete round needs every client."""
 
     federation: Federation
     flower_run: int
@@ -69,7 +68,7 @@ def rounds_of(log: str) -> list[int]:
     return [int(number) for number, _ in ROUND.findall(log)]
 
 
-def test_bad_settings_are_one_line_and_a_failed_run(federation) -> None:
+def test_bad_settings_give_one_line_and_failed_run(federation) -> None:
     run = federation.submit(SETTINGS | {"batch_size": 0})
     assert federation.wait(run, WAIT_S) == "finished:failed"
     assert "BadSetting: setting batch-size: saw 0, needed at least 1" in federation.run_log(run)
@@ -81,7 +80,7 @@ def reason_of(federation: Federation, run: str) -> str:
         return store.run(run).reason
 
 
-def test_missing_package_names_the_client_and_the_package(tmp_path: Path) -> None:
+def test_missing_package_names_client_and_package(tmp_path: Path) -> None:
     environment = {"FEDGC_DB": str(tmp_path / "fedgc.db"), "XDG_STATE_HOME": str(tmp_path)}
     with Federation(1, folder=tmp_path / "processes", environment=environment) as federation:
         settings = {"task": "tests.contract.lacking:digits", "min_clients": 1, "start_timeout_s": 20.0}
@@ -92,7 +91,7 @@ def test_missing_package_names_the_client_and_the_package(tmp_path: Path) -> Non
         assert "No module named 'package_of_the_server'" in reason
 
 
-def test_a_base_of_a_type_that_numpy_lacks_fails_no_run(federation) -> None:
+def test_dtype_unknown_to_numpy_fails_no_run(federation) -> None:
     task = {"task": "tests.contract.counting:on_half_base", "rounds": 1, "run": "half-base"}
     run = federation.submit(COUNTING | task | {"min_clients": 1, "threads": 1, "replicas": 1})
     assert federation.wait(run, WAIT_S) == "finished:completed", federation.run_log(run)
@@ -100,7 +99,7 @@ def test_a_base_of_a_type_that_numpy_lacks_fails_no_run(federation) -> None:
         assert [each.row.outcome for each in store.rounds("half-base")] == ["synced"]
 
 
-def test_no_process_outlives_a_starter_that_was_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_killed_starter(tmp_path: Path) -> None:
     script = (
         "import time\n"
         "from pathlib import Path\n"
@@ -123,7 +122,7 @@ def test_no_process_outlives_a_starter_that_was_killed(tmp_path: Path) -> None:
     eventually(lambda: not any(map(alive, pids)))
 
 
-def test_a_run_trains_a_model_over_both_links_and_keeps_its_history(two_links: TwoLinks) -> None:
+def test_run_trains_over_both_links_and_keeps_history(two_links: TwoLinks) -> None:
     federation = two_links.federation
     assert federation.wait(two_links.flower_run, WAIT_S) == "finished:completed", two_links.log()
     assert rounds_of(two_links.log()) == [1, 2]
@@ -147,7 +146,7 @@ def test_a_run_trains_a_model_over_both_links_and_keeps_its_history(two_links: T
     assert list((two_links.checkpoints / RUN).glob("model-*.fedgc"))
 
 
-def test_a_client_whose_session_cannot_connect_does_its_share_over_messages(two_links: TwoLinks) -> None:
+def test_client_without_session_works_over_messages(two_links: TwoLinks) -> None:
     federation = two_links.federation
     assert federation.wait(two_links.flower_run, WAIT_S) == "finished:completed", two_links.log()
     assert two_links.relay.turned_away
@@ -165,7 +164,7 @@ def test_a_client_whose_session_cannot_connect_does_its_share_over_messages(two_
     assert log.count("joins over the messages link") == 1
 
 
-def test_run_that_finds_all_clients_busy_names_the_other_run(two_links: TwoLinks) -> None:
+def test_run_with_busy_clients_names_other_run(two_links: TwoLinks) -> None:
     federation = two_links.federation
     assert federation.wait(two_links.flower_run, WAIT_S) == "finished:completed", two_links.log()
     busy = federation.submit(SETTINGS | {"run": "busy", "rounds": 1_000_000})

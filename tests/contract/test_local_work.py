@@ -1,4 +1,4 @@
-"""Local work on real Flower processes over both links: a skipped round, then an exchange in 8 bits."""
+"""Test local work on real Flower processes over both links: a skipped round, then an 8-bit exchange."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ def run(federation: Federation) -> Iterator[int]:
     relay.close()
 
 
-def test_a_skipped_round_moves_no_vector_and_an_exchange_takes_the_steps_of_both(
+def test_skipped_round_sends_no_vector_and_exchange_covers_both(
     federation: Federation, run: int, tmp_path: Path
 ) -> None:
     assert federation.wait(run, 270) == "finished:completed", federation.run_log(run)
@@ -61,7 +61,7 @@ def test_a_skipped_round_moves_no_vector_and_an_exchange_takes_the_steps_of_both
     assert all(0 < count < PACKET_BYTES for count in packets)
 
 
-def test_robust_rule_replaces_the_mean_on_a_real_server(federation: Federation) -> None:
+def test_robust_rule_replaces_mean_on_real_server(federation: Federation) -> None:
     """Four updates are enough for a trimmed mean and too few for Krum."""
     plain = SETTINGS | {"gate_period": 1, "connect_s": 20.0}
     trimmed = federation.submit(plain | {"run": "trimmed", "aggregator": "trimmed-mean"})

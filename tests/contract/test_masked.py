@@ -1,4 +1,4 @@
-"""Masked runs on real Flower processes: they train, lose a site in mid-round and go on."""
+"""Test masked runs on real Flower processes: train, lose a site in mid-round, continue."""
 
 import re
 from pathlib import Path
@@ -38,13 +38,13 @@ def text(federation, run: int) -> str:
     return federation.log(f"run-{run}").read_text(errors="replace")
 
 
-def test_it_trains_loses_one_in_mid_round_goes_on_and_has_it_back(consortium, contract_wait) -> None:
+def test_masked_run_survives_lost_site_and_readmits_it(consortium, contract_wait) -> None:
     federation, made, folder = consortium
     run = federation.submit(SETTINGS | made.settings() | {"rounds": 10_000, "run": "masked"})
     contract_wait(lambda: len(ROUND.findall(text(federation, run))) >= 2)
     said = "masked run needs federation and vault"
     contract_wait(lambda: said in federation.log("stranger").read_text(errors="replace"))
-    federation.kill("stranger")  # it is asked again and again, which starts a process each time
+    federation.kill("stranger")  # each repeated request would start a process
     federation.kill("site-1")
     seen = len(ROUND.findall(text(federation, run)))
     contract_wait(lambda: len(ROUND.findall(text(federation, run))) > seen + 3)
@@ -59,7 +59,7 @@ def test_it_trains_loses_one_in_mid_round_goes_on_and_has_it_back(consortium, co
     assert max(accuracies) > 0.5
 
 
-def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessions(consortium) -> None:
+def test_message_link_site_joins_sum_with_session_sites(consortium) -> None:
     federation, made, folder = consortium
     listener = f"127.0.0.1:{free_port()}"
     relay = Relay(listener)
@@ -83,7 +83,7 @@ def test_one_that_flower_messages_alone_reach_is_in_the_sum_with_those_in_sessio
     assert all(row.counted > 0 for row in rows)
 
 
-def test_an_site_refuses_a_run_that_is_not_masked(consortium, contract_wait) -> None:
+def test_site_refuses_unmasked_run(consortium, contract_wait) -> None:
     federation, _, _ = consortium
     run = federation.submit(SETTINGS | {"rounds": 2, "min_clients": 5, "start_timeout_s": GATHER_S})
     said = "takes part in masked runs alone, saw secrecy = open"

@@ -1,8 +1,7 @@
-"""The page in a real browser, over the store of a real demo: while it runs, and when it is over.
+"""Test the page in a real browser on the store of a real demo, during the run and after it.
 
-The demo has one slow client and one that is killed; nothing else feeds the page. That charts draw their data
-is read off the pixels of screenshots. Those for people lie in build/screenshots.
-"""
+The demo has one slow client and one that is killed; the page has no other data. The pixels of screenshots
+show whether the charts draw their data. Screenshots for review are in build/screenshots."""
 
 import os
 import shutil
@@ -40,7 +39,7 @@ LOOK_MS = 200  # between two looks at the page: each costs the browser something
 
 
 class Demo:
-    """A demo in a process of its own, and what it tells its store."""
+    """A demo in a separate process, and its store."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "fedgc.db"
@@ -98,7 +97,7 @@ def browser(demo: Demo):
 
 @pytest.fixture
 def page(browser, served: Served):
-    """The page, opened; it asks nobody but us and complains of nothing."""
+    """The opened page; it requests only our server and logs no error."""
     page = browser.new_page(viewport={"width": 1400, "height": 900}, device_scale_factor=SCALE)
     page.set_default_timeout(WAIT_MS)
     asked, complaints = [], []
@@ -115,7 +114,7 @@ def page(browser, served: Served):
 
 @pytest.fixture
 def done(page, demo: Demo):
-    """The page of the demo that is over."""
+    """The page of the completed demo."""
     demo.until(ROUNDS)
     until(page, "document.getElementById('state').textContent === 'completed'")
     return page
@@ -156,7 +155,7 @@ def columns(page, selector: str, count: int) -> np.ndarray:
 # ---- while it runs
 
 
-def test_the_page_follows_the_run_as_it_goes(page, demo: Demo, served: Served):
+def test_page_updates_during_run(page, demo: Demo, served: Served):
     newest = "Number(document.querySelector('#time svg').getAttribute('aria-valuemax'))"
     before = page.evaluate(newest)
     until(page, f"{newest} > {before + 2}")
@@ -170,7 +169,7 @@ def test_the_page_follows_the_run_as_it_goes(page, demo: Demo, served: Served):
 
 
 @pytest.mark.parametrize(("chart", "values"), [("time", "working_s"), ("work", "counted")])
-def test_bars_are_as_high_as_their_values(done, served: Served, chart: str, values: str):
+def test_bar_height_matches_value(done, served: Served, chart: str, values: str):
     values = np.array(picture(done, served)["series"][values])
     heights = painted(done, f"#{chart} svg", "f-counted")[:, columns(done, f"#{chart} svg", len(values))].sum(
         axis=0
@@ -181,7 +180,7 @@ def test_bars_are_as_high_as_their_values(done, served: Served, chart: str, valu
     assert np.abs(exchange / exchange.max() - expected / expected.max()).max() < 0.06
 
 
-def test_the_line_is_where_the_accuracy_was(done, served: Served):
+def test_line_passes_through_measured_accuracy(done, served: Served):
     values = np.array(picture(done, served)["series"]["metrics"]["accuracy"], dtype=float)
     chart = "#measure-accuracy svg"
     there = painted(done, chart, "l-counted")[:, columns(done, chart, len(values))]
@@ -192,7 +191,7 @@ def test_the_line_is_where_the_accuracy_was(done, served: Served):
     assert np.ptp(heights) > 60 * SCALE
 
 
-def test_the_line_of_plain_averaging_stands_to_the_bytes_as_their_figures_do(done, served: Served):
+def test_plain_averaging_line_matches_byte_figures(done, served: Served):
     series = picture(done, served)["series"]
     sent = sum(np.array(series[name]) for name in ("up_bytes", "down_bytes", "control_bytes"))
     at = columns(done, "#bytes svg", len(sent))[:-1]
@@ -207,7 +206,7 @@ def test_the_line_of_plain_averaging_stands_to_the_bytes_as_their_figures_do(don
     assert np.median(np.abs(exchange - expected)) < 0.04
 
 
-def test_the_slow_and_the_killed_client_are_seen(done):
+def test_slow_and_killed_client_are_visible(done):
     rows = {
         done.inner_text(f"#clients tr:nth-child({n}) td").split()[0]: f"#clients tr:nth-child({n}) svg"
         for n in range(1, 5)
@@ -215,11 +214,13 @@ def test_the_slow_and_the_killed_client_are_seen(done):
     ink = {name: painted(done, selector, "f-counted").sum() for name, selector in rows.items()}
     assert ink["slow-client"] < 0.7 * min(ink["client-1"], ink["client-2"])
     assert painted(done, rows["killed-client"], "f-fault").sum() > 20
-    assert done.inner_text("#fleet-count").endswith(" to its end")  # nobody is here once a run is over
+    assert done.inner_text("#fleet-count").endswith(
+        " to its end"
+    )  # no client is connected after the end of a run
     assert "lost" in done.inner_text("#faults")
 
 
-def test_the_round_in_which_it_died_is_opened_and_drawn(done):
+def test_round_of_killed_client_can_be_opened_and_is_drawn(done):
     done.locator("#faults tr", has_text="killed-client").locator("button").last.click()
     done.wait_for_selector("#bars .l-fault")
     assert "lost" in done.inner_text("#bars")
@@ -228,7 +229,7 @@ def test_the_round_in_which_it_died_is_opened_and_drawn(done):
     assert not done.is_checked("#follow")
 
 
-def test_light_and_dark_and_narrow_are_for_people_to_look_at(done):
+def test_light_dark_and_narrow_pages_are_saved_for_review(done):
     SHOTS.mkdir(parents=True, exist_ok=True)
     done.locator("#faults tr", has_text="killed-client").locator("button").last.click()
     done.wait_for_selector("#bars .l-fault")
@@ -253,7 +254,7 @@ def test_light_and_dark_and_narrow_are_for_people_to_look_at(done):
 
 
 def contrast(one: str, other: str) -> float:
-    """The ratio of two colours' luminance, as WCAG counts it."""
+    """The contrast ratio of two colors, as defined by WCAG."""
 
     def luminance(said: str) -> float:
         parts = np.array([int(part) for part in said.strip("rgb()").split(",")]) / 255
@@ -267,7 +268,7 @@ def contrast(one: str, other: str) -> float:
 # ---- keyboard and screen reader
 
 
-def test_charts_are_read_and_rounds_opened_with_the_keyboard(done):
+def test_charts_and_rounds_work_with_keyboard(done):
     chart = done.locator("#work svg")
     chart.focus()
     for key, round_number in (
@@ -285,7 +286,7 @@ def test_charts_are_read_and_rounds_opened_with_the_keyboard(done):
     until(done, "document.getElementById('round-title').textContent.startsWith('Round 3 ')")
 
 
-def test_whatever_can_be_used_or_seen_has_a_name(done):
+def test_every_visible_control_has_accessible_name(done):
     unnamed = done.evaluate(
         """[...document.querySelectorAll('button, select, input, svg[role], [role=progressbar]')]
         .filter(each => !(each.getAttribute('aria-label') || each.textContent.trim() || each.labels?.length))
@@ -301,7 +302,7 @@ def test_whatever_can_be_used_or_seen_has_a_name(done):
     assert {"run", "theme", "measure-accuracy", "bytes", "earlier", "follow", "find", "sort"} <= reached
 
 
-def test_charts_are_there_as_a_table_too(done, served: Served):
+def test_charts_have_table_view(done, served: Served):
     done.click("#as-table summary")
     lines = done.locator("#as-table tbody tr")
     lines.last.wait_for()
@@ -310,7 +311,7 @@ def test_charts_are_there_as_a_table_too(done, served: Served):
     assert f"{accuracy:.3f}".rstrip("0") in lines.last.inner_text()
 
 
-def test_clients_are_ordered_and_found(done):
+def test_clients_are_sorted_and_found(done):
     done.select_option("#sort", "speed")
     until(done, "document.querySelector('#clients td').textContent.startsWith('slow-client')")
     done.fill("#find", "killed")
@@ -321,7 +322,7 @@ def test_clients_are_ordered_and_found(done):
     assert done.locator("#clients tr").count() == 1
 
 
-def test_settings_and_time_are_told(done):
+def test_settings_and_time_are_shown(done):
     done.click("#settings summary")
     first = done.locator("#settings tbody tr").first
     first.wait_for()

@@ -1,4 +1,4 @@
-"""Private data on real processes: each client's chunks are its own, and a lost one takes them along."""
+"""Test private data on real processes: a lost client's chunks are lost with it."""
 
 import time
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ LONGER = 16  # rounds, so that a kill at a random moment is likely to come befor
 MOMENTS_S = 10.0  # from the first round on
 
 
-def test_private_and_lost_run_completes_on_default_settings(federation: Federation, tmp_path: Path) -> None:
+def test_private_run_completes_on_default_settings(federation: Federation, tmp_path: Path) -> None:
     run = federation.submit(
         {
             "work": "coded",
@@ -69,7 +69,7 @@ def five(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
-def test_private_and_lost_for_good_at_random_moments_run_completes(
+def test_private_chunk_run_completes_despite_random_losses(
     five: Federation, tmp_path: Path, seed: int
 ) -> None:
     """3 to 5 clients on default settings, of which one or two are killed and do not come back."""
@@ -118,7 +118,7 @@ def rounds_of(federation: Federation, run: str) -> list[RoundRow]:
 
 
 def check_counts(rows: list[RoundRow]) -> None:
-    """A sum that is said to be exact has counted each chunk once."""
+    """Check that a sum reported as exact counts each chunk once."""
     for before, this in pairwise(rows):
         if this.outcome == "synced" and before.metrics and this.metrics:
             gained = {part: count - before.metrics[part] for part, count in this.metrics.items()}

@@ -1,4 +1,4 @@
-"""Clients are let in and shut out through Flower's own program, against a real SuperLink."""
+"""Test the registration of clients through Flower's own program on a real SuperLink."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ from fedgc.errors import EdgeFailed, Unusable
 pytestmark = pytest.mark.contract
 
 
-def test_a_key_is_let_in_once_and_shut_out_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_key_is_admitted_once_and_revoked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     with LocalFederation(nodes=0) as federation:
         monkeypatch.setenv("FLWR_HOME", str(federation.folder / "homes" / "superlink"))
         client = Keyring(tmp_path).make_client("ward-3")
@@ -24,10 +24,10 @@ def test_a_key_is_let_in_once_and_shut_out_again(tmp_path: Path, monkeypatch: py
         assert revoke(same_key, "local") == node
         assert same_key.node is None
         with pytest.raises(EdgeFailed, match=r"flwr supernode register: .*Public key already in use"):
-            register(same_key, "local")  # Flower takes no key twice: whoever comes back needs a new one
+            register(same_key, "local")  # Flower accepts no key twice: a returning client needs a new one
 
 
-def test_a_superlink_that_is_not_there_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_missing_superlink_gives_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     home = tmp_path / "flower"
     home.mkdir()
     text = '[superlink]\ndefault = "local"\n\n[superlink.local]\naddress = "127.0.0.1:9"\ninsecure = true\n'

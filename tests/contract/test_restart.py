@@ -1,4 +1,4 @@
-"""`fedgc up` after its SuperLink or a SuperNode was killed: the clients come back, and the run is resumed."""
+"""Test recovery after a killed SuperLink or SuperNode: clients reconnect and the run is resumed."""
 
 import os
 import signal
@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.deploy import supervision
 from fedgc.errors import FedgcError
+from fedgc.processes import supervision
 from fedgc.store.database import Store
 from fedgc.store.views import Run
 from tests.contract.conftest import WAIT_S, command, eventually
@@ -32,7 +32,7 @@ SETTINGS = [
 
 
 class Clients:
-    """Two clients that `fedgc up` holds, with a state folder of their own."""
+    """Two clients started by `fedgc up` with their own state folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,7 +83,7 @@ def clients(tmp_path: Path) -> Iterator[Clients]:
         held.holder.wait(WAIT_S)
 
 
-def test_supernodes_reconnect_to_a_restarted_superlink_and_a_resume_finds_them(clients: Clients) -> None:
+def test_supernodes_reconnect_to_restarted_superlink_and_resume(clients: Clients) -> None:
     run = clients.starts("run", "--superlink", "up", "--set", "rounds=100000", *SETTINGS)
     eventually(lambda: clients.rounds() >= 2 and clients.checkpoints())
     (superlink,), supernodes = clients.programs("flower-superlink"), clients.programs("flower-supernode")
@@ -101,7 +101,7 @@ def test_supernodes_reconnect_to_a_restarted_superlink_and_a_resume_finds_them(c
     assert clients.programs("flower-supernode") == supernodes, "the same processes, reconnected"
 
 
-def test_up_restarts_a_supernode_that_ended(clients: Clients) -> None:
+def test_up_restarts_ended_supernode(clients: Clients) -> None:
     eventually(lambda: len(clients.programs("flower-supernode")) == 2)
     before = clients.programs("flower-supernode")
     killed = min(before)

@@ -1,4 +1,4 @@
-"""Flower's own kind of client, unchanged: once under Flower's FedAvg, once under FedGC, on one federation."""
+"""Test unchanged Flower clients under Flower's FedAvg and under FedGC on one federation."""
 
 from pathlib import Path
 
@@ -94,7 +94,7 @@ def arrays(path: Path) -> list[np.ndarray]:
 
 
 def online(federation: Federation) -> set[str]:
-    """The nodes that Flower takes for living; one that was killed is among them for a while."""
+    """The nodes that Flower lists as online; a killed one stays listed for a while."""
     nodes = federation.superlink.ask("supernode", "list")["nodes"]
     return {str(node["node-id"]) for node in nodes if node["status"] == "online"}
 
@@ -104,7 +104,7 @@ def living(federation: Federation) -> set[str]:
     return {each for name in federation.nodes for each in federation.node_ids(name)[-1:]}
 
 
-def test_a_clients_rounds_under_fedgc_are_those_under_fedavg(federation, tmp_path: Path) -> None:
+def test_stock_client_rounds_match_fedavg(federation, tmp_path: Path) -> None:
     eventually(lambda: len(federation.nodes) == len(living(federation)))
     eventually(lambda: online(federation) == living(federation))
     settings = {"client_app": "stock", "evaluate_every": 1, "min_clients": 4}

@@ -1,4 +1,4 @@
-"""A task's own settings in a real run of an app: its manifest lists them, and `--set` changes one."""
+"""Test a task's own settings in a real run: the manifest lists them and `--set` changes one."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def task(config: RunConfig) -> Task:
 '''
 
 
-def test_task_settings_reach_the_tasks_of_server_and_clients(tmp_path: Path) -> None:
+def test_task_settings_reach_tasks_of_server_and_clients(tmp_path: Path) -> None:
     app, seen = tmp_path / "ward", tmp_path / "seen"
     seen.mkdir()
     write_new(app)

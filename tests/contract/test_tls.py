@@ -1,8 +1,7 @@
-"""A SuperLink with TLS and known clients alone, as a hospital has it: keys, doctor, a run, a certificate
-that is not the right one, and a SuperLink without the flag that it needs.
+"""Test a SuperLink with TLS and registered clients only: keys, doctor, a run, and setup errors.
 
-The servers' and clients' commands are those of the README, with this machine's names and ports. Every command
-is typed as a person types it, and sees no store but its own."""
+The setup errors are a wrong certificate and a SuperLink without a required flag. The commands of servers and
+clients are those of the README with this machine's names and ports. Each command uses only its own store."""
 
 import json
 import os
@@ -17,10 +16,10 @@ from pathlib import Path
 
 import pytest
 
-from fedgc.deploy import supervision
 from fedgc.deploy.local_federation import free_port
-from fedgc.deploy.superlink import Connection, installs, told_time
+from fedgc.deploy.superlink import Connection, installs, server_time
 from fedgc.errors import EdgeFailed
+from fedgc.processes import supervision
 from tests.contract.conftest import WAIT_S, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -32,7 +31,7 @@ PROGRAMS = Path(sys.executable).parent
 
 @dataclass(frozen=True)
 class Hospital:
-    """Its folder and its SuperLink's port, and what a person types beside it."""
+    """A deployment's folder, its SuperLink's port, and its commands."""
 
     folder: Path
     port: int
@@ -107,7 +106,7 @@ class Hospital:
 
 def answers(where: Connection) -> bool:
     try:
-        return told_time(where) is not None
+        return server_time(where) is not None
     except EdgeFailed:
         return False
 
@@ -137,7 +136,7 @@ def hospital(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Hospital]:
         yield made
 
 
-def test_doctor_finds_nothing_wrong_and_a_run_goes_to_its_end(hospital: Hospital):
+def test_doctor_finds_no_fault_and_run_completes(hospital: Hospital):
     said = hospital.types("doctor", "--superlink", "hospital", "--json")
     found = {each["what"]: each["grade"] for each in json.loads(said.stdout)["findings"]}
     assert {found[what] for what in ("certificates", "SuperLink", "versions", "dependencies")} == {"ok"}, (
@@ -152,7 +151,7 @@ def test_doctor_finds_nothing_wrong_and_a_run_goes_to_its_end(hospital: Hospital
     assert said.stderr == ""
 
 
-def test_a_certificate_that_is_not_the_right_one_is_said_in_one_line(hospital: Hospital):
+def test_wrong_certificate_gives_one_line(hospital: Hospital):
     assert hospital.types("keys", "tls", "127.0.0.1", "--folder", "other").returncode == 0
     (hospital.folder / "text.pem").write_text("no certificate\n")
     wrong = {
@@ -176,7 +175,7 @@ def test_a_certificate_that_is_not_the_right_one_is_said_in_one_line(hospital: H
         assert (said.returncode, said.stderr.count("\n")) == (1, 1)
 
 
-def test_a_superlink_without_the_flag_is_found_by_doctor_and_named_by_the_run(tmp_path: Path):
+def test_superlink_without_tls_flag_is_named_by_doctor_and_run(tmp_path: Path):
     made = Hospital(tmp_path, free_port(), free_port())
     (tmp_path / "flwr").mkdir()
     (tmp_path / "flwr" / "config.toml").write_text(

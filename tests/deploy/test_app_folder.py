@@ -1,4 +1,4 @@
-"""A user's app: what is read of it, and the copy that lists every setting."""
+"""Test a user's app: its manifest, and the copy that lists every setting."""
 
 import tomllib
 from pathlib import Path
@@ -32,7 +32,7 @@ def folder(tmp_path: Path, manifest: str = MANIFEST) -> Path:
     return tmp_path
 
 
-def test_a_copy_lists_every_setting_and_carries_code_alone(tmp_path: Path):
+def test_copy_lists_every_setting_and_has_only_code(tmp_path: Path):
     app = app_in(folder(tmp_path))
     assert app is not None
     written = app.write(tmp_path / "copy", {**app.settings, "data.chunks": 5})
@@ -44,7 +44,7 @@ def test_a_copy_lists_every_setting_and_carries_code_alone(tmp_path: Path):
     assert found == {"pyproject.toml", "README.md", "ward/server.py"}
 
 
-def test_what_the_app_says_its_bundle_carries_is_what_is_copied(tmp_path: Path):
+def test_declared_bundle_content_is_copied(tmp_path: Path):
     said = MANIFEST.replace(
         "[tool.flwr.app.components]",
         '[tool.flwr.app]\nfab-include = ["ward/*"]\n\n[tool.flwr.app.components]',
@@ -57,12 +57,12 @@ def test_what_the_app_says_its_bundle_carries_is_what_is_copied(tmp_path: Path):
 
 
 @pytest.mark.parametrize("text", ["", "[project]\nname = 'x'\n", "[tool.flwr.app]\npublisher = 'x'\n"])
-def test_a_folder_with_something_else_is_no_app(tmp_path: Path, text: str):
+def test_folder_with_other_files_is_no_app(tmp_path: Path, text: str):
     (tmp_path / "pyproject.toml").write_text(text)
     assert app_in(tmp_path) is None
 
 
-def test_no_manifest_is_no_app(tmp_path: Path):
+def test_folder_without_manifest_is_no_app(tmp_path: Path):
     assert app_in(tmp_path) is None
 
 
@@ -70,6 +70,6 @@ def test_no_manifest_is_no_app(tmp_path: Path):
     ("change", "sentence"),
     [(("rounds = 7", "round = 7"), "did you mean rounds"), (("[project]", "[project"), "cannot be read")],
 )
-def test_what_is_wrong_in_a_manifest_is_said_with_its_path(tmp_path: Path, change, sentence: str):
+def test_manifest_error_is_reported_with_path(tmp_path: Path, change, sentence: str):
     with pytest.raises(Unusable, match=f"pyproject.toml: .*{sentence}"):
         app_in(folder(tmp_path, MANIFEST.replace(*change)))

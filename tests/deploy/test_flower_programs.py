@@ -1,4 +1,4 @@
-"""Flower's programs as a federation on this machine finds them: the same, without what they do not need."""
+"""Test how a local federation finds Flower's programs and limits what they start."""
 
 import os
 import runpy
@@ -25,7 +25,7 @@ HOMES = {
 
 
 @pytest.mark.parametrize("name", [*HOMES, "flwr"])
-def test_a_program_is_the_installed_one_without_its_neighbours(tmp_path: Path, name: str) -> None:
+def test_installed_program_is_found_without_its_neighbors(tmp_path: Path, name: str) -> None:
     ours = tmp_path / "a folder"
     write_programs(ours)
     (tmp_path / "sitecustomize.py").write_text(TELLS.format(packages=set(HOMES.values())))
@@ -47,7 +47,7 @@ def test_a_program_is_the_installed_one_without_its_neighbours(tmp_path: Path, n
         assert len(other.split()[2:]) > 1, "the installed one has neighbours"
 
 
-def test_a_process_that_a_program_starts_does_not_run_the_program_again(tmp_path: Path) -> None:
+def test_child_process_does_not_restart_program(tmp_path: Path) -> None:
     write_programs(tmp_path)
     for program in tmp_path.iterdir():
         assert runpy.run_path(str(program), run_name="__mp_main__")["__name__"] == "__mp_main__"

@@ -1,4 +1,4 @@
-"""The supported range of flwr: one place, and what is made from it."""
+"""Test the supported range of flwr: one source, and the values derived from it."""
 
 import re
 import subprocess
@@ -18,7 +18,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 BOUND = re.compile(r"flwr\s*[<>=~!]=?\s*\d")
 
 
-def test_range_comes_from_the_project_file():
+def test_version_range_comes_from_project_file():
     assert flower_version.supported() in PROJECT["dependencies"]
 
 
@@ -30,11 +30,11 @@ def test_installed_flower_is_supported():
     ("seen", "supported"),
     [("1.40.0", False), ("1.41.0", True), ("1.42.0", True), ("1.43.0", False), ("2.0", False)],
 )
-def test_range_bounds(seen, supported):
+def test_version_range_has_bounds(seen, supported):
     assert flower_version.supports(seen) is supported
 
 
-def test_no_other_file_states_a_range():
+def test_version_range_is_stated_in_one_file():
     listed = subprocess.run(
         ["git", "ls-files", "*.py", "*.toml", "*.md", "*.yaml", "Makefile", "docker/*Dockerfile"],
         cwd=ROOT,
@@ -47,7 +47,7 @@ def test_no_other_file_states_a_range():
     assert {name for name in stating if not name.startswith("tests/")} == set()
 
 
-def test_written_apps_require_the_range(tmp_path):
+def test_written_apps_require_version_range(tmp_path):
     write_new(tmp_path / "ward")
     write_app(tmp_path / "app", RunConfig(work="coded").table())
     for folder in ("ward", "app"):

@@ -1,4 +1,4 @@
-"""A deployment's keys: what is signed for whom, what a strict verifier says, what lies on disk."""
+"""Test a deployment's keys: certificates, strict verification, and files on disk."""
 
 import socket
 import ssl
@@ -65,37 +65,37 @@ def shake_hands(ring: Keyring, name: str, authority: Path) -> str:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_strict_client_accepts_the_certificate_for_each_of_its_names(ring: Keyring, name: str):
+def test_strict_client_accepts_certificate_for_each_name(ring: Keyring, name: str):
     assert shake_hands(ring, name, ring.folder / "authority" / "ca.pem") == ""
 
 
-def test_a_strict_client_refuses_another_name_and_another_authority(ring: Keyring, tmp_path: Path):
+def test_strict_client_refuses_other_name_and_other_authority(ring: Keyring, tmp_path: Path):
     other = Keyring(tmp_path)
     other.begin(NAMES, NOW, 30)
     assert "mismatch" in shake_hands(ring, "other.example.org", ring.folder / "authority" / "ca.pem")
     assert "issuer" in shake_hands(ring, NAMES[0], other.folder / "authority" / "ca.pem")
 
 
-def test_renewal_keeps_the_authority_and_what_the_superlink_has(ring: Keyring, tmp_path: Path):
+def test_renewal_keeps_authority_and_superlink_files(ring: Keyring, tmp_path: Path):
     fresh = Keyring(tmp_path)
     fresh.begin(NAMES, NOW, 30)
     before = {part: (tmp_path / part / "server.pem").read_bytes() for part in ("proxy", "server")}
     fresh.renew((*NAMES, "backup.example.org"), NOW + 86_400, 60)
-    stands = fresh.standing()
-    assert stands.proxy.names == (*NAMES, "backup.example.org")
-    assert stands.proxy.days_left(NOW + 86_400) == 60
+    status = fresh.status()
+    assert status.proxy.names == (*NAMES, "backup.example.org")
+    assert status.proxy.days_left(NOW + 86_400) == 60
     assert (tmp_path / "proxy" / "server.pem").read_bytes() != before["proxy"]
     assert (tmp_path / "server" / "server.pem").read_bytes() == before["server"]
     assert shake_hands(fresh, "backup.example.org", tmp_path / "authority" / "ca.pem") == ""
 
 
-def test_the_superlinks_certificate_lives_as_long_as_the_authority(ring: Keyring):
+def test_superlink_certificate_lasts_as_long_as_authority(ring: Keyring):
     inside = describe((ring.folder / "server" / "server.pem").read_bytes())
     assert inside.names == INSIDE
-    assert ring.standing().authority.ends - inside.ends <= timedelta(days=1)
+    assert ring.status().authority.ends - inside.ends <= timedelta(days=1)
 
 
-def test_the_authoritys_key_lies_in_its_own_folder_alone_and_secrets_are_their_owners(ring: Keyring):
+def test_authority_key_has_own_folder_and_secrets_are_private(ring: Keyring):
     ring.make_client("ward-9")
     assert [each.parent.name for each in ring.folder.rglob("ca.key")] == ["authority"]
     assert (ring.folder / "clients").is_dir()
@@ -103,7 +103,7 @@ def test_the_authoritys_key_lies_in_its_own_folder_alone_and_secrets_are_their_o
         assert secret.stat().st_mode & 0o077 == 0
 
 
-def test_no_certificate_outlives_its_authority_and_an_authority_at_its_end_signs_nothing():
+def test_certificate_never_outlives_authority():
     authority = make_authority(NOW)
     late = NOW + (AUTHORITY_DAYS - 10) * 86_400
     assert describe(issue(authority, NAMES, late, 397).public).ends <= describe(authority.public).ends
@@ -112,7 +112,7 @@ def test_no_certificate_outlives_its_authority_and_an_authority_at_its_end_signs
 
 
 @given(days=st.integers(-5, 2 * LONGEST_DAYS))
-def test_only_a_life_that_verifiers_accept_is_signed(days: int):
+def test_only_lifetime_accepted_by_verifiers_is_signed(days: int):
     authority = make_authority(NOW)
     if 1 <= days <= LONGEST_DAYS:
         assert describe(issue(authority, NAMES, NOW, days).public).days_left(NOW) == days
@@ -124,17 +124,17 @@ def test_only_a_life_that_verifiers_accept_is_signed(days: int):
 @pytest.mark.parametrize(
     "name", ["", "fl.example.org:443", "a b", "-a.org", "https://x", "1.2.3", "1.2.3.4.5", "a" * 64]
 )
-def test_what_is_neither_a_name_nor_an_address_is_refused(name: str):
+def test_invalid_name_or_address_is_refused(name: str):
     with pytest.raises(Unusable, match="needed a host's name or address"):
         general_name(name)
 
 
 @given(st.ip_addresses())
-def test_every_address_is_one(address: object):
+def test_every_address_is_included_once(address: object):
     assert general_name(str(address)).value == address
 
 
-def test_a_clients_key_is_one_that_flower_reads_and_is_made_once(ring: Keyring):
+def test_client_key_is_readable_by_flower_and_made_once(ring: Keyring):
     first = ring.make_client("ward-3")
     secret = first.private.read_bytes()
     key = serialization.load_ssh_private_key(secret, None)
@@ -147,7 +147,7 @@ def test_a_clients_key_is_one_that_flower_reads_and_is_made_once(ring: Keyring):
     assert (first.folder / "ca.pem").read_bytes() == (ring.folder / "authority" / "ca.pem").read_bytes()
 
 
-def test_a_key_whose_public_half_alone_came_from_the_client_is_taken_as_it_is(ring: Keyring, tmp_path: Path):
+def test_public_key_supplied_by_client_is_kept_unchanged(ring: Keyring, tmp_path: Path):
     made = ring.make_client("ward-4")
     elsewhere = Keyring(tmp_path).client("ward-4")
     elsewhere.folder.mkdir(parents=True)
@@ -157,12 +157,12 @@ def test_a_key_whose_public_half_alone_came_from_the_client_is_taken_as_it_is(ri
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "-x", "a" * 64, "ward 3"])
-def test_a_clients_name_is_no_path(ring: Keyring, name: str):
+def test_client_name_is_no_path(ring: Keyring, name: str):
     with pytest.raises(Unusable, match="client name"):
         ring.client(name)
 
 
-def test_what_is_no_key_is_named(ring: Keyring, tmp_path: Path):
+def test_invalid_key_is_named(ring: Keyring, tmp_path: Path):
     client = Keyring(tmp_path).client("x")
     client.folder.mkdir(parents=True)
     client.public.write_text("nonsense")
@@ -177,16 +177,16 @@ def test_what_is_no_key_is_named(ring: Keyring, tmp_path: Path):
         _ = client.node
 
 
-def test_a_certificate_of_another_authority_in_the_folder_is_seen(ring: Keyring, tmp_path: Path):
+def test_certificate_of_other_authority_is_detected(ring: Keyring, tmp_path: Path):
     other = Keyring(tmp_path)
     other.begin(NAMES, NOW, 30)
     foreign = (ring.folder / "proxy" / "server.pem").read_bytes()
     (tmp_path / "proxy" / "server.pem").write_bytes(foreign)
     assert not signed_by(foreign, (tmp_path / "authority" / "ca.pem").read_bytes())
     with pytest.raises(EdgeFailed, match="not signed by"):
-        other.standing()
+        other.status()
 
 
-def test_a_missing_file_is_one_sentence(tmp_path: Path):
+def test_missing_file_gives_one_sentence(tmp_path: Path):
     with pytest.raises(EdgeFailed, match="No such file or directory, needed a file to read"):
-        Keyring(tmp_path).standing()
+        Keyring(tmp_path).status()

@@ -1,4 +1,4 @@
-"""A federation on this machine: where its programs listen."""
+"""Test the ports and names of a local federation."""
 
 import socket
 from pathlib import Path
@@ -9,7 +9,7 @@ from fedgc.deploy.local_federation import PORTS, PORTS_EACH, LocalFederation, No
 from fedgc.errors import BadSetting
 
 
-def test_a_port_for_a_program_is_free_and_none_that_the_system_gives_to_connections() -> None:
+def test_program_port_is_free_and_outside_ephemeral_range() -> None:
     first, last = map(int, Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split())
     if first < PORTS.stop:
         pytest.skip(f"this system gives out ports from {first} on, not from {PORTS.stop}")
@@ -21,6 +21,6 @@ def test_a_port_for_a_program_is_free_and_none_that_the_system_gives_to_connecti
     assert not [port for port in found if first <= port <= last]
 
 
-def test_a_node_is_not_named_as_the_superlink(tmp_path: Path) -> None:
+def test_node_named_superlink_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadSetting, match="needed another"):
         LocalFederation([Node("superlink")], folder=tmp_path)

@@ -1,4 +1,4 @@
-"""What a deployed server or client says before it starts, what it starts, and what its health check hears."""
+"""Test a deployed server's and client's startup checks, commands and health checks."""
 
 import os
 import subprocess
@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from fedgc.deploy import processes as deployed
 from fedgc.deploy.key_files import Keyring
-from fedgc.deploy.processes import ClientPlace, ServerPlace, client_health, remember
+from fedgc.deploy.processes import ClientPlace, ServerPlace, client_health, save_process
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.flower import heartbeat as pulse
 from tests.links.web_server import server
 
 DAY_S = 86_400.0
-EVERYWHERE = "0.0.0.0"  # noqa: S104  a word here, bound by nobody
+EVERYWHERE = "0.0.0.0"  # noqa: S104  only a value here, no server binds it
 
 
 @pytest.fixture(scope="module")
@@ -46,23 +46,23 @@ def place(ring: Keyring, tmp_path: Path) -> Callable[..., ClientPlace]:
 # ---- a client
 
 
-def test_a_client_with_all_it_needs_says_so(ring: Keyring, place: Callable[..., ClientPlace]):
+def test_well_configured_client_passes_check(ring: Keyring, place: Callable[..., ClientPlace]):
     with server(ring) as address:
         assert place(address).check(time.time) == f"{address} answers and is ours"
 
 
-def test_a_server_that_is_away_is_no_reason_to_end(place: Callable[..., ClientPlace]):
+def test_unreachable_server_does_not_end_client(place: Callable[..., ClientPlace]):
     said = place("localhost:9").check(time.time)
     assert said.startswith("localhost:9 does not answer")
     assert said.endswith("the SuperNode goes on trying")
 
 
-def test_a_proxy_without_its_superlink_is_away_too(ring: Keyring, place: Callable[..., ClientPlace]):
+def test_proxy_without_superlink_counts_as_unreachable(ring: Keyring, place: Callable[..., ClientPlace]):
     with server(ring, status=502) as address:
         assert "saw status 502 for /health" in place(address).check(time.time)
 
 
-def test_a_foreign_certificate_is_refused_and_named(
+def test_foreign_certificate_is_refused_and_named(
     ring: Keyring, place: Callable[..., ClientPlace], tmp_path: Path
 ):
     other = Keyring(tmp_path / "other")
@@ -71,16 +71,14 @@ def test_a_foreign_certificate_is_refused_and_named(
         place(address).check(time.time)
 
 
-def test_a_certificate_for_another_name_is_refused(ring: Keyring, place: Callable[..., ClientPlace]):
+def test_certificate_for_other_name_is_refused(ring: Keyring, place: Callable[..., ClientPlace]):
     with server(ring) as address:
         port = address.partition(":")[2]
         with pytest.raises(EdgeFailed, match=r"127\.0\.0\.1.*certificate is refused"):
             place(f"127.0.0.1:{port}").check(time.time)
 
 
-def test_a_certificate_outside_its_time_names_this_machines_clock(
-    place: Callable[..., ClientPlace], tmp_path: Path
-):
+def test_certificate_outside_validity_names_local_clock(place: Callable[..., ClientPlace], tmp_path: Path):
     old = Keyring(tmp_path / "old")
     old.begin(("localhost",), time.time() - 100 * DAY_S, 30)
     old.make_client("ward-3")
@@ -91,7 +89,7 @@ def test_a_certificate_outside_its_time_names_this_machines_clock(
 
 
 @pytest.mark.parametrize("ahead_s", [-DAY_S, -400.0, 400.0, DAY_S])
-def test_a_wrong_clock_is_said_with_its_direction(
+def test_wrong_clock_is_reported_with_direction(
     ring: Keyring, place: Callable[..., ClientPlace], ahead_s: float
 ):
     said = rf"clock is \d+ s {'behind' if ahead_s > 0 else 'ahead of'} the server's, needed within 300 s"
@@ -99,15 +97,13 @@ def test_a_wrong_clock_is_said_with_its_direction(
         place(address).check(time.time)
 
 
-def test_a_clock_within_what_flower_allows_is_no_fault(ring: Keyring, place: Callable[..., ClientPlace]):
+def test_clock_offset_within_flower_tolerance_passes(ring: Keyring, place: Callable[..., ClientPlace]):
     with server(ring, ahead_s=200.0) as address:
         assert place(address).check(time.time).endswith("is ours")
 
 
 @pytest.mark.parametrize("missing", ["ca.pem", "client.key"])
-def test_a_missing_key_is_named(
-    place: Callable[..., ClientPlace], tmp_path: Path, ring: Keyring, missing: str
-):
+def test_missing_key_is_named(place: Callable[..., ClientPlace], tmp_path: Path, ring: Keyring, missing: str):
     (tmp_path / "keys").mkdir()
     for name in {"ca.pem", "client.key"} - {missing}:
         (tmp_path / "keys" / name).write_bytes((ring.folder / "clients" / "ward-3" / name).read_bytes())
@@ -115,7 +111,7 @@ def test_a_missing_key_is_named(
         place("localhost:9", keys=tmp_path / "keys").check(time.time)
 
 
-def test_a_key_of_another_kind_is_named(place: Callable[..., ClientPlace], tmp_path: Path, ring: Keyring):
+def test_key_of_other_kind_is_named(place: Callable[..., ClientPlace], tmp_path: Path, ring: Keyring):
     (tmp_path / "keys").mkdir()
     (tmp_path / "keys" / "ca.pem").write_bytes((ring.folder / "authority" / "ca.pem").read_bytes())
     (tmp_path / "keys" / "client.key").write_bytes((ring.folder / "proxy" / "server.key").read_bytes())
@@ -123,7 +119,7 @@ def test_a_key_of_another_kind_is_named(place: Callable[..., ClientPlace], tmp_p
         place("localhost:9", keys=tmp_path / "keys").check(time.time)
 
 
-def test_a_folder_that_is_not_there_or_full_is_named(
+def test_missing_or_full_folder_is_named(
     place: Callable[..., ClientPlace], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     with pytest.raises(EdgeFailed, match=r"FEDGC_CACHE .*/none: No such file or directory, needed a folder"):
@@ -146,7 +142,7 @@ def test_a_folder_that_is_not_there_or_full_is_named(
         ({"insecure": True}, "--insecure: saw server fl.example.org:443, needed a loopback address"),
     ],
 )
-def test_a_missing_or_wrong_word_is_one_line(changes: dict[str, object], sentence: str):
+def test_missing_or_wrong_variable_gives_one_line(changes: dict[str, object], sentence: str):
     usual = {"server": "fl.example.org:443", "name": "a", "keys": Path(), "state": Path(), "cache": Path()}
     with pytest.raises(Unusable) as refused:
         ClientPlace(**{**usual, **changes})
@@ -154,9 +150,7 @@ def test_a_missing_or_wrong_word_is_one_line(changes: dict[str, object], sentenc
 
 
 @pytest.mark.parametrize("insecure", [False, True])
-def test_what_a_client_starts_is_what_flowers_program_takes(
-    place: Callable[..., ClientPlace], insecure: bool
-):
+def test_client_command_is_accepted_by_flower(place: Callable[..., ClientPlace], insecure: bool):
     program = import_module("flwr.supernode.cli.flower_supernode")
 
     words = place("127.0.0.1:443", node_config="pace-s=0.5", insecure=insecure).program().words
@@ -171,7 +165,7 @@ def test_what_a_client_starts_is_what_flowers_program_takes(
 
 
 @pytest.mark.parametrize("insecure", [False, True])
-def test_what_a_server_starts_is_what_flowers_program_takes(insecure: bool):
+def test_server_command_is_accepted_by_flower(insecure: bool):
     program = import_module("flwr.superlink.cli.flower_superlink")
 
     started = ServerPlace("a.org:443", Path("/keys"), Path("/state"), "127.0.0.1", insecure).program()
@@ -184,17 +178,17 @@ def test_what_a_server_starts_is_what_flowers_program_takes(insecure: bool):
     )
 
 
-def test_nothing_is_plain_beyond_loopback():
+def test_plain_connection_is_refused_beyond_loopback():
     with pytest.raises(Unusable, match=r"--insecure: saw host 0\.0\.0\.0, needed a loopback address"):
         ServerPlace("", Path("/keys"), Path("/state"), EVERYWHERE, insecure=True)
 
 
-def test_a_server_must_know_the_address_that_clients_dial():
+def test_server_must_know_address_dialed_by_clients():
     with pytest.raises(Unusable, match="FEDGC_ADVERTISE: is not set, needed the address that clients dial"):
         ServerPlace("", Path("/keys"), Path("/state"), EVERYWHERE)
 
 
-def test_a_servers_keys_are_read_before_it_starts(ring: Keyring, tmp_path: Path):
+def test_server_keys_are_read_before_start(ring: Keyring, tmp_path: Path):
     place = ServerPlace("a.org:443", ring.folder / "server", tmp_path, EVERYWHERE)
     assert place.check(time.time()).startswith("clients dial a.org:443, the authority lasts")
     with pytest.raises(EdgeFailed, match=r"it ended \d+ days ago, or this machine's clock is wrong"):
@@ -209,7 +203,7 @@ def test_a_servers_keys_are_read_before_it_starts(ring: Keyring, tmp_path: Path)
         ServerPlace("a.org:443", mixed, tmp_path, EVERYWHERE).check(time.time())
 
 
-def test_flwr_beside_the_server_finds_it(ring: Keyring, tmp_path: Path):
+def test_flwr_beside_server_is_found(ring: Keyring, tmp_path: Path):
     import tomllib
 
     ServerPlace("a.org:443", Path("/keys"), tmp_path, EVERYWHERE).configure(tmp_path / "flower")
@@ -230,18 +224,18 @@ def running(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     parent = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert parent.stdout is not None
     parent.stdout.readline()
-    remember(tmp_path, parent.pid)
+    save_process(tmp_path, parent.pid)
     monkeypatch.setattr(deployed, "_ask", lambda *_: None)
     yield tmp_path
     parent.communicate(b"\n")
 
 
-def test_a_client_without_a_session_is_well_while_flower_and_its_executor_answer(running: Path):
+def test_client_without_session_is_healthy_while_flower_answers(running: Path):
     assert client_health(running, running, time.time()).endswith("no session is open")
 
 
-def test_an_engine_that_turns_is_well_and_one_that_hangs_is_not(running: Path):
-    heart = pulse.Pulse(str(running / "pulse"), time.time)
+def test_hanging_engine_is_unhealthy(running: Path):
+    heart = pulse.HeartbeatWriter(str(running / "pulse"), time.time)
     heart.beat(7)
     assert "7 chunks finished" in client_health(running, running, time.time())
     with pytest.raises(EdgeFailed, match="the engine has not come round for 200 s, needed 120"):
@@ -250,25 +244,23 @@ def test_an_engine_that_turns_is_well_and_one_that_hangs_is_not(running: Path):
     assert client_health(running, running, time.time() + 200).endswith("no session is open")
 
 
-def test_a_pulse_whose_process_is_gone_is_of_an_earlier_life(running: Path):
+def test_heartbeat_of_ended_process_is_ignored(running: Path):
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()
     (running / "pulse").write_text(f"{ended.pid} 3\n")
     assert client_health(running, running, time.time() + 1000).endswith("no session is open")
 
 
-def test_a_client_without_its_executor_is_not_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_client_without_executor_is_unhealthy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(deployed, "_ask", lambda *_: None)
     sleeper = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    remember(tmp_path, sleeper.pid)
+    save_process(tmp_path, sleeper.pid)
     with pytest.raises(EdgeFailed, match="has no flower-superexec below it"):
         client_health(tmp_path, tmp_path, time.time())
     sleeper.communicate(b"\n")
 
 
-def test_a_server_that_does_not_answer_is_not_well(
-    running: Path, ring: Keyring, monkeypatch: pytest.MonkeyPatch
-):
+def test_silent_server_is_unhealthy(running: Path, ring: Keyring, monkeypatch: pytest.MonkeyPatch):
     assert deployed.server_health(ring.folder / "server", running, insecure=False).endswith("answer")
     monkeypatch.undo()
     monkeypatch.setattr(deployed, "SUPERLINK_PORT", 9)
@@ -276,33 +268,33 @@ def test_a_server_that_does_not_answer_is_not_well(
         deployed.server_health(ring.folder / "server", running, insecure=False)
 
 
-# ---- the pulse
+# ---- the heartbeat
 
 
 @given(st.lists(st.tuples(st.sampled_from([0.0, 0.3, 0.9, 1.0, 4.0]), st.integers(0, 1)), max_size=30))
-def test_a_pulse_is_written_once_a_second_and_for_every_chunk(
+def test_heartbeat_is_written_every_second_and_chunk(
     tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[float, int]]
 ):
     path = tmp_path_factory.mktemp("pulse") / "pulse"
     now, chunks = 0.0, 0
-    heart = pulse.Pulse(str(path), lambda: now)
+    heart = pulse.HeartbeatWriter(str(path), lambda: now)
     last: tuple[float, int] | None = None
     for pause, more in turns:
         now, chunks = now + pause, chunks + more
         path.unlink(missing_ok=True)
         heart.beat(chunks)
         due = last is None or last[1] != chunks or now >= last[0] + 1.0
-        beat = pulse.heard(path)
+        beat = pulse.last_beat(path)
         assert (beat is not None) is due
         if beat is not None:
             assert (beat.chunks, beat.process, beat.alive) == (chunks, os.getpid(), True)
             last = (now, chunks)
 
 
-def test_nobody_listens_where_no_file_is_named(tmp_path: Path):
-    heart = pulse.Pulse(None, time.time)
+def test_heartbeat_is_off_without_file(tmp_path: Path):
+    heart = pulse.HeartbeatWriter(None, time.time)
     heart.beat(1)
     heart.close()
-    assert pulse.heard(tmp_path / "pulse") is None
+    assert pulse.last_beat(tmp_path / "pulse") is None
     (tmp_path / "pulse").write_text("half")
-    assert pulse.heard(tmp_path / "pulse") is None
+    assert pulse.last_beat(tmp_path / "pulse") is None

@@ -1,4 +1,4 @@
-"""A SuperLink by its name: Flower's configuration, and what its program says."""
+"""Test a SuperLink found by name: Flower's configuration and its program's messages."""
 
 import stat
 import sys
@@ -9,7 +9,7 @@ import pytest
 
 from fedgc.deploy import superlink
 from fedgc.deploy.key_files import Keyring
-from fedgc.deploy.superlink import Connection, Superlink, connection, told_time
+from fedgc.deploy.superlink import Connection, Superlink, connection, server_time
 from fedgc.errors import EdgeFailed, Unusable
 from tests.links.web_server import server
 
@@ -49,7 +49,7 @@ def home(tmp_path: Path) -> dict[str, str]:
     return {"FLWR_HOME": str(tmp_path)}
 
 
-def test_a_connection_is_what_flower_was_told(home: dict[str, str]):
+def test_connection_equals_flower_configuration(home: dict[str, str]):
     found = connection("hospital", home)
     assert (found.address, found.insecure, found.certificates) == (
         "fl.example:9093",
@@ -70,12 +70,12 @@ def test_a_connection_is_what_flower_was_told(home: dict[str, str]):
         ("both", "saw root-certificates and insecure = true, needed one of them"),
     ],
 )
-def test_a_name_that_leads_nowhere_is_refused(home: dict[str, str], name: str, sentence: str):
+def test_unresolvable_name_is_refused(home: dict[str, str], name: str, sentence: str):
     with pytest.raises(Unusable, match=sentence):
         connection(name, home)
 
 
-def test_no_configuration_is_no_name_and_a_broken_one_is_said_to_be_so(tmp_path: Path):
+def test_missing_configuration_has_no_name_and_broken_one_fails(tmp_path: Path):
     with pytest.raises(Unusable, match="saw none in"):
         connection("hospital", {"FLWR_HOME": str(tmp_path)})
     (tmp_path / "config.toml").write_text("[superlink")
@@ -90,18 +90,18 @@ def ring(tmp_path_factory: pytest.TempPathFactory) -> Keyring:
     return made
 
 
-def test_a_superlink_with_the_certificate_that_was_signed_tells_the_time(ring: Keyring):
+def test_superlink_with_signed_certificate_gives_time(ring: Keyring):
     with server(ring, part="server") as address:
         where = Connection("x", address, insecure=False, certificates=ring.folder / "authority" / "ca.pem")
-        told = told_time(where)
+        told = server_time(where)
     assert told is not None
     assert abs(told - time.time()) < 60.0
 
 
-def test_why_a_superlink_does_not_answer_is_said_in_a_line(ring: Keyring, tmp_path: Path):
+def test_unreachable_superlink_reason_is_one_line(ring: Keyring, tmp_path: Path):
     def why(address: str, certificates: Path | None, *, insecure: bool = False) -> str:
         with pytest.raises(EdgeFailed) as said:
-            told_time(Connection("x", address, insecure, certificates))
+            server_time(Connection("x", address, insecure, certificates))
         assert "\n" not in str(said.value)
         return str(said.value)
 
@@ -122,7 +122,7 @@ def test_why_a_superlink_does_not_answer_is_said_in_a_line(ring: Keyring, tmp_pa
 
 @pytest.fixture
 def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Have `flwr` be a script that says this."""
+    """Replace `flwr` by this script."""
 
     def make(script: str) -> Superlink:
         folder = tmp_path / "bin"
@@ -140,7 +140,7 @@ def says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         each.close()
 
 
-def test_a_run_that_starts_is_followed_to_its_end(says, tmp_path: Path):
+def test_started_run_is_followed_to_its_end(says, tmp_path: Path):
     link = says(
         "words = sys.argv[1:]\n"
         "if words[0] == 'run': print('Successfully started run 77', flush=True); print('last words')\n"
@@ -153,24 +153,24 @@ def test_a_run_that_starts_is_followed_to_its_end(says, tmp_path: Path):
     assert "last words" in link.log(run).read_text()
 
 
-def test_a_run_that_does_not_start_is_said_with_its_last_words(says, tmp_path: Path):
-    with pytest.raises(EdgeFailed, match=r"did not start a run; it said: no such federation"):
+def test_run_that_fails_to_start_is_reported_with_last_output(says, tmp_path: Path):
+    with pytest.raises(EdgeFailed, match=r"did not start a run: no such federation"):
         says("print('no such federation')").submit(tmp_path)
 
 
-def test_what_flower_frames_is_said_in_a_line_and_a_long_path_whole(says, tmp_path: Path):
-    """Its program draws a box around an error, and breaks lines at the edge of its terminal."""
+def test_flower_error_box_becomes_one_line_with_full_path(says, tmp_path: Path):
+    """Flower draws a frame around an error and wraps lines at the terminal's width."""
     path = "/" + "/".join(["folder"] * 40)
     framed = (
         "from rich.console import Console\nfrom rich.panel import Panel\n"
         f"print('Using SuperLink: play')\nConsole().print(Panel('cannot read {path}', title='Error', "
         "title_align='left'))"
     )
-    with pytest.raises(EdgeFailed, match=rf"it said: cannot read {path}$"):
+    with pytest.raises(EdgeFailed, match=rf"did not start a run: cannot read {path}$"):
         says(framed).submit(tmp_path)
 
 
-def test_a_run_that_does_not_end_is_not_waited_for(says, tmp_path: Path):
+def test_endless_run_is_not_awaited(says, tmp_path: Path):
     link = says("print('started run 5', flush=True); time.sleep(600)")
     run = link.submit(tmp_path)
     assert link.running(run)
@@ -179,6 +179,6 @@ def test_a_run_that_does_not_end_is_not_waited_for(says, tmp_path: Path):
 
 
 @pytest.mark.parametrize("said", ["not json", '{"success": false, "error": "log in"}', "[1]"])
-def test_an_answer_that_is_none_is_said_in_a_line(says, said: str):
+def test_invalid_answer_is_reported_in_one_line(says, said: str):
     with pytest.raises(EdgeFailed, match="flwr list at SuperLink 'play' said"):
         says(f"print({said!r})").ask("list")

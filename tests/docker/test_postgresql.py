@@ -1,4 +1,4 @@
-"""The server's store on PostgreSQL, at the address that .env.example shows, with its user and password."""
+"""Test the server's store on PostgreSQL at the address of .env.example, with its user and password."""
 
 import re
 from collections.abc import Iterator
@@ -29,7 +29,7 @@ def address() -> Iterator[str]:
         yield shown.replace("@database/", f"@127.0.0.1:{server.port}/")
 
 
-def test_what_is_written_at_that_address_is_read_there_again_and_its_password_is_never_shown(address: str):
+def test_database_rows_are_read_back_and_password_is_never_shown(address: str):
     with Store.open(address) as store:
         store.write(Begun(1_700_000_000.0, "here", {"task": "digits", "rounds": 1}))
         store.write(Ended(1_700_000_009.0, "here", "finished"))
@@ -43,7 +43,7 @@ def test_what_is_written_at_that_address_is_read_there_again_and_its_password_is
 
 @pytest.mark.contract
 @pytest.mark.slow
-def test_a_run_keeps_its_rows_in_the_database_that_the_compose_file_offers(address: str):
+def test_run_stores_rows_in_database_of_compose_file(address: str):
     settings = {"rounds": 2, "data.chunks": 4, "min-clients": 2, "run": "on-postgresql"}
     with LocalFederation(nodes=2, environment={"FEDGC_DB": address}) as federation:
         run = federation.submit(settings)

@@ -1,4 +1,4 @@
-"""The shipped nginx configuration before a real listener: a session, large vectors, what is not shown."""
+"""Test the shipped nginx configuration before a real listener: a session, large vectors, hidden paths."""
 
 import http.client
 import logging
@@ -89,11 +89,11 @@ def open_session(listener: Listener) -> Session:
     return Session(listener.invite(), Identity(Ed25519PrivateKey.generate()), terms)
 
 
-def test_a_model_comes_down_and_a_codeword_goes_up_through_the_proxy(proxied: tuple):
+def test_model_and_codeword_pass_through_proxy(proxied: tuple):
     listener, events, _ = proxied
     vector = np.random.default_rng(0).standard_normal(NUMBERS).astype(np.float32)
     with open_session(listener) as session:
-        session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+        session.send(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
         client = events.get(timeout=20).client
         listener.publish(3, vector)
         listener.send(Work(client, 1, 3, 1, (0,), ((0, "chunk-0"),), 0, 60.0))
@@ -106,7 +106,7 @@ def test_a_model_comes_down_and_a_codeword_goes_up_through_the_proxy(proxied: tu
         np.testing.assert_array_equal(listener.take(client, 1, 0), -vector)
 
 
-def test_what_clients_do_not_need_is_not_shown(proxied: tuple, ring: Keyring):
+def test_proxy_hides_paths_that_clients_do_not_need(proxied: tuple, ring: Keyring):
     _, _, address = proxied
     trusted = ssl.create_default_context(cafile=str(ring.folder / "authority" / "ca.pem"))
     seen = {}

@@ -1,4 +1,4 @@
-"""What docker/README.md tells its two operators is there: commands, flags, files, targets, sentences."""
+"""Test docker/README.md: its commands, flags, files, targets and quoted messages exist."""
 
 import re
 import shlex
@@ -30,7 +30,7 @@ THEIRS = {  # what is not ours to say: Flower's and OpenSSL's own sentences
 
 @cache
 def flower() -> object:
-    """Flower's own program, which uses what its typer says will go."""
+    """Flower's own program, which uses features that its typer deprecates."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         from flwr.cli.app import app
@@ -38,7 +38,7 @@ def flower() -> object:
 
 
 def typed() -> list[str]:
-    """Every command of its blocks, on one line, without what it says of itself."""
+    """Every command of the README's blocks, on one line and without its output."""
     blocks = "".join(re.findall(r"```console\n(.*?)```", README, re.DOTALL)).replace("\\\n", " ")
     lines = [line[2:] for line in blocks.splitlines() if line.startswith("$ ")]
     return [part.strip() for line in lines for part in re.sub(r"\s#.*", "", line).split("&&")]
@@ -103,7 +103,7 @@ def understood(line: str) -> None:
 
 
 @pytest.mark.parametrize("line", typed() + inline())
-def test_what_is_to_be_typed_can_be_typed(line: str):
+def test_readme_commands_are_valid(line: str):
     understood(line)
 
 
@@ -118,13 +118,13 @@ def test_what_is_to_be_typed_can_be_typed(line: str):
         "podman up",
     ],
 )
-def test_what_cannot_be_typed_would_be_found(line: str):
+def test_invalid_readme_command_is_detected(line: str):
     with pytest.raises(AssertionError):
         understood(line)
 
 
-def test_every_sentence_of_its_table_is_said_somewhere():
-    table = README[README.index("| you see | it is | do |") :].split("\n\n")[0]
+def test_readme_table_quotes_real_messages():
+    table = README[README.index("| message | cause | solution |") :].split("\n\n")[0]
     sources = "".join(path.read_text() for path in (ROOT / "fedgc").rglob("*.py"))
     said = re.sub(r'"\s*f?"', "", sources)  # sentences that are written over two lines
     told = [part for line in table.splitlines()[2:] for part in re.findall(r"`([^`]+)`", line.split("|")[1])]
@@ -136,12 +136,12 @@ def test_every_sentence_of_its_table_is_said_somewhere():
             assert part in said or any(each in part for each in THEIRS), part
 
 
-def test_what_it_lists_as_here_is_here():
-    table = README[README.index("| here | what it is |") :].split("\n\n")[0]
+def test_files_listed_in_readme_exist():
+    table = README[README.index("| file | content |") :].split("\n\n")[0]
     for name in re.findall(r"`([^`]+)`", "".join(line.split("|")[1] for line in table.splitlines()[2:])):
         assert (DOCKER / name).exists(), name
 
 
-def test_every_variable_that_it_names_is_in_the_example():
+def test_every_variable_in_readme_is_in_example():
     named = set(re.findall(r"FEDGC_[A-Z_]*[A-Z]", README))
     assert named <= set(re.findall(r"FEDGC_[A-Z_]*[A-Z]", (DOCKER / ".env.example").read_text()))

@@ -1,4 +1,4 @@
-"""What lies in docker/: it parses, its words exist in what is installed, linters and schemas accept it."""
+"""Test the files of docker/: they parse, their commands exist, linters and schemas accept them."""
 
 import importlib.util
 import re
@@ -69,7 +69,7 @@ def variables_of_fedgc() -> set[str]:
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_a_linter_finds_nothing_in_a_dockerfile(path: Path):
+def test_linter_finds_no_fault_in_dockerfile(path: Path):
     linter = shutil.which("hadolint", path=str(Path(sys.executable).parent))
     assert linter is not None
     said = subprocess.run(
@@ -78,7 +78,7 @@ def test_a_linter_finds_nothing_in_a_dockerfile(path: Path):
     assert (said.returncode, said.stdout) == (0, "")
 
 
-def test_the_linter_would_find_something(tmp_path: Path):
+def test_linter_finds_planted_fault(tmp_path: Path):
     bad = tmp_path / "Dockerfile"
     bad.write_text("FROM debian:latest\nRUN cd /tmp && sudo ls\n")
     linter = Path(sys.executable).parent / "hadolint"
@@ -88,7 +88,7 @@ def test_the_linter_would_find_something(tmp_path: Path):
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_an_image_runs_as_nobody_and_holds_nothing_of_one_platform(path: Path):
+def test_image_runs_unprivileged_and_platform_independent(path: Path):
     text = path.read_text()
     assert re.findall(r"^FROM (.*)$", text, re.MULTILINE) == ["debian:bookworm-slim"]
     assert re.findall(r"^USER (.*)$", text, re.MULTILINE) == ["10001:10001"]
@@ -96,14 +96,14 @@ def test_an_image_runs_as_nobody_and_holds_nothing_of_one_platform(path: Path):
 
 
 @pytest.mark.parametrize("path", DOCKERFILES, ids=lambda path: path.name)
-def test_an_images_own_words_exist(path: Path):
+def test_image_commands_exist(path: Path):
     text = path.read_text()
     if 'ENTRYPOINT ["fedgc"]' in text:
         exists(tuple(yaml.safe_load(re.search(r"^CMD (.*)$", text, re.MULTILINE).group(1))))
         exists(tuple(yaml.safe_load(re.search(r"^HEALTHCHECK .*CMD (.*)$", text, re.MULTILINE).group(1)))[1:])
 
 
-def test_the_images_of_server_and_client_share_their_large_layers():
+def test_server_and_client_images_share_large_layers():
     client, server = ((DOCKER / f"{role}.Dockerfile").read_text() for role in ("client", "server"))
 
     def until_needs(text: str) -> str:
@@ -113,7 +113,7 @@ def test_the_images_of_server_and_client_share_their_large_layers():
 
 
 @pytest.mark.parametrize(("path", "name"), SERVICES, ids=lambda value: getattr(value, "name", value))
-def test_every_service_parses_and_is_shut_tight(path: Path, name: str):
+def test_every_service_parses_and_is_hardened(path: Path, name: str):
     service = compose.service(path, name, GIVEN)
     plain = service.plain
     assert plain["restart"] == "unless-stopped"
@@ -126,7 +126,7 @@ def test_every_service_parses_and_is_shut_tight(path: Path, name: str):
 
 
 @pytest.mark.parametrize(("path", "name"), SERVICES, ids=lambda value: getattr(value, "name", value))
-def test_every_word_of_a_service_exists(path: Path, name: str):
+def test_every_service_command_exists(path: Path, name: str):
     service = compose.service(path, name, GIVEN)
     if service.dockerfile:
         assert ROOT / service.dockerfile in DOCKERFILES
@@ -138,7 +138,7 @@ def test_every_word_of_a_service_exists(path: Path, name: str):
         exists(service.health[1:])
 
 
-def test_one_port_is_open_and_the_rest_is_inside():
+def test_one_port_is_public():
     server = DOCKER / "compose.server.yaml"
     plain = compose.read(server, GIVEN)
     open_ports = {name: about.get("ports") for name, about in plain["services"].items() if about.get("ports")}
@@ -150,7 +150,7 @@ def test_one_port_is_open_and_the_rest_is_inside():
 
 
 @pytest.mark.parametrize("missing", sorted(GIVEN))
-def test_a_variable_that_must_be_given_is_asked_for_in_one_line(missing: str):
+def test_missing_required_variable_is_requested_in_one_line(missing: str):
     path = DOCKER / ("compose.server.yaml" if missing == "FEDGC_ADVERTISE" else "compose.client.yaml")
     given = {name: value for name, value in GIVEN.items() if name != missing}
     with pytest.raises(compose.NotCompose, match=rf"{missing}: set it in \.env") as refused:
@@ -158,7 +158,7 @@ def test_a_variable_that_must_be_given_is_asked_for_in_one_line(missing: str):
     assert "\n" not in str(refused.value)
 
 
-def test_the_example_of_an_environment_names_every_variable_with_its_default():
+def test_example_environment_names_every_variable_with_default():
     told = dict(
         re.findall(r"^#? ?([A-Z][A-Z0-9_]*)=(.*)$", (DOCKER / ".env.example").read_text(), re.MULTILINE)
     )
@@ -182,14 +182,14 @@ def test_the_example_of_an_environment_names_every_variable_with_its_default():
         ("services: {a: {image: x, volumes: ['a:/b:rx']}}\n", "needed ro or none"),
     ],
 )
-def test_what_is_no_compose_file_is_refused(tmp_path: Path, text: str, sentence: str):
+def test_invalid_compose_file_is_refused(tmp_path: Path, text: str, sentence: str):
     path = tmp_path / "compose.yaml"
     path.write_text(text)
     with pytest.raises(compose.NotCompose, match=sentence):
         compose.service(path, "a", {})
 
 
-def test_cuda_is_laid_over_the_client_and_adds_a_gpu_alone():
+def test_cuda_overlay_adds_only_gpu_to_client():
     over = compose.read(DOCKER / "compose.cuda.yaml", GIVEN)["services"]["client"]
     under = compose.read(DOCKER / "compose.client.yaml", GIVEN)["services"]["client"]
     assert set(over) - set(under) == {"deploy"}
@@ -199,7 +199,7 @@ def test_cuda_is_laid_over_the_client_and_adds_a_gpu_alone():
 
 
 @pytest.mark.parametrize("number", range(len(KINDS)), ids=KINDS)
-def test_the_kubernetes_manifest_is_of_its_schema(number: int):
+def test_kubernetes_manifest_matches_schema(number: int):
     import kubernetes_validate
 
     document = list(yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text()))[number]
@@ -209,7 +209,7 @@ def test_the_kubernetes_manifest_is_of_its_schema(number: int):
         kubernetes_validate.validate(broken, kubernetes_validate.latest_version(), strict=True)
 
 
-def test_the_manifests_pods_run_what_the_compose_files_run():
+def test_kubernetes_pods_run_same_commands_as_compose():
     sets = [
         each
         for each in yaml.safe_load_all((DOCKER / "kubernetes.yaml").read_text())
@@ -237,7 +237,7 @@ def test_the_manifests_pods_run_what_the_compose_files_run():
             assert container["securityContext"]["readOnlyRootFilesystem"] is True
 
 
-def test_the_proxy_shows_clients_two_paths_and_health():
+def test_proxy_exposes_two_paths_and_health():
     text = (DOCKER / "proxy" / "nginx.conf").read_text()
     outer = text[text.index("listen PORT") : text.index("listen 127.0.0.1")]
     assert re.findall(r"location (.*?) \{", outer) == [f"= {wire.METHOD}", "/v1/fleet/", "= /health", "/"]
@@ -263,14 +263,14 @@ def test_nginx_accepts_its_configuration(tmp_path: Path):
     assert said.returncode == 0, said.stderr
 
 
-def test_shell_files_are_shell():
+def test_shell_files_are_valid():
     for path in (DOCKER / "install.sh", DOCKER / "proxy" / "start", DOCKER / "proxy" / "healthy"):
         assert path.stat().st_mode & 0o111
         shell = "sh" if path.read_text().startswith("#!/bin/sh") else "bash"
         assert subprocess.run([shell, "-n", path]).returncode == 0
 
 
-def test_what_the_images_copy_is_sent_to_the_builder():
+def test_files_copied_by_images_are_in_build_context():
     copied = set()
     for each in DOCKERFILES:
         for line in re.findall(r"^COPY (.*)$", each.read_text(), re.MULTILINE):

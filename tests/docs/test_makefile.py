@@ -1,4 +1,4 @@
-"""What `make test` names holds all that it is to run."""
+"""Test that `make test` includes every quick contract test."""
 
 import re
 from pathlib import Path
@@ -8,7 +8,7 @@ LINE = next(line for line in (ROOT / "Makefile").read_text().splitlines() if "-m
 QUICK = re.compile(r"mark\.contract\b(?!\W+pytest\.mark\.slow)")
 
 
-def test_every_quick_contract_test_lies_in_the_folder_that_make_test_names():
+def test_every_quick_contract_test_is_in_folder_of_make_test():
     folder = ROOT / LINE.split()[-1]
     quick = {path for path in (ROOT / "tests").rglob("test_*.py") if QUICK.search(path.read_text())}
     assert quick, "there are some"

@@ -1,4 +1,4 @@
-"""The glossary is binding: words of the first edition do not come back."""
+"""Test that the glossary holds: words of the first edition do not return."""
 
 import ast
 import re
@@ -21,6 +21,11 @@ SOURCES = sorted((ROOT / "fedgc").rglob("*.py"))
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 FORMATS = "sim/traces"  # the words of files that others write
 MIGRATIONS = "store/migrations/versions"  # they name what they replace
+LONGEST_TEST_NAME = 65
+ARTICLES_AND_RIDDLES = re.compile(
+    r"_(a|an|the|anybody|everybody|nobody|somebody|what|whatever|who|whoever|no_one|"
+    r"anything_but|nothing_but|never_anything)(?=_|$)"
+)
 
 
 def strings(source: Path) -> Iterator[str]:
@@ -37,6 +42,13 @@ def strings(source: Path) -> Iterator[str]:
         is_text = isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value
         if is_text and node not in documented:
             yield node.value
+
+
+def names_of_tests(source: Path) -> Iterator[str]:
+    """Every test function of a module, in classes too."""
+    for node in ast.walk(ast.parse(source.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+            yield node.name
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
@@ -72,3 +84,13 @@ def test_docstrings_and_comments_use_glossary_words() -> None:
         for word in WORDS.findall(path.read_text())
     }
     assert sorted(found) == []
+
+
+def test_test_names_are_short_and_plain() -> None:
+    """A test is named `test_<thing>_<behavior>`, in words of the glossary, without articles and proverbs."""
+    modules = sorted((ROOT / "tests").rglob("*.py"))
+    names = [(path.name, name) for path in modules for name in names_of_tests(path)]
+    assert len(names) > 1000
+    assert [each for each in names if len(each[1]) > LONGEST_TEST_NAME] == []
+    assert [each for each in names if ARTICLES_AND_RIDDLES.search(each[1])] == []
+    assert [each for each in names if TOLD_WORDS.search(each[1].replace("_", " "))] == []

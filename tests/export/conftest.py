@@ -1,4 +1,4 @@
-"""A store that holds the run of four clients."""
+"""A store with the run of four clients."""
 
 from collections.abc import Iterator
 from pathlib import Path

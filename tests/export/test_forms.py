@@ -1,4 +1,4 @@
-"""A run as other programs read it back: CSV, Parquet, TensorBoard, MLflow."""
+"""Test exports by reading them back: CSV, Parquet, TensorBoard, MLflow."""
 
 import csv
 import sys
@@ -15,7 +15,7 @@ from fedgc.store.records import Ended
 from tests.web.run_of_four import START
 
 
-def test_csv_reads_back_as_the_rows(told, tmp_path: Path):
+def test_csv_is_read_back_as_rows(told, tmp_path: Path):
     rounds, clients = write_csv(tables(told, told.run()), tmp_path / "new" / "folder")
     with rounds.open(newline="") as opened:
         read = list(csv.DictReader(opened))
@@ -28,7 +28,7 @@ def test_csv_reads_back_as_the_rows(told, tmp_path: Path):
         assert sum(1 for _ in csv.reader(opened)) == 1 + sum(each.clients for each in told.rounds())
 
 
-def test_parquet_reads_back_as_the_csv(told, tmp_path: Path):
+def test_parquet_equals_csv(told, tmp_path: Path):
     parquet = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
     paths = write_parquet(tables(told, told.run()), tmp_path)
     for path, table in zip(paths, tables(told, told.run()), strict=True):
@@ -38,7 +38,7 @@ def test_parquet_reads_back_as_the_csv(told, tmp_path: Path):
         assert [list(line.values()) for line in read.to_pylist()] == lines
 
 
-def test_a_file_that_is_there_is_not_replaced(told, tmp_path: Path):
+def test_existing_file_is_not_replaced(told, tmp_path: Path):
     (tmp_path / "clients.csv").write_text("mine")
     with pytest.raises(Unusable, match=r"clients\.csv: saw a file there"):
         write_csv(tables(told, told.run()), tmp_path)
@@ -46,13 +46,13 @@ def test_a_file_that_is_there_is_not_replaced(told, tmp_path: Path):
     assert (tmp_path / "clients.csv").read_text() == "mine"
 
 
-def test_a_folder_that_cannot_be_made_is_told_in_one_line_and_leaves_nothing(told, tmp_path: Path):
+def test_uncreatable_folder_gives_one_line_and_leaves_nothing(told, tmp_path: Path):
     (tmp_path / "file").write_text("")
     with pytest.raises(EdgeFailed, match=r"rounds\.csv: .*, needed to write it"):
         write_csv(tables(told, told.run()), tmp_path / "file" / "folder")
 
 
-def test_tensorboard_reads_back_every_measure(told, tmp_path: Path):
+def test_tensorboard_reads_back_every_metric(told, tmp_path: Path):
     loader = pytest.importorskip(
         "tensorboard.backend.event_processing.event_file_loader", reason="tensorboard is not installed"
     )
@@ -69,7 +69,7 @@ def test_tensorboard_reads_back_every_measure(told, tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore")  # MLflow's own warnings are not ours to answer
-def test_mlflow_reads_back_settings_and_measures(told, tmp_path: Path):
+def test_mlflow_reads_back_settings_and_metrics(told, tmp_path: Path):
     mlflow = pytest.importorskip("mlflow", reason="mlflow is not installed")
     told.write(Ended(START + 99, "spring", "completed"))
     place = tmp_path / "mlflow.db"
@@ -86,7 +86,7 @@ def test_mlflow_reads_back_settings_and_measures(told, tmp_path: Path):
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_place_that_mlflow_cannot_use_is_said_in_a_line(told, tmp_path: Path):
+def test_invalid_mlflow_location_gives_one_line(told, tmp_path: Path):
     pytest.importorskip("mlflow", reason="mlflow is not installed")
     (tmp_path / "text").write_text("no database\n" * 100)
     with pytest.raises(EdgeFailed, match="file is not a database") as said:
@@ -95,7 +95,7 @@ def test_a_place_that_mlflow_cannot_use_is_said_in_a_line(told, tmp_path: Path):
 
 
 @pytest.mark.parametrize("name", ["pyarrow", "tensorboard", "mlflow"])
-def test_what_is_not_installed_is_named_with_what_brings_it(told, tmp_path: Path, monkeypatch, name: str):
+def test_missing_package_is_named_with_its_extra(told, tmp_path: Path, monkeypatch, name: str):
     for loaded in [each for each in sys.modules if each.split(".")[0] == name]:
         monkeypatch.setitem(sys.modules, loaded, None)
     monkeypatch.setitem(sys.modules, name, None)

@@ -1,11 +1,11 @@
-"""The lines of a run, against its rows one by one."""
+"""Test the exported rows of a run against the rows of its store."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from fedgc.export import rows
-from fedgc.export.rows import measures, spans, tables
-from fedgc.store.records import Evaluated
+from fedgc.export.rows import measures, scored_measures, spans, tables
+from fedgc.store.records import Evaluated, Scored
 from tests.web.run_of_four import NAMES, START, round_of
 
 
@@ -18,7 +18,7 @@ class Sized:
 
 
 @given(st.lists(st.integers(0, 70_000), max_size=30))
-def test_parts_hold_whole_rounds_in_order_and_no_more_than_fit(counts: list[int]):
+def test_parts_hold_whole_ordered_rounds_within_limit(counts: list[int]):
     rounds = [Sized(number, clients) for number, clients in enumerate(counts, start=1)]
     found = list(spans(rounds))
     assert [number for first, last in found for number in range(first, last + 1)] == [
@@ -28,7 +28,7 @@ def test_parts_hold_whole_rounds_in_order_and_no_more_than_fit(counts: list[int]
         assert first == last or sum(counts[first - 1 : last]) <= rows.PART
 
 
-def test_every_client_in_every_round_is_one_line(told, monkeypatch):
+def test_every_client_of_every_round_is_one_row(told, monkeypatch):
     monkeypatch.setattr(rows, "PART", 5)
     rounds, clients = tables(told, told.run())
     lines = [
@@ -48,7 +48,7 @@ def test_every_client_in_every_round_is_one_line(told, monkeypatch):
     assert [line[1] for line in part] == [each.row.round for each in told.rounds()]
 
 
-def test_a_line_has_what_stands_in_its_column(told):
+def test_row_values_are_in_their_columns(told):
     for table in tables(told, told.run()):
         for part in table.parts:
             for line in part:
@@ -57,7 +57,7 @@ def test_a_line_has_what_stands_in_its_column(told):
                     assert cell is None or isinstance(cell, wanted), column
 
 
-def test_measures_leave_out_what_was_not_measured(told):
+def test_metrics_omit_unmeasured_values(told):
     told.write(Evaluated(START, "spring", 2, {"accuracy": 0.5}))
     first, second = told.rounds()[:2]
     assert "measured/accuracy" not in measures(first)
@@ -65,3 +65,24 @@ def test_measures_leave_out_what_was_not_measured(told):
     assert measures(first)["train/loss"] == first.row.loss
     assert measures(first)["bytes/up"] == first.up_bytes
     assert "code/error" not in measures(first)
+
+
+def test_figures_of_clients_are_table_of_their_own(told):
+    assert [table.name for table in tables(told, told.run())] == ["rounds", "clients"]
+    (one, name), (two, other) = list(NAMES.items())[:2]
+    told.write(Evaluated(START, "spring", 0, {"accuracy": 0.1}))
+    told.write(Scored(START, "spring", 0, one, 10, {"accuracy": 0.1}))
+    told.write(Scored(START, "spring", 2, two, 30, {"accuracy": 0.5, "f1": 0.4}))
+    scores = tables(told, told.run())[2]
+    (lines,) = scores.parts
+    assert [column.name for column in scores.columns][-4:] == [
+        "client", "samples", "measured_accuracy", "measured_f1",
+    ]  # fmt: skip
+    assert lines == [
+        ["spring", 0, name, "north", one, 10, 0.1, None],
+        ["spring", 2, other, "north", two, 30, 0.5, 0.4],
+    ]
+    assert scored_measures(told, told.run()) == {
+        0: {"measured/accuracy": 0.1, f"clients/accuracy/{name}": 0.1},
+        2: {f"clients/accuracy/{other}": 0.5, f"clients/f1/{other}": 0.4},
+    }

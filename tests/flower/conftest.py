@@ -1,4 +1,4 @@
-"""The sessions of tests/links, for what runs on them."""
+"""The session fixtures of tests/links, for tests in this folder."""
 
 from tests.links.conftest import link, make_link, make_relay
 

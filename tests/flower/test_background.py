@@ -1,11 +1,11 @@
-"""What is done beside the rounds: in order, a few at a time, and the last of them always."""
+"""Test the background worker: jobs run in order, a few at a time, and the last one always runs."""
 
 import threading
 from concurrent.futures import CancelledError
 
 import pytest
 
-from fedgc.flower.background import MOST_WAITING, Beside
+from fedgc.flower.background import MOST_WAITING, BackgroundQueue
 
 OVER = 3  # more than may wait
 
@@ -17,18 +17,18 @@ def told() -> list[str]:
 
 @pytest.fixture
 def beside(told: list[str]):
-    made = Beside(told.append)
+    made = BackgroundQueue(told.append)
     yield made
     made.close()
 
 
-def test_results_and_errors_reach_whoever_asks(beside: Beside):
+def test_results_and_errors_reach_caller(beside: BackgroundQueue):
     assert beside.submit("sum", 1, lambda: 1 + 1).result() == 2
     with pytest.raises(ZeroDivisionError):
         beside.submit("quotient", 2, lambda: 1 // 0).result()
 
 
-def test_where_it_is_too_slow_the_oldest_that_waits_is_left_out_and_the_last_is_done(beside, told):
+def test_full_queue_drops_oldest_waiting_job_and_runs_last(beside, told):
     begun, go, done = threading.Event(), threading.Event(), []
 
     def first() -> None:
@@ -51,7 +51,7 @@ def test_where_it_is_too_slow_the_oldest_that_waits_is_left_out_and_the_last_is_
         many[0].result()
 
 
-def test_many_of_one_kind_push_out_none_of_another(beside, told):
+def test_full_queue_of_one_kind_drops_no_other_kind(beside, told):
     begun, go = threading.Event(), threading.Event()
 
     def first() -> None:
@@ -68,9 +68,9 @@ def test_many_of_one_kind_push_out_none_of_another(beside, told):
     assert len(told) == OVER
 
 
-def test_all_that_waits_is_done_before_it_is_closed(told):
+def test_waiting_jobs_finish_before_close(told):
     done: list[int] = []
-    beside = Beside(told.append)
+    beside = BackgroundQueue(told.append)
     for each in range(MOST_WAITING):
         beside.submit("checkpoint", each, lambda each=each: done.append(each))
     beside.close()

@@ -1,4 +1,4 @@
-"""A client at work: it hears a command within one step, even while it rests, and failures are told."""
+"""Test the client loop: it handles a command within one step, even at rest, and reports failures."""
 
 import threading
 import time
@@ -16,6 +16,7 @@ from fedgc.messages import (
     Failed,
     Held,
     Joined,
+    Layout,
     Mix,
     Progress,
     Report,
@@ -23,13 +24,15 @@ from fedgc.messages import (
     Ring,
     Skip,
     Survivors,
+    TensorSpec,
     Work,
 )
+from fedgc.training import Answer
 from tests.links.conftest import WAIT_S
 
 
 class PlainEngine:
-    """An engine that counts what it is told and works when it is let."""
+    """An engine that counts its commands and works when the test allows it."""
 
     def __init__(self, rest, numbers: int) -> None:
         self._rest = rest
@@ -63,13 +66,18 @@ class PlainEngine:
         self.idle = True
         return Progress(0.0, "x", 1, 0, 4, 0.5, 8, 1.0, 0.5)
 
-    def answer(self, command: Reveal) -> tuple[Report | None, np.ndarray | None]:
+    @property
+    def layout(self) -> Layout:
+        return Layout((TensorSpec("weight", "float32", (self._numbers,)),), 1)
+
+    def answer(self, command: Reveal) -> Answer:
         if self.error:
             raise self.error
         if command.mix is not None:
-            return None, np.full(-(-self._numbers // command.mix.blocks), 2.0, np.float32)
+            return Answer(command, None, np.full(-(-self._numbers // command.mix.blocks), 2.0, np.float32))
         report = Report(0.0, command.client, command.round, self.steps, 8, 0.5, 1.0, 0.5)
-        return report, np.full(self._numbers, 3.0, np.float32) if self.steps else None
+        vector = np.full(self._numbers, 3.0, np.float32) if self.steps else None
+        return Answer(command, report, vector)
 
 
 @contextmanager
@@ -89,7 +97,7 @@ def work(client: str) -> Work:
     return Work(client, 1, 0, 4, (0,), ((0, "chunk-0"),), 7, 60.0)
 
 
-def test_it_joins_works_and_sends_its_codeword(link) -> None:
+def test_client_joins_works_and_sends_codeword(link) -> None:
     with serving(link) as (engine, client, _):
         link.listener.publish(0, link.vector())
         link.listener.send(work(client))
@@ -101,7 +109,7 @@ def test_it_joins_works_and_sends_its_codeword(link) -> None:
 
 
 @pytest.mark.parametrize("wire", ["bf16", "int8"])
-def test_it_sends_its_codeword_in_the_format_that_was_asked_for(link, wire: str) -> None:
+def test_codeword_is_sent_in_requested_format(link, wire: str) -> None:
     with serving(link) as (_, client, _):
         link.listener.publish(0, link.vector())
         link.listener.send(work(client))
@@ -111,7 +119,7 @@ def test_it_sends_its_codeword_in_the_format_that_was_asked_for(link, wire: str)
         np.testing.assert_allclose(link.listener.take(client, 1, 0), 2.0, rtol=1e-6)
 
 
-def test_a_resting_engine_is_woken_by_a_command(link) -> None:
+def test_command_wakes_resting_engine(link) -> None:
     with serving(link) as (engine, client, _):
         engine.rests_s = 3600.0
         link.listener.publish(0, link.vector())
@@ -122,7 +130,7 @@ def test_a_resting_engine_is_woken_by_a_command(link) -> None:
 
 
 @pytest.mark.parametrize("error", [BadMessage("not finished"), TaskFailed("the loss raised")], ids=str)
-def test_what_the_engine_refuses_is_told_and_the_client_lives(link, error: Exception) -> None:
+def test_engine_error_is_reported_and_client_continues(link, error: Exception) -> None:
     with serving(link) as (engine, client, ended):
         engine.error = error
         link.listener.send(Skip(client, 1, 0))
@@ -132,7 +140,7 @@ def test_what_the_engine_refuses_is_told_and_the_client_lives(link, error: Excep
         assert not ended
 
 
-def test_a_codeword_that_lacks_a_chunk_fails_for_that_chunk_alone(link) -> None:
+def test_codeword_without_chunk_fails_for_that_chunk_only(link) -> None:
     with serving(link) as (engine, client, _):
         engine.error = NotHere("chunk 1 is gone", (1,))
         link.listener.send(Reveal(client, 1, 0, "coded", Mix((0, 1), ((1.0,),) * 2)))
@@ -141,7 +149,7 @@ def test_a_codeword_that_lacks_a_chunk_fails_for_that_chunk_alone(link) -> None:
 
 
 @pytest.mark.parametrize("kind", ["reveal", "survivors"])
-def test_masked_work_is_told_as_a_failure(link, kind: str) -> None:
+def test_masked_work_without_site_is_reported_as_failure(link, kind: str) -> None:
     with serving(link) as (_, client, _):
         masked = Reveal(client, 1, 0, "masked", None, ring=Ring(3, 32))
         strange = masked if kind == "reveal" else Survivors(client, 1, b"packet")
@@ -149,7 +157,7 @@ def test_masked_work_is_told_as_a_failure(link, kind: str) -> None:
         assert "masked work" in link.event(Failed).reason
 
 
-def test_local_work_is_told_before_it_is_sent(link) -> None:
+def test_local_work_is_reported_before_its_update_is_sent(link) -> None:
     with serving(link) as (_, client, _):
         link.listener.send(Reveal(client, 1, 0, "local", None))
         assert link.event(Report).steps == 5
@@ -166,14 +174,21 @@ def test_local_work_without_steps_sends_nothing(link) -> None:
         assert link.event().attempt == 1, "nothing was sent in between"
 
 
-def test_a_stopped_run_ends_the_session(link) -> None:
+def test_stopped_run_ends_session(link) -> None:
     with serving(link) as (_, client, ended):
-        link.listener.send(Close(client, 1, "stopped", True))
+        link.listener.send(Close(client, 1, "stopped", False))
         link.eventually(lambda: ended)
         assert ended == ["the run was stopped"]
 
 
-def test_a_lease_ends_between_rounds_and_not_in_one(link) -> None:
+def test_stop_of_complete_run_leaves_session_to_server(link) -> None:
+    with serving(link) as (engine, client, ended):
+        link.listener.send(Close(client, 1, "stopped", True))
+        link.eventually(lambda: engine.heard)
+        assert ended == []
+
+
+def test_lease_ends_between_rounds(link) -> None:
     with serving(link) as (_, client, ended):
         link.listener.publish(0, link.vector())
         link.listener.send(work(client))

@@ -1,4 +1,4 @@
-"""A whole run over real sessions, without Flower: engines train, the driver carries out what the run says."""
+"""Test a whole run over real sessions without Flower: engines train, the driver executes commands."""
 
 import logging
 import os
@@ -9,20 +9,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
-from fedgc.history import RoundRow, Speeds
+from fedgc.history import BestModel, RoundRow, Speeds
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Mix, Work
 from fedgc.store.checkpoint import Checkpoint
-from fedgc.training import Engine, ServerOptimizer, new_engine
+from fedgc.training import CommonModel, Engine, ServerOptimizer, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.config_of import config_of
@@ -36,12 +37,15 @@ UNMEASURED = {"evaluate_every": 0}  # evaluation draws from the same generator
 
 
 class Kept(Sink):
-    """A sink that keeps all it hears."""
+    """A sink that keeps all records."""
 
     def __init__(self) -> None:
         self.rows: list[RoundRow] = []
         self.metrics: dict[int, dict[str, float]] = {}
         self.phases: list[str] = []
+        self.scores: dict[int, dict[str, dict[str, float]]] = {}
+        self.best: BestModel | None = None
+        self.early = ""
         self.audit: list[tuple[str, str, str]] = []
 
     def append(self, row: RoundRow) -> None:
@@ -52,6 +56,15 @@ class Kept(Sink):
 
     def evaluated(self, round_: int, metrics) -> None:
         self.metrics[round_] = dict(metrics)
+
+    def scored(self, round_: int, client: str, samples: int, metrics) -> None:
+        self.scores.setdefault(round_, {})[client] = dict(metrics)
+
+    def improved(self, best) -> None:
+        self.best = best
+
+    def ended_early(self, reason: str) -> None:
+        self.early = reason
 
     def stopped(self, reason: str) -> None:
         self.phases.append("stopped")
@@ -67,15 +80,22 @@ def no_labels(model: object, batch: object) -> torch.Tensor:
     raise ValueError("no labels")
 
 
+def no_validation(model: object) -> dict[str, float]:
+    raise ValueError("no data")
+
+
 def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint]]:
     """Run to the end with as many engines as the settings wait for."""
     torch.set_num_threads(1)
     wrapped = settings.pop("wrapped", lambda sink: sink)
     resume, changes = settings.pop("resume", None), settings.pop("changes", {})
+    pinned = settings.pop("pinned", [])
     config = config_of({"work": "coded", **SETTINGS, **settings})
     sink, saved, log = Kept(), [], logging.getLogger("test")
     task = replace(named("digits", config), **changes)
-    job = Job(task, config, wrapped(sink), Speeds(), saved.append, resume)
+    job = Job(
+        CommonModel(task, config), config, wrapped(sink), Speeds(), saved.append, resume, pin=pinned.append
+    )
     driver = Driver(job, time.monotonic, log)
     around = Surroundings(time.monotonic, os.urandom, time.time, log)
     listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
@@ -100,7 +120,7 @@ def run(folder: Path, **settings: object) -> tuple[Driver, Kept, list[Checkpoint
 
 def serve(job: Job, invitation, who, folder: Path) -> None:
     def engine(rest) -> Engine:
-        return step_by_turns(new_engine(job.task, job.config, Pace(time.monotonic, rest), folder))
+        return step_by_turns(new_engine(job.model.task, job.config, Pace(time.monotonic, rest), folder))
 
     loop = ClientLoop(engine)
     terms = Terms(GRACE_S, 64 * 1024, loop.engine.size, time.monotonic, random.random)
@@ -109,7 +129,7 @@ def serve(job: Job, invitation, who, folder: Path) -> None:
     loop.engine.close()
 
 
-def test_the_model_is_the_one_that_a_single_machine_would_have_made(tmp_path: Path) -> None:
+def test_model_equals_single_machine_training(tmp_path: Path) -> None:
     driver, sink, _ = run(tmp_path, **UNMEASURED)
     alone = one_machine(driver, tmp_path / "alone")
     np.testing.assert_allclose(driver.model, alone, atol=2e-5)
@@ -118,27 +138,29 @@ def test_the_model_is_the_one_that_a_single_machine_would_have_made(tmp_path: Pa
 
 
 def one_machine(driver: Driver, folder: Path) -> np.ndarray:
-    """Every chunk trained here, one after the other, and their sum taken: slow and obvious."""
+    """Slow reference: train every chunk in sequence and take the sum."""
     config = driver._job.config
     model = driver.common.first()
     optimizer = ServerOptimizer(config, driver.common.parameters)
-    chunks = tuple(enumerate(driver._job.task.sizes()))
+    chunks = tuple(enumerate(driver._job.model.task.sizes()))
     numbers = tuple(number for number, _ in chunks)
     for version in range(config.rounds):
-        engine = new_engine(driver._job.task, config, Pace(time.monotonic, time.sleep), folder / str(version))
+        engine = new_engine(
+            driver._job.model.task, config, Pace(time.monotonic, time.sleep), folder / str(version)
+        )
         engine.load(version, model)
         work = Work("a", version + 1, version, config.round_steps, numbers, chunks, config.seed, 60.0)
         engine.handle(work)
         while not engine.idle:
             engine.step()
         total = engine.codeword(Mix(numbers, ((1.0,),) * len(numbers)))
-        samples = sum(driver._job.task.sizes().values())
+        samples = sum(driver._job.model.task.sizes().values())
         model = optimizer.apply(model, (total / samples).astype(np.float32))
         engine.close()
     return model
 
 
-def test_rows_metrics_summaries_and_checkpoints_come_out(tmp_path: Path) -> None:
+def test_run_gives_rows_metrics_summaries_and_checkpoints(tmp_path: Path) -> None:
     driver, sink, saved = run(tmp_path)
     assert sorted(sink.metrics) == [1, 2]
     assert sink.metrics == driver.metrics
@@ -152,7 +174,7 @@ def test_rows_metrics_summaries_and_checkpoints_come_out(tmp_path: Path) -> None
     np.testing.assert_array_equal(saved[-1].model, driver.model)
 
 
-def test_a_resumed_run_goes_on_where_the_checkpoint_was_made(tmp_path: Path) -> None:
+def test_resumed_run_continues_from_checkpoint(tmp_path: Path) -> None:
     whole, _, _ = run(tmp_path / "whole", rounds=3, **UNMEASURED)
     _, _, saved = run(tmp_path / "first", rounds=1, **UNMEASURED)
     second, sink, _ = run(tmp_path / "second", rounds=3, **UNMEASURED, resume=saved[-1])
@@ -164,7 +186,7 @@ def warned(caplog) -> list[str]:
     return [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
 
 
-def test_the_first_fault_of_a_client_is_said_once_and_why_nothing_came_of_the_run(tmp_path, caplog) -> None:
+def test_first_client_fault_is_logged_once(tmp_path, caplog) -> None:
     driver, _, saved = run(tmp_path, changes={"loss": no_labels}, **UNMEASURED)
     assert len(warned(caplog)) == 3, "one for each client"
     assert all(
@@ -176,9 +198,73 @@ def test_the_first_fault_of_a_client_is_said_once_and_why_nothing_came_of_the_ru
     assert not saved
 
 
-def test_an_evaluation_that_fails_is_said_once(tmp_path: Path, caplog) -> None:
+def test_failed_evaluation_is_logged_once(tmp_path: Path, caplog) -> None:
     driver, sink, _ = run(tmp_path, changes={"evaluate": lambda _: 0.5})
     assert warned(caplog) == ["round 1: evaluate() returned 0.5, needed a mapping from names to numbers"]
     assert not sink.metrics
     assert driver.finished is not None
     assert driver.finished.complete
+
+
+def norm_of(model) -> dict[str, float]:
+    return {"norm": float(sum(each.double().norm() for each in model.parameters()))}
+
+
+def test_clients_score_every_model_and_last(tmp_path: Path) -> None:
+    _, sink, _ = run(tmp_path, changes={"validate": norm_of, "evaluate": None})
+    assert {round_: len(own) for round_, own in sink.scores.items()} == {0: 3, 1: 3, 2: 3}
+    assert sorted(sink.metrics) == [0, 1, 2]
+    for round_, own in sink.scores.items():
+        assert all(each == pytest.approx(sink.metrics[round_]) for each in own.values())
+
+
+def test_local_clients_score_last_model(tmp_path: Path) -> None:
+    _, sink, _ = run(tmp_path, changes={"validate": norm_of, "evaluate": None}, work="local", replicas="auto")
+    assert {round_: len(own) for round_, own in sink.scores.items()} == {0: 3, 1: 3, 2: 3}
+
+
+@pytest.mark.parametrize("work", ["local", "coded"])
+def test_run_ends_complete_if_no_model_is_better(tmp_path: Path, work: str) -> None:
+    scored = {"validate": lambda model: {"accuracy": 0.5}, "evaluate": None}
+    settings = {"work": work, "best": "accuracy", "best_patience": 2, "rounds": 50, "replicas": "auto"}
+    driver, sink, _ = run(tmp_path, changes=scored, **settings, pinned=(pinned := []))
+    assert driver.finished is not None
+    assert driver.finished.complete
+    assert sink.early == driver.finished.reason
+    assert sink.early == ("accuracy has not improved for 2 evaluations; best is version 0, round 0, 0.5")
+    assert sink.best == BestModel("accuracy", 0, 0, 0.5)
+    assert [each.version for each in pinned] == [0]
+    assert len(sink.rows) < 50
+    assert sink.rows[-1].outcome == "stopped"
+
+
+def test_evaluation_of_server_chooses_best_model(tmp_path: Path) -> None:
+    _, sink, _ = run(tmp_path, best="accuracy", pinned=(pinned := []))
+    assert sorted(sink.metrics) == [0, 1, 2]
+    assert sink.best is not None
+    assert sink.best.value == max(each["accuracy"] for each in sink.metrics.values())
+    assert pinned[-1].version == sink.best.version
+
+
+def test_unreported_figure_ends_run(tmp_path: Path) -> None:
+    driver, _, _ = run(tmp_path, best="f1", changes={"validate": norm_of, "evaluate": None}, rounds=50)
+    assert driver.finished is not None
+    assert not driver.finished.complete
+    assert driver.finished.reason == "setting validate.best: needed the figure f1, saw figures norm"
+
+
+@pytest.mark.parametrize(
+    ("validate", "problem"),
+    [
+        (lambda model: "good", "validate() returned 'good', needed a mapping from names to numbers"),
+        (lambda model: {"accuracy": "good"}, "validate() returned accuracy = 'good', needed a number"),
+        (no_validation, "validate() raised ValueError: no data"),
+    ],
+)
+def test_bad_validate_is_one_warning_of_each_client(tmp_path: Path, caplog, validate, problem: str) -> None:
+    driver, sink, _ = run(tmp_path, changes={"validate": validate, "evaluate": None})
+    assert len(warned(caplog)) == 3
+    assert all(line.endswith(f": {problem}") for line in warned(caplog))
+    assert driver.finished is not None
+    assert driver.finished.complete
+    assert not sink.scores

@@ -1,4 +1,4 @@
-"""A client reads whatever a server's message holds: a packet, an invitation, or a named refusal."""
+"""Test that a client decodes any server message or refuses it with a named error."""
 
 import contextlib
 import io
@@ -27,7 +27,7 @@ def written() -> RecordDict:
     return packets.write_packet(packets.Packet("run", b"nonce", 60.0, (WORK,), model))
 
 
-def test_packet_is_read_back() -> None:
+def test_packet_is_decoded_equal() -> None:
     packet = packets.read_packet(written(), "me")
     assert (packet.run, packet.nonce, packet.lease_s, packet.commands) == ("run", b"nonce", 60.0, (WORK,))
     assert packet.model[0] == 2
@@ -35,7 +35,7 @@ def test_packet_is_read_back() -> None:
 
 
 @given(st.sampled_from(["version", "run", "nonce", "lease_s", "lines"]), st.none() | VALUES)
-def test_packet_with_any_field_changed_is_read_or_refused(name, value) -> None:
+def test_packet_with_changed_field_is_decoded_or_refused(name, value) -> None:
     content = written()
     about = dict(content.config_records["packet"])
     del about[name]
@@ -54,7 +54,7 @@ def test_integer_nonce_is_refused() -> None:
 
 
 @given(st.text(max_size=20), st.binary(max_size=300), st.sampled_from(["numpy.ndarray", "other"]))
-def test_any_model_array_is_read_or_refused(name, data, kind) -> None:
+def test_any_model_array_is_decoded_or_refused(name, data, kind) -> None:
     content = written()
     content["model"] = ArrayRecord({name: Array(dtype="float32", shape=(4,), stype=kind, data=data)})
     with contextlib.suppress(BadMessage):
@@ -62,7 +62,7 @@ def test_any_model_array_is_read_or_refused(name, data, kind) -> None:
 
 
 @given(st.integers(0, 10_000), st.integers(0, 255))
-def test_model_array_with_one_byte_changed_is_read_or_refused(at, value) -> None:
+def test_model_array_with_changed_byte_is_decoded_or_refused(at, value) -> None:
     content = written()
     file = io.BytesIO()
     np.save(file, np.arange(4, dtype=np.float32))
@@ -77,7 +77,7 @@ def test_model_array_with_one_byte_changed_is_read_or_refused(at, value) -> None
 
 
 @pytest.mark.parametrize("names", [[], ["1", "2"], ["-1"], ["one"], ["9" * 5000], [""]])
-def test_model_needs_one_array_named_by_its_version(names) -> None:
+def test_model_packet_has_one_array_named_by_version(names) -> None:
     content = written()
     content["model"] = ArrayRecord({name: Array(np.zeros(4, np.float32)) for name in names})
     with pytest.raises(BadMessage, match="needed one, named by its version"):
@@ -85,7 +85,7 @@ def test_model_needs_one_array_named_by_its_version(names) -> None:
 
 
 @given(st.sampled_from(sorted(FIELDS)), st.none() | VALUES)
-def test_invitation_with_any_field_changed_is_read_or_refused(name, value) -> None:
+def test_invitation_with_changed_field_is_decoded_or_refused(name, value) -> None:
     about = {
         "address": "127.0.0.1:1", "certificate": b"certificate", "token": b"token", "run": "run",
         "authority": b"",

@@ -1,4 +1,4 @@
-"""The run as JSON lines: one a round, with the fields of the store's row."""
+"""Test the JSON log: one line per round, with the fields of the store's row."""
 
 import json
 import math
@@ -9,7 +9,7 @@ import pytest
 
 from fedgc.flower.json_lines import Lines, line_of_record
 from fedgc.history import ClientRow, RoundRow
-from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Seen
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Evaluated, Present, Scored, Seen
 
 ROW = RoundRow(
     7, 6, 1.0, 2.0, 0.5, "synced", 8, 8, (), 2, 2, 3, 1.5, None, math.nan, 64, 1, 2, 3, 0, "covered",
@@ -26,23 +26,26 @@ TOLD = [
     Present(3.0, "may", {"round": 7}),
     Appended(4.0, "may", ROW),
     Evaluated(5.0, "may", 7, {"accuracy": 0.5, "odd": math.inf}),
+    Scored(5.5, "may", 7, "aa", 10, {"accuracy": 0.5}),
+    Decided(5.5, "may", 7, "best", {"figure": "accuracy", "version": 7, "round": 7, "value": 0.5}),
     Ended(6.0, "may", "completed"),
 ]
 
 
-def test_what_a_log_wants_is_one_line_each(tmp_path: Path):
+def test_log_fields_are_written_as_one_line_each(tmp_path: Path):
     path = tmp_path / "run.jsonl"
     lines = Lines(str(path), pytest.fail)
     for record in TOLD:
         lines.tell(record)
     read = [json.loads(line) for line in path.read_text().splitlines()]
-    kinds = ["begun", "refused", "plan", "round", "measured", "ended"]
+    kinds = ["begun", "refused", "plan", "round", "measured", "scored", "best", "ended"]
     assert [line["kind"] for line in read] == kinds
     assert {line["run"] for line in read} == {"may"}
+    assert (read[5]["client"], read[5]["samples"], read[5]["metrics"]) == ("aa", 10, {"accuracy": 0.5})
     assert read[0]["at"] == "1970-01-01T00:00:01.000+00:00"
 
 
-def test_a_round_has_the_fields_of_its_row_and_the_sums_of_its_clients():
+def test_round_has_row_fields_and_client_sums():
     line = json.loads(line_of_record(Appended(4.0, "may", ROW)) or "")
     for each in fields(RoundRow):
         if each.name not in ("clients", "metrics", "short", "loss"):
@@ -52,13 +55,13 @@ def test_a_round_has_the_fields_of_its_row_and_the_sums_of_its_clients():
     assert line["loss"] is None  # not a number
 
 
-def test_a_plan_is_told_without_what_it_says_of_each_client():
+def test_logged_plan_omits_per_client_details():
     line = json.loads(line_of_record(TOLD[3]) or "")
     assert (line["replicas"], line["reason"]) == (2, "shared out by speed")
     assert "loads" not in line
 
 
-def test_a_log_that_cannot_be_written_is_told_once_and_stops_nothing(tmp_path: Path):
+def test_unwritable_log_warns_once_and_does_not_stop_run(tmp_path: Path):
     warnings: list[str] = []
     lines = Lines(str(tmp_path / "none" / "run.jsonl"), warnings.append)
     for record in TOLD:
@@ -67,7 +70,7 @@ def test_a_log_that_cannot_be_written_is_told_once_and_stops_nothing(tmp_path: P
     assert "No such file or directory" in warnings[0]
 
 
-def test_without_a_name_nothing_is_written(tmp_path: Path, monkeypatch):
+def test_no_log_is_written_without_file_name(tmp_path: Path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Lines("", pytest.fail).tell(TOLD[0])
     assert list(tmp_path.iterdir()) == []

@@ -1,4 +1,4 @@
-"""What Flower reads of this repository, and of the app that a local federation is given."""
+"""Test the Flower manifests of this repository and of the app of a local federation."""
 
 import subprocess
 import sys
@@ -15,12 +15,12 @@ from fedgc.errors import BadSetting
 ROOT = Path(__file__).parents[2]
 
 
-def test_the_manifest_lists_every_setting_with_its_default() -> None:
+def test_manifest_lists_every_setting_with_its_default() -> None:
     manifest = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert dict(flat(manifest["tool"]["flwr"]["app"]["config"])) == RunConfig().table()
 
 
-def test_the_repository_builds_as_an_app_that_carries_the_wiring_alone(tmp_path: Path) -> None:
+def test_repository_builds_as_app_with_wiring_only(tmp_path: Path) -> None:
     program = Path(sys.executable).parent / "flwr"
     built = subprocess.run(
         [program, "build", "--app", ROOT], cwd=tmp_path, capture_output=True, text=True, timeout=240
@@ -40,11 +40,11 @@ def bundle_names(bundle: Path) -> list[str]:
 @pytest.mark.parametrize(
     ("name", "wiring"), [("server", local.SERVER_WIRING), ("client", local.CLIENT_WIRING)]
 )
-def test_the_repositorys_wiring_is_what_a_local_federation_writes(name: str, wiring: str) -> None:
+def test_repository_wiring_matches_local_federation(name: str, wiring: str) -> None:
     assert (ROOT / name / "app.py").read_text() == wiring
 
 
-def test_an_app_that_is_written_reads_back_as_the_settings_it_was_given(tmp_path: Path) -> None:
+def test_written_app_reads_back_with_same_settings(tmp_path: Path) -> None:
     config = RunConfig(rounds=7, task='a:b"c\\', deadline_s=2.5, blocks=2, task_settings={"rank": 8})
     written = local.write_app(tmp_path / "app", config.table())
     manifest = tomllib.loads((written / "pyproject.toml").read_text())
@@ -52,11 +52,11 @@ def test_an_app_that_is_written_reads_back_as_the_settings_it_was_given(tmp_path
 
 
 @pytest.mark.parametrize("name", ["", "a b", "a/b", "a\n"])
-def test_a_node_has_a_name_that_can_be_a_files(name: str) -> None:
+def test_node_name_is_valid_file_name(name: str) -> None:
     with pytest.raises(BadSetting, match="node name"):
         local.Node(name)
 
 
-def test_two_nodes_of_one_name_are_refused() -> None:
+def test_two_nodes_with_same_name_are_refused() -> None:
     with pytest.raises(BadSetting, match="each once"):
         local.LocalFederation([local.Node("a"), local.Node("a")])

@@ -1,4 +1,4 @@
-"""A site's end: written before said, masks beside training, and no run but a masked one."""
+"""Test a site's masked client: persist before send, mask during training, refuse unmasked runs."""
 
 import dataclasses
 import hashlib
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage, BadSetting, BadVector, EdgeFailed, NotAdmitted, Unusable
-from fedgc.flower.masked_client import SAID_AT_HOME, MaskedClient, site_of
+from fedgc.flower.masked_client import SEE_CLIENT_LOG, MaskedClient, site_of
 from fedgc.messages import (
     SKETCH_NUMBERS,
     Failed,
@@ -71,7 +71,7 @@ class House:
         self.open[client] = self.start(client)
 
     def hear(self, command, start=FROM):
-        return self.open[command.client].heard(command, start)
+        return self.open[command.client].handle(command, start)
 
     def set_up(self) -> None:
         for client in self.clients:
@@ -103,7 +103,7 @@ def agree_on(house: House, exchange, survivors=range(3)):
     return exchange, {client: Survivors(client, 1, packet.pack()) for client in house.clients}
 
 
-def test_three_sites_give_their_mean_over_their_vaults(house: House) -> None:
+def test_three_sites_give_mean_over_their_vaults(house: House) -> None:
     house.set_up()
     agreed, begins = house.draw()
     ring = RingSum(house.federation.quantizer, MODEL.size)
@@ -124,7 +124,7 @@ def test_three_sites_give_their_mean_over_their_vaults(house: House) -> None:
     assert np.abs(mean - 0.25).max() <= house.federation.quantizer.bound(3, weight)
 
 
-def test_a_restarted_site_masks_nothing_twice(house: House) -> None:
+def test_restarted_site_masks_no_exchange_twice(house: House) -> None:
     house.set_up()
     _, begins = house.draw()
     begin = begins["client 1"]
@@ -142,7 +142,7 @@ def test_a_restarted_site_masks_nothing_twice(house: House) -> None:
         house.open["client 1"].masked(MODEL / 3, 50, FROM)
 
 
-def test_a_restarted_site_masks_no_model_of_which_it_gave_shares(house: House) -> None:
+def test_restarted_site_masks_no_model_with_given_shares(house: House) -> None:
     house.set_up()
     agreed, begins = house.draw()
     for client in house.clients:
@@ -163,7 +163,7 @@ def test_a_restarted_site_masks_no_model_of_which_it_gave_shares(house: House) -
         house.hear(begins[client], dataclasses.replace(FROM, model=MODEL + 1))
 
 
-def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_site_that_cannot_write_vault_sends_nothing(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     house.set_up()
     _, begins = house.draw()
     for client in house.clients:
@@ -179,7 +179,7 @@ def test_nothing_is_said_that_is_not_written(house: House, monkeypatch: pytest.M
     assert not house.open["client 1"].broken
 
 
-def test_what_a_server_says_of_the_exchange_is_checked_before_any_mask(house: House) -> None:
+def test_exchange_announcement_is_checked_before_masking(house: House) -> None:
     house.set_up()
     _, begins = house.draw()
     begin = begins["client 0"]
@@ -195,8 +195,8 @@ def test_what_a_server_says_of_the_exchange_is_checked_before_any_mask(house: Ho
         house.open["client 0"].masked(MODEL, 50, FROM)
 
 
-def test_work_from_another_model_after_the_beginning_is_not_masked(house: House) -> None:
-    """Of a model made for it alone, one update would show in the sum: the others' would be nothing."""
+def test_work_from_other_model_is_not_masked(house: House) -> None:
+    """A model made for one site would reveal its update: the sum would hold no other."""
     house.set_up()
     _, begins = house.draw()
     for client in house.clients:
@@ -217,7 +217,7 @@ def test_work_from_another_model_after_the_beginning_is_not_masked(house: House)
     assert house.open["client 0"].masked(MODEL, 50, dataclasses.replace(FROM, model=MODEL.copy())).size
 
 
-def test_an_exchange_with_another_lead_than_the_work_came_with_is_refused(house: House) -> None:
+def test_exchange_with_other_lead_than_work_is_refused(house: House) -> None:
     house.set_up()
     before = MODEL / 2
     house.key_agreement.noted(Published(0.0, 0, hashlib.sha256(before.tobytes()).digest()))
@@ -236,7 +236,7 @@ def test_an_exchange_with_another_lead_than_the_work_came_with_is_refused(house:
     assert house.hear(begin, start=led) is None
 
 
-def test_the_same_exchange_begun_again_keeps_its_masks(house: House) -> None:
+def test_repeated_exchange_keeps_its_masks(house: House) -> None:
     house.set_up()
     _, begins = house.draw()
     house.hear(begins["client 0"])
@@ -247,7 +247,7 @@ def test_the_same_exchange_begun_again_keeps_its_masks(house: House) -> None:
         house.hear(begins["client 0"], start=dataclasses.replace(FROM, model=MODEL + 1))
 
 
-def test_an_identity_that_is_not_pinned_opens_nothing(house: House, tmp_path: Path) -> None:
+def test_unpinned_identity_is_refused(house: House, tmp_path: Path) -> None:
     vault = Vault.open(tmp_path / "stranger.db", SECRET)
     with pytest.raises(NotAdmitted, match="needed a member's"):
         MaskedClient(house.federation, vault, CONFIG, lambda: 0.0, os.urandom)
@@ -281,23 +281,23 @@ def of(config: RunConfig, node: dict[str, object], environment: dict[str, str] |
 MASKED = RunConfig(secrecy="masked", federation="server.fed", work="coded")
 
 
-def test_a_node_without_a_federation_has_no_site() -> None:
+def test_node_without_federation_has_no_site() -> None:
     assert of(RunConfig(work="coded"), {"name": "plain"}) is None
 
 
-def test_a_node_with_a_federation_refuses_every_run_that_is_not_masked(house: House) -> None:
+def test_node_with_federation_refuses_unmasked_run(house: House) -> None:
     with pytest.raises(BadSetting, match="takes part in masked runs alone, saw secrecy = open"):
         of(RunConfig(work="coded"), node_of(house))
 
 
 @pytest.mark.parametrize("missing", [("federation",), ("vault",), ("federation", "vault")])
-def test_a_masked_run_needs_both_at_the_node(house: House, missing: tuple[str, ...]) -> None:
+def test_masked_run_needs_identity_and_federation(house: House, missing: tuple[str, ...]) -> None:
     node = {name: value for name, value in node_of(house).items() if name not in missing}
     with pytest.raises(BadSetting, match="a masked run needs federation and vault"):
         of(MASKED, node)
 
 
-def test_a_vault_is_opened_by_its_key_file_or_by_the_environment(house: House) -> None:
+def test_vault_is_opened_by_key_file_or_environment(house: House) -> None:
     house.close()
     node = node_of(house)
     made = of(MASKED, node)
@@ -312,33 +312,33 @@ def test_a_vault_is_opened_by_its_key_file_or_by_the_environment(house: House) -
         of(MASKED, node, {"FEDGC_PASSPHRASE": "something else"})
 
 
-def test_a_descriptor_that_is_none_is_one_line(house: House) -> None:
+def test_invalid_descriptor_gives_one_line(house: House) -> None:
     node = node_of(house)
     Path(str(node["federation"])).write_bytes(b"something")
     with pytest.raises(Unusable, match=r"descriptor .*all\.fed: "):
         of(MASKED, node)
 
 
-def test_what_leaves_an_site_tells_nothing_that_only_a_sum_may(house: House) -> None:
+def test_messages_from_site_reveal_no_more_than_sum(house: House) -> None:
     one = house.open["client 0"]
     joined = Joined(0.0, "d", True, (Held("a", 31), Held("b", 7)), (Kept(1, 0, 3),))
-    assert one.discreet(joined, None) == Joined(0.0, "d", True, (Held("a", 1), Held("b", 1)))
-    told = one.discreet(Progress(0.0, "d", 1, 2, 4, 0.5, 31, 2.75, 0.25, (0.1,) * SKETCH_NUMBERS), FROM)
+    assert one.redacted(joined, None) == Joined(0.0, "d", True, (Held("a", 1), Held("b", 1)))
+    told = one.redacted(Progress(0.0, "d", 1, 2, 4, 0.5, 31, 2.75, 0.25, (0.1,) * SKETCH_NUMBERS), FROM)
     assert told == Progress(0.0, "d", 1, 2, 4, 0.5, 1, 0.0, 0.0)
-    told = one.discreet(Report(0.0, "d", 1, 16, 31, 0.5, 2.75, 0.25), FROM)
+    told = one.redacted(Report(0.0, "d", 1, 16, 31, 0.5, 2.75, 0.25), FROM)
     assert told == Report(0.0, "d", 1, 16, 3, 0.5, 0.0, 0.0)
     failed = Failed(0.0, "d", 1, "update: saw values from -0.25 to inf", (2,))
-    assert one.discreet(failed, None) == dataclasses.replace(failed, reason=SAID_AT_HOME)
+    assert one.redacted(failed, None) == dataclasses.replace(failed, reason=SEE_CLIENT_LOG)
 
 
-def test_what_goes_wrong_with_its_own_numbers_is_told_without_the_reason(house: House) -> None:
+def test_failure_on_private_data_is_reported_without_reason(house: House) -> None:
     one, begin = house.open["client 0"], Open("client 0", 1, b"packet")
     for error in (BadVector("update: saw values from -0.25 to inf"), EdgeFailed("/home/ward/vault is full")):
-        assert one.failed(begin, error) == Failed(0.0, "client 0", 1, SAID_AT_HOME)
+        assert one.failed(begin, error) == Failed(0.0, "client 0", 1, SEE_CLIENT_LOG)
     assert one.failed(begin, BadMessage("of the packet")).reason == "of the packet"
 
 
-def test_nothing_is_given_in_the_clear(house: House) -> None:
+def test_no_update_is_sent_in_clear(house: House) -> None:
     one, mix = house.open["client 0"], Mix((0,), ((1.0,),))
     for command in (
         Reveal("client 0", 1, 0, "coded", mix),
@@ -346,11 +346,11 @@ def test_nothing_is_given_in_the_clear(house: House) -> None:
         Repair("client 0", 1, 1, "client 1", mix),
     ):
         with pytest.raises(BadMessage, match="asked for in the clear, needed masks"):
-            one.revealed(command, None)
+            one.must_be_masked(command)
 
 
 @given(squared=st.floats(1e-12, 1e12))
-def test_the_gate_is_told_a_norm_to_a_factor_of_two_at_most(coarse, squared: float) -> None:
+def test_gate_sees_norm_within_factor_of_two(coarse, squared: float) -> None:
     told = coarse(squared)
     assert 0.5 <= told / squared <= 2.0
     assert math.log(told, 4.0) == pytest.approx(round(math.log(told, 4.0)))
@@ -363,14 +363,14 @@ def coarse():
     return one._coarse
 
 
-def test_with_privacy_no_norm_may_leave(house: House) -> None:
+def test_differential_privacy_forbids_sending_norm(house: House) -> None:
     node = node_of(house, privacy=Privacy(1.0, 4.0, 10, 1e-6))
     local = dataclasses.replace(MASKED, work="local")
     with pytest.raises(BadSetting, match="with privacy no norm may leave"):
         of(local, node)
 
 
-def test_a_client_that_is_no_site_loads_neither_a_database_nor_the_simulator():
+def test_client_without_site_imports_no_database_or_simulator():
     code = (
         "import sys; from fedgc import client_app; client_app(); "
         "print(sorted(set(sys.modules) & {'sqlalchemy', 'alembic', 'fedgc.sim.clock', 'fedgc.run.machine'}))"

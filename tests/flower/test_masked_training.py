@@ -1,4 +1,4 @@
-"""Masked training reaches what plain training reaches: the same seeds, machines and data, in one run."""
+"""Test that masked training matches plain training with the same seeds, machines and data."""
 
 import hashlib
 import os
@@ -39,7 +39,7 @@ class Ward:
         self.model = self.common.first()
 
     def work(self, number: int) -> Work:
-        """Train everybody's part of a round from the present model; return one's order."""
+        """Train every client's part of a round from the current model; return one client's order."""
         steps = CONFIG.round_steps
         for chunk, (client, engine) in enumerate(self.engines.items()):
             led, named = float(steps) if number > 1 else 0.0, ((chunk, self.chunks[chunk]),)
@@ -67,9 +67,9 @@ def revealed(client: str, number: int) -> Reveal:
 
 def plain_mean(ward: Ward, number: int) -> np.ndarray:
     ward.work(number)
-    sent = [engine.mean_update(revealed(client, number)) for client, engine in ward.engines.items()]
-    total = sum(weight for _, weight in sent)
-    return (sum(weight * update.astype(np.float64) for update, weight in sent) / total).astype(np.float32)
+    sent = [engine.answer(revealed(client, number)) for client, engine in ward.engines.items()]
+    total = sum(each.weight for each in sent)
+    return (sum(each.weight * each.vector.astype(np.float64) for each in sent) / total).astype(np.float32)
 
 
 class Masked:
@@ -94,7 +94,7 @@ class Masked:
             todo += self.key_agreement.heard(self.said(todo.pop(0)))
 
     def said(self, command):
-        return self.open[command.client].heard(command, self.ward.engines[command.client].start)
+        return self.open[command.client].handle(command, self.ward.engines[command.client].start)
 
     def mean(self, number: int) -> np.ndarray:
         digest = hashlib.sha256(self.ward.model.tobytes()).digest()
@@ -105,7 +105,8 @@ class Masked:
         for client, one in self.open.items():
             (begin,) = agreed.begin(client, number)
             assert self.said(begin) is None
-            ring.add(one.revealed(revealed(client, number), self.ward.engines[client]))
+            engine = self.ward.engines[client]
+            ring.add(one.masked_answer(engine.answer(revealed(client, number)), engine.start))
         exchange, agree = exchange.agree(range(COUNT))
         for client in self.open:
             signed = self.said(Survivors(client, number, agree.pack()))
@@ -117,7 +118,7 @@ class Masked:
         return ring.mean()[0]
 
 
-def test_digits_under_masks_are_told_apart_as_well_as_without(tmp_path: Path) -> None:
+def test_masked_digits_accuracy_equals_unmasked(tmp_path: Path) -> None:
     torch.set_num_threads(1)
     plain, ward = Ward(tmp_path / "plain"), Ward(tmp_path / "masked")
     masked = Masked(tmp_path, ward)

@@ -1,8 +1,7 @@
-"""What of Flower is used beyond its public API, in one list.
+"""Test the single list of Flower names used beyond its public API.
 
 Public is what `__all__` of the modules in PUBLIC names. A new release of Flower may change anything else, so
-each such name must be listed here; `make canary` shows whether the newest release still has them.
-"""
+each such name must be listed here; `make canary` shows whether the newest release still has them."""
 
 import ast
 import re
@@ -92,7 +91,7 @@ def test_listed_name_exists_in_installed_flower(name):
     assert hasattr(import_module(module), attribute)
 
 
-def test_words_beyond_documentation_are_listed():
+def test_undocumented_words_are_listed():
     library = [path for path in SOURCES if ROOT / "fedgc" in path.parents]
     used = {word for path in library for text in strings(path) for word in WORD.findall(text)}
     assert used == PRIVATE_WORDS | DOCUMENTED_WORDS

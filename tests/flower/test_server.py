@@ -1,4 +1,4 @@
-"""The ServerApp: what it refuses before it trains; whole runs are in the contract tests."""
+"""Test the ServerApp's refusals before training; contract tests start whole runs."""
 
 from pathlib import Path
 
@@ -29,21 +29,21 @@ def saved(folder: Path, round_: int) -> Path:
     return checkpoint.save(folder, Checkpoint(round_, 1, np.zeros(2, np.float32), b"", "{}"), keep=1)
 
 
-def test_a_new_run_over_the_models_of_another_is_refused(apart: Path) -> None:
+def test_new_run_over_models_of_other_run_is_refused(apart: Path) -> None:
     kept = saved(apart / "fedgc" / "runs" / "same", 3)
     with pytest.raises(Unusable, match="run same: there is one of that name already"):
         begin(run="same")
     assert kept.exists()
 
 
-def test_a_resume_that_is_to_end_before_where_the_run_is_is_refused(apart: Path) -> None:
+def test_resume_with_fewer_rounds_than_done_is_refused(apart: Path) -> None:
     saved(apart / "fedgc" / "runs" / "far", 27)
     with pytest.raises(Unusable, match="setting rounds: saw 1, the run is at 27, needed more"):
         begin(resume="far", rounds=1)
 
 
 @pytest.mark.parametrize("name", ["history.checkpoint-dir", "history.log-file"])
-def test_what_cannot_be_written_is_refused(apart: Path, name: str) -> None:
+def test_unwritable_output_is_refused(apart: Path, name: str) -> None:
     (apart / "file").write_text("")
     place = apart / "file" if name.endswith("dir") else apart
     with pytest.raises(Unusable, match=f"setting {name}: saw {place}"):

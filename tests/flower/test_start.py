@@ -1,4 +1,4 @@
-"""The start of an app's process: imports, without garbage collection."""
+"""Test the start of an app's process: imports without garbage collection."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Stock clients behind a grid that is played: what they are sent, and what is made of their answers."""
+"""Test the driver of stock clients on a simulated grid: its messages and the use of answers."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ def task(monkeypatch) -> None:
 
 
 class PlayedGrid:
-    """Answers at once with what `client` returns; None is an error of code 2, an exception ends the grid."""
+    """A grid that answers at once with the result of `client`: None is error 2, an exception ends it."""
 
     def __init__(self, client: Client, nodes: int = 2) -> None:
         self.client, self.nodes = client, list(range(1, nodes + 1))
@@ -76,7 +76,7 @@ def run(client: Client, resume: Checkpoint | None = None, **settings):
     return driver, driver.drive(), grid, sink, saved
 
 
-def test_a_round_is_the_mean_weighted_by_examples_and_says_so() -> None:
+def test_round_reports_example_weighted_mean() -> None:
     driver, over, _, sink, _ = run(adds(3.0))
     assert over.complete
     mean = 3.0 * (1 * 1 + 2 * 2) / 3
@@ -92,7 +92,7 @@ def test_a_round_is_the_mean_weighted_by_examples_and_says_so() -> None:
     assert sink.phases[-1] == "over"
 
 
-def test_messages_are_those_of_fedavg() -> None:
+def test_messages_equal_those_of_fedavg() -> None:
     _, _, grid, _, _ = run(adds(1.0), rounds=1)
     train, evaluate = grid.sent[0], grid.sent[-1]
     assert train.metadata.message_type == "train"
@@ -137,7 +137,7 @@ def raises(node: int, message: Message) -> RecordDict | None:
         (raises, "code 2, it raised"),
     ],
 )
-def test_an_answer_that_is_off_is_left_out_and_the_rest_counts(client: Client, reason: str) -> None:
+def test_invalid_answer_is_left_out_and_others_count(client: Client, reason: str) -> None:
     driver, over, _, sink, _ = run(client, rounds=1)
     assert over.complete
     assert sink.rows[0].outcome == "approximate"
@@ -145,7 +145,7 @@ def test_an_answer_that_is_off_is_left_out_and_the_rest_counts(client: Client, r
     np.testing.assert_allclose(driver.result.arrays.to_numpy_ndarrays()[0], FIRST[0] + 2.0)
 
 
-def test_a_resumed_run_makes_the_model_of_one_that_was_not_interrupted() -> None:
+def test_resumed_run_equals_uninterrupted_run() -> None:
     momentum = {"server_momentum": 0.9, "evaluate_every": 0}
     whole, _, _, _, _ = run(adds(1.0), rounds=3, **momentum)
     _, _, _, _, saved = run(adds(1.0), rounds=1, **momentum)
@@ -158,7 +158,7 @@ def test_a_resumed_run_makes_the_model_of_one_that_was_not_interrupted() -> None
         np.testing.assert_allclose(ours, theirs)
 
 
-def test_a_checkpoint_of_another_kind_of_run_or_model_is_refused() -> None:
+def test_checkpoint_of_other_run_kind_or_model_is_refused() -> None:
     _, _, _, _, saved = run(adds(1.0), rounds=1)
     made = saved[-1]
     for off, reason in (
@@ -169,7 +169,7 @@ def test_a_checkpoint_of_another_kind_of_run_or_model_is_refused() -> None:
             run(adds(1.0), off)
 
 
-def test_a_grid_that_can_no_longer_be_called_ends_the_run() -> None:
+def test_unreachable_grid_ends_run() -> None:
     def stopped(node: int, message: Message) -> RecordDict:
         raise RuntimeError("the run was stopped")
 
@@ -178,7 +178,7 @@ def test_a_grid_that_can_no_longer_be_called_ends_the_run() -> None:
     assert "the run was stopped" in over.reason
 
 
-def test_a_layout_takes_back_what_it_made_and_nothing_else() -> None:
+def test_layout_inverts_only_its_own_vectors() -> None:
     arrays = {"n": np.array([3]), "w": np.ones((2, 2), np.float32)}
     layout = Layout.of(arrays)
     for name, array in layout.arrays(layout.vector(arrays)).items():

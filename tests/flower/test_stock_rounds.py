@@ -1,4 +1,4 @@
-"""Rounds with stock clients, as values and with a clock that the test owns."""
+"""Test rounds with stock clients as values, with a clock controlled by the test."""
 
 import math
 
@@ -10,13 +10,13 @@ from fedgc.errors import BadMessage
 from fedgc.flower.stock_rounds import (
     FIRST_DEADLINE_S,
     LEAST_ANSWERS,
+    Aggregate,
     Ask,
     Closed,
-    Over,
-    Stock,
+    RunEnded,
+    StockRounds,
     StockState,
     Trained,
-    Use,
     staleness_weight,
 )
 from tests.config_of import config_of
@@ -24,8 +24,8 @@ from tests.config_of import config_of
 TEN = Trained(10.0)
 
 
-def stock(resume: StockState | None = None, **settings) -> Stock:
-    return Stock(
+def stock(resume: StockState | None = None, **settings) -> StockRounds:
+    return StockRounds(
         config_of({"work": "coded", "rounds": 3, "min_clients": 2, "deadline_s": 20.0, **settings}),
         0.0,
         resume,
@@ -36,22 +36,22 @@ def of(outputs, kind: type) -> list:
     return [each for each in outputs if isinstance(each, kind)]
 
 
-def test_a_round_asks_everybody_and_ends_with_the_last_answer() -> None:
+def test_round_asks_every_client_and_ends_with_last_answer() -> None:
     machine = stock()
-    assert machine.there(1.0, [1]) == ()
-    assert machine.there(2.0, [1, 2]) == (Ask(1, 1, 0), Ask(2, 1, 0))
-    assert machine.answered(3.0, 1, Trained(10.0, 0.5)) == (Use(1, 0, 10.0),)
+    assert machine.nodes_seen(1.0, [1]) == ()
+    assert machine.nodes_seen(2.0, [1, 2]) == (Ask(1, 1, 0), Ask(2, 1, 0))
+    assert machine.answered(3.0, 1, Trained(10.0, 0.5)) == (Aggregate(1, 0, 10.0),)
     used, closed, *asks = machine.answered(4.0, 2, Trained(30.0, 1.0))
-    assert used == Use(2, 0, 30.0)
+    assert used == Aggregate(2, 0, 30.0)
     assert (closed.version, closed.weight) == (1, 40.0)
     assert (closed.row.outcome, closed.row.samples, closed.row.loss) == ("synced", 40, 0.875)
     assert [row.busy_s for row in closed.row.clients] == [1.0, 2.0]
     assert asks == [Ask(1, 2, 1), Ask(2, 2, 1)]
 
 
-def test_a_late_answer_joins_the_next_round_with_less_weight_and_is_not_asked_meanwhile() -> None:
+def test_late_answer_joins_next_round_with_lower_weight() -> None:
     machine = stock()
-    machine.there(0.0, [1, 2])
+    machine.nodes_seen(0.0, [1, 2])
     machine.answered(1.0, 1, TEN)
     assert machine.tick(19.0) == ()
     (closed, *asks) = machine.tick(20.0)
@@ -59,7 +59,7 @@ def test_a_late_answer_joins_the_next_round_with_less_weight_and_is_not_asked_me
     assert {row.client: row.failure for row in closed.row.clients} == {"node-1": "", "node-2": "not in time"}
     assert asks == [Ask(1, 2, 1)]
     assert machine.versions == {0, 1}, "from the older model somebody still trains"
-    assert machine.answered(22.0, 2, TEN) == (Use(2, 0, 10.0 / math.sqrt(2)),)
+    assert machine.answered(22.0, 2, TEN) == (Aggregate(2, 0, 10.0 / math.sqrt(2)),)
     assert machine.versions == {1}
     (_, closed, *asks) = machine.answered(23.0, 1, TEN)
     assert closed.row.outcome == "synced"
@@ -67,19 +67,19 @@ def test_a_late_answer_joins_the_next_round_with_less_weight_and_is_not_asked_me
     assert [ask.node for ask in asks] == [1, 2]
 
 
-def test_a_round_in_which_nobody_is_free_ends_with_a_late_answer() -> None:
+def test_round_without_free_client_ends_with_late_answer() -> None:
     machine = stock(rounds=9)
-    machine.there(0.0, [1, 2])
+    machine.nodes_seen(0.0, [1, 2])
     machine.failed(1.0, 1, "code 2")
     assert not of(machine.tick(30.0), Closed), "nobody has answered: it waits longer"
     assert of(machine.answered(31.0, 2, TEN), Closed)
 
 
-def test_a_node_that_fails_or_vanishes_is_not_waited_for() -> None:
+def test_failed_or_vanished_node_is_not_awaited() -> None:
     machine = stock()
-    machine.there(0.0, [1, 2, 3])
+    machine.nodes_seen(0.0, [1, 2, 3])
     machine.failed(1.0, 1, "code 2")
-    machine.there(2.0, [1, 2])
+    machine.nodes_seen(2.0, [1, 2])
     (_, closed, *asks) = machine.answered(3.0, 2, TEN)
     failures = {row.client: row.failure for row in closed.row.clients}
     assert failures == {"node-1": "code 2", "node-2": "", "node-3": "lost"}
@@ -87,9 +87,9 @@ def test_a_node_that_fails_or_vanishes_is_not_waited_for() -> None:
     assert machine.answered(4.0, 3, TEN) == (), "what is gone is not heard"
 
 
-def test_the_deadline_is_long_until_enough_is_known() -> None:
+def test_deadline_is_long_until_speeds_are_known() -> None:
     machine = stock(**{"deadline_s": "auto"}, rounds=99)
-    machine.there(0.0, [1, 2])
+    machine.nodes_seen(0.0, [1, 2])
     now = 0.0
     for _ in range(LEAST_ANSWERS // 2):
         now += 4.0
@@ -99,63 +99,63 @@ def test_the_deadline_is_long_until_enough_is_known() -> None:
     assert not of(machine.tick(now + 9.9), Closed)
     assert of(machine.tick(now + 10.1), Closed)
     fresh = stock(**{"deadline_s": "auto"})
-    fresh.there(0.0, [1, 2])
+    fresh.nodes_seen(0.0, [1, 2])
     fresh.answered(1.0, 1, TEN)
     assert not fresh.tick(FIRST_DEADLINE_S - 1.0)
     assert fresh.tick(FIRST_DEADLINE_S)
 
 
-def test_a_run_ends_after_its_rounds_or_when_nothing_comes_of_them() -> None:
+def test_run_ends_after_its_rounds_or_without_progress() -> None:
     machine = stock(rounds=1)
-    machine.there(0.0, [1, 2])
+    machine.nodes_seen(0.0, [1, 2])
     machine.answered(1.0, 1, TEN)
-    assert machine.answered(1.0, 2, TEN)[-1] == Over("1 rounds are done", True)
+    assert machine.answered(1.0, 2, TEN)[-1] == RunEnded("1 rounds are done", True)
     idle = stock(rounds=1)
-    idle.there(0.0, [1])
-    idle.there(0.0, [1, 2])
+    idle.nodes_seen(0.0, [1])
+    idle.nodes_seen(0.0, [1, 2])
     idle.failed(1.0, 1, "no labels")
     said = "1 rounds are done, and no work was ever counted; no labels"
-    assert idle.failed(1.0, 2, "no labels")[-1] == Over(said, False)
+    assert idle.failed(1.0, 2, "no labels")[-1] == RunEnded(said, False)
     barren = stock()
-    barren.there(0.0, [1, 2])
+    barren.nodes_seen(0.0, [1, 2])
     for _ in range(3):
         barren.failed(1.0, 1, "code 2, it raised")
         barren.failed(1.0, 2, "code 2, it raised")
     assert not barren.finished.complete
     assert "gave nothing; code 2, it raised" in barren.finished.reason
     few = stock(**{"start_timeout_s": 5.0, "min_clients": 2})
-    assert few.there(1.0, [1]) == ()
-    assert few.there(5.0, [1])[-1] == Over(
+    assert few.nodes_seen(1.0, [1]) == ()
+    assert few.nodes_seen(5.0, [1])[-1] == RunEnded(
         "waited 5 s for 2 clients, saw 1; min-clients = 1 begins with them", False
     )
     lonely = stock(**{"start_timeout_s": 5.0})
-    assert lonely.there(1.0, []) == ()
-    assert "needed" not in lonely.there(5.0, [])[0].reason
+    assert lonely.nodes_seen(1.0, []) == ()
+    assert "needed" not in lonely.nodes_seen(5.0, [])[0].reason
     assert not lonely.finished.complete
 
 
-def test_a_resumed_run_goes_on_at_its_round() -> None:
+def test_resumed_run_starts_at_next_round() -> None:
     first = stock()
-    first.there(0.0, [1, 2])
+    first.nodes_seen(0.0, [1, 2])
     first.answered(4.0, 1, TEN)
     first.answered(5.0, 2, TEN)
     state = first.state()
     second = stock(resume=state)
-    assert second.there(0.0, [1, 2]) == (Ask(1, 2, 1), Ask(2, 2, 1))
+    assert second.nodes_seen(0.0, [1, 2]) == (Ask(1, 2, 1), Ask(2, 2, 1))
     assert state == StockState(2, 1, (4.0, 5.0))
 
 
 @pytest.mark.parametrize("examples", [0.0, -1.0, math.nan, math.inf])
-def test_an_answer_without_a_number_of_examples_is_refused(examples: float) -> None:
+def test_answer_without_example_count_is_refused(examples: float) -> None:
     with pytest.raises(BadMessage, match="num-examples"):
         Trained(examples)
 
 
 @given(st.lists(st.tuples(st.sampled_from("afgt"), st.integers(1, 4), st.floats(0.0, 9.0)), max_size=60))
-def test_whatever_happens_each_ask_is_used_at_most_once_and_rounds_are_told_in_order(steps) -> None:
+def test_requests_are_used_at_most_once_and_rounds_are_ordered(steps) -> None:
     machine = stock(rounds=5)
     now, owed, outputs = 0.0, {}, []
-    outputs += machine.there(now, [1, 2, 3, 4])
+    outputs += machine.nodes_seen(now, [1, 2, 3, 4])
     for what, node, wait_s in steps:
         now += wait_s
         if what == "a":
@@ -163,14 +163,14 @@ def test_whatever_happens_each_ask_is_used_at_most_once_and_rounds_are_told_in_o
         elif what == "f":
             outputs += machine.failed(now, node, "code 2")
         else:
-            outputs += machine.there(now, [1, 2, 3, 4][:node]) if what == "g" else machine.tick(now)
+            outputs += machine.nodes_seen(now, [1, 2, 3, 4][:node]) if what == "g" else machine.tick(now)
     weight = 0.0
     rounds = []
     for each in outputs:
         match each:
             case Ask(node, _, version):
                 owed[node] = version
-            case Use(node, version, w):
+            case Aggregate(node, version, w):
                 assert owed.pop(node) == version
                 assert 0 < w <= 10.0
                 weight += w
@@ -179,10 +179,10 @@ def test_whatever_happens_each_ask_is_used_at_most_once_and_rounds_are_told_in_o
                 weight = 0.0
                 rounds.append(row.round)
     assert rounds == list(range(1, len(rounds) + 1))
-    assert len(of(outputs, Over)) <= 1
+    assert len(of(outputs, RunEnded)) <= 1
 
 
-def test_an_answer_weighs_less_the_older_its_model_is() -> None:
+def test_answer_weight_decreases_with_model_age() -> None:
     weights = [staleness_weight(age) for age in range(10)]
     assert weights == sorted(weights, reverse=True)
     assert weights[0] == 1.0

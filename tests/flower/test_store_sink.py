@@ -1,4 +1,4 @@
-"""The sink that keeps: how a run ended is in the store, whatever ended it."""
+"""Test the store sink: it records how a run ended."""
 
 import time
 from pathlib import Path
@@ -9,10 +9,10 @@ from fedgc.config import RunConfig
 from fedgc.errors import EdgeFailed
 from fedgc.flower.json_lines import Lines
 from fedgc.flower.sink import Live
-from fedgc.flower.store_sink import KeptSink
-from fedgc.history import RoundRow
+from fedgc.flower.store_sink import StoreSink
+from fedgc.history import BestModel, RoundRow, Score
 from fedgc.store.database import Store
-from fedgc.store.standing import SERVER, lost, this_process
+from fedgc.store.liveness import SERVER, lost, this_process
 from fedgc.store.writer import Keeper
 
 
@@ -22,9 +22,9 @@ def path(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def sink(path: str, tmp_path: Path) -> KeptSink:
+def sink(path: str, tmp_path: Path) -> StoreSink:
     keeper = Keeper(lambda: Store.open(path), tmp_path / "aside.jsonl", lambda _: None)
-    return KeptSink(keeper, "r", time.time, 0.0, Lines("", lambda _: None))
+    return StoreSink(keeper, "r", time.time, 0.0, Lines("", lambda _: None))
 
 
 @pytest.mark.parametrize(
@@ -36,7 +36,7 @@ def sink(path: str, tmp_path: Path) -> KeptSink:
         (SystemExit(1), "the server ended in mid-run"),
     ],
 )  # fmt: skip
-def test_what_ended_a_run_is_its_reason(sink: KeptSink, path: str, error: BaseException, reason: str):
+def test_run_end_reason_is_stored(sink: StoreSink, path: str, error: BaseException, reason: str):
     with pytest.raises(type(error)), sink.recorded(RunConfig(work="coded")):
         raise error
     with Store.open(path) as store:
@@ -44,7 +44,7 @@ def test_what_ended_a_run_is_its_reason(sink: KeptSink, path: str, error: BaseEx
     assert (run.state, run.reason) == ("failed", reason)
 
 
-def test_how_a_run_stands_says_which_process_serves_it(sink: KeptSink, path: str):
+def test_run_status_names_serving_process(sink: StoreSink, path: str):
     with sink.recorded(RunConfig(work="coded")):
         sink.present(Live(1, 3, 0, "working", 1.0, 0, 4, 1, ()))
     with Store.open(path) as store:
@@ -76,13 +76,29 @@ REFUSED = "1 client was refused data: c: why"
         ({"outcome": "empty", "known_samples": 40}, "0% of the samples in the last round"),
     ],
 )
-def test_completed_run_says_what_share_of_the_samples_counted(tmp_path: Path, changes: dict, reason: str):
+def test_completed_run_reports_share_of_samples(tmp_path: Path, changes: dict, reason: str):
     def opened() -> Store:
         return Store.open(str(tmp_path / "fedgc.db"))
 
     keeper = Keeper(opened, tmp_path / "aside", print)
-    sink = KeptSink(keeper, "run", lambda: 5.0, 0.0, Lines("", print))
+    sink = StoreSink(keeper, "run", lambda: 5.0, 0.0, Lines("", print))
     with sink.recorded(RunConfig(work="coded")):
         sink.append(RoundRow(**{**ROW, **changes}))
     with opened() as store:
         assert (store.run("run").state, store.run("run").reason) == ("completed", reason)
+
+
+def test_scores_best_model_and_reason_are_stored(sink: StoreSink, path: str):
+    best = BestModel("accuracy", 0, 0, 0.25)
+    with sink.recorded(RunConfig(work="coded")):
+        sink.scored(0, "a", 10, {"accuracy": 0.25})
+        sink.evaluated(0, {"accuracy": 0.25})
+        sink.improved(best)
+        sink.append(RoundRow(**ROW))
+        sink.ended_early("accuracy has not improved for 3 evaluations")
+    with Store.open(path) as store:
+        run = store.run("r")
+        assert store.scores("r") == (Score(0, "a", 10, {"accuracy": 0.25}),)
+        assert store.best("r") == best
+    assert (run.state, run.reason) == ("completed", "accuracy has not improved for 3 evaluations")
+    assert run.initial_metrics == {"accuracy": 0.25}

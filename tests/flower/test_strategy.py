@@ -1,4 +1,4 @@
-"""FedGC takes the arguments of Flower's strategies, and refuses in one line what it cannot do."""
+"""Test FedGC with the arguments of Flower's strategies, and its one-line refusals."""
 
 from types import SimpleNamespace
 
@@ -15,10 +15,10 @@ from fedgc.flower.strategy import _vector_of
 from fedgc.training import CommonModel
 from tests.six_chunks import TASK
 
-GRID = SimpleNamespace(run=SimpleNamespace(run_id=7))
+GRID = SimpleNamespace(run=SimpleNamespace(run_id=7, override_config={}))
 
 
-def test_strategy_without_a_task_has_stock_clients():
+def test_strategy_without_task_has_stock_clients():
     assert FedGC().config.client_app == "stock"
     assert FedGC(TASK).config.client_app == "fedgc"
     assert FedGC(None, RunConfig(rounds=9)).config.rounds == 9
@@ -47,12 +47,12 @@ def test_strategy_without_a_task_has_stock_clients():
         ),
     ],
 )
-def test_argument_that_cannot_be_used_is_refused(strategy, arguments, says):
+def test_unusable_argument_is_refused(strategy, arguments, says):
     with pytest.raises(Unusable, match=says):
         strategy.start(GRID, **arguments)
 
 
-def test_initial_arrays_become_the_first_model():
+def test_initial_arrays_become_first_model():
     common = CommonModel(TASK, RunConfig())
     state = {
         name: torch.full_like(each, 0.5) for name, each in common.module(common.first()).state_dict().items()
@@ -61,7 +61,7 @@ def test_initial_arrays_become_the_first_model():
     assert set(vector[: common.parameters].tolist()) == {0.5}
 
 
-def test_evaluate_fn_gives_numbers_or_a_clear_error():
+def test_evaluate_fn_gives_numbers_or_clear_error():
     assert figures_of(lambda number, _: MetricRecord({"accuracy": 0.5, "round": number}), 3, None) == {
         "accuracy": 0.5,
         "round": 3.0,

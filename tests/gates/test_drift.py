@@ -1,4 +1,4 @@
-"""The budget is met whatever the drift does; inside it, the drift decides."""
+"""Test the drift gate: it keeps any budget, and drift decides within the budget."""
 
 import json
 import math
@@ -58,7 +58,6 @@ def drive(gate: Drift, clients: Clients, *, end_known: bool = True, through_json
             sync_bytes=MODEL_BYTES,
             sync_seconds=3.0,
             check_bytes=CHECK_BYTES,
-            check_seconds=0.01,
             rounds_left=CHECKS - 1 - check if end_known else None,
         )
         state, decision = gate.step(state, reports)
@@ -77,7 +76,7 @@ seeds = st.integers(0, 2**32 - 1)
 @every_course
 @settings(max_examples=15)
 @given(share=st.floats(0.02, 1), power=powers, seed=seeds)
-def test_a_share_of_checks_is_spent_whole_and_never_exceeded(course, share, power, seed):
+def test_share_of_checks_is_spent_whole_and_never_exceeded(course, share, power, seed):
     gaps, _ = drive(Drift(share, max_gap=None), Clients(course, power, seed))
     assert share * CHECKS - 1 < len(gaps) <= share * CHECKS + 1e-6
 
@@ -85,7 +84,7 @@ def test_a_share_of_checks_is_spent_whole_and_never_exceeded(course, share, powe
 @every_course
 @settings(max_examples=10)
 @given(megabytes=st.floats(14, 500), power=powers, seed=seeds)
-def test_megabytes_are_kept_checks_included(course, megabytes, power, seed):
+def test_megabyte_budget_includes_checks(course, megabytes, power, seed):
     gaps, _ = drive(Drift(megabytes, None, unit="megabytes"), Clients(course, power, seed))
     spent = (len(gaps) * MODEL_BYTES + CHECKS * CHECK_BYTES) / 1e6
     assert 0.85 * megabytes < spent <= megabytes + 1e-5
@@ -94,28 +93,28 @@ def test_megabytes_are_kept_checks_included(course, megabytes, power, seed):
 @every_course
 @settings(max_examples=10)
 @given(seconds=st.floats(25, 800), power=powers, seed=seeds)
-def test_seconds_are_kept_checks_included(course, seconds, power, seed):
+def test_second_budget_is_kept(course, seconds, power, seed):
     gaps, _ = drive(Drift(seconds, None, unit="seconds"), Clients(course, power, seed))
-    assert 0.85 * seconds < len(gaps) * 3.0 + CHECKS * 0.01 <= seconds + 1e-5
+    assert 0.85 * seconds < len(gaps) * 3.0 <= seconds + 1e-5
 
 
 @every_course
 @settings(max_examples=15)
 @given(share=st.floats(0.07, 1), power=powers, seed=seeds)
-def test_without_a_known_end_the_share_is_still_held(course, share, power, seed):
+def test_share_holds_without_known_end(course, share, power, seed):
     gaps, _ = drive(Drift(share, max_gap=None), Clients(course, power, seed), end_known=False)
     assert abs(len(gaps) / (share * CHECKS) - 1) <= 0.15
 
 
 @pytest.mark.parametrize("course", [name for name in COURSES if name != "dying"])
 @pytest.mark.parametrize("seed", range(3))
-def test_it_is_the_drift_that_decides_not_the_pace(course, seed):
+def test_gate_decides_by_drift_not_pace(course, seed):
     _, reasons = drive(Drift(0.1), Clients(course, 1.0, seed))
     reached = sum("reached" in reason for reason in reasons)
     assert reached > 2 * sum("but the budget pays" in reason for reason in reasons)
 
 
-def test_a_jump_of_the_drift_brings_the_next_sync_forward_and_a_drop_puts_it_off():
+def test_rising_drift_brings_sync_forward_and_falling_delays_it():
     def gap_over_the_middle(course: str) -> int:
         gaps, _ = drive(Drift(0.1), Clients(course, 1.0, 0, noise=0.0, missing=0.0))
         return next(gap for gap, end in zip(gaps, np.cumsum(gaps), strict=True) if end > CHECKS / 2)
@@ -126,7 +125,7 @@ def test_a_jump_of_the_drift_brings_the_next_sync_forward_and_a_drop_puts_it_off
 
 
 @pytest.mark.parametrize("share", [0.05, 0.2])
-def test_syncs_lie_closer_and_closer_where_the_end_is_known(share):
+def test_syncs_become_denser_towards_known_end(share):
     gaps, _ = drive(Drift(share, max_gap=None), Clients("steady", 1.0, 0, noise=0.0, missing=0.0))
     early, late = (sum(end <= at * CHECKS for end in np.cumsum(gaps)) for at in (0.5, 1.0))
     assert early < 0.35 * late  # a straight line from nothing leaves a quarter for the first half
@@ -135,7 +134,7 @@ def test_syncs_lie_closer_and_closer_where_the_end_is_known(share):
 
 
 @given(share=st.floats(0, 1), checks=st.integers(2, 400))
-def test_a_rising_rate_spends_what_there_is_and_never_falls(share, checks):
+def test_rising_rate_spends_budget_and_never_falls(share, checks):
     rates: list[float] = []
     for check in range(checks):
         left = max(share * checks - sum(rates), 0.0)
@@ -144,7 +143,7 @@ def test_a_rising_rate_spends_what_there_is_and_never_falls(share, checks):
     assert all(later >= earlier - 1e-6 for earlier, later in pairwise(rates))
 
 
-def test_a_least_gap_is_the_densest_that_the_rate_rises_to():
+def test_least_gap_limits_rising_rate():
     gaps, _ = drive(Drift(0.3, max_gap=None, min_gap=3), Clients("steady", 1.0, 0, noise=0.0, missing=0.0))
     assert len(gaps) > 0.95 * 0.3 * CHECKS
     assert set(gaps[len(gaps) // 2 : -1]) == {3}
@@ -152,7 +151,7 @@ def test_a_least_gap_is_the_densest_that_the_rate_rises_to():
 
 @given(scale=st.sampled_from([2.0**-40, 0.5, 4.0, 2.0**60]), seed=seeds)
 @settings(max_examples=15)
-def test_the_scale_of_the_drift_does_not_matter(scale, seed):
+def test_scale_of_drift_does_not_matter(scale, seed):
     class Scaled(Clients):
         def report(self, check, gap):
             return tuple(
@@ -168,55 +167,39 @@ def test_the_scale_of_the_drift_does_not_matter(scale, seed):
 
 @given(stop=st.integers(0, CHECKS - 1), seed=seeds)
 @settings(max_examples=15)
-def test_a_state_that_went_through_json_carries_on_where_it_was(stop, seed):
+def test_state_resumes_after_json_round_trip(stop, seed):
     resumed = drive(Drift(0.1), Clients("growing", 1.0, seed), through_json=stop)
     assert resumed == drive(Drift(0.1), Clients("growing", 1.0, seed))
 
 
-def test_the_whole_share_is_a_sync_at_every_check():
+def test_share_of_1_syncs_at_every_check():
     assert drive(Drift(1.0), Clients("steady", 1.0, 0))[0] == [1] * CHECKS
 
 
-def test_max_gap_is_kept_even_when_the_budget_is_gone():
+def test_max_gap_holds_even_without_budget():
     gaps, _ = drive(Drift(4.5, max_gap=30, unit="megabytes"), Clients("steady", 1.0, 0))
     assert len(gaps) == 10
 
 
 @pytest.mark.parametrize("share", [0.001, 0.1])
-def test_the_last_check_syncs_so_that_no_work_is_lost(share):
+def test_last_check_syncs_to_keep_work(share):
     gaps, _ = drive(Drift(share, max_gap=None), Clients("steady", 1.0, 0))
     assert sum(gaps) == CHECKS
 
 
-def mean_drift(*items: Report, alpha: float = 1.0, shared_norm: float = 0.0) -> float:
-    """What the gate takes for drift: the threshold at which a sync first stops."""
-    reports = Reports(items, rounds_left=99, alpha=alpha, shared_norm=shared_norm)
+def mean_drift(*items: Report) -> float:
+    """The gate's drift: the lowest threshold without a sync."""
+    reports = Reports(items, rounds_left=99)
     _, decision = Drift(0.1).step(DriftState(gap=9, checks=9, spent=0.0, threshold=1e300), reports)
     return float(decision.reason.split()[1])
 
 
-def test_drift_is_the_mean_over_the_clients_that_worked():
+def test_drift_is_mean_over_working_clients():
     idle, silent = Report("idle", 0, 0, 0.0, 0.0), Report("silent", 9, 9, math.nan, 0.0)
     assert mean_drift(Report("a", 5, 9, 2.0, 0.0), Report("b", 9, 9, 6.0, 0.0), idle, silent) == 4.0
 
 
-def test_where_shared_momentum_carried_everybody_is_no_drift():
-    # 10 steps, of which 0.9 each along a shared step of squared length 4: squared distance 81 * 4
-    carried = Report("a", 10, 9, 324.0, 0.0)
-    assert mean_drift(carried, alpha=0.1, shared_norm=4.0) == pytest.approx(0.0, abs=1e-9)
-    assert mean_drift(carried, alpha=1.0, shared_norm=4.0) == 324.0
-
-
-def test_steps_of_each_client_count_by_themselves_under_shared_momentum():
-    fast, slow = Report("fast", 10, 9, 324.0 + 5.0, 0.0), Report("slow", 5, 9, 81.0 + 3.0, 0.0)
-    assert mean_drift(fast, slow, alpha=0.1, shared_norm=4.0) == pytest.approx(4.0)
-
-
-def test_pulling_against_the_shared_direction_is_drift():
-    assert mean_drift(Report("a", 10, 9, 300.0, 0.0), alpha=0.1, shared_norm=4.0) == pytest.approx(24.0)
-
-
-def test_every_decision_says_why():
+def test_every_decision_has_reason():
     _, reasons = drive(Drift(0.1), Clients("steady", 1.0, 0, noise=0.0, missing=0.0))
     assert reasons[0].endswith("no threshold yet")
     assert any(" is below " in reason for reason in reasons)
@@ -244,7 +227,7 @@ def test_every_decision_says_why():
         ({"budget": 0.5, "min_gap": 3}, "with min_gap 3, needed at most 0.333"),
     ],
 )
-def test_budgets_that_cannot_be_kept_are_refused(asked, says):
+def test_impossible_budgets_are_refused(asked, says):
     with pytest.raises(BadSetting, match=f"gate drift: .*{says}"):
         Drift(**asked)
 
@@ -261,7 +244,7 @@ def test_budgets_that_cannot_be_kept_are_refused(asked, says):
         ("seconds", Reports((), rounds_left=9), "saw a sync of 0.0 seconds, needed above 0"),
     ],
 )
-def test_a_budget_without_prices_or_an_end_is_refused(unit, reports, says):
+def test_budget_without_prices_or_end_is_refused(unit, reports, says):
     gate = Drift(5.0, unit=unit)
     with pytest.raises(BadSetting, match=f"gate drift: {says}"):
         gate.step(gate.init(), reports)

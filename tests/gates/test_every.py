@@ -1,4 +1,4 @@
-"""The gate `every` syncs each period-th round, whatever is reported."""
+"""Test the gate `every`: it syncs at each period, independent of reports."""
 
 import json
 
@@ -26,7 +26,7 @@ def decisions(gate: Every, rounds: list[Reports]) -> list[bool]:
 
 
 @given(period=st.integers(1, 7), rounds=st.lists(reports, max_size=30))
-def test_every_syncs_each_period_th_round(period, rounds):
+def test_every_syncs_at_each_period(period, rounds):
     assert decisions(Every(period), rounds) == [(at + 1) % period == 0 for at in range(len(rounds))]
 
 
@@ -43,17 +43,17 @@ def test_state_survives_json(period, rounds, stop):
 
 
 @given(period=st.integers(1, 7), state=st.integers(0, 100), each=reports)
-def test_step_is_a_pure_function(period, state, each):
+def test_step_is_pure_function(period, state, each):
     assert Every(period).step(state, each) == Every(period).step(state, each)
 
 
 @given(period=st.integers(2, 7), beyond=st.integers(0, 5))
-def test_state_beyond_the_period_syncs_at_once(period, beyond):
+def test_state_beyond_period_syncs_at_once(period, beyond):
     state, decision = Every(period).step(period - 1 + beyond, Reports(()))
     assert (state, decision.sync) == (0, True)
 
 
-def test_reason_counts_rounds_of_the_period():
+def test_reason_counts_rounds_of_period():
     gate = Every(3)
     state, first = gate.step(gate.init(), Reports(()))
     state, second = gate.step(state, Reports(()))

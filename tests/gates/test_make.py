@@ -1,4 +1,4 @@
-"""A gate is made from its name, the settings and its own options."""
+"""Test how a gate is made from its name, the settings and its own options."""
 
 from dataclasses import replace
 
@@ -25,7 +25,7 @@ SETTINGS = GateSettings(rounds=100, period=3, budget=0.2, unit="share", check_st
         ("qsr", "base=4,growth=0.5", QSR(base=4, growth=0.5, check_steps=16, max_gap=32, min_gap=2)),
     ],
 )
-def test_name_and_options_make_the_gate(name, options, gate):
+def test_name_and_options_make_gate(name, options, gate):
     assert make_gate(name, SETTINGS, options) == gate
 
 
@@ -48,19 +48,19 @@ def test_bad_options_are_refused_by_name(options, says):
         make_gate("relative-change", SETTINGS, options)
 
 
-def test_gate_without_options_says_so():
+def test_gate_without_options_is_described():
     with pytest.raises(BadSetting, match="needed none, the options of gate every"):
         make_gate("every", SETTINGS, "period=3")
 
 
-def test_unknown_name_is_refused_with_the_nearest():
+def test_unknown_name_is_refused_with_nearest():
     with pytest.raises(
         BadSetting, match=r"setting gate.name: saw 'drif', needed one of drift, .*mean drift\?"
     ):
         make_gate("drif", SETTINGS)
 
 
-def test_every_shipped_gate_says_what_it_does():
+def test_every_shipped_gate_describes_itself():
     assert {"every", "drift", "relative-change", "qsr"} <= set(available("fedgc.gates"))
     for name in available("fedgc.gates"):
         assert gate_named(name).summary
@@ -68,7 +68,7 @@ def test_every_shipped_gate_says_what_it_does():
 
 
 @pytest.mark.parametrize(("period", "min_gap", "always"), [(1, 1, True), (2, 1, False), (1, 2, False)])
-def test_only_a_period_of_one_round_always_syncs(period, min_gap, always):
+def test_only_period_of_1_always_syncs(period, min_gap, always):
     made = make_gate("every", replace(SETTINGS, period=period, min_gap=min_gap))
     assert made.always_syncs is always
     assert not make_gate("drift", SETTINGS).always_syncs

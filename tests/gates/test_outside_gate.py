@@ -1,4 +1,4 @@
-"""A gate from another package: one class and one entry point, and nothing of fedgc is changed."""
+"""Test a gate from another package: one class and one entry point."""
 
 import numpy as np
 import pytest
@@ -36,7 +36,7 @@ class Warm(Gate[int]):
         due = state < self.first or (state - self.first + 1) % self.period == 0
         return state + 1, Decision(due, f"round {state + 1}")
 
-    def told(self):
+    def describe(self):
         return f"gate-options first={self.first}"
 '''
 GROUP = "fedgc.gates"
@@ -56,33 +56,33 @@ def config(**changes) -> RunConfig:
 
 
 @pytest.mark.parametrize("work", ["coded", "local"])
-def test_simulated_run_uses_a_gate_from_outside(outside, work):
-    scenario = MODELS["nobody"](3, 8, np.random.default_rng(0))
+def test_simulated_run_uses_gate_from_outside(outside, work):
+    scenario = MODELS["homogeneous"](3, 8, np.random.default_rng(0))
     trained = train(Job(TASK, config(work=work), scenario))
     outcomes = [point.row.outcome for point in trained.points]
     skip = "skipped"
     assert outcomes == ["synced", "synced", skip, skip, "synced", skip, skip, "synced"]
 
 
-def test_settings_ask_the_gate(outside):
+def test_settings_select_gate(outside):
     local = config(work="local")
     assert local.measure == "gradient"
     assert local.most_steps == 0  # clients wait at each check
     says = next(says for name, _, says in RunConfig.explained() if name == "gate.name")
     assert "warm: each of the first rounds, then by a period" in says
-    assert local.told_of_skips(4, 8) == (
+    assert local.skips_message(4, 8) == (
         "4 of 8 rounds were skipped by the gate (warm, gate-options first=2): a larger first exchanges more"
     )
     with pytest.raises(BadSetting, match="saw warm, which weighs gradients"):
         config(work="local", secrecy="masked", federation="all.fed")
 
 
-def test_gate_is_unknown_where_its_package_is_not_installed():
+def test_gate_is_unknown_without_its_package():
     with pytest.raises(BadSetting, match=r"setting gate\.name: saw 'warm', needed one of drift, every"):
         config()
 
 
-def test_object_that_is_no_gate_is_refused(tmp_path, monkeypatch):
+def test_invalid_gate_object_is_refused(tmp_path, monkeypatch):
     install(tmp_path, monkeypatch, "ward_other", "class Thing: ...", {f"{GROUP}:thing": "Thing"})
     with pytest.raises(BadSetting, match=r"setting gate.name: 'thing' is .*Thing.*, needed a subclass of"):
         config(gate="thing", gate_options="")

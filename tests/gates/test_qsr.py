@@ -1,4 +1,4 @@
-"""The gate `qsr` syncs by the learning rate alone."""
+"""Test the gate `qsr` (QSR, Gu 2024): the learning rate alone decides."""
 
 import math
 from fractions import Fraction
@@ -26,7 +26,7 @@ def gaps(gate: QSR, schedule: list[float]) -> list[int]:
 
 
 @given(base=st.integers(1, 20), growth=st.floats(0.01, 1), rate=rates, check_steps=st.integers(1, 9))
-def test_gap_is_the_published_one_in_whole_checks(base, growth, rate, check_steps):
+def test_gap_equals_published_formula_in_whole_checks(base, growth, rate, check_steps):
     steps = max(base, math.floor((growth / rate) ** 2))
     period = math.ceil(Fraction(steps, check_steps))
     gate = QSR(base, growth, check_steps, max_gap=None)
@@ -37,12 +37,12 @@ def test_gap_is_the_published_one_in_whole_checks(base, growth, rate, check_step
 
 
 @given(schedule=st.lists(rates, min_size=2, max_size=60), growth=st.floats(0.01, 1))
-def test_gaps_grow_as_the_learning_rate_falls(schedule, growth):
+def test_gap_grows_as_learning_rate_falls(schedule, growth):
     *whole, _ = [*gaps(QSR(1, growth, max_gap=None), sorted(schedule, reverse=True)), 0]
     assert whole == sorted(whole)
 
 
-def test_period_is_fixed_at_the_start_of_a_gap():
+def test_period_is_fixed_at_start_of_gap():
     gate = QSR(base=1, growth=0.2, max_gap=None)
     assert gaps(gate, [0.1, 10.0, 10.0, 10.0, 10.0]) == [4, 1]
 

@@ -7,7 +7,7 @@ from fedgc.gates import GateSettings, Reports
 README = Path(fedgc.gates.__file__).with_name("README.md").read_text()
 
 
-def test_gate_of_the_page_works():
+def test_readme_gate_works():
     names: dict[str, object] = {"__name__": "ward"}
     (block,) = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
     exec(compile(block, "README.md", "exec"), names)  # noqa: S102  the page is part of the source
@@ -19,6 +19,6 @@ def test_gate_of_the_page_works():
     assert syncs == [True, False, True, False, True]
 
 
-def test_page_names_every_file():
+def test_readme_names_every_file():
     files = {path.name for path in Path(fedgc.gates.__file__).parent.glob("*.py")} - {"__init__.py"}
     assert files == set(re.findall(r"`(\w+\.py)`", README))

@@ -1,4 +1,4 @@
-"""SelSync against a slow twin that follows the paper's formula from the whole history, and its two ends."""
+"""Test SelSync against a slow reference that follows the paper's formula, and at both extremes."""
 
 import json
 import math
@@ -29,7 +29,7 @@ def decisions(gate: RelativeChange, history: list[dict]) -> list[bool]:
 
 
 def means_of(norms_seen: list[float], window: int, smoothing: float) -> list[float]:
-    """The windowed, exponentially weighted mean after every norm, each from the whole history anew."""
+    """Slow reference: the windowed, exponentially weighted mean, from the whole history each time."""
     means = []
     for end in range(1, len(norms_seen) + 1):
         recent = np.array(norms_seen[:end][-window:])
@@ -53,7 +53,7 @@ def changes_by_twin(history: list[dict], window: int, smoothing: float) -> list[
 
 
 @given(history=checks, window=st.integers(1, 8), smoothing=st.floats(0.05, 1), delta=st.floats(1e-3, 3))
-def test_it_decides_as_the_published_formula_does(history, window, smoothing, delta):
+def test_decision_equals_published_formula(history, window, smoothing, delta):
     gate = RelativeChange(delta, window, smoothing, max_gap=None)
     for sync, change in zip(
         decisions(gate, history), changes_by_twin(history, window, smoothing), strict=True
@@ -63,7 +63,7 @@ def test_it_decides_as_the_published_formula_does(history, window, smoothing, de
 
 
 @given(history=checks)
-def test_without_a_smoothing_of_its_own_it_smooths_by_a_hundredth_of_the_sources(history):
+def test_default_smoothing_is_number_of_sources_over_100(history):
     everybody = [{source: norm_of.get(source, 1.0) for source in range(4)} for norm_of in history]
     by_rule, by_hand = RelativeChange(0.1, 5), RelativeChange(0.1, 5, smoothing=0.04)
     assert decisions(by_rule, everybody) == decisions(by_hand, everybody)
@@ -79,20 +79,20 @@ def test_delta_infinite_never_syncs(history):
     assert not any(decisions(RelativeChange(math.inf, max_gap=None), history))
 
 
-def test_gradients_that_vanish_and_come_back_are_a_change_beyond_every_finite_delta():
+def test_gradients_returning_from_zero_exceed_every_finite_delta():
     vanished = [{"a": 0.0}] * 30
     assert decisions(RelativeChange(1e9, max_gap=None), [*vanished, {"a": 1e-300}]) == [False] * 30 + [True]
 
 
 @given(history=checks, low=st.floats(0, 2), more=st.floats(0, 2))
-def test_a_higher_delta_never_syncs_where_a_lower_one_does_not(history, low, more):
+def test_higher_delta_syncs_no_more_often(history, low, more):
     lower = decisions(RelativeChange(low, max_gap=None), history)
     higher = decisions(RelativeChange(low + more, max_gap=None), history)
     assert all(below or not above for below, above in zip(lower, higher, strict=True))
 
 
 @given(history=checks, stop=st.integers(0, 39))
-def test_a_state_that_went_through_json_carries_on_where_it_was(history, stop):
+def test_state_resumes_after_json_round_trip(history, stop):
     gate = RelativeChange(0.2, 4)
     state, syncs = gate.init(), []
     for at, norm_of in enumerate(history):
@@ -103,7 +103,7 @@ def test_a_state_that_went_through_json_carries_on_where_it_was(history, stop):
     assert syncs == decisions(gate, history)
 
 
-def test_one_source_of_many_is_enough_and_is_named():
+def test_one_source_is_enough_and_is_named():
     gate = RelativeChange(0.5, smoothing=0.5)
     state, _ = gate.step(gate.init(), reports({"calm": 1.0, "bank-3": 1.0}))
     _, decision = gate.step(state, reports({"calm": 1.0, "bank-3": 4.0}))
@@ -121,6 +121,6 @@ def test_one_source_of_many_is_enough_and_is_named():
         ({"delta": 0.1, "smoothing": 1.5}, "saw smoothing 1.5"),
     ],
 )
-def test_settings_that_cannot_be_are_refused(settings, says):
+def test_invalid_settings_are_refused(settings, says):
     with pytest.raises(BadSetting, match=f"gate relative-change: {says}"):
         RelativeChange(**settings)

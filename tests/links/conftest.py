@@ -26,7 +26,7 @@ from tests.config_of import config_of
 
 NUMBERS = 1000
 WAIT_S = 60.0  # a loopback step that takes longer hangs, however busy the machine is
-GRACE_S = 60.0  # for tests in which nobody is to be lost: a busy machine is deaf for seconds
+GRACE_S = 60.0  # for tests without lost clients: a busy machine may not answer for seconds
 SHORT_GRACE_S = 2.0  # for those that wait for its end: TLS must be shaken hands on within it
 
 
@@ -48,13 +48,13 @@ class Link:
         (self.loaded if isinstance(event, Loaded) else self.events).put(event)
 
     def session(self, who: Identity | None = None, *, says_joined: bool = True, **changes: object) -> Session:
-        """Open a session; it says Joined as a client does."""
+        """Open a session and send Joined, as a client does."""
         invitation = self.listener.invite()
         for name, value in changes.items():
             object.__setattr__(invitation, name, value)
         session = self.open(Session(invitation, who or self.identity(), self.terms()))
         if says_joined:
-            session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+            session.send(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
         return session
 
     def open(self, session: Session) -> Session:
@@ -127,7 +127,7 @@ def link(make_link: Callable[..., Link]) -> Link:
 
 
 class Relay:
-    """A TCP relay between clients and a listener: cuts, stalls and comes back, but understands nothing."""
+    """A TCP relay between clients and a listener that cuts, stalls and restores connections."""
 
     def __init__(self, target: str) -> None:
         host, port = target.rsplit(":", 1)
@@ -140,12 +140,12 @@ class Relay:
         self._open, self._closed = True, False
         self.connections = 0
         self.cut_after = 0  # bytes from the client (0: never): then the connection is cut, once
-        self.stays_away = False  # after that cut it accepts nobody
+        self.stays_away = False  # after that cut it accepts no connection
         self.cut_after_down = 0  # the same for bytes to the client
         self.hold_after = (
             0  # bytes from the client (0: never): then its connection stands and carries nothing
         )
-        self.forgets_s = math.inf  # what is silent for longer is carried no more, and nobody is told: a NAT
+        self.forgets_s = math.inf  # like a NAT, drop connections that are silent for longer
         self._moved: dict[frozenset[socket.socket], float] = {}
         self._held: set[frozenset[socket.socket]] = set()
         threading.Thread(target=self._accept, daemon=True).start()
@@ -173,7 +173,7 @@ class Relay:
         self._open = True
 
     def stall(self) -> None:
-        """Forward nothing, but let the connections stand: a peer that is gone without a word."""
+        """Forward nothing but keep the connections open, as for a silently gone peer."""
         self._flows.clear()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Byte accounts: every byte in one round, and settled once."""
+"""Test byte counts: each byte counts in one round and is settled once."""
 
 import threading
 
@@ -9,7 +9,7 @@ from fedgc.links.byte_counts import KEPT_ROUNDS, Accounts, Amounts
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 100)), max_size=30))
-def test_rounds_add_up_to_what_is_settled(steps: list[tuple[int, int]]) -> None:
+def test_byte_counts_of_rounds_add_up_to_total(steps: list[tuple[int, int]]) -> None:
     accounts = Accounts()
     for round_, count in steps:
         accounts.add(Amounts(up_bytes=count), round_)
@@ -19,7 +19,7 @@ def test_rounds_add_up_to_what_is_settled(steps: list[tuple[int, int]]) -> None:
     assert accounts.settle() == Amounts()
 
 
-def test_what_has_no_round_of_its_own_counts_in_the_current_one() -> None:
+def test_bytes_without_round_count_in_current_round() -> None:
     accounts = Accounts()
     accounts.round = 4
     accounts.add(Amounts(control_bytes=7, refused=1))

@@ -1,4 +1,4 @@
-"""The wire: every message comes back as it went, and nothing but BadMessage ever comes of bad bytes."""
+"""Test the wire format: messages are decoded equal, and bad bytes raise only BadMessage."""
 
 import contextlib
 import json
@@ -19,15 +19,18 @@ from fedgc.messages import (
     LARGEST_PACKET,
     SKETCH_NUMBERS,
     WIRE_VERSION,
+    Announced,
     Close,
     Continue,
     Held,
     Joined,
+    Layout,
     Mix,
     Progress,
     Report,
     Reveal,
     Skip,
+    TensorSpec,
     Work,
 )
 from fedgc.run.machine import CHECK_BYTES
@@ -97,6 +100,7 @@ def of_kind(kind: type) -> st.SearchStrategy:
 
 
 commands_that_must_fit = {
+    Announced: Announced(NOW, CLIENT, Layout((TensorSpec("ü", "bfloat16", (2, 0)),), 1)),
     Work: Work(CLIENT, 3, 2, 4, (1, 0), ((0, "a"), (1, "ü")), 7, 0.1, True),
     Reveal: Reveal(CLIENT, 3, 1, "coded", Mix((5, 1), ((1e-300, 3.0), (0.0, 1 / 3)))),
 }
@@ -104,7 +108,7 @@ commands_that_must_fit = {
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
 @given(data=st.data(), sequence=st.integers(0, 2**62))
-def test_every_line_event_and_command_comes_back_equal(
+def test_every_line_event_and_command_is_decoded_equal(
     kind: type, data: st.DataObject, sequence: int
 ) -> None:
     fixed = commands_that_must_fit.get(kind)
@@ -114,13 +118,13 @@ def test_every_line_event_and_command_comes_back_equal(
 
 
 @pytest.mark.parametrize("kind", [each for each in KINDS if "packet" in typing.get_type_hints(each)])
-def test_the_largest_packet_of_a_masked_exchange_fits_a_line(kind: type) -> None:
+def test_largest_masked_packet_fits_line(kind: type) -> None:
     given = {"now": NOW, "client": "f" * 64, "round": LARGEST_COUNT, "packet": bytes(LARGEST_PACKET)}
     value = kind(**{each.name: given[each.name] for each in fields(kind)})
     assert len(wire.encode(value, 2**62)) <= wire.LINE_LIMIT
 
 
-def test_time_and_client_are_the_receivers() -> None:
+def test_receiver_sets_time_and_client() -> None:
     said = Progress(99.0, "somebody else", 1, 2, 3, 0.5, 8, 1.0, 0.25)
     heard = wire.decode(wire.encode(said), wire.FROM_CLIENT, now=NOW, client=CLIENT)
     assert heard == Numbered(0, replace(said, now=NOW, client=CLIENT))
@@ -134,7 +138,7 @@ def test_time_and_client_are_the_receivers() -> None:
     number=st.integers(0, 2**62),
     attempt=st.integers(0, 2**31 - 1),
 )
-def test_a_piece_comes_back_equal(
+def test_piece_is_decoded_equal(
     payload: bytes, offset: int, after: int, source: str, number: int, attempt: int
 ) -> None:
     total = offset + len(payload) + after
@@ -143,7 +147,7 @@ def test_a_piece_comes_back_equal(
 
 
 @given(st.one_of(st.binary(max_size=200), st.binary(max_size=200).map(lambda b: b"P" + b)))
-def test_random_bytes_are_a_piece_or_a_bad_message(frame: bytes) -> None:
+def test_random_bytes_are_piece_or_bad_message(frame: bytes) -> None:
     with contextlib.suppress(BadMessage):
         assert isinstance(wire.decode(frame, wire.FROM_CLIENT, now=NOW, client=CLIENT), Piece)
 
@@ -160,7 +164,7 @@ json_values = st.recursive(
     sequence=st.integers(-2, 2**70) | json_values,
     values=json_values,
 )
-def test_random_json_is_a_line_or_a_bad_message(kind: object, sequence: object, values: object) -> None:
+def test_random_json_is_line_or_bad_message(kind: object, sequence: object, values: object) -> None:
     frame = b"L" + json.dumps([sequence, kind, values]).encode()
     everything = {**wire.FROM_CLIENT, **wire.FROM_SERVER}
     with contextlib.suppress(BadMessage):
@@ -168,7 +172,7 @@ def test_random_json_is_a_line_or_a_bad_message(kind: object, sequence: object, 
 
 
 @given(data=st.data())
-def test_a_line_with_one_field_made_something_else_is_never_anything_but_a_line_or_bad(
+def test_corrupt_line_is_valid_or_rejected(
     data: st.DataObject,
 ) -> None:
     kind = data.draw(st.sampled_from(KINDS))
@@ -195,9 +199,9 @@ def test_a_line_with_one_field_made_something_else_is_never_anything_but_a_line_
         (b'L[true,"Ping",[]]', "sequence"),
         (b'L[-1,"Ping",[]]', "sequence"),
         (b'L[0,"Ping",[1]]', "list of 0 fields"),
-        (b'L[0,"Bye",[]]', "list of 1 fields"),
-        (b'L[0,"Bye",[7]]', "needed text"),
-        (b'L[0,"Bye",["\\ud800"]]', "surrogates"),
+        (b'L[0,"Bye",[]]', "list of 2 fields"),
+        (b'L[0,"Bye",[7,false]]', "needed text"),
+        (b'L[0,"Bye",["\\ud800",false]]', "surrogates"),
         (b'L[0,"Heard",[1.0]]', "needed int"),
         (b'L[0,"Heard",[true]]', "needed int"),
         (b'L[0,"Failed",[1,"why",[NaN]]]', "finite"),
@@ -205,12 +209,12 @@ def test_a_line_with_one_field_made_something_else_is_never_anything_but_a_line_
     ],
     ids=str,
 )
-def test_what_is_off_is_named(frame: bytes, says: str) -> None:
+def test_invalid_field_is_named(frame: bytes, says: str) -> None:
     with pytest.raises(BadMessage, match=says):
         wire.decode(frame, wire.FROM_CLIENT, now=NOW, client=CLIENT)
 
 
-def test_a_client_cannot_send_commands_nor_a_server_events() -> None:
+def test_client_cannot_send_commands_or_server_events() -> None:
     with pytest.raises(BadMessage, match="known kind"):
         wire.decode(wire.encode(Skip("a", 1, 2)), wire.FROM_CLIENT, now=NOW, client=CLIENT)
     with pytest.raises(BadMessage, match="known kind"):
@@ -222,14 +226,14 @@ def test_a_client_cannot_send_commands_nor_a_server_events() -> None:
         )
 
 
-def test_a_frame_over_the_limit_is_neither_made_nor_read() -> None:
+def test_oversized_frame_is_neither_made_nor_read() -> None:
     with pytest.raises(BadMessage, match="needed at most"):
         wire.encode(wire.Bye("x" * wire.FRAME_LIMIT))
     with pytest.raises(BadMessage, match=r"needed 1 to"):
         wire.decode(b"L" * (wire.FRAME_LIMIT + 1), wire.FROM_CLIENT, now=NOW, client=CLIENT)
 
 
-def test_a_number_that_is_none_is_never_sent() -> None:
+def test_non_finite_number_is_never_sent() -> None:
     close = Close("a", 1, "synced", True)
     assert wire.encode(close)
     with pytest.raises(ValueError, match="JSON compliant"):
@@ -240,14 +244,14 @@ SECRET = b"0123456789abcdef0123456789abcdef"
 HELLO = Hello(WIRE_VERSION, "run", SECRET, b"k" * 32, b"s" * 64, "me", 0)
 
 
-def test_a_hello_is_read_as_it_was_written() -> None:
+def test_hello_is_decoded_equal() -> None:
     assert wire.decode_hello(wire.encode(HELLO)) == HELLO
 
 
 @pytest.mark.parametrize(
     "rest", [[], ["a", 1, None, {}], [{"deep": [[[1]]]}] * 20, json.loads(wire.encode(HELLO)[1:])[2][1:]]
 )
-def test_a_hello_of_another_version_is_told_so_whatever_else_it_holds(rest: list[object]) -> None:
+def test_hello_of_other_version_is_reported_despite_other_errors(rest: list[object]) -> None:
     frame = b"L" + json.dumps([0, "Hello", [WIRE_VERSION + 1, *rest]]).encode()
     with pytest.raises(BadMessage, match=f"saw wire version {WIRE_VERSION + 1}, needed {WIRE_VERSION}"):
         wire.decode_hello(frame)
@@ -270,24 +274,24 @@ SPOILT = json.loads(wire.encode(HELLO)[1:])[2]
         SPOILT,
     ],
 )
-def test_a_spoilt_hello_is_refused_and_its_token_is_not_repeated(line: list[object]) -> None:
+def test_invalid_hello_is_refused_without_its_token(line: list[object]) -> None:
     with pytest.raises(BadMessage) as refused:
         wire.decode_hello(b"L" + json.dumps(line).encode())
     assert SPOILT[2][:8] not in str(refused.value)
     assert repr(SECRET)[2:10] not in str(refused.value)
 
 
-def test_secrets_are_not_shown_with_what_holds_them() -> None:
+def test_secrets_are_hidden_in_repr() -> None:
     for holder in (HELLO, Welcome(SECRET, 1.0, 0), Invitation("a:1", b"", SECRET, "run")):
         assert repr(SECRET)[2:10] not in repr(holder)
 
 
-def test_a_hello_that_is_too_long_is_not_read() -> None:
+def test_oversized_hello_is_not_read() -> None:
     with pytest.raises(BadMessage, match="needed at most"):
         wire.decode_hello(b"L" + b"[" * wire.HELLO_LIMIT)
 
 
-def test_a_look_at_the_gate_costs_what_the_run_reckons_with() -> None:
+def test_gate_check_size_matches_estimate() -> None:
     report = Report(
         1.0, CLIENT, 1_000, 16_000, 100_000, 123.456789012345, 0.123456789012345, 2.123456789012345
     )
@@ -298,8 +302,8 @@ def test_a_look_at_the_gate_costs_what_the_run_reckons_with() -> None:
 
 
 @pytest.mark.parametrize("packet", ["x", "\x7f", "ü", "\U0001f40c"])
-def test_work_on_all_that_a_client_may_hold_fits_a_line(packet: str) -> None:
-    """Also where its names, which may come as plain UTF-8, grow as they are sent back."""
+def test_work_on_every_permitted_chunk_fits_line(packet: str) -> None:
+    """Also if its names, received as plain UTF-8, grow when they are escaped."""
 
     def joined(count: int) -> Joined:
         return Joined(NOW, CLIENT, False, tuple(Held(f"{packet * 9}{each}", 1) for each in range(count)))
@@ -314,7 +318,7 @@ def test_work_on_all_that_a_client_may_hold_fits_a_line(packet: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["{}", "chunk-{:05}-of-20000", "\U0001f40c{}"])
-def test_shared_chunks_of_a_joined_line_fit_it_with_their_digests(name: str) -> None:
+def test_shared_chunks_with_digests_fit_joined_line(name: str) -> None:
     def joined(count: int) -> Joined:
         held = (Held(name.format(each), 10**6, "0123456789abcdef") for each in range(count))
         return Joined(NOW, CLIENT, False, tuple(held))

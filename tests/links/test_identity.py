@@ -1,4 +1,4 @@
-"""A client's key: made once, private, never shared by two."""
+"""Test a client's key: made once, private, never shared by two clients."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from fedgc.errors import EdgeFailed, NotAdmitted
 from fedgc.links import identity
 
 
-def test_a_key_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> None:
+def test_key_is_made_once_and_private_to_owner(tmp_path: Path) -> None:
     path = tmp_path / "keys" / "a.key"
     with identity.hold(path) as first:
         assert path.stat().st_mode & 0o777 == 0o600
@@ -17,7 +17,7 @@ def test_a_key_is_made_once_and_is_the_owners_alone(tmp_path: Path) -> None:
     assert len(first.client) == identity.DIGITS
 
 
-def test_a_key_in_use_is_given_to_nobody_else(tmp_path: Path) -> None:
+def test_key_in_use_is_refused_to_other_client(tmp_path: Path) -> None:
     path = tmp_path / "a.key"
     with identity.hold(path), pytest.raises(EdgeFailed, match="another client uses it"), identity.hold(path):
         pass
@@ -25,7 +25,7 @@ def test_a_key_in_use_is_given_to_nobody_else(tmp_path: Path) -> None:
         pass
 
 
-def test_clients_without_a_path_take_keys_of_their_own_and_keep_them(tmp_path: Path) -> None:
+def test_clients_without_path_get_and_keep_own_keys(tmp_path: Path) -> None:
     environment = {"XDG_STATE_HOME": str(tmp_path)}
     with identity.hold_default(environment) as one, identity.hold_default(environment) as two:
         assert one.client != two.client
@@ -37,9 +37,7 @@ def test_clients_without_a_path_take_keys_of_their_own_and_keep_them(tmp_path: P
     ("text", "mode", "says"),
     [(b"not a key", 0o600, "needed an Ed25519"), (b"", 0o644, "others can read it")],
 )
-def test_a_key_file_that_is_no_private_key_is_named(
-    tmp_path: Path, text: bytes, mode: int, says: str
-) -> None:
+def test_file_without_private_key_is_named(tmp_path: Path, text: bytes, mode: int, says: str) -> None:
     path = tmp_path / "a.key"
     path.write_bytes(text)
     path.chmod(mode)
@@ -47,7 +45,7 @@ def test_a_key_file_that_is_no_private_key_is_named(
         pass
 
 
-def test_a_signature_holds_for_its_key_and_its_words_only(tmp_path: Path) -> None:
+def test_signature_holds_only_for_its_key_and_statement(tmp_path: Path) -> None:
     with identity.hold(tmp_path / "a.key") as ours, identity.hold(tmp_path / "b.key") as theirs:
         words = identity.statement(1, "run", b"token", b"nonce", b"server")
         signature = ours.sign(words)

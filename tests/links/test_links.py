@@ -1,4 +1,4 @@
-"""Several links as one: a client is on the one over which it joined last."""
+"""Test several links as one: a client is on the link over which it joined last."""
 
 import logging
 
@@ -60,7 +60,7 @@ def both():
     return links, made, events
 
 
-def test_a_client_that_changes_its_link_is_lost_and_joins_and_hears_on_the_new_one(both) -> None:
+def test_client_that_changes_link_is_lost_and_joins_on_new_link(both) -> None:
     links, made, events = both
     links.heard("messages")(joined(False))
     links.heard("session")(joined(True))
@@ -72,7 +72,7 @@ def test_a_client_that_changes_its_link_is_lost_and_joins_and_hears_on_the_new_o
     assert (links.link("a"), links.name("a"), links.clients()) == ("session", "session", ("a",))
 
 
-def test_a_client_that_is_lost_may_join_over_any_link(both) -> None:
+def test_lost_client_may_join_over_any_link(both) -> None:
     links, _, events = both
     links.heard("session")(joined(True))
     links.heard("session")(Lost(1.0, "a"))
@@ -82,7 +82,7 @@ def test_a_client_that_is_lost_may_join_over_any_link(both) -> None:
     assert links.link("a") == "messages"
 
 
-def test_a_codeword_is_taken_where_it_lies_once(both) -> None:
+def test_codeword_is_taken_once_from_its_link(both) -> None:
     links, _, _ = both
     links.heard("messages")(joined(False))
     links.heard("messages")(Codeword(1.0, "a", 4, 0))
@@ -92,7 +92,7 @@ def test_a_codeword_is_taken_where_it_lies_once(both) -> None:
         links.take("a", 4, 0)
 
 
-def test_a_codeword_is_forgotten_where_it_lies(both) -> None:
+def test_codeword_is_forgotten_by_its_link(both) -> None:
     links, made, events = both
     links.heard("messages")(joined(False))
     links.heard("messages")(Codeword(1.0, "a", 4, 0))
@@ -103,7 +103,7 @@ def test_a_codeword_is_forgotten_where_it_lies(both) -> None:
         links.take("a", 4, 0)
     links.heard("session")(joined(True))
     heard = len(events)
-    links.heard("messages")(Codeword(2.0, "a", 5, 0))  # of the link that it has left: nobody hears of it
+    links.heard("messages")(Codeword(2.0, "a", 5, 0))  # of the link that it has left: the event is dropped
     assert len(events) == heard
     assert made["messages"].forgotten == [("a", 4, 0), ("a", 5, 0)]
 
@@ -117,7 +117,7 @@ def test_models_go_to_every_link_and_bytes_are_summed(both) -> None:
     links.send(Skip("nobody", 1, 0))
 
 
-def test_why_a_client_failed_is_one_line_for_people(both) -> None:
+def test_client_failure_reason_is_one_readable_line(both) -> None:
     links, _, events = both
     links.heard("session")(joined(True))
     links.heard("session")(Failed(1.0, "a", 1, "no disk\nround 9 synced \x1b[2J"))

@@ -1,4 +1,4 @@
-"""Vectors in pieces: whole and bit for bit, whatever is repeated, broken off or bad."""
+"""Test vectors in pieces: bit-identical after repeats, breaks and bad pieces."""
 
 import hashlib
 from dataclasses import replace
@@ -25,7 +25,7 @@ def some(numbers: int) -> np.ndarray:
     piece_bytes=st.integers(1, 100),
     faults=st.lists(st.sampled_from(["ok", "ok", "ok", "twice", "break", "lose ack"]), max_size=60),
 )
-def test_a_vector_arrives_bit_for_bit_over_repeats_breaks_and_lost_acknowledgements(
+def test_vector_arrives_bit_identical_after_repeats_and_breaks(
     numbers: int, piece_bytes: int, faults: list[str]
 ) -> None:
     vector = some(numbers)
@@ -54,7 +54,7 @@ def send_all(source: Outgoing, sink: Incoming) -> None:
         source.acknowledge(sink.received)
 
 
-def test_no_more_than_a_window_is_on_its_way() -> None:
+def test_unacknowledged_pieces_stay_within_window() -> None:
     vector = some(100)
     source = Outgoing(offer_of(STREAM, vector), vector, 4)
     sent = []
@@ -66,14 +66,12 @@ def test_no_more_than_a_window_is_on_its_way() -> None:
 
 
 @given(numbers=st.integers(1, 3000), piece_bytes=st.integers(1, 700), wire=st.sampled_from(Wire))
-def test_a_codeword_arrives_in_the_format_it_was_asked_for(
-    numbers: int, piece_bytes: int, wire: Wire
-) -> None:
+def test_codeword_arrives_in_requested_format(numbers: int, piece_bytes: int, wire: Wire) -> None:
     vector, form = some(numbers), Form(numbers, wire)
     short = shortened(vector, wire, STREAM, "me")
     assert short.nbytes == form.largest
     offer = offer_of(STREAM, short)
-    assert offer == offer_of(STREAM, shortened(vector, wire, STREAM, "me"))  # a new process goes on in it
+    assert offer == offer_of(STREAM, shortened(vector, wire, STREAM, "me"))  # a new process continues it
     source, sink = Outgoing(offer, short, piece_bytes), Incoming(offer, form)
     send_all(source, sink)
     arrived = sink.finish()
@@ -82,7 +80,7 @@ def test_a_codeword_arrives_in_the_format_it_was_asked_for(
 
 
 @pytest.mark.parametrize("wire", [Wire.BF16, Wire.INT8])
-def test_a_short_codeword_without_sense_is_refused_when_it_is_whole(wire: Wire) -> None:
+def test_invalid_low_precision_codeword_is_refused_when_complete(wire: Wire) -> None:
     short = np.full(Form(100, wire).largest, 0xFF, np.uint8)  # NaN as bf16, and as the scale of int8
     offer = offer_of(STREAM, short)
     source, sink = Outgoing(offer, short, 64), Incoming(offer, Form(100, wire))
@@ -91,7 +89,7 @@ def test_a_short_codeword_without_sense_is_refused_when_it_is_whole(wire: Wire) 
         sink.finish()
 
 
-def test_pieces_are_views_of_the_one_vector() -> None:
+def test_pieces_are_views_of_one_vector() -> None:
     vector = some(100)
     piece = Outgoing(offer_of(STREAM, vector), vector, 64).next_piece()
     assert piece is not None
@@ -101,9 +99,7 @@ def test_pieces_are_views_of_the_one_vector() -> None:
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
 @pytest.mark.parametrize("place", [0, 57, 99])
 @pytest.mark.parametrize("piece_bytes", [7, 64])
-def test_a_number_that_is_none_is_found_in_the_piece_that_completes_it(
-    bad: float, place: int, piece_bytes: int
-) -> None:
+def test_non_finite_number_is_found_in_completing_piece(bad: float, place: int, piece_bytes: int) -> None:
     vector = some(100)
     vector[place] = bad
     offer = offer_of(STREAM, vector)
@@ -113,7 +109,7 @@ def test_a_number_that_is_none_is_found_in_the_piece_that_completes_it(
     assert (sink.received - 1) // 4 >= place > (sink.received - piece_bytes) // 4 - 1
 
 
-def test_another_size_is_refused_before_there_is_room_for_it() -> None:
+def test_other_size_is_refused_before_allocation() -> None:
     huge = replace(offer_of(STREAM, some(4)), size=2**60)
     with pytest.raises(BadVector, match="needed 400"):
         Incoming(huge, Form(100))
@@ -121,7 +117,7 @@ def test_another_size_is_refused_before_there_is_room_for_it() -> None:
         Incoming(offer_of(STREAM, some(4), signed=True), Form(4))
 
 
-def test_bytes_that_are_not_those_announced_are_refused() -> None:
+def test_bytes_with_wrong_checksum_are_refused() -> None:
     offer = replace(offer_of(STREAM, some(4)), digest=bytes(16))
     source, sink = Outgoing(offer, some(4), 64), Incoming(offer, Form(4))
     piece = source.next_piece()
@@ -131,7 +127,7 @@ def test_bytes_that_are_not_those_announced_are_refused() -> None:
         sink.finish()
 
 
-def test_what_stops_short_or_is_of_another_making_is_not_handed_out() -> None:
+def test_incomplete_or_foreign_vector_is_not_released() -> None:
     first, second = some(100), some(100)
     second[60:] *= 2
     sink = Incoming(offer_of(STREAM, first), Form(100))
@@ -147,12 +143,12 @@ def test_what_stops_short_or_is_of_another_making_is_not_handed_out() -> None:
             sink.finish()
 
 
-def test_what_is_signed_has_a_digest_that_no_other_vector_can_be_made_to_have() -> None:
+def test_signed_digest_is_collision_resistant() -> None:
     assert offer_of(STREAM, some(4), signed=True).digest == hashlib.sha256(some(4).tobytes()).digest()
     assert len(offer_of(STREAM, some(4)).digest) < 32
 
 
-def test_a_gap_and_a_foreign_piece_are_refused() -> None:
+def test_gap_and_foreign_piece_are_refused() -> None:
     sink = Incoming(offer_of(STREAM, some(4)), Form(4))
     with pytest.raises(BadVector, match="needed 0"):
         sink.accept(Piece(STREAM, 8, 16, memoryview(b"12345678")))
@@ -160,7 +156,7 @@ def test_a_gap_and_a_foreign_piece_are_refused() -> None:
         sink.accept(Piece(STREAM, 0, 99, memoryview(b"12345678")))
 
 
-def test_what_had_arrived_over_a_stream_that_broke_is_not_sent_again() -> None:
+def test_bytes_received_before_break_are_not_sent_again() -> None:
     source = Outgoing(offer_of(STREAM, some(4)), some(4), 4)
     source.resume(0)
     source.acknowledge(8)
@@ -169,7 +165,7 @@ def test_what_had_arrived_over_a_stream_that_broke_is_not_sent_again() -> None:
     assert piece.offset == 8
 
 
-def test_an_acknowledgement_of_what_there_is_not_is_refused() -> None:
+def test_acknowledgement_of_unsent_bytes_is_refused() -> None:
     source = Outgoing(offer_of(STREAM, some(4)), some(4), 4)
     with pytest.raises(BadMessage, match="byte 17 of 16 acknowledged"):
         source.acknowledge(17)

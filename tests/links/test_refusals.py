@@ -1,4 +1,4 @@
-"""What is refused and who came: counted, logged once, on record; nobody fills the record by being refused."""
+"""Test refusals and joins: counted, logged once, recorded, and bounded in number."""
 
 import logging
 from collections import Counter
@@ -9,14 +9,14 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadVector, NotAdmitted
 from fedgc.flower import store_sink as keeping
 from fedgc.flower.json_lines import Lines
-from fedgc.flower.store_sink import KeptSink
-from fedgc.links.log import LONGEST_SAID
+from fedgc.flower.store_sink import StoreSink
+from fedgc.links.log import LONGEST_TEXT
 from fedgc.links.refusals import Refusals
 from fedgc.store.records import Audited
 from fedgc.store.writer import Keeper
 
 
-def test_each_refusal_is_counted_and_recorded_and_the_first_of_its_kind_logged(caplog) -> None:
+def test_refusals_are_counted_and_first_of_each_kind_is_logged(caplog) -> None:
     heard: list[tuple[str, str, str]] = []
     refusals = Refusals(logging.getLogger("test"), lambda *what: heard.append(what))
     for who in ("a", "b"):
@@ -25,12 +25,12 @@ def test_each_refusal_is_counted_and_recorded_and_the_first_of_its_kind_logged(c
     assert refusals.counts == {"BadVector": 2, "NotAdmitted": 1}
     assert [who for _, who, _ in heard] == ["a", "b", ""]
     assert heard[2] == ("refused", "", "NotAdmitted: a foreign token")
-    assert all(len(what) <= LONGEST_SAID + len("BadVector: ") for _, _, what in heard)
+    assert all(len(what) <= LONGEST_TEXT + len("BadVector: ") for _, _, what in heard)
     assert len(caplog.records) == 2
 
 
 class Kept(Keeper):
-    """A keeper that has no store behind it."""
+    """A writer without a store."""
 
     def __init__(self) -> None:
         self.records: list[object] = []
@@ -42,10 +42,10 @@ class Kept(Keeper):
         """Nothing waits."""
 
 
-def test_one_that_is_refused_for_ever_does_not_fill_the_record(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_refusals_do_not_fill_record(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeping, "AUDITED", 3)
     keeper = Kept()
-    sink = KeptSink(keeper, "run", lambda: 5.0, 0.0, Lines("", lambda _: None))
+    sink = StoreSink(keeper, "run", lambda: 5.0, 0.0, Lines("", lambda _: None))
     with sink.recorded(RunConfig(work="coded")):
         for _ in range(10):
             sink.audited("refused", "hog", "BadVector: no")

@@ -1,4 +1,4 @@
-"""A web server with a deployment's certificate, for what asks one before Flower is asked."""
+"""A web server with a deployment's certificate, for checks that run before Flower."""
 
 import http.server
 import ssl
@@ -12,7 +12,7 @@ from fedgc.deploy.key_files import Keyring
 
 @contextmanager
 def server(ring: Keyring, part: str = "proxy", ahead_s: float = 0.0, status: int = 200) -> Iterator[str]:
-    """Something with the deployment's certificate that answers `status` to whatever it is asked."""
+    """A server with the deployment's certificate that answers every request with `status`."""
 
     class Answer(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:

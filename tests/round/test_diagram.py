@@ -1,11 +1,11 @@
-"""Tests of the transition table, and of the diagram made from it."""
+"""Test the transition table and its generated diagram."""
 
 import re
 
 import pytest
 
+from docs.generate import mermaid
 from fedgc.messages import Command, Loaded
-from fedgc.round.diagram import mermaid
 from fedgc.round.machine import TABLE, Round, State
 from fedgc.round.masked.round import MaskedRound
 from tests.coded_round import begun, planned
@@ -18,7 +18,7 @@ def test_every_handler_exists():
             assert callable(getattr(MaskedRound, transition.handler))
 
 
-def test_every_state_is_reached_and_left():
+def test_every_state_is_entered_and_left():
     assert set(TABLE) == set(State)
     after = {state: {to for each in row.values() for to in each.to} for state, row in TABLE.items()}
     assert not after[State.CLOSED]
@@ -31,7 +31,7 @@ def test_every_state_is_reached_and_left():
     assert all(State.CLOSED in after[state] for state in set(State) - {State.CLOSED})
 
 
-def test_diagram_draws_the_table():
+def test_diagram_draws_table():
     lines = mermaid().splitlines()
     assert lines[:2] == ["stateDiagram-v2", "    [*] --> WORKING"]
     drawn = {
@@ -51,7 +51,7 @@ def test_diagram_draws_the_table():
     assert drawn == table
 
 
-def test_transition_outside_the_table_is_found(monkeypatch):
+def test_transition_outside_table_is_detected(monkeypatch):
     machine, _ = begun(planned(2, 2, replicas=2, blocks=1))
 
     def handler(_: object, event: Loaded) -> list[Command]:

@@ -1,4 +1,4 @@
-"""The round, driven by every order of events that hypothesis can think of, against the plain sum."""
+"""Test the coded round against the plain sum, in every order of events Hypothesis generates."""
 
 import gc
 import weakref
@@ -124,7 +124,9 @@ class AnyOrder(RuleBasedStateMachine):
         client = data.draw(st.sampled_from(self.plan.clients))
         chunk = data.draw(st.sampled_from(self.plan.chunks)).number
         if client in self.live:
-            self.clients.done[client].add(chunk)
+            if self.clients.at[client].round < 0:
+                return  # no work yet
+            self.clients.hold(client, chunk)
         self.say(progress(client, chunk, self.now, sketch=sketch))
 
     @precondition(lambda self: self.clients.unsent)
@@ -146,7 +148,6 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data())
     def answer_a_whole_packet(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(sorted(d for d in self.live if self.clients.queue[d])))
-        self.clients.done[client] |= set(self.clients.queue[client])
         while self.open() and self.clients.queue[client]:
             work(self.round, self.clients, client, self.now)
 
@@ -155,18 +156,17 @@ class AnyOrder(RuleBasedStateMachine):
     def lose_a_client(self, data: st.DataObject) -> None:
         client = data.draw(st.sampled_from(sorted(self.live)))
         self.live.discard(client)
-        self.clients.queue[client] = []
+        self.clients.at[client].restart(keeps=True)
         self.say(Lost(self.now, client))
 
     @rule(data=st.data(), keeps=st.booleans(), live=st.booleans())
     def join_or_return(self, data: st.DataObject, *, keeps: bool, live: bool) -> None:
         client = data.draw(st.sampled_from(self.plan.clients))
+        self.clients.at[client].restart(keeps=keeps)
         if not keeps:
-            self.clients.done[client] = set()
             self.clients.unsent = [each for each in self.clients.unsent if each[0] != client]
-        kept = tuple(Kept(0, chunk, TARGET) for chunk in sorted(self.clients.done[client]))
-        self.clients.queue[client] = []
         self.live.add(client)
+        kept = self.clients.at[client].kept()
         self.say(joined(self.plan, client, self.now, kept, live=live))
 
     @precondition(lambda self: self.live)
@@ -215,7 +215,7 @@ class AnyOrder(RuleBasedStateMachine):
             assert self.round.outcome in (None, "empty")
 
     def teardown(self) -> None:
-        """Whatever happened, time alone brings the round to its end."""
+        """Time alone ends the round after any events."""
         if not hasattr(self, "round"):
             return
         ticks = 0
@@ -237,7 +237,7 @@ TestAnyOrder = AnyOrder.TestCase
 # ---- the table, row by row
 
 
-def test_the_sum_is_exact_and_each_codeword_is_a_block_long():
+def test_sum_is_exact_and_codewords_have_block_length():
     plan = planned(4, 8, replicas=3, blocks=2)
     machine, clients = begun(plan)
     finish_working(machine, clients)
@@ -248,7 +248,7 @@ def test_the_sum_is_exact_and_each_codeword_is_a_block_long():
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 
-def test_what_has_enough_copies_is_skipped_and_never_started_elsewhere():
+def test_chunk_with_enough_replicas_is_skipped():
     plan = planned(3, 6, replicas=3, blocks=1)
     machine, clients = begun(plan)
     work(machine, clients, plan.clients[0])
@@ -262,7 +262,7 @@ def test_what_has_enough_copies_is_skipped_and_never_started_elsewhere():
     chunks=st.integers(4, 12),
     turns=st.lists(st.integers(0, 4), min_size=12, max_size=12),
 )
-def test_nobody_begins_what_another_is_at_while_a_chunk_of_its_own_has_nobody(clients, chunks, turns):
+def test_unstarted_own_chunk_comes_before_started_chunk(clients, chunks, turns):
     plan = planned(clients, chunks, replicas=clients, blocks=1)
     machine, others = begun(plan)
     for turn in turns:
@@ -277,7 +277,7 @@ def test_nobody_begins_what_another_is_at_while_a_chunk_of_its_own_has_nobody(cl
             assert not set(rest) - theirs - made
 
 
-def test_who_is_moved_hears_it_so_that_it_does_right_wherever_it_stops_listening():
+def test_reassigned_client_is_informed_in_safe_order():
     plan = planned(4, 8, replicas=4, blocks=1)
     machine, clients = begun(plan)
     name, other = plan.clients[:2]
@@ -285,7 +285,7 @@ def test_who_is_moved_hears_it_so_that_it_does_right_wherever_it_stops_listening
     while Skip not in map(type, told):
         work(machine, clients, other)
         chunk, at = clients.queue[name][:2]
-        clients.queue[name].remove(chunk)
+        assert clients.finish_next(name).chunk == chunk
         commands = machine.handle(progress(name, chunk))
         told = [command for command in commands if command.client == name]
         clients.obey(commands)
@@ -294,7 +294,7 @@ def test_who_is_moved_hears_it_so_that_it_does_right_wherever_it_stops_listening
     assert clients.queue[name][:2] == [best, at]
 
 
-def test_a_lost_client_costs_only_its_unfinished_chunks():
+def test_lost_client_loses_only_its_unfinished_chunks():
     plan = planned(3, 6, replicas=3, blocks=2)
     machine, clients = begun(plan)
     work(machine, clients, plan.clients[0])
@@ -307,7 +307,7 @@ def test_a_lost_client_costs_only_its_unfinished_chunks():
 
 
 @pytest.mark.parametrize("left_out", [False, True])
-def test_a_client_is_given_what_it_lists_in_whatever_order(*, left_out: bool):
+def test_client_work_ignores_order_of_its_chunk_list(*, left_out: bool):
     plan = planned(3, 6, replicas=3, blocks=1)
     machine, _ = begun(plan)
     client = plan.clients[0]
@@ -320,7 +320,7 @@ def test_a_client_is_given_what_it_lists_in_whatever_order(*, left_out: bool):
     assert set(given.order) == set(rest if left_out else (first, *rest))
 
 
-def test_a_returning_client_is_asked_first_for_what_it_kept_of_this_version_and_target():
+def test_returning_client_is_asked_first_for_matching_kept_work():
     plan = planned(2, 4, replicas=2, blocks=1)
     for kept, first in (
         (Kept(0, 0, TARGET), True),
@@ -336,18 +336,18 @@ def test_a_returning_client_is_asked_first_for_what_it_kept_of_this_version_and_
         assert (0 in clients.queue[name]) is first, "the other client has finished it"
 
 
-def test_a_lost_upload_is_repaired_by_other_holders():
+def test_lost_upload_is_repaired_by_other_holders():
     plan = planned(4, 8, replicas=4, blocks=2)
     machine, clients = begun(plan)
-    for name in plan.clients[:2]:  # two copies of everything, then a third as a reserve
-        clients.queue[name] = [chunk.number for chunk in plan.chunks]
+    for name in plan.clients[:2]:  # two replicas of every chunk, then a third as a reserve
+        clients.take(name, [chunk.number for chunk in plan.chunks])
     while machine.state is State.WORKING:
         for name in plan.clients[:2]:
             if machine.state is State.WORKING and clients.queue[name]:
                 work(machine, clients, name)
     spare = plan.clients[2]
     for chunk in plan.chunks:
-        clients.done[spare].add(chunk.number)
+        clients.hold(spare, chunk.number)
         clients.obey(machine.handle(progress(spare, chunk.number)))
     sender = clients.unsent[0][0]
     clients.unsent = [each for each in clients.unsent if each[0] != sender]
@@ -361,7 +361,7 @@ def test_a_lost_upload_is_repaired_by_other_holders():
     assert [type(command) for command in late] == [Refuse]
 
 
-def test_a_chunk_that_nobody_else_finished_is_worked_on_again_before_it_is_given_up():
+def test_chunk_without_holder_is_retried_before_it_is_given_up():
     plan = planned(2, 4, replicas=2, blocks=1)
     machine, clients = begun(plan)
     finish_working(machine, clients, plan.clients[:1])
@@ -376,7 +376,7 @@ def test_a_chunk_that_nobody_else_finished_is_worked_on_again_before_it_is_given
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 
-def test_a_round_without_any_holder_of_a_chunk_says_which_it_lacks():
+def test_round_without_holder_of_chunk_names_missing_chunks():
     plan = planned(2, 4, replicas=1, blocks=1)
     machine, clients = begun(plan)
     alone = {plan.chunks[c].number for c in plan.placement.orders[0]}
@@ -387,7 +387,7 @@ def test_a_round_without_any_holder_of_a_chunk_says_which_it_lacks():
     assert set(machine.short) == alone
 
 
-def test_the_deadline_takes_what_there_is():
+def test_deadline_uses_finished_work():
     plan = planned(2, 8, replicas=2, blocks=2)
     machine, clients = begun(plan)
     for name in plan.clients:
@@ -408,7 +408,7 @@ def loading(plan: Plan, limit_s: float) -> tuple[Round, Clients]:
     return machine, clients
 
 
-def test_the_time_to_work_begins_when_all_have_the_model():
+def test_work_time_begins_when_all_clients_have_model():
     plan = planned(2, 4, replicas=2, blocks=2)
     machine, clients = loading(plan, 1000.0)
     one, other = plan.clients
@@ -425,7 +425,7 @@ def test_the_time_to_work_begins_when_all_have_the_model():
     assert machine.state is State.COLLECTING
 
 
-def test_a_model_that_does_not_come_is_waited_for_no_longer_than_its_limit_allows():
+def test_wait_for_missing_model_has_limit():
     plan = planned(2, 2, replicas=2, blocks=2)
     machine, clients = loading(plan, 50.0)
     one, other = plan.clients
@@ -440,13 +440,14 @@ def test_a_model_that_does_not_come_is_waited_for_no_longer_than_its_limit_allow
     assert machine.next_tick == 140.0, "nobody waits for the model of one that is gone"
 
 
-def test_nobody_waits_for_the_model_of_a_client_that_was_not_there_at_the_start():
+def test_model_of_late_client_is_not_awaited():
     plan = planned(2, 2, replicas=2, blocks=2)
     one, other = plan.clients
     left = frozenset({one, other, "of no plan"})
     this = Assignment(1, 3, TARGET, 0, frozenset({one}), loading=left, model_limit_s=1000.0)
     for strikes in ((), (Lost(6.0, other),), (Loaded(6.0, "of no plan", 3),)):
         machine, clients = Round(plan, this, sync), Clients(plan)
+        clients.obey([Work(one, 0, 3, TARGET, (), plan.names_w[0], 0, 9.0)])
         clients.obey(machine.start(0.0, [joined(plan, one)]))
         assert machine.next_tick == 1100.0
         for event in (Loaded(5.0, one, 3), *strikes):
@@ -454,7 +455,7 @@ def test_nobody_waits_for_the_model_of_a_client_that_was_not_there_at_the_start(
             assert machine.next_tick == 105.0
 
 
-def test_a_model_that_came_while_collecting_or_whose_client_is_gone_is_on_its_way_no_more():
+def test_model_arriving_late_or_for_lost_client_is_not_in_flight():
     plan = planned(3, 2, replicas=3, blocks=1)
     machine, clients = loading(plan, 50.0)
     one, other, third = plan.clients
@@ -471,7 +472,7 @@ def test_a_model_that_came_while_collecting_or_whose_client_is_gone_is_on_its_wa
     assert machine.loading == set()
 
 
-def test_nobody_waits_for_the_model_of_a_client_that_can_give_nothing():
+def test_model_of_client_without_work_is_not_awaited():
     plan = planned(2, 4, replicas=2, blocks=2)
     machine, clients = loading(plan, 1000.0)
     one, other = plan.clients
@@ -483,7 +484,7 @@ def test_nobody_waits_for_the_model_of_a_client_that_can_give_nothing():
     assert machine.next_tick == 120.0
 
 
-def test_a_client_that_could_not_train_on_a_chunk_has_the_model():
+def test_failing_client_counts_as_having_model():
     plan = planned(2, 4, replicas=2, blocks=2)
     machine, clients = loading(plan, 1000.0)
     one, other = plan.clients
@@ -493,7 +494,7 @@ def test_a_client_that_could_not_train_on_a_chunk_has_the_model():
 
 
 @pytest.mark.parametrize("lost", [False, True])
-def test_whoever_joins_in_mid_round_does_not_move_the_deadline(lost: bool):
+def test_late_joining_client_does_not_move_deadline(lost: bool):
     plan = planned(3, 4, replicas=2, blocks=2)
     this = Assignment(number=1, version=3, target=TARGET, seed=0, model_limit_s=1000.0)
     machine, clients = Round(plan, this, sync), Clients(plan)
@@ -513,7 +514,7 @@ def test_whoever_joins_in_mid_round_does_not_move_the_deadline(lost: bool):
     assert machine.next_tick == 120.0
 
 
-def test_a_model_that_comes_when_nobody_needs_it_any_more_is_no_fault():
+def test_unneeded_late_model_is_no_fault():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, clients = loading(plan, 50.0)
     one, other = plan.clients
@@ -526,7 +527,7 @@ def test_a_model_that_comes_when_nobody_needs_it_any_more_is_no_fault():
     assert machine.statistics.refused == [0, 0]
 
 
-def test_nothing_finished_is_an_empty_round():
+def test_round_without_finished_work_is_empty():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, clients = begun(plan)
     clients.obey(machine.handle(Tick(100.0)))
@@ -534,7 +535,7 @@ def test_nothing_finished_is_an_empty_round():
     assert not any(close.frees for close in clients.closed)
 
 
-def test_the_gate_is_asked_once_at_the_first_copy_of_everything():
+def test_gate_decides_once_at_first_replica_of_every_chunk():
     plan = planned(2, 4, replicas=2, blocks=2)
     asked = []
 
@@ -550,7 +551,7 @@ def test_the_gate_is_asked_once_at_the_first_copy_of_everything():
     assert not any(close.frees for close in clients.closed)
 
 
-def test_a_copy_that_differs_from_the_first_is_not_counted_and_named():
+def test_differing_replica_is_not_counted_and_client_is_named():
     plan = planned(2, 2, replicas=2, blocks=2)
     machine, clients = begun(plan)
     one, other = plan.clients
@@ -564,8 +565,8 @@ def test_a_copy_that_differs_from_the_first_is_not_counted_and_named():
     assert held(machine) == {0: 2, 1: 1}
 
 
-def test_false_sketches_that_come_first_are_blamed_on_their_client_alone():
-    """Each chunk lies with the false client and one other: no chunk by itself tells who is wrong."""
+def test_false_first_sketches_are_blamed_on_their_client_only():
+    """The false client and one other hold each chunk: a single chunk does not show which is wrong."""
     holds = {"false": frozenset(range(6)), "one": frozenset({0, 1}), "two": frozenset({2, 3, 4, 5})}
     table = tuple(Chunk(number, f"chunk {number}", 10) for number in range(6))
     plan = make_plan(
@@ -586,7 +587,7 @@ def test_false_sketches_that_come_first_are_blamed_on_their_client_alone():
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 
-def test_a_copy_without_a_sketch_is_refused_where_another_has_one():
+def test_replica_without_sketch_is_refused_if_others_have_one():
     for mute_first in (True, False):
         plan = planned(3, 1, replicas=3, blocks=3)
         machine, clients = begun(plan)
@@ -597,7 +598,7 @@ def test_a_copy_without_a_sketch_is_refused_where_another_has_one():
         assert held(machine) == {1: 1, 2: 1}
 
 
-def test_blocks_are_chosen_at_the_stop_by_what_waiting_costs():
+def test_block_count_at_stop_depends_on_waiting_cost():
     slow, quick = (
         planned(3, 6, replicas=3, blocks="auto", uplink=0.1),
         planned(3, 6, replicas=3, blocks="auto", uplink=1e9),
@@ -614,7 +615,7 @@ def test_blocks_are_chosen_at_the_stop_by_what_waiting_costs():
     ("limit", "wires"), [(1e-6, {"float32"}), (5e-3, {"bf16"}), (3e-2, {"int8"}), (0.3, {"int8"})]
 )
 @pytest.mark.parametrize("lost", [False, True])
-def test_numbers_are_as_short_as_the_error_limit_allows(limit: float, wires: set[str], *, lost: bool):
+def test_number_format_is_shortest_within_error_limit(limit: float, wires: set[str], *, lost: bool):
     plan = planned(4, 8, replicas=3, blocks=2, settings={"wire": "short", "error_limit": limit})
     machine, clients = begun(plan, size=5000)
     finish_working(machine, clients)
@@ -629,7 +630,7 @@ def test_numbers_are_as_short_as_the_error_limit_allows(limit: float, wires: set
     assert error <= limit
 
 
-def test_an_upload_that_never_ends_is_made_good_by_others():
+def test_endless_upload_is_replaced_by_others():
     plan = planned(3, 6, replicas=3, blocks=1)
     machine, clients = begun(plan)
     finish_working(machine, clients)
@@ -649,7 +650,7 @@ def test_an_upload_that_never_ends_is_made_good_by_others():
 
 
 def one_is_late(blocks: int = 1, step_s: float = 0.1) -> tuple[Round, Clients, str]:
-    """All but the first have sent theirs at 2 s, one second after they were asked."""
+    """All but the first client have sent their codeword at 2 s, one second after the request."""
     machine, clients = begun(replace(planned(4, 8, replicas=4, blocks=blocks), step_s=(step_s,) * 4))
     finish_working(machine, clients)
     slow = clients.unsent[0][0]
@@ -660,7 +661,7 @@ def one_is_late(blocks: int = 1, step_s: float = 0.1) -> tuple[Round, Clients, s
 
 
 def stand_in(machine: Round, clients: Clients, slow: str) -> None:
-    """Let time pass until somebody is late, and the others finish what they are told to take."""
+    """Let time pass until a client is late, and let the others finish their assigned chunks."""
     clients.obey(machine.handle(Tick(machine.next_tick)))
     for name in machine.plan.clients:
         while name != slow and clients.queue[name]:
@@ -668,7 +669,7 @@ def stand_in(machine: Round, clients: Clients, slow: str) -> None:
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])
-def test_others_stand_in_for_an_upload_that_takes_much_longer_than_most_did(blocks: int):
+def test_much_later_upload_is_replaced_by_others(blocks: int):
     machine, clients, slow = one_is_late(blocks)
     assert machine.next_tick == pytest.approx(1.0 + PATIENCE), "asked at 1 s, and half needed a second"
     stand_in(machine, clients, slow)
@@ -683,7 +684,7 @@ def test_others_stand_in_for_an_upload_that_takes_much_longer_than_most_did(bloc
     assert machine.statistics.refused == [0] * 4
 
 
-def test_nobody_stands_in_who_would_take_longer_than_what_is_late():
+def test_repair_slower_than_late_codeword_is_not_started():
     machine, *_ = one_is_late(step_s=1.0)
     chunk_s, upload_s = TARGET * 1.0, 1.0
     asked = []
@@ -694,7 +695,7 @@ def test_nobody_stands_in_who_would_take_longer_than_what_is_late():
     assert chunk_s + upload_s <= now - 1.0 < chunk_s + upload_s + PATIENCE, "it has needed so long already"
 
 
-def test_where_the_one_who_finishes_it_for_a_late_codeword_dies_another_is_asked():
+def test_dead_repairer_of_late_codeword_is_replaced():
     machine, _, _ = one_is_late()
     first = {
         each.client: each.chunks for each in machine.handle(Tick(machine.next_tick)) if isinstance(each, Take)
@@ -706,7 +707,7 @@ def test_where_the_one_who_finishes_it_for_a_late_codeword_dies_another_is_asked
 
 
 @pytest.mark.parametrize("comes", [True, False])
-def test_it_is_told_how_long_a_late_codeword_took_that_never_came(*, comes: bool):
+def test_duration_of_lost_late_codeword_is_recorded(*, comes: bool):
     machine, clients, slow = one_is_late(blocks=2)
     stand_in(machine, clients, slow)
     _, one, *others = clients.unsent
@@ -720,7 +721,7 @@ def test_it_is_told_how_long_a_late_codeword_took_that_never_came(*, comes: bool
     assert machine.result.unsent_s == ({} if comes else {machine.plan.clients.index(slow): took_s})
 
 
-def test_what_a_slow_line_is_to_send_others_finish_meanwhile_and_stand_in_with_at_once():
+def test_work_of_slow_uplink_is_finished_by_others_and_replaced():
     plan = planned(4, 8, replicas=4, blocks=1, uplink=1.0, lag=4.0)
     machine, clients = begun(plan)
     finish_working(machine, clients)
@@ -750,15 +751,15 @@ def test_what_a_slow_line_is_to_send_others_finish_meanwhile_and_stand_in_with_a
 
 
 @pytest.mark.parametrize(("uplink", "lag", "least_s"), [(None, 1.0, 0.5), (1.0, 1.4, 0.5), (1.0, 4.0, 113.0)])
-def test_nobody_goes_on_where_no_line_is_known_to_be_late(uplink: float | None, lag: float, least_s: float):
+def test_clients_stop_training_without_known_slow_uplink(uplink: float | None, lag: float, least_s: float):
     plan = planned(4, 8, replicas=4, blocks=1, uplink=uplink, lag=lag, settings={"late_s": least_s})
     machine, clients = begun(plan)
     finish_working(machine, clients)
     assert not any(clients.queue.values())
 
 
-def test_a_round_leaves_no_cycle_behind():
-    """Runs of many clients are simulated without the collector of garbage, for the sake of their time."""
+def test_round_leaves_no_reference_cycle():
+    """Simulations of many clients run without garbage collection to save time."""
     gc.disable()
     try:
         machine, clients = begun(planned(4, 8, replicas=4, blocks=2, uplink=1.0, lag=4.0))
@@ -776,7 +777,7 @@ def test_a_round_leaves_no_cycle_behind():
         gc.enable()
 
 
-def test_a_late_codeword_counts_if_it_is_there_before_what_stands_in_for_it():
+def test_late_codeword_counts_if_it_precedes_its_repair():
     machine, clients, slow = one_is_late()
     stand_in(machine, clients, slow)
     late, *repairs = clients.unsent
@@ -787,7 +788,7 @@ def test_a_late_codeword_counts_if_it_is_there_before_what_stands_in_for_it():
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 
-def test_a_late_codeword_is_refused_without_blame_once_a_part_of_what_stands_in_is_added():
+def test_late_codeword_is_refused_unblamed_after_partial_repair():
     machine, clients, slow = one_is_late()
     stand_in(machine, clients, slow)
     late, one, *others = clients.unsent
@@ -802,7 +803,7 @@ def test_a_late_codeword_is_refused_without_blame_once_a_part_of_what_stands_in_
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 
-def test_nobody_stands_in_where_nobody_else_can():
+def test_late_codeword_without_helper_gets_no_repair():
     plan = planned(2, 2, replicas=1, blocks=1)
     machine, clients = begun(plan)
     finish_working(machine, clients)
@@ -815,12 +816,12 @@ def test_nobody_stands_in_where_nobody_else_can():
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 
-def test_a_differing_copy_while_collecting_changes_nothing_that_was_asked():
+def test_differing_replica_while_collecting_changes_no_request():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, clients = begun(plan)
     one, other = plan.clients
     for chunk in (0, 1):
-        clients.done[one].add(chunk)
+        clients.hold(one, chunk)
         clients.obey(machine.handle(progress(one, chunk, sketch=(1.0,) * 16)))
     asked = dict(clients.requests)
     assert asked
@@ -830,7 +831,7 @@ def test_a_differing_copy_while_collecting_changes_nothing_that_was_asked():
     assert machine.outcome == "synced"
 
 
-def test_a_carried_client_that_starts_anew_in_mid_round_gets_whole_orders():
+def test_continuing_client_that_restarts_gets_full_work():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine = Round(plan, Assignment(2, 0, 2 * TARGET, 0, frozenset(plan.clients)), sync)
     began = machine.start(0.0, [joined(plan, client) for client in plan.clients])
@@ -840,7 +841,7 @@ def test_a_carried_client_that_starts_anew_in_mid_round_gets_whole_orders():
     assert Work in {type(command) for command in again}
 
 
-def test_at_the_deadline_one_copy_of_everything_is_exact():
+def test_one_replica_of_every_chunk_is_exact_at_deadline():
     plan = planned(2, 2, replicas=2, blocks=2)
     machine, clients = begun(plan)
     while clients.queue[plan.clients[0]]:
@@ -852,47 +853,47 @@ def test_at_the_deadline_one_copy_of_everything_is_exact():
     np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 
-def test_a_returning_client_is_given_what_its_return_makes_possible():
+def test_returning_client_gets_work_it_enables():
     plan = planned(2, 3, replicas=2, blocks=2)
     machine, clients = begun(plan)
     one, other = plan.clients
     clients.obey(machine.handle(Lost(1.0, other)))
     work(machine, clients, one)
-    clients.queue[other] = []
+    clients.stop(other)
     clients.obey(machine.handle(joined(plan, other, 2.0)))
     finish_working(machine, clients)
     send_all(machine, clients)
     assert (machine.outcome, machine.result.solution.blocks) == ("synced", 2)
 
 
-def test_the_only_holder_of_a_chunk_may_come_back_and_send_it():
+def test_only_holder_of_chunk_may_return_and_send_it():
     plan = planned(1, 2, replicas=1, blocks=1)
     for keeps in (True, False):
         machine, clients = begun(plan)
         name = plan.clients[0]
         finish_working(machine, clients)
         clients.unsent.clear()
-        kept = tuple(Kept(0, chunk, TARGET) for chunk in clients.done[name]) if keeps else ()
-        clients.obey(machine.handle(joined(plan, name, 3.0, kept)))
+        clients.at[name].restart(keeps=keeps)
+        clients.obey(machine.handle(joined(plan, name, 3.0, clients.at[name].kept())))
         while clients.queue[name] and machine.state is not State.CLOSED:
             work(machine, clients, name, 4.0)
         send_all(machine, clients, 5.0)
         assert machine.outcome == "synced"
 
 
-def test_a_client_that_can_do_nothing_is_not_waited_for():
+def test_client_without_possible_work_is_not_awaited():
     plan = planned(2, 4, replicas=2, blocks=2)
     machine, clients = begun(plan)
     one, other = plan.clients
     clients.obey(machine.handle(Failed(1.0, other, 1, "out of memory")))
-    clients.queue[other] = []
+    clients.stop(other)
     finish_working(machine, clients, [one])
     send_all(machine, clients)
     assert machine.outcome == "synced"
     assert machine.statistics.failure[1] == "out of memory"
 
 
-def test_nothing_in_the_sum_is_no_model():
+def test_empty_sum_gives_no_model():
     plan = planned(1, 1, replicas=1, blocks=1)
     machine, clients = begun(plan)
     finish_working(machine, clients)
@@ -900,12 +901,12 @@ def test_nothing_in_the_sum_is_no_model():
     assert machine.outcome == "empty"
 
 
-def test_a_repair_has_as_long_as_the_first_upload_had():
+def test_repair_has_same_time_limit_as_first_upload():
     plan = planned(2, 1, replicas=2, blocks=1)
     machine, clients = begun(plan)
     work(machine, clients, plan.clients[0], 1.0)
     clients.obey(machine.handle(progress(plan.clients[1], 0, 1.5)))
-    clients.done[plan.clients[1]].add(0)
+    clients.hold(plan.clients[1], 0)
     clients.unsent.clear()
     clients.obey(machine.handle(Lost(50.0, plan.clients[0])))
     assert machine.next_tick == 100.0
@@ -913,18 +914,19 @@ def test_a_repair_has_as_long_as_the_first_upload_had():
     assert machine.outcome == "synced"
 
 
-def test_only_clients_that_listen_are_asked_for_more():
+def test_only_listening_clients_get_more_work():
     plan = planned(3, 1, replicas=3, blocks=1)
     machine, clients = begun(plan)
     clients.obey(machine.handle(joined(plan, plan.clients[1], 0.0, live=False)))
     work(machine, clients, plan.clients[0])
-    clients.queue = {name: [] for name in plan.clients}
+    for name in plan.clients:
+        clients.stop(name)
     clients.obey(machine.handle(Lost(2.0, plan.clients[0])))
     assert clients.queue[plan.clients[2]] == [0]
     assert clients.queue[plan.clients[1]] == []
 
 
-def test_no_more_is_counted_than_was_finished():
+def test_counted_work_never_exceeds_finished_work():
     plan = planned(3, 1, replicas=3, blocks=2)
     machine, clients = begun(plan)
     one, two, _ = plan.clients
@@ -947,7 +949,7 @@ def test_stop_ends_any_phase():
         assert {close.client for close in clients.closed} == set(plan.clients)
 
 
-def test_every_state_but_the_last_reacts_to_loss_time_and_stop():
+def test_every_open_state_handles_loss_time_and_stop():
     for state in set(State) - {State.CLOSED}:
         assert {Joined, Lost, Failed, Progress, Tick, Stop} <= set(TABLE[state])
 
@@ -960,10 +962,10 @@ def test_every_state_but_the_last_reacts_to_loss_time_and_stop():
     seed=st.integers(0, 99),
     data=st.data(),
 )
-def test_a_round_finishes_when_its_obvious_twin_does(
+def test_round_finishes_like_slow_reference(
     clients: int, chunks: int, replicas: int, seed: int, data
 ) -> None:
-    """Twin: after each finished chunk, count wanted from scratch; stop when every chunk has enough."""
+    """Slow reference: recount after each finished chunk; stop when every chunk has enough replicas."""
     replicas = min(replicas, clients)
     blocks = data.draw(st.integers(1, replicas))
     plan = planned(clients, chunks, replicas=replicas, blocks=blocks)
@@ -982,14 +984,14 @@ def test_a_round_finishes_when_its_obvious_twin_does(
     np.testing.assert_allclose(fleet.total, fleet.plain, rtol=1e-8, atol=1e-8)
 
 
-def test_a_broken_client_that_is_first_is_outvoted():
+def test_broken_first_client_is_outvoted():
     plan = planned(3, 2, replicas=3, blocks=2)
     machine, clients = begun(plan)
     broken, one, two = plan.clients
     right, wrong = (1.0,) * 16, (5.0,) * 16
     for chunk in (0, 1):
         for name in (one, two):
-            clients.done[name].add(chunk)
+            clients.hold(name, chunk)
         clients.obey(machine.handle(progress(broken, chunk, sketch=wrong)))
         clients.obey(machine.handle(progress(one, chunk, sketch=right)))
         clients.obey(machine.handle(progress(two, chunk, sketch=right)))
@@ -1001,7 +1003,7 @@ def test_a_broken_client_that_is_first_is_outvoted():
 
 @pytest.mark.parametrize("keeps", [True, False])
 @pytest.mark.parametrize("fails", [True, False])
-def test_when_the_verdict_turns_only_copies_count_that_somebody_has(*, keeps: bool, fails: bool):
+def test_changed_verdict_counts_only_held_replicas(*, keeps: bool, fails: bool):
     plan = planned(4, 2, replicas=4, blocks=4)
     machine, clients = begun(plan)
     first, refused, third, _ = plan.clients
@@ -1017,7 +1019,7 @@ def test_when_the_verdict_turns_only_copies_count_that_somebody_has(*, keeps: bo
 
 
 @pytest.mark.parametrize("holds", [True, False])
-def test_a_kept_copy_of_a_chunk_that_its_client_no_longer_holds_does_not_count(*, holds: bool):
+def test_kept_replica_no_longer_held_does_not_count(*, holds: bool):
     plan = planned(3, 2, replicas=3, blocks=1)
     machine, clients = begun(plan)
     one, other, _ = plan.clients
@@ -1030,7 +1032,7 @@ def test_a_kept_copy_of_a_chunk_that_its_client_no_longer_holds_does_not_count(*
     assert held(machine) == ({1: 1} if holds else {})
 
 
-def test_a_copy_whose_holder_is_gone_refuses_nobody_while_working():
+def test_replica_of_lost_holder_refuses_no_other_while_working():
     plan = planned(2, 2, replicas=2, blocks=1)
     for early in (True, False):
         machine, clients = begun(plan)
@@ -1049,7 +1051,7 @@ def test_a_copy_whose_holder_is_gone_refuses_nobody_while_working():
 
 
 @pytest.mark.parametrize("early", [True, False])
-def test_a_copy_whose_holder_is_gone_refuses_nobody_while_collecting_unless_it_is_in_the_sum(*, early: bool):
+def test_replica_of_lost_holder_refuses_others_only_if_in_sum(*, early: bool):
     plan = planned(2, 2, replicas=2, blocks=1)
     for summed in (True, False):
         machine, clients = begun(plan)
@@ -1074,13 +1076,13 @@ def test_a_copy_whose_holder_is_gone_refuses_nobody_while_collecting_unless_it_i
         np.testing.assert_allclose(clients.total, clients.plain, rtol=1e-9)
 
 
-def test_a_copy_that_is_refused_while_collecting_does_not_enter_the_sum():
+def test_replica_refused_while_collecting_does_not_enter_sum():
     plan = planned(2, 2, replicas=2, blocks=2)
     machine, clients = begun(plan)
     one, other = plan.clients
     for name in (one, other):
         for chunk in (0, 1):
-            clients.done[name].add(chunk)
+            clients.hold(name, chunk)
             clients.obey(machine.handle(progress(name, chunk, sketch=(1.0,) * 16)))
     kept = tuple(Kept(0, chunk, TARGET) for chunk in (0, 1))
     clients.obey(machine.handle(joined(plan, one, 3.0, kept)))
@@ -1089,7 +1091,7 @@ def test_a_copy_that_is_refused_while_collecting_does_not_enter_the_sum():
     assert [type(command) for command in late] == [Refuse]
 
 
-def test_who_returns_late_has_as_long_to_send_as_the_others_had():
+def test_late_returning_client_has_full_upload_time():
     plan = planned(2, 1, replicas=2, blocks=2)
     machine, clients = begun(plan)
     one, other = plan.clients
@@ -1103,7 +1105,7 @@ def test_who_returns_late_has_as_long_to_send_as_the_others_had():
     assert machine.statistics.failure == ["", ""]
 
 
-def test_what_crossed_the_close_of_the_round_before_is_refused_and_held_against_nobody():
+def test_message_from_previous_round_is_refused_without_blame():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine = Round(plan, Assignment(2, 1, TARGET, 0), sync)
     machine.start(0.0, [joined(plan, client) for client in plan.clients])
@@ -1116,13 +1118,13 @@ def test_what_crossed_the_close_of_the_round_before_is_refused_and_held_against_
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_who_returns_late_with_nothing_kept_has_time_to_train_as_well(*, live: bool):
+def test_late_returning_client_without_work_has_time_to_train(*, live: bool):
     plan = planned(1, 2, replicas=1, blocks=1)
     machine, clients = begun(plan, live=live)
     name = plan.clients[0]
     finish_working(machine, clients)
     clients.unsent.clear()
-    clients.done[name] = set()
+    clients.at[name].restart(keeps=False)
     clients.obey(machine.handle(joined(plan, name, 2.0, live=live)))
     while machine.next_tick < 152.0:
         clients.obey(machine.handle(Tick(machine.next_tick)))
@@ -1133,7 +1135,7 @@ def test_who_returns_late_with_nothing_kept_has_time_to_train_as_well(*, live: b
     assert machine.outcome == "synced"
 
 
-def test_a_failure_that_was_told_before_changes_nothing():
+def test_repeated_failure_report_changes_nothing():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, clients = begun(plan)
     clients.obey(machine.handle(Failed(1.0, plan.clients[0], 1, "broken", (0,))))
@@ -1143,7 +1145,7 @@ def test_a_failure_that_was_told_before_changes_nothing():
 
 
 @pytest.mark.parametrize("live", [True, False])
-def test_who_returns_late_is_not_given_what_the_sum_cannot_take_and_moves_no_deadline(*, live: bool):
+def test_late_return_gets_no_unusable_work_and_keeps_deadline(*, live: bool):
     plan = planned(2, 3, replicas=1, blocks=1)
     machine, clients = begun(plan, live=live)
     one, other = plan.clients
@@ -1157,25 +1159,26 @@ def test_who_returns_late_is_not_given_what_the_sum_cannot_take_and_moves_no_dea
         )
         assert machine.next_tick == 51.0
         clients.obey(machine.handle(Lost(now, one)))
+    lacking = 3 - len(clients.done[other])
     send_all(machine, clients)
-    assert (machine.outcome, len(machine.short)) == ("approximate", 3 - len(clients.done[other]))
+    assert (machine.outcome, len(machine.short)) == ("approximate", lacking)
 
 
 @pytest.mark.parametrize("blocks", [1, 2])
-def test_who_returns_late_is_given_what_nobody_has_for_the_sum_and_nothing_else(blocks: int):
+def test_late_returning_client_gets_only_missing_chunks(blocks: int):
     plan = planned(3, 6, replicas=2, blocks=blocks)
     machine, clients = begun(plan)
     finish_working(machine, clients)
     one, *others = plan.clients
     alone = clients.done[one] - set.union(*(clients.done[client] for client in others))
     assert bool(alone) == (blocks == 1), "with two blocks each chunk has two copies"
-    clients.done[one] = set()
+    clients.at[one].restart(keeps=False)
     (given, *asked) = machine.handle(joined(plan, one, 3.0))
     assert set(given.order) == alone
     assert any(isinstance(each, Repair) for each in asked) == (blocks == 2)
 
 
-def test_a_client_that_returns_with_less_is_not_asked_for_what_it_lacks():
+def test_returning_client_is_not_asked_for_lost_work():
     plan = planned(2, 2, replicas=2, blocks=1)
     machine, clients = begun(plan)
     name = plan.clients[0]

@@ -1,4 +1,4 @@
-"""Plans: the placement fits what the clients hold, copies limit the blocks, and every deadline is finite."""
+"""Test plans: placement fits the data, replicas limit the blocks, every deadline is finite."""
 
 import itertools
 import math
@@ -43,7 +43,7 @@ speeds_of_all = st.lists(st.floats(1e-4, 1e3), min_size=6, max_size=6)
 
 
 @given(clients=st.integers(1, 6), chunks=st.integers(1, 12), replicas=st.integers(1, 6), step_s=speeds_of_all)
-def test_where_everybody_holds_everything_each_chunk_gets_its_replicas(clients, chunks, replicas, step_s):
+def test_fully_shared_data_gives_each_chunk_its_replicas(clients, chunks, replicas, step_s):
     of = everyone(clients, chunks)
     made = plan(of, measured(of, *step_s), replicas=replicas, blocks="auto")
     wanted = min(replicas, clients)
@@ -52,14 +52,14 @@ def test_where_everybody_holds_everything_each_chunk_gets_its_replicas(clients, 
     assert (f"({replicas} asked for)" in made.reason) == (clients < replicas)
 
 
-def test_what_each_client_works_on_is_told_by_the_numbers_of_its_chunks():
+def test_work_of_client_is_given_by_chunk_numbers():
     made = plan(fleet({1, 4}, {4}, {6}, chunks=8))
     assert made.shares == {"client 0": (1, 4), "client 1": (4,), "client 2": (6,)}
 
 
 @st.composite
 def partial_fleets(draw: st.DrawFn) -> Fleet:
-    """Draw a fleet in which somebody lacks a chunk that somebody else holds."""
+    """Draw a fleet in which some client lacks a chunk of another."""
     chunks = draw(st.integers(2, 8))
     held = draw(st.lists(st.sets(st.integers(0, chunks - 1)), min_size=1, max_size=5))
     first = draw(st.integers(0, chunks - 1))
@@ -67,7 +67,7 @@ def partial_fleets(draw: st.DrawFn) -> Fleet:
 
 
 @given(partial_fleets())
-def test_where_the_data_dictates_it_the_placement_is_adopted_as_it_lies(of):
+def test_fixed_data_layout_is_adopted(of):
     made = plan(of)
     assert "placed where the data lies" in made.reason
     numbers = [chunk.number for chunk in made.chunks]
@@ -79,7 +79,7 @@ def test_where_the_data_dictates_it_the_placement_is_adopted_as_it_lies(of):
 
 
 @given(partial_fleets())
-def test_a_plan_leaves_out_who_holds_nothing_and_what_nobody_holds(of):
+def test_plan_omits_empty_clients_and_unheld_chunks(of):
     made = plan(of)
     assert made.clients == tuple(client for client, held in of.holds.items() if held)
     reachable = set().union(*of.holds.values())
@@ -89,7 +89,7 @@ def test_a_plan_leaves_out_who_holds_nothing_and_what_nobody_holds(of):
 
 
 @given(of=partial_fleets(), blocks=st.sampled_from(["auto", 1, 2, 3]))
-def test_blocks_are_limited_by_the_copies_of_the_rarest_chunk(of, blocks):
+def test_blocks_are_limited_by_replicas_of_rarest_chunk(of, blocks):
     made = plan(of, blocks=blocks, replicas=3)
     reachable = set().union(*of.holds.values())
     rarest = min(sum(number in held for held in of.holds.values()) for number in reachable)
@@ -98,12 +98,12 @@ def test_blocks_are_limited_by_the_copies_of_the_rarest_chunk(of, blocks):
 
 
 @pytest.mark.parametrize("of", [Fleet({}, table(2)), fleet(set(), set(), chunks=2)])
-def test_a_fleet_that_holds_nothing_cannot_be_planned_for(of):
+def test_fleet_without_data_cannot_be_planned(of):
     with pytest.raises(BadPlacement, match=f"saw {len(of.holds)} clients that hold nothing"):
         plan(of)
 
 
-def test_a_fast_client_holds_more_than_a_slow_one():
+def test_fast_client_holds_more_than_slow_client():
     of = everyone(2, 12)
     even, uneven = plan(of, replicas=1), plan(of, measured(of, 0.1, 0.3), replicas=1)
     assert even.placement.loads == (6, 6)
@@ -112,7 +112,7 @@ def test_a_fast_client_holds_more_than_a_slow_one():
 
 @given(clients=st.integers(1, 6), more=st.integers(0, 30), step_s=speeds_of_all, replicas=st.integers(1, 6))
 @example(clients=4, more=0, step_s=[1.0, 1.0, 3.0, 3.0, 1.0, 1.0], replicas=1)
-def test_in_a_masked_run_every_site_has_work_and_the_rest_follows_speed(clients, more, step_s, replicas):
+def test_masked_run_gives_every_site_work_and_rest_by_speed(clients, more, step_s, replicas):
     of = everyone(clients, clients + more)
     made = plan(of, measured(of, *step_s), replicas=replicas, secrecy="masked", federation="all.fed")
     loads = made.placement.loads
@@ -124,12 +124,12 @@ def test_in_a_masked_run_every_site_has_work_and_the_rest_follows_speed(clients,
             assert abs(large * quick_s - small * slow_s) <= quick_s + slow_s + 1e-3 * large * quick_s
 
 
-def test_a_masked_run_needs_a_chunk_for_each_site():
+def test_masked_run_needs_one_chunk_per_site():
     with pytest.raises(BadPlacement, match="saw 3 chunks, needed one for each of 4 sites"):
         plan(everyone(4, 3), secrecy="masked", federation="all.fed")
 
 
-def test_an_unknown_client_is_taken_for_a_typical_one():
+def test_unknown_client_is_treated_as_typical():
     of = everyone(4, 4)
     assert plan(of, measured(of, 1.0, 5.0, 9.0)).step_s == (1.0, 5.0, 9.0, 5.0)
     alike = plan(of).step_s
@@ -137,7 +137,7 @@ def test_an_unknown_client_is_taken_for_a_typical_one():
     assert alike[0] > 0
 
 
-def test_only_a_fleet_known_to_the_last_client_counts_as_measured():
+def test_fleet_counts_as_measured_only_if_every_client_is_known():
     of = everyone(2, 4)
     assert not plan(of).measured
     assert not plan(of, measured(of, 1.0)).measured
@@ -154,7 +154,7 @@ def test_only_a_fleet_known_to_the_last_client_counts_as_measured():
     slots=st.integers(1, 9),
     steps=st.integers(1, 1000),
 )
-def test_every_deadline_is_finite_and_ahead(of, step_s, known, uplink, slots, steps):
+def test_every_deadline_is_finite_and_in_future(of, step_s, known, uplink, slots, steps):
     speeds = measured(of, *step_s[:known], uplink=uplink)
     made = plan(of, speeds, steps, **{"upload_slots": slots})
     for seconds in (made.deadline_s, made.upload_deadline_s):
@@ -162,7 +162,7 @@ def test_every_deadline_is_finite_and_ahead(of, step_s, known, uplink, slots, st
     assert all(0 <= seconds < math.inf for seconds in made.upload_s)
 
 
-def test_deadlines_that_are_set_are_kept():
+def test_configured_deadlines_are_kept():
     made = plan(everyone(2, 4, 10**9), **{"deadline_s": 7, "upload_deadline_s": 8.5})
     assert (made.deadline_s, made.upload_deadline_s) == (7.0, 8.5)
 
@@ -174,7 +174,7 @@ def test_deadlines_that_are_set_are_kept():
     step_s=speeds_of_all,
     steps=st.integers(1, 50),
 )
-def test_with_history_every_client_has_time_for_all_that_it_holds(clients, chunks, replicas, step_s, steps):
+def test_history_gives_every_client_time_for_all_its_chunks(clients, chunks, replicas, step_s, steps):
     of = everyone(clients, chunks)
     made = plan(of, measured(of, *step_s), steps, replicas=replicas, blocks="auto")
     loads = made.placement.loads
@@ -187,14 +187,14 @@ def test_with_history_every_client_has_time_for_all_that_it_holds(clients, chunk
     clients=st.integers(1, 6), size=st.integers(0, 10**8), uplink=st.floats(1e3, 1e9), slots=st.integers(1, 6)
 )
 @example(clients=6, size=10**9, uplink=1e6, slots=1)
-def test_all_uploads_fit_in_the_upload_deadline_though_they_take_turns(clients, size, uplink, slots):
+def test_sequential_uploads_fit_in_upload_deadline(clients, size, uplink, slots):
     of = everyone(clients, 6, size)
     made = plan(of, measured(of, *[0.1] * clients, uplink=uplink), **{"upload_slots": slots})
     one_after_another = math.ceil(clients / slots) * max(made.upload_s)
     assert made.upload_deadline_s > one_after_another
 
 
-def test_the_slowest_uplink_sets_the_upload_deadline_and_an_unknown_one_is_slow():
+def test_slowest_uplink_sets_deadline_and_unknown_uplink_is_slow():
     of = everyone(2, 4, 10**8)
     quick = measured(of, 0.1, 0.1, uplink=1e9)
     mixed = Speeds({**quick.known, "client 1": Speed("client 1", 0.1, up_bytes_s=1e6)})
@@ -206,7 +206,7 @@ def test_the_slowest_uplink_sets_the_upload_deadline_and_an_unknown_one_is_slow(
 @given(
     clients=st.integers(1, 5), size=st.integers(0, 10**9), downlinks=st.lists(st.floats(1e3, 1e9), max_size=5)
 )
-def test_every_model_is_there_within_its_limit_and_an_unknown_downlink_is_slow(clients, size, downlinks):
+def test_models_arrive_within_limit_and_unknown_downlink_is_slow(clients, size, downlinks):
     rates = [*downlinks, *[None] * clients][:clients]
     limit_s = model_limit_s(rates, size)
     assert math.isfinite(limit_s)
@@ -214,25 +214,25 @@ def test_every_model_is_there_within_its_limit_and_an_unknown_downlink_is_slow(c
         assert limit_s >= 4 * size / (rate or UNKNOWN_LINE)
 
 
-def test_an_upload_takes_as_long_as_the_measured_uplink_says():
+def test_upload_time_follows_measured_uplink():
     of = everyone(2, 4, size=1000)
     speeds = Speeds({"client 0": Speed("client 0", 0.1, up_bytes_s=500.0)})
     assert plan(of, speeds).upload_s == (8.0, 0.0), "four bytes a number; nothing is known of client 1"
 
 
-def test_the_same_fleet_gives_the_same_plan_and_another_seed_another():
+def test_plan_is_deterministic_and_depends_on_seed():
     of = everyone(4, 12)
     assert plan(of) == plan(of)
     assert plan(of).placement.orders != plan(of, seed=1).placement.orders
 
 
-def test_a_placement_of_another_shape_is_refused():
+def test_placement_of_wrong_shape_is_refused():
     made = plan(everyone(2, 4))
     with pytest.raises(BadPlacement, match="plan: saw a placement of"):
         replace(made, clients=made.clients[:1])
 
 
-def test_clients_that_share_samples_are_told_what_all_hold():
+def test_clients_sharing_samples_know_chunks_of_all():
     settings = {"work": "local", "placement": "cyclic", "replicas": 1, "batch_size": 8}
     assert plan(everyone(2, 4), **settings).pool is None
     made = plan(everyone(2, 4), **settings, **{"inject_clients": 0.5})
@@ -253,7 +253,7 @@ def injecting(alpha: float, beta: float, batch: int) -> RunConfig:
 
 
 @given(st.floats(0.01, 1), st.floats(0.01, 1), st.integers(1, 64), st.integers(65, 512))
-def test_own_samples_are_as_many_as_selsync_has_it(alpha, beta, clients, batch):
+def test_own_sample_count_matches_selsync(alpha, beta, clients, batch):
     givers, given_ = injected(injecting(alpha, beta, batch), clients)
     own, exact = batch - givers * given_, batch / (1 + beta * givers)
     assert givers == max(1, round(alpha * clients))
@@ -263,7 +263,7 @@ def test_own_samples_are_as_many_as_selsync_has_it(alpha, beta, clients, batch):
         assert given_ <= own
 
 
-def test_a_batch_too_small_for_the_gifts_is_refused():
+def test_batch_too_small_for_shared_samples_is_refused():
     with pytest.raises(BadPlacement) as caught:
         injected(injecting(1.0, 0.5, 8), 8)
     assert str(caught.value) == (
@@ -272,20 +272,20 @@ def test_a_batch_too_small_for_the_gifts_is_refused():
 
 
 @pytest.mark.parametrize("placement", ["private", "scattered", "cyclic", "shuffled-once"])
-def test_local_work_on_fewer_chunks_than_clients_leaves_the_last_ones_out(placement):
+def test_local_work_with_few_chunks_omits_last_clients(placement):
     made = plan(everyone(4, 2), work="local", placement=placement, replicas=1, min_clients=2)
     assert made.clients == ("client 0", "client 1")
     assert made.placement.holds.sum(axis=0).tolist() == [1, 1]
     assert set(made.held) == {f"client {w}" for w in range(4)}, "nobody else has come while these are here"
 
 
-def test_data_that_is_dealt_out_is_what_most_clients_hold():
+def test_dealt_data_is_held_by_most_clients():
     of = fleet({0, 1, 2}, {0, 1, 2}, {0, 1, 2, 3}, {3}, chunks=4)
     made = plan(of, work="local", placement="shuffled-once")
     assert made.clients == ("client 0", "client 1", "client 2")
     assert [chunk.number for chunk in made.chunks] == [0, 1, 2]
 
 
-def test_data_is_not_dealt_out_where_most_clients_hold_something_else():
+def test_data_is_not_dealt_where_most_clients_hold_other_data():
     with pytest.raises(BadPlacement, match="2 clients of which 1 can load the same chunks, needed more than"):
         plan(fleet({0, 1}, {2}, chunks=3), work="local", placement="cyclic", replicas=1)

@@ -1,4 +1,4 @@
-"""The copies a round aims for, against rounds whose waits and lines are known to the test."""
+"""Test the replication target against rounds with known waits and link speeds."""
 
 from dataclasses import replace
 from itertools import accumulate, pairwise
@@ -23,7 +23,7 @@ def played(
     guess: float = 0.0,
     dearer: float = 1.0,
 ) -> int:
-    """Play a round in which `waits[k]` pass from k copies to k + 1; return the copies that were collected.
+    """Play a round that waits `waits[k]` from k to k + 1 replicas; return the collected replicas.
 
     The guess is what the round takes any wait for that was never seen; on the way waits are `dearer`.
     """
@@ -45,8 +45,8 @@ def total(waits: list[float], upload_s: float, replicas: int) -> float:
 
 
 @given(st.lists(st.floats(0.1, 5.0), min_size=1, max_size=6), st.floats(0.0, 50.0), st.floats(1.0, 1.6))
-def test_rounds_come_to_the_best_number_of_copies_if_waits_grow(waits, upload_s, dearer):
-    """However much waiting is underestimated; but for those that try once more what was seen too seldom."""
+def test_replication_reaches_best_count_under_growing_waits(waits, upload_s, dearer):
+    """Even if waiting is underestimated, except for rounds that retry a rarely seen option."""
     waits, replication = sorted(waits), ReplicationTarget()
     for _ in range(2 * len(waits)):
         played(replication, waits, upload_s, dearer=dearer)
@@ -58,7 +58,7 @@ def test_rounds_come_to_the_best_number_of_copies_if_waits_grow(waits, upload_s,
 
 
 @given(st.lists(st.floats(0.1, 5.0), min_size=2, max_size=6), st.floats(0.0, 50.0))
-def test_what_was_seen_often_enough_is_not_tried_again_before_it_is_forgotten(waits, upload_s):
+def test_well_known_option_is_retried_only_when_forgotten(waits, upload_s):
     replication = ReplicationTarget()
     for _ in range(2 * len(waits)):
         played(replication, waits, upload_s)
@@ -68,7 +68,7 @@ def test_what_was_seen_often_enough_is_not_tried_again_before_it_is_forgotten(wa
     assert len({*tried[-FORGOTTEN_AFTER // 2 :]}) == 1
 
 
-def test_what_waiting_cost_long_ago_is_tried_again():
+def test_old_waiting_cost_is_measured_again():
     replication = ReplicationTarget()
     again = [2, *[1] * RECENT_ROUNDS]
     expected = [*again * (FEW - 1), 2, *[1] * FORGOTTEN_AFTER, *again]
@@ -76,7 +76,7 @@ def test_what_waiting_cost_long_ago_is_tried_again():
 
 
 @pytest.mark.parametrize("unlucky", [0, 1, 2, 5])
-def test_a_round_that_was_unlucky_costs_few_others(unlucky: int):
+def test_unlucky_round_affects_few_later_rounds(unlucky: int):
     replication = ReplicationTarget()
     good = [1.0, 1.0, 1.0, 1.0]
     tried = [
@@ -85,14 +85,14 @@ def test_a_round_that_was_unlucky_costs_few_others(unlucky: int):
     assert tried.count(4) >= 40 - RECENT_ROUNDS - 2
 
 
-def test_lines_that_change_change_the_aim_both_ways():
+def test_link_changes_adjust_target_both_ways():
     replication = ReplicationTarget()
     assert [played(replication, [1.0, 2.0, 2.5], 30.0) for _ in range(2)] == [3, 3]
     assert [played(replication, [1.0, 2.0, 2.5], 0.5) for _ in range(RECENT_ROUNDS)][-1] == 1
     assert [played(replication, [1.0, 2.0, 2.5], 30.0) for _ in range(RECENT_ROUNDS)][-1] == 3
 
 
-def test_rounds_of_another_kind_begin_anew_and_longer_ones_wait_longer():
+def test_other_kind_of_round_resets_replication_history():
     replication = ReplicationTarget()
     played(replication, [1.0, 2.0], 30.0)
     replication.learn([1.0, 3.0], 1, 2, 15.0, began=2)
@@ -114,7 +114,7 @@ def begun_with(replication_costs: ReplicationCosts, blocks: int | str = "auto") 
     return machine, clients
 
 
-def test_a_round_aims_at_first_for_what_was_best():
+def test_round_first_aims_at_best_known_count():
     machine, clients = begun_with(ReplicationCosts((1.0, 5.0), {2: 4.0}))
     assert machine.progress[2] == 2
     first = machine.plan.clients[0]
@@ -122,19 +122,19 @@ def test_a_round_aims_at_first_for_what_was_best():
     assert not [each for each in machine.handle(progress(first, chunk)) if isinstance(each, Skip)]
 
 
-def test_blocks_that_are_set_are_aimed_for_whatever_was_best():
+def test_fixed_blocks_override_best_known_count():
     machine, _ = begun_with(ReplicationCosts((1.0, 5.0), {2: 4.0}), blocks=3)
     assert machine.progress[2] == 3
 
 
-def test_no_more_is_aimed_for_than_the_plan_allows():
+def test_target_stays_within_plan():
     machine, _ = begun_with(ReplicationCosts((0.1,) * 9, {9: 1.0}))
     assert machine.progress[2] == 4
 
 
 @pytest.mark.parametrize("dies", [False, True])
-def test_a_round_tells_when_all_chunks_had_so_many_copies(dies: bool):
-    """Copies of a client that is lost later had been made all the same."""
+def test_round_reports_time_to_each_replication_level(dies: bool):
+    """Replicas of a client that is lost later count as made."""
     machine, clients = begun_with(ReplicationCosts((1.0, 1.0, 1.0), {1: 20.0}))
     heard: list[list[float]] = [[] for _ in machine.plan.chunks]
     now = 0.0
@@ -144,7 +144,7 @@ def test_a_round_tells_when_all_chunks_had_so_many_copies(dies: bool):
         heard[clients.queue[name][0]].append(now)
         work(machine, clients, name, now)
         if dies and now == 5.0:
-            clients.queue[name].clear()
+            clients.stop(name)
             clients.obey(machine.handle(Lost(now, name)))
     replicas = min(map(len, heard))
     assert replicas >= 2
@@ -152,7 +152,7 @@ def test_a_round_tells_when_all_chunks_had_so_many_copies(dies: bool):
 
 
 @pytest.mark.parametrize("upload_s", [1.0, 6.0, 20.0])
-def test_rounds_that_choose_are_as_quick_as_those_of_the_best_blocks(upload_s: float):
+def test_adaptive_rounds_are_as_quick_as_best_fixed_blocks(upload_s: float):
     scenario = MODELS["shifted-exponential"](40, 24, np.random.default_rng(0))
     scenario = tuple(replace(each, up_s_w=np.full(40, upload_s)) for each in scenario)
 

@@ -1,4 +1,4 @@
-"""Every round of these tests is held against the transition table."""
+"""Check every round of these tests against the transition table."""
 
 from collections.abc import Iterator
 

@@ -1,4 +1,4 @@
-"""The chunk table: whose a chunk is, what is the same chunk, numbers that stay, and that it stays small."""
+"""Test the chunk table: owners, equal chunks, stable numbers, and a bounded size."""
 
 import string
 
@@ -22,7 +22,7 @@ def table(holdings: Holdings) -> dict[int, tuple[str, str]]:
     return {chunk.number: (chunk.owner, chunk.name) for chunk in holdings.chunks}
 
 
-def test_private_chunks_of_one_name_are_different_chunks():
+def test_private_chunks_with_same_name_are_different():
     holdings = Holdings()
     parts = own(*(f"part-{at}" for at in range(4)))
     numbers = [holdings.announced(site, parts).numbers for site in "abc"]
@@ -30,19 +30,19 @@ def test_private_chunks_of_one_name_are_different_chunks():
     assert holdings.samples == 120
 
 
-def test_shared_chunks_of_one_name_and_digest_are_the_same():
+def test_shared_chunks_with_same_name_and_digest_are_same():
     holdings = Holdings()
     first, second = (holdings.announced(site, shared("x", "y")) for site in "ab")
     assert first.numbers == second.numbers == {0, 1}
     assert first.refused == second.refused == ""
 
 
-def test_shared_and_private_chunk_of_one_name_are_different():
+def test_shared_and_private_chunk_with_same_name_are_different():
     holdings = Holdings()
     assert holdings.announced("a", shared("x")).numbers != holdings.announced("b", own("x")).numbers
 
 
-def test_shared_chunk_of_another_digest_is_refused_with_both_digests():
+def test_shared_chunk_with_other_digest_is_refused_with_both():
     holdings = Holdings()
     holdings.announced("a", shared("x", "y"))
     told = holdings.announced("b", shared("x", "y", digest="other"))
@@ -51,7 +51,7 @@ def test_shared_chunk_of_another_digest_is_refused_with_both_digests():
     assert holdings.samples == 40  # what was refused is data of the run all the same
 
 
-def test_a_lost_client_is_still_believed_against_who_comes_later():
+def test_chunk_of_lost_client_takes_precedence():
     holdings = Holdings()
     holdings.announced("a", shared("x"))
     holdings.lost("a")
@@ -59,7 +59,7 @@ def test_a_lost_client_is_still_believed_against_who_comes_later():
     assert not holdings.announced("a", shared("x", digest="new")).refused  # its own it may change
 
 
-def test_chunk_that_nobody_could_read_takes_the_first_digest():
+def test_unread_chunk_takes_first_digest():
     holdings = Holdings()
     holdings.announced("a", shared("x", digest=UNREAD))
     assert holdings.announced("b", shared("x")).numbers == {0}
@@ -67,7 +67,7 @@ def test_chunk_that_nobody_could_read_takes_the_first_digest():
     assert holdings.announced("c", shared("x", digest="other")).refused
 
 
-def test_what_a_client_announces_replaces_what_it_announced():
+def test_new_announcement_replaces_old_one():
     holdings = Holdings()
     for at in range(60):
         holdings.announced("a", (*own(f"own {at}"), *shared(f"shared {at}")))
@@ -75,7 +75,7 @@ def test_what_a_client_announces_replaces_what_it_announced():
     assert holdings.samples == 20
 
 
-def test_what_others_announce_as_well_is_not_withdrawn():
+def test_chunk_announced_by_others_is_not_withdrawn():
     holdings = Holdings()
     for client in "ab":
         holdings.announced(client, shared("x"))
@@ -84,7 +84,7 @@ def test_what_others_announce_as_well_is_not_withdrawn():
 
 
 @pytest.mark.parametrize("resumed", [False, True])
-def test_a_client_that_comes_back_has_its_numbers_again(resumed: bool):
+def test_returning_client_gets_its_numbers_again(resumed: bool):
     holdings = Holdings()
     for client in "ab":
         holdings.announced(client, own("x", "y"))
@@ -98,14 +98,14 @@ def test_a_client_that_comes_back_has_its_numbers_again(resumed: bool):
     assert holdings.announced("a", own("x", "y")).numbers == {0, 5}  # not 1 again, which rounds refer to
 
 
-def test_a_private_chunk_that_grew_is_another_chunk():
+def test_grown_private_chunk_is_other_chunk():
     holdings = Holdings()
     holdings.announced("a", own("x"))
     assert holdings.announced("a", own("x", samples=11)).numbers == {1}
     assert holdings.samples == 11
 
 
-def test_clients_that_come_and_go_leave_no_more_than_one_may_announce():
+def test_chunk_table_stays_bounded_as_clients_come_and_go():
     holdings = Holdings()
     many = own(*(f"{at:080}" for at in range(4_000)))
     kept = LARGEST_HOLDINGS // (80 + CHUNK_BYTES)
@@ -132,7 +132,7 @@ HAPPENS = st.lists(st.tuples(st.sampled_from("abc"), st.none() | ANNOUNCED), max
 
 @settings(deadline=None)
 @given(HAPPENS)
-def test_any_history_leaves_numbers_unambiguous(happens):
+def test_any_history_gives_unambiguous_numbers(happens):
     holdings, meant = Holdings(), {}
     for client, holds in happens:
         if holds is None:

@@ -1,4 +1,4 @@
-"""A run of local work: the state of its gate, what it is told, what rounds are given, what resume needs."""
+"""Test a local-work run: gate state, reports, round assignments and resume."""
 
 import json
 import math
@@ -6,8 +6,10 @@ import math
 import pytest
 
 from fedgc.errors import BadSetting
-from fedgc.messages import Codeword, Continue, Held, Joined, Lost, Report, Reveal, Tick, Work
+from fedgc.messages import Codeword, Continue, Failed, Held, Joined, Lost, Reveal, Tick, ToClient, Work
 from fedgc.run.machine import CHECK_BYTES, Append, Apply, Finished, Output, RunState
+from fedgc.sim.clock.interfaces import Finding
+from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported
 from tests.config_of import config_of
 from tests.tuned import tuned_run
 
@@ -16,7 +18,7 @@ SAMPLES = 10
 
 
 class Fleet:
-    """Clients that do their steps at once, each with a chunk of its own, and send what they are asked for."""
+    """Reference clients that do their steps at once, each with its own chunk, and send requested updates."""
 
     def __init__(self, resume: RunState | None = None, *, shared: bool = False, **settings: object) -> None:
         values = {"work": "local", "rounds": 12, "quorum": 1.0, "min_clients": 4, "local_steps": 5}
@@ -24,12 +26,9 @@ class Fleet:
         self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
         self.now = 0.0
         self.log: list[Output] = []
-        self.at: dict[str, tuple[int, int]] = {}
-        self.asked: list[str] = []
+        self.clients = {client: ReferenceClient(client) for client in CLIENTS}
+        self.asked: list[Reveal] = []
         self.norms = dict.fromkeys(CLIENTS, 1.0)
-        self.names: dict[str, tuple[tuple[int, str], ...]] = {}
-        self.same: dict[str, object] = {}  # the model and the chunks that a client works from
-        self.kept = dict.fromkeys(CLIENTS, 0)  # steps since the common model, on these chunks
         self.done = dict.fromkeys(CLIENTS, 0)  # in all
         for client in CLIENTS:
             held, digest = (CLIENTS, "same") if shared else ((client,), "")
@@ -40,38 +39,44 @@ class Fleet:
         outputs = self.run.handle(event)  # type: ignore[arg-type]
         self.log += outputs
         for output in outputs:
-            if isinstance(output, Work | Continue):
-                self.at[output.client] = (output.round, output.target)
-                self.begin(output)
-            elif isinstance(output, Reveal):
-                self.asked.append(output.client)
+            if isinstance(output, Reveal):
+                self.asked.append(output)
+            elif isinstance(output, ToClient):
+                self.clients[output.client].handle(output)
 
-    def begin(self, given: Work | Continue) -> None:
-        """Keep the steps of a model that goes on with the same chunks, as a client does."""
-        if isinstance(given, Work):
-            same = (given.version, given.names)
-            if same != self.same.get(given.client):
-                self.kept[given.client] = 0
-            self.same[given.client], self.names[given.client] = same, given.names
+    @property
+    def names(self) -> dict[str, tuple[tuple[int, str], ...]]:
+        return {client: at.named for client, at in self.clients.items()}
 
-    def report(self, client: str, steps: int | None = None) -> None:
-        number, target = self.at[client]
-        done = target if steps is None else steps
-        self.done[client] += done - self.kept[client]
-        self.kept[client] = done
-        samples = SAMPLES * len(self.names[client])
-        self.say(Report(self.now, client, number, done, samples, 0.1 * done, done * self.norms[client], 0.5))
+    @property
+    def kept(self) -> dict[str, int]:
+        """Steps since the common model."""
+        return {client: int(at.reached(WHOLE)) for client, at in self.clients.items()}
+
+    def report(self, client: str) -> None:
+        at = self.clients[client]
+        before, told = at.reached(WHOLE), at.due()
+        if told is None and at.goal == at.target and at.start() is not None:  # else it trains ahead
+            told = at.finish(0.1 * at.left)
+        self.done[client] += int(at.reached(WHOLE) - before)
+        self.tell(client, told)
+
+    def tell(self, client: str, told: Reported | Failed | None) -> None:
+        if isinstance(told, Reported):
+            samples = SAMPLES * len(self.names[client])
+            found = Finding(squared_norm=told.reached * self.norms[client], loss=0.5)
+            self.say(told.event(self.now, client, samples, found))
 
     def do_a_round(self) -> None:
         number = self.run.number
         self.now += 1.0
         for client in CLIENTS:
-            if self.run.number == number and self.at[client][0] == number:
+            if self.run.number == number and self.clients[client].round == number:
                 self.report(client)
         while self.asked:
-            client = self.asked.pop(0)
-            self.report(client)
-            self.say(Codeword(self.now, client, number, 0, seconds=0.25, size_bytes=400))
+            reveal = self.asked.pop(0)
+            self.tell(reveal.client, self.clients[reveal.client].handle(reveal))
+            self.say(Codeword(self.now, reveal.client, number, 0, seconds=0.25, size_bytes=400))
 
     def to_the_end(self) -> list[str]:
         while not self.run.finished:
@@ -95,7 +100,7 @@ class Fleet:
         return [output for output in self.log if isinstance(output, kind)]
 
 
-def test_a_round_adds_its_steps_to_those_since_the_last_exchange():
+def test_round_adds_steps_to_those_since_last_exchange():
     fleet = Fleet(gate="every", **{"gate_period": 3})
     assert fleet.to_the_end() == ["skipped", "skipped", "synced"] * 4
     assert [work.target for work in fleet.of(Work)] == [5] * 16
@@ -104,7 +109,7 @@ def test_a_round_adds_its_steps_to_those_since_the_last_exchange():
     assert [apply.weight for apply in fleet.of(Apply)] == [4 * SAMPLES] * 4
 
 
-def test_the_steps_between_two_models_are_told_where_momentum_is_shared():
+def test_shared_momentum_reports_steps_between_models():
     fleet = Fleet(gate="every", **{"gate_period": 2, "rounds": 6})
     fleet.to_the_end()
     assert [work.common_steps for work in fleet.of(Work)[::4]] == [0.0, 10.0, 10.0]
@@ -113,7 +118,7 @@ def test_the_steps_between_two_models_are_told_where_momentum_is_shared():
     assert {work.common_steps for work in alone.of(Work)} == {0.0}
 
 
-def test_the_gates_state_is_plain_json_and_a_resumed_run_decides_as_the_first_would_have():
+def test_gate_state_is_json_and_resumed_run_decides_equally():
     settings = {"gate": "drift", "gate_budget": 0.3, "rounds": 20}
     whole = Fleet(**settings)
     first = Fleet(**settings)
@@ -129,7 +134,7 @@ def test_the_gates_state_is_plain_json_and_a_resumed_run_decides_as_the_first_wo
 
 @pytest.mark.parametrize("norm", [math.nan, -1.0, math.inf])
 @pytest.mark.parametrize("gate", ["drift", "relative-change"])
-def test_a_client_whose_norm_is_no_length_has_no_say_and_is_named(norm, gate):
+def test_client_with_invalid_norm_is_ignored_and_named(norm, gate):
     sound, broken = Fleet(gate=gate, rounds=8), Fleet(gate=gate, rounds=8)
     broken.norms["b"] = norm
     assert broken.to_the_end() == sound.to_the_end()
@@ -137,7 +142,7 @@ def test_a_client_whose_norm_is_no_length_has_no_say_and_is_named(norm, gate):
     assert all("left out: b" in reason for reason in reasons)
 
 
-def test_the_gate_is_told_what_an_exchange_and_a_look_cost():
+def test_gate_knows_cost_of_exchange_and_check():
     fleet = Fleet(gate="every")
     seen = []
     step = fleet.run._gate._gate.step
@@ -163,30 +168,30 @@ def test_the_gate_is_told_what_an_exchange_and_a_look_cost():
 
 
 @pytest.mark.parametrize("rounds", [1, 2, 12, 20])
-def test_by_default_a_short_run_exchanges_each_round(rounds):
+def test_default_short_run_exchanges_each_round(rounds):
     assert Fleet(rounds=rounds).to_the_end() == ["synced"] * rounds
 
 
 @pytest.mark.parametrize(("rounds", "exchanges"), [(21, 20), (40, 20), (200, 20), (400, 40)])
-def test_by_default_a_longer_run_has_20_exchanges_or_a_tenth_of_its_rounds(rounds, exchanges):
+def test_default_long_run_has_20_exchanges_or_tenth_of_rounds(rounds, exchanges):
     assert Fleet(rounds=rounds).to_the_end().count("synced") == exchanges
 
 
 @pytest.mark.parametrize("gaps", [{"max_gap": 4}, {"min_gap": 20}, {"min_gap": 3, "max_gap": 3}])
-def test_the_default_budget_fits_whatever_gaps_are_asked_for(gaps):
+def test_default_budget_fits_any_gaps(gaps):
     assert Fleet(rounds=100, **gaps).to_the_end().count("synced") >= 5
 
 
-def test_a_budget_that_is_given_is_kept_however_short_the_run():
+def test_explicit_budget_is_kept_for_short_run():
     assert Fleet(rounds=12, **{"gate_budget": 0.1}).to_the_end() == ["skipped"] * 11 + ["synced"]
 
 
-def test_the_last_round_is_always_exchanged():
+def test_last_round_is_always_exchanged():
     fleet = Fleet(gate="relative-change", **{"gate_options": "delta=inf", "max_gap": 0})
     assert fleet.to_the_end() == ["skipped"] * 11 + ["synced"]
 
 
-def test_no_gap_is_longer_than_the_hard_limit():
+def test_gap_stays_within_hard_limit():
     fleet = Fleet(gate="relative-change", **{"gate_options": "delta=inf", "max_gap": 4})
     assert fleet.to_the_end() == ["skipped", "skipped", "skipped", "synced"] * 3
 
@@ -214,14 +219,14 @@ def test_no_gap_is_longer_than_the_hard_limit():
         ({"quorum": 0.0}, "setting timing.quorum: saw 0.0, needed above 0"),
     ],
 )
-def test_bad_settings_are_one_clear_line(settings, says):
+def test_bad_settings_give_one_clear_line(settings, says):
     with pytest.raises(BadSetting) as caught:
         Fleet(**settings)
     assert str(caught.value).startswith(says)
     assert "\n" not in str(caught.value)
 
 
-def test_rows_tell_the_steps_of_a_round_and_at_an_exchange_all_that_it_took():
+def test_rows_hold_round_steps_and_exchange_totals():
     fleet = Fleet(gate="every", **{"gate_period": 2, "rounds": 2})
     fleet.to_the_end()
     skipped, synced = (append.row for append in fleet.of(Append))
@@ -232,7 +237,7 @@ def test_rows_tell_the_steps_of_a_round_and_at_an_exchange_all_that_it_took():
     assert all(row.step_s == pytest.approx(0.1) for row in synced.clients)
 
 
-def test_those_nearly_done_are_waited_for_in_every_round_alike():
+def test_nearly_finished_clients_are_awaited_in_every_round():
     fleet = Fleet(gate="every", quorum=0.5, patience=0.25, rounds=4)
     while not fleet.run.finished:
         fleet.now += 0.48
@@ -251,9 +256,7 @@ INJECTED = {"placement": "cyclic", "replicas": 2, "inject_clients": 0.5, "batch_
     [({}, "abc", "abc"), ({"shared": True}, "ab", "ab"), ({"shared": True, **INJECTED}, "a", "")],
     ids=["own data", "shared data", "injected data"],
 )
-def test_who_works_on_the_same_chunks_after_a_death_in_a_skipped_round_keeps_its_steps(
-    settings, same, carried
-):
+def test_restart_on_same_chunks_after_skipped_round_keeps_steps(settings, same, carried):
     fleet = Fleet(gate="every", **{"gate_period": 3, "rounds": 3, "quorum": 0.75, **settings})
     before = dict(fleet.names)
     for client in "abc":
@@ -270,7 +273,7 @@ def test_who_works_on_the_same_chunks_after_a_death_in_a_skipped_round_keeps_its
     assert fleet.booked == fleet.done
 
 
-def test_steps_of_a_round_of_which_no_update_came_are_not_booked_again():
+def test_steps_without_update_are_not_counted_again():
     fleet = Fleet(gate="every", rounds=3)
     for client in CLIENTS:
         fleet.report(client)
@@ -283,7 +286,7 @@ def test_steps_of_a_round_of_which_no_update_came_are_not_booked_again():
     assert fleet.booked == fleet.done
 
 
-def test_one_that_comes_back_after_a_skipped_round_has_what_it_says_that_it_kept():
+def test_return_after_skipped_round_keeps_reported_steps():
     fleet = Fleet(gate="every", **{"gate_period": 3, "quorum": 0.75})
     for client in "abc":
         fleet.report(client)
@@ -293,7 +296,7 @@ def test_one_that_comes_back_after_a_skipped_round_has_what_it_says_that_it_kept
 
 
 @pytest.mark.parametrize("holds", [("another",), CLIENTS])
-def test_a_client_that_no_data_can_be_dealt_to_ends_no_run(holds):
+def test_client_without_assignable_data_does_not_end_run(holds):
     fleet = Fleet(shared=True, placement="shuffled-once", rounds=6, gate="every")
     fleet.do_a_round()
     fleet.say(Joined(fleet.now, "e", True, tuple(Held(f"chunk {each}", SAMPLES) for each in holds)))
@@ -301,7 +304,7 @@ def test_a_client_that_no_data_can_be_dealt_to_ends_no_run(holds):
     assert {work.client for work in fleet.of(Work)} == set(CLIENTS)
 
 
-def test_a_run_whose_data_cannot_be_dealt_out_says_so_and_is_over():
+def test_undistributable_data_ends_run_with_reason():
     fleet = Fleet(placement="shuffled-once")
     said = "placement shuffled-once: saw 4 clients of which 1 can load the same chunks, needed more than half"
     assert fleet.log == [Finished(said, complete=False)]

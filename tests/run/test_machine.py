@@ -1,4 +1,4 @@
-"""The run: gathering, planning, applying, skipping, resuming, giving up."""
+"""Test the run: gather, plan, apply, skip, resume, give up."""
 
 import json
 from collections.abc import Iterable
@@ -11,7 +11,6 @@ from fedgc.messages import (
     Close,
     Codeword,
     Continue,
-    Failed,
     Held,
     Joined,
     Loaded,
@@ -23,11 +22,14 @@ from fedgc.messages import (
     Reveal,
     Skip,
     Stop,
-    Take,
     Tick,
+    ToClient,
     Work,
 )
 from fedgc.run.machine import Append, Apply, Finished, Output, RunState
+from fedgc.sim.clock.interfaces import Finding
+from fedgc.sim.clock.reference_client import ReferenceClient, Reported, Trajectory
+from tests.coded_round import order_of
 from tests.config_of import config_of
 from tests.tuned import tuned_run
 
@@ -35,7 +37,7 @@ SHARED = tuple(Held(f"chunk {number}", 10, "same") for number in range(4))
 
 
 class Driver:
-    """Carries out what the run says, with clients that finish a chunk whenever they are asked to."""
+    """Execute the run's outputs, with reference clients that finish a chunk on request."""
 
     def __init__(self, resume: RunState | None = None, **settings: object) -> None:
         self.config = config_of(
@@ -44,39 +46,38 @@ class Driver:
         self.run = tuned_run(self.config, now=0.0, size=100, resume=resume)
         self.now = 0.0
         self.log: list[Output] = []
-        self.queue: dict[str, list[int]] = {}
+        self.clients: dict[str, ReferenceClient] = {}
         self.unsent: list[tuple[str, int, int]] = []
-        self.at: dict[str, tuple[int, int]] = {}  # client -> round, target
         self.step_s: dict[str, float] = {}
 
     def say(self, event: object) -> tuple[Output, ...]:
         outputs = self.run.handle(event)  # type: ignore[arg-type]
         self.log += outputs
         for output in outputs:
-            match output:
-                case Work() | Continue():
-                    self.queue[output.client] = list(output.order)
-                    self.at[output.client] = (output.round, output.target)
-                case Take():
-                    rest = [c for c in self.queue[output.client] if c not in output.chunks]
-                    self.queue[output.client] = [*output.chunks, *rest]
-                case Skip():
-                    self.queue[output.client] = [c for c in self.queue[output.client] if c != output.chunk]
-                case Reveal() | Repair():
-                    self.unsent.append((output.client, output.round, output.attempt))
-                case Close():
-                    self.queue[output.client] = []
+            if isinstance(output, Work):
+                self.clients.setdefault(output.client, ReferenceClient(output.client))
+            if isinstance(output, ToClient) and output.client in self.clients:
+                self.clients[output.client].handle(output)
+            if isinstance(output, Reveal | Repair):
+                self.unsent.append((output.client, output.round, output.attempt))
+        for at in self.clients.values():
+            at.start()
         return outputs
+
+    @property
+    def queue(self) -> dict[str, list[int]]:
+        """The chunks that each client will report, in order."""
+        return {client: order_of(at) for client, at in self.clients.items()}
 
     def join(self, *clients: str, holds: Iterable[Held] = SHARED) -> None:
         for client in clients:
             self.say(Joined(self.now, client, True, tuple(holds)))
 
     def work(self, client: str) -> None:
-        chunk = self.queue[client].pop(0)
-        number, target = self.at[client]
-        seconds = target * self.step_s.get(client, 0.1)
-        self.say(Progress(self.now, client, number, chunk, target, seconds, 10, 1.0, 0.5))
+        at = self.clients[client]
+        reported = at.due() or at.finish(at.left * self.step_s.get(client, 0.1))
+        assert isinstance(reported, Reported)
+        self.say(reported.event(self.now, client, 10, Finding(loss=0.5)))
 
     def do_a_round(self) -> None:
         number = self.run.number
@@ -96,7 +97,7 @@ class Driver:
         return [output for output in self.log if isinstance(output, kind)]
 
 
-def test_it_waits_for_the_clients_asked_for_and_then_runs_all_its_rounds():
+def test_run_waits_for_clients_and_then_runs_all_rounds():
     driver = Driver()
     driver.join("a")
     assert not driver.of(Work)
@@ -110,14 +111,14 @@ def test_it_waits_for_the_clients_asked_for_and_then_runs_all_its_rounds():
 
 
 @pytest.mark.parametrize("rounds", [1, 2])
-def test_a_run_in_which_nothing_was_ever_counted_is_not_complete(rounds: int):
+def test_run_without_counted_update_is_not_complete(rounds: int):
     driver = Driver(rounds=rounds)
     driver.join("a", "b")
     while not driver.run.finished:
         for client, queue in list(driver.queue.items()):
-            for chunk in list(queue):
-                number, _ = driver.at[client]
-                driver.say(Failed(driver.now, client, number, f"ValueError {number}", (chunk,)))
+            for chunk in queue:
+                at = driver.clients[client]
+                driver.say(replace(at.fail(chunk, f"ValueError {at.round}"), now=driver.now))
         driver.now += 1.0
         driver.say(Tick(driver.now))
     assert driver.log[-1] == Finished(
@@ -125,7 +126,7 @@ def test_a_run_in_which_nothing_was_ever_counted_is_not_complete(rounds: int):
     )
 
 
-def test_clients_that_hold_nothing_are_counted_where_none_else_came():
+def test_clients_without_data_are_counted_when_no_others_join():
     driver = Driver(start_timeout_s=5.0)
     driver.join("a", "b", holds=())
     driver.say(Tick(5.0))
@@ -133,7 +134,7 @@ def test_clients_that_hold_nothing_are_counted_where_none_else_came():
     assert driver.log[-1] == Finished(said, complete=False)
 
 
-def test_the_new_model_is_applied_before_anybody_works_on_it():
+def test_new_model_is_applied_before_any_work():
     driver = Driver()
     driver.join("a", "b")
     while not driver.run.finished:
@@ -146,14 +147,14 @@ def test_the_new_model_is_applied_before_anybody_works_on_it():
             assert output.version == known
 
 
-def test_too_few_clients_end_the_run_with_a_sentence_that_counts_them():
+def test_too_few_clients_end_run_with_their_count():
     driver = Driver(start_timeout_s=5.0)
     assert driver.run.next_tick == 5.0
     driver.say(Tick(5.0))
     assert driver.log == [Finished("waited 5 s for 2 clients, saw 0", complete=False)]
 
 
-def test_no_wait_is_long_enough_to_begin_with_fewer_clients_than_the_minimum():
+def test_waiting_never_starts_run_below_minimum():
     driver = Driver(start_timeout_s=5.0, min_clients=3)
     driver.join("a", "b")
     driver.say(Tick(5.0))
@@ -161,7 +162,7 @@ def test_no_wait_is_long_enough_to_begin_with_fewer_clients_than_the_minimum():
     assert driver.log == [Finished(said, complete=False)]
 
 
-def test_a_resumed_run_needs_its_minimum_again():
+def test_resumed_run_needs_its_minimum_again():
     first = Driver(min_clients=2, rounds=3)
     first.join("a", "b")
     first.do_a_round()
@@ -172,7 +173,7 @@ def test_a_resumed_run_needs_its_minimum_again():
     assert resumed.log == [Finished(said, complete=False)]
 
 
-def test_a_run_that_has_begun_goes_on_with_fewer_than_its_minimum():
+def test_started_run_continues_below_minimum():
     driver = Driver(min_clients=3, rounds=3)
     driver.join("a", "b", "c")
     driver.do_a_round()
@@ -183,7 +184,7 @@ def test_a_run_that_has_begun_goes_on_with_fewer_than_its_minimum():
     assert driver.log[-1] == Finished("3 rounds are done", complete=True)
 
 
-def test_a_skipped_round_goes_on_from_where_clients_are():
+def test_skipped_round_continues_from_client_models():
     driver = Driver(gate_period=2, rounds=4, local_steps=4)
     driver.join("a", "b")
     while not driver.run.finished:
@@ -194,7 +195,7 @@ def test_a_skipped_round_goes_on_from_where_clients_are():
     assert [apply.version for apply in driver.of(Apply)] == [1, 2]
 
 
-def test_a_client_that_joins_late_is_planned_for_in_the_next_round():
+def test_late_client_is_planned_for_in_next_round():
     driver = Driver()
     driver.join("a", "b")
     driver.join("c")
@@ -203,7 +204,7 @@ def test_a_client_that_joins_late_is_planned_for_in_the_next_round():
     assert "c" in {work.client for work in driver.of(Work)}
 
 
-def test_a_client_that_is_gone_is_not_planned_for():
+def test_lost_client_is_not_planned_for():
     driver = Driver()
     driver.join("a", "b", "c")
     driver.do_a_round()
@@ -214,7 +215,7 @@ def test_a_client_that_is_gone_is_not_planned_for():
     assert {row.client for append in driver.of(Append) for row in append.row.clients} == {"a", "b"}
 
 
-def test_when_all_are_gone_it_waits_and_goes_on():
+def test_run_without_clients_waits_and_continues():
     driver = Driver(start_timeout_s=50.0)
     driver.join("a", "b")
     driver.say(Lost(1.0, "a"))
@@ -227,7 +228,7 @@ def test_when_all_are_gone_it_waits_and_goes_on():
     assert [append.row.outcome for append in driver.of(Append)] == ["empty", "synced"]
 
 
-def test_a_client_that_is_four_times_slower_gets_less():
+def test_four_times_slower_client_gets_less_work():
     driver = Driver(min_clients=4)
     driver.step_s = {"a": 0.1, "b": 0.1, "c": 0.1, "d": 0.4}
     driver.join("a", "b", "c", "d", holds=[Held(f"chunk {n}", 10, "same") for n in range(16)])
@@ -238,22 +239,22 @@ def test_a_client_that_is_four_times_slower_gets_less():
     assert sum(after.values()) == sum(before.values())
 
 
-def test_a_task_that_fails_everywhere_ends_the_run_with_its_own_words():
+def test_task_that_fails_everywhere_ends_run_with_its_error():
     driver = Driver(rounds=10)
     driver.join("a", "b")
     while not driver.run.finished:
         for client in ("a", "b"):
             if not driver.run.finished and driver.queue[client]:
-                number, _ = driver.at[client]
-                chunk = driver.queue[client].pop(0)
-                driver.say(Failed(1.0, client, number, "ValueError: no such column", (chunk,)))
+                chunk = driver.queue[client][0]
+                failed = driver.clients[client].fail(chunk, "ValueError: no such column")
+                driver.say(replace(failed, now=1.0))
     last = driver.log[-1]
     assert isinstance(last, Finished)
     assert not last.complete
     assert "ValueError: no such column" in last.reason
 
 
-def test_a_chunk_that_two_clients_size_differently_is_refused_from_the_second():
+def test_conflicting_chunk_size_is_refused_from_second_client():
     driver = Driver()
     driver.join("a")
     driver.join("b", holds=[Held("chunk 0", 99, "same"), Held("mine", 5)])
@@ -262,7 +263,7 @@ def test_a_chunk_that_two_clients_size_differently_is_refused_from_the_second():
     assert list(works["b"].values()) == ["mine"]
 
 
-def test_data_that_lies_with_one_client_only_stays_there():
+def test_data_of_one_client_stays_there():
     driver = Driver(rounds=1)
     driver.join("a", holds=SHARED[:2])
     driver.join("b", holds=SHARED[2:])
@@ -273,7 +274,7 @@ def test_data_that_lies_with_one_client_only_stays_there():
 
 
 @pytest.mark.parametrize("begun", [False, True])
-def test_stop_ends_it_at_any_time(begun: bool):
+def test_stop_ends_run_at_any_time(begun: bool):
     driver = Driver()
     driver.join("a", *(["b"] if begun else []))
     driver.say(Stop(1.0, "asked to"))
@@ -283,7 +284,17 @@ def test_stop_ends_it_at_any_time(begun: bool):
     assert driver.say(Tick(2.0)) == ()
 
 
-def test_a_resumed_run_goes_on_after_the_last_sync():
+@pytest.mark.parametrize("begun", [False, True])
+def test_stop_can_end_run_as_complete(begun: bool):
+    driver = Driver()
+    driver.join("a", *(["b"] if begun else []))
+    driver.say(Stop(1.0, "no better model is expected", complete=True))
+    assert driver.log[-1] == Finished("no better model is expected", complete=True)
+    assert all(close.frees for close in driver.of(Close))
+    assert bool(driver.of(Close)) is begun
+
+
+def test_resumed_run_continues_after_last_sync():
     driver = Driver(rounds=5)
     driver.join("a", "b")
     driver.do_a_round()
@@ -301,7 +312,7 @@ def test_a_resumed_run_goes_on_after_the_last_sync():
 
 @pytest.mark.parametrize("settings", [{}, {"work": "local", "gate": "drift"}])
 @pytest.mark.parametrize("rounds", [1, 2, 6])
-def test_a_run_that_is_resumed_when_all_its_rounds_are_done_is_done(settings, rounds):
+def test_resumed_complete_run_is_done(settings, rounds):
     driver = Driver(rounds=6)
     driver.join("a", "b")
     while not driver.run.finished:
@@ -316,7 +327,7 @@ def test_a_run_that_is_resumed_when_all_its_rounds_are_done_is_done(settings, ro
     assert not again.of(Work)
 
 
-def test_the_exchange_of_the_last_round_is_known_to_the_gate_of_a_run_that_goes_on():
+def test_gate_of_resumed_run_knows_last_exchange():
     driver = Driver(rounds=6, gate="drift", gate_budget=0.5)
     driver.join("a", "b")
     while not driver.run.finished:
@@ -339,7 +350,7 @@ def test_rows_add_up():
 
 
 @pytest.mark.parametrize("joined", list(permutations("abc")), ids="".join)
-def test_whoever_joins_first_everybody_is_given_the_same_chunks(joined: tuple[str, ...]):
+def test_chunk_assignment_ignores_join_order(joined: tuple[str, ...]):
     driver = Driver(min_clients=3)
     driver.join(*joined)
     given = {each.client: each.order for each in driver.log if isinstance(each, Work)}
@@ -350,7 +361,7 @@ def test_whoever_joins_first_everybody_is_given_the_same_chunks(joined: tuple[st
 
 
 @pytest.mark.parametrize("shown_by", [Loaded, Progress])
-def test_a_skipped_round_leaves_word_of_whose_model_is_on_its_way(shown_by: type):
+def test_skipped_round_keeps_track_of_models_in_flight(shown_by: type):
     driver = Driver(
         rounds=6, min_clients=3, replicas=3, gate="every", gate_period=2, local_steps=4, deadline_s=100
     )
@@ -370,12 +381,12 @@ def test_a_skipped_round_leaves_word_of_whose_model_is_on_its_way(shown_by: type
     assert driver.run.next_tick == pytest.approx(8.0 + 100.0 * 2)
 
 
-def test_who_holds_the_same_chunks_after_a_death_in_a_skipped_round_carries_on():
+def test_restarted_holder_of_same_chunks_continues_after_skip():
     driver = Driver(min_clients=3, gate="every", gate_period=3)
     for client in "abc":
         driver.join(client, holds=[Held(f"chunk {client}", 10)])
     driver.say(Lost(0.5, "c"))
-    driver.queue.pop("c")
+    driver.clients.pop("c")
     driver.do_a_round()
     assert driver.of(Append)[0].row.outcome == "skipped"
     assert [(carry.client, carry.order) for carry in driver.of(Continue)] == [("a", (0,)), ("b", (1,))]
@@ -392,20 +403,20 @@ def play_private_rounds(driver: Driver, rounds: int) -> None:
 
 
 @pytest.mark.parametrize("lost", ["a", "b", "c"])
-def test_run_with_private_chunks_survives_a_lost_client_when_the_tuner_chooses(lost: str):
+def test_tuned_run_with_private_chunks_survives_lost_client(lost: str):
     driver = Driver(rounds=14, replicas="auto", min_clients=3)
     for client in "abc":
         driver.join(client, holds=own(client))
     play_private_rounds(driver, 6)  # by then there is history, and the tuner replays
     driver.say(Lost(driver.now, lost))
-    driver.queue.pop(lost)
+    driver.clients.pop(lost)
     driver.unsent = [each for each in driver.unsent if each[0] != lost]
     play_private_rounds(driver, 14)
     assert driver.log[-1] == Finished("14 rounds are done", complete=True)
     assert driver.of(Append)[-1].row.chunks == 8
 
 
-def test_resume_with_fewer_clients_plans_without_the_chunks_of_the_others():
+def test_resume_with_fewer_clients_omits_chunks_of_others():
     first = Driver(rounds=14, replicas="auto", min_clients=3)
     for client in "abc":
         first.join(client, holds=own(client))
@@ -421,20 +432,19 @@ def test_resume_with_fewer_clients_plans_without_the_chunks_of_the_others():
 
 
 @pytest.mark.parametrize("work", ["coded", "local"])
-def test_a_client_that_claims_to_have_worked_for_ages_holds_up_no_later_round(work: str):
+def test_absurd_work_time_claim_delays_no_later_round(work: str):
     driver = Driver(rounds=3, work=work, gate="every")
     driver.now = 1.0
     for client in "ab":
         driver.join(client, holds=[Held(f"chunk {client}", 10)])
-    _, target = driver.at["a"]
+    target = driver.clients["a"].target
     driver.now = 3.0
 
     def tell(client: str) -> None:
         if work == "local":
             driver.say(Report(driver.now, client, 1, target, 10, 1e30, 1.0, 0.5))
         elif driver.queue[client]:
-            chunk = driver.queue[client].pop()
-            driver.say(Progress(driver.now, client, 1, chunk, target, 1e30, 10, 1.0, 0.5))
+            driver.say(driver.clients[client].finish(1e30).event(driver.now, client, 10))
 
     tell("a")
     tell("b")
@@ -446,7 +456,7 @@ def test_a_client_that_claims_to_have_worked_for_ages_holds_up_no_later_round(wo
     assert driver.run.next_tick < 60.0, "a few times as long as the run had lasted then"
 
 
-def test_sites_that_name_their_private_chunks_alike_train_all_of_them():
+def test_sites_with_same_private_chunk_names_train_all_of_them():
     driver = Driver(rounds=2, min_clients=3)
     for client in "abc":
         driver.join(client, holds=[Held(f"part-{at}", 10) for at in range(4)])
@@ -456,7 +466,7 @@ def test_sites_that_name_their_private_chunks_alike_train_all_of_them():
     assert [(row.outcome, row.chunks, row.samples) for row in rows] == [("synced", 12, 120)] * 2
 
 
-def test_shared_chunk_with_other_content_is_refused_with_both_digests():
+def test_shared_chunk_with_other_content_is_refused_with_digests():
     driver = Driver(rounds=2)
     driver.join("a")
     driver.join("b", holds=[Held(f"chunk {number}", 10, "other") for number in range(4)])
@@ -465,7 +475,7 @@ def test_shared_chunk_with_other_content_is_refused_with_both_digests():
     assert (refused.client, refused.reason) == ("b", said)
 
 
-def test_repeated_announcements_leave_no_trace_in_the_checkpoint():
+def test_repeated_announcements_leave_checkpoint_unchanged():
     driver = Driver(rounds=3)
     driver.join("a", "b")
     before = len(json.dumps(driver.run.state().chunks))
@@ -479,7 +489,7 @@ def test_repeated_announcements_leave_no_trace_in_the_checkpoint():
     assert state.next_chunk == 4 + 30 * 200  # no number is given twice
 
 
-def test_resumed_run_gives_chunks_their_numbers_again():
+def test_resumed_run_restores_chunk_numbers():
     first = Driver(rounds=3)
     first.join("a", holds=own("a"))
     first.join("b", holds=own("b"))
@@ -492,13 +502,13 @@ def test_resumed_run_gives_chunks_their_numbers_again():
     assert numbers == {"b": {4, 5, 6, 7}, "c": {8, 9, 10, 11}}
 
 
-def test_lost_private_data_is_missing_from_the_samples_that_counted():
+def test_lost_private_data_is_missing_from_counted_samples():
     driver = Driver(rounds=3, min_clients=3)
     for client in "abc":
         driver.join(client, holds=own(client))
     play_private_rounds(driver, 1)
     driver.say(Lost(driver.now, "c"))
-    driver.queue.pop("c")
+    driver.clients.pop("c")
     driver.unsent = [each for each in driver.unsent if each[0] != "c"]
     play_private_rounds(driver, 3)
     rows = [each.row for each in driver.of(Append)]
@@ -507,7 +517,7 @@ def test_lost_private_data_is_missing_from_the_samples_that_counted():
     assert (rows[2].counted_samples, rows[2].lacking) == (80, "66% of the samples")
 
 
-def test_refused_data_counts_as_known_and_as_a_fault_in_every_round():
+def test_refused_data_counts_as_known_and_faulty_in_every_round():
     driver = Driver(rounds=2)
     driver.join("a", "b")
     driver.join("c", holds=[Held(f"chunk {number}", 10, "other") for number in range(4)])
@@ -521,7 +531,7 @@ def test_refused_data_counts_as_known_and_as_a_fault_in_every_round():
         assert (fault.refused, "saw content of digest other" in fault.failure) == (1, True)
 
 
-def test_run_that_waits_for_clients_whose_data_was_refused_says_so():
+def test_run_waiting_for_clients_with_refused_data_reports_it():
     driver = Driver(start_timeout_s=5.0)
     driver.join("a")
     driver.join("b", holds=[Held("chunk 0", 11, "same")])
@@ -535,19 +545,23 @@ def test_run_that_waits_for_clients_whose_data_was_refused_says_so():
     assert last.reason.endswith(said)
 
 
-def test_two_differing_copies_are_told_in_the_row_with_both_clients():
+def test_differing_replicas_are_reported_with_both_clients():
     driver = Driver(rounds=1)
     driver.join("a", "b", holds=[Held("chunk 0", 10, "same"), Held("chunk 1", 10, "same")])
     for client, chunk, number in (("a", 0, 1.0), ("b", 0, 2.0), ("b", 1, 1.0)):
-        driver.say(Progress(1.0, client, 1, chunk, driver.at[client][1], 0.1, 10, 1.0, 0.5, (number,) * 16))
-    driver.queue.clear()
+        at = driver.clients[client]
+        at.trajectories[chunk] = Trajectory(at.names[chunk], at.target)
+        driver.say(Progress(1.0, client, 1, chunk, at.target, 0.1, 10, 1.0, 0.5, (number,) * 16))
+    for client, queue in driver.queue.items():
+        for chunk in queue:
+            driver.clients[client].handle(Skip(client, 1, chunk))
     driver.do_a_round()
     (row,) = (each.row for each in driver.of(Append))
     assert "replicas of 1 chunks differ among a, b: unknown whose are wrong" in row.reason
     assert [each.refused for each in row.clients] == [0, 0]
 
 
-def test_data_that_changed_in_mid_round_did_not_count_in_it():
+def test_data_changed_in_mid_round_does_not_count():
     driver = Driver(rounds=2)
     driver.join("a", holds=own("a"))
     driver.join("b", holds=own("b"))

@@ -1,4 +1,4 @@
-"""Masked runs, the real machines of both sides: keys, rounds, losses at every point, and what is refused."""
+"""Test masked runs with the real machines of both sides: keys, rounds, losses, refusals."""
 
 import dataclasses
 import hashlib
@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from fedgc.errors import Refused
+from fedgc.errors import FedgcError
 from fedgc.messages import (
     Add,
     Advert,
@@ -25,16 +25,16 @@ from fedgc.messages import (
     Joined,
     Lost,
     Open,
-    Progress,
     Published,
     Refuse,
-    Report,
     Reveal,
     Roster,
     Shares,
     Signed,
+    Skip,
     Stop,
     Survivors,
+    Take,
     Tick,
     Uncover,
     Unmask,
@@ -47,6 +47,8 @@ from fedgc.secagg import Client, RingSum, Terms, packets
 from fedgc.secagg.canonical import unpack
 from fedgc.secagg.client import LONGEST_LEAP
 from fedgc.secagg.keystream import Strand
+from fedgc.sim.clock.interfaces import Finding
+from fedgc.sim.clock.reference_client import ReferenceClient
 from tests.config_of import config_of
 from tests.tuned import tuned_run
 
@@ -59,7 +61,7 @@ def digest_of(*words):
 
 
 class Fleet:
-    """Sites and a driver: carries out what the run says, one client's next word at a time."""
+    """Sites and a driver that executes the run's outputs, one client message at a time."""
 
     def __init__(self, party, count, **settings):
         self.party = party(count)
@@ -72,14 +74,15 @@ class Fleet:
         self.away, self.ring, self.finished = set(), None, None
         self.summed, self.added = [], []  # of each sum that was had: the model, and whose vectors are in it
         self.updates, self.weights, self.vectors = {}, {}, {}
-        self.shared = ()  # names of chunks that everybody can load; else each has two of its own
+        self.shared = ()  # names of chunks that every site can load; else each has two private ones
         self.step_s = dict.fromkeys(self.party.clients, 0.1)
+        self.workers = {client: ReferenceClient(client) for client in self.party.clients}
         self.models = {0: digest_of("model")}  # digests, by version
         self.given = {}  # client and model -> the packets for which it gave shares
         self.restart_server()
 
     def restart_server(self, state=None):
-        """A new process: it goes on from a checkpoint, or begins."""
+        """Start a new process, from a checkpoint if given."""
         key_agreement = KeyAgreement(
             self.party.federation, Terms(SIZE, self.config.shape, bytes(32)), 20.0, 0.0
         )
@@ -102,6 +105,7 @@ class Fleet:
 
     def lose(self, client):
         self.away.add(client)
+        self.workers[client].restart(keeps=False)
         self.unsent = [each for each in self.unsent if each.client != client]
         self.say(Lost(self.now, client))
 
@@ -130,23 +134,21 @@ class Fleet:
                 self.ring, self.adding = None, []
             case Finished():
                 self.finished = output
-            case Refuse() | Close() | Chose() | Apply():
+            case Close(client=client):
+                self.workers[client].handle(output)
+            case Refuse() | Chose() | Apply():
                 pass
             case _ if output.client not in self.away:
                 self.unsent.append(output)
 
     def answer(self, command):
-        """What the client says to a command; nothing where it has nothing to say."""
+        """Return the client's answer to a command, or nothing."""
         match command:
-            case Work(kind="local"):
-                return [Report(self.now, command.client, command.round, command.target, 2, 0.5, 0.0, 0.0)]
-            case Work() | Continue():
-                client, round_, target = command.client, command.round, command.target
-                seconds = target * self.step_s[client]
-                return [
-                    Progress(self.now, client, round_, c, target, seconds, 1, 0.0, 0.0) for c in command.order
-                ]
+            case Work() | Continue() | Skip() | Take():
+                self.workers[command.client].handle(command)
+                return self.worked(self.workers[command.client])
             case Reveal(kind="masked"):
+                self.workers[command.client].handle(command)
                 return [self.codeword(command)]
             case Begin() | Open() | Roster() | Survivors() | Unmask():
                 said = self.party.answer(command, self.now, self.now, self.model)
@@ -155,6 +157,18 @@ class Fleet:
                     self.given.setdefault((command.client, of), set()).add(command.packet)
                 return [said] if said else []
         return []
+
+    def worked(self, at):
+        """Let a client do all its work, and report."""
+        said = []
+        while not at.idle:
+            told = at.due()
+            if told is None:
+                at.start()
+                told = at.finish(at.left * self.step_s[at.name])
+            samples = len(at.names) if at.local else 1
+            said.append(told.event(self.now, at.name, samples, Finding(squared_norm=0.0)))
+        return said
 
     def codeword(self, reveal):
         client, round_ = reveal.client, reveal.round
@@ -166,13 +180,13 @@ class Fleet:
         return Codeword(self.now, client, round_, 0, 0.5, 4 * reveal.ring.words)
 
     def step(self):
-        """Tell the time where it is due, as the driver does; else let one client speak, or time pass."""
+        """Send a due Tick, as the driver does; else let one client answer, or time pass."""
         if self.unsent and self.run.next_tick > self.now:
             self.now += 0.01
             command = self.unsent.pop(0)
             try:
                 said = self.answer(command)
-            except Refused as error:
+            except FedgcError as error:
                 said = [Failed(self.now, command.client, command.round, str(error))]
             for event in said:
                 self.say(event)
@@ -211,7 +225,7 @@ def fleet(party):
 
 
 @pytest.mark.parametrize("work", ["coded", "local"])
-def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
+def test_masked_run_trains_and_means_equal_plain_means(fleet, work):
     one = fleet(4, work=work, gate="every")
     one.join()
     one.drive()
@@ -226,7 +240,7 @@ def test_a_run_trains_and_every_mean_is_the_plain_one(fleet, work):
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["one never comes", "all come at the last moment"])
-def test_keys_are_set_up_once_the_minimum_is_there(fleet, late):
+def test_keys_are_set_up_when_minimum_is_reached(fleet, late):
     one = fleet(5, **{"min_clients": 5 if late else 4, "start_timeout_s": 20.0})
     if late:
         one.now = 19.995
@@ -236,7 +250,7 @@ def test_keys_are_set_up_once_the_minimum_is_there(fleet, late):
     assert one.outcomes() == ["synced"] * 3
 
 
-def test_sites_that_are_a_quorum_but_not_the_minimum_do_not_begin(fleet):
+def test_sites_with_quorum_below_minimum_do_not_begin(fleet):
     one = fleet(5, **{"min_clients": 5, "start_timeout_s": 20.0})
     one.join(*one.party.clients[:4])
     one.drive()
@@ -244,12 +258,14 @@ def test_sites_that_are_a_quorum_but_not_the_minimum_do_not_begin(fleet):
     assert one.finished.reason == "waited 20 s for 5 clients, saw 4; min-clients = 4 begins with them"
 
 
-def test_local_work_that_was_never_told_counts_as_done_once_its_vector_is_in_the_sum(fleet):
+def test_unreported_local_work_counts_with_its_vector(fleet):
     one = fleet(4, work="local", gate="every", rounds=1)
     one.join()
     slow = one.party.clients[0]
     one.drive(lambda f: any(isinstance(each, Work) and each.client == slow for each in f.unsent))
-    one.unsent = [each for each in one.unsent if each.client != slow or not isinstance(each, Work)]
+    (work,) = [each for each in one.unsent if each.client == slow and isinstance(each, Work)]
+    one.unsent.remove(work)
+    one.answer(work)  # it trains, and its report is lost
     one.drive()
     row = one.rows[0]
     one.check(0, 1, one.party.clients)
@@ -258,7 +274,7 @@ def test_local_work_that_was_never_told_counts_as_done_once_its_vector_is_in_the
     assert row.discarded == 0
 
 
-def test_local_work_of_one_that_is_lost_while_vectors_come_is_discarded(fleet):
+def test_local_work_of_site_lost_while_uploading_is_discarded(fleet):
     one = fleet(4, work="local", gate="every", rounds=1)
     one.join()
     first = one.party.clients[0]
@@ -268,7 +284,7 @@ def test_local_work_of_one_that_is_lost_while_vectors_come_is_discarded(fleet):
     assert one.rows[0].discarded == one.config.round_steps
 
 
-def test_slow_sites_are_in_the_sum_where_chunks_are_shared_out_by_speed(fleet):
+def test_slow_sites_join_sum_with_chunks_assigned_by_speed(fleet):
     one = fleet(4, rounds=4)
     one.shared = tuple(f"chunk {number}" for number in range(4))
     one.step_s = dict(zip(one.party.clients, (0.1, 0.1, 1.0, 1.0), strict=True))
@@ -281,7 +297,7 @@ def test_slow_sites_are_in_the_sum_where_chunks_are_shared_out_by_speed(fleet):
 
 
 def footings(fleet):
-    """Who was told of an exchange, and whether by a lead, round by round."""
+    """The clients of each round's exchange, and whether it has a lead."""
     told = {}
     for each in fleet.log:
         if isinstance(each, Begin):
@@ -290,7 +306,7 @@ def footings(fleet):
     return told
 
 
-def test_shared_momentum_leads_all_in_an_exchange_or_nobody(fleet):
+def test_shared_momentum_leads_all_sites_or_none(fleet):
     one = fleet(4, work="local", gate="every", rounds=4)
     one.join()
     one.drive(lambda f: any(isinstance(each, Unmask) for each in f.unsent))
@@ -306,7 +322,7 @@ def test_shared_momentum_leads_all_in_an_exchange_or_nobody(fleet):
     assert {each.common_steps for each in works} == {steps}
 
 
-def test_where_too_few_have_seen_the_model_before_it_leads_nobody(fleet):
+def test_momentum_leads_none_if_too_few_sites_know_model(fleet):
     before, one = fleet(4, work="local", gate="every"), fleet(4, work="local", gate="every")
     before.join()
     before.drive(lambda f: len(f.rows) == 1)
@@ -326,7 +342,7 @@ def test_where_too_few_have_seen_the_model_before_it_leads_nobody(fleet):
     assert one.outcomes() == ["synced"] * 2
 
 
-def test_steps_of_a_skipped_round_are_not_booked_again_where_an_site_was_lost_in_it(fleet):
+def test_steps_of_skipped_round_with_lost_site_count_once(fleet):
     one = fleet(4, work="local", gate="every", rounds=2, quorum=1.0, **{"gate_period": 2})
     one.join()
     one.drive(lambda f: any(isinstance(each, Work) for each in f.unsent))
@@ -338,7 +354,7 @@ def test_steps_of_a_skipped_round_are_not_booked_again_where_an_site_was_lost_in
     assert [each.target for each in one.log if isinstance(each, Work) and each.round == 2] == [2 * steps] * 3
 
 
-def test_steps_that_were_led_are_forgotten_where_the_same_model_is_to_lead_nobody(fleet):
+def test_led_steps_are_dropped_when_same_model_leads_none(fleet):
     one = fleet(4, work="local", gate="every", rounds=9, quorum=1.0, **{"gate_period": 2})
     one.join()
     one.drive(lambda f: f.outcomes() == ["skipped", "synced"])
@@ -354,7 +370,7 @@ def test_steps_that_were_led_are_forgotten_where_the_same_model_is_to_lead_nobod
     assert one.run.round.summary.reached[last] == 0
 
 
-def test_one_large_exchange_and_two_tiny_ones_a_round_and_keys_for_many(fleet):
+def test_large_and_tiny_exchanges_share_keys_of_many_rounds(fleet):
     one = fleet(3, rounds=5)  # the party's descriptor has 3 exchanges an epoch
     one.join()
     one.drive()
@@ -364,7 +380,7 @@ def test_one_large_exchange_and_two_tiny_ones_a_round_and_keys_for_many(fleet):
         assert one.count(kind) == 5 * 3
 
 
-def test_nothing_but_masked_vectors_is_ever_asked_for(fleet):
+def test_server_asks_only_for_masked_vectors(fleet):
     one = fleet(4)
     one.join()
     one.drive()
@@ -376,7 +392,7 @@ def test_nothing_but_masked_vectors_is_ever_asked_for(fleet):
 
 @pytest.mark.parametrize("work", ["coded", "local"])
 @pytest.mark.parametrize("step", STEPS)
-def test_one_of_four_lost_at_any_point_and_the_sum_of_the_others_is_had(fleet, work, step):
+def test_loss_of_one_in_four_at_any_point_gives_sum_of_others(fleet, work, step):
     one = fleet(4, work=work, gate="every", quorum=1.0)
     one.join()
     first = one.party.clients[0]
@@ -392,7 +408,7 @@ def test_one_of_four_lost_at_any_point_and_the_sum_of_the_others_is_had(fleet, w
 
 
 @pytest.mark.parametrize("step", STEPS[1:3])
-def test_too_many_lost_and_the_round_is_aborted_without_a_sum(fleet, step):
+def test_too_many_losses_abort_round_without_sum(fleet, step):
     one = fleet(4)
     one.join()
     kind = {"reveal": Reveal, "sign": Survivors}[step]
@@ -421,7 +437,7 @@ def lost_while_unmasking(fleet):
     return one
 
 
-def test_no_second_sum_of_a_model_is_asked_for_and_the_run_ends_with_the_reason(fleet):
+def test_second_sum_of_model_is_not_requested_and_run_ends(fleet):
     one = lost_while_unmasking(fleet)
     one.drive()
     assert one.outcomes() == ["aborted"]
@@ -431,7 +447,7 @@ def test_no_second_sum_of_a_model_is_asked_for_and_the_run_ends_with_the_reason(
     assert one.count(Begin) == 4
 
 
-def test_those_who_are_lost_before_they_gave_their_shares_may_come_back_and_give_them(fleet):
+def test_sites_lost_before_giving_shares_may_return(fleet):
     one = lost_while_unmasking(fleet)
     one.now += 40
     assert not one.rows, "one upload deadline is theirs"
@@ -445,8 +461,8 @@ def test_those_who_are_lost_before_they_gave_their_shares_may_come_back_and_give
 
 
 @pytest.mark.parametrize("work", ["coded", "local"])
-def test_a_server_that_lost_a_sum_which_was_unmasked_cannot_go_on_from_its_model(fleet, work):
-    """It died before it stored the new model: the sites refuse before they mask, and say why."""
+def test_server_that_lost_unmasked_sum_cannot_resume_from_model(fleet, work):
+    """The server died before it stored the new model: the sites refuse to mask, with a reason."""
     one = fleet(4, work=work, gate="every", **{"min_clients": 3})
     one.join()
     one.drive(lambda f: f.means)
@@ -459,7 +475,7 @@ def test_a_server_that_lost_a_sum_which_was_unmasked_cannot_go_on_from_its_model
     assert {each.outcome for each in one.rows} <= {"synced", "aborted", "empty"}
 
 
-def test_below_the_quorum_nobody_trains(fleet):
+def test_no_site_trains_below_quorum(fleet):
     one = fleet(4)
     one.join(*one.party.clients[:2])
     one.drive()
@@ -468,7 +484,7 @@ def test_below_the_quorum_nobody_trains(fleet):
     assert one.count(Work) == one.count(Open) == 0
 
 
-def test_who_comes_later_is_in_from_the_next_keys(fleet):
+def test_late_site_joins_with_next_keys(fleet):
     one = fleet(4, rounds=3, **{"min_clients": 3})
     one.join(*one.party.clients[:3])
     one.drive(lambda f: f.rows)
@@ -479,7 +495,7 @@ def test_who_comes_later_is_in_from_the_next_keys(fleet):
     one.check(2, 3, one.party.clients)
 
 
-def test_who_comes_back_between_upload_and_signature_signs(fleet):
+def test_site_that_returns_between_upload_and_signature_signs(fleet):
     one = fleet(3)
     one.join()
     first = one.party.clients[0]
@@ -491,7 +507,7 @@ def test_who_comes_back_between_upload_and_signature_signs(fleet):
 
 
 def return_at_once(one, client):
-    """A client is lost and back before anything else happens; its keys are still there."""
+    """A client is lost and returns at once, with its keys."""
     at = one.party.clients.index(client)
     one.lose(client)
     one.away.discard(client)
@@ -500,7 +516,7 @@ def return_at_once(one, client):
 
 @pytest.mark.parametrize("work", ["coded", "local"])
 @pytest.mark.parametrize("kind", [Survivors, Unmask])
-def test_who_is_back_may_answer_for_one_that_is_lost_after_it(fleet, work, kind):
+def test_returning_site_may_answer_for_site_lost_later(fleet, work, kind):
     one = fleet(4, work=work, gate="every", rounds=1)
     one.join()
     first, second = one.party.clients[:2]
@@ -513,7 +529,7 @@ def test_who_is_back_may_answer_for_one_that_is_lost_after_it(fleet, work, kind)
 
 
 @pytest.mark.parametrize("work", ["coded", "local"])
-def test_who_is_back_and_lost_again_is_not_counted_on(fleet, work):
+def test_site_lost_twice_is_not_counted_on(fleet, work):
     one = fleet(4, work=work, gate="every", rounds=1)
     one.join()
     first, second = one.party.clients[:2]
@@ -526,7 +542,7 @@ def test_who_is_back_and_lost_again_is_not_counted_on(fleet, work):
 
 @pytest.mark.parametrize("work", ["coded", "local"])
 @pytest.mark.parametrize("kind", [Survivors, Unmask])
-def test_those_who_will_not_answer_are_not_waited_for(fleet, work, kind):
+def test_sites_refusing_to_answer_are_not_awaited(fleet, work, kind):
     one = fleet(4, work=work, gate="every", rounds=1)
     one.join()
     first, second = one.party.clients[:2]
@@ -540,7 +556,7 @@ def test_those_who_will_not_answer_are_not_waited_for(fleet, work, kind):
 
 
 def take(one, client, kind):
-    """Let a client answer what it was sent of this kind."""
+    """Let a client answer its command of this kind."""
     for command in [each for each in one.unsent if each.client == client and isinstance(each, kind)]:
         one.unsent.remove(command)
         for event in one.answer(command):
@@ -548,7 +564,7 @@ def take(one, client, kind):
 
 
 @pytest.mark.parametrize("kind", [Reveal, Survivors])
-def test_nobody_waits_for_answers_of_those_who_are_gone_already(fleet, kind):
+def test_answers_of_lost_sites_are_not_awaited(fleet, kind):
     one = fleet(4, work="local", gate="every", rounds=1)
     one.join()
     one.drive(lambda f: [type(each) for each in f.unsent] == [kind] * 4)
@@ -562,7 +578,7 @@ def test_nobody_waits_for_answers_of_those_who_are_gone_already(fleet, kind):
 
 
 @pytest.mark.parametrize("kind", [Survivors, Unmask])
-def test_who_would_not_answer_is_counted_on_once_it_is_back(fleet, kind):
+def test_refusing_site_is_counted_on_after_return(fleet, kind):
     one = fleet(4, gate="every", rounds=1)
     one.join()
     first, second = one.party.clients[:2]
@@ -576,7 +592,7 @@ def test_who_would_not_answer_is_counted_on_once_it_is_back(fleet, kind):
 
 
 @pytest.mark.parametrize("work", ["coded", "local"])
-def test_who_is_back_after_its_vector_came_is_let_go_with_the_others(fleet, work):
+def test_returning_site_with_delivered_vector_is_released(fleet, work):
     one = fleet(4, work=work, gate="every", rounds=1)
     one.join()
     first = one.party.clients[0]
@@ -599,7 +615,7 @@ def test_skipped_rounds_use_no_exchange(fleet):
     assert one.count(Open) == 3, "three exchanges an epoch: two were used"
 
 
-def test_another_descriptor_is_refused_before_training(fleet):
+def test_other_descriptor_is_refused_before_training(fleet):
     one = fleet(3)
     one.join(*one.party.clients[:2])
     client = one.party.clients[2]
@@ -611,7 +627,7 @@ def test_another_descriptor_is_refused_before_training(fleet):
     assert one.count(Work) == 0
 
 
-def test_keys_that_cannot_be_set_up_end_the_run_with_the_reason(fleet, monkeypatch):
+def test_impossible_key_set_up_ends_run_with_reason(fleet, monkeypatch):
     one = fleet(3)
     wall = one.party.answer
     monkeypatch.setattr(one.party, "answer", lambda command, now, _, model: wall(command, now, now + 5000.0))
@@ -622,7 +638,7 @@ def test_keys_that_cannot_be_set_up_end_the_run_with_the_reason(fleet, monkeypat
     assert one.count(Work) == 0
 
 
-def test_a_stop_ends_it_at_any_point(fleet):
+def test_stop_ends_masked_run_at_any_point(fleet):
     for kind in (Open, Roster, Work, Reveal, Survivors, Unmask):
         one = fleet(3)
         one.join()
@@ -642,7 +658,7 @@ def test_silence_ends_every_phase(fleet):
         assert "too few" in one.rows[0].reason or "saw 0 vectors" in one.rows[0].reason
 
 
-def test_what_does_not_belong_is_refused_and_named(fleet):
+def test_foreign_packet_is_refused_and_named(fleet):
     one = fleet(3)
     one.join()
     one.drive(lambda f: f.run.round and f.run.round.state is State.AGREEING)
@@ -662,7 +678,7 @@ def test_what_does_not_belong_is_refused_and_named(fleet):
 
 
 @pytest.mark.parametrize("lost", list(itertools.combinations(range(5), 1)))
-def test_any_one_of_five_may_be_lost_while_vectors_come(fleet, lost):
+def test_any_of_five_sites_may_be_lost_while_uploading(fleet, lost):
     one = fleet(5, rounds=1)
     one.join()
     one.drive(lambda f: any(isinstance(each, Reveal) for each in f.unsent))
@@ -674,7 +690,7 @@ def test_any_one_of_five_may_be_lost_while_vectors_come(fleet, lost):
 
 
 class Chance:
-    """What goes wrong at random moments: losses, new processes, a server that dies, strangers that lie."""
+    """Faults at random moments: losses, new processes, a dying server, false packets."""
 
     def __init__(self, one, rng):
         self.one, self.rng, self.kept = one, rng, None
@@ -685,7 +701,7 @@ class Chance:
             self.kept = one.run.state()
         if any(model == one.model for _, model in one.given) and rng.random() < 0.1:
             self.disaster()
-        if not one.unsent and rng.random() < 0.8:  # else all wait in vain
+        if not one.unsent and rng.random() < 0.8:  # else all wait until the timeout
             one.join(*one.away)
         client = one.party.clients[rng.integers(len(one.party.clients))]
         match rng.integers(100):
@@ -699,7 +715,7 @@ class Chance:
                 self.claim()
 
     def disaster(self):
-        """After somebody gave its shares: all others are lost, or the server dies."""
+        """After a site gave its shares: all others are lost, or the server dies."""
         if self.rng.random() < 0.5:
             self.one.restart_server(self.kept)
             self.one.join()
@@ -714,7 +730,7 @@ class Chance:
         self.one.join(client)
 
     def claim(self):
-        """A client that is no member's says that it is; or the client of one, what it did not sign."""
+        """A non-member claims membership, or a member's client sends an unsigned claim."""
         one, rng = self.one, self.rng
         client = str(rng.choice([*one.party.clients, "a stranger"]))
         said = one.party.enrolled(one.party.clients[0], one.now, int(rng.choice([0, 7, LONGEST_LEAP])))
@@ -731,7 +747,7 @@ class Chance:
     seed=st.integers(0, 2**32 - 1),
 )
 @hypothesis_settings(max_examples=60)
-def test_whatever_happens_no_model_has_two_sums_and_every_sum_is_right(party, count, work, period, seed):
+def test_no_model_has_two_sums_and_every_sum_is_correct(party, count, work, period, seed):
     one = Fleet(party, count, work=work, rounds=6, gate="every", **{"gate_period": period, "min_clients": 3})
     chance = Chance(one, np.random.default_rng(seed))
     one.join()

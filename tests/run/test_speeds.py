@@ -1,4 +1,4 @@
-"""Guessing tomorrow's speed from today's, and knowing when that is no use."""
+"""Test speed estimates from earlier rounds, and the detection of unpredictable speeds."""
 
 import math
 
@@ -17,12 +17,12 @@ def told(fleet: dict[str, list[float]], history: Speeds | None = None) -> Measur
     return pace
 
 
-def test_clients_that_stay_as_they_are_keep_their_own_pace():
+def test_stable_clients_keep_own_pace():
     pace = told({"a": [0.1] * 4, "b": [0.2] * 4, "c": [0.4] * 4})
     assert pace.step_s() == pytest.approx({"a": 0.1, "b": 0.2, "c": 0.4})
 
 
-def test_where_every_round_draws_anew_all_get_nearly_the_same():
+def test_redrawn_speeds_give_nearly_equal_estimates():
     rng = np.random.default_rng(0)
     fleet = {f"client {d}": (1.0 + rng.exponential(1.0, 5)).tolist() for d in range(50)}
     plain = [math.exp(np.mean(np.log(rounds))) for rounds in fleet.values()]
@@ -30,7 +30,7 @@ def test_where_every_round_draws_anew_all_get_nearly_the_same():
     assert np.ptp(guesses) < 0.5 * np.ptp(plain)
 
 
-def test_persistent_and_transient_differences_are_told_apart():
+def test_persistent_and_transient_differences_are_separated():
     rng = np.random.default_rng(1)
     fleet = {f"client {d}": (0.1 * (1 + d % 4) * rng.lognormal(0.0, 0.05, 5)).tolist() for d in range(40)}
     guesses = told(fleet).step_s()
@@ -38,23 +38,23 @@ def test_persistent_and_transient_differences_are_told_apart():
         assert guesses[client] == pytest.approx(np.mean(rounds), rel=0.1)
 
 
-def test_one_round_is_believed_as_it_is():
+def test_single_round_is_taken_at_face_value():
     assert told({"a": [0.1], "b": [0.4], "c": [0.2]}).step_s() == pytest.approx(
         {"a": 0.1, "b": 0.4, "c": 0.2}
     )
 
 
-def test_only_the_last_rounds_count():
+def test_only_recent_rounds_count():
     pace = told({"a": [9.0] * 20 + [0.1] * RECENT_ROUNDS})
     assert pace.step_s()["a"] == pytest.approx(0.1)
 
 
-def test_nothing_measured_is_no_guess_and_a_clock_that_stood_still_no_harm():
+def test_missing_measurement_and_stopped_clock_are_harmless():
     assert shrunk({}) == {}
     assert told({"a": [0.0]}).step_s()["a"] > 0
 
 
-def test_what_this_run_measured_lies_over_the_history():
+def test_measurements_of_this_run_override_history():
     history = Speeds({"a": Speed("a", 1.0, failures=0.25, up_bytes_s=7.0), "z": Speed("z", 3.0)})
     pace = told({"a": [0.5], "b": [0.2]}, history)
     pace.sent("b", 100, 2.0)
@@ -68,7 +68,7 @@ def test_what_this_run_measured_lies_over_the_history():
     assert known["z"].step_s == 3.0
 
 
-def test_an_upload_that_was_given_up_says_how_quick_its_line_is_at_most():
+def test_abandoned_upload_bounds_uplink_speed():
     pace = MeasuredSpeeds(Speeds({"b": Speed("b", 1.0, up_bytes_s=5.0)}))
     pace.delayed("a", 100, 10.0)
     assert pace.up_bytes_s("a") == 10.0

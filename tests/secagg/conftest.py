@@ -35,7 +35,7 @@ PLAIN = Quantizer(clip=1.0, bits=20, ring=32, w_max=1000)
 
 @dataclass
 class Site:
-    """One site: its machine, and what lies on its disk."""
+    """One site: its machine and its disk."""
 
     federation: Federation
     identity: Identity
@@ -46,11 +46,11 @@ class Site:
         self.client = Client.start(self.federation, self.identity, self.disk)
 
     def restart(self) -> None:
-        """The process dies; what is on the disk is all there is."""
+        """Kill the process; only its disk is left."""
         self.client = Client.start(self.federation, self.identity, dict(self.disk))
 
     def take(self, step: Step) -> bytes | np.ndarray | None:
-        """Do what the machine says, in its order: write, then send."""
+        """Execute the machine's outputs in order: write, then send."""
         self.client, todo = step
         sent = None
         for each in todo:
@@ -82,7 +82,7 @@ class Consortium:
         return [Advert.unpack(s.take(s.client.open(packet, now, next(self.entropy)))) for s in self.sites]
 
     def set_up(self, epoch: int = 1, absent: Collection[int] = (), silent: Collection[int] = ()) -> Epoch:
-        """Run the set-up: who is `absent` never comes, who is `silent` leaves before its deal."""
+        """Run the set-up: `absent` members never come, `silent` ones leave before dealing."""
         setup = SetUp(self.federation, epoch)
         for number, advert in enumerate(self.adverts(epoch)):
             if number not in absent:
@@ -97,7 +97,7 @@ class Consortium:
     def begin(
         self, epoch: Epoch, number: int, members: Collection[int], size: int, model: bytes = MODEL
     ) -> tuple[Exchange, dict[int, Begin]]:
-        """Start an exchange with everybody in it."""
+        """Start an exchange with every site."""
         exchange, out = epoch.begin(number, list(members), Terms(size, b"settings", model))
         for member, packet in out.items():
             site = self.sites[member]
@@ -195,7 +195,7 @@ def vectors(count: int, size: int, seed: int = 0) -> tuple[dict[int, np.ndarray]
 def true_mean(
     updates: Mapping[int, np.ndarray], weights: Mapping[int, int], who: Collection[int], clip: float = 1.0
 ) -> np.ndarray:
-    """What the masked mean stands for, the slow obvious way."""
+    """Slow reference: the expected masked mean."""
     total = sum(weights[m] for m in who)
     return sum(weights[m] * np.clip(updates[m].astype(np.float64), -clip, clip) for m in who) / total
 

@@ -1,4 +1,4 @@
-"""A hostile server at the beginning of an exchange: other models, other members, rerouted shares."""
+"""Test a hostile server at the beginning of an exchange: other models, members and rerouted shares."""
 
 import hashlib
 from dataclasses import replace
@@ -18,7 +18,7 @@ def redelivered(kit, change):
     return group.sites[0].client.begin(replace(out[0], **change(out)), kit.model)
 
 
-def test_05_another_model_to_one_site_gives_noise_and_no_agreement(kit):
+def test_05_other_model_for_one_site_gives_noise(kit):
     group = kit.make(5)
     epoch = group.set_up()
     updates, weights = kit.vectors(5, kit.size)
@@ -42,7 +42,7 @@ def test_05_another_model_to_one_site_gives_noise_and_no_agreement(kit):
 
 
 @pytest.mark.parametrize("change", [{"settings": b"other"}, {"size": 41}, {"members": (0, 1, 2, 3)}])
-def test_05_other_settings_or_members_give_another_context(kit, change):
+def test_05_other_settings_or_members_give_other_context(kit, change):
     group, epoch, exchange, out, _, _ = kit.started()
     other = replace(out[0], **change)
     assert rules.context(group.federation, epoch.known.rho, other, kit.model) != exchange.context
@@ -50,7 +50,7 @@ def test_05_other_settings_or_members_give_another_context(kit, change):
         group.sites[0].client.begin(other, kit.model)
 
 
-def test_06_an_exchange_cannot_begin_again_with_another_model_or_go_back(kit):
+def test_06_exchange_cannot_restart_with_other_model_or_go_back(kit):
     group, _epoch, _, out, _updates, _weights = kit.started(number=2)
     site = group.sites[0]
     for restart in (False, True):
@@ -62,13 +62,13 @@ def test_06_an_exchange_cannot_begin_again_with_another_model_or_go_back(kit):
             site.client.begin(replace(out[0], exchange=1), kit.model)
 
 
-def test_06_an_exchange_beyond_the_epoch_is_refused(kit):
+def test_06_exchange_beyond_epoch_is_refused(kit):
     group, _epoch, _, out, _updates, _weights = kit.started()
     with pytest.raises(BadMessage, match="saw 4 after 1, needed a later one, at most 3"):
         group.sites[0].client.begin(replace(out[0], exchange=4), kit.model)
 
 
-def test_06_an_old_epochs_packets_are_refused_in_the_next(kit):
+def test_06_packets_of_old_epoch_are_refused_in_next(kit):
     group, _, _, out, _updates, _weights = kit.started()
     roster = group.sites[0].client.state.known.roster
     group.set_up(2)
@@ -81,7 +81,7 @@ def test_06_an_old_epochs_packets_are_refused_in_the_next(kit):
         site.client.agree(Agree(1, 1, (0, 1, 2, 3)))
 
 
-def test_09_a_dealer_whose_shares_do_not_match_its_tags_is_named_by_the_receiver(kit):
+def test_09_dealer_with_wrong_share_tags_is_named_by_receiver(kit):
     group = kit.make(5)
     setup = SetUp(group.federation, 1)
     for advert in group.adverts():
@@ -98,7 +98,7 @@ def test_09_a_dealer_whose_shares_do_not_match_its_tags_is_named_by_the_receiver
         group.sites[0].client.begin(out[0], kit.model)
 
 
-def test_09_a_dealer_that_seals_too_few_shares_is_named_by_the_receiver(kit):
+def test_09_dealer_with_too_few_shares_is_named_by_receiver(kit):
     group = kit.make(5)
     setup = SetUp(group.federation, 1)
     for advert in group.adverts():
@@ -118,7 +118,7 @@ def test_09_a_dealer_that_seals_too_few_shares_is_named_by_the_receiver(kit):
             group.sites[0].client.begin(replace(out[0], deliveries=deliveries), kit.model)
 
 
-def test_10_a_rerouted_or_changed_blob_is_refused(kit):
+def test_10_rerouted_or_changed_blob_is_refused(kit):
     def rerouted(out):
         return {"deliveries": (out[2].deliveries[1], *out[0].deliveries[1:])}  # of 1, but meant for 2
 
@@ -136,7 +136,7 @@ def test_10_a_rerouted_or_changed_blob_is_refused(kit):
             redelivered(kit, change)
 
 
-def test_10_shares_of_oneself_or_of_a_stranger_are_refused(kit):
+def test_10_shares_of_self_or_non_member_are_refused(kit):
     def own(out):
         return {"deliveries": (Delivery(0, b"", bytes(32)), *out[0].deliveries)}
 
@@ -148,18 +148,18 @@ def test_10_shares_of_oneself_or_of_a_stranger_are_refused(kit):
             redelivered(kit, change)
 
 
-def test_10_a_member_whose_shares_never_came_is_refused(kit):
+def test_10_member_without_delivered_shares_is_refused(kit):
     with pytest.raises(BadMessage, match=r"members \[4\] whose shares never came"):
         redelivered(kit, lambda out: {"deliveries": out[0].deliveries[:3]})
 
 
-def test_10_an_exchange_that_is_too_small_or_without_oneself_is_refused(kit):
+def test_10_too_small_exchange_or_one_without_self_is_refused(kit):
     with pytest.raises(BadMessage, match="begin: saw 3 sites, needed 4"):
         redelivered(kit, lambda out: {"members": (0, 1, 2)})
     with pytest.raises(BadMessage, match=r"needed 0 \(|needed 0 in it"):
         redelivered(kit, lambda out: {"members": (1, 2, 3, 4)})
 
 
-def test_a_begin_packet_of_the_wire_is_the_one_that_was_sent(kit):
+def test_begin_packet_is_decoded_equal(kit):
     _, _, _, out, _, _ = kit.started()
     assert all(Begin.unpack(packet.pack()) == packet for packet in out.values())

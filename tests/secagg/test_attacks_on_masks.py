@@ -1,4 +1,4 @@
-"""What masks the update: once, with keys of its own, on numbers that fit; what is left looks uniform."""
+"""Test masking: each mask is used once, on numbers that fit, and the rest looks uniform."""
 
 import hashlib
 
@@ -22,7 +22,7 @@ def looks_uniform(words):
     return bool((abs(bits.mean(axis=0) - 0.5) < 5 * 0.5 / np.sqrt(len(words))).all())
 
 
-def test_06_an_exchange_is_masked_once(kit):
+def test_06_exchange_is_masked_once(kit):
     group, _, _, out, updates, weights = kit.started()
     site = group.sites[0]
     spare = site.client.pad()
@@ -37,7 +37,7 @@ def test_06_an_exchange_is_masked_once(kit):
         site.client.upload(updates[1], 1, site.client.state.start, spare, bytes(32))
 
 
-def test_06_masks_of_another_exchange_are_not_taken(kit):
+def test_06_masks_of_other_exchange_are_refused(kit):
     group, epoch, _, _, updates, _weights = kit.started()
     site, stale = group.sites[0], group.sites[0].client.pad()
     group.begin(epoch, 2, range(5), kit.size)
@@ -47,9 +47,7 @@ def test_06_masks_of_another_exchange_are_not_taken(kit):
 
 @pytest.mark.parametrize(("model", "settings"), [(b"another", b"settings"), (b"model", b"other settings")])
 @pytest.mark.parametrize("restart", [False, True])
-def test_05_an_update_from_another_model_than_the_exchange_is_bound_to_is_not_masked(
-    kit, model, settings, restart
-):
+def test_05_update_from_unbound_model_is_not_masked(kit, model, settings, restart):
     """The server sends one site another model after the exchange has begun."""
     group, _, _, _, updates, weights = kit.started()
     site = group.sites[0]
@@ -68,7 +66,7 @@ def test_05_an_update_from_another_model_than_the_exchange_is_bound_to_is_not_ma
 
 @pytest.mark.parametrize(("bits", "ring", "count"), [(22, 32, 5), (20, 32, 8), (8, 16, 8), (4, 8, 18)])
 @pytest.mark.parametrize("sign", [1, -1])
-def test_07_all_at_the_top_of_the_ring_is_exact(kit, bits, ring, count, sign):
+def test_07_all_values_at_ring_maximum_are_exact(kit, bits, ring, count, sign):
     group = kit.make(count, quantizer=Quantizer(clip=2.0, bits=bits, ring=ring, w_max=7))
     epoch = group.set_up()
     updates = {m: np.full(kit.size, sign * 9.0, np.float32) for m in range(count)}
@@ -78,13 +76,13 @@ def test_07_all_at_the_top_of_the_ring_is_exact(kit, bits, ring, count, sign):
 
 
 @pytest.mark.parametrize(("bits", "ring", "count"), [(8, 8, 3), (4, 8, 19), (16, 16, 3), (9, 16, 129)])
-def test_07_sums_that_would_not_fit_are_refused_when_written_down(kit, bits, ring, count):
+def test_07_overflowing_sums_are_refused_in_descriptor(kit, bits, ring, count):
     with pytest.raises(BadSetting, match="ring: saw"):
         kit.federation(count, quantizer=Quantizer(clip=1.0, bits=bits, ring=ring, w_max=7))
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_08_what_is_not_finite_is_refused_and_nothing_is_used_up(kit, value):
+def test_08_non_finite_value_is_refused_and_uses_nothing_up(kit, value):
     group, _, _, _, updates, weights = kit.started()
     site, before = group.sites[0], dict(group.sites[0].disk)
     bad = updates[0].copy()
@@ -95,7 +93,7 @@ def test_08_what_is_not_finite_is_refused_and_nothing_is_used_up(kit, value):
     assert site.upload(updates[0], weights[0]).size == kit.size + 1
 
 
-def test_08_a_pad_that_met_bad_values_cannot_be_used_again(kit):
+def test_08_pad_used_on_bad_values_cannot_be_reused(kit):
     group, _, _, _, updates, _ = kit.started()
     client = group.sites[0].client
     pad = client.pad()
@@ -113,7 +111,7 @@ def test_08_huge_values_are_clipped(kit):
 
 
 @pytest.mark.parametrize(("shape", "kind"), [((41,), np.float32), ((40, 1), np.float32), ((40,), np.float64)])
-def test_08_a_vector_of_another_shape_or_type_is_refused(kit, shape, kind):
+def test_08_vector_of_wrong_shape_or_type_is_refused(kit, shape, kind):
     group, *_ = kit.started()
     client, update = group.sites[0].client, np.zeros(shape, kind)
     with pytest.raises(BadVector, match="update: saw"):
@@ -121,14 +119,14 @@ def test_08_a_vector_of_another_shape_or_type_is_refused(kit, shape, kind):
 
 
 @pytest.mark.parametrize("weight", [-1, 1001])
-def test_08_a_weight_beyond_the_pinned_one_is_refused(kit, weight):
+def test_08_weight_above_pinned_weight_is_refused(kit, weight):
     group, _, _, _, updates, _ = kit.started()
     with pytest.raises(BadVector, match="weight: saw"):
         group.sites[0].upload(updates[0], weight)
 
 
 @pytest.mark.parametrize(("size", "kind"), [(40, np.uint32), (42, np.uint32), (41, np.uint64)])
-def test_08_the_server_refuses_an_oversized_or_ill_typed_vector(kit, size, kind):
+def test_08_server_refuses_oversized_or_ill_typed_vector(kit, size, kind):
     RingSum(kit.quantizer, 40).add(np.zeros(41, np.uint32))
     with pytest.raises(BadVector, match="masked vector"):
         RingSum(kit.quantizer, 40).add(np.zeros(size, kind))
@@ -136,7 +134,7 @@ def test_08_the_server_refuses_an_oversized_or_ill_typed_vector(kit, size, kind)
 
 @given(key=st.binary(min_size=32, max_size=32), run=st.integers(0, 3), size=st.integers(1, 300))
 @settings(max_examples=20)
-def test_11_the_mask_is_aes_256_in_counter_mode(key, run, size):
+def test_11_mask_is_aes_256_in_counter_mode(key, run, size):
     words = np.zeros(run * RUN_WORDS + size, np.uint32)
     add_strands(words, [Strand(key, minus=False)])
     counter = bytes(4) + run.to_bytes(8, "big") + (2).to_bytes(4, "big")
@@ -144,7 +142,7 @@ def test_11_the_mask_is_aes_256_in_counter_mode(key, run, size):
     assert words[run * RUN_WORDS :].tobytes() == plain
 
 
-def test_03_a_late_vector_of_one_declared_dropped_stays_uniform(kit):
+def test_03_late_vector_of_dropped_site_stays_uniform(kit):
     group = kit.make(5)
     epoch = group.set_up()
     size = 20_000
@@ -166,13 +164,13 @@ def test_03_a_late_vector_of_one_declared_dropped_stays_uniform(kit):
     pairs = [rules.pair_mask(secret, publics[m], exchange.context, 4, m) for m in range(4)]
     add_strands(late, [pair.opposite() for pair in pairs])
     assert looks_uniform(late[:size])
-    # What is left is the self mask, whose shares nobody gives any more.
+    # Only the self mask is left, and no site gives shares of it any more.
     with pytest.raises(BadMessage, match="one set an exchange"):
         group.sites[0].client.agree(Agree(1, 1, (0, 1, 2, 3, 4)))
     assert not any(name == "held/1" for site in group.sites[:4] for name in site.disk)
 
 
-def test_one_masked_vector_alone_is_uniform(kit):
+def test_single_masked_vector_is_uniform(kit):
     group = kit.make(3)
     size = 20_000
     _exchange, _ = group.begin(group.set_up(), 1, range(3), size)
@@ -182,8 +180,8 @@ def test_one_masked_vector_alone_is_uniform(kit):
 
 
 @pytest.mark.parametrize(("weight_word", "moved"), [(0, 4096 / 200), (-199, 4096)])
-def test_15_the_clip_does_not_bound_a_member_that_writes_its_own_words(kit, weight_word, moved):
-    """What the documentation says of it: half of the ring, by what is left of the weights, and no further."""
+def test_15_clip_does_not_bound_dishonest_member(kit, weight_word, moved):
+    """The documented bound: half of the ring, divided by the remaining weights."""
     quantizer = Quantizer(clip=1.0, bits=20, ring=32, w_max=100)
     ring = RingSum(quantizer, kit.size)
     honest = np.zeros(quantizer.words(kit.size), np.uint32)

@@ -1,4 +1,4 @@
-"""A hostile server asks for two sums of one model: their difference would be one site's doing."""
+"""Test a hostile server that asks for two sums of one model; their difference would reveal one site."""
 
 import hashlib
 import itertools
@@ -16,7 +16,7 @@ NEXT = hashlib.sha256(b"the next model").digest()
 
 
 def summed(kit, count, **pinned):
-    """A consortium of which a sum over all was had, and its epoch."""
+    """A consortium after a sum over all members, and its epoch."""
     group = kit.make(count, **pinned)
     epoch = group.set_up()
     updates, weights = kit.vectors(count, kit.size)
@@ -25,7 +25,7 @@ def summed(kit, count, **pinned):
 
 
 def begin(group, epoch, number, members, model, words=b"settings"):
-    """What each of them says to the beginning of an exchange: nothing, or why not."""
+    """Each member's answer to the beginning of an exchange: nothing, or a refusal."""
     _, out = epoch.begin(number, list(members), Terms(40, words, model))
     said = {}
     for member, packet in out.items():
@@ -41,8 +41,8 @@ def begin(group, epoch, number, members, model, words=b"settings"):
 @pytest.mark.parametrize("words", [b"settings", b"another schedule"])
 @pytest.mark.parametrize("restart", [False, True])
 @pytest.mark.parametrize("next_epoch", [False, True])
-def test_14_a_second_sum_of_one_model_is_refused(kit, members, words, restart, next_epoch):
-    """Less one member, the difference is its update; with the same ones, what one did more in between."""
+def test_14_second_sum_of_model_is_refused(kit, members, words, restart, next_epoch):
+    """Without one member, the difference is its update; with all, it is additional work of one."""
     group, epoch = summed(kit, 4, n_min=len(members))
     if restart:
         for site in group.sites:
@@ -57,7 +57,7 @@ def test_14_a_second_sum_of_one_model_is_refused(kit, members, words, restart, n
     assert begin(group, epoch, 3, members, NEXT) == dict.fromkeys(members, "")
 
 
-def test_14_an_exchange_without_shares_tells_nothing_and_its_model_is_masked_anew(kit):
+def test_14_exchange_without_shares_reveals_nothing(kit):
     group = kit.make(4)
     epoch = group.set_up()
     updates, weights = kit.vectors(4, kit.size)
@@ -72,7 +72,7 @@ def test_14_an_exchange_without_shares_tells_nothing_and_its_model_is_masked_ane
     assert np.abs(mean - kit.true_mean(updates, weights, range(4))).max() <= bound
 
 
-def test_14_the_model_is_on_the_disk_before_the_shares_leave(kit):
+def test_14_model_is_on_disk_before_shares_leave(kit):
     group, exchange, packet, _, _ = kit.uploaded(4)
     exchange = group.sign(exchange, packet, range(4))
     site = group.sites[0]
@@ -85,7 +85,7 @@ def test_14_the_model_is_on_the_disk_before_the_shares_leave(kit):
 
 
 class Server:
-    """Three exchanges of one model among the same members, which the server plays against each other."""
+    """Three exchanges of one model among the same members, combined by a hostile server."""
 
     def __init__(self, kit, count, helpers):
         self.group = kit.make(count)
@@ -106,7 +106,7 @@ class Server:
         return {m: self.group.sites[m].identity.sign(said) for m in self.helpers}
 
     def ask(self, member, number, what):
-        """Ask an honest member for one thing; what it refuses changes nothing."""
+        """Send one request to an honest member; a refused request changes nothing."""
         site = self.group.sites[member]
         try:
             if what == "begin":
@@ -130,7 +130,7 @@ ASK = ("begin", "upload", "agree", "unlock")
 
 @given(data=st.data(), count=st.integers(3, 6))
 @settings(max_examples=60)
-def test_14_in_whatever_order_a_server_and_its_helpers_ask_one_sum_of_a_model_can_be_opened(kit, data, count):
+def test_14_any_request_order_opens_one_sum_of_model(kit, data, count):
     helpers = kit.federation(count).colluders
     server = Server(kit, count, helpers)
     honest = st.sets(st.integers(0, count - helpers - 1), min_size=1)

@@ -1,4 +1,4 @@
-"""A hostile server while keys are set up: swapped, repeated, stale and strange adverts and rosters."""
+"""Test a hostile server during set-up: swapped, repeated, stale and foreign adverts and rosters."""
 
 from dataclasses import replace
 
@@ -9,7 +9,7 @@ from fedgc.secagg import Client, Federation, Identity, SetUp
 from fedgc.secagg.packets import Open, Roster
 
 
-def test_06_an_epoch_cannot_be_replayed(kit):
+def test_06_epoch_cannot_be_replayed(kit):
     group = kit.make(3)
     group.adverts(2)
     site = group.sites[0]
@@ -20,7 +20,7 @@ def test_06_an_epoch_cannot_be_replayed(kit):
         site.client.open(Open(group.federation.fid, 2**40), kit.now, bytes(32))
 
 
-def test_06_a_roster_of_an_epoch_that_is_not_the_opened_one_is_refused(kit):
+def test_06_roster_of_other_epoch_is_refused(kit):
     group = kit.make(3)
     old = Roster(1, tuple(group.adverts(1)))
     with pytest.raises(BadMessage, match="needed the one opened, 0"):
@@ -32,7 +32,7 @@ def test_06_a_roster_of_an_epoch_that_is_not_the_opened_one_is_refused(kit):
         group.sites[0].client.join(old, kit.now, bytes(32))
 
 
-def test_06_a_second_roster_with_the_same_keys_is_refused(kit):
+def test_06_second_roster_with_same_keys_is_refused(kit):
     group = kit.make(5)
     adverts = group.adverts()
     site = group.sites[0]
@@ -47,7 +47,7 @@ def test_06_a_second_roster_with_the_same_keys_is_refused(kit):
 
 
 def rostered(kit, change, count=5):
-    """What site 0 says to a roster that the server changed."""
+    """Site 0's answer to a roster changed by the server."""
     group = kit.make(count)
     adverts = group.adverts()
     site = group.sites[0]
@@ -58,7 +58,7 @@ def signed(group, member, advert):
     return replace(advert, signature=group.sites[member].identity.sign(advert.statement))
 
 
-def test_10_a_swapped_key_breaks_the_signature(kit):
+def test_10_swapped_key_breaks_signature(kit):
     def swap(group, adverts):
         return [*adverts[:4], replace(adverts[4], masks=(bytes(range(32)), *adverts[4].masks[1:]))]
 
@@ -66,7 +66,7 @@ def test_10_a_swapped_key_breaks_the_signature(kit):
         rostered(kit, swap)
 
 
-def test_10_an_unknown_member_or_another_descriptor_is_refused(kit):
+def test_10_unknown_member_or_other_descriptor_is_refused(kit):
     def stranger(group, adverts):
         return [*adverts, replace(adverts[4], member=5)]
 
@@ -80,7 +80,7 @@ def test_10_an_unknown_member_or_another_descriptor_is_refused(kit):
 
 
 @pytest.mark.parametrize("which", ["channel", "masks", "commitments"])
-def test_10_one_key_twice_is_refused(kit, which):
+def test_10_duplicate_key_is_refused(kit, which):
     def twice(group, adverts):
         theirs, own = getattr(adverts[3], which), getattr(adverts[4], which)
         taken = theirs if which == "channel" else (*own[:2], theirs[0])
@@ -90,7 +90,7 @@ def test_10_one_key_twice_is_refused(kit, which):
         rostered(kit, twice)
 
 
-def test_10_keys_of_another_epoch_are_refused(kit):
+def test_10_keys_of_other_epoch_are_refused(kit):
     def stale(group, adverts):
         return [*adverts[:4], signed(group, 4, replace(adverts[4], epoch=7))]
 
@@ -109,7 +109,7 @@ def test_10_keys_for_fewer_or_more_exchanges_are_refused(kit, count):
 
 
 @pytest.mark.parametrize("shift", [-601, 601])
-def test_10_a_clock_that_differs_is_named(kit, shift):
+def test_10_different_clock_is_named(kit, shift):
     def late(group, adverts):
         return [*adverts[:4], signed(group, 4, replace(adverts[4], made=adverts[4].made + shift))]
 
@@ -117,7 +117,7 @@ def test_10_a_clock_that_differs_is_named(kit, shift):
         rostered(kit, late)
 
 
-def test_10_a_roster_without_or_with_another_own_entry_is_refused(kit):
+def test_10_roster_with_missing_or_other_own_entry_is_refused(kit):
     def without(group, adverts):
         return adverts[1:]
 
@@ -129,30 +129,30 @@ def test_10_a_roster_without_or_with_another_own_entry_is_refused(kit):
             rostered(kit, change)
 
 
-def test_10_a_small_roster_is_refused(kit):
+def test_10_small_roster_is_refused(kit):
     with pytest.raises(BadMessage, match="roster: saw 3 sites, needed 4"):
         rostered(kit, lambda group, adverts: adverts[:3])
 
 
-def test_10_a_member_twice_is_refused(kit):
+def test_10_duplicate_member_is_refused(kit):
     with pytest.raises(BadMessage, match="each site once"):
         rostered(kit, lambda group, adverts: [*adverts, adverts[4]])
 
 
-def test_10_a_server_with_another_descriptor_is_refused_before_training(kit):
+def test_10_server_with_other_descriptor_is_refused(kit):
     group = kit.make(3)
     other = kit.federation(3, exchanges=5)
     with pytest.raises(NotAdmitted, match="compare the files"):
         group.sites[0].client.open(SetUp(other, 1).packet(), kit.now, bytes(32))
 
 
-def test_10_an_identity_that_is_not_pinned_cannot_start(kit):
+def test_10_unpinned_identity_cannot_start(kit):
     with pytest.raises(NotAdmitted, match="needed a member's"):
         Client.start(kit.federation(3), Identity(bytes(32)), {})
 
 
 @pytest.mark.parametrize("which", ["channel", "mask"])
-def test_10_a_key_of_small_order_is_refused_before_anything_is_shared(kit, which):
+def test_10_key_of_small_order_is_refused_before_sharing(kit, which):
     def weak(group, adverts):
         masks = (*adverts[4].masks[:2], bytes(32))
         bad = replace(adverts[4], **({"channel": bytes(32)} if which == "channel" else {"masks": masks}))
@@ -162,7 +162,7 @@ def test_10_a_key_of_small_order_is_refused_before_anything_is_shared(kit, which
         rostered(kit, weak)
 
 
-def test_10_the_key_of_another_in_a_second_spelling_is_refused(kit):
+def test_10_other_encoding_of_used_key_is_refused(kit):
     def disguised(group, adverts):
         key = adverts[3].masks[0]
         bad = replace(adverts[4], masks=(key[:31] + bytes([key[31] | 128]), *adverts[4].masks[1:]))
@@ -172,6 +172,6 @@ def test_10_the_key_of_another_in_a_second_spelling_is_refused(kit):
         rostered(kit, disguised)
 
 
-def test_the_federation_of_every_machine_is_the_pinned_one(kit):
+def test_federation_of_every_machine_equals_pinned_federation(kit):
     federation = kit.federation(5)
     assert Federation.unpack(federation.pack()) == federation

@@ -1,4 +1,4 @@
-"""Crashes, packets that come again, and what must be gone afterwards."""
+"""Test crashes, repeated packets, and the erasure of secrets."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from fedgc.secagg import RingSum, SetUp
 from fedgc.secagg.packets import Advert, Agree, Deal, Open, Opened
 
 
-def test_12_after_a_crash_between_record_and_reply_each_packet_gets_its_first_answer_or_a_refusal(kit):
+def test_12_crash_between_record_and_reply_repeats_first_answer(kit):
     group = kit.make(3)
     packet = Open(group.federation.fid, 1)
     firsts = [site.take(site.client.open(packet, kit.now, next(site.entropy))) for site in group.sites]
@@ -49,7 +49,7 @@ def test_12_after_a_crash_between_record_and_reply_each_packet_gets_its_first_an
     assert ring.mean()[1] == sum(weights.values())
 
 
-def test_12_a_roster_that_comes_again_after_the_shares_were_read_is_refused(kit):
+def test_12_repeated_roster_after_shares_is_refused(kit):
     group, *_ = kit.started(3)
     for restart in (False, True):
         site = group.sites[0]
@@ -59,7 +59,7 @@ def test_12_a_roster_that_comes_again_after_the_shares_were_read_is_refused(kit)
             site.client.join(site.client.state.known.roster, kit.now, next(site.entropy))
 
 
-def test_12_a_crash_before_the_record_leaves_the_exchange_unused(kit):
+def test_12_crash_before_record_leaves_exchange_unused(kit):
     group, _epoch, _exchange, out, updates, weights = kit.started(3)
     site = group.sites[0]
     site.client.upload(
@@ -70,7 +70,7 @@ def test_12_a_crash_before_the_record_leaves_the_exchange_unused(kit):
     assert site.upload(updates[0], weights[0]).size == kit.size + 1
 
 
-def test_12_an_site_that_lost_its_vector_goes_on_with_the_next_exchange(kit):
+def test_12_site_that_lost_vector_continues_next_exchange(kit):
     group, epoch, _, _, updates, weights = kit.started(3)
     group.sites[0].upload(updates[0], weights[0])
     group.sites[0].restart()
@@ -78,7 +78,7 @@ def test_12_an_site_that_lost_its_vector_goes_on_with_the_next_exchange(kit):
     assert weight == sum(weights.values())
 
 
-def test_13_what_is_over_is_erased_from_disk_and_memory(kit):
+def test_13_finished_secrets_are_erased_from_disk_and_memory(kit):
     group, exchange, packet, _, _ = kit.uploaded()
     exchange = group.sign(exchange, packet, range(5))
     site = group.sites[0]
@@ -97,7 +97,7 @@ def test_13_what_is_over_is_erased_from_disk_and_memory(kit):
     }
 
 
-def test_13_an_exchange_that_is_passed_over_is_erased_too(kit):
+def test_13_exchange_that_is_passed_over_is_erased(kit):
     group, epoch, *_ = kit.started(number=1)
     group.begin(epoch, 3, range(5), kit.size)
     names = {name for name in group.sites[0].disk if name.startswith(("own/", "held/"))}
@@ -107,7 +107,7 @@ def test_13_an_exchange_that_is_passed_over_is_erased_too(kit):
 
 
 @pytest.mark.parametrize("entropy", [b"", bytes(31), bytes(33)])
-def test_too_little_chance_is_refused(kit, entropy):
+def test_too_little_randomness_is_refused(kit, entropy):
     group, *_ = kit.started()
     client, packet = group.sites[0].client, Open(group.federation.fid, 2)
     roster = client.state.known.roster
@@ -120,7 +120,7 @@ def test_too_little_chance_is_refused(kit, entropy):
             ask()
 
 
-def test_a_refused_packet_changes_nothing(kit):
+def test_refused_packet_changes_nothing(kit):
     group, *_ = kit.uploaded()
     site = group.sites[0]
     before = site.client

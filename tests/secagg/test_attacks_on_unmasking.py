@@ -1,4 +1,4 @@
-"""A hostile server, and sites that help it, while a sum is unmasked."""
+"""Test a hostile server and colluding sites while a sum is unmasked."""
 
 import hashlib
 from dataclasses import replace
@@ -12,7 +12,7 @@ from fedgc.secagg.packets import Agree, Deal, Opened, Unlock
 from fedgc.secagg.shamir import combine, split
 
 
-def test_02_a_split_set_of_survivors_unmasks_nothing(kit):
+def test_02_split_survivor_sets_unmask_nothing(kit):
     group, _exchange, packet, _, _ = kit.uploaded()
     other = Agree(packet.epoch, packet.exchange, (0, 1, 2, 3))
     signatures = {}
@@ -38,14 +38,14 @@ def test_02_fewer_than_threshold_signatures_unlock_nothing(kit):
         group.sites[0].client.unlock(Unlock(1, 1, tuple(sorted(exchange.signatures.items()))))
 
 
-def test_02_a_signature_cannot_count_twice(kit):
+def test_02_signature_cannot_count_twice(kit):
     group, exchange, packet, _, _ = kit.uploaded()
     exchange = group.sign(exchange, packet, (0, 1, 2))
     with pytest.raises(BadMessage, match="each site once"):
         Unlock(1, 1, (*sorted(exchange.signatures.items()), (2, exchange.signatures[2])))
 
 
-def test_02_a_signature_of_who_is_no_survivor_does_not_count(kit):
+def test_02_signature_of_non_survivor_does_not_count(kit):
     group, exchange, packet, _, _ = kit.uploaded(survivors=(0, 1, 2, 3))
     exchange = group.sign(exchange, packet, (0, 1, 2))
     statement = rules.agreement(group.federation.fid, exchange.context, exchange.survivors)
@@ -54,7 +54,7 @@ def test_02_a_signature_of_who_is_no_survivor_does_not_count(kit):
         group.sites[0].client.unlock(Unlock(1, 1, (*sorted(exchange.signatures.items()), (4, outsider))))
 
 
-def test_02_a_second_set_of_survivors_is_refused_even_after_a_restart(kit):
+def test_02_second_survivor_set_is_refused_after_restart(kit):
     group, _, packet, _, _ = kit.uploaded()
     site = group.sites[0]
     first = site.take(site.client.agree(packet))
@@ -64,7 +64,7 @@ def test_02_a_second_set_of_survivors_is_refused_even_after_a_restart(kit):
     assert site.take(site.client.agree(packet)) == first
 
 
-def test_02_a_second_unlock_is_refused_even_after_a_restart(kit):
+def test_02_second_unlock_is_refused_even_after_restart(kit):
     group, exchange, packet, _, _ = kit.uploaded()
     exchange = group.sign(exchange, packet, range(5))
     site, first = group.sites[0], exchange.unlock()
@@ -75,7 +75,7 @@ def test_02_a_second_unlock_is_refused_even_after_a_restart(kit):
         site.client.unlock(Unlock(1, 1, tuple(sorted(exchange.signatures.items())[1:])))
 
 
-def test_02_nothing_is_unlocked_before_survivors_are_agreed_on(kit):
+def test_02_nothing_is_unlocked_before_survivors_are_agreed(kit):
     group, exchange, _, _, _ = kit.uploaded()
     fid, bound = group.federation.fid, exchange.context
     forged = tuple((m, s.identity.sign(rules.agreement(fid, bound, ()))) for m, s in enumerate(group.sites))
@@ -83,7 +83,7 @@ def test_02_nothing_is_unlocked_before_survivors_are_agreed_on(kit):
         group.sites[0].client.unlock(Unlock(1, 1, forged))
 
 
-def test_04_fewer_shares_than_the_threshold_are_refused(kit):
+def test_04_fewer_shares_than_threshold_are_refused(kit):
     group, exchange, packet, _, _ = kit.uploaded()
     exchange = group.open(group.sign(exchange, packet, range(5)), (0, 1, 2))
     with pytest.raises(NotRecoverable, match="shares of 3, needed 4"):
@@ -94,7 +94,7 @@ def test_04_fewer_shares_than_the_threshold_are_refused(kit):
 
 
 @pytest.mark.parametrize(("epoch", "number"), [(1, 2), (2, 1)])
-def test_06_survivors_and_signatures_of_another_exchange_or_epoch_are_refused(kit, epoch, number):
+def test_06_survivors_of_other_exchange_or_epoch_are_refused(kit, epoch, number):
     group, exchange, packet, _, _ = kit.uploaded()
     client = group.sites[0].client
     with pytest.raises(BadMessage, match=f"saw {number} of epoch {epoch}, needed the present"):
@@ -104,7 +104,7 @@ def test_06_survivors_and_signatures_of_another_exchange_or_epoch_are_refused(ki
         group.sites[0].client.unlock(replace(exchange.unlock(), epoch=epoch, exchange=number))
 
 
-def test_09_a_helper_that_gives_a_false_share_is_named_and_the_sum_is_had_without_it(kit):
+def test_09_helper_with_false_share_is_named_and_sum_is_exact(kit):
     group, exchange, packet, _vectors, _updates = kit.uploaded()
     exchange = group.sign(exchange, packet, range(5))
     unlock = exchange.unlock()
@@ -120,7 +120,7 @@ def test_09_a_helper_that_gives_a_false_share_is_named_and_the_sum_is_had_withou
 
 
 @pytest.mark.parametrize("survives", [True, False])
-def test_09_a_dealer_of_shares_of_another_secret_is_named(kit, survives):
+def test_09_dealer_of_shares_of_other_secret_is_named(kit, survives):
     group = kit.make(5)
     adverts = group.adverts()
     liar = group.sites[1]
@@ -150,19 +150,19 @@ def test_09_a_dealer_of_shares_of_another_secret_is_named(kit, survives):
         ((0, 1, 2, 3, 9), "needed some of"),
     ],
 )
-def test_10_survivors_without_oneself_too_few_or_unknown_are_refused(kit, survivors, reason):
+def test_10_survivors_without_self_or_unknown_are_refused(kit, survivors, reason):
     group, *_ = kit.uploaded()
     with pytest.raises(BadMessage, match=reason):
         group.sites[0].client.agree(Agree(1, 1, survivors))
 
 
-def test_10_survivors_are_not_signed_before_the_vector_is_sent(kit):
+def test_10_survivors_are_not_signed_before_vector_is_sent(kit):
     group, *_ = kit.started()
     with pytest.raises(BadMessage, match="before the vector was sent"):
         group.sites[0].client.agree(Agree(1, 1, (0, 1, 2, 3)))
 
 
-def test_13_shares_of_another_exchange_are_refused(kit):
+def test_13_shares_of_other_exchange_are_refused(kit):
     group, epoch, exchange, _, updates, weights = kit.started()
     opened = {}
     for number in (1, 2):

@@ -16,17 +16,17 @@ VALUES = LEAVES | ROWS | st.lists(LEAVES | ROWS, max_size=3).map(tuple)
 
 
 @given(st.lists(VALUES, max_size=4).map(tuple))
-def test_what_is_written_is_read_again(values):
+def test_encoded_value_is_decoded_equal(values):
     assert unpack(pack(*values)) == values
 
 
 @given(st.lists(VALUES, max_size=3).map(tuple), st.lists(VALUES, max_size=3).map(tuple))
-def test_two_values_never_share_a_spelling(one, other):
+def test_encoding_is_injective(one, other):
     assert (pack(*one) == pack(*other)) == (repr(one) == repr(other))
 
 
 @given(st.binary(max_size=60))
-def test_bytes_that_are_read_are_the_spelling_of_what_was_read(data):
+def test_decoded_bytes_are_canonical(data):
     try:
         values = unpack(data)
     except BadMessage:
@@ -35,7 +35,7 @@ def test_bytes_that_are_read_are_the_spelling_of_what_was_read(data):
 
 
 @given(st.lists(LEAVES, min_size=1, max_size=4).map(tuple), st.data())
-def test_a_cut_or_longer_spelling_is_refused(values, data):
+def test_cut_or_longer_encoding_is_refused(values, data):
     spelled = pack(*values)
     cut = data.draw(st.integers(0, len(spelled) - 1))
     for wrong in (spelled[:cut], spelled + b"\0"):
@@ -44,25 +44,25 @@ def test_a_cut_or_longer_spelling_is_refused(values, data):
 
 
 @pytest.mark.parametrize("value", [-1, LARGEST + 1, True, None, float("nan"), float("inf"), [1]])
-def test_what_has_no_spelling_is_refused(value):
+def test_unencodable_value_is_refused(value):
     with pytest.raises(BadMessage, match="needed a number"):
         pack(value)
 
 
 @pytest.mark.parametrize("name", ["nan", "inf"])
-def test_a_number_that_is_not_finite_is_not_read(name):
+def test_non_finite_number_is_not_read(name):
     import struct
 
     with pytest.raises(BadMessage, match="needed a finite"):
         unpack(b"t\0\0\0\1f" + struct.pack(">d", float(name)))
 
 
-def test_tuples_too_deep_are_refused_before_they_fill_the_stack():
+def test_deep_tuples_are_refused_before_stack_overflow():
     with pytest.raises(BadMessage, match="depth"):
         unpack(b"t\0\0\0\1" * 5000)
 
 
-def test_a_packet_of_another_kind_or_shape_is_refused():
+def test_packet_of_other_kind_or_shape_is_refused():
     assert read(pack("a", 1, b"x"), "a", int, bytes) == (1, b"x")
     with pytest.raises(BadMessage, match="saw a packet 'b', needed 'a'"):
         read(pack("b", 1), "a", int)

@@ -11,8 +11,8 @@ from fedgc.secagg import (
     Privacy,
     SetUp,
     Terms,
-    promises,
-    silences,
+    guarantees,
+    limits,
 )
 from fedgc.secagg.canonical import pack, unpack
 from fedgc.secagg.federation import least_threshold, member_list
@@ -22,7 +22,7 @@ PRIVACY = Privacy(record_clip=1.0, noise=4.0, exchanges=100, delta=1e-6)
 
 
 @given(st.integers(3, 255))
-def test_the_least_threshold_holds_against_a_third(count):
+def test_least_threshold_holds_against_one_third(count):
     threshold = least_threshold(count)
     assert 3 <= threshold <= count
     colluders = -(-count // 3) - 1  # the most that are fewer than a third
@@ -32,7 +32,7 @@ def test_the_least_threshold_holds_against_a_third(count):
 @pytest.mark.parametrize(
     ("count", "threshold", "spare", "colluders"), [(3, 3, 0, 1), (5, 4, 1, 2), (10, 7, 3, 3)]
 )
-def test_what_a_federation_of_some_size_survives(kit, count, threshold, spare, colluders):
+def test_federation_size_determines_tolerated_losses(kit, count, threshold, spare, colluders):
     federation = kit.federation(count)
     assert federation.threshold == threshold
     assert count - federation.quorum == spare
@@ -40,14 +40,14 @@ def test_what_a_federation_of_some_size_survives(kit, count, threshold, spare, c
 
 
 @pytest.mark.parametrize("privacy", [None, PRIVACY])
-def test_a_descriptor_is_read_as_it_was_written(kit, privacy):
+def test_descriptor_is_decoded_equal(kit, privacy):
     federation = kit.federation(4, privacy=privacy)
     descriptor = Descriptor(federation).endorse(kit.identities(4)[2]).endorse(kit.identities(4)[0])
     assert Descriptor.unpack(descriptor.pack()) == descriptor
     assert [number for number, _ in descriptor.endorsements] == [0, 2]
 
 
-def test_every_pinned_value_changes_the_hash(kit):
+def test_every_pinned_value_changes_hash(kit):
     base = kit.federation(5)
     others = [
         kit.federation(4), kit.federation(5, threshold=5), kit.federation(5, n_min=4),
@@ -71,12 +71,12 @@ def test_every_pinned_value_changes_the_hash(kit):
         ({"count": 5, "exchanges": 0}, "saw 0 an epoch"),
     ],
 )
-def test_a_federation_that_cannot_be_is_refused(kit, pinned, reason):
+def test_invalid_federation_is_refused(kit, pinned, reason):
     with pytest.raises(BadSetting, match=reason):
         kit.federation(**pinned)
 
 
-def test_members_stand_once_and_in_order(kit):
+def test_members_are_unique_and_ordered(kit):
     members = kit.federation(3).members
     for wrong, reason in [
         (members[::-1], "out of order"),
@@ -91,7 +91,7 @@ def test_members_stand_once_and_in_order(kit):
             Member(name, key)
 
 
-def test_an_endorsement_is_checked(kit):
+def test_endorsement_is_checked(kit):
     federation, identities = kit.federation(3), kit.identities(3)
     good = Descriptor(federation).endorse(identities[0])
     other = Descriptor(kit.federation(3, exchanges=9)).endorse(identities[0])
@@ -107,7 +107,7 @@ def test_an_endorsement_is_checked(kit):
         Descriptor(federation, ((7, bytes(64)),))
 
 
-def test_a_descriptor_of_another_protocol_or_shape_is_refused(kit):
+def test_descriptor_of_other_protocol_or_shape_is_refused(kit):
     label, version, *rest = unpack(kit.federation(3).pack())
     with pytest.raises(BadMessage, match="saw protocol 2, needed 1"):
         Federation.unpack(pack(label, version + 1, *rest))
@@ -115,26 +115,26 @@ def test_a_descriptor_of_another_protocol_or_shape_is_refused(kit):
         Federation.unpack(pack(label, version, (("a", "b"),), *rest[1:]))
 
 
-def test_the_words_name_what_is_promised_and_what_is_not(kit):
-    said = " ".join(promises(kit.federation(10, privacy=PRIVACY)))
+def test_text_names_promised_and_unpromised_properties(kit):
+    said = " ".join(guarantees(kit.federation(10, privacy=PRIVACY)))
     for part in ("at least 7", "at most 3 of them", "Up to 3 of them", "(14.451, 1e-06)"):
         assert part in said
-    assert "Every site must stay" in " ".join(promises(kit.federation(3)))
-    assert "differentially private" not in " ".join(promises(kit.federation(3)))
-    unsaid = " ".join(silences(kit.federation(10)))
+    assert "Every site must stay" in " ".join(guarantees(kit.federation(3)))
+    assert "differentially private" not in " ".join(guarantees(kit.federation(3)))
+    unsaid = " ".join(limits(kit.federation(10)))
     for part in ("does not hide the sum", "against 4 or more", "wrong update"):
         assert part in unsaid
     assert "up to 1000 times as much" in unsaid
     alike = kit.federation(10, quantizer=kit.replace(kit.quantizer, w_max=1))
-    assert "all weigh the same" in " ".join(silences(alike))
-    assert "all weigh the same" in " ".join(silences(kit.federation(4, privacy=PRIVACY)))
+    assert "all weigh the same" in " ".join(limits(alike))
+    assert "all weigh the same" in " ".join(limits(kit.federation(4, privacy=PRIVACY)))
     assert "against 1 colluding sites 67% of the noise" in " ".join(
-        silences(kit.federation(4, privacy=PRIVACY))
+        limits(kit.federation(4, privacy=PRIVACY))
     )
 
 
 @pytest.mark.parametrize(("count", "exchanges"), [(3, 1), (7, 16), (12, 64)])
-def test_no_packet_is_larger_than_is_said_when_the_descriptor_is_written(kit, count, exchanges):
+def test_packets_fit_in_size_stated_for_descriptor(kit, count, exchanges):
     party = kit.make(count, exchanges=exchanges)
     adverts = party.adverts()
     setup = SetUp(party.federation, 1)
@@ -151,6 +151,6 @@ def test_no_packet_is_larger_than_is_said_when_the_descriptor_is_written(kit, co
     assert max(sizes) <= party.federation.largest_packet <= 1.25 * max(sizes) + 600
 
 
-def test_a_federation_whose_packets_are_too_large_for_a_line_is_refused(kit):
+def test_federation_with_oversized_packets_is_refused(kit):
     with pytest.raises(BadSetting, match="needed at most 700000: fewer exchanges"):
         kit.federation(200, exchanges=64)

@@ -10,7 +10,7 @@ from fedgc.secagg.packets import Begin, Deal
 KEYS = [bytes([at] * 32) for at in range(1, 4)]
 
 
-def test_a_signature_is_of_one_key_over_one_statement():
+def test_signature_is_bound_to_key_and_statement():
     identity = Identity(KEYS[0])
     signature = identity.sign(b"statement")
     verify(identity.public, signature, b"statement", "it")
@@ -25,12 +25,12 @@ def test_a_signature_is_of_one_key_over_one_statement():
             verify(public, signed, statement, "ward")
 
 
-def test_an_identity_of_another_length_is_refused():
+def test_identity_of_wrong_length_is_refused():
     with pytest.raises(BadSetting, match="saw a key of 31 bytes, needed 32"):
         Identity(bytes(31))
 
 
-def test_two_owners_share_the_same_and_others_something_else():
+def test_two_owners_derive_same_secret_and_others_do_not():
     def shared(one, other):
         return agree(loaded(KEYS[one]), public_of(KEYS[other]), "it")
 
@@ -51,7 +51,7 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize("value", SPELLINGS)
-def test_what_the_library_cannot_agree_with_is_refused_at_sight(value):
+def test_key_unusable_for_agreement_is_refused_at_once(value):
     public = value.to_bytes(32, "little")
     with pytest.raises(BadMessage, match="it: saw a key of small order"):
         agree(loaded(KEYS[0]), public, "it")
@@ -60,7 +60,7 @@ def test_what_the_library_cannot_agree_with_is_refused_at_sight(value):
 
 
 @given(secret=st.binary(min_size=32, max_size=32))
-def test_every_key_that_is_made_is_a_good_one_and_its_second_spelling_is_not(secret):
+def test_generated_keys_are_valid_and_noncanonical_keys_are_not(secret):
     public = public_of(secret)
     check_public(public, "it")
     other = public[:31] + bytes([public[31] | 128])
@@ -69,7 +69,7 @@ def test_every_key_that_is_made_is_a_good_one_and_its_second_spelling_is_not(sec
         check_public(other, "it")
 
 
-def test_what_is_derived_hangs_on_everything_it_is_derived_from():
+def test_derived_key_depends_on_every_input():
     found = {
         derive(secret, salt, label, value)
         for secret in KEYS[:2]
@@ -80,7 +80,7 @@ def test_what_is_derived_hangs_on_everything_it_is_derived_from():
     assert len(found) == 16
 
 
-def test_what_is_sealed_opens_with_its_key_and_context_only():
+def test_sealed_value_opens_only_with_its_key_and_context():
     sealed = seal(KEYS[0], b"plain", b"context")
     assert unseal(KEYS[0], sealed, b"context", "it") == b"plain"
     for key, blob, context in [
@@ -92,18 +92,18 @@ def test_what_is_sealed_opens_with_its_key_and_context_only():
             unseal(key, blob, context, "it")
 
 
-def test_a_model_is_named_by_its_whole_digest(kit):
+def test_model_name_is_its_whole_digest(kit):
     begin = Begin(1, 1, (0, 1, 2), 5, b"")
     with pytest.raises(BadMessage, match="a digest of 31 bytes"):
         rules.context(kit.federation(3), bytes(32), begin, bytes(31))
 
 
 @pytest.mark.parametrize("size", [0, 2**41])
-def test_a_size_that_cannot_be_is_refused(size):
+def test_impossible_size_is_refused(size):
     with pytest.raises(BadMessage, match="numbers"):
         Begin(1, 1, (0, 1, 2), size, b"")
 
 
-def test_a_packet_of_another_kind_is_refused():
+def test_packet_of_other_kind_is_refused():
     with pytest.raises(BadMessage, match="saw a packet 'begin', needed 'deal'"):
         Deal.unpack(Begin(1, 1, (0, 1, 2), 5, b"").pack())

@@ -30,7 +30,7 @@ def slow_add(words, strands):
     size=st.integers(0, 50),
     kind=st.sampled_from(["<u1", "<u2", "<u4"]),
 )
-def test_masks_are_added_in_the_ring_of_their_type(keys, size, kind):
+def test_masks_are_added_in_ring_of_their_type(keys, size, kind):
     words = np.arange(size).astype(kind)
     strands = [Strand(*each) for each in keys]
     expected = slow_add(words, strands)
@@ -43,7 +43,7 @@ def test_masks_are_added_in_the_ring_of_their_type(keys, size, kind):
     assert words.tolist() == np.arange(size).astype(kind).tolist()
 
 
-def test_a_run_is_the_same_wherever_its_vector_is_cut_in_blocks():
+def test_stream_is_independent_of_block_boundaries():
     size = RUN_WORDS + BLOCK_WORDS + 7
     words = np.zeros(size, np.uint32)
     strand = Strand(bytes(range(32)), minus=False)
@@ -53,17 +53,17 @@ def test_a_run_is_the_same_wherever_its_vector_is_cut_in_blocks():
     assert not np.array_equal(words[RUN_WORDS:], words[: BLOCK_WORDS + 7])
 
 
-def test_random_bytes_go_on_where_they_stopped():
+def test_random_bytes_continue_without_gap():
     source, whole = RandomBytes(bytes(32)), keystream.keystream(bytes(32), 300)
     assert source.next(100).tobytes() + source.next(200).tobytes() == whole
 
 
-def test_a_key_of_another_length_is_refused():
+def test_key_of_wrong_length_is_refused():
     with pytest.raises(BadMessage, match="saw 16 bytes, needed 32"):
         Strand(bytes(16), minus=False)
 
 
-def test_a_library_that_gives_other_bytes_is_noticed_at_the_first_use():
+def test_library_with_other_bytes_is_detected_at_first_use():
     """In a process of its own, since the answer is remembered."""
     script = (
         "import numpy as np\n"

@@ -8,15 +8,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from fedgc.errors import BadMessage, BadSetting, BadVector
-from fedgc.secagg import Privacy, Quantizer, RingSum, clip_factors
+from fedgc.secagg import Privacy, Quantizer, RingSum
 from fedgc.secagg.privacy import NOISE_BLOCK, Gaussian, delta_of, epsilon
 
 SPENT = Privacy(record_clip=1.0, noise=4.0, exchanges=2, delta=1e-6)
 
 
 @given(mu=st.floats(0.05, 4), eps=st.floats(0, 8))
-def test_delta_is_the_worst_excess_of_probability(mu, eps):
-    """The slow twin: the positive part of p - e^eps q, summed over a fine grid of outputs."""
+def test_delta_is_largest_excess_of_probability(mu, eps):
+    """Slow reference: the positive part of p - e^eps q, summed over a fine grid of outputs."""
     outputs = np.linspace(-12 - mu, 12 + mu, 400_001)
     p, q = (np.exp(-((outputs - at) ** 2) / 2) / math.sqrt(2 * math.pi) for at in (mu, 0))
     excess = np.maximum(p - math.exp(eps) * q, 0).sum() * (outputs[1] - outputs[0])
@@ -25,13 +25,13 @@ def test_delta_is_the_worst_excess_of_probability(mu, eps):
 
 @given(noise=st.floats(0.3, 50), exchanges=st.integers(1, 5000), power=st.integers(-12, -1))
 @settings(max_examples=40)
-def test_epsilon_is_the_least_that_keeps_delta(noise, exchanges, power):
+def test_epsilon_is_least_value_that_keeps_delta(noise, exchanges, power):
     delta, mu = 10.0**power, math.sqrt(exchanges) / noise
     found = epsilon(noise, exchanges, delta)
     assert found == 0 or delta_of(found, mu) <= delta < delta_of(found * (1 - 1e-6), mu) * (1 + 1e-6)
 
 
-def test_delta_far_out_is_neither_lost_nor_negative():
+def test_small_delta_is_neither_lost_nor_negative():
     values = [delta_of(eps, 3.0) for eps in (10.0, 30.0, 60.0, 100.0)]
     assert values == sorted(values, reverse=True)
     assert all(value >= 0 for value in values)
@@ -40,16 +40,7 @@ def test_delta_far_out_is_neither_lost_nor_negative():
     )
 
 
-def test_clipped_records_have_at_most_the_norm():
-    norms = np.array([0.0, 1e-30, 0.9, 1.0, 7.0, 3e38], np.float32)
-    factors = clip_factors(norms, 1.0)
-    assert (factors * norms <= 1 + 1e-6).all()
-    assert factors[:4].tolist() == [1.0] * 4
-    with pytest.raises(BadSetting, match="not finite"):
-        clip_factors(np.array([np.nan], np.float32), 1.0)
-
-
-def test_noise_is_gaussian_of_the_stated_deviation():
+def test_noise_is_gaussian_with_stated_deviation():
     source = Gaussian(3.0, b"noise" + bytes(27))
     noise = np.concatenate([source.next(count) for count in [NOISE_BLOCK] * 25 + [1]])
     assert abs(noise.mean()) < 5 * 3 / math.sqrt(noise.size)
@@ -60,7 +51,7 @@ def test_noise_is_gaussian_of_the_stated_deviation():
     assert len(np.unique(noise)) > 0.9 * noise.size
 
 
-def test_each_site_adds_its_part_of_the_noise_and_the_sum_has_it_all(kit):
+def test_each_site_adds_noise_share_and_sum_has_full_noise(kit):
     privacy = Privacy(record_clip=0.01, noise=2.0, exchanges=5, delta=1e-6)
     group = kit.make(4, privacy=privacy, quantizer=kit.replace(kit.quantizer, w_max=1))
     size = 50_000
@@ -100,9 +91,7 @@ def mixed(count, size, clip):
         (4, 3, Quantizer(clip=0.5, bits=8, ring=16, w_max=7), 0.5, 2.0),
     ],
 )
-def test_the_released_noise_is_what_epsilon_is_computed_from(
-    kit, count, n_min, quantizer, record_clip, noise
-):
+def test_released_noise_matches_epsilon_accounting(kit, count, n_min, quantizer, record_clip, noise):
     """Values at the edge of the clip keep all of their noise: it is not clipped away."""
     size, privacy = 40_000, Privacy(record_clip, noise, 5, 1e-6)
     rest = released(kit, count, quantizer, privacy, mixed(count, size, quantizer.clip), n_min)
@@ -124,8 +113,8 @@ def test_the_released_noise_is_what_epsilon_is_computed_from(
     at=st.floats(-4, 4),
 )
 @settings(max_examples=60)
-def test_no_descriptor_that_is_taken_loses_noise(kit, count, clip, form, reach, noise, at):
-    """Whatever is pinned, and wherever the values are, the deviation of the sum is the promised one."""
+def test_accepted_descriptor_loses_no_noise(kit, count, clip, form, reach, noise, at):
+    """The sum has the promised deviation for any pinned settings and any values."""
     bits, ring = form
     quantizer, privacy = Quantizer(clip, bits, ring, 1), Privacy(reach * clip, noise, 5, 1e-6)
     try:
@@ -158,13 +147,13 @@ def test_no_descriptor_that_is_taken_loses_noise(kit, count, clip, form, reach, 
         (Quantizer(1.0, 4, 32, 1), Privacy(0.01, 4.0, 5, 1e-6), "more bits, a smaller clip, or more noise"),
     ],
 )
-def test_a_descriptor_whose_ring_cannot_carry_the_noise_is_refused(kit, quantizer, privacy, said):
+def test_ring_too_small_for_noise_is_refused(kit, quantizer, privacy, said):
     kit.federation(4, quantizer=quantizer)
     with pytest.raises(BadSetting, match=said):
         kit.federation(4, quantizer=quantizer, privacy=privacy)
 
 
-def test_a_weight_that_tells_of_records_is_refused(kit):
+def test_weight_that_reveals_record_count_is_refused(kit):
     group = kit.make(3, privacy=SPENT)
     epoch = group.set_up()
     group.begin(epoch, 1, range(3), 5)
@@ -172,7 +161,7 @@ def test_a_weight_that_tells_of_records_is_refused(kit):
         group.sites[0].upload(np.zeros(5, np.float32), 999)
 
 
-def test_an_site_stops_when_the_agreed_epsilon_is_spent(kit):
+def test_site_stops_when_agreed_epsilon_is_spent(kit):
     group = kit.make(3, privacy=SPENT)
     updates, weights = {m: np.zeros(5, np.float32) for m in range(3)}, dict.fromkeys(range(3), 1000)
     for epoch in (1, 2):
@@ -186,14 +175,14 @@ def test_an_site_stops_when_the_agreed_epsilon_is_spent(kit):
 @pytest.mark.parametrize(
     "pinned", [(0.0, 1.0, 1, 0.1), (1.0, 0.0, 1, 0.1), (1.0, 1.0, 0, 0.1), (1.0, 1.0, 1, 1.0)]
 )
-def test_settings_that_cannot_be_are_refused(pinned):
+def test_invalid_settings_are_refused(pinned):
     with pytest.raises(BadSetting):
         Privacy(*pinned)
 
 
 @pytest.mark.parametrize(("noise", "exchanges"), [(2.0, 100), (4.0, 100), (8.0, 300), (1.0, 1)])
-def test_an_independent_accountant_says_the_same(noise, exchanges):
-    """dp-accounting computes with discrete losses: once rounded up, once down; the truth lies between."""
+def test_independent_accountant_agrees(noise, exchanges):
+    """dp-accounting uses discrete losses, rounded up and down; the true value is in between."""
     bounds = []
     for pessimistic in (False, True):
         one = PrivacyLossDistribution.from_gaussian_mechanism(

@@ -26,7 +26,7 @@ def slow_steps(quantizer, update, weight, chance):
 
 @given(ring=RINGS, data=st.data())
 @settings(max_examples=60)
-def test_steps_are_those_of_the_slow_twin(ring, data):
+def test_steps_equal_slow_reference(ring, data):
     quantizer = Quantizer(2.0, *ring, w_max=37)
     values = data.draw(st.lists(st.floats(-3, 3, width=32), min_size=1, max_size=20))
     weight, update = data.draw(st.integers(0, 37)), np.array(values, np.float32)
@@ -38,7 +38,7 @@ def test_steps_are_those_of_the_slow_twin(ring, data):
 
 @given(ring=RINGS, weights=st.lists(st.integers(0, 5000), min_size=1, max_size=6), seed=st.integers(0, 99))
 @settings(max_examples=60)
-def test_the_mean_is_within_the_stated_bound_and_the_weight_exact(ring, weights, seed):
+def test_mean_is_within_stated_bound_and_weight_exact(ring, weights, seed):
     quantizer = Quantizer(0.5, *ring, w_max=5000)
     words = np.zeros(quantizer.words(30), f"<u{ring[1] // 8}")
     rng = np.random.default_rng(seed)
@@ -58,7 +58,7 @@ def test_the_mean_is_within_the_stated_bound_and_the_weight_exact(ring, weights,
 
 @pytest.mark.parametrize(("bits", "ring"), [(4, 8), (8, 16), (12, 16), (20, 32), (22, 32)])
 @pytest.mark.parametrize("at", [0.1, 0.3725, -0.5, -0.9])
-def test_rounding_has_no_bias(bits, ring, at):
+def test_rounding_is_unbiased(bits, ring, at):
     """Within five deviations of the mean of a step's rounding, plus what the first rounding may shift."""
     quantizer = Quantizer(1.0, bits, ring, w_max=1)
     size = 400_000
@@ -72,7 +72,7 @@ def test_rounding_has_no_bias(bits, ring, at):
 
 
 @pytest.mark.parametrize("bits", [20, 21, 22])
-def test_no_clip_is_rounded_above_the_top(bits):
+def test_clip_is_never_rounded_above_maximum(bits):
     """In float32, clip times its own scale may come out a little above the top step."""
     for clip in np.linspace(0.1, 3, 200):
         quantizer = Quantizer(float(clip), bits, 32, w_max=1)
@@ -82,7 +82,7 @@ def test_no_clip_is_rounded_above_the_top(bits):
         assert np.abs(words[:100].view(np.int32)).max() == quantizer.top
 
 
-def test_blocks_leave_no_seam():
+def test_block_borders_do_not_change_result():
     quantizer = Quantizer(1.0, 20, 32, w_max=1)
     update = np.linspace(-1, 1, BLOCK_WORDS + 9, dtype=np.float32)
     words = np.zeros(quantizer.words(update.size), np.uint32)
@@ -91,14 +91,14 @@ def test_blocks_leave_no_seam():
     assert np.abs(mean - update).max() <= quantizer.bound(1, 1)
 
 
-def test_a_weight_takes_as_few_words_as_it_needs():
+def test_weight_takes_minimal_number_of_words():
     assert Quantizer(1.0, 20, 32, w_max=2**19 - 1).digits == 1
     assert Quantizer(1.0, 20, 32, w_max=2**19).digits == 2
     assert Quantizer(1.0, 4, 8, w_max=1000).digits == 4
 
 
 @given(members=st.integers(1, 300), bits=st.integers(2, 22), ring=st.sampled_from([8, 16, 32]))
-def test_what_fits_does_not_wrap(members, bits, ring):
+def test_value_within_bounds_does_not_wrap(members, bits, ring):
     top = 2 ** (bits - 1) - 1
     assert fits(members, bits, ring) == (members * top <= 2 ** (ring - 1) - 1)
 
@@ -108,12 +108,12 @@ def test_what_fits_does_not_wrap(members, bits, ring):
     [(0.0, 8, 16, 1), (float("nan"), 8, 16, 1), (1.0, 1, 16, 1), (1.0, 23, 32, 1), (1.0, 8, 24, 1),
      (1.0, 8, 16, 0), (1.0, 8, 16, 2**32)],
 )  # fmt: skip
-def test_settings_that_cannot_be_are_refused(pinned):
+def test_invalid_settings_are_refused(pinned):
     with pytest.raises(BadSetting):
         Quantizer(*pinned)
 
 
-def test_words_of_another_size_or_type_are_refused():
+def test_words_of_other_size_or_type_are_refused():
     quantizer = Quantizer(1.0, 20, 32, w_max=1)
     for words in (np.zeros(5, np.uint32), np.zeros(6, np.uint16)):
         with pytest.raises(BadVector, match="masks: saw"):

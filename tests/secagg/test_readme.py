@@ -11,16 +11,16 @@ README = Path(fedgc.secagg.__file__).with_name("README.md").read_text(encoding="
 
 
 @pytest.mark.parametrize("block", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
-def test_what_the_page_shows_runs(block):
+def test_readme_code_runs(block):
     exec(compile(block, "README.md", "exec"), {})  # noqa: S102 - the page is part of the source
 
 
-def test_the_page_names_every_file():
+def test_readme_names_every_file():
     files = {path.stem for path in Path(fedgc.secagg.__file__).parent.glob("*.py")} - {"__init__"}
     assert files <= set(re.findall(r"`(\w+)`", README))
 
 
-def test_the_table_of_thresholds_is_that_of_the_code(kit):
+def test_readme_thresholds_equal_code(kit):
     rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+)[^|]* \| (\d+) \|$", README, re.MULTILINE)
     assert len(rows) >= 7
     for row in rows:
@@ -30,7 +30,7 @@ def test_the_table_of_thresholds_is_that_of_the_code(kit):
         assert colluders == federation.colluders
 
 
-def test_the_table_of_epsilons_is_that_of_the_code():
+def test_readme_epsilons_equal_code():
     rows = re.findall(r"^\| (\d+) \| (\d+) \| (\d+\.\d+) \|$", README, re.MULTILINE)
     assert len(rows) >= 3
     for noise, exchanges, epsilon in rows:

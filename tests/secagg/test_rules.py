@@ -17,15 +17,15 @@ def channel(owner, other, source, target, rho=RHO):
     return rules.channel(loaded(SECRETS[owner]), PUBLICS[other], rho, source, target)
 
 
-def test_both_ends_of_a_channel_have_its_key_and_no_two_blobs_share_one():
-    """Each key seals one message under a nonce of zero: a second message would lay both bare."""
+def test_channel_ends_share_key_and_blob_keys_are_unique():
+    """Each key seals one message with nonce zero: a second message would reveal both."""
     ways = list(itertools.permutations(range(3), 2))
     keys = [channel(source, target, source, target) for source, target in ways]
     assert keys == [channel(target, source, source, target) for source, target in ways]
     assert len({*keys, *(channel(s, t, s, t, rho=bytes(32)) for s, t in ways)}) == 2 * len(ways)
 
 
-def test_a_blob_opens_only_where_it_belongs():
+def test_blob_opens_only_in_its_place():
     place = (FID, 1, RHO, 0, 1)
     sealed = seal(bytes(32), b"shares", rules.blob_context(*place))
     assert unseal(bytes(32), sealed, rules.blob_context(*place), "it") == b"shares"
@@ -35,7 +35,7 @@ def test_a_blob_opens_only_where_it_belongs():
             unseal(bytes(32), sealed, rules.blob_context(*elsewhere), "it")
 
 
-def test_a_share_has_another_tag_in_every_place():
+def test_share_has_different_tag_in_every_place():
     pair = bytes(range(32)) * 2
     places = [
         rules.tags(rho, source, target, [(exchange, pair)])
@@ -45,13 +45,13 @@ def test_a_share_has_another_tag_in_every_place():
     assert len(set(halves)) == len(halves) == 32
 
 
-def test_a_commitment_is_of_one_seed_in_one_place():
+def test_commitment_binds_one_seed_in_one_place():
     base = (FID, 1, 2, 3, bytes(32))
     others = [(*base[:at], other, *base[at + 1 :]) for at, other in enumerate([RHO, 9, 9, 9, RHO])]
     assert len({rules.commitment(*each) for each in (base, *others)}) == 6
 
 
-def test_a_context_hangs_on_all_that_members_must_agree_on(kit):
+def test_context_depends_on_every_agreed_value(kit):
     begin, model = Begin(1, 2, (0, 1, 2), 5, b"settings"), bytes(32)
     changes = [{"epoch": 2}, {"exchange": 1}, {"members": (0, 1, 2, 3)}, {"size": 6}, {"settings": b""}]
     one, other = kit.federation(5), kit.federation(5, exchanges=4)
@@ -65,20 +65,20 @@ def test_a_context_hangs_on_all_that_members_must_agree_on(kit):
     assert len(set(contexts)) == len(contexts)
 
 
-def test_settings_and_start_hang_on_all_that_an_update_is_made_from():
+def test_start_depends_on_all_inputs_of_update():
     base = (FID, 4, 8.0, RHO)
     others = [(*base[:at], other, *base[at + 1 :]) for at, other in enumerate([RHO, 5, 8.5, b""])]
     settings = [rules.footing(*each) for each in (base, *others)]
     assert len({rules.start(model, each) for each in settings for model in (FID, RHO)}) == 10
 
 
-def test_what_survivors_sign_is_one_set_in_one_exchange_of_one_federation():
+def test_survivor_signature_binds_set_exchange_and_federation():
     base = (FID, RHO, (0, 1, 2))
     others = [(*base[:at], other, *base[at + 1 :]) for at, other in enumerate([RHO, FID, (0, 1)])]
     assert len({rules.agreement(*each) for each in (base, *others)}) == 4
 
 
-def test_what_two_members_add_cancels_and_no_two_pairs_or_exchanges_share_a_mask():
+def test_pairwise_masks_cancel_and_are_unique():
     def mask(owner, other, bound):
         return rules.pair_mask(loaded(SECRETS[owner]), PUBLICS[other], bound, owner, other)
 

@@ -23,7 +23,7 @@ def dealt(kit, count=5):
     return group, setup, deals
 
 
-def test_an_site_with_another_descriptor_a_bad_clock_or_a_false_signature_is_named(kit):
+def test_site_with_bad_descriptor_clock_or_signature_is_named(kit):
     group, _setup, adverts = opened(kit)
     fresh = SetUp(group.federation, 1)
     for wrong, reason in [
@@ -38,7 +38,7 @@ def test_an_site_with_another_descriptor_a_bad_clock_or_a_false_signature_is_nam
         SetUp(group.federation, 2).admit(adverts[1], kit.now)
 
 
-def test_a_second_advert_or_a_late_one_is_refused(kit):
+def test_second_or_late_advert_is_refused(kit):
     group, setup, adverts = opened(kit)
     changed = replace(adverts[1], made=adverts[1].made + 1)
     changed = replace(changed, signature=group.sites[1].identity.sign(changed.statement))
@@ -49,7 +49,7 @@ def test_a_second_advert_or_a_late_one_is_refused(kit):
         setup.roster()[0].admit(adverts[1], kit.now)
 
 
-def test_below_quorum_nobody_trains(kit):
+def test_no_site_trains_below_quorum(kit):
     group = kit.make(5)
     setup = SetUp(group.federation, 1)
     for advert in group.adverts()[:3]:
@@ -63,7 +63,7 @@ def test_below_quorum_nobody_trains(kit):
         setup.close()
 
 
-def test_a_deal_that_is_not_whole_is_refused(kit):
+def test_incomplete_deal_is_refused(kit):
     _, setup, deals = dealt(kit)
     deal = deals[1]
     short = Parcel(1, 4, deal.parcels[4].blob[:-1], deal.parcels[4].tags)
@@ -82,7 +82,7 @@ def test_a_deal_that_is_not_whole_is_refused(kit):
         setup.receive(replace(deal, parcels=(*deal.parcels[:4], other)))
 
 
-def test_an_exchange_is_begun_with_enough_of_those_in_the_epoch(kit):
+def test_exchange_begins_with_enough_sites_of_epoch(kit):
     epoch = kit.make(5).set_up(silent=[4])
     terms = Terms(4, b"", kit.model)
     with pytest.raises(BadMessage, match="needed some of"):
@@ -95,7 +95,7 @@ def test_an_exchange_is_begun_with_enough_of_those_in_the_epoch(kit):
         Terms(4, b"", b"abc")
 
 
-def test_shares_are_sent_until_a_vector_shows_that_they_came(kit):
+def test_shares_are_resent_until_vector_confirms_them(kit):
     epoch = kit.make(3).set_up()
     _, out = epoch.supply(1).begin(1, range(3), Terms(4, b"", kit.model))
     assert [len(out[m].deliveries) for m in range(3)] == [2, 0, 2]
@@ -124,6 +124,6 @@ def test_survivors_are_fixed_once_and_shares_come_only_from_them(kit):
             exchange.open(wrong)
 
 
-def test_a_sum_without_vectors_is_refused(kit):
+def test_sum_without_vectors_is_refused(kit):
     with pytest.raises(NotRecoverable, match="saw no vector"):
         RingSum(kit.quantizer, 4).mean()

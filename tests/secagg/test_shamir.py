@@ -28,7 +28,7 @@ def slow_product(one, other):
     return product
 
 
-def test_the_product_is_that_of_polynomials_modulo_that_of_aes():
+def test_product_is_polynomial_product_modulo_aes_polynomial():
     for one, other in itertools.product(range(0, 256, 5), range(256)):
         assert multiply(one, other) == slow_product(one, other)
 
@@ -38,7 +38,7 @@ def test_the_product_is_that_of_polynomials_modulo_that_of_aes():
     points=st.sets(st.integers(1, 255), min_size=2, max_size=12),
     data=st.data(),
 )
-def test_any_threshold_of_shares_gives_the_secret_and_fewer_are_refused(secret, points, data):
+def test_threshold_of_shares_gives_secret_and_fewer_are_refused(secret, points, data):
     threshold = data.draw(st.integers(2, len(points)))
     entropy = data.draw(st.binary(min_size=32, max_size=32))
     shares = split(secret, threshold, sorted(points), entropy)
@@ -51,7 +51,7 @@ def test_any_threshold_of_shares_gives_the_secret_and_fewer_are_refused(secret, 
 
 @given(secret=st.binary(min_size=1, max_size=9), entropy=st.binary(min_size=32, max_size=32))
 @settings(max_examples=20)
-def test_shares_are_those_of_the_slow_twin(secret, entropy):
+def test_shares_equal_slow_reference(secret, entropy):
     chance = keystream(entropy, 3 * len(secret))
     rows = np.frombuffer(chance, np.uint8).reshape(3, len(secret))
     for point, share in split(secret, 4, (1, 2, 77, 255), entropy).items():
@@ -60,7 +60,7 @@ def test_shares_are_those_of_the_slow_twin(secret, entropy):
 
 
 @pytest.mark.parametrize("secret", [0, 1, 0xA7])
-def test_two_of_three_shares_take_every_pair_of_values_exactly_once_whatever_the_secret(secret):
+def test_two_of_three_shares_are_uniform_for_any_secret(secret):
     """Threshold 3: over all coefficients, any two shares are uniform on all 65,536 pairs."""
     table = np.array([[multiply(a, b) for b in range(256)] for a in range(256)], np.uint8)
     first, second = (c.ravel() for c in np.meshgrid(np.arange(256), np.arange(256)))
@@ -70,14 +70,14 @@ def test_two_of_three_shares_take_every_pair_of_values_exactly_once_whatever_the
         assert len(np.unique(pairs)) == 65_536
 
 
-def test_one_share_too_few_fits_every_secret():
+def test_shares_below_threshold_fit_every_secret():
     """Each secret is reached by exactly one value of the missing share."""
     shares = split(b"\x5c", 3, (1, 2, 3), bytes(32))
     found = {combine({1: shares[1], 2: shares[2], 3: bytes([guess])}, 3) for guess in range(256)}
     assert len(found) == 256
 
 
-def test_shares_that_cannot_be_are_refused():
+def test_invalid_shares_are_refused():
     for threshold, points in ((1, (1, 2)), (2, (0, 1)), (2, (1, 1)), (2, (1, 256)), (3, (1, 2))):
         with pytest.raises(BadSetting):
             split(b"secret", threshold, points, bytes(32))

@@ -6,7 +6,7 @@ from fedgc.secagg import Changes, Reply, SetUp
 from fedgc.secagg.state import State, changes, restore
 
 
-def test_the_disk_holds_what_the_machine_knows_after_every_step(kit):
+def test_disk_equals_memory_after_every_step(kit):
     group = kit.make(4)
     updates, weights = kit.vectors(4, 20)
 
@@ -22,7 +22,7 @@ def test_the_disk_holds_what_the_machine_knows_after_every_step(kit):
             same()
 
 
-def test_every_answer_stands_behind_its_record(kit):
+def test_every_answer_follows_its_record(kit):
     group = kit.make(3)
     site = group.sites[0]
     _, todo = site.client.open(
@@ -33,7 +33,7 @@ def test_every_answer_stands_behind_its_record(kit):
     assert [type(each) for each in todo] == [Persist, Reply]
 
 
-def test_changes_are_read_as_they_were_written():
+def test_changes_are_decoded_equal():
     before, after = State(channel=b"old"), State(epoch=3, own={1: b"secret"})
     found = changes(before, after)
     assert Changes.unpack(found.pack()) == found
@@ -48,7 +48,7 @@ def test_records_without_their_epoch_are_refused():
     assert restore({}).epoch == 0
 
 
-def test_secrets_do_not_show_in_a_printed_machine(kit):
+def test_secrets_are_hidden_in_repr(kit):
     group = kit.make(3)
     group.set_up()
     printed = repr(group.sites[0].client)

@@ -1,4 +1,4 @@
-"""Exchanges from set-up to mean, with losses at every point; and their bytes, for other versions."""
+"""Test exchanges from set-up to mean, with losses at every point, and their bytes across versions."""
 
 import hashlib
 
@@ -13,7 +13,7 @@ from fedgc.secagg import Quantizer, RingSum, rules
 
 @pytest.mark.parametrize("count", [3, 5, 8])
 @pytest.mark.parametrize("point", ["never", "before the deal", "known absent", "early", "late", "last"])
-def test_01_the_sum_is_that_of_the_survivors_wherever_one_is_lost(kit, count, point):
+def test_01_sum_equals_survivor_sum_wherever_site_is_lost(kit, count, point):
     group = kit.make(count)
     lost = [1]
     updates, weights = kit.vectors(count, kit.size)
@@ -41,7 +41,7 @@ def test_01_the_sum_is_that_of_the_survivors_wherever_one_is_lost(kit, count, po
 
 @given(data=st.data(), count=st.sampled_from([3, 4, 5, 7]), ring=st.sampled_from([(20, 32), (8, 16), (4, 8)]))
 @settings(max_examples=25)
-def test_any_quorum_of_survivors_gives_the_exact_ring_sum_and_fewer_give_an_error(kit, data, count, ring):
+def test_any_quorum_gives_exact_ring_sum_and_fewer_give_error(kit, data, count, ring):
     bits, width = ring
     group = kit.make(count, quantizer=Quantizer(1.0, bits, width, 1000))
     epoch = group.set_up()
@@ -77,7 +77,7 @@ def test_any_quorum_of_survivors_gives_the_exact_ring_sum_and_fewer_give_an_erro
     assert np.array_equal(ring_sum._words, plain)
 
 
-def test_14_every_library_version_gives_these_bytes(kit):
+def test_14_every_library_version_gives_same_bytes(kit):
     """Golden: two versions that differ in any of these cannot be in one federation."""
     group = kit.make(3)
     exchange, _ = group.begin(group.set_up(), 1, range(3), kit.size)

@@ -1,4 +1,4 @@
-"""Local work under simulated time, against plain loops: what is averaged, what a step is, what is lost."""
+"""Test local work under simulated time against plain loops: averages, steps and losses."""
 
 from dataclasses import replace
 
@@ -56,7 +56,7 @@ def gradient(settings: RunConfig, model: np.ndarray, client: str, step: int) -> 
 
 
 def by_hand(settings: RunConfig, gaps: list[int]) -> np.ndarray:
-    """The obvious twin: clients walk alone, then models are averaged; FedCM where alpha is below 1."""
+    """Slow reference: clients train alone, then models are averaged; FedCM for alpha below 1."""
     model = CommonModel(TASK, settings).first()
     samples = {client: sum(SIZES[name] for name in names) for client, names in SHARES.items()}
     common, begun = np.zeros_like(model), 0
@@ -76,14 +76,14 @@ def by_hand(settings: RunConfig, gaps: list[int]) -> np.ndarray:
     return model
 
 
-def test_relative_change_with_threshold_0_is_bulk_synchronous_training_step_for_step():
+def test_relative_change_with_threshold_0_is_bulk_synchronous():
     settings = config(gate="relative-change", gate_options="delta=0", local_steps=1, rounds=12)
     done = trained(settings)
     assert outcomes(done) == ["synced"] * 12
     assert done.model == pytest.approx(by_hand(settings, [1] * 12), abs=1e-6)
 
 
-def test_relative_change_with_an_infinite_threshold_is_local_training():
+def test_relative_change_with_infinite_threshold_never_syncs():
     settings = config(gate="relative-change", gate_options="delta=inf")
     done = trained(settings)
     assert outcomes(done) == ["skipped"] * 5 + ["synced"]
@@ -92,14 +92,14 @@ def test_relative_change_with_an_infinite_threshold_is_local_training():
 
 
 @pytest.mark.parametrize("schedule", ["constant", "cosine"])
-def test_shared_momentum_is_fedcm_for_sgd_whatever_the_schedule(schedule):
+def test_shared_momentum_is_fedcm_for_sgd_under_any_schedule(schedule):
     settings = config(shared_momentum=0.3, schedule=schedule, gate_period=2, warmup_steps=2)
     done = trained(settings)
     assert outcomes(done) == ["skipped", "synced"] * 3
     assert done.model == pytest.approx(by_hand(settings, [6, 6, 6]), abs=1e-5)
 
 
-def test_the_steps_of_a_slow_client_count_and_nobody_waits_for_it():
+def test_steps_of_slow_client_count_and_it_is_not_awaited():
     settings = config(quorum=0.6, patience=0.0, local_steps=8)
     done = trained(settings, (1.0, 1.0, 4.0))
     assert [[client.counted for client in point.row.clients] for point in done.points] == [[8, 8, 2]] * 6
@@ -108,7 +108,7 @@ def test_the_steps_of_a_slow_client_count_and_nobody_waits_for_it():
     assert waited.points[-1].seconds == pytest.approx(24.0)
 
 
-def test_a_straggler_goes_on_through_skipped_rounds():
+def test_straggler_continues_through_skipped_rounds():
     done = trained(config(quorum=0.6, patience=0.0, local_steps=8, gate_period=3), (1.0, 1.0, 4.0))
     assert [[client.counted for client in point.row.clients] for point in done.points[2::3]] == [
         [24, 24, 6]
@@ -127,7 +127,7 @@ def test_a_straggler_goes_on_through_skipped_rounds():
     ],
 )
 @pytest.mark.parametrize("engines", [None, stacked])
-def test_clients_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted, engines):
+def test_clients_run_ahead_of_verdict_up_to_longest_gap(changes, counted, engines):
     settings = config(quorum=1.0, local_steps=8, rounds=4, **changes)
     scenario = (working([[1.0], [1.0], [4.0]]),) * 4
     done = train(Job(TASK, settings, scenario, engines=engines))
@@ -136,7 +136,7 @@ def test_clients_run_ahead_of_the_verdict_up_to_the_longest_gap(changes, counted
     assert done.points[0].row.clients[2].busy_s == pytest.approx(4.0)
 
 
-def test_who_ran_ahead_through_a_skipped_round_has_reached_the_next_target_already():
+def test_client_ahead_after_skipped_round_is_at_next_target():
     settings = config(quorum=1.0, local_steps=8, rounds=4, gate_period=2)
     scenario = (working([[1.0], [1.0], [1.5]]),) * 4
     done = train(Job(TASK, settings, scenario))
@@ -147,7 +147,7 @@ def test_who_ran_ahead_through_a_skipped_round_has_reached_the_next_target_alrea
     ] * 2
 
 
-def test_a_client_that_lost_its_state_begins_again_with_no_steps():
+def test_client_without_state_restarts_with_no_steps():
     settings = config(quorum=0.6, patience=0.0, local_steps=8, gate_period=2, rounds=4)
     calm = working([[1.0], [1.0], [1.0]])
     storm = replace(
@@ -160,7 +160,7 @@ def test_a_client_that_lost_its_state_begins_again_with_no_steps():
     ]
 
 
-def test_few_bits_reach_what_many_reach():
+def test_low_precision_reaches_similar_model():
     plain = trained(config(rounds=20))
     for wire in ("int8", "int4"):
         short = trained(config(rounds=20, codec=wire))
@@ -176,13 +176,13 @@ def test_adam_learns_with_and_without_shared_momentum(momentum):
     assert done.points[-1].metrics["accuracy"] > 0.85
 
 
-def test_a_drift_budget_of_rounds_is_kept_and_its_reason_is_told():
+def test_drift_budget_is_kept_and_reason_is_reported():
     done = trained(config(rounds=40, gate="drift", gate_budget=0.2, shared_momentum=0.1, max_gap=32))
     assert outcomes(done).count("synced") == 8
     assert sum("drift" in point.row.reason for point in done.points) > 20
 
 
-def test_a_budget_in_megabytes_counts_models_updates_and_looks():
+def test_megabyte_budget_counts_models_updates_and_checks():
     share, numbers, clients = 0.5, 12, 3
     sync = clients * 2 * 4 * numbers
     look = clients * 300
@@ -194,20 +194,20 @@ def test_a_budget_in_megabytes_counts_models_updates_and_looks():
 @pytest.mark.parametrize(
     ("placement", "holders"), [("private", 1), ("shuffled-once", 1), ("scattered", 2), ("cyclic", 2)]
 )
-def test_data_is_placed_as_asked(placement, holders):
+def test_data_is_placed_as_configured(placement, holders):
     done = trained(config(rounds=1, placement=placement, replicas=2))
     assert done.points[0].row.replicas == holders
     assert done.points[0].row.outcome == "synced"
 
 
-def test_data_that_may_not_move_is_not_moved():
+def test_fixed_data_is_not_moved():
     with pytest.raises(
         BadSetting, match="placement: saw scattered, needed private: the task's data may not move"
     ):
         trained(config(placement="scattered", replicas=2), task=replace(TASK, may_move=False))
 
 
-def test_injected_samples_change_what_is_learnt_and_not_what_is_counted():
+def test_injected_samples_change_training_and_not_sample_counts():
     values = {"placement": "cyclic", "replicas": 1, "batch_size": 8}
     plain, given = (trained(config(**values, inject_clients=share)) for share in (0.0, 0.5))
     again = trained(config(**values, inject_clients=0.5))
@@ -216,7 +216,7 @@ def test_injected_samples_change_what_is_learnt_and_not_what_is_counted():
     assert [point.row.samples for point in given.points] == [point.row.samples for point in plain.points]
 
 
-def test_samples_are_not_given_where_data_may_not_move():
+def test_samples_of_fixed_data_are_not_shared():
     with pytest.raises(BadSetting, match="needed private: the task's data may not move"):
         trained(
             config(placement="cyclic", replicas=1, inject_clients=0.5), task=replace(TASK, may_move=False)

@@ -1,4 +1,4 @@
-"""Processes beside this one do their work, and outlive nobody."""
+"""Test worker processes: they do their jobs, and end with their owner."""
 
 import os
 import signal
@@ -23,7 +23,7 @@ if __name__ == "__main__":
 """
 
 
-def test_they_begin_as_they_are_told_and_do_what_they_are_given():
+def test_owned_processes_start_and_run_their_jobs():
     with processes(1, note_that_it_began) as pool:
         assert pool.submit(os.getenv, "FEDGC_BEGAN").result() == "yes"
         assert pool.submit(os.getpid).result() != os.getpid()
@@ -34,7 +34,7 @@ def note_that_it_began() -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_they_end_with_who_made_them_however_that_ends(tmp_path: Path, number: signal.Signals):
+def test_owned_processes_end_with_their_owner(tmp_path: Path, number: signal.Signals):
     script = tmp_path / "owner.py"
     script.write_text(OWNER)
     with subprocess.Popen(

@@ -1,4 +1,4 @@
-"""Simulated and real: sleeping engines on real sessions give the events that the clock predicts."""
+"""Compare simulated and real runs: idle engines on real sessions give the predicted events."""
 
 import logging
 import queue
@@ -59,7 +59,7 @@ TASK = Task(model=partial(nn.Linear, 5, 2), chunks=SIZES, load=load, loss=loss)
 
 
 class PastRound:
-    """What a machine hears, with the time since it gave out work."""
+    """The events of a machine, with the time since it assigned work."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -155,14 +155,14 @@ def carry_out(outputs, listener: Listener) -> None:
 
 
 def numbered(told: PastRound) -> list[tuple[str, int, int]]:
-    """Name clients by their place in the plan: identities are made anew for every run."""
+    """Name clients by their index in the plan: identities are different in every run."""
     place = {row.client: at for at, row in enumerate(told.rows[0].clients)}
     return [(kind, place[client], number) for kind, client, number, _ in told.heard]
 
 
 @pytest.mark.slow
-def test_the_same_events_in_the_same_order_and_times_within_a_step(tmp_path):
-    """The clock hears a command at once, an engine after its present step: the tolerance, with overhead."""
+def test_simulator_has_same_events_and_close_times(tmp_path):
+    """The clock handles a command at once, an engine after its step: this sets the tolerance."""
     predicted, seen = simulated(), real(tmp_path)
     progress = [each for each in numbered(predicted) if each[0] == "Progress"]
     assert [each for each in numbered(seen) if each[0] == "Progress"] == progress

@@ -1,4 +1,4 @@
-"""The request of a simulation: what is predicted, and what is refused."""
+"""Test the request of a simulation: predictions and refusals."""
 
 from pathlib import Path
 
@@ -13,21 +13,21 @@ from fedgc.sim.simulate import SHORT, USUAL_CLIENTS
 SMALL = {"clients": 12, "rounds": 3, "replicas": 3, "pieces": 2}
 
 
-def test_fedgc_alone_is_predicted_where_no_policy_is_named():
+def test_default_prediction_is_of_fedgc_only():
     (only,) = simulate(Request(**SMALL))
     assert only.policy.startswith("fedgc steer, 3 replicas, 2 chunks each")
     assert len(only.results) == 3
     assert 0 < only.median_s <= only.p95_s
 
 
-def test_links_follow_from_the_models_size():
+def test_links_follow_from_model_size():
     """4 s down, 2 s up at one block, and nothing straggles."""
     request = Request(
         clients=4,
         rounds=2,
         replicas=1,
         blocks=1,
-        model="nobody",
+        model="homogeneous",
         model_mb=8.0,
         uplink_mb_s=4.0,
         downlink_mb_s=2.0,
@@ -37,28 +37,29 @@ def test_links_follow_from_the_models_size():
     assert only.up_mb == pytest.approx(4 * 8.0)
 
 
-def test_a_narrow_server_is_felt():
+def test_narrow_server_link_slows_round():
     wide, narrow = (
-        simulate(Request(**SMALL, blocks=1, model="nobody", server_mb_s=speed))[0].median_s
+        simulate(Request(**SMALL, blocks=1, model="homogeneous", server_mb_s=speed))[0].median_s
         for speed in (0.0, 50.0)
     )
     assert narrow > wide + 12 * 1.0  # twelve models of a second each, down
 
 
-def test_a_policy_is_found_by_the_beginning_of_its_name():
+def test_policy_is_found_by_prefix_of_name():
     predictions = simulate(Request(**SMALL, policies=("uncoded", "fedgc steer, 3 replicas, 2")))
-    assert [each.policy.split(",")[0] for each in predictions] == ["uncoded", "uncoded", "fedgc steer"]
+    assert [each.policy.split(",")[0] for each in predictions] == ["uncoded", "fedgc steer"]
 
 
 def test_progress_counts_every_round_of_every_policy():
     heard: list[tuple[int, int]] = []
     simulate(
-        Request(**SMALL, policies=("fedgc steer, 3 replicas, 2", "FedBuff")), lambda *at: heard.append(at)
+        Request(**SMALL, policies=("fedgc steer, 3 replicas, 2", "over-selection")),
+        lambda *at: heard.append(at),
     )
     assert heard == [(1, 6), (2, 6), (3, 6), (6, 6)]
 
 
-def test_a_trace_is_played_from_its_beginning_over_and_over(tmp_path: Path):
+def test_trace_is_played_repeatedly_from_its_start(tmp_path: Path):
     rows = [f"{w},{number},0,{1 + w + number}" for w in range(3) for number in range(2)]
     path = tmp_path / "t.csv"
     path.write_text("\n".join(["worker,round,chunk,seconds", *rows]))
@@ -73,19 +74,19 @@ def test_a_trace_is_played_from_its_beginning_over_and_over(tmp_path: Path):
     assert {each.clients for each in Request(rounds=1).scenario()} == {USUAL_CLIENTS}
 
 
-def test_the_same_seed_gives_the_same_prediction():
+def test_same_seed_gives_same_prediction():
     assert simulate(Request(**SMALL)) == simulate(Request(**SMALL))
     assert simulate(Request(**SMALL, seed=1)) != simulate(Request(**SMALL))
 
 
-def test_watching_does_not_change_what_is_predicted():
+def test_observer_does_not_change_prediction():
     (plain,), (watched,) = simulate(Request(**SMALL)), simulate(Request(**SMALL), watch=True)
     assert plain.results == watched.results
     assert not plain.spans
     assert len([span for span in watched.spans if span.finished]) >= 24
 
 
-def test_processes_share_the_rounds_out():
+def test_processes_divide_rounds():
     heard: list[int] = []
     request = Request(clients=4, rounds=SHORT, replicas=2, processes=2)
     (only,) = simulate(request, lambda over, _: heard.append(over))
@@ -101,8 +102,8 @@ def test_more_processes_than_rounds_leave_no_part_empty():
     assert len(only.results) == SHORT
 
 
-def test_the_last_rounds_spans_are_those_of_the_run_with_what_it_learnt():
-    """A run of the last round alone would know nothing of the clients' speeds."""
+def test_last_round_spans_use_learned_state_of_run():
+    """A run of the last round alone would not know the clients' speeds."""
     request = Request(**SMALL, model="bimodal", model_mb=500)
     whole = request.chosen()[0].watched(request.scenario(), request.line)
     (watched,) = simulate(request, watch=True)
@@ -110,7 +111,7 @@ def test_the_last_rounds_spans_are_those_of_the_run_with_what_it_learnt():
     assert watched.spans != request.chosen()[0].watched(request.scenario()[-1:], request.line)[-1][1]
 
 
-def test_recorded_links_keep_the_latency(tmp_path: Path):
+def test_recorded_links_keep_latency(tmp_path: Path):
     path = tmp_path / "l.json"
     path.write_text('{"u": {"up_u": 1000, "up_sigma": 0, "down_u": 1000, "down_sigma": 0}}')
     scenario = Request(**SMALL, links=path, latency_s=0.25).scenario()
@@ -131,13 +132,13 @@ def test_recorded_links_keep_the_latency(tmp_path: Path):
         ({"policies": ("magic",)}, BadSetting, "policy 'magic': unknown"),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(change, error, says):
+def test_invalid_request_is_refused_in_one_line(change, error, says):
     with pytest.raises(error, match=says) as refused:
         simulate(Request(**{**SMALL, **change}))
     assert "\n" not in str(refused.value)
 
 
-def test_every_model_can_be_asked_for():
+def test_every_model_is_available_by_name():
     for model in MODELS:
         (only,) = simulate(Request(**SMALL, model=model))
         assert np.isfinite(only.median_s)

@@ -1,4 +1,4 @@
-"""The picture of a round: every span once, in its color, on a page that needs nothing else."""
+"""Test the image of a round: every span once, in its color, on a self-contained page."""
 
 import re
 import struct
@@ -20,7 +20,7 @@ SPANS = (
 
 
 def decoded(content: bytes) -> np.ndarray:
-    """The obvious reader of a PNG of three colours without filters."""
+    """A plain reader of a PNG with three colors and without filters."""
     assert content[:8] == b"\x89PNG\r\n\x1a\n"
     at, chunks = 8, {}
     while at < len(content):
@@ -35,22 +35,22 @@ def decoded(content: bytes) -> np.ndarray:
     return rows[:, 1:].reshape(height, width, 3)
 
 
-def test_an_image_is_read_back_as_it_was():
+def test_image_is_read_back_equal():
     pixels = np.random.default_rng(0).integers(0, 256, (5, 7, 3)).astype(np.uint8)
     assert (decoded(encoded(pixels)) == pixels).all()
 
 
-def test_every_span_has_a_bar_in_its_color():
+def test_every_span_has_bar_in_its_color():
     tree = ElementTree.fromstring(svg(SPANS, 2.0))  # noqa: S314 - our own
     bars = [each.get("fill") for each in tree.iter("{http://www.w3.org/2000/svg}rect")]
     assert bars == [f"rgb{COLOURS[name]}" for name in ("counted", "discarded", "not finished")]
 
 
-def test_a_clients_name_cannot_break_the_picture():
+def test_client_name_cannot_break_image():
     assert "b&lt;&amp;&gt;" in svg(SPANS, 2.0)
 
 
-def test_bars_are_as_long_as_their_time():
+def test_bar_length_matches_time():
     pixels = decoded(png(SPANS, 4.0))
     top = pixels[3]
     share = [(top == color).all(axis=1).mean() for color in COLOURS.values()]
@@ -69,7 +69,7 @@ def test_many_clients_are_thinned_evenly():
     assert shown([]) == []
 
 
-def test_a_page_asks_nothing_of_the_network():
+def test_page_requests_nothing_from_network():
     predictions = simulate(
         Request(clients=6, rounds=2, replicas=2, policies=("fedgc steer, 2 replicas, 1", "uncoded")),
         watch=True,

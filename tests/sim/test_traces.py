@@ -1,30 +1,20 @@
-"""Readers of traces: a tiny file of each format, and what is wrong with malformed ones."""
+"""Test trace readers on a tiny table, on links and on malformed files."""
 
 import json
-import pickle
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedgc.errors import BadSetting, EdgeFailed
-from fedgc.sim.clock import MODELS, NEVER
-from fedgc.sim.traces import (
-    Absences,
-    read_behavior,
-    read_capacity,
-    read_lambda,
-    read_links,
-    read_micro_batches,
-    read_scenario,
-    read_table,
-)
+from fedgc.sim.clock import MODELS
+from fedgc.sim.traces import read_links, read_table
 
 RECORDED = Path(__file__).parents[3] / "shared" / "traces"
 
 
-def written(path: Path, content: object) -> Path:
-    path.write_bytes(content if isinstance(content, bytes) else pickle.dumps(content))
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
     return path
 
 
@@ -42,8 +32,8 @@ b,2,1,4.0
 """
 
 
-def test_a_table_gives_each_round_its_paces(tmp_path):
-    first, second = read_scenario(written(tmp_path / "t.csv", TABLE.encode()))
+def test_table_gives_each_round_its_paces(tmp_path):
+    first, second = read_table(written(tmp_path / "t.csv", TABLE.encode()))
     assert first.pace_wk.tolist() == [[4.0, 4.0], [2.0, 6.0]]
     assert first.slice_units == 0.5
     assert first.after_s(np.ones(2)).tolist() == [4.0, 4.0]
@@ -65,192 +55,37 @@ def test_a_table_gives_each_round_its_paces(tmp_path):
         ("a,99999999999999999999999,0,1", "row 10: .* needed counts of at most 64 bits"),
     ],
 )
-def test_a_malformed_table_is_refused_with_its_row(tmp_path, row, says):
+def test_malformed_table_is_refused_with_its_row(tmp_path, row, says):
     with pytest.raises(BadSetting, match=says) as refused:
         read_table(written(tmp_path / "t.csv", (TABLE + row + "\n").encode()))
     assert "\n" not in str(refused.value)
 
 
-def test_a_table_that_spans_more_than_memory_is_refused_at_once(tmp_path):
+def test_table_that_spans_more_than_memory_is_refused_at_once(tmp_path):
     rows = "".join(f"w{each},{each},{each},1\n" for each in range(6000))
     with pytest.raises(BadSetting, match="no time for client 'w0', round 0, piece 1"):
         read_table(written(tmp_path / "t.csv", f"worker,round,chunk,seconds\n{rows}".encode()))
 
 
 @pytest.mark.parametrize("content", [b"", b"a,b\n1,2\n", b"\xff\xfe"])
-def test_what_is_no_table_is_refused(tmp_path, content):
+def test_malformed_table_is_refused(tmp_path, content):
     with pytest.raises(BadSetting, match=r"trace t\.csv"):
         read_table(written(tmp_path / "t.csv", content))
 
 
-def test_an_unknown_format_and_a_missing_file_are_refused(tmp_path):
-    with pytest.raises(BadSetting, match=r"saw suffix '\.txt'"):
-        read_scenario(tmp_path / "t.txt")
+def test_missing_table_is_refused(tmp_path):
     with pytest.raises(EdgeFailed, match="No such file"):
-        read_scenario(tmp_path / "t.csv")
-
-
-# ---- pickles
-
-ROUNDS = [
-    {"results": [{"started": 10.0, "finished": 11.5, "response": {}}, {"started": 10.0, "finished": 12.0}]},
-    {"results": [{"started": 20, "finished": 21}, {"started": 20, "finished": 24}]},
-]
-
-
-def test_recorded_functions_give_a_pace_for_each_worker(tmp_path):
-    first, second = read_scenario(written(tmp_path / "w2.pkl", ROUNDS))
-    assert first.mean_pace_w.tolist() == [1.5, 2.0]
-    assert second.mean_pace_w.tolist() == [1.0, 4.0]
-
-
-class Malicious:
-    def __reduce__(self):
-        return eval, ("open('pwned', 'w').close()",)
-
-
-@pytest.mark.parametrize(
-    "reader", [read_lambda, read_behavior, lambda path: read_capacity(path, samples=1, update_bytes=1)]
-)
-def test_a_pickle_that_asks_for_anything_is_refused_by_name(tmp_path, monkeypatch, reader):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(BadSetting, match=r"asks for 'builtins\.eval', needed builtin containers and numbers"):
-        reader(written(tmp_path / "m.pkl", Malicious()))
-    with pytest.raises(BadSetting, match="asks for 'numpy"):
-        reader(written(tmp_path / "n.pkl", [np.float64(1.0)]))
-    assert not (tmp_path / "pwned").exists()
-
-
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (b"not a pickle", "not a pickle"),
-        (pickle.dumps(ROUNDS)[:40], "not a pickle"),
-        ({}, "saw dict, needed a list"),
-        ([], "needed a list of rounds"),
-        ([{"results": []}], "round 1: needed a table with a list"),
-        ([{"results": [{"started": 1.0}]}], "client 1: needed a table with started"),
-        ([{"results": [{"started": 1.0, "finished": "2"}]}], "saw '2', needed a number"),
-        ([{"results": [{"started": 1.0, "finished": True}]}], "saw True, needed a number"),
-        ([{"results": [{"started": 2.0, "finished": 1.0}]}], "saw -1.0 s from start to finish"),
-        ([{"results": [{"started": 2.0, "finished": float("nan")}]}], "saw nan s"),
-        ([*ROUNDS, {"results": ROUNDS[0]["results"][:1]}], "no time for client 2, round 3"),
-    ],
-)
-def test_a_malformed_recording_is_refused(tmp_path, content, says):
-    with pytest.raises(BadSetting, match=says):
-        read_lambda(written(tmp_path / "w.pkl", content))
-
-
-DEEP = b"]" * 100_000 + b"a" * 99_999
-
-
-@pytest.mark.parametrize(
-    ("finished", "says"),
-    [
-        (pickle.dumps(10**400)[2:-1], "saw an integer of 1329 bits, needed a number below 1e308"),
-        (pickle.dumps([10**5000], 2)[2:-1], "saw .an integer of 16610 bits., needed a number"),
-        (DEEP, "needed a number"),
-    ],
-    ids=["wide", "wide inside", "deep"],
-)
-def test_a_value_of_any_size_and_depth_is_refused_in_a_short_line(tmp_path, finished, says):
-    started = b"X\x07\x00\x00\x00startedK\x00X\x08\x00\x00\x00finished"
-    content = b"\x80\x04]}(X\x07\x00\x00\x00results]}(" + started + finished + b"uaua."
-    with pytest.raises(BadSetting, match=f"round 1, client 1: .*{says}") as refused:
-        read_lambda(written(tmp_path / "w.pkl", content))
-    assert len(str(refused.value)) < 200
-
-
-def test_a_pickle_cannot_ask_for_memory_that_it_does_not_fill(tmp_path):
-    """LONG_BINPUT at place 2 ** 27: the unpickler would take two gigabytes for nine bytes."""
-    with pytest.raises(BadSetting, match="byte 3 of the pickle asks for memo place 134217728"):
-        read_lambda(written(tmp_path / "m.pkl", b"\x80\x02]r\x00\x00\x00\x08."))
-
-
-# ---- FedScale
-
-
-def test_bad_times_and_names_are_told_in_a_short_line(tmp_path):
-    many = {**BEHAVIOR, "inactive": [float("nan"), *range(100_000)]}
-    with pytest.raises(BadSetting, match=r"client 'a\\nb': saw nan, needed finite times") as refused:
-        read_behavior(written(tmp_path / "b", {"a\nb": many}))
-    assert len(str(refused.value)) < 100
-    with pytest.raises(BadSetting, match="saw an integer of 1329 bits"):
-        read_behavior(written(tmp_path / "b", {1: {**BEHAVIOR, "active": [10**400]}}))
-
-
-def test_capacity_gives_compute_and_links(tmp_path):
-    path = written(tmp_path / "c", {7: {"computation": 100.0, "communication": 8000.0}})
-    conditions = read_capacity(path, samples=10, update_bytes=2_000_000)
-    assert conditions.mean_pace_w.tolist() == pytest.approx([3 * 0.1 * 10])
-    assert conditions.up_s_w.tolist() == conditions.down_s_w.tolist() == [2.0]
-
-
-@pytest.mark.parametrize(
-    ("client", "says"),
-    [
-        ({}, "client 7: needed computation"),
-        ({"computation": 0, "communication": 1}, "needed both above 0"),
-        ({"computation": "fast", "communication": 1}, "saw 'fast', needed a number"),
-        ({"computation": float("nan"), "communication": 1}, "needed both above 0"),
-    ],
-)
-def test_a_malformed_capacity_is_refused(tmp_path, client, says):
-    with pytest.raises(BadSetting, match=says):
-        read_capacity(written(tmp_path / "c", {7: client}), samples=1, update_bytes=1)
-
-
-BEHAVIOR = {"duration": 1, "active": [0, 50], "inactive": [20, 90], "finish_time": 100, "model": "x"}
-
-
-@pytest.mark.parametrize(
-    ("start_s", "failure"),
-    [
-        (0.0, (20.0, 50.0)),
-        (30.0, (0.0, 20.0)),
-        (60.0, (30.0, 40.0)),
-        (95.0, (0.0, 5.0)),
-        (250.0, (40.0, 50.0)),
-    ],
-)
-def test_a_client_goes_and_comes_as_recorded_over_and_over(tmp_path, start_s, failure):
-    absences = read_behavior(written(tmp_path / "b", {1: BEHAVIOR}))
-    assert absences.failure(0, start_s) == failure
-
-
-def test_a_client_without_times_is_always_there():
-    assert Absences(((),), ((),), (10.0,)).failure(0, 3.0) == (NEVER, NEVER)
-
-
-def test_absences_are_laid_over_a_scenario(tmp_path):
-    absences = read_behavior(written(tmp_path / "b", {1: BEHAVIOR, 2: BEHAVIOR}))
-    scenario = MODELS["nobody"](2, 2, np.random.default_rng(0))
-    first, second = absences.over(scenario, (0.0, 60.0))
-    assert first.dies_s_w.tolist() == [20.0, 20.0]
-    assert second.returns_s_w.tolist() == [40.0, 40.0]
-    with pytest.raises(BadSetting, match="a client for each client"):
-        absences.over(MODELS["nobody"](3, 2, np.random.default_rng(0)), (0.0, 1.0))
-
-
-@pytest.mark.parametrize(
-    ("client", "says"),
-    [({"active": []}, "needed active, inactive"), ({**BEHAVIOR, "finish_time": 0}, "finish_time above 0"),
-     ({**BEHAVIOR, "active": ["x"]}, "saw 'x', needed a number"), (5, "needed active")],
-)  # fmt: skip
-def test_a_malformed_behavior_is_refused(tmp_path, client, says):
-    with pytest.raises(BadSetting, match=says):
-        read_behavior(written(tmp_path / "b", {1: client}))
+        read_table(tmp_path / "t.csv")
 
 
 # ---- links
 
 
-def test_links_are_some_users_and_stay_theirs(tmp_path):
+def test_links_are_sampled_users_and_stay_fixed(tmp_path):
     users = {"u": {"up_u": 1000, "up_sigma": 0, "down_u": 4000, "down_sigma": 0}}
     links = read_links(written(tmp_path / "l.json", json.dumps(users).encode()))
     scenario = links.over(
-        MODELS["nobody"](3, 2, np.random.default_rng(0)), 2_000_000, np.random.default_rng(0)
+        MODELS["homogeneous"](3, 2, np.random.default_rng(0)), 2_000_000, np.random.default_rng(0)
     )
     assert [each.up_s_w.tolist() for each in scenario] == [[2.0] * 3] * 2
     assert [each.down_s_w.tolist() for each in scenario] == [[0.5] * 3] * 2
@@ -277,76 +112,7 @@ def test_malformed_links_are_refused(tmp_path, content):
         read_links(written(tmp_path / "l.json", content))
 
 
-# ---- parquet
-
-
-def micro_batches(path: Path, rows: list[tuple[int, int, int, str, float]]) -> Path:
-    arrow = pytest.importorskip("pyarrow", reason="parquet traces need the extra pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    names = ("rank", "step", "mb_id", "optype", "duration")
-    columns = dict(zip(names, map(list, zip(*rows, strict=True)), strict=True))
-    parquet.write_table(arrow.table(columns), path)
-    return path
-
-
-def test_a_micro_batch_takes_its_forward_and_backward_time(tmp_path):
-    rows = [
-        (rank, 5, batch, kind, seconds * (1 + rank))
-        for rank in (0, 2)
-        for batch in (0, 1)
-        for kind, seconds in (("forward-compute", 1.0), ("backward-compute", 2.0), ("optimizer", 50.0))
-    ]
-    (only,) = read_scenario(micro_batches(tmp_path / "t.parquet", rows))
-    assert only.slice_units == 0.5
-    assert only.after_s(np.ones(2)).tolist() == [6.0, 18.0]
-
-
-def test_a_trace_without_computation_is_refused(tmp_path):
-    with pytest.raises(BadSetting, match="saw operations"):
-        read_micro_batches(micro_batches(tmp_path / "t.parquet", [(0, 0, 0, "optimizer", 1.0)]))
-    with pytest.raises(BadSetting, match=r"t2\.parquet"):
-        read_micro_batches(written(tmp_path / "t2.parquet", b"PAR1 nothing"))
-
-
-@pytest.mark.parametrize(
-    ("at", "value", "says"),
-    [
-        (0, None, "row 4, rank: saw None, needed a whole number"),
-        (0, "one", "row 4, rank: saw 'one', needed a whole number"),
-        (0, 0.4, "row 4, rank: saw 0.4, needed a whole number"),
-        (0, float("nan"), "row 4, rank: saw nan, needed a whole number"),
-        (3, None, "row 4, optype: saw None, needed the name of an operation"),
-        (4, "1", "row 4, duration: saw '1', needed a number"),
-        (4, [1.0, 2.0], "row 4, duration: saw .1.0, 2.0., needed a number"),
-        (4, None, "row 4, duration: saw None, needed a number"),
-        (4, -1.0, "row 4, duration: saw -1.0 s"),
-        (4, 0.0, "row 3: saw 0 s"),
-    ],
-)
-def test_a_malformed_micro_batch_is_refused_with_its_row(tmp_path, at, value, says):
-    rows = [[rank, 0, 0, kind, 0.0] for rank in (0, 1) for kind in ("forward-compute", "backward-compute")]
-    rows[0][4] = rows[1][4] = 1.0
-    rows[3][at] = value
-    if isinstance(value, str | list):  # a column has one type
-        for row in rows[:3]:
-            row[at] = value
-        says = says.replace("row 4", "row 1")
-    with pytest.raises(BadSetting, match=says):
-        read_micro_batches(micro_batches(tmp_path / "t.parquet", [tuple(row) for row in rows]))
-
-
-@pytest.mark.parametrize(("name", "shape"), [("SE", (64, 8)), ("ST", (8, 4)), ("AR", (16, 32))])
-def test_the_recorded_jobs_are_read(name, shape):
-    path = RECORDED / f"trace-{name}.parquet"
-    if not path.exists():
-        pytest.skip(f"{path.name} is not here")
-    pytest.importorskip("pyarrow", reason="parquet traces need the extra pyarrow")
-    scenario = read_scenario(path)
-    assert len(scenario) >= 30
-    assert {each.pace_wk.shape for each in scenario} == {shape}
-
-
-def test_the_recorded_links_are_read():
+def test_recorded_links_are_read():
     path = RECORDED / "flash_speed_distri.json"
     if not path.exists():
         pytest.skip(f"{path.name} is not here")

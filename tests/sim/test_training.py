@@ -1,9 +1,10 @@
-"""Training under simulated time: the sum is the sum, whoever straggles, and the clock is the simulation's."""
+"""Test training under simulated time: exact sums under any stragglers, and times of the simulation."""
 
 import numpy as np
 import pytest
 import torch
 
+from benchmarks.bound import fluid_s
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, EdgeFailed
 from fedgc.messages import Mix, Work
@@ -37,7 +38,7 @@ def scenario(rounds=4, seed=0, clients=4):
 
 
 def one_round_by_hand(settings: RunConfig, folder) -> np.ndarray:
-    """The obvious twin: one client does all chunks and sends their sum."""
+    """Slow reference: one client trains all chunks and sends their sum."""
     common = CommonModel(TASK, settings)
     engine = new_engine(TASK, settings, Pace(float, lambda _: None), folder)
     engine.load(0, common.first())
@@ -50,7 +51,7 @@ def one_round_by_hand(settings: RunConfig, folder) -> np.ndarray:
 
 
 @pytest.mark.parametrize("blocks", [1, 2, 3])
-def test_the_step_is_that_of_the_whole_sum_whoever_straggles(tmp_path, blocks):
+def test_step_uses_whole_sum_under_any_stragglers(tmp_path, blocks):
     settings = config(rounds=1, blocks=blocks)
     expected = one_round_by_hand(settings, tmp_path)
     for seed in range(3):
@@ -59,11 +60,11 @@ def test_the_step_is_that_of_the_whole_sum_whoever_straggles(tmp_path, blocks):
         assert trained.model == pytest.approx(expected, abs=1e-5)
 
 
-def test_time_is_the_simulations_and_accuracy_is_real():
+def test_time_is_simulated_and_accuracy_is_real():
     trained = train(Job(TASK, config(rounds=8), scenario(8)))
     seconds = [point.seconds for point in trained.points]
     assert seconds == sorted(seconds)
-    least = [each.fluid_s(4.0) for each in scenario(8)]
+    least = [fluid_s(each, 4.0) for each in scenario(8)]
     assert all(
         point.row.working_s >= bound - 1e-9 for point, bound in zip(trained.points, least, strict=True)
     )
@@ -72,7 +73,7 @@ def test_time_is_the_simulations_and_accuracy_is_real():
     assert trained.points[-1].sent >= 8
 
 
-def test_slower_machines_change_the_time_and_nothing_else():
+def test_slower_machines_change_only_time():
     quick, slow = (train(Job(TASK, config(), (working([[pace]] * 4),) * 4)) for pace in (1.0, 7.0))
     assert (quick.model == slow.model).all()
     assert [point.seconds for point in slow.points] == pytest.approx(
@@ -80,18 +81,18 @@ def test_slower_machines_change_the_time_and_nothing_else():
     )
 
 
-def test_chunks_cost_what_their_samples_say():
+def test_chunk_cost_follows_its_samples():
     alone = train(Job(TASK, config(rounds=1, replicas=1, min_clients=1), (working([[2.0]]),)))
     assert alone.points[0].row.working_s == pytest.approx(2.0)
 
 
-def test_rounds_that_are_not_exchanged_carry_on_from_where_they_are():
+def test_skipped_rounds_continue_from_current_model():
     trained = train(Job(TASK, config(gate_period=2), scenario()))
     assert [point.row.outcome for point in trained.points] == ["skipped", "synced"] * 2
     assert trained.points[0].sent == 0
 
 
-def test_too_little_scenario_and_a_failing_task_end_it():
+def test_short_scenario_and_failing_task_end_training():
     with pytest.raises(BadSetting, match="saw 3 rounds of scenario, needed 4"):
         Job(TASK, config(), scenario(3))
 

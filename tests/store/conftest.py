@@ -1,4 +1,4 @@
-"""What the store's tests share: the databases that one suite runs against, and rows to write."""
+"""Fixtures of the store's tests: the databases of the suite, and rows to write."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path

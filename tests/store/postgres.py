@@ -1,4 +1,4 @@
-"""A real PostgreSQL server of the tests' own: on a socket without a password, on loopback with one."""
+"""A real PostgreSQL server for tests: without a password on a socket, with one on loopback."""
 
 import os
 import pwd

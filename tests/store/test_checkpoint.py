@@ -12,7 +12,18 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from fedgc.errors import EdgeFailed, Unusable
-from fedgc.store.checkpoint import _LENGTH, MAGIC, Checkpoint, listed, load, restore, save, versions
+from fedgc.store.checkpoint import (
+    _LENGTH,
+    MAGIC,
+    Checkpoint,
+    listed,
+    load,
+    pin,
+    pinned,
+    restore,
+    save,
+    versions,
+)
 
 
 def make(version=1, round_number=1, size=5):
@@ -32,7 +43,7 @@ def same(one, two):
     state=st.dictionaries(st.text(), st.integers()),
     number=st.integers(0, 10**9),
 )
-def test_what_is_saved_is_what_is_loaded(tmp_path_factory, model, optimizer, state, number):
+def test_saved_checkpoint_is_loaded_equal(tmp_path_factory, model, optimizer, state, number):
     folder = tmp_path_factory.mktemp("checkpoints")
     saved = Checkpoint(number, number, model, optimizer, json.dumps(state))
     save(folder, saved, keep=1)
@@ -40,7 +51,7 @@ def test_what_is_saved_is_what_is_loaded(tmp_path_factory, model, optimizer, sta
     assert load(folder).model.flags.writeable
 
 
-def test_the_newest_are_kept_and_the_newest_is_loaded(tmp_path):
+def test_newest_checkpoints_are_kept_and_newest_is_loaded(tmp_path):
     for version in range(1, 6):
         save(tmp_path, make(version), keep=3)
     assert versions(tmp_path) == (3, 4, 5)
@@ -48,7 +59,7 @@ def test_the_newest_are_kept_and_the_newest_is_loaded(tmp_path):
     assert load(tmp_path, version=3).version == 3
 
 
-def test_a_version_above_the_saved_one_belongs_to_a_future_given_up(tmp_path):
+def test_version_above_saved_one_is_from_abandoned_future(tmp_path):
     for version in (1, 2, 3, 4):
         save(tmp_path, make(version), keep=10)
     save(tmp_path, make(3, round_number=9), keep=10)
@@ -72,7 +83,7 @@ def _tear(path: Path, how: str) -> None:
     "how",
     ["cut", "half", "empty", "longer", "other", "first bytes", "length", "flipped", "header", "negative"],
 )
-def test_a_damaged_file_is_skipped_with_its_reason(tmp_path, how):
+def test_damaged_file_is_skipped_with_reason(tmp_path, how):
     save(tmp_path, make(1), keep=3)
     _tear(save(tmp_path, make(2), keep=3), how)
     told = []
@@ -82,7 +93,7 @@ def test_a_damaged_file_is_skipped_with_its_reason(tmp_path, how):
     assert "needed" in line
 
 
-def test_every_flipped_bit_is_seen(tmp_path):
+def test_every_flipped_bit_is_detected(tmp_path):
     path = save(tmp_path, make(1, size=2), keep=1)
     whole = path.read_bytes()
     for at in range(0, len(whole), 3):
@@ -91,7 +102,7 @@ def test_every_flipped_bit_is_seen(tmp_path):
             load(tmp_path)
 
 
-def test_a_folder_without_a_whole_checkpoint_is_refused_in_one_line(tmp_path):
+def test_folder_without_whole_checkpoint_is_refused_in_one_line(tmp_path):
     with pytest.raises(Unusable, match="saw none, needed a whole one"):
         load(tmp_path / "nowhere")
     path = save(tmp_path, make(1), keep=1)
@@ -101,7 +112,7 @@ def test_a_folder_without_a_whole_checkpoint_is_refused_in_one_line(tmp_path):
     assert "\n" not in str(refusal.value)
 
 
-def test_what_a_dead_writer_left_is_removed_and_never_read(tmp_path):
+def test_files_of_dead_writer_are_removed_and_never_read(tmp_path):
     (tmp_path / "model-0000000009.77.part").write_bytes(b"half")
     (tmp_path / "model-old.fedgc").write_bytes(b"of somebody else")
     save(tmp_path, make(1), keep=1)
@@ -109,14 +120,14 @@ def test_what_a_dead_writer_left_is_removed_and_never_read(tmp_path):
     assert load(tmp_path).version == 1
 
 
-def test_a_folder_that_cannot_be_written_is_told(tmp_path):
+def test_unwritable_folder_is_reported(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("not a folder")
     with pytest.raises(EdgeFailed, match="could not be written"):
         save(blocked, make(1), keep=1)
 
 
-def test_a_failed_write_leaves_the_last_checkpoint_and_no_rubbish(tmp_path, monkeypatch):
+def test_failed_write_keeps_last_checkpoint_and_leaves_no_file(tmp_path, monkeypatch):
     save(tmp_path, make(1), keep=3)
 
     def full(_handle):
@@ -129,7 +140,7 @@ def test_a_failed_write_leaves_the_last_checkpoint_and_no_rubbish(tmp_path, monk
     assert same(load(tmp_path), make(1))
 
 
-def test_the_file_is_forced_to_the_disk_before_its_name_and_the_name_after(tmp_path, monkeypatch):
+def test_file_is_synced_before_and_after_rename(tmp_path, monkeypatch):
     forced = []
 
     def note(handle):
@@ -151,7 +162,7 @@ def test_the_file_is_forced_to_the_disk_before_its_name_and_the_name_after(tmp_p
         ({"state": "{no"}, "JSON text"),
     ],
 )
-def test_a_checkpoint_that_cannot_be_is_refused(changes, needed):
+def test_invalid_checkpoint_is_refused(changes, needed):
     values = {"round": 1, "version": 1, "model": np.zeros(3, np.float32), "optimizer": b"", "state": "{}"}
     with pytest.raises(Unusable, match=needed):
         Checkpoint(**{**values, **changes})
@@ -173,9 +184,7 @@ def contents(folder):
 
 
 @given(st.lists(st.integers(1, 5), max_size=6))
-def test_restoring_back_and_forth_loses_nothing_and_the_last_asked_for_is_the_newest(
-    tmp_path_factory, wanted
-):
+def test_repeated_restore_loses_nothing_and_last_one_is_newest(tmp_path_factory, wanted):
     folder = tmp_path_factory.mktemp("checkpoints")
     for version in range(1, 6):
         save(folder, make(version), keep=9)
@@ -188,7 +197,7 @@ def test_restoring_back_and_forth_loses_nothing_and_the_last_asked_for_is_the_ne
     assert all(each.aside == (each.path.parent != folder) for each in listed(folder))
 
 
-def test_of_two_futures_of_one_version_the_present_one_is_restored_and_both_are_kept(tmp_path):
+def test_newest_of_two_futures_is_restored_and_both_are_kept(tmp_path):
     for version in (1, 2):
         save(tmp_path, make(version), keep=9)
     restore(tmp_path, 1)
@@ -198,7 +207,7 @@ def test_of_two_futures_of_one_version_the_present_one_is_restored_and_both_are_
     assert restore(tmp_path, 2).round == 7
 
 
-def test_what_is_listed_says_what_is_in_the_file_and_a_torn_one_is_left_out(tmp_path):
+def test_listing_describes_files_and_omits_torn_ones(tmp_path):
     paths = [save(tmp_path, make(version, round_number=version + 3), keep=9) for version in (1, 2)]
     (found, _) = listed(tmp_path)
     assert (found.version, found.round, found.size_bytes) == (1, 4, paths[0].stat().st_size)
@@ -209,7 +218,7 @@ def test_what_is_listed_says_what_is_in_the_file_and_a_torn_one_is_left_out(tmp_
         restore(tmp_path, 1)
 
 
-def test_a_damaged_version_is_not_restored_and_nothing_is_moved(tmp_path):
+def test_damaged_version_is_not_restored(tmp_path):
     for version in (1, 2):
         save(tmp_path, make(version), keep=9)
     path = tmp_path / "model-0000000001.fedgc"
@@ -231,3 +240,35 @@ def test_deeply_nested_header_is_refused(tmp_path):
 def test_deeply_nested_state_is_refused():
     with pytest.raises(Unusable, match="a state that is not JSON"):
         Checkpoint(1, 1, np.zeros(1, np.float32), b"", "[" * 100_000)
+
+
+def test_pinned_version_is_kept_while_others_are_removed(tmp_path):
+    for version in range(1, 6):
+        save(tmp_path, make(version), keep=2)
+        if version == 2:
+            pin(tmp_path, make(2))
+    assert versions(tmp_path) == (4, 5)
+    assert same(load(pinned(tmp_path).path.parent, 2), make(2))
+    assert [(each.version, each.pinned) for each in listed(tmp_path)] == [(4, False), (5, False), (2, True)]
+    assert same(load(tmp_path), make(5))
+
+
+def test_better_version_replaces_pinned_one(tmp_path):
+    pin(tmp_path, make(1))
+    pin(tmp_path, make(3))
+    assert pinned(tmp_path).version == 3
+    assert [path.name for path in (tmp_path / "best").iterdir()] == ["model-0000000003.fedgc"]
+
+
+def test_restored_pinned_version_stays_pinned(tmp_path):
+    pin(tmp_path, make(2))
+    for version in (4, 5):
+        save(tmp_path, make(version), keep=2)
+    restore(tmp_path, 2)
+    assert versions(tmp_path) == (2,)
+    assert pinned(tmp_path).version == 2
+    assert same(load(tmp_path), make(2))
+
+
+def test_nothing_is_pinned_at_first(tmp_path):
+    assert pinned(tmp_path) is None

@@ -1,4 +1,4 @@
-"""Every way in which a database can be wrong, and the one line that says so."""
+"""Test each fault of a database and its one-line message."""
 
 import contextlib
 import os
@@ -34,7 +34,7 @@ def write_for_ever(store):
 
 @contextlib.contextmanager
 def unprivileged():
-    """Root may write what is read-only: be somebody else for a while."""
+    """Root may write read-only files: run as another user."""
     if os.geteuid() != 0:
         yield
         return
@@ -55,28 +55,28 @@ def unprivileged():
         ("postgresql://h/d", {}, "postgresql+psycopg://h/d"),
     ],
 )
-def test_the_address_is_the_one_given_else_the_environments_else_the_default(url, environment, expected):
+def test_address_is_argument_then_environment_then_default(url, environment, expected):
     assert str(address(url, environment)) == expected
 
 
-def test_the_default_needs_no_home_in_the_environment():
+def test_default_needs_no_home_in_environment():
     assert default_path({}) == Path.home() / ".local" / "state" / "fedgc" / "fedgc.db"
 
 
-def test_the_environment_names_the_store_and_its_folder_is_made(tmp_path, monkeypatch):
+def test_environment_names_store_and_its_folder_is_made(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDGC_DB", str(tmp_path / "new" / "folder" / "f.db"))
     Store.open().close()
     assert (tmp_path / "new" / "folder" / "f.db").is_file()
 
 
 @pytest.mark.parametrize("url", ["nosuch://host/x", "://", "postgresql+nosuchdriver://h/d"])
-def test_an_address_that_nobody_knows_is_refused(url):
+def test_unknown_address_is_refused(url):
     with pytest.raises(Unusable) as refusal:
         Store.open(url)
     one_line(refusal)
 
 
-def test_a_password_is_never_shown():
+def test_password_is_never_shown():
     url = "postgresql://ada:secret@127.0.0.1:1/none"
     pytest.importorskip("psycopg")
     with pytest.raises(EdgeFailed) as failure:
@@ -86,7 +86,7 @@ def test_a_password_is_never_shown():
 
 
 @pytest.mark.parametrize("content", [b"this is a packet, not a database" * 40, b"\x89PNG\r\n" * 200])
-def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content):
+def test_non_database_file_is_refused_and_unchanged(tmp_path, content):
     path = tmp_path / "packet.txt"
     path.write_bytes(content)
     for reads_only in (False, True):
@@ -96,7 +96,7 @@ def test_a_file_that_is_no_database_is_refused_and_left_alone(tmp_path, content)
     assert path.read_bytes() == content
 
 
-def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path):
+def test_database_of_other_program_is_refused_and_unchanged(tmp_path):
     path = tmp_path / "bookmarks.db"
     with contextlib.closing(sqlite3.connect(path)) as other:
         other.execute("CREATE TABLE bookmarks (url)")
@@ -110,7 +110,7 @@ def test_a_database_of_another_program_is_refused_and_left_alone(tmp_path):
         assert other.execute("SELECT name FROM sqlite_master").fetchall() == [("bookmarks",)]
 
 
-def test_a_store_that_is_not_there_is_not_made_where_none_is_wanted(tmp_path):
+def test_missing_store_is_created_only_on_request(tmp_path):
     path = tmp_path / "deep" / "fedgc.db"
     with pytest.raises(Unusable, match="saw nothing there, needed the store of an earlier run") as refusal:
         Store.open(str(path), makes=False)
@@ -120,27 +120,27 @@ def test_a_store_that_is_not_there_is_not_made_where_none_is_wanted(tmp_path):
     Store.open(str(path), makes=False).close()
 
 
-def test_a_folder_in_place_of_a_file_is_refused(tmp_path):
+def test_folder_in_place_of_file_is_refused(tmp_path):
     with pytest.raises(FedgcError, match="cannot be opened") as refusal:
         Store.open(str(tmp_path))
     one_line(refusal)
 
 
-def test_a_folder_that_cannot_be_made_is_refused(tmp_path):
+def test_uncreatable_folder_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Unusable, match="its folder") as refusal:
         Store.open(str(tmp_path / "file" / "store.db"))
     one_line(refusal)
 
 
-def test_reading_makes_nothing(tmp_path):
+def test_reading_creates_nothing(tmp_path):
     path = tmp_path / "none" / "store.db"
     with pytest.raises(Unusable, match="saw nothing there"):
         Store.open(str(path), reads_only=True)
     assert not path.parent.exists()
 
 
-def test_a_read_only_store_can_be_read_and_says_that_it_cannot_be_written():
+def test_read_only_store_is_readable_and_write_is_reported():
     folder = Path(tempfile.mkdtemp(prefix="fedgc-read-only-"))
     try:
         path = folder / "store.db"
@@ -158,7 +158,7 @@ def test_a_read_only_store_can_be_read_and_says_that_it_cannot_be_written():
         shutil.rmtree(folder)
 
 
-def test_a_store_whose_file_became_read_only_says_so_when_it_is_written(tmp_path):
+def test_file_turned_read_only_is_reported_on_write(tmp_path):
     with Store.open(str(tmp_path / "store.db")) as store:
         store.write(Seen(1.0, "a"))
 
@@ -172,7 +172,7 @@ def test_a_store_whose_file_became_read_only_says_so_when_it_is_written(tmp_path
         one_line(failure)
 
 
-def test_a_locked_store_is_told_and_works_when_it_is_free_again(tmp_path):
+def test_locked_store_is_reported_and_works_after_unlock(tmp_path):
     path = tmp_path / "store.db"
     Store.open(str(path)).close()
     with Store.open(str(path), wait_s=0.05) as store, contextlib.closing(sqlite3.connect(path)) as other:
@@ -186,7 +186,7 @@ def test_a_locked_store_is_told_and_works_when_it_is_free_again(tmp_path):
         assert [client.client for client in store.clients()] == ["a"]
 
 
-def test_a_new_file_that_is_locked_is_told(tmp_path):
+def test_locked_new_file_is_reported(tmp_path):
     path = tmp_path / "store.db"
     with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -194,7 +194,7 @@ def test_a_new_file_that_is_locked_is_told(tmp_path):
             Store.open(str(path), wait_s=0.05)
 
 
-def test_a_full_disk_is_told_and_loses_nothing_that_was_written(tmp_path):
+def test_full_disk_is_reported_and_loses_no_written_rows(tmp_path):
     path = tmp_path / "store.db"
     with Store.open(str(path)) as store:
         store.write(Seen(1.0, "a"))
@@ -213,7 +213,7 @@ def test_a_full_disk_is_told_and_loses_nothing_that_was_written(tmp_path):
         assert store.check().faults == ()
 
 
-def test_a_damaged_file_is_found_by_the_check(tmp_path):
+def test_damaged_file_is_detected_by_check(tmp_path):
     path = tmp_path / "store.db"
     with Store.open(str(path)) as store:
         for number in range(200):
@@ -230,14 +230,14 @@ def test_a_damaged_file_is_found_by_the_check(tmp_path):
             assert re.search("is damaged", str(failure))  # noqa: PT017  (either answer is one)
 
 
-def test_sqlite_is_opened_to_hold_what_is_written(tmp_path):
+def test_sqlite_is_configured_for_durability(tmp_path):
     with Store.open(str(tmp_path / "store.db")) as store, store._database.reading() as connection:
         asked = ("journal_mode", "synchronous", "foreign_keys", "busy_timeout")
         seen = [connection.exec_driver_sql(f"PRAGMA {name}").scalar_one() for name in asked]
     assert seen == ["wal", 2, 1, 5000]
 
 
-def test_threads_share_a_database_in_memory():
+def test_threads_share_in_memory_database():
     database = Database(address("sqlite://", {}), 1.0)
     with database.writing() as connection:
         connection.exec_driver_sql("CREATE TABLE t (x)")

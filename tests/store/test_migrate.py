@@ -15,12 +15,14 @@ from sqlalchemy import inspect
 
 from fedgc.config import RunConfig, known
 from fedgc.errors import EdgeFailed, Unusable
+from fedgc.history import Score
 from fedgc.store import migrate
 from fedgc.store.database import Store
-from fedgc.store.records import Appended
+from fedgc.store.engine import open_to_write
+from fedgc.store.records import Appended, Begun, Evaluated, Scored
 from fedgc.store.tables import Table
 
-NEWEST, NEXT = "0004", "0005"
+NEWEST, NEXT = "0005", "0006"
 OLD = Path(__file__).with_name("written_by_0001.sql")  # as the code of schema 0001 wrote it
 FURTHER = f"""
 import sqlalchemy as sa
@@ -57,14 +59,14 @@ def state(store: Store) -> tuple[bool, str]:
         return "more" in inspect(connection).get_table_names(), context.get_current_revision()
 
 
-def test_the_steps_lead_to_the_tables_that_the_code_knows(store):
+def test_migrations_lead_to_tables_of_code(store):
     with store._database.reading() as connection:
         options = {"version_table": migrate.VERSION_TABLE, "compare_type": True}
         context = MigrationContext.configure(connection, opts=options)
         assert compare_metadata(context, Table.metadata) == []
 
 
-def test_every_foreign_key_and_primary_key_is_there(store):
+def test_every_foreign_key_and_primary_key_exists(store):
     with store._database.reading() as connection:
         seen = inspect(connection)
         for name, table in Table.metadata.tables.items():
@@ -76,7 +78,7 @@ def test_every_foreign_key_and_primary_key_is_there(store):
             }
 
 
-def test_an_older_schema_is_brought_up_to_date(url, further_step):
+def test_older_schema_is_upgraded(url, further_step):
     if url == "sqlite://":
         pytest.skip("a database in memory is never older than the code")
     Store.open(url).close()
@@ -88,7 +90,7 @@ def test_an_older_schema_is_brought_up_to_date(url, further_step):
     Store.open(url, reads_only=True).close()
 
 
-def test_store_of_the_first_schema_is_read_and_goes_on(tmp_path, a_row):
+def test_store_of_first_schema_is_migrated_and_usable(tmp_path, a_row):
     path = tmp_path / "old.db"
     with sqlite3.connect(path) as old:
         old.executescript(OLD.read_text())
@@ -104,6 +106,33 @@ def test_store_of_the_first_schema_is_read_and_goes_on(tmp_path, a_row):
         store.write(Appended(1010.0, "old", told))
         third = store.rounds("old")[-1].row
         assert (third.lacking, third.left_out) == ("66% of the samples", told.left_out)
+        assert store.check().faults == ()
+
+
+def test_store_of_schema_0004_takes_scores(url, monkeypatch, a_row, a_client):
+    if url == "sqlite://":
+        pytest.skip("a database in memory is never older than the code")
+    folder, known_steps = migrate.steps()
+    with monkeypatch.context() as older:
+        older.setattr(migrate, "steps", lambda: (folder, known_steps[:4]))
+        database = open_to_write(url, 5.0, makes=True)
+        migrate.upgrade(database)
+        with database.writing() as connection:
+            connection.exec_driver_sql("INSERT INTO tasks (name) VALUES ('digits')")
+            connection.exec_driver_sql(
+                "INSERT INTO runs (key, task_id, settings, state, reason, started, present, present_at)"
+                " VALUES ('old', 1, '{}', 'completed', '', 1.0, '{}', 1.0)"
+            )
+        database.close()
+    with Store.open(url) as store:
+        assert state(store) == (False, NEWEST)
+        assert (store.run("old").initial_metrics, store.scores("old"), store.best("old")) == ({}, (), None)
+        store.write(Begun(2.0, "old", {"task": "digits"}))
+        store.write(Appended(3.0, "old", a_row(1, a_client("a"))))
+        store.write(Evaluated(3.0, "old", 0, {"accuracy": 0.25}))
+        store.write(Scored(3.0, "old", 0, "a", 10, {"accuracy": 0.25}))
+        assert store.run("old").initial_metrics == {"accuracy": 0.25}
+        assert store.scores("old") == (Score(0, "a", 10, {"accuracy": 0.25}),)
         assert store.check().faults == ()
 
 
@@ -127,7 +156,7 @@ def test_settings_of_old_runs_are_read_in_groups(tmp_path):
     assert (config.round_steps, config.codec, config.min_clients) == (8, "int8", 3)
 
 
-def test_a_step_that_fails_leaves_nothing_of_itself(url, further_step, monkeypatch):
+def test_failed_migration_is_rolled_back(url, further_step, monkeypatch):
     if url == "sqlite://":
         pytest.skip("a database in memory is never older than the code")
     Store.open(url).close()
@@ -140,7 +169,7 @@ def test_a_step_that_fails_leaves_nothing_of_itself(url, further_step, monkeypat
         assert state(store) == (False, NEWEST)
 
 
-def test_a_newer_schema_is_refused_in_one_line(url, further_step, monkeypatch):
+def test_newer_schema_is_refused_in_one_line(url, further_step, monkeypatch):
     if url == "sqlite://":
         pytest.skip("a database in memory is never newer than the code")
     further_step("pass")
@@ -152,7 +181,7 @@ def test_a_newer_schema_is_refused_in_one_line(url, further_step, monkeypatch):
         assert "\n" not in str(refusal.value)
 
 
-def test_runs_that_start_at_once_on_a_new_file_find_one_schema(tmp_path):
+def test_simultaneous_runs_on_new_file_find_one_schema(tmp_path):
     code = "import sys; from fedgc.store.database import Store; Store.open(sys.argv[1]).close()"
     path = str(tmp_path / "store.db")
     started = [subprocess.Popen([sys.executable, "-c", code, path], env=os.environ) for _ in range(3)]
@@ -161,7 +190,7 @@ def test_runs_that_start_at_once_on_a_new_file_find_one_schema(tmp_path):
         assert store.check().faults == ()
 
 
-def test_threads_that_open_one_server_at_once_find_one_schema(postgres):
+def test_simultaneous_threads_on_one_server_find_one_schema(postgres):
     url, failures = postgres.fresh(), []
 
     def open_it():

@@ -1,4 +1,4 @@
-"""What fedgc keeps is for its owner alone, whatever the umask of the process."""
+"""Test file permissions: fedgc's files are private to their owner under any umask."""
 
 import os
 import stat
@@ -39,7 +39,7 @@ def test_store_checkpoints_and_spool_are_private(tmp_path, monkeypatch):
         assert open_to_others(tmp_path / "state") == []
 
 
-def test_state_that_was_left_open_is_closed(tmp_path, monkeypatch):
+def test_open_permissions_of_state_are_closed(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     monkeypatch.delenv("FEDGC_DB", raising=False)
     state = tmp_path / "fedgc"
@@ -51,7 +51,7 @@ def test_state_that_was_left_open_is_closed(tmp_path, monkeypatch):
         assert open_to_others(state) == []
 
 
-def test_folder_that_a_user_chose_keeps_its_mode(tmp_path):
+def test_folder_chosen_by_user_keeps_its_mode(tmp_path):
     chosen = tmp_path / "shared"
     chosen.mkdir(mode=0o755)
     with Store.open(str(chosen / "fedgc.db")):

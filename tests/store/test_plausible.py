@@ -21,7 +21,7 @@ ELAPSED = st.floats(0, 1e9)
 
 
 @given(ROWS, ELAPSED)
-def test_what_is_kept_can_be(row, elapsed_s):
+def test_kept_values_are_plausible(row, elapsed_s):
     kept, _ = checked(row, elapsed_s)
     assert 0 <= kept.counted <= kept.finished < 1 << 31
     assert 0 <= kept.up_bytes < 1 << 54
@@ -34,13 +34,13 @@ def test_what_is_kept_can_be(row, elapsed_s):
 
 
 @given(ROWS, ELAPSED)
-def test_a_checked_row_has_nothing_left_to_strike(row, elapsed_s):
+def test_checked_row_passes_check_unchanged(row, elapsed_s):
     kept, _ = checked(row, elapsed_s)
     assert checked(kept, elapsed_s) == (kept, 0)
 
 
 @given(ROWS, ELAPSED)
-def test_a_struck_claim_never_reads_faster_than_it_was_claimed(row, elapsed_s):
+def test_dropped_claim_never_counts_as_faster(row, elapsed_s):
     kept, struck = checked(row, elapsed_s)
     if kept.step_s is not None:
         assert kept.step_s == row.step_s
@@ -48,25 +48,25 @@ def test_a_struck_claim_never_reads_faster_than_it_was_claimed(row, elapsed_s):
         assert struck > 0
 
 
-def test_a_sound_row_is_left_as_it_is():
+def test_plausible_row_is_unchanged():
     row = ClientRow("a", 4, 3, 16, 1.6, 0.1, 0.01, 0.5, 0.25, 1000, 2000, 30, 1, "late", "session")
     assert checked(row, 60.0) == (row, 0)
 
 
 @pytest.mark.parametrize("step_s", [0.0, -0.1, math.nan, math.inf, 1e-9, 62.0])
-def test_a_time_that_cannot_be_is_struck_and_counted(step_s):
+def test_impossible_time_is_dropped_and_counted(step_s):
     row, struck = checked(ClientRow("a", finished=1, counted=1, step_s=step_s), elapsed_s=60.0)
     assert (row.step_s, struck) == (None, 1)
 
 
-def test_a_clock_that_jumps_teaches_nothing():
+def test_clock_jump_gives_no_speed():
     row = ClientRow("a", finished=1, counted=1, busy_s=3600.0, step_s=0.1, upload_s=-3600.0)
     kept, struck = checked(row, elapsed_s=30.0)
     assert (kept.busy_s, kept.upload_s, kept.step_s, struck) == (0.0, 0.0, 0.1, 2)
 
 
 @given(st.text(), st.integers(0, 50))
-def test_words_fit_every_database(words, longest):
+def test_text_fits_every_database(words, longest):
     kept = text(words, longest)
     assert len(kept) <= longest <= LONGEST_TEXT
     assert "\x00" not in kept
@@ -74,6 +74,6 @@ def test_words_fit_every_database(words, longest):
 
 
 @given(st.none() | ANY_TIME)
-def test_numbers_are_finite_or_none(value):
+def test_numbers_are_finite_or_null(value):
     kept = number(value)
     assert kept is None or kept == value

@@ -14,6 +14,7 @@ from fedgc.store.records import (
     Ended,
     Evaluated,
     Present,
+    Scored,
     Seen,
     from_line,
     to_line,
@@ -43,6 +44,7 @@ RECORDS = (
     st.builds(Begun, NOW, WORDS, PLAIN.map(lambda table: {**table, "task": "digits"}))
     | st.builds(Appended, NOW, WORDS, ROUNDS)
     | st.builds(Evaluated, NOW, WORDS, COUNTS, st.dictionaries(st.text(), NUMBERS))
+    | st.builds(Scored, NOW, WORDS, COUNTS, WORDS, COUNTS, st.dictionaries(st.text(), NUMBERS))
     | st.builds(Present, NOW, WORDS, PLAIN)
     | st.builds(Seen, NOW, WORDS, st.text(), st.text(), st.text())
     | st.builds(Decided, NOW, WORDS, COUNTS, WORDS, PLAIN, st.text())
@@ -52,14 +54,14 @@ RECORDS = (
 
 
 @given(RECORDS, st.text())
-def test_a_line_gives_the_record_back(record, stamp):
+def test_line_is_decoded_to_record(record, stamp):
     line = to_line(record, stamp)
     assert line.count("\n") == 1
     assert from_line(line) == (record, stamp)
 
 
 @given(RECORDS, st.data())
-def test_a_torn_line_is_refused(record, data):
+def test_torn_line_is_refused(record, data):
     line = to_line(record, "s").rstrip("\n")
     with pytest.raises(BadMessage, match="needed a whole line"):
         from_line(line[: data.draw(st.integers(0, len(line) - 1))])
@@ -70,7 +72,7 @@ def test_a_torn_line_is_refused(record, data):
     ["{}", "[]", "7", '{"kind": "Gone", "stamp": "", "says": {}}', '{"kind": "Seen", "stamp": "", "says": 7}',
      '{"kind": "Seen", "stamp": "", "says": {"color": 1}}'],
 )  # fmt: skip
-def test_a_line_of_something_else_is_refused(line):
+def test_line_of_other_content_is_refused(line):
     with pytest.raises(BadMessage, match="needed a whole line"):
         from_line(line)
 
@@ -87,7 +89,7 @@ def test_a_line_of_something_else_is_refused(line):
         lambda: Ended(math.inf, "r", "finished"),
     ],
 )
-def test_a_record_that_says_nothing_is_refused(make):
+def test_empty_record_is_refused(make):
     with pytest.raises(BadMessage):
         make()
 

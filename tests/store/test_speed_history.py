@@ -1,4 +1,4 @@
-"""The robust figures, against a slow and obvious twin."""
+"""Test the robust speed figures against a slow reference."""
 
 from math import sqrt
 
@@ -35,7 +35,7 @@ def middle(values):
 
 
 @given(SAMPLES)
-def test_the_speed_is_that_of_the_obvious_twin(samples):
+def test_speed_equals_slow_reference(samples):
     speed = speed_of(samples)
     steps = [sample.step_s for sample in samples if sample.step_s is not None]
     if not steps:
@@ -51,14 +51,14 @@ def test_the_speed_is_that_of_the_obvious_twin(samples):
 
 
 @given(SAMPLES, st.floats(1e-6, 1e6))
-def test_fewer_than_half_of_the_rounds_cannot_move_the_speed_out_of_the_others(samples, outlier):
+def test_minority_of_rounds_cannot_move_speed_out_of_range(samples, outlier):
     honest = [sample._replace(step_s=sample.step_s or 1.0) for sample in samples]
     liars = [honest[0]._replace(step_s=outlier)] * ((len(honest) - 1) // 2)
     times = [sample.step_s for sample in honest]
     assert min(times) <= speed_of([*honest, *liars]).step_s <= max(times)
 
 
-def test_a_link_is_as_fast_as_most_of_its_transfers():
+def test_link_speed_is_median_of_transfers():
     quick = Sample(1, 0.1, None, 1.0, 0.0, 1000, 0, False, False)
     stalled, absurd = quick._replace(upload_s=100.0), quick._replace(upload_s=1e-12)
     speed = speed_of([quick, stalled, quick, absurd, quick])
@@ -66,7 +66,7 @@ def test_a_link_is_as_fast_as_most_of_its_transfers():
     assert speed.down_bytes_s is None
 
 
-def test_the_question_reads_only_the_rows_that_the_ring_points_to(file_store, a_row, a_client):
+def test_query_reads_only_rows_of_ring(file_store, a_row, a_client):
     file_store.write(Begun(1.0, "r1", {"task": "digits"}))
     file_store.write(Appended(2.0, "r1", a_row(0, a_client("a"))))
     asked = []

@@ -1,4 +1,4 @@
-"""One suite for every database: what is told is what is read, whichever keeps it."""
+"""Test the store on every database: written rows are read back equal."""
 
 import math
 from dataclasses import replace
@@ -20,7 +20,7 @@ def begin(store: Store, run: str = "r1", now: float = START, task: str = "digits
     store.write(Begun(now, run, {**SETTINGS, "task": task}))
 
 
-def test_a_run_is_read_as_it_was_begun_and_ended(store):
+def test_run_is_read_back_with_begin_and_end(store):
     begin(store)
     store.write(Present(START + 1, "r1", {"round": 0, "finished": [1, 2], "loss": math.nan}))
     store.write(Ended(START + 9, "r1", "finished", "all rounds done"))
@@ -32,7 +32,7 @@ def test_a_run_is_read_as_it_was_begun_and_ended(store):
     assert (run.rounds, run.last_round) == (0, None)
 
 
-def test_a_resumed_run_stays_one_run(store, a_row):
+def test_resumed_run_stays_one_run(store, a_row):
     begin(store)
     store.write(Appended(START + 5, "r1", a_row(0)))
     store.write(Ended(START + 9, "r1", "stopped"))
@@ -41,7 +41,7 @@ def test_a_resumed_run_stays_one_run(store, a_row):
     assert (run.state, run.started, run.ended, run.rounds, run.last_round) == ("running", START, None, 1, 0)
 
 
-def test_rounds_and_client_rows_come_back_as_they_were_told(store, a_row, a_client):
+def test_rounds_and_client_rows_are_read_back(store, a_row, a_client):
     clients = (
         a_client("a"),
         a_client("b", failure="ValueError: no", step_s=None, finished=0, counted=0, spread_s=None),
@@ -58,7 +58,7 @@ def test_rounds_and_client_rows_come_back_as_they_were_told(store, a_row, a_clie
     assert store.client_history("r1", "b") == ((4, clients[1]),)
 
 
-def test_rounds_are_read_from_where_the_reader_was(store, a_row):
+def test_rounds_are_read_from_given_position(store, a_row):
     begin(store)
     for number in range(5):
         store.write(Appended(START + number, "r1", a_row(number)))
@@ -66,7 +66,7 @@ def test_rounds_are_read_from_where_the_reader_was(store, a_row):
     assert [each.row.round for each in store.rounds("r1", limit=2)] == [0, 1]
 
 
-def test_a_round_told_twice_counts_once(store, a_row, a_client):
+def test_repeated_round_counts_once(store, a_row, a_client):
     begin(store)
     store.write(Appended(START + 5, "r1", a_row(0, a_client("a"), a_client("b"))))
     store.write(Appended(START + 6, "r1", a_row(0, a_client("a", counted=1), a_client("c"), loss=0.25)))
@@ -78,21 +78,21 @@ def test_a_round_told_twice_counts_once(store, a_row, a_client):
     assert sorted(store.speeds().known) == ["a", "c"]
 
 
-def test_the_last_rounds_of_a_task_are_told_with_their_run_and_clients(store, a_row, a_client):
+def test_last_rounds_of_task_include_run_and_clients(store, a_row, a_client):
     for run, task, number in (("r1", "digits", 1), ("other", "text", 1), ("r2", "digits", 7)):
         begin(store, run, task=task)
         store.write(Appended(START + number, run, a_row(number, a_client("a"), a_client("b"))))
     store.write(Appended(START + 9, "r2", a_row(8, a_client("a"), outcome="skipped")))
-    told = store.speeds("digits").told
+    told = store.speeds("digits").recent
     assert [(each.run, each.row.round) for each in told] == [("r1", 1), ("r2", 7)]
     assert [row.client for row in told[1].row.clients] == ["a", "b"]
     for number in range(9, 9 + 2 * LOOKED_BACK):
         store.write(Appended(START + number, "r2", a_row(number, a_client("a"))))
-    last = [each.row.round for each in store.speeds("digits").told]
+    last = [each.row.round for each in store.speeds("digits").recent]
     assert last == list(range(9 + LOOKED_BACK, 9 + 2 * LOOKED_BACK))
 
 
-def test_the_ring_holds_the_last_rounds_however_often_one_is_told_again(store, a_row, a_client):
+def test_ring_holds_last_rounds_despite_repeats(store, a_row, a_client):
     begin(store)
     for number in range(WINDOW + 3):
         row = a_row(number, a_client("a", step_s=1.0 + number))
@@ -103,7 +103,7 @@ def test_the_ring_holds_the_last_rounds_however_often_one_is_told_again(store, a
     assert pace.rounds == WINDOW + 3
 
 
-def test_metrics_of_an_evaluation_join_those_of_the_round(store, a_row):
+def test_evaluation_metrics_join_round_metrics(store, a_row):
     begin(store)
     store.write(Appended(START + 5, "r1", a_row(0, metrics={"accuracy": 0.5})))
     store.write(Evaluated(START + 6, "r1", 0, {"loss": 0.1, "broken": math.inf}))
@@ -112,7 +112,7 @@ def test_metrics_of_an_evaluation_join_those_of_the_round(store, a_row):
     assert math.isnan(metrics["broken"])
 
 
-def test_a_client_keeps_its_place_and_what_was_known_of_it(store):
+def test_client_keeps_place_and_history(store):
     store.write(Seen(START, "key1", name="ward-3", site="north", link="session"))
     store.write(Seen(START + 50, "key1", link="messages"))
     (client,) = store.clients()
@@ -120,14 +120,14 @@ def test_a_client_keeps_its_place_and_what_was_known_of_it(store):
     assert (client.first_seen, client.last_seen) == (START, START + 50)
 
 
-def test_a_client_of_a_round_is_seen_on_the_servers_clock(store, a_row, a_client):
+def test_client_time_is_on_server_clock(store, a_row, a_client):
     begin(store)
     store.write(Appended(START + 5, "r1", a_row(0, a_client("new"), started=9e15)))
     (client,) = store.clients()
     assert (client.name, client.first_seen, client.last_seen) == ("new", START + 5, START + 5)
 
 
-def test_decisions_tell_what_was_chosen_from_what_and_why(store):
+def test_decisions_record_choice_alternatives_and_reason(store):
     begin(store)
     decided = Decided(START + 1, "r1", 2, "blocks", {"candidates": [1, 2]}, "uploads are short")
     store.write(decided, stamp="s1")
@@ -136,7 +136,7 @@ def test_decisions_tell_what_was_chosen_from_what_and_why(store):
     assert store.decisions(after=2) == ()
 
 
-def test_the_audit_is_read_in_order_and_a_stamp_writes_once(store):
+def test_audit_is_read_in_order_and_stamp_is_written_once(store):
     begin(store)
     first = Audited(START, "joined", "a", "with key 12ab", "r1")
     second = Audited(START + 1, "refused", "b", "a foreign token")
@@ -148,7 +148,7 @@ def test_the_audit_is_read_in_order_and_a_stamp_writes_once(store):
 
 
 @pytest.mark.parametrize("change", ["UPDATE audit SET who = 'x'", "DELETE FROM audit"])
-def test_nobody_changes_the_audit(store, change):
+def test_audit_is_immutable(store, change):
     store.write(Audited(START, "joined", "a", "with key 12ab"))
     refusal = pytest.raises(FedgcError, match="the audit is only ever added to")
     with refusal, store._database.writing() as connection:
@@ -160,19 +160,19 @@ def test_nobody_changes_the_audit(store, change):
     "record",
     [Evaluated(START, "none", 0, {}), Present(START, "none", {}), Ended(START, "none", "finished")],
 )
-def test_what_belongs_to_no_run_is_refused(store, record):
+def test_row_without_run_is_refused(store, record):
     begin(store)
     with pytest.raises(BadMessage, match="needed one that has begun"):
         store.write(record)
 
 
-def test_a_round_of_no_run_is_refused_and_leaves_nothing(store, a_row, a_client):
+def test_round_without_run_is_refused_and_leaves_nothing(store, a_row, a_client):
     with pytest.raises(BadMessage, match="needed one that has begun"):
         store.write(Appended(START, "none", a_row(0, a_client("a"))))
     assert store.clients() == ()
 
 
-def test_a_wrong_name_of_a_run_is_answered_with_the_nearest(store):
+def test_wrong_run_name_is_answered_with_nearest(store):
     with pytest.raises(Unusable, match="saw no run yet"):
         store.run()
     begin(store, "spring-run")
@@ -180,7 +180,7 @@ def test_a_wrong_name_of_a_run_is_answered_with_the_nearest(store):
         store.rounds("spring-rum")
 
 
-def test_words_that_a_database_cannot_take_are_cleaned(store, a_row, a_client):
+def test_text_unsuitable_for_database_is_cleaned(store, a_row, a_client):
     begin(store)
     row = a_row(0, a_client("a", failure="bad\x00 \ud800" + "x" * 999), reason="nul\x00")
     store.write(Appended(START + 5, "r1", row))
@@ -190,7 +190,7 @@ def test_words_that_a_database_cannot_take_are_cleaned(store, a_row, a_client):
     assert store.rounds()[0].row.reason == "nul"
 
 
-def test_a_round_of_more_samples_than_a_database_can_count_is_kept(store, a_row):
+def test_round_with_overflowing_sample_count_is_kept(store, a_row):
     begin(store)
     claimed = 10**15 * 40_000  # as many chunks as one client may announce, each of as many samples as it may
     row = a_row(0, samples=claimed, known_samples=claimed, counted_samples=claimed)
@@ -199,7 +199,7 @@ def test_a_round_of_more_samples_than_a_database_can_count_is_kept(store, a_row)
     assert kept.samples == kept.known_samples == kept.counted_samples > 10**18
 
 
-def test_history_outlives_the_run_and_the_process(url, a_row, a_client):
+def test_history_outlives_run_and_process(url, a_row, a_client):
     if url == "sqlite://":
         pytest.skip("a database in memory ends with its process")
     with Store.open(url) as store:
@@ -212,7 +212,7 @@ def test_history_outlives_the_run_and_the_process(url, a_row, a_client):
         assert [client.client for client in store.clients()] == ["a"]
 
 
-def test_speeds_of_one_task_say_nothing_of_another(store, a_row, a_client):
+def test_speeds_are_separate_per_task(store, a_row, a_client):
     begin(store, "r1", START, "digits")
     store.write(Appended(START + 5, "r1", a_row(0, a_client("a", step_s=0.1))))
     begin(store, "r2", START + 50, "tabular")
@@ -222,7 +222,7 @@ def test_speeds_of_one_task_say_nothing_of_another(store, a_row, a_client):
     assert store.speeds("unheard-of") == Speeds()
 
 
-def test_a_client_that_claims_the_impossible_gets_no_more_work_for_it(store, a_row, a_client):
+def test_impossible_claim_brings_no_additional_work(store, a_row, a_client):
     begin(store)
     for number in range(4):
         lies = [a_client(f"liar-{step}", step_s=step) for step in (0.0, -1.0, 1e-9, 1e9, math.nan, math.inf)]
@@ -237,7 +237,7 @@ def test_a_client_that_claims_the_impossible_gets_no_more_work_for_it(store, a_r
     assert speeds.known["quick"].failures == 0.0
 
 
-def test_one_lie_does_not_move_what_is_known(store, a_row, a_client):
+def test_single_false_report_does_not_move_speed(store, a_row, a_client):
     begin(store)
     for number in range(9):
         step = 1e-5 if number == 4 else 0.1
@@ -245,7 +245,7 @@ def test_one_lie_does_not_move_what_is_known(store, a_row, a_client):
     assert store.speeds().known["a"].step_s == 0.1
 
 
-def test_folding_keeps_the_totals_and_the_speeds(store, a_row, a_client):
+def test_folding_keeps_totals_and_speeds(store, a_row, a_client):
     begin(store)
     rounds = WINDOW + 20
     for number in range(rounds):
@@ -271,7 +271,7 @@ def test_folding_twice_adds_up(store, a_row, a_client):
     assert store.check().folded == 30
 
 
-def test_a_client_with_nothing_left_but_summaries_is_still_known(store, a_row, a_client):
+def test_client_with_only_summaries_is_known(store, a_row, a_client):
     begin(store)
     for number in range(WINDOW + 2):
         step = 0.2 if number < 2 else None
@@ -284,12 +284,12 @@ def test_a_client_with_nothing_left_but_summaries_is_still_known(store, a_row, a
     assert (speed.step_s, speed.rounds) == (pytest.approx(0.2), 2)
 
 
-def test_nothing_is_folded_when_asked_to_keep_none(store):
+def test_keeping_zero_rounds_folds_nothing(store):
     with pytest.raises(Unusable, match="needed at least 1"):
         store.fold(0)
 
 
-def test_a_store_without_a_run_knows_nothing(store):
+def test_store_without_run_is_empty(store):
     assert (store.runs(), store.clients(), store.paces(), store.speeds()) == ((), (), (), Speeds())
     assert store.check().faults == ()
     store.vacuum()

@@ -8,7 +8,7 @@ from fedgc.store.database import Store
 from fedgc.store.records import Appended, Begun, Seen
 
 
-def test_a_backup_is_a_store_of_its_own(file_store, tmp_path, a_row, a_client):
+def test_backup_is_separate_store(file_store, tmp_path, a_row, a_client):
     file_store.write(Begun(1.0, "r1", {"task": "digits"}))
     file_store.write(Appended(2.0, "r1", a_row(0, a_client("a"))))
     file_store.backup(tmp_path / "copy.db")
@@ -20,24 +20,24 @@ def test_a_backup_is_a_store_of_its_own(file_store, tmp_path, a_row, a_client):
     assert sorted(path.suffix for path in tmp_path.iterdir() if "copy" in path.name) == [".db"]
 
 
-def test_a_backup_takes_no_file_that_is_there(file_store, tmp_path):
+def test_backup_does_not_overwrite_file(file_store, tmp_path):
     (tmp_path / "packet").write_text("dear")
     with pytest.raises(Unusable, match="needed a new name"):
         file_store.backup(tmp_path / "packet")
     assert (tmp_path / "packet").read_text() == "dear"
 
 
-def test_a_backup_that_cannot_be_written_is_told_and_leaves_nothing(file_store, tmp_path):
+def test_unwritable_backup_is_reported_and_leaves_nothing(file_store, tmp_path):
     with pytest.raises(EdgeFailed, match="could not be written"):
         file_store.backup(tmp_path / "nowhere" / "copy.db")
 
 
-def test_a_server_is_backed_up_by_its_own_tool(postgres, tmp_path):
+def test_database_server_is_backed_up_by_its_own_tool(postgres, tmp_path):
     with Store.open(postgres.fresh()) as store, pytest.raises(Unusable, match="pg_dump"):
         store.backup(tmp_path / "copy.db")
 
 
-def test_vacuum_gives_the_room_of_what_was_folded_back(file_store, a_row, a_client):
+def test_vacuum_releases_folded_space(file_store, a_row, a_client):
     file_store.write(Begun(1.0, "r1", {"task": "digits"}))
     for number in range(80):
         clients = [a_client(f"client-{each}") for each in range(40)]
@@ -50,7 +50,7 @@ def test_vacuum_gives_the_room_of_what_was_folded_back(file_store, a_row, a_clie
     assert after.client_rounds + after.folded == before.client_rounds == 80 * 40
 
 
-def test_the_check_finds_a_row_that_refers_to_nothing(file_store, tmp_path):
+def test_check_detects_dangling_reference(file_store, tmp_path):
     with contextlib.closing(sqlite3.connect(tmp_path / "store.db")) as other:
         other.execute("INSERT INTO summaries SELECT 7, 7, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1")
         other.commit()
@@ -58,7 +58,7 @@ def test_the_check_finds_a_row_that_refers_to_nothing(file_store, tmp_path):
     assert "summaries: a row refers to one of" in file_store.check().faults[0]
 
 
-def test_a_client_row_takes_less_than_200_bytes_of_the_file(file_store, a_row, a_client):
+def test_client_row_takes_less_than_200_bytes(file_store, a_row, a_client):
     file_store.write(Begun(1.0, "r1", {"task": "digits"}))
     identities = [f"{each:064x}" for each in range(100)]
     for number in range(100):
@@ -71,7 +71,7 @@ def test_a_client_row_takes_less_than_200_bytes_of_the_file(file_store, a_row, a
     assert health.size_bytes / health.client_rounds < 200
 
 
-def test_a_server_that_dropped_its_connections_is_reached_again(postgres):
+def test_server_is_reached_again_after_dropped_connections(postgres):
     with Store.open(postgres.fresh()) as store:
         store.write(Seen(1.0, "a"))
         with Store.open(postgres.fresh()) as other, other._database.reading() as connection:

@@ -43,11 +43,11 @@ def erase(*names):
 
 
 def files(path):
-    """Every byte that lies beside the vault."""
+    """The bytes of all files beside the vault."""
     return b"".join(each.read_bytes() for each in sorted(path.parent.iterdir()))
 
 
-def test_what_was_written_is_there_after_it_is_opened_again(path):
+def test_vault_content_survives_reopen(path):
     with Vault.open(path, SECRET) as vault:
         vault.write(FID, put(a=b"one", b=b"two"))
         vault.write(FID, Changes((("a", b"three"),), ("b",)).pack())
@@ -71,7 +71,7 @@ STEPS = st.lists(
 
 @given(steps=STEPS)
 @settings(max_examples=8)
-def test_a_vault_is_a_dictionary_that_lasts(tmp_path_factory, steps):
+def test_vault_is_persistent_dictionary(tmp_path_factory, steps):
     path, twin = tmp_path_factory.mktemp("vault") / "v", {}
     with Vault.open(path, SECRET) as vault:
         for puts, erases in steps:
@@ -82,7 +82,7 @@ def test_a_vault_is_a_dictionary_that_lasts(tmp_path_factory, steps):
         assert vault.records(FID) == twin
 
 
-def test_only_its_owner_can_read_it(path):
+def test_vault_is_readable_only_by_owner(path):
     with Vault.open(path, SECRET) as vault:
         vault.write(FID, put(a=b"one"))
         assert {each.stat().st_mode & 0o777 for each in path.parent.iterdir()} == {0o600}
@@ -91,7 +91,7 @@ def test_only_its_owner_can_read_it(path):
         Vault.open(path, SECRET)
 
 
-def test_nothing_secret_lies_in_the_files(path):
+def test_files_hold_no_plain_secret(path):
     with Vault.open(path, SECRET) as vault:
         vault.write(FID, put(a=b"a secret that must not be seen"))
         identity = vault.identity()
@@ -101,7 +101,7 @@ def test_nothing_secret_lies_in_the_files(path):
         assert secret not in files(path)
 
 
-def test_what_is_erased_or_replaced_is_overwritten(path):
+def test_erased_or_replaced_secret_is_overwritten(path):
     def sealed(name):
         with sqlite3.connect(path) as connection:
             query = "SELECT value FROM vault WHERE name = ?"
@@ -118,7 +118,7 @@ def test_what_is_erased_or_replaced_is_overwritten(path):
     assert not any(value[-32:] in left for value in before)
 
 
-def test_another_passphrase_does_not_open_it(path):
+def test_other_passphrase_does_not_open_vault(path):
     Vault.open(path, SECRET).close()
     with pytest.raises(Unusable, match="needed its own"):
         Vault.open(path, b"another passphrase")
@@ -127,7 +127,7 @@ def test_another_passphrase_does_not_open_it(path):
     Vault.open(path, SECRET).close()  # a failed try leaves nothing locked
 
 
-def test_two_processes_cannot_have_it_at_once(path):
+def test_two_processes_cannot_open_vault_at_once(path):
     with Vault.open(path, SECRET):
         script = f"""
             from pathlib import Path
@@ -145,7 +145,7 @@ def test_two_processes_cannot_have_it_at_once(path):
     Vault.open(path, SECRET).close()
 
 
-def test_a_vault_has_one_name_or_two_processes_could_have_it(path):
+def test_linked_vault_is_refused(path):
     Vault.open(path, SECRET).close()
     alias = path.with_name("alias")
     for make in (alias.symlink_to, alias.hardlink_to):
@@ -156,7 +156,7 @@ def test_a_vault_has_one_name_or_two_processes_could_have_it(path):
     Vault.open(path, SECRET).close()
 
 
-def test_a_record_that_was_moved_or_changed_from_outside_is_noticed(path):
+def test_moved_or_changed_record_is_detected(path):
     with Vault.open(path, SECRET) as vault:
         vault.write(FID, put(a=b"one", b=b"two"))
     moved = "UPDATE vault SET value = (SELECT value FROM vault WHERE name = 'a') WHERE name = 'b'"
@@ -171,20 +171,20 @@ def test_a_record_that_was_moved_or_changed_from_outside_is_noticed(path):
             vault.records(scope)
 
 
-def test_a_file_of_another_program_is_refused(path):
+def test_file_of_other_program_is_refused(path):
     path.write_bytes(b"not a database, but long enough to look like one" * 100)
     path.chmod(0o600)
     with pytest.raises(Unusable, match="is not a database"):
         Vault.open(path, SECRET)
 
 
-def test_a_folder_that_cannot_be_made_is_said_plainly(tmp_path):
+def test_uncreatable_folder_is_reported(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(Unusable, match="needed a file to read and write"):
         Vault.open(tmp_path / "file" / "vault", SECRET)
 
 
-def test_a_key_file_must_be_its_owners_alone(tmp_path):
+def test_key_file_must_be_private(tmp_path):
     path = tmp_path / "key"
     path.write_bytes(SECRET)
     path.chmod(0o600)
@@ -261,7 +261,7 @@ class MaskedClient:
         )  # fmt: skip
 
     def ask(self, *words):
-        """Return what it says, or nothing if it died."""
+        """Return its answer, or nothing if it died."""
         try:
             self.process.stdin.write(" ".join(map(str, words)) + "\n")
             self.process.stdin.flush()
@@ -342,7 +342,7 @@ def exchange_with(consortium, number, dies):
     return survivors, float(np.abs(mean - np.mean([(m + 1) / 8 for m in survivors])).max())
 
 
-def test_12_an_site_killed_beside_its_record_is_counted_once_or_left_out(consortium):
+def test_12_site_killed_near_record_counts_once_or_not_at_all(consortium):
     """Killed after the record of the upload, it never masks that exchange again; else it is counted."""
     bound = 4 * 1.01 / (2**19 - 1)
     kills = ["after upload", "before upload", "after agree", "before unlock"]
@@ -353,10 +353,8 @@ def test_12_an_site_killed_beside_its_record_is_counted_once_or_left_out(consort
 
 
 @pytest.mark.parametrize(("dies", "gave"), [("after unlock", True), ("before unlock", False)])
-def test_14_an_site_killed_beside_the_record_of_its_shares_masks_that_model_only_if_it_gave_none(
-    consortium, dies, gave
-):
-    """Whether it said them or died before: once they may have been said, two sums could be told apart."""
+def test_14_site_killed_near_share_record_is_consistent(consortium, dies, gave):
+    """Sent or not: shares that may have been sent could separate two sums."""
     _, sites, epoch = consortium
     model = bytes(32)
     exchange, out = epoch.begin(1, range(4), Terms(30, b"", model))

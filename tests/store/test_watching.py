@@ -1,4 +1,4 @@
-"""What a page asks of the store, against slow twins that read every row."""
+"""Test the store's queries for the page against slow references that read every row."""
 
 from collections.abc import Callable
 
@@ -38,7 +38,7 @@ def told(store: Store, a_row: Callable[..., RoundRow], a_client: Callable[..., C
 
 
 @pytest.mark.parametrize("most", [1, 2, 3, 5, 12, 240])
-def test_stretches_add_up_to_the_rounds(told: Store, most: int):
+def test_stretches_add_up_to_rounds(told: Store, most: int):
     stretches, rounds = told.stretches("r1", most), told.rounds("r1")
     assert len(stretches) <= most
     covered = [number for each in stretches for number in range(each.first, each.last + 1)]
@@ -63,14 +63,14 @@ def test_stretches_add_up_to_the_rounds(told: Store, most: int):
         assert dict(each.metrics) == (dict(measured[-1]) if measured else {})
 
 
-def test_a_run_without_rounds_has_nothing_to_draw(store: Store):
+def test_run_without_rounds_has_no_strips(store: Store):
     begin(store)
     assert store.stretches() == ()
     assert store.lately("r1", 10) == store.faults("r1", 10) == store.strips("r1", ["a"], 10) == ()
 
 
 @pytest.mark.parametrize("rounds", [1, 5, 14, 100])
-def test_what_clients_did_lately_is_the_sum_of_their_newest_rows(told: Store, rounds: int):
+def test_recent_client_activity_is_sum_of_newest_rows(told: Store, rounds: int):
     lately = {each.client: each for each in told.lately("r1", rounds)}
     first = max(1, 24 - rounds)
     for client in ("a", "b", "c"):
@@ -88,7 +88,7 @@ def test_what_clients_did_lately_is_the_sum_of_their_newest_rows(told: Store, ro
     assert "z" not in lately
 
 
-def test_strips_are_the_rows_of_those_clients_alone(told: Store):
+def test_strips_hold_rows_of_requested_clients_only(told: Store):
     strips = told.strips("r1", ["a", "c", "nobody"], 16)
     expected = [
         (number, row)
@@ -111,19 +111,19 @@ def test_faults_are_named_newest_first(told: Store):
     assert [number for number, _ in told.faults("r1", 10)] == [21, 14]
 
 
-def test_rows_between_two_rounds_are_those_of_each_round(told: Store):
+def test_rows_between_rounds_belong_to_each_round(told: Store):
     expected = [(number, row) for number in range(9, 13) for row in told.client_rows("r1", number)]
     assert list(told.client_rounds("r1", 9, 12)) == expected
 
 
-def test_only_the_last_decisions_are_read_where_few_are_wanted(store: Store):
+def test_only_requested_last_decisions_are_read(store: Store):
     begin(store)
     for number in range(5):
         store.write(Decided(START + number, "r1", number, "plan", {}, f"plan {number}"))
     assert [each.reason for each in store.decisions(limit=2)] == ["plan 3", "plan 4"]
 
 
-def test_every_news_changes_the_pulse(store: Store, a_row, a_client):
+def test_every_change_updates_heartbeat(store: Store, a_row, a_client):
     begin(store)
     seen = [store.pulse()]
     news = [
@@ -146,7 +146,7 @@ def test_every_news_changes_the_pulse(store: Store, a_row, a_client):
         store.pulse("r11")
 
 
-def test_a_thousand_clients_are_shown_as_they_stand(store: Store):
+def test_thousand_clients_are_shown_with_state(store: Store):
     begin(store)
     clients = [
         {

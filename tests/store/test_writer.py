@@ -1,4 +1,4 @@
-"""The keeper against real failures of a real store: locks, refusals, files that cannot be written."""
+"""Test the store writer against real failures: locks, refusals, unwritable files."""
 
 import contextlib
 import sqlite3
@@ -10,7 +10,7 @@ from fedgc.errors import EdgeFailed
 from fedgc.store import writer as keeping
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Audited, Begun, Present, Seen
-from fedgc.store.spool import Aside, aside_path, left_aside
+from fedgc.store.spool import Aside
 from fedgc.store.writer import Keeper
 
 WAIT_S = 30.0
@@ -24,7 +24,7 @@ def path(tmp_path):
 
 @pytest.fixture
 def keep(path, tmp_path):
-    """Start a keeper over the store, and hear what it tells."""
+    """Start a store writer, and collect its reports."""
     with contextlib.ExitStack() as stack:
 
         def make(opening=lambda: Store.open(str(path), wait_s=0.02), aside=tmp_path / "aside", retry_s=0.02):
@@ -46,7 +46,7 @@ def seen(path):
         return [client.client for client in store.clients()]
 
 
-def test_what_is_put_is_written_in_its_order(keep, path, a_row, a_client):
+def test_records_are_written_in_order(keep, path, a_row, a_client):
     keeper, told = keep()
     keeper.put(Begun(1.0, "r1", {"task": "digits"}))
     for number in range(20):
@@ -56,7 +56,7 @@ def test_what_is_put_is_written_in_its_order(keep, path, a_row, a_client):
     assert (told, keeper.trouble) == ([], "")
 
 
-def test_closing_writes_what_waits(keep, path):
+def test_close_writes_waiting_records(keep, path):
     keeper, _ = keep()
     for number in range(20):
         keeper.put(Seen(1.0, f"d{number}"))
@@ -64,7 +64,7 @@ def test_closing_writes_what_waits(keep, path):
     assert len(seen(path)) == 20
 
 
-def test_a_locked_store_stops_nobody_and_gets_everything_later(keep, path, tmp_path):
+def test_locked_store_blocks_no_caller_and_gets_all_rows_later(keep, path, tmp_path):
     keeper, told = keep()
     with locked(path):
         for number in range(5):
@@ -85,7 +85,7 @@ def test_a_locked_store_stops_nobody_and_gets_everything_later(keep, path, tmp_p
     assert keeper.trouble == ""
 
 
-def test_a_store_that_cannot_even_be_opened_stops_nobody(keep, path):
+def test_unopenable_store_blocks_no_caller(keep, path):
     there = threading.Event()
 
     def opening():
@@ -103,7 +103,7 @@ def test_a_store_that_cannot_even_be_opened_stops_nobody(keep, path):
     assert "the server is away" in told[0]
 
 
-def test_a_run_that_ends_while_the_store_fails_leaves_its_rows_to_the_next(keep, path, tmp_path):
+def test_run_ending_while_store_fails_leaves_rows_for_next_run(keep, path, tmp_path):
     keeper, told = keep()
     with locked(path):
         keeper.put(Seen(1.0, "a"))
@@ -118,7 +118,7 @@ def test_a_run_that_ends_while_the_store_fails_leaves_its_rows_to_the_next(keep,
     assert not (tmp_path / "aside").exists()
 
 
-def test_a_run_that_ends_where_nothing_can_be_written_says_what_is_lost(keep, path, tmp_path):
+def test_run_ending_without_writable_place_reports_loss(keep, path, tmp_path):
     (tmp_path / "file").write_text("")
     keeper, told = keep(aside=tmp_path / "file" / "aside")
     with locked(path):
@@ -127,7 +127,7 @@ def test_a_run_that_ends_where_nothing_can_be_written_says_what_is_lost(keep, pa
     assert "1 records are lost" in told[-1]
 
 
-def test_lines_that_were_written_before_a_kill_are_not_written_twice(keep, path, tmp_path, a_row, a_client):
+def test_lines_written_before_kill_are_not_written_twice(keep, path, tmp_path, a_row, a_client):
     records = [
         Begun(1.0, "r1", {"task": "digits"}),
         Appended(2.0, "r1", a_row(0, a_client("a"))),
@@ -144,7 +144,7 @@ def test_lines_that_were_written_before_a_kill_are_not_written_twice(keep, path,
         assert [(pace.rounds, pace.finished) for pace in store.paces()] == [(1, 4)]
 
 
-def test_what_an_earlier_process_left_is_written_before_anything_new(keep, path, tmp_path):
+def test_records_of_earlier_process_are_written_first(keep, path, tmp_path):
     Aside(tmp_path / "aside").add([(Seen(1.0, f"a{number}"), f"s{number}") for number in range(3)])
     ready = threading.Event()
 
@@ -159,7 +159,7 @@ def test_what_an_earlier_process_left_is_written_before_anything_new(keep, path,
     assert seen(path) == ["a0", "a1", "a2", "b"]
 
 
-def test_the_end_of_a_line_that_was_being_written_is_cut_off(keep, path, tmp_path):
+def test_unfinished_last_line_is_cut_off(keep, path, tmp_path):
     Aside(tmp_path / "aside").add([(Seen(1.0, "a"), "s1")])
     with (tmp_path / "aside").open("a") as file:
         file.write('{"stamp": "s2", "kind": "Se')
@@ -170,7 +170,7 @@ def test_the_end_of_a_line_that_was_being_written_is_cut_off(keep, path, tmp_pat
 
 
 @pytest.mark.parametrize("damage", [b"no json\n", b"\xff\xfe\n", b"\n"])
-def test_a_damaged_line_is_told_and_left_behind(keep, path, tmp_path, damage):
+def test_damaged_line_is_reported_and_skipped(keep, path, tmp_path, damage):
     Aside(tmp_path / "aside").add([(Seen(1.0, "a"), "s1")])
     with (tmp_path / "aside").open("ab") as file:
         file.write(damage)
@@ -182,7 +182,7 @@ def test_a_damaged_line_is_told_and_left_behind(keep, path, tmp_path, damage):
     assert "left a record out" in told[0]
 
 
-def test_a_record_that_is_refused_holds_nobody_up(keep, path, a_row):
+def test_refused_record_blocks_no_other_record(keep, path, a_row):
     keeper, told = keep()
     keeper.put(Appended(1.0, "never-begun", a_row(0)))
     keeper.put(Seen(1.0, "a"))
@@ -193,7 +193,7 @@ def test_a_record_that_is_refused_holds_nobody_up(keep, path, a_row):
     assert "never-begun" in told[0]
 
 
-def test_where_nothing_can_be_written_the_newest_wait_in_memory(keep, path, tmp_path, monkeypatch):
+def test_newest_records_wait_in_memory_without_writable_place(keep, path, tmp_path, monkeypatch):
     monkeypatch.setattr(keeping, "LIMIT", 3)
     (tmp_path / "file").write_text("")
     keeper, told = keep(aside=tmp_path / "file" / "aside")
@@ -208,7 +208,7 @@ def test_where_nothing_can_be_written_the_newest_wait_in_memory(keep, path, tmp_
     assert "5 records were lost" in told[-1]
 
 
-def test_of_the_present_round_only_the_newest_waits(keep, path):
+def test_only_newest_record_of_current_round_waits(keep, path):
     free, asked = threading.Event(), threading.Event()
 
     def opening():
@@ -228,7 +228,7 @@ def test_of_the_present_round_only_the_newest_waits(keep, path):
         assert dict(store.run().present) == {"round": 49}
 
 
-def test_the_present_round_is_not_kept_aside(keep, path, tmp_path):
+def test_current_round_is_not_spooled(keep, path, tmp_path):
     keeper, _ = keep()
     keeper.put(Begun(1.0, "r1", {"task": "digits"}))
     assert keeper.settled(WAIT_S)
@@ -238,17 +238,7 @@ def test_the_present_round_is_not_kept_aside(keep, path, tmp_path):
         assert not (tmp_path / "aside").exists()
 
 
-def test_what_waits_lies_beside_the_store_under_the_name_of_its_run(tmp_path):
-    url = str(tmp_path / "store.db")
-    path = aside_path(url, "run/1")
-    assert path.parent == tmp_path
-    assert left_aside(url) == ()
-    Aside(path).add([(Seen(1.0, "a"), "s1")])
-    assert left_aside(url) == (path,)
-    assert left_aside(str(tmp_path / "other.db")) == ()
-
-
-def test_an_aside_that_cannot_be_read_is_told(tmp_path):
+def test_unreadable_spool_is_reported(tmp_path):
     (tmp_path / "folder").mkdir()
     with pytest.raises(EdgeFailed, match="needed a file that can be read"):
         Aside(tmp_path / "folder")

@@ -1,20 +1,19 @@
-"""A run that is killed: appends rounds for ever, and says of each when it is on the disk.
+"""A run to be killed: it appends rounds without end and reports each that is on the disk.
 
-Started by test_kills.py as a program: writer.py STORE RUN FIRST_ROUND CLIENTS.
-"""
+Started by test_kills.py as a program: writer.py STORE RUN FIRST_ROUND CLIENTS."""
 
 import sys
+from pathlib import Path
 
 from fedgc.history import ClientRow, RoundRow
 from fedgc.store.database import Store
 from fedgc.store.records import Appended, Audited, Begun
-from fedgc.store.spool import aside_path
 from fedgc.store.writer import Keeper
 
 
 def main() -> None:
     url, run, first, clients = sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    keeper = Keeper(lambda: Store.open(url), aside_path(url, run), sys.stderr.write)
+    keeper = Keeper(lambda: Store.open(url), Path(f"{url}.{run}.aside"), sys.stderr.write)
     keeper.put(Begun(1e9, run, {"task": "digits"}))
     number = first
     while True:

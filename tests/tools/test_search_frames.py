@@ -3,13 +3,13 @@ import ast
 import numpy as np
 import pytest
 
-from fedgc.codes import harmonic_frame, worst
-from fedgc.codes.frames import just_enough
+from benchmarks.worst import just_enough, worst
+from fedgc.codes import harmonic_frame
 from fedgc.errors import BadSetting
 from tools.search_frames import main, polish, search, slope
 
 
-def test_theslope_is_that_of_the_soft_maximum_along_the_sphere():
+def test_slope_is_that_of_soft_maximum_on_sphere():
     rng = np.random.default_rng(0)
     frame = rng.standard_normal((3, 5))
     frame /= np.linalg.norm(frame, axis=0)
@@ -30,23 +30,23 @@ def test_theslope_is_that_of_the_soft_maximum_along_the_sphere():
     assert abs(condition - worst(frame).condition) < 1e-9
 
 
-def test_polishing_never_makes_a_frame_worse():
+def test_polishing_never_makes_frame_worse():
     best = harmonic_frame(6, 2)  # nothing better exists
     assert worst(polish(best, 50)).condition <= worst(best).condition
 
 
-def test_a_search_beats_the_harmonic_frame_and_repeats_itself():
+def test_search_beats_harmonic_frame_and_is_repeatable():
     found = search(6, 3, starts=4, steps=400)
     assert worst(found).condition < worst(harmonic_frame(6, 3)).condition
     assert np.array_equal(found, search(6, 3, starts=4, steps=400))
 
 
-def test_what_it_prints_is_the_table(capsys):
+def test_output_is_table(capsys):
     main(["5,3", "--starts", "2", "--steps", "200"])
     table = ast.literal_eval("{" + capsys.readouterr().out + "}")
     assert worst(np.array(table[5, 3])).condition < worst(harmonic_frame(5, 3)).condition
 
 
-def test_a_size_that_is_none_is_refused():
+def test_invalid_size_is_refused():
     with pytest.raises(BadSetting, match="size '84'"):
         main(["84"])

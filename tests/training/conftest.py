@@ -50,7 +50,7 @@ def small():
 
 
 class Clock:
-    """Advances by one second each time it is read, and by what is rested."""
+    """A clock that advances by one second per reading, and by rest times."""
 
     def __init__(self):
         self.now = 0.0
@@ -94,7 +94,7 @@ class Bench:
 
     @staticmethod
     def drain(engine):
-        """Step until nothing is left to do; return what was said."""
+        """Step until no work is left; return the events."""
         said = []
         while not engine.idle:
             event = engine.step()

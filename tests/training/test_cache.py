@@ -17,11 +17,11 @@ def files(folder):
     return sorted(each.name for each in folder.rglob("*.*") if each.is_file())
 
 
-def test_what_is_kept_is_counted_whole():
+def test_kept_bytes_are_counted_whole():
     assert saved(1).size_bytes == NUMBERS * 4 + 8 + NUMBERS * 4
 
 
-def test_over_the_limit_the_oldest_go_to_disk_and_come_back_the_same(tmp_path):
+def test_oldest_entries_spill_over_limit_and_return_equal(tmp_path):
     parent = tmp_path / "made when it is needed"
     cache = ClientCache(2 * saved(0).size_bytes, parent)
     for chunk in range(4):
@@ -40,7 +40,7 @@ def test_over_the_limit_the_oldest_go_to_disk_and_come_back_the_same(tmp_path):
     assert list(parent.iterdir()) == []
 
 
-def test_what_is_put_again_takes_the_place_of_what_was(tmp_path):
+def test_repeated_put_replaces_entry(tmp_path):
     cache = ClientCache(0, tmp_path)
     for value in (1, 2):
         cache.put(7, saved(value))
@@ -51,7 +51,7 @@ def test_what_is_put_again_takes_the_place_of_what_was(tmp_path):
     cache.close()
 
 
-def test_the_folder_is_private_and_made_only_when_it_is_needed(tmp_path):
+def test_folder_is_private_and_made_on_demand(tmp_path):
     cache = ClientCache(saved(0).size_bytes, tmp_path)
     cache.put(0, saved(0))
     assert list(tmp_path.iterdir()) == []
@@ -62,9 +62,7 @@ def test_the_folder_is_private_and_made_only_when_it_is_needed(tmp_path):
 
 
 @pytest.mark.parametrize("failing", ["numpy.save", "torch.save"])
-def test_what_a_disk_refuses_stays_until_it_is_given_up_or_something_else_is_dropped(
-    tmp_path, monkeypatch, failing
-):
+def test_entry_refused_by_disk_stays_until_dropped(tmp_path, monkeypatch, failing):
     cache = ClientCache(saved(0).size_bytes, tmp_path)
     cache.put(0, saved(0))
 
@@ -78,7 +76,7 @@ def test_what_a_disk_refuses_stays_until_it_is_given_up_or_something_else_is_dro
     cache.drop(1)
     assert cache.make_room() == ""
     assert cache.put(1, saved(1)) == "disk full"
-    lost = cache.give_up()
+    lost = cache.discard_oldest()
     assert list(lost) == [0]
     assert "disk full" in lost[0]
     assert cache.take(0) is None
@@ -87,7 +85,7 @@ def test_what_a_disk_refuses_stays_until_it_is_given_up_or_something_else_is_dro
     cache.close()
 
 
-def test_a_file_that_is_gone_or_spoilt_is_named(tmp_path):
+def test_missing_or_damaged_file_is_named(tmp_path):
     cache = ClientCache(0, tmp_path)
     cache.put(3, saved(3))
     [vector] = tmp_path.rglob("3.npy")
@@ -101,7 +99,7 @@ def test_a_file_that_is_gone_or_spoilt_is_named(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["npy", "pt"])
-def test_spilled_file_with_one_bit_flipped_is_not_read(tmp_path, kind):
+def test_spilled_file_with_flipped_bit_is_not_read(tmp_path, kind):
     cache = ClientCache(0, tmp_path)
     cache.put(3, saved(3))
     (path,) = tmp_path.rglob(f"3.{kind}")

@@ -1,4 +1,4 @@
-"""What outlives a process: taken up whole, from the same model only, and never half written."""
+"""Test cache files: complete, of the same model only, and continued by a later process."""
 
 from dataclasses import replace
 
@@ -12,9 +12,9 @@ from fedgc.errors import EdgeFailed
 from fedgc.messages import Close, Mix
 from fedgc.training import CacheFiles, Engine, new_engine
 from fedgc.training.cache import Saved
-from fedgc.training.cache_files import About
+from fedgc.training.cache_files import TrajectoryInfo
 from fedgc.training.coded_engine import WORTH_S
-from fedgc.training.local_update import Rest
+from fedgc.training.local_update import Residual
 from fedgc.training.pace import Pace
 
 ALL = Mix((0, 1, 2), ((1.0,),) * 3)
@@ -30,7 +30,7 @@ def cache_files(bench, small, folder, **how) -> Engine:
 
 
 def later(bench, small, folder, *, seed=0, version=0):
-    """An engine of another process: it takes up what lies there before it has heard of any model."""
+    """An engine of another process: it reads the cached work before it has a model."""
     first = bench.engines[0]
     pace = Pace(first._pace.clock, lambda _: None)
     engine = new_engine(small, first._trainer.config, pace, bench.spill_dir, files=CacheFiles(folder))
@@ -39,7 +39,7 @@ def later(bench, small, folder, *, seed=0, version=0):
     return engine
 
 
-def test_a_later_process_goes_on_where_the_earlier_one_ended(bench, small, folder):
+def test_later_process_continues_from_cache(bench, small, folder):
     whole = bench.engine(small)
     whole.handle(bench.work([0, 1, 2]))
     bench.drain(whole)
@@ -55,7 +55,7 @@ def test_a_later_process_goes_on_where_the_earlier_one_ended(bench, small, folde
     np.testing.assert_array_equal(second.codeword(ALL), whole.codeword(ALL))
 
 
-def test_a_chunk_that_took_long_outlives_a_process_that_is_killed(bench, small, folder):
+def test_long_chunk_survives_killed_process(bench, small, folder):
     engine = cache_files(bench, small, folder)  # each reading of its clock is a second
     engine.handle(bench.work([0, 1, 2]))
     said = [engine.step() for _ in range(4)]
@@ -65,7 +65,7 @@ def test_a_chunk_that_took_long_outlives_a_process_that_is_killed(bench, small, 
 
 
 @pytest.mark.parametrize("changed", ["model", "seed", "version"])
-def test_work_from_another_model_or_seed_is_not_taken_up(bench, small, folder, changed: str):
+def test_work_of_other_model_or_seed_is_not_continued(bench, small, folder, changed: str):
     first = cache_files(bench, small, folder)
     first.handle(bench.work([0]))
     bench.drain(first)
@@ -77,7 +77,7 @@ def test_work_from_another_model_or_seed_is_not_taken_up(bench, small, folder, c
     assert list(folder.glob("chunk-*")) == []
 
 
-def test_what_a_close_frees_goes_from_the_disk_too(bench, small, folder):
+def test_close_also_frees_disk(bench, small, folder):
     engine = cache_files(bench, small, folder)
     engine.handle(bench.work([0, 1]))
     bench.drain(engine)
@@ -89,7 +89,7 @@ def test_what_a_close_frees_goes_from_the_disk_too(bench, small, folder):
 
 
 @pytest.mark.parametrize("spoilt", [b"", b"spoilt", None], ids=["empty", "other bytes", "half"])
-def test_a_spoilt_file_counts_as_not_there(bench, small, folder, spoilt: bytes | None):
+def test_damaged_file_counts_as_missing(bench, small, folder, spoilt: bytes | None):
     engine = cache_files(bench, small, folder)
     engine.handle(bench.work([0, 1]))
     bench.drain(engine)
@@ -101,7 +101,7 @@ def test_a_spoilt_file_counts_as_not_there(bench, small, folder, spoilt: bytes |
     assert not path.exists()
 
 
-def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half(bench, small, folder, monkeypatch):
+def test_full_disk_is_reported_and_leaves_no_partial_file(bench, small, folder, monkeypatch):
     engine = cache_files(bench, small, folder)
 
     def full(_, path):
@@ -117,14 +117,14 @@ def test_a_disk_that_takes_nothing_is_told_and_leaves_no_half(bench, small, fold
         CacheFiles(folder).put_model(0, bench.vector(3))
 
 
-def test_what_a_killed_process_has_half_written_goes_when_the_next_one_begins(bench, small, folder):
+def test_partial_files_of_killed_process_are_removed(bench, small, folder):
     (folder / "chunk-0.4711.part").write_bytes(b"half")
     (folder / "model-0-digest.4711.part").write_bytes(b"half")
     cache_files(bench, small, folder)
     assert list(folder.iterdir()) == []
 
 
-def test_models_are_known_by_their_digest_and_only_the_newest_stay(folder, bench):
+def test_models_are_named_by_digest_and_only_newest_stay(folder, bench):
     cache = CacheFiles(folder)
     for version in range(4):
         cache.put_model(version, bench.vector(5, version))
@@ -152,24 +152,24 @@ def changed(data: bytes, how: int, at: int) -> bytes:
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(how=st.integers(0, 9), at=st.integers(0, 10**6))
-def test_changed_file_is_never_taken(tmp_path_factory, how: int, at: int):
+def test_changed_file_is_never_used(tmp_path_factory, how: int, at: int):
     folder = tmp_path_factory.mktemp("cache")
     cache_files, vector = CacheFiles(folder), np.arange(20, dtype=np.float32)
-    about = About(3, "m", 0, 5, "chunk-5", 8, 2, 1.0, 0.5, 0.0, 0, 0.0, "")
+    about = TrajectoryInfo(3, "m", 0, 5, "chunk-5", 8, 2, 1.0, 0.5, 0.0, 0, 0.0, "")
     cache_files.put(about, Saved(vector, [], {}))
     cache_files.put_model(3, vector)
-    cache_files.put_rest(Rest((1, 0, "me"), vector, vector))
+    cache_files.put_residual(Residual((1, 0, "me"), vector, vector))
     for path in folder.iterdir():
         path.write_bytes(changed(path.read_bytes(), how, at))
     later = CacheFiles(folder)
     assert later.found() == {}
     assert later.model(3) is None or np.array_equal(later.model(3), vector)
-    assert later.rest() is None
+    assert later.residual() is None
 
 
-def test_newest_of_two_files_of_a_chunk_is_taken(tmp_path):
+def test_newest_of_two_chunk_files_is_used(tmp_path):
     one, other = CacheFiles(tmp_path), CacheFiles(tmp_path / "other")
-    about = About(3, "m", 0, 5, "chunk-5", 8, 2, 1.0, 0.5, 0.0, 0, 0.0, "")
+    about = TrajectoryInfo(3, "m", 0, 5, "chunk-5", 8, 2, 1.0, 0.5, 0.0, 0, 0.0, "")
     one.put(about, Saved(np.zeros(4, np.float32), [], {}))
     other.put(replace(about, reached=4), Saved(np.ones(4, np.float32), [], {}))
     (newer,) = (tmp_path / "other").iterdir()

@@ -5,10 +5,10 @@ import torch
 
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
-from fedgc.training.devices import autocast, choose, onto
+from fedgc.training.devices import autocast, choose, to_device
 
 
-def test_auto_is_the_best_there_is(monkeypatch):
+def test_auto_selects_best_available_device(monkeypatch):
     for cuda, mps, best in ((True, True, "cuda"), (False, True, "mps"), (False, False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda there=cuda: there)
         monkeypatch.setattr(torch.backends.mps, "is_available", lambda there=mps: there)
@@ -17,12 +17,12 @@ def test_auto_is_the_best_there_is(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["abacus", "cuda:", "cuda:-1", "cuda:x", "cuda:0:1", "xla", "meta"])
-def test_a_device_of_no_known_kind_is_refused(name):
+def test_unknown_device_kind_is_refused(name):
     with pytest.raises(BadSetting, match=f"saw '{name}', needed auto, cpu, cuda"):
         choose(name)
 
 
-def test_a_device_that_is_not_there_is_refused(monkeypatch):
+def test_missing_device_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     monkeypatch.setattr(torch.backends.mps, "is_available", lambda: False)
     assert choose("cuda:0").index == 0
@@ -32,7 +32,7 @@ def test_a_device_that_is_not_there_is_refused(monkeypatch):
         choose("mps")
 
 
-def test_autocast_follows_the_settings_and_not_the_caller():
+def test_autocast_follows_settings_and_not_caller():
     product = {}
     for precision in ("float32", "bf16"):
         with (
@@ -43,8 +43,8 @@ def test_autocast_follows_the_settings_and_not_the_caller():
     assert product == {"float32": torch.float32, "bf16": torch.bfloat16}
 
 
-def test_a_copy_to_cuda_comes_from_pinned_memory_and_waits_for_nothing():
-    """Asked of tensors that pretend: pinned first, and the copy of what is pinned does not block."""
+def test_copy_to_cuda_is_pinned_and_asynchronous():
+    """Check fake tensors: pinned first, then copied without blocking."""
 
     class Pretended:
         device = torch.device("cpu")
@@ -58,15 +58,15 @@ def test_a_copy_to_cuda_comes_from_pinned_memory_and_waits_for_nothing():
             self.told.append((device.type, how))
             return self
 
-    onto(Pretended(), torch.device("cuda"))
-    onto(Pretended(), torch.device("cpu"))
+    to_device(Pretended(), torch.device("cuda"))
+    to_device(Pretended(), torch.device("cpu"))
     assert Pretended.told == ["pinned", ("cuda", {"non_blocking": True}), ("cpu", {})]
 
 
 @pytest.mark.gpu
-def test_copies_to_cuda_are_whole_though_nobody_waits_for_them():
-    """The source of each is dropped at once and its memory used again: a copy that came too late shows it."""
+def test_asynchronous_copies_to_cuda_are_complete():
+    """Each source is freed at once and its memory reused, so a late copy would be wrong."""
     sources = [torch.full((1 << 20,), float(number)) for number in range(32)]
-    replicas = [onto(source * 2, torch.device("cuda")) for source in sources]
+    replicas = [to_device(source * 2, torch.device("cuda")) for source in sources]
     assert all(copy.is_cuda for copy in replicas)
     assert all(torch.equal(copy.cpu(), source * 2) for copy, source in zip(replicas, sources, strict=True))

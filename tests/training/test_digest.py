@@ -1,4 +1,4 @@
-"""The digest of a shared chunk: the same for the same data, another for other data, and cheap."""
+"""Test the digest of a shared chunk: equal for equal data, different for other data, and cheap."""
 
 from functools import partial
 from pathlib import Path
@@ -38,7 +38,7 @@ def digest(data: object) -> str:
     return content_digest(task(lambda _: data), "c", ROWS)
 
 
-def test_same_data_has_the_same_digest_in_any_form():
+def test_same_data_has_same_digest_in_any_form():
     tensors = tuple(torch.from_numpy(each) for each in DATA)
     assert digest(DATA) == digest(tensors) == digest(tuple(each.copy() for each in DATA))
     assert len(digest(DATA)) == LONGEST_DIGEST
@@ -54,25 +54,25 @@ def test_same_data_has_the_same_digest_in_any_form():
         (DATA[0].reshape(ROWS, 1, 3), DATA[1]),
     ],
 )
-def test_other_values_order_type_or_shape_has_another_digest(other: tuple[np.ndarray, ...]):
+def test_other_values_order_type_or_shape_change_digest(other: tuple[np.ndarray, ...]):
     assert digest(other) != digest(DATA)
 
 
-def test_names_and_sizes_are_part_of_the_digest():
+def test_names_and_sizes_are_part_of_digest():
     same = task(lambda _: DATA)
     assert content_digest(same, "c", ROWS) != content_digest(same, "d", ROWS)
 
 
-def test_random_transforms_come_out_the_same():
+def test_random_transforms_are_reproducible():
     assert digest(Noisy()) == digest(Noisy()) != UNREAD
 
 
-def test_bf16_data_has_a_digest():
+def test_bf16_data_has_digest():
     assert digest((torch.ones(ROWS, 2, dtype=torch.bfloat16),)) != UNREAD
 
 
 @pytest.mark.parametrize("loaded", [None, (), (DATA[0], DATA[1][:3])])
-def test_what_cannot_be_read_is_unread(loaded: object):
+def test_unreadable_chunk_has_no_digest(loaded: object):
     assert digest(loaded) == UNREAD
 
 
@@ -80,14 +80,14 @@ def engine(of: Task, folder: Path) -> Engine:
     return new_engine(of, RunConfig(work="coded"), Pace(float, lambda _: None), folder)
 
 
-def test_a_client_announces_digests_only_of_shared_data(tmp_path: Path):
+def test_client_announces_digests_only_of_shared_data(tmp_path: Path):
     private, shared = (engine(task(lambda _: DATA, may_move=moves), tmp_path) for moves in (False, True))
     assert [held.digest for held in private.holds()] == [""]
     assert [held.digest for held in shared.holds()] == [digest(DATA)]
     assert shared.holds() == shared.holds()
 
 
-def test_a_task_over_one_dataset_reads_only_the_rows_that_are_compared():
+def test_single_dataset_task_reads_only_compared_rows():
     read = []
 
     class Counted(Noisy):
@@ -102,7 +102,7 @@ def test_a_task_over_one_dataset_reads_only_the_rows_that_are_compared():
     assert len(read) == 16
 
 
-def test_peek_gives_the_digest_that_load_gives():
+def test_peek_and_load_give_equal_digest():
     whole = over(DATA, RunConfig(chunks=2, work="coded"), model=partial(nn.Linear, 3, 1), loss=max)
     loaded = task(whole.load, chunks=whole.sizes())
     for name, samples in whole.sizes().items():

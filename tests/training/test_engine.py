@@ -17,7 +17,7 @@ ALL = range(5)
 
 
 def reported_alone(bench, task, chunk, target, *, seed=5, version=0):
-    """The slow, obvious twin: a new engine that never did anything but this chunk."""
+    """Slow reference: a new engine that trains only this chunk."""
     engine = bench.engine(task, version=version)
     engine.handle(bench.work([chunk], target=target, seed=seed, version=version))
     [progress] = bench.drain(engine)
@@ -35,7 +35,7 @@ def updates(engine, chunks=ALL):
 # ---- what training gives
 
 
-def test_an_update_is_the_samples_times_the_step_of_a_plain_script(bench, small):
+def test_update_is_samples_times_step_of_plain_script(bench, small):
     task = replace(small, model=lambda: nn.Linear(6, 2), optimizer=None)
     engine = bench.engine(task)
     start = bench.vector(engine.size)
@@ -63,7 +63,7 @@ def test_an_update_is_the_samples_times_the_step_of_a_plain_script(bench, small)
     assert progress.squared_norm == pytest.approx(float(step @ step), rel=1e-4)
 
 
-def test_every_chunk_is_reported_once_in_the_order_of_the_work(bench, small):
+def test_every_chunk_is_reported_once_in_order(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([3, 0, 4]))
     said = bench.drain(engine)
@@ -85,9 +85,7 @@ ACTIONS = st.lists(
 
 @given(ACTIONS, st.permutations(ALL), st.booleans())
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_what_a_chunk_gives_depends_on_no_order_no_interruption_and_no_client(
-    bench, small, actions, order, lockstep
-):
+def test_chunk_update_is_independent_of_order_pauses_and_client(bench, small, actions, order, lockstep):
     engine = bench.engine(small)
     number, target = 1, 2
     engine.handle(bench.work(order, target=target, lockstep=lockstep))
@@ -114,14 +112,14 @@ def test_what_a_chunk_gives_depends_on_no_order_no_interruption_and_no_client(
         assert replace(said[chunk], round=1, seconds=0.0) == replace(progress, seconds=0.0)
 
 
-def test_version_seed_and_chunk_each_change_what_is_trained(bench, small):
+def test_version_seed_and_chunk_each_change_training(bench, small):
     usual = alone(bench, small, 1, 3)
     assert not np.array_equal(usual, alone(bench, small, 1, 3, seed=6))
     assert not np.array_equal(usual, alone(bench, small, 1, 3, version=1))
     assert np.array_equal(usual, alone(bench, small, 1, 3))
 
 
-def test_the_process_global_generators_do_not_matter_and_are_left_alone(bench, small):
+def test_global_generators_are_irrelevant_and_unchanged(bench, small):
     first = alone(bench, small, 1, 3)
     torch.manual_seed(99)
     before = np.random.get_state()[1].copy()  # noqa: NPY002  the legacy generator is what is looked at
@@ -129,7 +127,7 @@ def test_the_process_global_generators_do_not_matter_and_are_left_alone(bench, s
     assert np.array_equal(before, np.random.get_state()[1])  # noqa: NPY002  the legacy generator is what is looked at
 
 
-def test_two_holders_sketch_alike_and_another_chunk_differs(bench, small):
+def test_two_holders_give_equal_sketches_and_other_chunk_differs(bench, small):
     engines = [bench.engine(small) for _ in range(2)]
     for engine, order in zip(engines, ([0, 1], [1, 0]), strict=True):
         engine.handle(bench.work(order))
@@ -141,7 +139,7 @@ def test_two_holders_sketch_alike_and_another_chunk_differs(bench, small):
 # ---- the queue
 
 
-def test_taken_chunks_come_next_in_their_order_and_the_current_one_is_ended_first(bench, small):
+def test_reassigned_chunks_come_next_after_current_chunk(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1, 2]))
     engine.step()
@@ -150,7 +148,7 @@ def test_taken_chunks_come_next_in_their_order_and_the_current_one_is_ended_firs
     assert [event.chunk for event in bench.drain(engine)] == [0, 4, 3, 2, 1]
 
 
-def test_a_finished_chunk_that_is_taken_is_reported_at_once(bench, small):
+def test_finished_reassigned_chunk_is_reported_at_once(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1]))
     first = next(event for event in iter(engine.step, ...) if event)
@@ -160,7 +158,7 @@ def test_a_finished_chunk_that_is_taken_is_reported_at_once(bench, small):
     assert [event.chunk for event in bench.drain(engine)] == [1]
 
 
-def test_a_skipped_chunk_is_left_and_taken_up_where_it_was(bench, small):
+def test_skipped_chunk_is_paused_and_resumed(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1]))
     engine.step()
@@ -173,7 +171,7 @@ def test_a_skipped_chunk_is_left_and_taken_up_where_it_was(bench, small):
     assert engine.step().chunk == 0  # one step was missing
 
 
-def test_in_lockstep_every_chunk_waits_for_a_verdict(bench, small):
+def test_every_chunk_waits_for_verdict_in_lockstep(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1, 2], lockstep=True))
     assert [event.chunk for event in bench.drain(engine)] == [0]
@@ -186,7 +184,7 @@ def test_in_lockstep_every_chunk_waits_for_a_verdict(bench, small):
     assert [(event.chunk, event.reached) for event in bench.drain(engine)] == [(0, 5)]
 
 
-def test_a_continued_round_carries_trajectories_on_under_its_own_number(bench, small):
+def test_continued_round_keeps_trajectories_under_new_number(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1], target=2))
     bench.drain(engine)
@@ -196,7 +194,7 @@ def test_a_continued_round_carries_trajectories_on_under_its_own_number(bench, s
     assert [(event.round, event.chunk, event.reached) for event in said] == [(2, 1, 5), (2, 0, 5)]
 
 
-def test_a_target_below_what_is_reached_makes_the_chunk_anew(bench, small):
+def test_target_below_progress_restarts_chunk(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0], target=5))
     bench.drain(engine)
@@ -206,7 +204,7 @@ def test_a_target_below_what_is_reached_makes_the_chunk_anew(bench, small):
     assert np.array_equal(updates(engine, [0])[0], alone(bench, small, 0, 2))
 
 
-def test_a_chunk_set_aside_exactly_at_the_target_of_new_work_is_reported(bench, small):
+def test_paused_chunk_exactly_at_new_target_is_reported(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0], target=5))
     engine.step()
@@ -216,7 +214,7 @@ def test_a_chunk_set_aside_exactly_at_the_target_of_new_work_is_reported(bench, 
     assert np.array_equal(updates(engine, [0])[0], alone(bench, small, 0, 2))
 
 
-def test_a_chunk_that_now_has_another_name_is_made_anew(bench, small):
+def test_renamed_chunk_is_restarted(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0]))
     before = (bench.drain(engine), updates(engine, [0])[0])[1]
@@ -226,7 +224,7 @@ def test_a_chunk_that_now_has_another_name_is_made_anew(bench, small):
     assert not np.array_equal(before, updates(engine, [0])[0])
 
 
-def test_close_frees_only_when_it_says_so_and_only_its_own_round(bench, small):
+def test_close_frees_only_its_round_and_only_on_request(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1]))
     bench.drain(engine)
@@ -246,13 +244,13 @@ def test_close_frees_only_when_it_says_so_and_only_its_own_round(bench, small):
 # ---- models
 
 
-def test_work_on_a_model_that_is_not_here_is_refused(bench, small):
+def test_work_on_missing_model_is_refused(bench, small):
     engine = bench.engine(small)
     with pytest.raises(BadMessage, match=r"needed model version 3, saw only \[0\]"):
         engine.handle(bench.work([0], version=3))
 
 
-def test_a_new_model_may_come_while_the_old_one_is_worked_on(bench, small):
+def test_new_model_may_arrive_during_work_on_old_model(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1]))
     engine.step()
@@ -265,7 +263,7 @@ def test_a_new_model_may_come_while_the_old_one_is_worked_on(bench, small):
     assert engine.kept() == ()
 
 
-def test_a_version_that_the_server_made_anew_frees_what_was_trained_from_the_old(bench, small):
+def test_replaced_version_frees_work_from_old_version(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0]))
     bench.drain(engine)
@@ -284,7 +282,7 @@ def test_a_version_that_the_server_made_anew_frees_what_was_trained_from_the_old
         (lambda v: np.where(np.arange(v.size) == 7, np.float32("nan"), v), "first nan at 7"),
     ],
 )
-def test_a_model_that_is_none_is_refused_and_changes_nothing(bench, small, spoil, seen):
+def test_invalid_model_is_refused_and_changes_nothing(bench, small, spoil, seen):
     engine = bench.engine(small)
     with pytest.raises(BadVector, match=seen):
         engine.load(1, spoil(bench.vector(engine.size)))
@@ -294,7 +292,7 @@ def test_a_model_that_is_none_is_refused_and_changes_nothing(bench, small, spoil
 # ---- commands that cannot be followed
 
 
-def test_commands_of_another_round_or_before_any_work_are_refused(bench, small):
+def test_commands_of_other_round_or_before_work_are_refused(bench, small):
     engine = bench.engine(small)
     for command in (Skip("me", 1, 0), Take("me", 1, (0,)), Continue("me", 1, 2, (0,), 60.0)):
         with pytest.raises(BadMessage, match="no work before it"):
@@ -310,7 +308,7 @@ def test_commands_of_another_round_or_before_any_work_are_refused(bench, small):
     assert [event.chunk for event in bench.drain(engine)] == [0]
 
 
-def test_taking_an_unknown_chunk_fails_by_name(bench, small):
+def test_reassigning_unknown_chunk_fails_by_name(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0]))
     engine.handle(Take("me", 1, (9,)))
@@ -320,7 +318,7 @@ def test_taking_an_unknown_chunk_fails_by_name(bench, small):
     assert progress.chunk == 0
 
 
-def test_an_unfinished_chunk_cannot_be_mixed(bench, small):
+def test_unfinished_chunk_cannot_be_mixed(bench, small):
     engine = bench.engine(small)
     engine.handle(bench.work([0, 1]))
     engine.step()
@@ -337,7 +335,7 @@ def test_an_unfinished_chunk_cannot_be_mixed(bench, small):
 # ---- the user's code
 
 
-def test_a_chunk_that_does_not_load_fails_and_the_next_is_worked_on(bench, small):
+def test_unloadable_chunk_fails_and_next_chunk_continues(bench, small):
     def load(name):
         if name == "c1":
             raise FileNotFoundError("no scan\nof that name")
@@ -361,7 +359,7 @@ def test_a_chunk_that_does_not_load_fails_and_the_next_is_worked_on(bench, small
         (lambda loss: loss.detach(), "chunk 1 (c1), step 2: loss() returned a tensor without gradient"),
     ],
 )
-def test_a_loss_that_goes_wrong_fails_the_chunk_where_it_does(bench, small, outcome, reason):
+def test_non_finite_loss_fails_chunk_at_once(bench, small, outcome, reason):
     calls = []
 
     def loss(module, batch):
@@ -377,7 +375,7 @@ def test_a_loss_that_goes_wrong_fails_the_chunk_where_it_does(bench, small, outc
     assert np.array_equal(updates(engine, [2])[2], alone(bench, small, 2, 3))
 
 
-def test_an_update_that_is_not_finite_fails_the_chunk(bench, small):
+def test_non_finite_update_fails_chunk(bench, small):
     def model():
         return nn.Sequential(nn.Linear(6, 2), nn.BatchNorm1d(2, affine=False))
 
@@ -400,14 +398,14 @@ def test_an_update_that_is_not_finite_fails_the_chunk(bench, small):
         ((torch.zeros(3, 6), torch.zeros(3)), "load() gave 3 samples, chunks says 9"),
     ],
 )
-def test_data_that_is_not_what_the_task_said_fails_by_name(bench, small, loaded, seen):
+def test_data_of_unexpected_kind_fails_by_name(bench, small, loaded, seen):
     engine = bench.engine(replace(small, load=lambda name: loaded))
     engine.handle(bench.work([0]))
     [failed] = bench.drain(engine)
     assert seen in failed.reason
 
 
-def test_a_chunk_that_this_machine_has_not_fails_by_name(bench, small):
+def test_chunk_missing_on_machine_fails_by_name(bench, small):
     engine = bench.engine(replace(small, chunks={"c0": 9}))
     assert engine.holds() == (Held("c0", 9),)
     engine.handle(bench.work([1, 0]))
@@ -416,7 +414,7 @@ def test_a_chunk_that_this_machine_has_not_fails_by_name(bench, small):
     assert progress.chunk == 0
 
 
-def test_a_long_message_of_the_users_code_is_cut(bench, small):
+def test_long_user_error_message_is_cut(bench, small):
     def load(name):
         raise ValueError("x" * 9999)
 
@@ -426,7 +424,7 @@ def test_a_long_message_of_the_users_code_is_cut(bench, small):
     assert len(failed.reason) == 400
 
 
-def test_a_task_whose_model_or_optimizer_is_none_is_refused_when_the_engine_is_made(bench, small):
+def test_task_with_invalid_model_or_optimizer_is_refused(bench, small):
     def raises():
         raise OSError("weights.pt is missing")
 
@@ -445,7 +443,7 @@ def test_a_task_whose_model_or_optimizer_is_none_is_refused_when_the_engine_is_m
 
 @pytest.mark.parametrize("memory", ["all fits", "none fits"])
 @pytest.mark.parametrize("blocks", [1, 2, 3])
-def test_a_codeword_mixes_the_blocks_of_the_updates(bench, small, blocks, memory, monkeypatch):
+def test_codeword_mixes_blocks_of_updates(bench, small, blocks, memory, monkeypatch):
     if memory == "none fits":
         monkeypatch.setattr("fedgc.training.make.MEGABYTE", 1)
     engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1, work="coded"))
@@ -465,7 +463,7 @@ def test_a_codeword_mixes_the_blocks_of_the_updates(bench, small, blocks, memory
     assert np.allclose(codeword, expected, atol=1e-4)
 
 
-def test_trajectories_on_disk_are_carried_on_exactly(bench, small, monkeypatch):
+def test_trajectories_on_disk_are_continued_exactly(bench, small, monkeypatch):
     monkeypatch.setattr("fedgc.training.make.MEGABYTE", 1)
     engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1, work="coded"))
     engine.handle(bench.work(ALL, target=2))
@@ -476,7 +474,7 @@ def test_trajectories_on_disk_are_carried_on_exactly(bench, small, monkeypatch):
         assert update.tobytes() == alone(bench, small, chunk, 4).tobytes()
 
 
-def test_a_disk_that_takes_nothing_costs_the_chunk_and_not_the_engine(bench, small, monkeypatch):
+def test_full_disk_costs_chunk_but_not_engine(bench, small, monkeypatch):
     monkeypatch.setattr("fedgc.training.make.MEGABYTE", 100)  # room for none
     engine = bench.engine(small, RunConfig(batch_size=10, memory_mb=1, work="coded"))
 
@@ -495,7 +493,7 @@ def test_a_disk_that_takes_nothing_costs_the_chunk_and_not_the_engine(bench, sma
     assert progress.chunk == 1
 
 
-def test_time_is_the_steps_of_the_chunk_alone(bench, small, clock):
+def test_time_is_counted_in_steps_of_its_chunk(bench, small, clock):
     def load(name):
         clock.now += 1000.0
         return small.load(name)
@@ -505,7 +503,7 @@ def test_time_is_the_steps_of_the_chunk_alone(bench, small, clock):
     assert [event.seconds for event in bench.drain(engine)] == [4.0]  # the clock moves by 1 a reading
 
 
-def test_a_step_that_is_quicker_than_the_pace_rests_for_the_difference(bench, small, clock):
+def test_step_faster_than_pace_rests_for_difference(bench, small, clock):
     rested, rest = [], clock.rest
     clock.rest = lambda seconds: (rested.append(seconds), rest(seconds))
     engine = bench.engine(small, clock=clock, pace_s=4.0)
@@ -515,7 +513,7 @@ def test_a_step_that_is_quicker_than_the_pace_rests_for_the_difference(bench, sm
     assert progress.seconds == 2 * (4.0 + 1.0)  # the clock moves by 1 at each reading: after work, after rest
 
 
-def test_a_rest_that_a_command_cuts_short_is_made_up_for_before_the_next_step(bench, small, clock):
+def test_rest_cut_short_by_command_is_made_up_before_next_step(bench, small, clock):
     rested = []
 
     def cut_short(seconds: float) -> None:
@@ -530,7 +528,7 @@ def test_a_rest_that_a_command_cuts_short_is_made_up_for_before_the_next_step(be
     assert progress.seconds >= 8.0
 
 
-def test_a_step_that_is_slower_than_the_pace_does_not_rest(bench, small, clock):
+def test_step_slower_than_pace_does_not_rest(bench, small, clock):
     rested = []
     clock.rest = rested.append
     engine = bench.engine(small, clock=clock, pace_s=0.5)
@@ -540,7 +538,7 @@ def test_a_step_that_is_slower_than_the_pace_does_not_rest(bench, small, clock):
 
 
 @pytest.mark.parametrize("pace_s", [-0.5, float("inf"), float("nan")])
-def test_a_pace_that_is_none_is_refused(bench, small, pace_s):
+def test_invalid_pace_is_refused(bench, small, pace_s):
     with pytest.raises(BadSetting, match="setting pace-s"):
         bench.engine(small, pace_s=pace_s)
 
@@ -557,7 +555,7 @@ def test_bf16_trains_close_to_float32(bench, small, kind):
     assert 0 < distance < 0.2
 
 
-def test_a_dataset_gives_what_its_tensors_give(bench, small):
+def test_dataset_and_its_tensors_give_same_update(bench, small):
     class Rows(torch.utils.data.Dataset):
         def __init__(self, name):
             self.inputs, self.labels = small.load(name)
@@ -578,7 +576,7 @@ def test_a_dataset_gives_what_its_tensors_give(bench, small):
     assert np.array_equal(usual, alone(bench, as_tensors, 3, 3))
 
 
-def test_random_augmentation_is_the_same_for_every_holder(bench, small):
+def test_random_augmentation_is_same_for_every_holder(bench, small):
     class Noisy(torch.utils.data.Dataset):
         def __init__(self, name):
             self.inputs, self.labels = small.load(name)
@@ -595,7 +593,7 @@ def test_random_augmentation_is_the_same_for_every_holder(bench, small):
     assert not np.array_equal(alone(bench, noisy, 1, 3), alone(bench, small, 1, 3))
 
 
-def test_frozen_weights_are_the_same_on_every_client(bench, small):
+def test_frozen_weights_are_same_on_every_client(bench, small):
     def model():
         module = nn.Sequential(nn.Linear(6, 4), nn.ReLU(), nn.Linear(4, 2))
         module[0].requires_grad_(requires_grad=False)
@@ -608,7 +606,7 @@ def test_frozen_weights_are_the_same_on_every_client(bench, small):
 
 
 @pytest.mark.gpu
-def test_a_cuda_client_agrees_with_a_cpu(bench, small):
+def test_cuda_client_agrees_with_cpu(bench, small):
     found = []
     for kind in ("cpu", "cuda"):
         engine = bench.engine(small, RunConfig(batch_size=10, device=kind, work="coded"))
@@ -624,7 +622,7 @@ def test_a_cuda_client_agrees_with_a_cpu(bench, small):
 
 
 @pytest.mark.gpu
-def test_a_cuda_client_repeats_itself_exactly(bench, small):
+def test_cuda_client_is_deterministic(bench, small):
     first, again = [], []
     for found, order in ((first, list(ALL)), (again, list(ALL)[::-1])):
         engine = bench.engine(small, RunConfig(batch_size=10, device="cuda", work="coded"))
@@ -635,7 +633,7 @@ def test_a_cuda_client_repeats_itself_exactly(bench, small):
         assert first[0][chunk].tobytes() == again[0][chunk].tobytes()
 
 
-def test_digits_is_learnt_by_averaging(bench):
+def test_averaging_learns_digits(bench):
     from fedgc.training import CommonModel, ServerOptimizer
     from fedgc.training.tasks import named
 

@@ -1,4 +1,4 @@
-"""A model written out is the model that was trained, and comes back without fedgc."""
+"""Test model export: the file holds the trained model and loads without fedgc."""
 
 import numpy as np
 import pytest
@@ -32,7 +32,7 @@ CONFIG = RunConfig(device="cpu", seed=7, work="coded")
 
 
 @pytest.mark.parametrize("suffix", [".safetensors", ".pt"])
-def test_what_comes_back_computes_what_the_trained_model_computes(tmp_path, suffix):
+def test_exported_model_computes_same_outputs(tmp_path, suffix):
     common = CommonModel(TASK, CONFIG)
     vector = common.first() + np.linspace(0, 1, common.size, dtype=np.float32)
     path = tmp_path / f"model{suffix}"
@@ -46,13 +46,13 @@ def test_what_comes_back_computes_what_the_trained_model_computes(tmp_path, suff
     assert [each.name for each in tmp_path.iterdir()] == [path.name]
 
 
-def test_the_state_that_a_run_starts_from_is_the_same_each_time():
+def test_initial_state_of_run_is_reproducible():
     one, other = first_state(TASK, CONFIG), first_state(TASK, CONFIG)
     assert all(torch.equal(one[name], other[name]) for name in one)
     assert one.keys() == Tied().state_dict().keys()
 
 
-def test_a_place_that_is_taken_or_of_another_kind_is_refused(tmp_path):
+def test_existing_or_unsupported_output_is_refused(tmp_path):
     check_path(tmp_path / "a.pt")
     (tmp_path / "b.pt").write_text("")
     for name, sentence in [
@@ -68,14 +68,14 @@ def test_a_place_that_is_taken_or_of_another_kind_is_refused(tmp_path):
 @pytest.mark.parametrize(
     "kind", [torch.bfloat16, torch.float8_e4m3fn, torch.float16, torch.int64, torch.bool]
 )
-def test_arrays_hold_the_values_of_every_type(kind: torch.dtype):
+def test_arrays_hold_values_of_every_type(kind: torch.dtype):
     tensor = torch.tensor([0.0, 1.0, 1.5, 3.5]).to(kind)
     arrays, left_out = arrays_of({"part": tensor})
     assert left_out == ()
     assert arrays["part"].tolist() == tensor.to(torch.float64).tolist()
 
 
-def test_what_no_array_can_hold_is_left_out_and_named():
+def test_non_array_state_is_left_out_and_named():
     state = {"words": "none", "sparse": torch.eye(2).to_sparse(), "whole": torch.ones(1)}
     arrays, left_out = arrays_of(state)
     assert (set(arrays), left_out) == ({"whole"}, ("words", "sparse"))

@@ -11,7 +11,7 @@ def normalized():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
 
 
-def test_the_vector_holds_parameters_in_order_and_then_the_float_buffers():
+def test_vector_holds_ordered_parameters_then_float_buffers():
     module = normalized()
     flat = FlatModel(module)
     norm = module[1]
@@ -23,7 +23,7 @@ def test_the_vector_holds_parameters_in_order_and_then_the_float_buffers():
     assert np.array_equal(read, torch.cat([each.detach().flatten() for each in expected]).numpy())
 
 
-def test_what_is_written_is_what_is_read_and_what_the_module_computes_with():
+def test_written_vector_is_read_back_and_used_by_module():
     one, other = FlatModel(normalized()), FlatModel(normalized())
     other.write(one.read())
     assert np.array_equal(other.read(), one.read())
@@ -31,7 +31,7 @@ def test_what_is_written_is_what_is_read_and_what_the_module_computes_with():
     assert torch.equal(one.module.eval()(inputs), other.module.eval()(inputs))
 
 
-def test_a_read_vector_is_a_copy_and_a_written_one_is_copied():
+def test_vectors_are_copied_on_read_and_write():
     flat = FlatModel(nn.Linear(2, 1))
     vector = np.ones(3, np.float32)
     flat.write(vector)
@@ -40,13 +40,13 @@ def test_a_read_vector_is_a_copy_and_a_written_one_is_copied():
     assert flat.read().tolist() == [1, 1, 1]
 
 
-def test_a_vector_that_cannot_be_written_to_can_be_read_from():
+def test_read_only_vector_can_be_read():
     flat = FlatModel(nn.Linear(2, 1))
     flat.write(np.frombuffer(np.float32([1, 2, 3]).tobytes(), np.float32))
     assert flat.read().tolist() == [1, 2, 3]
 
 
-def test_tied_weights_count_once_and_frozen_ones_not_at_all():
+def test_tied_weights_count_once_and_frozen_weights_do_not():
     module = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False), nn.Linear(2, 1))
     module[1].weight = module[0].weight
     module[2].requires_grad_(requires_grad=False)
@@ -54,7 +54,7 @@ def test_tied_weights_count_once_and_frozen_ones_not_at_all():
     assert flat.size == flat.parameters == 4
 
 
-def test_buffers_that_do_not_travel_can_be_put_back():
+def test_local_buffers_can_be_restored():
     module = normalized()
     module.register_buffer("table", torch.zeros(2), persistent=False)
     flat = FlatModel(module)
@@ -78,7 +78,7 @@ def test_buffers_that_do_not_travel_can_be_put_back():
         ([0.0, 0.0, 0.0], "saw list"),
     ],
 )
-def test_a_vector_of_another_form_is_refused_and_changes_nothing(vector, seen):
+def test_vector_of_other_form_is_refused_and_changes_nothing(vector, seen):
     flat = FlatModel(nn.Linear(2, 1))
     before = flat.read()
     with pytest.raises(BadVector, match=seen):
@@ -95,6 +95,6 @@ def test_a_vector_of_another_form_is_refused_and_changes_nothing(vector, seen):
         ("module", "a str, needed a torch module"),
     ],
 )
-def test_a_model_that_cannot_be_flat_is_refused(module, seen):
+def test_unsupported_model_is_refused(module, seen):
     with pytest.raises(BadTask, match=seen):
         FlatModel(module)

@@ -1,4 +1,4 @@
-"""Tests of an engine whose memory and disk are full."""
+"""Test an engine whose memory and disk are full."""
 
 import subprocess
 from pathlib import Path
@@ -13,7 +13,7 @@ from fedgc.training.pace import Pace
 
 @pytest.fixture(params=["mounted and filled", "no folder"])
 def full_disk(request, tmp_path_factory):
-    """Return a folder that takes nothing: on a full file system where it may be mounted, or below a file."""
+    """Return an unwritable folder: on a full file system if one can be mounted, else below a file."""
     folder = tmp_path_factory.mktemp("full")
     if request.param == "no folder":
         (folder / "file").touch()
@@ -48,17 +48,17 @@ def room_of(task, folder: Path) -> int:
     return 8 * numbers + 200  # its vector and its momentum, and what stays with it
 
 
-def test_full_disk_gives_up_oldest_trajectory(bench, cramped):
+def test_full_disk_drops_oldest_trajectory(bench, cramped):
     cramped.handle(bench.work(range(4)))
     said = bench.drain(cramped)
     failed = [event for event in said if isinstance(event, Failed)]
     assert [event.chunks for event in failed] == [(0,), (1,)]
-    assert all("the disk says" in event.reason for event in failed)
+    assert all("writing to disk failed" in event.reason for event in failed)
     assert [event.chunk for event in said if isinstance(event, Progress)] == [0, 1, 2, 3]
     assert [kept.chunk for kept in cramped.kept()] == [2, 3]
 
 
-def test_chunk_that_was_given_up_is_trained_again(bench, cramped):
+def test_dropped_chunk_is_trained_again(bench, cramped):
     cramped.handle(bench.work((0,)))
     bench.drain(cramped)
     before = cramped.codeword(Mix((0,), ((1.0,),)))

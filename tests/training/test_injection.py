@@ -1,4 +1,4 @@
-"""Injected samples: who gives what at which step, the same wherever it is asked."""
+"""Test injected samples: which client gives which samples at which step, equally on every client."""
 
 import numpy as np
 from hypothesis import given
@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from fedgc.messages import Pool
 from fedgc.training.data import batch_rows
-from fedgc.training.injection import everything, injected_rows
+from fedgc.training.injection import injected_rows, pool_chunks
 from fedgc.training.randomness import key
 
 SIZES = {f"c{at}": 20 + at for at in range(6)}
@@ -19,18 +19,18 @@ def sample(name: str, row: int) -> str:
 
 
 def named(pool: Pool, rows: np.ndarray) -> list[str]:
-    everywhere = [sample(name, row) for name in everything(pool) for row in range(SIZES[name])]
+    everywhere = [sample(name, row) for name in pool_chunks(pool) for row in range(SIZES[name])]
     return [everywhere[row] for row in rows]
 
 
 def own_batch(holder: str, size: int, step: int, seed: int) -> list[str]:
-    """The obvious twin: what a client without a pool would draw, were its batch so small."""
+    """Slow reference: the draws of a client without a pool and with a batch of this size."""
     held = [sample(name, row) for name in dict(HOLDERS)[holder] for row in range(SIZES[name])]
     return [held[row] for row in batch_rows(len(held), size, step, key(seed, holder, "order"))]
 
 
 @given(st.integers(1, 3), st.integers(1, 3), st.integers(0, 50), st.integers(0, 2**32))
-def test_a_batch_is_ones_own_samples_and_the_first_of_every_givers(givers, given_, step, seed):
+def test_batch_is_own_samples_and_first_of_every_giver(givers, given_, step, seed):
     pool = Pool(givers, given_, HOLDERS)
     own = BATCH - givers * given_
     gifts = {}
@@ -47,7 +47,7 @@ def test_a_batch_is_ones_own_samples_and_the_first_of_every_givers(givers, given
     assert len({tuple(part) for part in parts}) == givers, "nobody gives twice"
 
 
-def test_over_the_steps_everybody_gives_as_often():
+def test_clients_contribute_equally_often_over_steps():
     pool = Pool(1, 1, HOLDERS)
     turns = np.zeros(3)
     for step in range(300):
@@ -56,5 +56,5 @@ def test_over_the_steps_everybody_gives_as_often():
     assert (abs(turns - 100) < 4 * np.sqrt(300 * 2 / 9)).all(), "four standard deviations"
 
 
-def test_a_chunk_with_two_holders_is_counted_once_among_all():
-    assert everything(Pool(1, 1, (("a", ("c0", "c1")), ("b", ("c1", "c2"))))) == ("c0", "c1", "c2")
+def test_chunk_with_two_holders_counts_once():
+    assert pool_chunks(Pool(1, 1, (("a", ("c0", "c1")), ("b", ("c1", "c2"))))) == ("c0", "c1", "c2")

@@ -1,4 +1,4 @@
-"""The engine in local work: one model over all chunks, stopped anywhere, led by what all did together."""
+"""Test the engine for local work: one model over all chunks, stopped anywhere, with shared momentum."""
 
 from dataclasses import replace
 
@@ -9,8 +9,9 @@ import torch
 from fedgc.codecs import Wire, pack, rounding, unpack
 from fedgc.config import RunConfig
 from fedgc.errors import BadMessage
-from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Take, Work
+from fedgc.messages import Close, Continue, Failed, Kept, Report, Reveal, Scored, Take, Validate, Work
 from fedgc.training.cache_files import CacheFiles
+from fedgc.training.engine import NO_VALIDATE
 from tests.training.conftest import SIZES, load
 
 CHUNKS = (0, 1, 2)
@@ -29,6 +30,11 @@ def reveal(round=1, wire="float32") -> Reveal:
     return Reveal("me", round, 0, "local", None, wire)
 
 
+def update(engine, command: Reveal) -> tuple[Report | None, np.ndarray | None]:
+    answer = engine.answer(command)
+    return answer.report, answer.vector
+
+
 def steps(engine, count: int) -> None:
     for _ in range(count):
         engine.step()
@@ -44,11 +50,11 @@ def walked(bench, task, config, count: int, *, pauses=()) -> np.ndarray:
             engine.handle(Close("me", number - 1, "skipped", frees=False))
             engine.handle(Continue("me", number, target, CHUNKS, 60.0))
         bench.drain(engine)
-    _, way = engine.update(reveal(len(pauses) + 1))
+    _, way = update(engine, reveal(len(pauses) + 1))
     return way
 
 
-def test_it_reports_at_its_target_what_it_did_on_all_chunks_together(bench, small, clock):
+def test_engine_reports_all_chunks_together_at_target(bench, small, clock):
     engine = bench.engine(small, PLAIN, clock=clock)
     engine.handle(local(bench))
     (report,) = bench.drain(engine)
@@ -59,46 +65,46 @@ def test_it_reports_at_its_target_what_it_did_on_all_chunks_together(bench, smal
     assert engine.kept() == tuple(Kept(0, chunk, 3) for chunk in CHUNKS)
 
 
-def test_its_update_is_the_way_back_to_the_common_model_and_its_norm_that_of_the_parameters(bench, small):
+def test_update_is_way_back_to_common_model(bench, small):
     engine = bench.engine(small, PLAIN)
     engine.handle(local(bench))
     (report,) = bench.drain(engine)
-    told, way = engine.update(reveal())
+    told, way = update(engine, reveal())
     assert told == report
-    parameters = engine._trainer.flat.parameters
+    parameters = engine.layout.parameter_size
     assert report.squared_norm == pytest.approx(float(np.sum(np.square(way[:parameters], dtype=np.float64))))
     assert way.size == engine.size > parameters
 
 
-def test_it_may_be_stopped_anywhere_and_gives_the_steps_that_it_did(bench, small):
+def test_engine_can_be_stopped_anywhere_with_partial_steps(bench, small):
     engine = bench.engine(small, PLAIN)
     engine.handle(local(bench, target=8))
     steps(engine, 5)
-    report, way = engine.update(reveal())
+    report, way = update(engine, reveal())
     assert report.steps == 5
     assert engine.idle
     np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 5))
 
 
-def test_without_a_step_there_is_nothing_to_send(bench, small):
+def test_update_without_steps_is_empty(bench, small):
     engine = bench.engine(small, PLAIN)
     engine.handle(local(bench))
-    report, way = engine.update(reveal())
+    report, way = update(engine, reveal())
     assert (report.steps, report.samples, report.squared_norm, way) == (0, SAMPLES, 0.0, None)
 
 
-def test_skipped_rounds_change_nothing_of_the_way(bench, small):
+def test_skipped_rounds_do_not_change_update(bench, small):
     whole, paused = walked(bench, small, PLAIN, 9), walked(bench, small, PLAIN, 9, pauses=(2, 6))
     np.testing.assert_array_equal(whole, paused)
 
 
-def test_clients_and_moments_of_the_run_see_other_batches(bench, small):
+def test_clients_and_rounds_see_different_batches(bench, small):
     def way(**changes) -> np.ndarray:
         engine = bench.engine(small, PLAIN)
         work = local(bench, **changes)
         engine.handle(work)
         bench.drain(engine)
-        return engine.update(replace(reveal(), client=work.client))[1]
+        return update(engine, replace(reveal(), client=work.client))[1]
 
     first = way()
     np.testing.assert_array_equal(first, way())
@@ -106,7 +112,7 @@ def test_clients_and_moments_of_the_run_see_other_batches(bench, small):
     assert (first != way(first_step=3)).any()
 
 
-def test_work_that_goes_on_beyond_its_target_is_kept(bench, small):
+def test_steps_beyond_target_are_kept(bench, small):
     engine = bench.engine(small, PLAIN)
     engine.handle(local(bench, target=6))
     bench.drain(engine)
@@ -116,9 +122,7 @@ def test_work_that_goes_on_beyond_its_target_is_kept(bench, small):
 
 
 @pytest.mark.parametrize(("left_out", "kept"), [(0, {4}), (1, set())])
-def test_work_from_the_same_model_goes_on_with_the_same_chunks_and_begins_anew_with_others(
-    bench, small, left_out, kept
-):
+def test_same_model_continues_same_chunks_and_restarts_others(bench, small, left_out, kept):
     engine = bench.engine(small, PLAIN)
     work = local(bench, target=4)
     engine.handle(work)
@@ -129,19 +133,19 @@ def test_work_from_the_same_model_goes_on_with_the_same_chunks_and_begins_anew_w
     assert [event.steps for event in bench.drain(engine)] == [6]
 
 
-def test_it_runs_ahead_of_the_verdict_and_rests_at_the_most_that_it_may_do(bench, small):
+def test_engine_runs_ahead_of_verdict_up_to_limit(bench, small):
     engine = bench.engine(small, PLAIN)
     engine.handle(local(bench, target=3, most_steps=6))
     assert [event.steps for event in bench.drain(engine)] == [3, 6]
     assert engine.idle
     engine.handle(Continue("me", 2, 9, CHUNKS, 60.0))
     assert [event.steps for event in bench.drain(engine)] == [9]
-    report, way = engine.update(reveal(2))
+    report, way = update(engine, reveal(2))
     assert report.steps == 9
     np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 9))
 
 
-def test_who_ran_ahead_is_stopped_where_it_is_and_is_at_the_next_target_already(bench, small):
+def test_client_ahead_is_stopped_at_once_and_meets_next_target(bench, small):
     engine = bench.engine(small, PLAIN)
     engine.handle(local(bench, target=2, most_steps=100))
     steps(engine, 5)
@@ -150,12 +154,12 @@ def test_who_ran_ahead_is_stopped_where_it_is_and_is_at_the_next_target_already(
     engine.handle(Continue("me", 2, 4, CHUNKS, 60.0))
     assert engine.step().steps == 5
     assert engine.step() is None, "it goes on"
-    report, way = engine.update(reveal(2))
+    report, way = update(engine, reveal(2))
     assert (report.steps, engine.idle) == (6, True)
     np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 6))
 
 
-def test_a_failure_is_of_the_client_and_names_no_chunk(bench, small):
+def test_failure_names_client_and_no_chunk(bench, small):
     def broken(name):
         if name == "c1":
             raise OSError("the disk is gone")
@@ -169,20 +173,20 @@ def test_a_failure_is_of_the_client_and_names_no_chunk(bench, small):
     assert failed.reason == "local work, step 1: OSError: the disk is gone"
 
 
-def test_an_update_is_not_asked_of_coded_work(bench, small):
+def test_update_of_coded_work_is_not_requested(bench, small):
     engine = bench.engine(small, RunConfig(batch_size=10, work="coded"))
     engine.handle(bench.work((0,)))
     with pytest.raises(BadMessage, match="saw no mix, needed one, this is coded work"):
         engine.answer(reveal())
 
 
-def test_the_published_gate_is_told_the_newest_gradient(bench, small):
+def test_published_gate_receives_newest_gradient(bench, small):
     config = replace(PLAIN, gate="relative-change")
     engine = bench.engine(replace(small, optimizer=None), config)
     engine.handle(local(bench, target=1))
     (report,) = bench.drain(engine)
-    _, way = engine.update(reveal())
-    step = way[: engine._trainer.flat.parameters].astype(np.float64) / config.learning_rate
+    _, way = update(engine, reveal())
+    step = way[: engine.layout.parameter_size].astype(np.float64) / config.learning_rate
     assert report.squared_norm == pytest.approx(float(np.sum(step**2)), rel=1e-3)
 
 
@@ -199,36 +203,36 @@ def led(bench, task, config, *, common_steps=4.0, before=True) -> tuple[Report, 
         engine = bench.engine(task, config, version=1, vector=start * np.float32(0.9))
     engine.handle(local(bench, version=1, target=3, first_step=4, common_steps=common_steps))
     (report,) = bench.drain(engine)
-    return report, engine.update(reveal())[1]
+    return report, update(engine, reveal())[1]
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
-def test_every_step_is_led_by_the_common_one_under_any_optimizer(bench, small, optimizer):
+def test_every_step_is_led_by_common_step_under_any_optimizer(bench, small, optimizer):
     made = None if optimizer == "sgd" else lambda parameters, rate: torch.optim.Adam(parameters, lr=rate)
     task = replace(small, optimizer=made)
     config = replace(PLAIN, shared_momentum=0.001, learning_rate=1e-6)
     report, way = led(bench, task, config)
     start = bench.vector(way.size)
-    parameters = bench.engine(task, config)._trainer.flat.parameters
+    parameters = bench.engine(task, config).layout.parameter_size
     common = (start - start * np.float32(0.9))[:parameters] / 4
     np.testing.assert_allclose(way[:parameters], 3 * 0.999 * common, rtol=1e-3, atol=1e-6)
     assert report.squared_norm < 1e-6, "what all have in common is no drift"
 
 
-def test_without_the_model_before_own_steps_alone_are_taken_at_alpha_of_the_rate(bench, small):
+def test_first_model_steps_alone_at_alpha_of_rate(bench, small):
     task = replace(small, optimizer=None)
     _, alone = led(bench, task, replace(PLAIN, shared_momentum=0.5), before=False)
     _, plain = led(bench, task, replace(PLAIN, learning_rate=PLAIN.learning_rate / 2), before=False)
     np.testing.assert_allclose(alone, plain, atol=1e-6)
 
 
-def test_coded_work_without_the_model_before_is_refused_as_its_copies_would_differ(bench, small):
+def test_coded_work_without_previous_model_is_refused(bench, small):
     engine = bench.engine(small, RunConfig(batch_size=10, shared_momentum=0.5, work="coded"), version=1)
     with pytest.raises(BadMessage, match="needed model version 0 as well"):
         engine.handle(replace(bench.work((0,), version=1), common_steps=3.0))
 
 
-def test_coded_work_is_led_too_and_the_same_on_every_holder(bench, small):
+def test_coded_work_is_led_equally_on_every_holder(bench, small):
     config = RunConfig(batch_size=10, shared_momentum=0.5, work="coded")
     norms = set()
     for order in ((0, 1), (1, 0)):
@@ -247,9 +251,7 @@ OTHER_FOOTING = [{"first_step": 9}, {"common_steps": 1e-6}, {"before": 0.5}]
 
 @pytest.mark.parametrize("other", OTHER_FOOTING)
 @pytest.mark.parametrize("next_process", [False, True])
-def test_steps_that_were_led_in_another_way_are_forgotten(
-    bench, small, tmp_path_factory, other, next_process
-):
+def test_steps_led_differently_are_dropped(bench, small, tmp_path_factory, other, next_process):
     config, cache = replace(PLAIN, shared_momentum=0.5), tmp_path_factory.mktemp("cache")
     changed, share = dict(other), other.get("before", 0.8)
     changed.pop("before", None)
@@ -279,7 +281,7 @@ def test_steps_that_were_led_in_another_way_are_forgotten(
 
 
 @pytest.mark.parametrize("kind", ["local", "coded"])
-def test_start_counts_chunks_of_the_work(bench, small, kind):
+def test_start_counts_chunks_of_work(bench, small, kind):
     engine = bench.engine(small, replace(PLAIN, work=kind))
     engine.handle(replace(local(bench), kind=kind))
     assert engine.start.chunks == len(CHUNKS)
@@ -288,7 +290,7 @@ def test_start_counts_chunks_of_the_work(bench, small, kind):
 
 
 @pytest.mark.parametrize(("kind", "other"), [("local", "coded"), ("coded", "local")])
-def test_work_of_another_kind_is_refused(bench, small, kind, other):
+def test_work_of_other_kind_is_refused(bench, small, kind, other):
     engine = bench.engine(small, replace(PLAIN, work=kind))
     with pytest.raises(BadMessage, match=f"saw {other} work, needed {kind}"):
         engine.handle(replace(local(bench), kind=other))
@@ -301,7 +303,7 @@ def test_local_work_has_no_order_of_chunks(bench, small):
         engine.handle(Take("me", 1, (0,)))
 
 
-def test_a_start_tells_all_that_work_starts_from(bench, small):
+def test_start_holds_all_inputs_of_work(bench, small):
     engine = bench.engine(small, replace(PLAIN, shared_momentum=0.5))
     assert engine.start is None
     engine.handle(local(bench, first_step=2))
@@ -317,15 +319,15 @@ def test_a_start_tells_all_that_work_starts_from(bench, small):
 # ---- few bits, and the next process
 
 
-def test_what_rounding_cost_is_in_the_next_update(bench, small):
+def test_rounding_error_is_in_next_update(bench, small):
     engine = bench.engine(small, PLAIN)
     sent, true = np.zeros(engine.size), np.zeros(engine.size)
     for number in range(1, 6):
         engine.handle(local(bench, round=number))
         bench.drain(engine)
         exact = walked(bench, small, PLAIN, 3)
-        _, way = engine.update(reveal(number, "int4"))
-        again = engine.update(reveal(number, "int4"))[1]
+        _, way = update(engine, reveal(number, "int4"))
+        again = update(engine, reveal(number, "int4"))[1]
         np.testing.assert_array_equal(way, again)
         sent += unpack(pack(way, Wire.INT4, rounding(number, 0, "me")), Wire.INT4, way.size)
         true += exact
@@ -334,7 +336,7 @@ def test_what_rounding_cost_is_in_the_next_update(bench, small):
     assert np.abs(sent - true).max() < 1.5 * one, "no more than one rounding is ever owed"
 
 
-def test_another_process_goes_on_where_one_was_and_knows_what_rounding_cost(bench, small, tmp_path_factory):
+def test_other_process_continues_with_rounding_error(bench, small, tmp_path_factory):
     cache = tmp_path_factory.mktemp("cache")
     first = bench.engine(small, PLAIN, files=CacheFiles(cache))
     first.handle(local(bench, target=6))
@@ -345,18 +347,18 @@ def test_another_process_goes_on_where_one_was_and_knows_what_rounding_cost(benc
     assert second.kept() == tuple(Kept(0, chunk, 4) for chunk in CHUNKS)
     second.handle(local(bench, target=6))
     bench.drain(second)
-    report, way = second.update(reveal(wire="int8"))
+    report, way = update(second, reveal(wire="int8"))
     assert report.steps == 6
     np.testing.assert_array_equal(way, walked(bench, small, PLAIN, 6))
     second.keep()
     third = bench.engine(small, PLAIN, files=CacheFiles(cache))
     third.handle(local(bench, target=6))
-    np.testing.assert_array_equal(third.update(reveal(wire="int8"))[1], way)
-    _, later = third.update(replace(reveal(wire="int8"), attempt=1))
+    np.testing.assert_array_equal(update(third, reveal(wire="int8"))[1], way)
+    _, later = update(third, replace(reveal(wire="int8"), attempt=1))
     assert (later != way).any()
 
 
-def test_keep_reports_unfinished_local_work_alone(bench, small):
+def test_keep_reports_only_unfinished_local_work(bench, small):
     engine = bench.engine(small, PLAIN)
     assert engine.keep() == ()
     engine.handle(local(bench))
@@ -366,3 +368,19 @@ def test_keep_reports_unfinished_local_work_alone(bench, small):
     coded.handle(bench.work((0, 1)))
     coded.step()
     assert coded.keep() == ()
+
+
+def test_model_is_scored_without_work(bench, small):
+    engine = bench.engine(replace(small, validate=lambda model: {"accuracy": 0.5}), PLAIN)
+    engine.handle(Validate("me", 3, 0))
+    (scored,) = bench.drain(engine)
+    assert (scored.version, dict(scored.figures), scored.problem) == (0, {"accuracy": 0.5}, "")
+    assert engine.idle
+
+
+def test_request_without_validate_is_answered(bench, small):
+    engine = bench.engine(small, PLAIN)
+    engine.handle(Validate("me", 3, 0))
+    (scored,) = bench.drain(engine)
+    assert isinstance(scored, Scored)
+    assert (scored.figures, scored.problem) == ((), NO_VALIDATE)

@@ -1,4 +1,4 @@
-"""Several chunks as one data set, updates in few bits, and the common step."""
+"""Test joined chunks, low-precision updates, and the common step."""
 
 import numpy as np
 import pytest
@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from fedgc.codecs import make_codec, rounding
 from fedgc.config import RunConfig
 from fedgc.errors import TaskFailed
-from fedgc.training.data import samples_of, together
-from fedgc.training.local_update import names, numbers, title, with_rest
-from fedgc.training.shared_momentum import lead_of, squared_way
+from fedgc.training.data import concatenated, samples_of
+from fedgc.training.local_update import chunk_names, chunk_numbers, trajectory_name, with_error_feedback
+from fedgc.training.shared_momentum import lead_of, squared_distance
 
 CPU = torch.device("cpu")
 
@@ -20,16 +20,16 @@ def columns(first: int, count: int):
     return samples_of((torch.arange(first, first + count), torch.ones(count)), CPU)
 
 
-def test_chunks_of_tensors_go_together_in_their_order():
-    whole = together([columns(0, 3), columns(10, 2)])
+def test_tensor_chunks_are_joined_in_order():
+    whole = concatenated([columns(0, 3), columns(10, 2)])
     assert len(whole) == 5
     values, ones = whole.batch(np.array([4, 0, 3]))
     assert values.tolist() == [11, 0, 10]
     assert ones.tolist() == [1.0] * 3
 
 
-def test_chunks_of_datasets_go_together_in_their_order():
-    whole = together([samples_of([1, 2, 3], CPU), samples_of([7, 8], CPU)])
+def test_dataset_chunks_are_joined_in_order():
+    whole = concatenated([samples_of([1, 2, 3], CPU), samples_of([7, 8], CPU)])
     assert whole.batch(np.array([4, 0])).tolist() == [8, 1]
 
 
@@ -37,19 +37,19 @@ def test_chunks_of_datasets_go_together_in_their_order():
     ("other", "says"),
     [
         (samples_of([1, 2], CPU), "needed one kind"),
-        (samples_of((torch.ones(2),), CPU), "do not go together"),
-        (samples_of((torch.ones(2, 3), torch.ones(2)), CPU), "do not go together"),
+        (samples_of((torch.ones(2),), CPU), "different shapes"),
+        (samples_of((torch.ones(2, 3), torch.ones(2)), CPU), "different shapes"),
     ],
 )
-def test_what_does_not_go_together_is_named(other, says):
+def test_incompatible_arguments_are_named(other, says):
     with pytest.raises(TaskFailed, match=says):
-        together([columns(0, 3), other])
+        concatenated([columns(0, 3), other])
 
 
-def test_a_title_names_the_chunks_whatever_they_are_called():
-    of = title({4: 'a "quoted"\nname', 1: "plain"})
-    assert numbers(of) == (1, 4)
-    assert names(of) == ("plain", 'a "quoted"\nname')
+def test_title_lists_chunks_with_any_names():
+    of = trajectory_name({4: 'a "quoted"\nname', 1: "plain"})
+    assert chunk_numbers(of) == (1, 4)
+    assert chunk_names(of) == ("plain", 'a "quoted"\nname')
 
 
 @given(
@@ -58,26 +58,26 @@ def test_a_title_names_the_chunks_whatever_they_are_called():
     count=st.integers(1, 6),
     wire=st.sampled_from(["int8", "int4"]),
 )
-def test_all_that_was_rounded_away_is_what_is_still_owed(seed, size, count, wire):
+def test_sent_updates_plus_rounding_error_equal_true_sum(seed, size, count, wire):
     rng, form = np.random.default_rng(seed), make_codec(wire)
     sent, true, rest = np.zeros(size), np.zeros(size), None
     for number in range(count):
         update, stamp = rng.normal(size=size).astype(np.float32), (number, 0, "me")
         true += update
-        whole, rest = with_rest(update, form, stamp, rest)
+        whole, rest = with_error_feedback(update, form, stamp, rest)
         sent += form.decode(form.encode(whole, rounding(*stamp)), size)
     np.testing.assert_allclose(sent + rest.after, true, atol=1e-4)
 
 
 @given(seed=st.integers(0, 99), size=st.integers(1, 300), led=st.floats(0, 20))
-def test_the_own_part_of_a_way_is_its_obvious_twin(seed, size, led):
+def test_own_part_equals_slow_reference(seed, size, led):
     rng = np.random.default_rng(seed)
     start, now, step = (rng.normal(size=size).astype(np.float32) for _ in range(3))
     plain = float(np.sum((start.astype(np.float64) - now - led * step) ** 2))
-    assert squared_way(start, now, step, led) == pytest.approx(plain, rel=1e-6, abs=1e-9)
+    assert squared_distance(start, now, step, led) == pytest.approx(plain, rel=1e-6, abs=1e-9)
 
 
-def test_the_lead_is_the_common_step_at_the_full_rate():
+def test_lead_is_common_step_at_full_rate():
     before, model = np.float32([3, 1, 9]), np.float32([1, 0, 5])
     config = RunConfig(shared_momentum=0.25, schedule="cosine", rounds=2, local_steps=4, work="coded")
     lead = lead_of(config, {1: before, 2: model}, 2, parameters=2, steps=(4, 4.0))
@@ -88,6 +88,6 @@ def test_the_lead_is_the_common_step_at_the_full_rate():
 @pytest.mark.parametrize(
     ("alpha", "models", "steps"), [(1.0, (1, 2), 4.0), (0.5, (2,), 4.0), (0.5, (1, 2), 0.0)]
 )
-def test_there_is_no_lead_without_momentum_steps_or_the_model_before(alpha, models, steps):
+def test_lead_needs_momentum_steps_and_previous_model(alpha, models, steps):
     known = {version: np.ones(2, np.float32) * version for version in models}
     assert lead_of(RunConfig(shared_momentum=alpha, work="coded"), known, 2, 2, (4, steps)) is None

@@ -24,7 +24,7 @@ def splitmix(start, count):
 
 
 @given(KEY, st.integers(0, 20), st.integers(0, 40))
-def test_draws_are_splitmix_from_any_place(start, first, count):
+def test_draws_equal_splitmix_from_any_position(start, first, count):
     assert draws(start, first, count).tolist() == splitmix(start, first + count)[first:]
 
 
@@ -34,11 +34,11 @@ def test_keys_of_different_words_differ(one, other):
 
 
 @given(KEY, st.integers(0, 50))
-def test_a_permutation_holds_every_number_once(start, count):
+def test_permutation_holds_every_number_once(start, count):
     assert sorted(permutation(start, count).tolist()) == list(range(count))
 
 
-def test_permutations_are_even():
+def test_permutations_are_uniform():
     """Each of the six orders of three things comes up about as often."""
     orders = [tuple(permutation(key(i), 3).tolist()) for i in range(6000)]
     counts = [orders.count(order) for order in set(orders)]
@@ -46,7 +46,7 @@ def test_permutations_are_even():
     assert max(abs(count - 1000) for count in counts) < 150  # five standard deviations
 
 
-def test_seeding_reaches_every_global_generator_and_gives_back_what_is_not_ours():
+def test_seeding_covers_global_generators_and_restores_state():
     random.seed(1)
     np.random.seed(1)  # noqa: NPY002  the legacy generator is what is looked at
     before = random.getstate(), np.random.get_state()[1].tolist()  # noqa: NPY002  the legacy generator is what is looked at

@@ -1,4 +1,4 @@
-"""No record moves an update by more than its reach; where none would, nothing changes."""
+"""Test record clipping: one record moves an update at most by the bound."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadSetting, TaskFailed
 from fedgc.training.record_clipping import clipped_gradients, limit_of
 from fedgc.training.tasks import Task
-from fedgc.training.trainer import Pass, Trainer
+from fedgc.training.trainer import LocalStep, Trainer
 from tests.config_of import config_of
 
 SAMPLES, BATCH = 12, 4
@@ -44,7 +44,7 @@ def moved(inputs: torch.Tensor, reach: float | None, **more: object) -> np.ndarr
     trainer.load(NAMES)
     start = trainer.flat.read()
     trainer.begin(start)
-    trainer.step(NAMES, Pass((0, 0), 0))
+    trainer.step(NAMES, LocalStep((0, 0), 0))
     return start - trainer.flat.read()
 
 
@@ -52,23 +52,23 @@ INPUTS = torch.linspace(-1, 1, 3 * SAMPLES).reshape(SAMPLES, 3)
 
 
 @given(row=st.integers(0, SAMPLES - 1), value=st.floats(-1e6, 1e6, width=32), reach=st.floats(1e-3, 1.0))
-def test_another_record_in_the_place_of_one_moves_the_update_by_at_most_the_reach(row, value, reach):
+def test_replacing_one_record_moves_update_within_bound(row, value, reach):
     other = INPUTS.clone()
     other[row] = value
     difference = moved(INPUTS, reach) - moved(other, reach)
     assert np.linalg.norm(difference) <= reach * (1 + 1e-4)
 
 
-def test_a_reach_that_no_record_exceeds_changes_nothing():
+def test_bound_above_every_record_changes_nothing():
     assert np.allclose(moved(INPUTS, 1e6), moved(INPUTS, None), atol=1e-6)
 
 
-def test_fewer_records_than_a_batch_are_still_divided_by_the_batch():
+def test_partial_batch_of_records_is_divided_by_full_batch():
     few = INPUTS[:2]
     assert np.allclose(moved(few, 1e6), moved(few, None) * 2 / BATCH, atol=1e-6)
 
 
-def test_the_sum_is_that_of_gradients_clipped_one_by_one():
+def test_sum_equals_individually_clipped_gradients():
     weight = torch.zeros(2, requires_grad=True)
     records = [torch.tensor([3.0, 4.0]), torch.tensor([0.3, 0.4]), torch.tensor([0.0, 0.0])]
     loss = clipped_gradients([weight], [lambda x=x: (weight * x).sum() + 1 for x in records], 1.0, 2)
@@ -77,7 +77,7 @@ def test_the_sum_is_that_of_gradients_clipped_one_by_one():
     assert limit_of(1.0, BATCH, 0.5) == 4.0
 
 
-def test_a_gradient_that_is_not_finite_is_named():
+def test_non_finite_gradient_is_named():
     weight = torch.zeros(1, requires_grad=True)
     with pytest.raises(TaskFailed, match="not finite"):
         clipped_gradients([weight], [lambda: (weight * float("nan")).sum()], 1.0, 1)
@@ -86,12 +86,12 @@ def test_a_gradient_that_is_not_finite_is_named():
 @pytest.mark.parametrize(
     "more", [{"work": "coded"}, {"local_steps": 2}, {"gate": "drift"}, {"gate_period": 2}]
 )
-def test_what_the_bound_does_not_hold_for_is_refused(more, tmp_path: Path):
+def test_unsupported_settings_are_refused(more, tmp_path: Path):
     with pytest.raises(BadSetting, match="privacy: needed work = local"):
         Trainer(task_of(INPUTS), config(**more)).clip_records(1.0)
 
 
-def test_an_optimizer_with_a_memory_is_refused():
+def test_stateful_optimizer_is_refused():
     chosen = task_of(INPUTS, optimizer=lambda parameters, rate: torch.optim.Adam(parameters, lr=rate))
     with pytest.raises(BadSetting, match="needed plain SGD"):
         Trainer(chosen, config()).clip_records(1.0)

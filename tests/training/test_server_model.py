@@ -9,14 +9,14 @@ from fedgc.errors import BadVector, TaskFailed
 from fedgc.training import CommonModel
 
 
-def test_every_process_of_a_run_starts_from_the_same_vector(small):
+def test_every_process_of_run_starts_from_same_vector(small):
     first = CommonModel(small, RunConfig(seed=3, work="coded")).first()
     torch.manual_seed(77)
     assert np.array_equal(first, CommonModel(small, RunConfig(seed=3, work="coded")).first())
     assert not np.array_equal(first, CommonModel(small, RunConfig(seed=4, work="coded")).first())
 
 
-def test_evaluation_sees_the_vector_in_evaluation_mode_without_gradients(small):
+def test_evaluation_uses_eval_mode_without_gradients(small):
     seen = []
 
     def evaluate(module):
@@ -30,12 +30,12 @@ def test_evaluation_sees_the_vector_in_evaluation_mode_without_gradients(small):
     assert not np.array_equal(common.first(), vector)
 
 
-def test_a_task_without_evaluation_has_no_figures(small):
+def test_task_without_evaluation_has_no_metrics(small):
     common = CommonModel(small, RunConfig(work="coded"))
     assert common.evaluate(common.first()) == {}
 
 
-def test_an_evaluation_that_raises_is_reported_in_one_line(small):
+def test_failing_evaluation_is_reported_in_one_line(small):
     def evaluate(module):
         raise ValueError("no labels\nat all")
 
@@ -56,13 +56,13 @@ def test_an_evaluation_that_raises_is_reported_in_one_line(small):
         ({"accuracy": None}, "accuracy = None, needed a number"),
     ],
 )
-def test_an_evaluation_that_gives_no_numbers_is_reported_in_one_line(small, figures, said):
+def test_evaluation_without_numbers_is_reported_in_one_line(small, figures, said):
     common = CommonModel(replace(small, evaluate=lambda _: figures), RunConfig(work="coded"))
     with pytest.raises(TaskFailed, match=said):
         common.evaluate(common.first())
 
 
-def test_a_vector_of_another_size_is_refused(small):
+def test_vector_of_wrong_size_is_refused(small):
     common = CommonModel(small, RunConfig(work="coded"))
     with pytest.raises(BadVector, match="needed float32 of shape"):
         common.module(common.first()[1:])

@@ -38,7 +38,7 @@ def vectors(count, size=7, seed=0):
 
 @given(st.integers(0, 1000))
 @settings(max_examples=10)
-def test_sgd_at_rate_one_is_averaging(seed):
+def test_sgd_at_rate_1_is_averaging(seed):
     vector, mean = vectors(2, seed=seed)
     new = ServerOptimizer(RunConfig(work="coded"), 5).apply(vector, mean.copy())
     assert np.array_equal(new, vector - mean)
@@ -46,7 +46,7 @@ def test_sgd_at_rate_one_is_averaging(seed):
 
 @pytest.mark.parametrize("part", [3, 5, optimizer.PART])
 @pytest.mark.parametrize("name", NAMES)
-def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buffers(name, part, monkeypatch):
+def test_every_rule_matches_torch_and_subtracts_buffers(name, part, monkeypatch):
     monkeypatch.setattr(optimizer, "PART", part)
     config = RunConfig(server_optimizer=name, server_learning_rate=0.1, work="coded")
     server = ServerOptimizer(config, 5)
@@ -66,7 +66,7 @@ def test_every_rule_does_to_the_parameters_what_torch_does_and_subtracts_the_buf
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_restored_optimizer_goes_on_as_if_nothing_had_happened(name, monkeypatch):
+def test_restored_optimizer_continues_identically(name, monkeypatch):
     monkeypatch.setattr(optimizer, "PART", 3)
     momentum = 0.9 if name == "sgd" else 0.0
     config = RunConfig(
@@ -81,7 +81,7 @@ def test_a_restored_optimizer_goes_on_as_if_nothing_had_happened(name, monkeypat
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_step_makes_nothing_of_the_size_of_the_model_but_the_state_of_its_rule(name, monkeypatch):
+def test_step_allocates_only_optimizer_state(name, monkeypatch):
     monkeypatch.setattr(optimizer, "PART", 10_000)
     server = ServerOptimizer(
         RunConfig(server_optimizer=name, server_learning_rate=0.1, work="coded"), 1_000_000
@@ -97,7 +97,7 @@ def test_a_step_makes_nothing_of_the_size_of_the_model_but_the_state_of_its_rule
     assert made.numbers <= 10_000
 
 
-def test_a_resumed_run_takes_its_rate_from_its_own_settings():
+def test_resumed_run_takes_rate_from_own_settings():
     old = ServerOptimizer(RunConfig(server_learning_rate=1.0, work="coded"), 5)
     new = ServerOptimizer(RunConfig(server_learning_rate=0.5, work="coded"), 5)
     vector, mean = vectors(2)
@@ -106,7 +106,7 @@ def test_a_resumed_run_takes_its_rate_from_its_own_settings():
     assert np.allclose(new.apply(vector, mean.copy())[:5], (vector - 0.5 * mean)[:5])
 
 
-def test_a_server_that_averages_does_without_torchs_compiler():
+def test_averaging_server_does_not_load_torch_compiler():
     code = """
 import sys
 import numpy as np
@@ -121,7 +121,7 @@ print(other.apply(np.float32([3, 5]), np.float32([1, 2])).tolist(), "torch._dyna
     assert said.stdout.strip() == "[2.0, 3.0] False", said.stderr
 
 
-def test_a_run_goes_on_with_momentum_from_a_checkpoint_without_and_the_other_way_round():
+def test_resume_with_or_without_momentum_is_accepted():
     plain, heavy = (
         ServerOptimizer(RunConfig(work="coded"), 5),
         ServerOptimizer(RunConfig(server_momentum=0.9, work="coded"), 5),
@@ -135,7 +135,7 @@ def test_a_run_goes_on_with_momentum_from_a_checkpoint_without_and_the_other_way
     assert np.array_equal(plain.apply(vector, mean.copy()), vector - mean)
 
 
-def test_a_state_of_another_rule_or_model_is_refused():
+def test_state_of_other_rule_or_model_is_refused():
     state = ServerOptimizer(RunConfig(server_optimizer="adam", work="coded"), 5).state()
     for config, parameters in (
         (RunConfig(work="coded"), 5),
@@ -145,7 +145,7 @@ def test_a_state_of_another_rule_or_model_is_refused():
             ServerOptimizer(config, parameters).restore(state)
 
 
-def test_bytes_that_are_no_state_are_refused(tmp_path):
+def test_invalid_state_bytes_are_refused(tmp_path):
     server = ServerOptimizer(RunConfig(work="coded"), 5)
     state = server.state()
     torch.save({"rule": print}, tmp_path / "code")  # a name that would be looked up and could be called
@@ -167,12 +167,12 @@ def test_bytes_that_are_no_state_are_refused(tmp_path):
         (np.full(7, 3e38, np.float32), np.full(7, -3e38, np.float32)),
     ],
 )
-def test_vectors_that_cannot_be_are_refused(vector, mean):
+def test_invalid_vectors_are_refused(vector, mean):
     with pytest.raises(BadVector):
         ServerOptimizer(RunConfig(work="coded"), 5).apply(vector, mean.copy())
 
 
-def test_momentum_is_refused_where_the_rule_has_none():
+def test_momentum_is_refused_for_rule_without_momentum():
     with pytest.raises(BadSetting, match="server-momentum: saw it with adam"):
         ServerOptimizer(RunConfig(server_optimizer="adam", server_momentum=0.9, work="coded"), 5)
 
@@ -195,7 +195,7 @@ def damaged(state, name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_optimizer_state_of_another_form_is_refused(name):
+def test_optimizer_state_of_other_form_is_refused(name):
     momentum = 0.9 if name == "sgd" else 0.0
     config = RunConfig(
         server_optimizer=name, server_learning_rate=0.1, server_momentum=momentum, work="coded"

@@ -1,4 +1,4 @@
-"""Plain descent: torch's own step bit for bit, without what torch's own step imports."""
+"""Test plain SGD: equal to torch's own step bit for bit, without its imports."""
 
 import copy
 import subprocess
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from fedgc.training.sgd import Descent
+from fedgc.training.sgd import PlainSGD
 
 
 def network() -> nn.Module:
@@ -18,11 +18,11 @@ def network() -> nn.Module:
 
 
 @given(seed=st.integers(0, 2**32), rates=st.lists(st.floats(1e-6, 10), min_size=1, max_size=5))
-def test_it_is_torchs_own_descent_bit_for_bit(seed: int, rates: list[float]):
+def test_sgd_equals_torch_sgd_bit_for_bit(seed: int, rates: list[float]):
     torch.manual_seed(seed)
     ours = network()
     theirs = copy.deepcopy(ours)
-    way, torchs = Descent([*ours.parameters()], rates[0]), torch.optim.SGD(theirs.parameters(), lr=rates[0])
+    way, torchs = PlainSGD([*ours.parameters()], rates[0]), torch.optim.SGD(theirs.parameters(), lr=rates[0])
     for rate in rates:
         inputs, labels = torch.randn(4, 5), torch.randint(0, 3, (4,))
         for module, optimizer in ((ours, way), (theirs, torchs)):
@@ -34,23 +34,23 @@ def test_it_is_torchs_own_descent_bit_for_bit(seed: int, rates: list[float]):
             torch.testing.assert_close(mine, its, rtol=0, atol=0, equal_nan=True)
 
 
-def test_what_has_no_gradient_stays_and_what_is_sparse_moves():
+def test_parameter_without_gradient_stays_and_sparse_one_moves():
     still, table = torch.ones(2, requires_grad=True), nn.Embedding(4, 2, sparse=True)
     nn.init.ones_(table.weight)
     table(torch.tensor([1, 1])).sum().backward()
-    Descent([still, table.weight], 0.5).step()
+    PlainSGD([still, table.weight], 0.5).step()
     assert still.tolist() == [1, 1]
     assert table.weight.tolist() == [[1, 1], [0, 0], [1, 1], [1, 1]]
 
 
-def test_a_trajectory_that_is_set_aside_keeps_nothing_of_it():
-    way = Descent([torch.ones(1, requires_grad=True)], 0.1)
+def test_paused_trajectory_keeps_no_module_state():
+    way = PlainSGD([torch.ones(1, requires_grad=True)], 0.1)
     assert way.state_dict() == {}
     way.load_state_dict({"state": {}, "param_groups": [{"lr": 0.7}]})  # as torch's own, of an older cache
     assert way.param_groups == [{"lr": 0.1}]
 
 
-def test_a_client_trains_without_torchs_compiler(tmp_path):
+def test_client_trains_without_torch_compiler(tmp_path):
     code = f"""
 import sys, time
 from pathlib import Path

@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedgc.codes import encode
+from benchmarks.codewords import encode
 from fedgc.errors import TaskFailed
 from fedgc.messages import SKETCH_NUMBERS, Mix
 from fedgc.training.randomness import draws
@@ -30,7 +30,7 @@ def plain_sketch(vector, start):
 
 @given(SIZES, st.integers(1, 100), st.integers(0, 2**64 - 1))
 @settings(max_examples=30)
-def test_a_measure_in_blocks_is_that_of_the_whole(size, samples, start):
+def test_blockwise_norm_equals_norm_of_whole(size, samples, start):
     begin, end = pair(size)
     found = measure(begin, end, samples, start)
     step = (begin - end).astype(float)  # float32 is what travels
@@ -38,7 +38,7 @@ def test_a_measure_in_blocks_is_that_of_the_whole(size, samples, start):
     assert found.sketch == pytest.approx(plain_sketch(step, start), abs=1e-9)
 
 
-def test_the_square_of_a_sketch_is_that_of_the_vector_in_the_mean():
+def test_squared_sketch_is_unbiased():
     begin, end = pair(5000)
     found = [measure(begin, end, 1, start) for start in range(200)]
     ratios = [np.square(each.sketch).sum() / each.squared_norm for each in found]
@@ -47,7 +47,7 @@ def test_the_square_of_a_sketch_is_that_of_the_vector_in_the_mean():
 
 
 @given(st.integers(1, 400))
-def test_a_sketch_may_be_fed_in_pieces(size):
+def test_sketch_may_be_computed_in_pieces(size):
     vector = pair(size)[0].astype(float)
     whole, pieces = Sketch(3), Sketch(3)
     whole.add(vector)
@@ -56,7 +56,7 @@ def test_a_sketch_may_be_fed_in_pieces(size):
     assert pieces.numbers() == pytest.approx(whole.numbers())
 
 
-def test_an_update_is_in_float32_and_leaves_its_vectors_alone():
+def test_update_is_float32_and_leaves_inputs_unchanged():
     begin, end = pair(10)
     before = begin.copy(), end.copy()
     update = update_of(begin, end, 7)
@@ -66,7 +66,7 @@ def test_an_update_is_in_float32_and_leaves_its_vectors_alone():
 
 
 @pytest.mark.parametrize(("value", "samples"), [(np.nan, 1), (np.inf, 1), (-3e38, 2)])
-def test_an_update_that_is_not_finite_or_does_not_fit_is_named_with_its_place(value, samples):
+def test_non_finite_or_misshapen_update_is_named_with_position(value, samples):
     begin, end = pair(BLOCK + 10)
     end[BLOCK + 4] = value
     with pytest.raises(TaskFailed, match=f"at {BLOCK + 4}, needed finite"):
@@ -75,7 +75,7 @@ def test_an_update_that_is_not_finite_or_does_not_fit_is_named_with_its_place(va
 
 @given(SIZES.filter(bool), st.integers(1, 3), st.integers(1, 3))
 @settings(max_examples=30)
-def test_a_codeword_in_blocks_is_that_of_the_whole_updates(size, chunks, blocks):
+def test_blockwise_codeword_equals_codeword_of_whole_updates(size, chunks, blocks):
     begin = pair(size)[0]
     ends = [(pair(size, seed=chunk)[1], 1 + chunk) for chunk in range(chunks)]
     rows = tuple(tuple(0.5 + chunk + block for block in range(blocks)) for chunk in range(chunks))

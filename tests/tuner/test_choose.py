@@ -1,4 +1,4 @@
-"""The choice: what it comes to, without history, with reasons, and kept while nothing speaks against it."""
+"""Test the tuner's choice: with and without history, with reasons, and kept while it fits."""
 
 import math
 from dataclasses import replace
@@ -50,21 +50,21 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-@pytest.mark.parametrize("model", ["nobody", "bimodal-persistent"])
-def test_where_the_past_says_it_all_no_chunk_is_copied(model: str) -> None:
+@pytest.mark.parametrize("model", ["homogeneous", "bimodal-persistent"])
+def test_conclusive_history_needs_no_replicas(model: str) -> None:
     assert made(model, grace_s=1e-6).setting.replicas == 1
 
 
-def test_a_death_that_is_heard_of_late_is_worth_a_second_copy_before_anybody_died() -> None:
-    assert made("nobody", grace_s=60.0).setting.replicas >= 2
+def test_slow_death_detection_justifies_second_replica() -> None:
+    assert made("homogeneous", grace_s=60.0).setting.replicas >= 2
 
 
 @pytest.mark.parametrize("model", ["bimodal", "shifted-exponential", "fail-stop"])
-def test_where_clients_stall_or_die_anew_every_round_chunks_are_copied(model: str) -> None:
+def test_random_stalls_or_deaths_need_replicas(model: str) -> None:
     assert made(model).setting.replicas >= 3
 
 
-def test_loads_follow_speeds_that_last_and_the_reason_names_the_rows() -> None:
+def test_loads_follow_persistent_speeds_and_reason_names_rows() -> None:
     choice = made("bimodal-persistent")
     slowest = max(choice.speeds.known.values(), key=lambda speed: speed.step_s)
     loads = question(12, 4).planned(choice.setting, choice.speeds).placement.loads
@@ -73,14 +73,14 @@ def test_loads_follow_speeds_that_last_and_the_reason_names_the_rows() -> None:
     assert "over 16 rounds" in choice.reason
 
 
-def test_speeds_that_do_not_last_are_not_shared_out_by() -> None:
+def test_transient_speeds_do_not_change_loads() -> None:
     choice = made("bimodal")
     assert not choice.trusted
     assert "history does not help" in choice.reason
     assert len({speed.step_s for speed in choice.speeds.known.values()}) == 1
 
 
-def test_the_prediction_holds_the_rounds_that_come() -> None:
+def test_prediction_covers_following_rounds() -> None:
     scenario = MODELS["shifted-exponential"](12, 40, np.random.default_rng(5))
     past, links = remember(scenario[:20], pieces=4)
     choice = choose(question(12, 4), past, links, rng())
@@ -105,7 +105,7 @@ NOTHING_KNOWN = {
 
 
 @pytest.mark.parametrize("case", NOTHING_KNOWN)
-def test_without_history_there_is_a_plan_a_wide_band_and_the_words(case: str) -> None:
+def test_plan_without_history_has_wide_band_and_explanation(case: str) -> None:
     clients, past = NOTHING_KNOWN[case]
     choice = choose(question(clients, 2), past, Speeds(), rng())
     assert "no history" in choice.reason
@@ -114,36 +114,36 @@ def test_without_history_there_is_a_plan_a_wide_band_and_the_words(case: str) ->
     assert 1 <= choice.setting.replicas <= clients
 
 
-def test_what_the_configuration_fixes_is_not_chosen() -> None:
+def test_fixed_settings_are_not_chosen() -> None:
     choice = made("bimodal", replicas=2, blocks=2, deadline_s=5.0)
     assert choice.setting == Setting(2, 2)
     settled = choice.settled(config_of({"work": "coded", "replicas": 2, "blocks": 2, "deadline_s": 5.0}))
     assert (settled.replicas, settled.blocks, settled.deadline_s) == (2, 2, 5.0)
 
 
-@pytest.mark.parametrize("model", ["nobody", "bimodal"])
+@pytest.mark.parametrize("model", ["homogeneous", "bimodal"])
 @pytest.mark.parametrize(("clients", "blocks"), [(3, 4), (5, 5), (6, 2)])
-def test_blocks_that_are_fixed_bring_as_many_copies(model: str, clients: int, blocks: int) -> None:
+def test_fixed_blocks_give_equal_number_of_replicas(model: str, clients: int, blocks: int) -> None:
     choice = made(model, clients, blocks=blocks)
     assert choice.setting.replicas >= choice.setting.blocks == min(blocks, clients)
     assert choice.settled(config_of({"work": "coded", "replicas": "auto", "blocks": blocks})).blocks == blocks
 
 
-def test_candidates_hold_no_redundancy_and_no_code() -> None:
+def test_candidates_include_no_redundancy_and_no_code() -> None:
     links = Speeds({f"client {w}": Speed(f"client {w}", 1.0, up_bytes_s=100.0) for w in range(4)})
     found = settings(question(4, 2), links)
     assert Setting(1, 1) in found
     assert {Setting(4, 1), Setting(4, None), Setting(4, 4)} <= set(found)
 
 
-def test_slow_uplinks_bring_in_blocks() -> None:
-    past, _ = remember(MODELS["nobody"](8, 8, rng()), pieces=4)
+def test_slow_uplinks_favor_blocks() -> None:
+    past, _ = remember(MODELS["homogeneous"](8, 8, rng()), pieces=4)
     slow = Speeds({name: Speed(name, 1.0, up_bytes_s=400.0) for name in past.clients})
     setting = choose(question(8, 4), past, slow, rng()).setting
     assert setting.blocks is None or setting.blocks >= 2
 
 
-def test_the_bound_without_steering_is_that_of_its_slow_twin() -> None:
+def test_bound_without_steering_equals_slow_reference() -> None:
     plan = question(4, 3).planned(Setting(2, None), Speeds())
     found = cover_s(plan, STEADY)[:, 0]
     for replicas in (1, 2):
@@ -158,7 +158,7 @@ def test_the_bound_without_steering_is_that_of_its_slow_twin() -> None:
         assert found[replicas - 1] == max(ends)
 
 
-def test_a_replay_lies_between_the_fluid_bound_and_the_bound_without_steering() -> None:
+def test_replay_is_between_fluid_bound_and_unsteered_bound() -> None:
     asked = question(4, 5)
     plan = asked.planned(Setting(2, 1), Speeds())
     seconds = replayed_s(asked, plan, STEADY, np.zeros(4))
@@ -166,21 +166,21 @@ def test_a_replay_lies_between_the_fluid_bound_and_the_bound_without_steering() 
     assert fluid_s(asked, STEADY)[0] <= seconds[0] <= cover_s(plan, STEADY)[0, 0] + longest
 
 
-def test_a_large_fleet_is_thinned_to_the_same_mix_of_speeds() -> None:
+def test_large_fleet_is_thinned_to_same_mix_of_speeds() -> None:
     step_w = np.tile([1.0, 2.0, 4.0], 100)
     few, kept = thinned(question(300, 5), step_w, 16)
     assert len(few.fleet.chunks) == 5 * len(kept) <= 160
     assert np.mean(step_w[list(kept)]) == pytest.approx(step_w.mean(), rel=0.1)
 
 
-def test_the_present_choice_stays_while_rounds_stay_in_its_band() -> None:
+def test_choice_stays_while_rounds_stay_in_band() -> None:
     past, links = remember(MODELS["bimodal"](12, 16, np.random.default_rng(3)), pieces=4)
     choice = choose(question(12, 4), past, links, rng())
     kept = review(choice, question(12, 4), past, links, measured_s=[choice.predicted_s] * 3, rng=rng())
     assert kept is choice
 
 
-def test_a_drift_brings_new_loads() -> None:
+def test_drift_changes_loads() -> None:
     pace_w = np.array([1.0, 1.0, 4.0, 4.0, 1.0, 1.0])
     before, after = working(pace_w[:, None]), working(pace_w[::-1, None].copy() ** 0.5 * 2.0)
     past, links = remember((before,) * 10, pieces=4)
@@ -192,7 +192,7 @@ def test_a_drift_brings_new_loads() -> None:
     assert anew.speeds != choice.speeds
 
 
-def test_moving_chunks_must_pay_in_the_rounds_that_are_left() -> None:
+def test_moving_chunks_must_pay_off_in_remaining_rounds() -> None:
     pace_w = np.array([1.0, 1.0, 4.0, 4.0, 1.0, 1.0])
     past, links = remember((working(pace_w[:, None]),) * 10, pieces=4)
     present = choose(question(6, 4), past, links, rng())
@@ -205,8 +205,8 @@ def test_moving_chunks_must_pay_in_the_rounds_that_are_left() -> None:
     assert choose(cheap, turned, links, rng(), present).speeds is not present.speeds
 
 
-def test_a_plan_that_stays_has_a_band_that_holds_what_was_measured() -> None:
-    past, links = remember(MODELS["nobody"](6, 10, rng()), pieces=4)
+def test_kept_plan_has_band_around_measurements() -> None:
+    past, links = remember(MODELS["homogeneous"](6, 10, rng()), pieces=4)
     choice = choose(question(6, 4), past, links, rng())
     late_s = choice.high_s + 3.0
     kept = review(choice, question(6, 4), past, links, measured_s=[late_s, late_s], rng=rng())
@@ -214,24 +214,24 @@ def test_a_plan_that_stays_has_a_band_that_holds_what_was_measured() -> None:
     assert kept.high_s >= late_s
 
 
-def test_data_that_lies_where_it_lies_is_not_copied() -> None:
+def test_fixed_data_is_not_copied() -> None:
     asked = question(2, 2)
     fleet = replace(asked.fleet, holds={"client 0": frozenset({0, 1}), "client 1": frozenset({2, 3})})
-    past, links = remember(MODELS["nobody"](2, 8, rng()))
+    past, links = remember(MODELS["homogeneous"](2, 8, rng()))
     assert choose(replace(asked, fleet=fleet), past, links, rng()).setting.replicas == 1
 
 
-def test_a_past_of_other_clients_is_refused() -> None:
+def test_history_of_other_clients_is_refused() -> None:
     with pytest.raises(BadSetting, match="needed that of the clients"):
         choose(question(2, 2), nothing(["x", "y"]), Speeds(), rng())
 
 
-def test_a_band_without_its_prediction_is_refused() -> None:
+def test_band_without_prediction_is_refused() -> None:
     with pytest.raises(BadSetting, match="in the band"):
         Choice(Setting(1, 1), Speeds(), None, 1.0, 2.0, 3.0, trusted=False, known=True, reason="")
 
 
-def test_advice_says_what_uncoded_work_and_one_more_client_would_take() -> None:
+def test_advice_estimates_uncoded_work_and_additional_client() -> None:
     scenario = MODELS["bimodal"](8, 12, np.random.default_rng(1))
     advice = advise_for(question(8, 4), scenario, rng())
     assert advice.over_uncoded < 0.7
@@ -240,7 +240,7 @@ def test_advice_says_what_uncoded_work_and_one_more_client_would_take() -> None:
     assert sum(advice.loads) == 32 * advice.choice.setting.replicas
 
 
-def test_a_finer_cut_is_the_same_work_on_the_same_data() -> None:
+def test_finer_cut_is_same_work_on_same_data() -> None:
     asked = question(4, 2)
     finer = cut_finer(asked.fleet, 3)
     assert [chunk.number for chunk in finer.chunks] == list(range(24))
@@ -251,7 +251,7 @@ def test_a_finer_cut_is_the_same_work_on_the_same_data() -> None:
     assert cuts[-1].round_s < cuts[0].round_s
 
 
-def test_data_that_lies_with_one_client_is_worked_on_from_where_it_stopped() -> None:
+def test_data_of_one_client_is_continued_after_stop() -> None:
     asked = question(2, 2)
     assert "serpentine" in advise(asked, Speeds(), rng()).order
     lies = replace(asked.fleet, holds={"client 0": frozenset({0, 1}), "client 1": frozenset({2, 3})})
@@ -260,7 +260,7 @@ def test_data_that_lies_with_one_client_is_worked_on_from_where_it_stopped() -> 
     assert len(advice.cuts) == 1, "how the data is cut is its clients' business"
 
 
-def test_a_client_whose_link_holds_up_every_round_is_named() -> None:
+def test_client_with_delaying_link_is_named() -> None:
     known = {f"client {w}": Speed(f"client {w}", 1.0, 0.01, up_bytes_s=4e6, rounds=9) for w in range(4)}
     known["client 3"] = Speed("client 3", 1.0, 0.01, up_bytes_s=10.0, rounds=9)  # 400 s for the model
     advice = advise(question(4, 4, replicas=1), Speeds(known), rng())
@@ -268,18 +268,18 @@ def test_a_client_whose_link_holds_up_every_round_is_named() -> None:
 
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan])
-def test_one_more_client_needs_a_speed(step_s: float) -> None:
+def test_additional_client_needs_speed(step_s: float) -> None:
     with pytest.raises(BadSetting, match="one more client"):
         advise(question(2, 2), Speeds(), rng(), newcomers_s=[step_s])
 
 
-def test_advice_without_history_is_given_all_the_same() -> None:
+def test_advice_without_history_is_given() -> None:
     advice = advise(question(2, 2), Speeds(), rng())
     assert "no history" in advice.choice.reason
     assert advice.uncoded_s > 0
 
 
-def test_an_uncoded_round_with_a_death_waits_for_the_grace_and_does_the_work_again() -> None:
+def test_uncoded_round_with_death_waits_and_repeats_work() -> None:
     asked = question(2, 2, grace_s=7.0)
     speeds = Speeds({"client 0": Speed("client 0", 1.0), "client 1": Speed("client 1", 3.0)})
     lives, dies = np.full(2, np.inf), np.array([np.inf, 0.5])
@@ -307,7 +307,7 @@ def test_replay_takes_chunk_numbers_with_gaps(first: int) -> None:
     assert seconds[0].tolist() == seconds[1].tolist() == [4.0]
 
 
-def test_chunks_that_nobody_can_load_are_no_work_and_bind_nobody() -> None:
+def test_unloadable_chunks_are_no_work() -> None:
     every = list(range(4, 12))
     asked = private({"client 0": every, "client 1": every, "client 2": every}, 16)
     assert asked.free
@@ -315,7 +315,7 @@ def test_chunks_that_nobody_can_load_are_no_work_and_bind_nobody() -> None:
     assert max(each.replicas for each in settings(asked, Speeds())) == 3
 
 
-def test_bound_of_unequal_holders_takes_a_first_client_that_dies() -> None:
+def test_bound_with_unequal_holders_allows_death_of_first() -> None:
     asked = private({"client 0": [0], "client 1": [1, 2], "client 2": [0, 1]}, 3)
     plan = asked.planned(Setting(1, 1), Speeds())
     cover_kb = cover_s(plan, Futures(np.ones((1, 3)), np.array([[0.5, np.inf, np.inf]])))
@@ -330,8 +330,8 @@ def test_bound_of_unequal_holders_takes_a_first_client_that_dies() -> None:
     rounds=st.integers(0, 6),
     seed=st.integers(0, 99),
 )
-def test_whatever_clients_hold_there_is_a_choice_that_can_be_planned(held, shared, config, rounds, seed):
-    """Private and mixed chunks, numbers that nobody holds, clients that fail, and some that hold nothing."""
+def test_any_data_layout_has_feasible_choice(held, shared, config, rounds, seed):
+    """Private and mixed chunks, unheld numbers, failing clients, and clients without chunks."""
     all_of_them = frozenset().union(*held)
     chunks = tuple(Chunk(at, f"chunk {at}", 1) for at in range(12))
     holds = {f"client {w}": all_of_them if shared else frozenset(each) for w, each in enumerate(held)}

@@ -1,4 +1,4 @@
-"""What a lone slow client's chunks count: from the rounds that were cut short, and true on average."""
+"""Test chunk weights of slow sole holders: estimated from cut rounds, and unbiased."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -34,7 +34,7 @@ def row(short: tuple[int, ...], clients: Sequence[str] = ("quick", "slow")) -> R
     )
 
 
-def test_a_slow_client_that_alone_has_its_data_counts_more_for_what_it_does() -> None:
+def test_slow_sole_holder_is_weighted_up() -> None:
     plan = planned(MINE)
     rows = [row((6, 7, 8)), row((9, 10, 11)), row(())] * 5
     sure, unsure = chances(rows, plan)
@@ -43,26 +43,26 @@ def test_a_slow_client_that_alone_has_its_data_counts_more_for_what_it_does() ->
     assert chunk_weights(rows, plan) == (1.0,) * 6 + (pytest.approx(1 / unsure),) * 6
 
 
-def test_a_round_in_which_a_client_was_away_says_nothing_of_it() -> None:
+def test_round_without_client_gives_no_evidence() -> None:
     plan = planned(MINE)
     assert chances([row((0,), ["quick"])], plan)[1] == 1.0
 
 
-def test_a_chunk_with_a_second_holder_is_not_weighed() -> None:
+def test_chunk_with_second_holder_is_not_weighted() -> None:
     plan = planned({"a": [0, 1], "b": [1, 2]})
     weights = chunk_weights([row((0, 1), ["a", "b"])] * 5, plan)
     assert weights[1:] == (1.0, 1.0)
     assert weights[0] == 4.0, "no weight is larger, however seldom it comes"
 
 
-def test_where_all_can_load_all_others_stand_in() -> None:
+def test_fully_shared_data_lets_others_replace_client() -> None:
     plan = planned({"a": [0, 1], "b": [0, 1]})
     assert plan.placement.replicas == 1
     assert chunk_weights([row((0,), ["a", "b"])] * 5, plan) == (1.0, 1.0)
 
 
 def counted_in(rounds: int, **settings: object) -> np.ndarray:
-    """Play a run in which a slow client does 0 to 6 of the chunks that it alone has; return what counted."""
+    """Play a run in which a slow sole holder does 0 to 6 of its chunks; return the counted weights."""
     rng = np.random.default_rng(5)
     pace_s = rng.choice([1.2, 1.9, 3.0, 6.0, 14.0], size=rounds)  # of a chunk: of 12 s, 6 to none
     scenario = [working([[0.5 * 6], [each * 6]]) for each in pace_s]
@@ -87,7 +87,7 @@ def counted_in(rounds: int, **settings: object) -> np.ndarray:
     return counted
 
 
-def test_over_many_rounds_every_chunk_counts_once_on_average() -> None:
+def test_every_chunk_counts_equally_over_many_rounds() -> None:
     counted = counted_in(400)
     whole = counted.min(axis=1) > 0
     assert 0 < whole.mean() < 0.5, "some rounds are whole, most are cut short"
@@ -100,7 +100,7 @@ def test_over_many_rounds_every_chunk_counts_once_on_average() -> None:
     assert plain_c[6:].min() > 0.35, "none of its chunks is always the last"
 
 
-def test_a_client_that_never_comes_to_its_last_chunks_brings_all_of_them_in_turn() -> None:
+def test_slow_client_rotates_through_its_chunks() -> None:
     pace = 12.0 / 2.5  # two of six in each round
     always = working([[0.5 * 6], [pace * 6]])
     client_model = ArrayClientModel(lambda _: always, [1 / 6] * CHUNKS)

@@ -1,4 +1,4 @@
-"""The tuner inside a whole run, under the virtual clock."""
+"""Test the tuner inside a whole run, under the virtual clock."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ NAMES = [f"client {w}" for w in range(6)]
 
 
 def whole_run(scenario: Scenario, speeds: Speeds | None = None, **settings: object) -> list[Any]:
-    """Play a run whose copies are left to the tuner; return what it said."""
+    """Simulate a run whose replicas the tuner chooses; return its outputs."""
     config = config_of(
         {
             "work": "coded",
@@ -42,15 +42,15 @@ def chosen(said: list[Any]) -> list[Chose]:
     return [each for each in said if isinstance(each, Chose)]
 
 
-def test_a_run_begins_without_history_and_plans_anew_once_it_has_some() -> None:
-    plans = chosen(whole_run(MODELS["nobody"](6, 8, np.random.default_rng(0)), grace_s=1e-6))
+def test_run_begins_without_history_and_replans_later() -> None:
+    plans = chosen(whole_run(MODELS["homogeneous"](6, 8, np.random.default_rng(0)), grace_s=1e-6))
     assert "no history" in plans[0].reason
     assert "no history" not in plans[-1].reason
     assert plans[-1].basis["replicas"] == 1
     assert plans[-1].basis["predicted_s"] > 0
 
 
-def test_a_second_run_chooses_otherwise_because_of_what_the_first_has_shown() -> None:
+def test_second_run_chooses_differently_after_first() -> None:
     pace_w = np.array([1.0, 1.0, 1.0, 1.0, 1.0, 5.0])
     scenario = (working(pace_w[:, None]),) * 3
     shown = {name: Speed(name, pace / 4, 0.001, rounds=9) for name, pace in zip(NAMES, pace_w, strict=True)}
@@ -60,7 +60,7 @@ def test_a_second_run_chooses_otherwise_because_of_what_the_first_has_shown() ->
     assert second.basis["loads"] != first.basis["loads"]
 
 
-def test_every_round_of_a_tuned_run_is_synced_after_speeds_change_hands() -> None:
+def test_tuned_run_syncs_every_round_after_speeds_change() -> None:
     pace_w = np.array([1.0, 1.0, 1.0, 1.0, 4.0, 4.0])
     rounds = [working(pace_w[:, None])] * 8 + [working(pace_w[::-1, None].copy())] * 8
     said = whole_run(tuple(rounds))
@@ -70,7 +70,9 @@ def test_every_round_of_a_tuned_run_is_synced_after_speeds_change_hands() -> Non
     assert np.mean(times[-3:]) <= 1.15 * np.mean(times[5:8])
 
 
-def test_a_plan_is_kept_while_nothing_changes() -> None:
-    numbers = [each.round for each in chosen(whole_run(MODELS["nobody"](6, 16, np.random.default_rng(0))))]
+def test_plan_is_kept_without_changes() -> None:
+    numbers = [
+        each.round for each in chosen(whole_run(MODELS["homogeneous"](6, 16, np.random.default_rng(0))))
+    ]
     assert len(numbers) <= 6
     assert numbers == sorted(numbers)

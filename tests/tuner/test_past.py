@@ -1,4 +1,4 @@
-"""What rounds tell of clients: gaps, false claims, and what finishing nothing means."""
+"""Test client history from rounds: gaps, false claims, and rounds without finished work."""
 
 import math
 from dataclasses import replace
@@ -24,25 +24,25 @@ def told(*clients: ClientRow, run: str = "spring", number: int = 1) -> PastRound
     return PastRound(run, replace(row(*clients), round=number))
 
 
-def test_a_client_that_finished_nothing_was_at_least_as_slow_as_the_round_was_long() -> None:
+def test_client_without_finished_work_is_slow_as_round() -> None:
     quick = ClientRow("a", finished=4, steps=8, step_s=0.5)
     past = recall([told(quick, ClientRow("b"))], ["a", "b"])
     assert past.step_rw.tolist() == [[0.5, 4.0]]
 
 
-def test_a_client_that_failed_or_was_absent_says_nothing_of_its_speed() -> None:
+def test_failed_or_absent_client_gives_no_speed() -> None:
     quick = ClientRow("a", finished=4, steps=8, step_s=0.5)
     past = recall([told(quick, ClientRow("b", failure="lost"))], ["a", "b", "c"])
     assert np.isnan(past.step_rw[0, 1:]).all()
     assert past.failed_rw.tolist() == [[False, True, False]]
 
 
-def test_a_claim_that_the_store_has_struck_out_is_counted() -> None:
+def test_claim_dropped_by_store_is_counted() -> None:
     past = recall([told(ClientRow("a", finished=3, steps=3, step_s=None))], ["a"])
     assert past.contradictory
 
 
-def test_a_client_is_named_with_the_rounds_in_which_it_was_seen() -> None:
+def test_client_is_listed_with_its_observed_rounds() -> None:
     seen = ClientRow("a", finished=1, steps=1, step_s=0.5)
     past = recall(
         [
@@ -59,7 +59,7 @@ def test_a_client_is_named_with_the_rounds_in_which_it_was_seen() -> None:
 
 
 @pytest.mark.parametrize("step_s", [0.0, -1.0, math.nan, math.inf])
-def test_a_time_that_cannot_be_is_struck_out_and_counted(step_s: float) -> None:
+def test_impossible_time_is_dropped_and_counted(step_s: float) -> None:
     past = recall([told(ClientRow("a", finished=1, steps=1, step_s=step_s))], ["a"])
     assert past.struck == 1
     assert past.contradictory
@@ -67,7 +67,7 @@ def test_a_time_that_cannot_be_is_struck_out_and_counted(step_s: float) -> None:
 
 
 @given(st.lists(st.floats(0.01, 100.0), min_size=3, max_size=9))
-def test_one_slow_round_does_not_make_a_client_slow(times: list[float]) -> None:
+def test_single_slow_round_does_not_make_client_slow(times: list[float]) -> None:
     usual = robust(ClientHistory(("a",), np.full((5, 1), 2.0), np.zeros((5, 1), bool)), Speeds()).known["a"]
     with_one = np.vstack([np.full((5, 1), 2.0), [[max(times)]]])
     assert (
@@ -76,11 +76,11 @@ def test_one_slow_round_does_not_make_a_client_slow(times: list[float]) -> None:
     )
 
 
-def test_a_client_without_rounds_keeps_what_was_known_of_it() -> None:
+def test_client_without_rounds_keeps_its_history() -> None:
     before = Speeds({"a": Speed("a", 3.0, rounds=7)})
     assert robust(nothing(["a"]), before) == before
 
 
-def test_a_past_of_another_shape_is_refused() -> None:
+def test_history_of_wrong_shape_is_refused() -> None:
     with pytest.raises(BadSetting, match="rounds x clients"):
         ClientHistory(("a", "b"), np.ones((2, 1)), np.zeros((2, 1), bool))

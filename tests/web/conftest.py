@@ -1,4 +1,4 @@
-"""Stores for the page's tests: one that holds a run, and an empty one."""
+"""Stores for tests of the page: one with a run, and an empty one."""
 
 from collections.abc import Iterator
 from pathlib import Path

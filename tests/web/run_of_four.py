@@ -1,4 +1,4 @@
-"""A run of four clients, told by the store's own writer: one is slow, one dies in the third round."""
+"""A run of four clients, written by the store: one is slow, one dies in the third round."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ NAMES = {"aa": "quick", "bb": "steady", "cc": "slow", "dd": "dead"}
 
 
 def clients_of(number: int) -> list[ClientRow]:
-    """What the four do in a round: the slow one discards, the dead one dies in the third."""
+    """The rows of the four clients in a round: the slow one discards work, one dies in the third."""
     moved = {"up_bytes": 10_000, "down_bytes": MODEL_BYTES, "control_bytes": 500, "link": "session"}
     rows = [
         ClientRow("aa", 8, 8, 32, 0.32, 0.01, 0.001, 0.1, 0.05, **moved),
@@ -39,7 +39,7 @@ def round_of(number: int, outcome: str = "synced", clients: Sequence[ClientRow] 
 
 
 def tell_a_run(store: Store, run: str = "spring", rounds: int = 12) -> None:
-    """Tell a run that goes on: every fourth round is skipped, every second measured."""
+    """Write a running run: every fourth round is skipped, every second one is evaluated."""
     store.write(Begun(START, run, RunConfig(task="digits", rounds=99, work="coded").table()))
     for client, name in NAMES.items():
         store.write(Seen(START, client, name, "north", "session"))

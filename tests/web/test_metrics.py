@@ -1,8 +1,8 @@
-"""What Prometheus reads, parsed by its own parser, against the store."""
+"""Test Prometheus metrics with Prometheus's own parser against the store."""
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from fedgc.store.records import Begun, Present
+from fedgc.store.records import Begun, Decided, Present, Scored
 from fedgc.web.metrics import exposition
 from tests.web.run_of_four import NAMES, START
 
@@ -14,7 +14,7 @@ def samples(said: bytes) -> dict[tuple[str, frozenset], float]:
     }
 
 
-def test_counters_are_the_totals_of_the_run(told):
+def test_counters_are_totals_of_run(told):
     found, rounds = samples(exposition(told, "latest")), told.rounds("spring")
     run = ("run", "spring")
     for outcome in ("synced", "skipped"):
@@ -29,7 +29,7 @@ def test_counters_are_the_totals_of_the_run(told):
     assert found["fedgc_clients_present", frozenset({run})] == 3
 
 
-def test_every_client_has_its_step_and_its_failures(told):
+def test_every_client_has_step_and_failure_metrics(told):
     found = samples(exposition(told, "spring"))
     for pace in told.paces("digits"):
         words = {"client": pace.client.client, "name": NAMES[pace.client.client], "site": "north"}
@@ -39,13 +39,25 @@ def test_every_client_has_its_step_and_its_failures(told):
         assert found["fedgc_client_step_seconds", at] == pace.speed.step_s
 
 
-def test_a_state_that_another_version_wrote_does_not_stop_the_metrics(told):
+def test_state_of_other_version_does_not_stop_metrics(told):
     told.write(Present(START + 99, "spring", {"clients": ["aa", {"name": "x"}]}))
     assert samples(exposition(told, "spring"))["fedgc_clients_present", frozenset({("run", "spring")})] == 0
 
 
-def test_a_run_without_rounds_has_metrics_too(empty):
+def test_run_without_rounds_has_metrics(empty):
     empty.write(Begun(START, "new", {"task": "digits"}))
     found = samples(exposition(empty, "new"))
     words = {"run": "new", "task": "digits", "state": "running"}
     assert found["fedgc_run_info", frozenset(words.items())] == 1
+
+
+def test_figures_of_clients_and_best_model_are_metrics(told):
+    client, name = next(iter(NAMES.items()))
+    told.write(Scored(START, "spring", 3, client, 10, {"accuracy": 0.7}))
+    basis = {"figure": "accuracy", "version": 3, "round": 3, "value": 0.7}
+    told.write(Decided(START, "spring", 3, "best", basis))
+    found = samples(exposition(told, "spring"))
+    words = {"run": "spring", "client": client, "name": name, "site": "north", "measure": "accuracy"}
+    assert found["fedgc_client_measure", frozenset(words.items())] == 0.7
+    assert found["fedgc_best_model_version", frozenset({("run", "spring")})] == 3
+    assert found["fedgc_best_model_measure", frozenset({("run", "spring")})] == 0.7

@@ -1,4 +1,4 @@
-"""What code and gate save, against the sum over every round and client."""
+"""Test the savings of code and gate against the sum over every round and client."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from tests.web.run_of_four import MODEL_BYTES
 
 
 @pytest.mark.parametrize("most", [1, 3, 240])
-def test_savings_are_the_sum_over_rounds_and_clients(told, most: int):
+def test_savings_are_sum_over_rounds_and_clients(told, most: int):
     rounds = told.rounds("spring")
     plain = sum(2 * MODEL_BYTES for each in rounds for _ in told.client_rows("spring", each.row.round))
     by_gate = by_code = 0
@@ -22,12 +22,12 @@ def test_savings_are_the_sum_over_rounds_and_clients(told, most: int):
     assert found.sent == found.plain - found.by_code - found.by_gate
 
 
-def test_a_code_that_sends_more_saves_less_than_nothing(told):
+def test_code_with_more_traffic_has_negative_savings(told):
     found = saved(told.stretches("spring"), 1000)
     assert found is not None
     assert found.by_code < 0
 
 
 @pytest.mark.parametrize("size", [None, 0])
-def test_nothing_is_claimed_where_the_model_is_not_known(told, size):
+def test_unknown_model_size_gives_no_savings(told, size):
     assert saved(told.stretches("spring"), size) is None

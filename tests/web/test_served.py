@@ -1,4 +1,4 @@
-"""The addresses as a client on the network sees them: what they answer, to whom, and what they refuse."""
+"""Test the served addresses: answers, access and refusals."""
 
 import json
 import socket
@@ -12,8 +12,8 @@ import pytest
 
 from fedgc.errors import EdgeFailed, Unusable
 from fedgc.store.database import Store
+from fedgc.store.liveness import SERVER
 from fedgc.store.records import Appended, Begun, Ended, Evaluated, Present
-from fedgc.store.standing import SERVER
 from fedgc.web import app as app_room
 from fedgc.web.access import COOKIE, Entry
 from fedgc.web.check import HEAVIEST, check
@@ -54,7 +54,7 @@ class Events:
         self.status = self._answer.status
 
     def next(self, name: str) -> dict:
-        """Return what the next event of that name says; others are passed over."""
+        """Return the data of the next event with this name; others are skipped."""
         while line := self._answer.readline().decode():
             if line == f"event: {name}\n":
                 return json.loads(self._answer.readline().decode().removeprefix("data: "))
@@ -72,7 +72,7 @@ def events(served: Served) -> Iterator[Events]:
     stream.close()
 
 
-def test_the_page_and_its_parts_are_there(served: Served):
+def test_page_and_its_parts_are_served(served: Served):
     for path in ("/", *(f"/page/{name}" for name in app_room.PAGE)):
         answer, said = ask(served, path)
         assert answer.status == 200
@@ -82,7 +82,7 @@ def test_the_page_and_its_parts_are_there(served: Served):
     assert ask(served, "/page/..%2Fapp.py")[0].status == 404
 
 
-def test_the_picture_and_a_round_are_json(served: Served):
+def test_snapshot_and_round_are_json(served: Served):
     answer, said = ask(served, "/picture?sort=speed&find=s")
     assert answer.headers["content-type"] == "application/json"
     assert [line["name"] for line in json.loads(said)["fleet"]["lines"]] == ["slow", "steady"]
@@ -102,14 +102,14 @@ def test_the_picture_and_a_round_are_json(served: Served):
         ("/metrics?run=sprung", 404, "did you mean spring"),
     ],
 )
-def test_what_is_not_there_is_one_line_of_json(served: Served, asked: str, status: int, sentence: str):
+def test_missing_resource_gives_one_json_line(served: Served, asked: str, status: int, sentence: str):
     answer, said = ask(served, asked)
     assert answer.status == status
     assert sentence in json.loads(said)["error"]
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_nothing_is_written_to(served: Served, method: str):
+def test_server_is_read_only(served: Served, method: str):
     for path in ("/", "/picture", "/round", "/stream", "/metrics"):
         assert ask(served, path, method)[0].status == 405
 
@@ -117,7 +117,7 @@ def test_nothing_is_written_to(served: Served, method: str):
 # ---- the stream
 
 
-def test_the_stream_begins_with_the_picture_and_tells_each_news(events: Events, told: Store):
+def test_stream_begins_with_snapshot_and_sends_each_change(events: Events, told: Store):
     assert events.next("picture")["totals"]["rounds"] == 12
     told.write(Appended(START + 90, "spring", round_of(13)))
     assert events.next("round")["round"]["row"]["round"] == 13
@@ -132,16 +132,16 @@ def test_the_stream_begins_with_the_picture_and_tells_each_news(events: Events, 
     assert events.next("picture")["now"]["state"] == "completed"
 
 
-def test_a_stream_of_the_newest_run_goes_over_to_the_next(events: Events, told: Store):
+def test_stream_of_newest_run_moves_to_next_run(events: Events, told: Store):
     assert events.next("picture")["now"]["run"] == "spring"
     told.write(Begun(START + 500, "summer", {"task": "digits"}))
     assert events.next("picture")["now"]["run"] == "summer"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="processes are seen in /proc")
-def test_a_stream_tells_that_the_server_of_its_run_was_killed(events: Events, told: Store):
+def test_stream_reports_killed_server(events: Events, told: Store):
     program = (
-        "from fedgc.store.standing import this_process; import json, time; "
+        "from fedgc.store.liveness import this_process; import json, time; "
         "print(json.dumps(this_process().words()), flush=True); time.sleep(600)"
     )
     with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as server:
@@ -151,12 +151,12 @@ def test_a_stream_tells_that_the_server_of_its_run_was_killed(events: Events, to
         assert events.next("now")["state"] == "running"
         server.kill()
         now = events.next("picture")["now"]
-    assert now["state"] == "stopped without a word"
+    assert now["state"] == "crashed"
     assert now["reason"].startswith("the server process ")
     assert now["reason"].endswith("; `fedgc run --resume spring` goes on")
 
 
-def test_a_stream_outlives_a_store_that_is_away_for_a_while(events: Events, told: Store, path, tmp_path):
+def test_stream_survives_temporary_loss_of_store(events: Events, told: Store, path, tmp_path):
     events.next("picture")
     for ending in ("", "-wal", "-shm"):
         path.with_name(path.name + ending).replace(tmp_path / f"away{ending}")
@@ -170,7 +170,7 @@ def test_a_stream_outlives_a_store_that_is_away_for_a_while(events: Events, told
     assert events.next("picture")["now"]["run"] == "spring"
 
 
-def test_streams_are_bounded_and_given_back(served: Served, monkeypatch):
+def test_streams_are_bounded_and_released(served: Served, monkeypatch):
     monkeypatch.setattr(app_room, "MOST_STREAMS", 2)
     first, second = Events(served), Events(served)
     for each in (first, second):
@@ -189,7 +189,7 @@ def test_streams_are_bounded_and_given_back(served: Served, monkeypatch):
 # ---- who may see it
 
 
-def test_without_the_token_there_is_nothing_to_see(guarded: Served):
+def test_token_is_required(guarded: Served):
     for path in (
         "/",
         "/picture",
@@ -207,7 +207,7 @@ def test_without_the_token_there_is_nothing_to_see(guarded: Served):
     assert ask(guarded, "/", cookie="=;;\x01")[0].status in (400, 401)
 
 
-def test_the_address_with_the_token_leaves_a_cookie_and_a_clean_address(guarded: Served):
+def test_address_with_token_sets_cookie_and_clean_address(guarded: Served):
     answer, _ = ask(guarded, f"/?token={TOKEN}")
     assert (answer.status, answer.headers["location"]) == (303, "/")
     cookie = answer.headers["set-cookie"]
@@ -218,21 +218,21 @@ def test_the_address_with_the_token_leaves_a_cookie_and_a_clean_address(guarded:
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:80", "127.0.0.1.evil.example", ""])
-def test_a_name_that_was_made_to_point_here_is_refused(served: Served, host: str):
+def test_rebound_host_name_is_refused(served: Served, host: str):
     answer, said = ask(served, "/picture", host=host)
     assert answer.status in (400, 421)
     assert b"spring" not in said
 
 
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8600", "[::1]", "[::1]:8600"])
-def test_this_machines_own_names_are_served(served: Served, host: str):
+def test_own_host_names_are_served(served: Served, host: str):
     assert ask(served, "/picture", host=host)[0].status == 200
 
 
 @pytest.mark.parametrize(
     ("place", "asks"), [(Place(), False), (Place("::1"), False), (Place(EVERYWHERE), True)]
 )
-def test_a_token_is_made_up_where_the_page_leaves_this_machine(place: Place, asks: bool):
+def test_token_is_generated_for_public_address(place: Place, asks: bool):
     entry = place.entry
     assert (entry.token is not None) is asks
     assert entry.token != Place(EVERYWHERE).entry.token or not asks  # a new one each time
@@ -246,12 +246,12 @@ def test_a_token_is_made_up_where_the_page_leaves_this_machine(place: Place, ask
         (lambda: Entry("ü" * 20), "all of them ASCII"),
     ],
 )
-def test_a_place_that_cannot_be_is_refused(wrong, sentence: str):
+def test_invalid_address_is_refused(wrong, sentence: str):
     with pytest.raises(Unusable, match=sentence):
         wrong()
 
 
-def test_a_port_in_use_and_a_foreign_address_are_told_in_one_line(told: Store):
+def test_port_in_use_and_foreign_address_give_one_line(told: Store):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(EdgeFailed, match=f"127.0.0.1 port {port}: Address already in use"):
@@ -263,14 +263,14 @@ def test_a_port_in_use_and_a_foreign_address_are_told_in_one_line(told: Store):
 # ---- the page looks at itself
 
 
-def test_the_check_finds_a_light_page_that_asks_nobody_else(guarded: Served):
+def test_check_finds_light_page_without_external_requests(guarded: Served):
     found = check(guarded)
     assert (found.run, found.rounds, found.clients, found.elsewhere, found.faults) == ("spring", 12, 4, 0, ())
     assert found.page_bytes < HEAVIEST
     assert found.metrics > 20
 
 
-def test_the_check_tells_a_page_that_asks_another_machine(served: Served, monkeypatch):
+def test_check_reports_page_with_external_requests(served: Served, monkeypatch):
     told = app_room.page_file
     monkeypatch.setattr(app_room, "page_file", lambda name: told(name) + b'<img src="//cdn.example/x">')
     found = check(served)

@@ -1,8 +1,8 @@
-"""What the page shows, against the rows of the store."""
+"""Test the page's snapshot against the rows of the store."""
 
 import json
 import math
-from dataclasses import replace
+from dataclasses import asdict, replace
 from statistics import median
 
 import pytest
@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from fedgc.config import RunConfig
 from fedgc.errors import Unusable
-from fedgc.history import ClientRow
-from fedgc.store.records import Appended, Audited, Begun, Ended, Present
+from fedgc.history import BestModel, ClientRow
+from fedgc.store.records import Appended, Audited, Begun, Decided, Ended, Present, Scored
 from fedgc.web import fleet as room
 from fedgc.web.fleet import Wanted
 from fedgc.web.json_values import as_json
@@ -20,7 +20,7 @@ from fedgc.web.snapshot import one_round, picture, thinned
 from tests.web.run_of_four import MODEL_BYTES, NAMES, START, round_of, tell_a_run
 
 
-def test_it_says_how_the_round_under_way_stands(told):
+def test_snapshot_shows_progress_of_current_round(told):
     now = picture(told, Wanted()).now
     assert (now.run, now.state, now.round, now.phase, now.covered, now.chunks) == (
         "spring", "running", 13, "working", 9, 16,
@@ -29,7 +29,7 @@ def test_it_says_how_the_round_under_way_stands(told):
     assert now.finished == dict.fromkeys(NAMES, 5)
 
 
-def test_its_totals_are_those_of_the_rounds(told):
+def test_snapshot_totals_equal_sum_of_rounds(told):
     rounds, totals = told.rounds("spring"), picture(told, Wanted()).totals
     assert (totals.rounds, totals.wanted, totals.model_bytes) == (len(rounds), 99, MODEL_BYTES)
     assert totals.finished == sum(each.finished for each in rounds)
@@ -41,7 +41,7 @@ def test_its_totals_are_those_of_the_rounds(told):
     assert totals.measure == "accuracy"
 
 
-def test_its_series_holds_every_round_of_a_short_run(told):
+def test_snapshot_series_holds_every_round_of_short_run(told):
     series, rounds = picture(told, Wanted()).series, told.rounds("spring")
     assert series.first == series.last == tuple(each.row.round for each in rounds)
     assert series.loss == tuple(each.row.loss for each in rounds)
@@ -51,7 +51,7 @@ def test_its_series_holds_every_round_of_a_short_run(told):
     assert series.plain_bytes == tuple(2 * MODEL_BYTES * each.clients for each in rounds)
 
 
-def test_a_client_is_shown_with_what_it_did_lately_and_what_the_plan_gives_it(told):
+def test_client_is_shown_with_recent_work_and_plan(told):
     lines = {each.name: each for each in picture(told, Wanted()).fleet.lines}
     slow, dead = lines["slow"], lines["dead"]
     assert (slow.present, slow.load, slow.finished, slow.counted) == (True, 3, 36, 24)
@@ -72,7 +72,7 @@ def test_a_client_is_shown_with_what_it_did_lately_and_what_the_plan_gives_it(to
         ("seen", ["dead"]),
     ],
 )
-def test_clients_stand_in_the_order_asked_for(told, sort: str, names: list[str]):
+def test_clients_are_sorted_as_requested(told, sort: str, names: list[str]):
     lines = picture(told, Wanted(sort=sort)).fleet.lines
     assert [each.name for each in lines][: len(names)] == names
 
@@ -83,7 +83,7 @@ def test_clients_are_found_by_name_key_and_site(told):
         assert (fleet.found, len(fleet.lines), fleet.clients) == (found, found, 4)
 
 
-def test_a_large_fleet_comes_one_screen_at_a_time(empty):
+def test_large_fleet_is_paged(empty):
     clients = [ClientRow(f"{n:03d}", 2, 2, 8, 0.1, 0.01) for n in range(120)]
     empty.write(Begun(START, "wide", {"task": "digits"}))
     empty.write(Appended(START + 5, "wide", round_of(1, clients=clients)))
@@ -96,7 +96,7 @@ def test_a_large_fleet_comes_one_screen_at_a_time(empty):
     assert picture(empty, Wanted(page=99)).fleet.page == 2
 
 
-def test_plans_say_what_was_expected_and_what_their_rounds_took(told):
+def test_plans_show_expected_and_actual_times(told):
     newest, first = picture(told, Wanted()).plans
     took = {each.row.round: each.row.working_s + each.row.collecting_s for each in told.rounds("spring")}
     assert (newest.round, newest.band_s, newest.predicted_s) == (4, (1.1, 1.6), 1.3)
@@ -106,20 +106,20 @@ def test_plans_say_what_was_expected_and_what_their_rounds_took(told):
     assert newest.reason == "16 chunks, because of slow: 0.08 s"
 
 
-def test_faults_and_the_record_name_the_client(told):
+def test_faults_and_record_name_client(told):
     shown = picture(told, Wanted())
     assert [(each.round, each.name, each.failure) for each in shown.faults] == [(3, "dead", "lost")]
     assert [(each.kind, each.name) for each in shown.record] == [("joined", "quick")]
 
 
-def test_a_run_without_a_round_has_a_picture(empty):
+def test_run_without_round_has_snapshot(empty):
     empty.write(Begun(START, "new", {"task": "digits"}))
     shown = picture(empty, Wanted())
     assert (shown.series.last, shown.fleet.lines, shown.totals.median_s, shown.plans) == ((), (), None, ())
     json.loads(as_json(shown))
 
 
-def test_the_newest_run_is_shown_and_all_are_named(told):
+def test_newest_run_is_shown_and_all_are_listed(told):
     tell_a_run(told, "summer", 2)
     told.write(Begun(START + 9, "autumn", {"task": "digits"}))
     told.write(Ended(START + 10, "autumn", "failed", "no clients"))
@@ -129,13 +129,13 @@ def test_the_newest_run_is_shown_and_all_are_named(told):
     assert picture(told, Wanted(run="summer")).totals.rounds == 2
 
 
-def test_a_state_that_another_version_wrote_is_shown_as_far_as_it_is_understood(told):
+def test_state_of_other_version_is_shown_where_understood(told):
     told.write(Present(START + 99, "spring", {"clients": ["aa", {"name": "x"}], "round": "many"}))
     now = picture(told, Wanted()).now
     assert (now.round, now.clients, now.phase) == (0, 0, "")
 
 
-def test_one_round_shows_every_client_that_worked(told):
+def test_round_shows_every_working_client(told):
     found = one_round(told, "spring", 3)
     assert {each.name for each in found.bars} == set(NAMES.values())
     assert [each.row for each in found.bars] == sorted(
@@ -155,7 +155,7 @@ def test_one_round_shows_every_client_that_worked(told):
         (lambda store: Wanted(page=-1), "needed 0 or more"),
     ],
 )
-def test_what_is_not_there_is_named(told, ask, sentence: str):
+def test_missing_resource_is_named(told, ask, sentence: str):
     with pytest.raises(Unusable, match=sentence):
         ask(told)
 
@@ -173,7 +173,7 @@ ROWS = st.lists(
 
 
 @given(rows=ROWS, most=st.integers(2, 40))
-def test_a_thinned_round_keeps_the_longest_the_shortest_and_failures(rows: list[ClientRow], most: int):
+def test_thinned_round_keeps_longest_shortest_and_failures(rows: list[ClientRow], most: int):
     kept = thinned(rows, most)
     assert len(kept) <= max(most, 0)
     assert [row.busy_s for row in kept] == sorted((row.busy_s for row in kept), reverse=True)
@@ -191,13 +191,13 @@ def test_a_thinned_round_keeps_the_longest_the_shortest_and_failures(rows: list[
         lambda inside: st.lists(inside) | st.dictionaries(st.text(), inside),
     )
 )
-def test_whatever_is_shown_is_json_that_a_browser_reads(value):
+def test_snapshot_is_json_readable_by_browsers(value):
     read = json.loads(as_json({"value": value}), parse_constant=lambda word: pytest.fail(word))
     if isinstance(value, float) and math.isfinite(value):
         assert read["value"] == pytest.approx(value, rel=1e-4, abs=1e-300)
 
 
-def test_it_says_what_share_of_the_samples_counted_and_shows_refused_clients_as_faults(told):
+def test_snapshot_shows_sample_share_and_refused_clients(told):
     refused = ClientRow("stranger", refused=1, failure="chunk x: saw 11 samples, others have 10")
     row = replace(round_of(98, clients=[refused]), known_samples=120, counted_samples=80, left_out="1 client")
     told.write(Appended(START + 500.0, "spring", row))
@@ -207,7 +207,7 @@ def test_it_says_what_share_of_the_samples_counted_and_shows_refused_clients_as_
     assert ("stranger", 1) in {(each.client, each.refused) for each in seen.faults}
 
 
-def test_it_says_no_share_of_samples_where_none_is_known(told):
+def test_unknown_sample_share_is_omitted(told):
     assert picture(told, Wanted()).totals.coverage is None
 
 
@@ -216,7 +216,7 @@ def test_crash_and_resume_are_faults_on_record(told):
     told.write(Begun(START + 900.0, "spring", settings))
     seen = picture(told, Wanted())
     assert [(each.round, each.client, each.failure) for each in seen.faults if each.round is None] == [
-        (None, "server", "the server ended without a word")
+        (None, "server", "the server crashed")
     ]
     assert [each.kind for each in seen.record[:2]] == ["resumed", "crash"]
     told.write(Ended(START + 901.0, "spring", "stopped", "it was asked to"))
@@ -225,14 +225,14 @@ def test_crash_and_resume_are_faults_on_record(told):
     assert len(crashes) == 1, "a run that was stopped has not crashed"
 
 
-def test_refusal_outside_a_round_is_a_fault_with_its_reason(told):
+def test_refusal_outside_round_is_fault_with_its_reason(told):
     told.write(Audited(START + 5.0, "refused", "ee", "chunk x: saw 11 samples, others have 10", "spring"))
     fault = picture(told, Wanted()).faults[0]
     assert (fault.round, fault.client, fault.refused) == (None, "ee", 1)
     assert fault.failure == "chunk x: saw 11 samples, others have 10"
 
 
-def test_settings_that_differ_from_the_defaults_come_first(told):
+def test_settings_different_from_defaults_come_first(told):
     seen = picture(told, Wanted())
     assert seen.work == "coded"
     changed = [each.name for each in seen.settings if not each.usual]
@@ -241,8 +241,24 @@ def test_settings_that_differ_from_the_defaults_come_first(told):
     assert len(seen.settings) == len(RunConfig().table())
 
 
-def test_time_left_is_estimated_for_a_run_that_goes_on(told):
+def test_time_left_is_estimated_for_running_run(told):
     totals = picture(told, Wanted()).totals
     assert totals.left_s == pytest.approx((99 - 12) * totals.median_s)
     told.write(Ended(START + 901.0, "spring", "completed", ""))
     assert picture(told, Wanted()).totals.left_s is None
+
+
+def test_snapshot_shows_figures_of_clients_and_best_model(told):
+    client = next(key for key, name in NAMES.items() if name == "slow")
+    for number, value in ((0, 0.1), (11, 0.7)):
+        told.write(Scored(START, "spring", number, client, 10, {"accuracy": value}))
+    best = BestModel("accuracy", 9, 11, 0.7)
+    before = picture(told, Wanted()).plans
+    told.write(Decided(START, "spring", 11, "best", {**asdict(best)}))
+    shown = picture(told, Wanted())
+    lines = {each.name: each for each in shown.fleet.lines}
+    assert (lines["slow"].metrics, lines["slow"].scored) == ({"accuracy": 0.7}, 11)
+    assert (lines["quick"].metrics, lines["quick"].scored) == ({}, None)
+    assert shown.totals.best == best
+    assert shown.plans == before
+    assert '"metrics":{"accuracy":0.7}' in as_json(shown)

@@ -1,4 +1,4 @@
-"""The page's process against strangers who send too much, too slowly, too often, or guess the token."""
+"""Test the page's server against unauthorized clients: large, slow or frequent requests, and guesses."""
 
 import os
 import re
@@ -92,7 +92,7 @@ def room_for_a_crowd() -> Iterator[None]:
 # ---- too much, too slowly
 
 
-def test_a_header_of_64_mb_is_refused_and_not_kept(start):
+def test_64_mb_header_is_refused_and_not_kept(start):
     page = start()
     assert page.ask("/picture").status == 200
     before = page.peak_bytes
@@ -104,7 +104,7 @@ def test_a_header_of_64_mb_is_refused_and_not_kept(start):
     assert page.peak_bytes - before < 16 * MB
 
 
-def test_half_requests_do_not_keep_a_whole_one_out(start):
+def test_half_requests_do_not_block_whole_request(start):
     page = start()
     with ExitStack() as held:
         for _ in range(CROWD):
@@ -112,7 +112,7 @@ def test_half_requests_do_not_keep_a_whole_one_out(start):
         assert [page.ask("/picture").status for _ in range(5)] == [200] * 5
 
 
-def test_unread_answers_do_not_keep_a_request_out(start):
+def test_unread_answers_do_not_block_request(start):
     page = start()
     with ExitStack() as held:
         for _ in range(CROWD):
@@ -125,7 +125,7 @@ def test_unread_answers_do_not_keep_a_request_out(start):
 
 
 @pytest.mark.parametrize("first", [b"", b"GET /page/icon.svg HTTP/1.1\r\nhost: localhost\r\n\r\n"])
-def test_a_request_that_trickles_in_is_closed(start, first: bytes):
+def test_trickling_request_is_closed(start, first: bytes):
     page = start()
     with socket.create_connection(page.address, timeout=WAIT_S) as line:
         line.sendall(first + HALF)
@@ -136,7 +136,7 @@ def test_a_request_that_trickles_in_is_closed(start, first: bytes):
 
 
 def _open(line: socket.socket) -> bool:
-    """Send a little more, and return whether the other side still takes it."""
+    """Send a few more bytes; return whether the server still accepts them."""
     try:
         line.sendall(b"x")
         return bool(line.recv(65_536))
@@ -149,7 +149,7 @@ def _open(line: socket.socket) -> bool:
 # ---- the token
 
 
-def test_wrong_tokens_are_slowed_down_and_the_owner_stays_in(start):
+def test_wrong_tokens_are_delayed_and_owner_stays_in(start):
     page = start(FEDGC_TOKEN=TOKEN)
     cookie = page.ask(f"/?token={TOKEN}").headers["set-cookie"].partition(";")[0]
     seen = [page.ask("/", authorization=f"Bearer wrong-{number}").status for number in range(AT_ONCE)]
@@ -162,7 +162,7 @@ def test_wrong_tokens_are_slowed_down_and_the_owner_stays_in(start):
     assert page.ask("/picture", cookie=cookie).status == 200
 
 
-def test_the_cookie_is_not_the_token_and_is_secure_behind_tls(start):
+def test_cookie_differs_from_token_and_is_secure_with_tls(start):
     page = start(FEDGC_TOKEN=TOKEN)
     plain = page.ask(f"/?token={TOKEN}").headers["set-cookie"]
     behind = page.ask(f"/?token={TOKEN}", x_forwarded_proto="https").headers["set-cookie"]
@@ -174,7 +174,7 @@ def test_the_cookie_is_not_the_token_and_is_secure_behind_tls(start):
     assert ("Secure" in plain, "Secure" in behind) == (False, True)
 
 
-def test_the_token_comes_from_a_file_or_a_variable(start, tmp_path: Path):
+def test_token_is_read_from_file_or_variable(start, tmp_path: Path):
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
     for page in (start("--token", str(file)), start("--token", "env:OURS", OURS=TOKEN)):
@@ -190,7 +190,7 @@ class Clock:
         return self.now
 
 
-def test_guesses_come_back_one_by_one_and_each_address_has_its_own():
+def test_guesses_are_delayed_one_by_one_per_address():
     clock = Clock()
     guesses = Guesses(clock)
     for _ in range(AT_ONCE):
@@ -204,7 +204,7 @@ def test_guesses_come_back_one_by_one_and_each_address_has_its_own():
     assert guesses.wait_s("192.0.2.1") == pytest.approx(EACH_S)
 
 
-def test_more_addresses_than_are_kept_must_wait_until_some_are_forgotten():
+def test_address_above_limit_waits_until_others_are_forgotten():
     clock = Clock()
     guesses = Guesses(clock)
     for number in range(MOST_ADDRESSES):

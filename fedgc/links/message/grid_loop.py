@@ -1,16 +1,18 @@
-"""The grid's one caller: invites nodes to sessions, carries the packets of the others, hears of a stop.
+"""The thread that calls Flower's Grid: it invites nodes to sessions and carries packets.
 
-In a thread of its own, because a call of the grid takes tens of milliseconds. About once a second it asks
-who is there, which is also how a stopped run is noticed, and looks for the ends of sessions; only while a
-packet is out does it look for answers more often. Flower's own `send_and_receive` would sleep for seconds.
+A call of the grid takes tens of milliseconds, so it has its own thread. About once a second it asks which
+nodes are connected, which is also how it notices a stopped run, and checks whether sessions have ended. It
+polls for answers more often only while a packet is out. Flower's own `send_and_receive` would sleep for
+seconds.
 
-A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited anew,
-after a pause that grows while its sessions never begin, or end without having lived, or the SuperLink takes
-no invitation. Where the settings allow it, a node whose session could not connect is written packets from
-then on; what the first of them would ask has come with the session's end. Errors come from the SuperLink
-itself, so a reply is told by what it replies to.
+A node that vanished is forgotten. A reply, good or bad, means that its node is free: it is invited again,
+after a pause that grows while its sessions never begin or end early, or while the SuperLink refuses
+invitations. Where the settings allow it, a node whose session could not connect gets packets from then on;
+the reply that ended its session already holds what the first packet would ask. Errors come from the SuperLink
+itself, so a reply is recognized by the message it replies to.
 """
 
+import re
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -20,27 +22,33 @@ from typing import Final
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from fedgc import errors
 from fedgc.links.frames import Invitation
-from fedgc.links.log import for_people
+from fedgc.links.log import printable
 from fedgc.links.message.invitation import RECORD, invite
 from fedgc.links.message.packets import ACTION, TYPE, read_answer, write_packet
 from fedgc.links.message.server import MessageServer
 from fedgc.links.session.server import Listener
 
-POLL_S: Final = 1.0  # between looks at who is there
-PACKETS_POLL_S: Final = 0.25  # a client's SuperNode looks for its answer every half second
-SLACK_S: Final = 30.0  # an answer that Flower has not declared dead so long after its time will not come
+POLL_S: Final = 1.0  # between polls of the connected nodes
+PACKETS_POLL_S: Final = 0.25  # a client's SuperNode polls every half second
+SLACK_S: Final = 30.0  # after the TTL, until an answer that Flower has not given up counts as lost
 JOIN_S: Final = 1.0  # a call of the grid may hang for longer: the thread is a daemon
-SHORT_S: Final = 10.0  # a session that ended sooner did not live
+SHORT_S: Final = 10.0  # a session that ended sooner counts as failed
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 NAMED: Final = 3  # nodes whose failure the end of a run repeats
+LONGEST_FAILURE: Final = 600  # characters of an app's failure: a traceback's last line and the path of a log
+RAISED: Final = re.compile(r"<class '(?:\w+\.)*(\w+)'>:<'?(.*?)'?>", re.DOTALL)  # how Flower writes it
+NOT_LOADED: Final = (1, 7)  # Flower's codes of an app that cannot be imported
+OURS: Final = frozenset(vars(errors))  # names of errors whose message says all
+AT_ONCE: Final = ("TaskFailed", "Unusable", "BadSetting", "BadTask", "BadPlacement")  # no retry mends these
 
 
 @dataclass(slots=True)
 class _NodeState:
-    message: str = ""  # the id of the message that is out, if one is
-    ends: float = 0.0  # when that message is dead
+    message: str = ""  # the id of the message in flight, if any
+    ends: float = 0.0  # when that message expires
     invitation: Invitation | None = None
     invited: float = 0.0
     pause_s: float = FIRST_PAUSE_S
@@ -50,20 +58,21 @@ class _NodeState:
 
 @dataclass(frozen=True, slots=True)
 class Ways:
-    """How clients are reached: by sessions, by packets, or by packets where a session does not connect."""
+    """The links in use: sessions, packets, or packets where a session does not connect."""
 
     listener: Listener | None
     message_server: MessageServer | None
     ttl_s: float  # of an invitation
+    least: int = 1  # clients that a run needs
 
     @property
     def falls_back(self) -> bool:
-        """Whether a node may go from sessions to packets."""
+        """Whether a node may fall back from sessions to packets."""
         return self.listener is not None and self.message_server is not None
 
 
 class GridLoop:
-    """Start it, stop it; `ended` is told why the grid can no longer be called."""
+    """Start and stop the thread; `ended` is called with the reason why the grid can no longer be used."""
 
     def __init__(self, grid: Grid, ways: Ways, clock: Callable[[], float], log: Logger) -> None:
         self._grid = grid
@@ -71,40 +80,51 @@ class GridLoop:
         self._clock = clock
         self._log = log
         self._nodes: dict[int, _NodeState] = {}
-        self._failures: dict[int, str] = {}  # why the app of a node did not serve, the last of each
+        self._failures: dict[int, str] = {}  # the last failure of each node's app
+        self._hopeless: set[int] = set()  # nodes whose app fails in the same way each time
         self._looked = -POLL_S
         self._over = threading.Event()
         self._wake = ways.message_server.wanted if ways.message_server else threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self, ended: Callable[[str], None]) -> None:
-        """Begin to invite."""
+        """Begin to invite nodes."""
         self._thread = threading.Thread(target=self._keep, args=(ended,), name="fedgc-gridloop", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Invite nobody any more."""
+        """Stop inviting nodes."""
         self._over.set()
         self._wake.set()
         if self._thread is not None:
             self._thread.join(JOIN_S)
 
     def explained(self) -> str:
-        """Return why connected nodes took no part: those whose app failed, and those that never answered."""
-        failures = sorted(self._failures.items())
-        said = [f"node {node} failed: {reason}" for node, reason in failures[:NAMED]]
-        said += [f"{len(failures) - NAMED} more failed"] if len(failures) > NAMED else []
+        """Return why connected nodes did not take part: their app failed, or they never answered."""
+        failures = [reason for _, reason in sorted(self._failures.items())]
+        reasons = failures[:NAMED]
+        reasons += [f"{len(failures) - NAMED} more failed"] if len(failures) > NAMED else []
         silent = sum(map(self._is_silent, list(self._nodes.values())))
         if silent:
-            said.append(f"{silent} connected and did not answer: a SuperNode serves one run at a time")
-        return "; ".join(said)
+            reasons.append(f"{silent} connected and did not answer: a SuperNode serves one run at a time")
+        return "; ".join(reasons)
+
+    def all_failed(self) -> bool:
+        """Return whether the app of every connected node failed, in a way that no retry mends."""
+        nodes = self._nodes
+        if len(nodes) < self._ways.least or not nodes.keys() <= self._hopeless:
+            return False
+        return not any(map(self._has_session, nodes.values()))
 
     def _is_silent(self, node_state: _NodeState) -> bool:
         """Whether a node has answered nothing so far, and opened no session."""
         if node_state.heard or not node_state.message:
             return False
+        return not self._has_session(node_state)
+
+    def _has_session(self, node_state: _NodeState) -> bool:
         listener, invitation = self._ways.listener, node_state.invitation
-        return listener is None or invitation is None or not listener.opened(invitation)
+        return listener is not None and invitation is not None and listener.opened(invitation)
 
     # ---- the thread
 
@@ -112,6 +132,9 @@ class GridLoop:
         while not self._over.is_set():
             try:
                 self._turn()
+                if self._nodes and self.all_failed():
+                    ended("every client failed")
+                    return
             except Exception as error:  # the edge to Flower: a stopped run, a SuperLink that is gone
                 if not self._over.is_set():
                     ended(f"Flower's grid: {type(error).__name__}: {error}".splitlines()[0])
@@ -133,7 +156,7 @@ class GridLoop:
         self._push_packets(now)
 
     def _look(self, now: float) -> None:
-        """Ask who is there; invite whoever is free."""
+        """Poll the connected nodes; invite those that are free."""
         nodes = set(self._grid.get_node_ids())
         for gone in self._nodes.keys() - nodes:
             self._forget(self._nodes.pop(gone))
@@ -194,10 +217,10 @@ class GridLoop:
         for reply in self._grid.pull_messages(list(out)):
             if (node := out.pop(reply.metadata.reply_to_message_id, None)) is not None:
                 self._replied(node, reply)
-        self._bury(out)
+        self._expire(out)
 
-    def _bury(self, out: Mapping[str, int]) -> None:
-        """Wait no longer for what Flower has forgotten."""
+    def _expire(self, out: Mapping[str, int]) -> None:
+        """Give up a message that Flower has forgotten."""
         now = self._clock()
         for node in out.values():
             node_state = self._nodes[node]
@@ -208,7 +231,7 @@ class GridLoop:
                     self._ways.message_server.failed(node, "no answer within its time to live")
 
     def _forget(self, node_state: _NodeState) -> bool:
-        """Make its invitation void; return whether it had opened a session."""
+        """Cancel a node's invitation; return whether it had opened a session."""
         opened = False
         if node_state.invitation is not None and self._ways.listener is not None:
             opened = self._ways.listener.cancel(node_state.invitation)
@@ -216,7 +239,7 @@ class GridLoop:
         return opened
 
     def _pause(self, node_state: _NodeState, now: float, *, lived: bool = False) -> None:
-        """Invite a node again after a while, which grows as long as no session of it has lived."""
+        """Invite a node again after a pause, which grows until one of its sessions succeeds."""
         node_state.pause_s = FIRST_PAUSE_S if lived else min(2 * node_state.pause_s, LONGEST_PAUSE_S)
         node_state.next = now + node_state.pause_s
 
@@ -226,27 +249,41 @@ class GridLoop:
         if message_server is None or not message_server.serves(node):
             self._session_over(node, node_state, reply)
         elif reply.has_error():
+            self._failed(node, reply)
             message_server.failed(node, f"code {reply.error.code}, {reply.error.reason}")
         else:
+            self._hopeless.discard(node)
             self._hear(message_server, node, reply)
 
     def _session_over(self, node: int, node_state: _NodeState, reply: Message) -> None:
         now, invitation = self._clock(), node_state.invitation
         opened = self._forget(node_state)
-        # A ClientApp that refuses may have taken long to start, on a busy client.
+        # A ClientApp that refuses may have started slowly, on a busy client.
         lived = opened and now - node_state.invited >= SHORT_S
         self._pause(node_state, now, lived=lived)
         if reply.has_error():
-            self._failures[node] = reason = for_people(reply.error.reason)
-            self._log.log(WARNING, "node %d: its app failed: code %d, %s", node, reply.error.code, reason)
+            self._failed(node, reply)
             return
+        self._hopeless.discard(node)
         about = reply.content.config_records.get(RECORD, ConfigRecord())
         ended, client = about.get("ended", "saw a reply of another form"), about.get("client", f"node {node}")
-        self._log.log(INFO, "a session ended: %s", for_people(ended))
+        self._log.log(INFO, "a session ended: %s", printable(ended))
         if about.get("reached") is False and self._ways.falls_back and self._ways.message_server is not None:
-            self._log.log(WARNING, "client %s goes on over Flower messages alone", for_people(client))
+            self._log.log(WARNING, "client %s goes on over Flower messages alone", printable(client))
             self._ways.message_server.open(node, invitation.token if invitation else None)
             self._hear(self._ways.message_server, node, reply)
+
+    def _failed(self, node: int, reply: Message) -> None:
+        """Note the failure of a node's app."""
+        code, said = reply.error.code, reply.error.reason or ""
+        raised = RAISED.search(said)
+        kind, text = (raised[1], raised[2]) if raised else ("", said)
+        fault = text if not kind or kind in OURS else f"{kind}: {text}"
+        named = fault if fault.startswith("client ") else f"node {node} failed: {fault}"
+        self._failures[node] = reason = printable(named, LONGEST_FAILURE)
+        if code in NOT_LOADED or kind in AT_ONCE:
+            self._hopeless.add(node)
+        self._log.log(WARNING, "%s (its app failed with Flower's code %d)", reason, code)
 
     def _hear(self, message_server: MessageServer, node: int, reply: Message) -> None:
         message_server.answered(node, lambda packet: read_answer(reply.content, packet, self._clock()))

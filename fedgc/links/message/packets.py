@@ -1,12 +1,12 @@
-"""The Flower messages of the messages link: a packet to a client, and its answer.
+"""The Flower messages of the message link: a packet to a client, and its answer.
 
-Their lines are the frames of a session (wire.py), so that both links say the same things by the same words,
-and what is off is refused by the same rules. Vectors travel as Flower's own ArrayRecord, where its mods and
-its accounts see them. A packet stands by itself: its client has no memory but its cache, so every packet
-that asks for anything begins with the work that it is about.
+Their lines are the frames of a session (frames.py), so both links use the same messages and the same checks.
+Vectors travel as Flower's own ArrayRecord, where its mods and its accounting see them. A packet is
+self-contained: its client has no memory but its cache, so every packet that asks for anything begins with its
+work.
 
-An answer is signed by the client's key over the packet's nonce, its lines and (by the digest in each offer)
-its codewords: Flower vouches for the node that answered, the key for the client behind it.
+An answer is signed by the client's key over the packet's nonce, its lines and, by the digest in each offer,
+its codewords: Flower authenticates the node that answered, the key authenticates the client.
 """
 
 import hashlib
@@ -25,22 +25,22 @@ from fedgc.links import identity
 from fedgc.links.frames import Numbered, Offer, StreamId
 from fedgc.links.identity import Identity
 from fedgc.links.pieces import NUMBER, Form, Numbers, Packed, Vector, digest_of
-from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, Progress, Report, ToClient
+from fedgc.messages import WIRE_VERSION, Failed, Joined, Masking, ModelEvent, Progress, Report, ToClient
 
 ACTION: Final = "packet"
 TYPE: Final = f"train.{ACTION}"
 _RECORD: Final = "packet"
 _MODEL: Final = "model"
 _CODEWORDS: Final = "codewords"
-_NUMPY_HEADER: Final = 1024  # bytes by which numpy's own format may exceed the numbers
-_NUMPY: Final = ("numpy.ndarray", (1, 0))  # how Flower calls that format, and its version for plain numbers
+_NUMPY_HEADER: Final = 1024  # bytes that numpy's format adds to the numbers, at most
+_NUMPY: Final = ("numpy.ndarray", (1, 0))  # Flower's name of that format, and its version for plain numbers
 _PURPOSE: Final = b"messages"
 LONGEST_VERSION: Final = 18  # digits of a model's version
 
 
 @dataclass(frozen=True, slots=True)
 class Shelved:
-    """Client: a common model that lies on its cache."""
+    """Client: a common model in its cache."""
 
     version: int
     digest: str
@@ -48,14 +48,17 @@ class Shelved:
 
 _TO_CLIENT: Final = MappingProxyType({kind.__name__: kind for kind in get_args(ToClient)})
 _FROM_CLIENT: Final = MappingProxyType(
-    {kind.__name__: kind for kind in (Joined, Progress, Report, Failed, Offer, Shelved, *get_args(Masking))}
+    {
+        kind.__name__: kind
+        for kind in (Joined, Progress, Report, Failed, Offer, Shelved, *get_args(ModelEvent | Masking))
+    }
 )
-Said = Joined | Progress | Report | Failed | Offer | Shelved | Masking
+AnswerLine = Joined | Progress | Report | Failed | Offer | Shelved | ModelEvent | Masking
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Packet:
-    """What a client is asked for in one message; without commands: who it is, and what it has."""
+    """What one message asks of a client; without commands it asks for the client's identity and holdings."""
 
     run: str
     nonce: bytes
@@ -66,27 +69,27 @@ class Packet:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Answer:
-    """What a client says to one packet."""
+    """The answer of a client to one packet."""
 
     client: str
     key: bytes
     name: str
-    lines: tuple[Said, ...]
+    lines: tuple[AnswerLine, ...]
     codewords: "MappingProxyType[StreamId, Array]"
     control_bytes: int
-    up_bytes: int  # of all vectors that came with it, whatever becomes of them
+    up_bytes: int  # size of all vectors that came with it, used or not
 
 
 # ---- packets
 
 
 def introduction(run: str, nonce: bytes) -> Packet:
-    """Return the packet that asks who is there, and what it has."""
+    """Return the packet that asks a client for its identity and holdings."""
     return Packet(run, nonce, 0.0)
 
 
 def write_packet(packet: Packet) -> RecordDict:
-    """Return what a packet's Flower message holds."""
+    """Return the content of a packet's Flower message."""
     about = ConfigRecord(
         {
             "version": WIRE_VERSION,
@@ -104,7 +107,7 @@ def write_packet(packet: Packet) -> RecordDict:
 
 
 def read_packet(content: RecordDict, client: str) -> Packet:
-    """Return the packet that a message holds, or raise BadMessage."""
+    """Return the packet in a message, or raise BadMessage."""
     about: Any = _config(content)
     if about.get("version") != WIRE_VERSION:
         raise BadMessage(f"packet: saw wire version {about.get('version')}, needed {WIRE_VERSION}")
@@ -125,7 +128,7 @@ def _field(about: Any, name: str, kind: type) -> Any:  # noqa: ANN401  Flower's 
 
 
 def _model_in(content: RecordDict) -> tuple[int, Vector] | None:
-    """Return the model that came with a packet and its version, or raise BadMessage."""
+    """Return the model in a packet and its version, or raise BadMessage."""
     record = content.array_records.get(_MODEL)
     if record is None:
         return None
@@ -143,9 +146,9 @@ def _model_in(content: RecordDict) -> tuple[int, Vector] | None:
 
 
 def write_answer(
-    packet: Packet, who: Identity, name: str, lines: list[Said], codewords: dict[StreamId, Packed]
+    packet: Packet, who: Identity, name: str, lines: list[AnswerLine], codewords: dict[StreamId, Packed]
 ) -> RecordDict:
-    """Return what a client answers."""
+    """Return the content of a client's answer."""
     frames = [wire.encode(line) for line in lines]
     about = ConfigRecord(
         {
@@ -162,7 +165,7 @@ def write_answer(
 
 
 def read_answer(content: RecordDict, packet: Packet, now: float) -> Answer:
-    """Return what a client answered to this packet, or raise a Refused."""
+    """Return a client's answer to this packet, or raise a Refused."""
     about: Any = _config(content)
     try:
         frames = [_bytes(frame) for frame in about["lines"]]
@@ -182,7 +185,7 @@ def read_answer(content: RecordDict, packet: Packet, now: float) -> Answer:
 
 
 def codeword(offer: Offer, array: Array, form: Form) -> Numbers:
-    """Return the codeword that was offered, checked, or raise BadVector."""
+    """Return the offered codeword, checked, or raise BadVector."""
     form.check_size(offer.stream, offer.size)
     if len(array.data) > offer.size + _NUMPY_HEADER:
         raise BadVector(f"{offer.stream}: saw {len(array.data)} bytes, needed {offer.size}")
@@ -193,9 +196,6 @@ def codeword(offer: Offer, array: Array, form: Form) -> Numbers:
     return vector
 
 
-# ---- small print
-
-
 def _config(content: RecordDict) -> Any:  # noqa: ANN401  Flower's record of plain values
     about = content.config_records.get(_RECORD)
     if about is None or not isinstance(about.get("lines"), list):
@@ -204,7 +204,7 @@ def _config(content: RecordDict) -> Any:  # noqa: ANN401  Flower's record of pla
 
 
 def _bytes(value: object) -> bytes:
-    """Return these bytes; of a number, `bytes` would make so many zeros."""
+    """Return `value` if it is bytes: `bytes(n)` of a number would make n zeros."""
     if not isinstance(value, bytes):
         raise TypeError(f"saw {type(value).__name__} for bytes")
     return value
@@ -222,15 +222,15 @@ def _decoded(frame: object, kinds: "MappingProxyType[str, type]", now: float, cl
 def _numbers(
     what: object, array: Array, kind: "np.dtype[Any]", count: int | None = None
 ) -> "np.ndarray[Any, np.dtype[Any]]":
-    """Return so many numbers of this kind as they lie in the record; room is made for nothing.
+    """Return a view of `count` numbers of this kind in the record, without allocating.
 
-    Flower's own reader takes whatever numpy can load: archives, and headers that claim any shape.
+    Flower's own reader accepts all that numpy can load, including archives and headers of any shape.
     """
     file = io.BytesIO(array.data)
     try:
         form = array.stype, np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file, max_header_size=_NUMPY_HEADER)
-    except Exception as error:  # a header is Python's text: its readers raise as they like
+    except Exception as error:  # a numpy header is Python text, and its reader raises any exception
         raise BadVector(f"{what}: needed an array of numpy ({type(error).__name__})") from error
     size = len(array.data) - file.tell()
     needed = (size // kind.itemsize if count is None else count,)

@@ -1,14 +1,14 @@
-"""The server's end of the messages link: what goes into the next packet to each client. No Flower calls here.
+"""The server side of the message link: decides the content of the next packet to each client.
 
-A client hears nothing between its packets, so a packet asks for what is known to be wanted: the chunks of
-its order that it has not reported, until its lease is over; or, when there are any, the codewords that it
-owes, before all other work. What was not done within the lease is asked for again in the next packet, and
-nothing more once the round is closed.
+No Flower calls. A client receives nothing between its packets, so a packet asks for what is known to be
+needed: the chunks of its order that it has not reported, until its lease is over; or, when there are any, the
+codewords that it owes, before all other work. Work that was not done within the lease is asked for again in
+the next packet, unless the round is closed.
 
-A lease bounds how long the server waits to be heard: one and a half times what the work should take by the
-client's own past, and never longer than the round gives it. A packet that fails (its time to live is over,
-the ClientApp died, the node is gone) makes its client lost; it is asked who it is after a pause that grows,
-and comes back with what lies on its cache.
+A lease bounds how long the server waits for an answer: one and a half times the expected time of the work at
+the client's past speed, and at most the time left in the round. A packet that fails (TTL over, ClientApp
+died, node gone) makes its client lost; it gets an introduction packet after a pause that grows, and joins
+again with its cache.
 """
 
 import threading
@@ -22,7 +22,7 @@ from fedgc.errors import BadMessage, BadVector, EdgeFailed, NotAdmitted, Refused
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Offer, StreamId
-from fedgc.links.log import LONGEST_NAME, for_people
+from fedgc.links.log import LONGEST_NAME, printable
 from fedgc.links.message.packets import Answer, Packet, Shelved, codeword, introduction
 from fedgc.links.pieces import Form, Numbers, Vector, digest_of, packed
 from fedgc.links.refusals import Refusals
@@ -34,11 +34,12 @@ from fedgc.messages import (
     Close,
     Codeword,
     Continue,
-    Event,
     Failed,
     Joined,
+    LinkEvent,
     Lost,
     Masking,
+    ModelEvent,
     Open,
     Progress,
     Repair,
@@ -52,12 +53,12 @@ from fedgc.messages import (
     Work,
 )
 
-FIRST_LEASE_S: Final = 30.0  # of a client whose pace is not known
+FIRST_LEASE_S: Final = 30.0  # of a client of unknown speed
 LEAST_LEASE_S: Final = 2.0
-LEASE_RATIO: Final = 1.5  # of the time that the work should take
-AGAIN_S: Final = 0.2  # after an answer, the round may ask for codewords: so long, work is not asked for
-WAY_S: Final = 120.0  # of a packet's life, for its process to start and its words to travel
-SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: the slowest line whose vectors are waited for
+LEASE_RATIO: Final = 1.5  # of the expected time of the work
+AGAIN_S: Final = 0.2  # pause after an answer before work is asked for: the round may ask for codewords first
+OVERHEAD_S: Final = 120.0  # part of a packet's TTL: for the process to start and the message to travel
+SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: the slowest uplink that a lease allows for
 FIRST_PAUSE_S: Final = 1.0
 LONGEST_PAUSE_S: Final = 60.0
 PACES_KEPT: Final = 32
@@ -66,28 +67,30 @@ NONCE_BYTES: Final = 16
 
 @dataclass(slots=True)
 class _Outbox:
-    """One node: the client behind it, what it has, what it is wanted to do."""
+    """One node: the client behind it, what it holds, and what it is asked to do."""
 
-    client: str = ""  # empty until it has said who it is
+    client: str = ""  # empty until it has introduced itself
     cache: dict[int, str] = field(default_factory=dict)
-    work: Work | None = None  # of the last round that it had a part in
+    work: Work | None = None  # of the last round that it took part in
     left: tuple[int, ...] = ()  # of its order: not reported yet
     asks: list[Reveal | Repair] = field(default_factory=list)
     packets: list[ToMember] = field(default_factory=list)  # of a masked exchange
     keyed: int = 0  # the round for which keys were asked for last
     expected: dict[StreamId, Form] = field(default_factory=dict)
     out: Packet | None = None
-    owed: tuple[Reveal | Repair, ...] = ()  # what the packet that is out asks for
+    owed: tuple[Reveal | Repair, ...] = ()  # what the packet in flight asks for
     pace_s: deque[float] = field(default_factory=lambda: deque(maxlen=PACES_KEPT))
-    again: float = 0.0  # when work that was left undone is asked for again
+    again: float = 0.0  # when undone work is asked for again
     next: float = 0.0
     pause_s: float = FIRST_PAUSE_S
 
 
 class MessageServer:
-    """Every client of one run that is on the messages link; its methods may be called from any thread."""
+    """All clients of one run that use the message link; thread-safe."""
 
-    def __init__(self, run: str, numbers: int, emit: Callable[[Event], None], around: Surroundings) -> None:
+    def __init__(
+        self, run: str, numbers: int, emit: Callable[[LinkEvent], None], around: Surroundings
+    ) -> None:
         """`numbers` is the length of the model's vector."""
         self._run = run
         self._numbers = numbers
@@ -98,20 +101,25 @@ class MessageServer:
         self._ready: dict[tuple[str, StreamId], Numbers] = {}
         self._accounts: dict[str, Accounts] = {}
         self._names: dict[str, str] = {}
-        self._lock = threading.RLock()  # names are asked for while an event is on its way out
-        self.wanted: Final = threading.Event()  # there may be a packet to send
+        self._lock = threading.RLock()  # reentrant: `name` is called while an event is emitted
+        self.wanted: Final = threading.Event()  # a packet may be ready to send
         self.refusals: Final = Refusals(around.log, around.audit)
 
     # ---- for the driver
 
+    def expect(self, numbers: int) -> None:
+        """Take vectors of this length from now on."""
+        with self._lock:
+            self._numbers = numbers
+
     def publish(self, version: int, vector: Vector) -> None:
-        """Make a model known to later work."""
+        """Make a model available to later work."""
         flat = packed(vector)
         with self._lock:
             self._model = version, flat, digest_of(flat).hex()
 
     def send(self, command: ToClient) -> None:
-        """Take note of what a client should do; it hears of it in its next packet."""
+        """Note a command; the client receives it in its next packet."""
         with self._lock:
             outbox = next((each for each in self._outboxes.values() if each.client == command.client), None)
             if outbox is None:
@@ -132,7 +140,7 @@ class MessageServer:
                 case Close():
                     outbox.left, outbox.asks, outbox.expected, outbox.packets = (), [], {}, []
                 case _:
-                    return  # a client that hears nothing while it works is told nothing else
+                    return  # other commands are only for clients that listen while they work
         self.wanted.set()
 
     def _begin(self, outbox: _Outbox, work: Work) -> None:
@@ -142,7 +150,7 @@ class MessageServer:
 
     @property
     def refused(self) -> Counter[str]:
-        """How much was refused, by kind of error."""
+        """How many refusals there were, by kind of error."""
         return self.refusals.counts
 
     def take(self, client: str, round_: int, attempt: int) -> Numbers:
@@ -154,17 +162,17 @@ class MessageServer:
         return vector
 
     def forget(self, client: str, round_: int, attempt: int) -> None:
-        """Nothing more will be done with a codeword that was announced."""
+        """Free an announced codeword."""
         with self._lock:
             self._ready.pop((client, StreamId("codeword", round_, attempt)), None)
 
     def settle(self, client: str) -> Amounts:
-        """Return what this client sent and was sent since the last call."""
+        """Return this client's byte amounts since the last call."""
         with self._lock:
             return self._account(client).settle()
 
     def name(self, client: str) -> str:
-        """Return what a client calls itself."""
+        """Return the display name of a client."""
         with self._lock:
             return self._names.get(client, "")
 
@@ -177,28 +185,28 @@ class MessageServer:
         with self._lock:
             return tuple(outbox.client for outbox in self._outboxes.values() if outbox.client)
 
-    # ---- for whoever carries the packets
+    # ---- for the grid loop
 
     def open(self, node: int, asked: bytes | None = None) -> None:
-        """From now on this node is written to; with the nonce `asked` it was asked already who it is."""
+        """Start sending packets to this node; `asked` is the nonce of an introduction it was already sent."""
         with self._lock:
             outbox = self._outboxes.setdefault(node, _Outbox())
             if asked is not None:
                 outbox.out = introduction(self._run, asked)
 
     def serves(self, node: int) -> bool:
-        """Return whether this node is written to."""
+        """Return whether this node gets packets."""
         with self._lock:
             return node in self._outboxes
 
     def gone(self, node: int) -> None:
-        """This node is there no more."""
+        """Forget a node that is gone."""
         with self._lock:
             if (outbox := self._outboxes.pop(node, None)) is not None:
                 self._lose(outbox)
 
     def packets(self) -> tuple[tuple[int, Packet, float], ...]:
-        """Return (node, packet, its time to live) of every packet that should leave now."""
+        """Return (node, packet, TTL in seconds) of every packet to send now."""
         now = self._around.clock()
         with self._lock:
             self.wanted.clear()
@@ -211,7 +219,7 @@ class MessageServer:
             return tuple((node, packet, self._life_s(packet)) for node, packet in written if packet)
 
     def answered(self, node: int, answer: Callable[[Packet], Answer]) -> None:
-        """A packet came back; `answer` reads it, and may raise a Refused."""
+        """Handle the answer to a packet; `answer` reads it, and may raise a Refused."""
         with self._lock:
             outbox = self._outboxes.get(node)
             packet = outbox.out if outbox else None
@@ -225,17 +233,17 @@ class MessageServer:
                 self._failed(outbox)
 
     def failed(self, node: int, reason: str) -> None:
-        """A packet will not be answered."""
+        """Handle a packet that will not be answered."""
         with self._lock:
             outbox = self._outboxes.get(node)
             if outbox is not None and outbox.out is not None:
                 who = self._names.get(outbox.client) or outbox.client or f"node {node}"
-                self._around.log.warning("a message to %s failed: %s", who, for_people(reason))
+                self._around.log.warning("a message to %s failed: %s", who, printable(reason))
                 outbox.out = None
                 self._failed(outbox)
 
     def waits(self) -> bool:
-        """Return whether a packet is out, or is soon to leave."""
+        """Return whether a packet is in flight, or will soon be sent."""
         with self._lock:
             return any(
                 outbox.out is not None or outbox.left or outbox.packets for outbox in self._outboxes.values()
@@ -244,7 +252,7 @@ class MessageServer:
     # ---- writing
 
     def _fitting(self, outbox: _Outbox, now: float) -> Packet | None:
-        """Return what goes to a client now; where a line of it is too long, the client is lost."""
+        """Return the packet for a client; if a line of it is too long, the client is lost."""
         try:
             return self._written(outbox, now)
         except BadMessage as error:
@@ -283,7 +291,7 @@ class MessageServer:
         self._account(outbox.client).add(Amounts(down_bytes=down, control_bytes=control))
 
     def _lacking(self, outbox: _Outbox, work: Work) -> tuple[int, Vector] | None:
-        """Return the model that the work starts from, where the client's cache has not got it."""
+        """Return the model that the work starts from, if it is not in the client's cache."""
         if self._model is None or self._model[0] != work.version:
             return None
         version, vector, digest = self._model
@@ -300,7 +308,7 @@ class MessageServer:
         vectors = (packet.model is not None) + sum(
             isinstance(each, Reveal | Repair) for each in packet.commands
         )
-        return packet.lease_s + WAY_S + vectors * self._numbers * 4 / SLOWEST_BYTES_S
+        return packet.lease_s + OVERHEAD_S + vectors * self._numbers * 4 / SLOWEST_BYTES_S
 
     # ---- reading
 
@@ -316,30 +324,30 @@ class MessageServer:
         outbox.pause_s = FIRST_PAUSE_S
         outbox.again = now + AGAIN_S
         outbox.cache = {line.version: line.digest for line in answer.lines if isinstance(line, Shelved)}
-        self._names[answer.client] = for_people(answer.name, LONGEST_NAME)
+        self._names[answer.client] = printable(answer.name, LONGEST_NAME)
         came = Amounts(up_bytes=answer.up_bytes, control_bytes=answer.control_bytes)
         self._account(answer.client).add(came)
         if not outbox.client and joined is not None:
             self._around.audit("joined", answer.client, f"over messages, with key {answer.key.hex()}")
             self._admit(outbox, joined)
         for line in answer.lines:
-            if isinstance(line, Masking):
+            if isinstance(line, Masking | ModelEvent):
                 self._emit(line)
             elif isinstance(line, Progress | Report | Failed):
-                self._told(outbox, line)
+                self._emit_current(outbox, line)
         self._collect(outbox, answer)
 
     def _admit(self, outbox: _Outbox, joined: Joined) -> None:
         for other in self._outboxes.values():
             if other is not outbox and other.client == joined.client:
                 self._lose(other)
-                other.next = self._around.clock() + LONGEST_PAUSE_S  # its node may be gone, or not be
+                other.next = self._around.clock() + LONGEST_PAUSE_S  # its node may be gone
         outbox.client = joined.client
         outbox.work, outbox.left, outbox.asks, outbox.expected, outbox.packets = None, (), [], {}, []
         self._emit(replace(joined, live=False))
 
-    def _told(self, outbox: _Outbox, line: Progress | Report | Failed) -> None:
-        """Pass on what belongs to the round under way; what a closed round left undone hurts nobody."""
+    def _emit_current(self, outbox: _Outbox, line: Progress | Report | Failed) -> None:
+        """Emit an event that belongs to the current round, or the failure of work that is still open."""
         steps = 0 if isinstance(line, Failed) else line.steps if isinstance(line, Report) else line.reached
         if not isinstance(line, Failed) and steps:
             outbox.pace_s.append(line.seconds / steps)
@@ -353,7 +361,7 @@ class MessageServer:
         self._emit(line)
 
     def _collect(self, outbox: _Outbox, answer: Answer) -> None:
-        """Take the codewords that were asked for; one that did not come is said to have failed."""
+        """Take the requested codewords; one that did not come counts as failed."""
         offers = {line.stream: line for line in answer.lines if isinstance(line, Offer)}
         failed = {line.round for line in answer.lines if isinstance(line, Failed) and not line.chunks}
         without = {line.round for line in answer.lines if isinstance(line, Report) and not line.steps}
@@ -379,7 +387,7 @@ class MessageServer:
         now = self._around.clock()
         self._emit(Codeword(now, outbox.client, stream.number, stream.attempt, 0.0, offer.size))
 
-    # ---- what goes wrong
+    # ---- failures
 
     def _refuse(self, outbox: _Outbox, error: Refused) -> None:
         self.refusals.count(error, outbox.client)
@@ -402,7 +410,7 @@ class MessageServer:
 
 
 def _done(outbox: _Outbox, line: Progress | Report | Failed) -> frozenset[int]:
-    """Return what this says that need not be asked for again."""
+    """Return the chunks that this line settles: they need not be asked for again."""
     if isinstance(line, Progress):
         return frozenset({line.chunk})
     if isinstance(line, Report):

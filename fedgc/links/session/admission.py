@@ -1,8 +1,8 @@
-"""Who may open a session: one token for one client and lease, exchanged at the first welcome for a ticket.
+"""Admission of clients: one token per client and lease, exchanged at the first welcome for a resume ticket.
 
-A hello proves, by a signature over a fresh challenge and the server's certificate, that the client holds
-its key; the token proves that Flower brought it here. A token is spent when its client has its ticket, and
-not before: a welcome that was lost on the way must not shut the client out.
+A hello proves, by a signature over a fresh challenge and the server's certificate, that the client holds its
+key; the token proves that Flower delivered the invitation to it. A token is spent only when its client has
+its ticket: a lost welcome must not shut the client out.
 """
 
 import hmac
@@ -28,7 +28,7 @@ class Admission:
         self._tokens: dict[bytes, Peer | None] = {}
 
     def expect(self, token: bytes) -> None:
-        """Let one client in that shows this token."""
+        """Admit one client that shows this token."""
         self._tokens[token] = None
 
     def opened(self, token: bytes) -> bool:
@@ -36,11 +36,11 @@ class Admission:
         return self._tokens.get(token) is not None
 
     def cancel(self, token: bytes) -> bool:
-        """Let nobody in with this token any more; return whether somebody was."""
+        """Void this token; return whether it had admitted a client."""
         return self._tokens.pop(token, None) is not None
 
     def used(self, token: bytes, peer: Peer) -> None:
-        """This token has given this peer."""
+        """Note that this token has admitted this peer."""
         self._tokens[token] = peer
 
     def check(self, hello: Hello, nonce: bytes) -> str:
@@ -51,7 +51,7 @@ class Admission:
         return identity.check(hello.key, hello.signature, signed)
 
     def is_new(self, hello: Hello, client: str, peer: Peer | None) -> bool:
-        """Return whether a hello begins a session or goes on with `peer`; or raise NotAdmitted."""
+        """Return whether a hello begins a session or resumes that of `peer`; or raise NotAdmitted."""
         if hello.credential in self._tokens:
             used_by = self._tokens[hello.credential]
             if used_by is None and hello.heard == 0:

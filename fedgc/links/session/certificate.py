@@ -1,8 +1,8 @@
-"""The listener's certificate: made in memory for one run, trusted because it travels inside a message.
+"""The listener's certificate: self-signed, made in memory for one run, sent inside the invitation.
 
-Clients get the certificate itself over Flower's own connection and accept no other, so no authority
-signs it and its name is always the same. A proxy that routes by path must end the clients' TLS: then they
-are told the authority that signed the proxy's certificate, over the same connection, and check that instead.
+Clients get the certificate over Flower's own connection and accept no other, so no authority signs it and its
+name is constant. A proxy that routes by path must end the clients' TLS. Clients then get the authority that
+signed the proxy's certificate, over the same connection, and check that instead.
 """
 
 from dataclasses import dataclass
@@ -19,12 +19,12 @@ from fedgc.errors import BadSetting
 
 SERVER_NAME: Final = "fedgc-session"
 _LIFE: Final = timedelta(days=400)
-_SLACK: Final = timedelta(days=1)  # clients' clocks differ
+_SLACK: Final = timedelta(days=1)  # clocks of clients differ
 
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """Certificate and private key, both PEM."""
+    """A certificate and its private key, both PEM."""
 
     public: bytes
     private: bytes
@@ -56,7 +56,7 @@ def make_certificate(now: float) -> Certificate:
 
 
 def authority_at(path: str) -> bytes:
-    """Return the certificate in the file that the setting `links.authority` names, empty without a file."""
+    """Return the certificate in the file named by the setting `links.authority`; empty without a file."""
     if not path:
         return b""
     try:
@@ -72,5 +72,5 @@ def authority_at(path: str) -> bytes:
 
 
 def fingerprint(public: bytes) -> bytes:
-    """Return the SHA-256 of a PEM certificate: a signed hello names the server that it is meant for."""
+    """Return the SHA-256 of a PEM certificate, by which a signed hello names its server."""
     return x509.load_pem_x509_certificate(public).fingerprint(hashes.SHA256())

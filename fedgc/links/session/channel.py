@@ -1,10 +1,10 @@
-"""Lines that arrive once and in order, however often the stream below them breaks.
+"""Reliable lines: delivered once and in order over any number of broken streams.
 
-Each side numbers what it says from 1 and keeps it until the other has heard it. When a stream is opened
-anew, both tell the last number that they heard; the rest is sent again, and what comes twice is dropped.
-So a lost acknowledgement costs nothing, and a command is never carried out twice.
+Each side numbers its lines from 1 and keeps each until the other side acknowledges it. When a stream is
+opened again, both sides send the last number that they received; later lines are sent again, and duplicates
+are dropped. So a lost acknowledgement does not make a command run twice.
 
-A pure value machine: both ends of a session own one each and lock it themselves.
+A state machine without I/O: both ends of a session own one each, under their own lock.
 """
 
 from collections import deque
@@ -13,61 +13,61 @@ from typing import Final
 from fedgc.errors import BadMessage
 from fedgc.links import frames as wire
 
-# What the other side may leave unheard; more is a peer that never answers.
+# What the other side may leave unacknowledged; more means a peer that never answers.
 KEPT_LIMIT: Final = 100_000  # lines
 KEPT_BYTES: Final = 32 * 2**20  # of all of them: work that names 20,000 chunks takes one of these
 
 
 class Channel:
-    """One end: what was said and not yet heard, and how far the other was heard."""
+    """One end: the lines sent and not acknowledged, and the last line received."""
 
     def __init__(self) -> None:
         self.heard = 0
-        self._told = 0
-        self._said = 0
+        self._sent = 0
+        self._numbered = 0
         self._kept: deque[tuple[int, bytes]] = deque()
         self._kept_bytes = 0
-        self._next = 0  # of `kept`: the first that this stream has not carried
+        self._next = 0  # index into `kept`: the first that this stream has not carried
 
-    def say(self, value: object) -> None:
-        """Keep `value` for the other side."""
+    def send(self, value: object) -> None:
+        """Keep `value` until the other side acknowledges it."""
         if len(self._kept) >= KEPT_LIMIT:
-            raise BadMessage(f"the other side has left {KEPT_LIMIT} lines unheard")
-        frame = wire.encode(value, self._said + 1)
+            raise BadMessage(f"the other side has not acknowledged {KEPT_LIMIT} lines")
+        frame = wire.encode(value, self._numbered + 1)
         if self._kept_bytes + len(frame) > KEPT_BYTES:
-            raise BadMessage(f"the other side has left {self._kept_bytes} bytes of lines unheard")
-        self._said += 1
-        self._kept.append((self._said, frame))
+            raise BadMessage(f"the other side has not acknowledged {self._kept_bytes} bytes of lines")
+        self._numbered += 1
+        self._kept.append((self._numbered, frame))
         self._kept_bytes += len(frame)
 
     @property
     def waits(self) -> bool:
-        """Whether there is a line that this stream has not carried."""
+        """Whether a line has not been sent on this stream."""
         return self._next < len(self._kept)
 
     def next_frame(self) -> bytes | None:
-        """Return the next frame that this stream has not carried, if there is one."""
+        """Return the next frame that was not sent on this stream, if there is one."""
         if self.waits:
             self._next += 1
             return self._kept[self._next - 1][1]
-        if self._told < self.heard:
-            self._told = self.heard
+        if self._sent < self.heard:
+            self._sent = self.heard
             return wire.encode(wire.Heard(self.heard))
         return None
 
     def confirm(self, sequence: int) -> None:
-        """The other side has heard everything up to `sequence`."""
-        if sequence > self._said:
-            raise BadMessage(f"the other side heard line {sequence}; only {self._said} were said")
+        """The other side has received everything up to `sequence`."""
+        if sequence > self._numbered:
+            raise BadMessage(f"the other side acknowledged line {sequence}; only {self._numbered} were sent")
         while self._kept and self._kept[0][0] <= sequence:
             self._kept_bytes -= len(self._kept.popleft()[1])
             self._next = max(0, self._next - 1)
 
     def reopen(self, heard: int) -> None:
-        """A new stream: the other side has heard up to `heard`, all after it is sent again."""
+        """Start a new stream: send again all lines after `heard`."""
         self.confirm(heard)
         self._next = 0
-        self._told = self.heard
+        self._sent = self.heard
 
     def accept(self, sequence: int) -> bool:
         """Return whether a line with this number is new; a gap raises BadMessage."""

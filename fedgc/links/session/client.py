@@ -1,8 +1,8 @@
-"""A client's end of its session: one stream at a time, in one thread, whatever the engine is doing.
+"""The client side of a session: a thread that keeps one gRPC stream open while the engine works.
 
-The engine's thread asks for commands and says events; this room carries them. A broken stream is opened
-again with the resume ticket, after a jittered pause that doubles, until the listener has been away for
-longer than the grace time: then the session ends, so that the SuperNode is free for others.
+The engine's thread receives commands and sends events; the session's thread carries them. A broken stream is
+opened again with the resume ticket, after a jittered pause that doubles. If the listener stays away for
+longer than the grace time, the session ends, so that the SuperNode is free for other runs.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ from fedgc.links.pieces import Form, Incoming, Numbers, Packed, Vector, offer_of
 from fedgc.links.session.certificate import fingerprint
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.options import QUIET, SILENCE, client_options, ping_s
-from fedgc.messages import WIRE_VERSION, Close, ToClient, Work
+from fedgc.messages import WIRE_VERSION, Close, ToClient, Validate, Work
 
-LAST_WORDS_S: Final = 2.0  # at least, for a goodbye to arrive; the listener answers by closing the stream
+GOODBYE_S: Final = 2.0  # minimum for a goodbye to arrive; the listener answers by closing the stream
 FIRST_PAUSE_S: Final = 0.05
 LONGEST_PAUSE_S: Final = 2.0
 
@@ -55,16 +55,16 @@ class Terms:
 
     grace_s: float
     piece_bytes: int
-    numbers: int  # length of the model's vector
+    numbers: int  # length of the model's vector; 0 while it is not known
     clock: Callable[[], float]
     chance: Callable[[], float]  # uniform in [0, 1): the jitter of the pauses
-    name: str = ""  # the client's, for people
+    name: str = ""  # the client's display name
     connect_s: float | None = None  # how long to try before the first welcome (None: the grace time)
-    uplink_bytes_s: float = math.inf  # at most: a quick line stands in for a slower one
+    uplink_bytes_s: float = math.inf  # an upper limit, to simulate a slow uplink
 
 
 class _Stream:
-    """One gRPC stream: the frames that open it go first, then whatever the flow has."""
+    """One gRPC stream: first the frames that open it, then those of the flow."""
 
     def __init__(self, now: float) -> None:
         self.heard = now
@@ -75,7 +75,7 @@ class _Stream:
 
 
 class Session:
-    """Open it as a context; then `receive`, `say` and `offer` from one thread."""
+    """The client's session. Open it as a context; then call `receive`, `send` and `offer` from one thread."""
 
     def __init__(self, invitation: Invitation, who: Identity, terms: Terms) -> None:
         self._invitation = invitation
@@ -83,17 +83,18 @@ class Session:
         self._terms = terms
         self._server = fingerprint(invitation.certificate)
         self._credential = invitation.token
+        self._numbers = terms.numbers
         self._flow = Flow(terms.piece_bytes, Accounts(), lambda count: Amounts(up_bytes=count))
         self._changed = threading.Condition()
         self._inbox: deque[ToClient] = deque()
-        self._model: tuple[int, Vector] | None = None  # the last that came
-        self._handed: tuple[int, Vector] | None = None  # with the last command, which is work from it
+        self._model: tuple[int, Vector] | None = None  # the last that arrived
+        self._handed: tuple[int, Vector] | None = None  # for the last command, work that starts from it
         self._known: int | None = None
-        self._closed = -1  # the last round whose codewords nobody wants any more
+        self._closed = -1  # the last round whose codewords are no longer wanted
         self._stream = _Stream(terms.clock())
         self._contact = terms.clock()
         self._lease_end: float | None = None
-        self._reached = False
+        self._reached = self._complete = False
         self._ended = ""
         self._thread = threading.Thread(target=self._keep_open, name="fedgc-session", daemon=True)
 
@@ -109,17 +110,22 @@ class Session:
 
     @property
     def run(self) -> str:
-        """The run that it was invited to."""
+        """The run of the invitation."""
         return self._invitation.run
 
     @property
     def ended(self) -> str:
-        """Why the session is over; empty while it is not."""
+        """Why the session is over; empty while it is open."""
         return self._ended
 
     @property
+    def complete(self) -> bool:
+        """Whether the server has said that the run is complete."""
+        return self._complete
+
+    @property
     def reached(self) -> bool:
-        """Whether the listener was ever heard: where it was not, something on the way closes its port."""
+        """Whether the listener ever answered; if not, its port may be blocked."""
         return self._reached
 
     @property
@@ -129,44 +135,51 @@ class Session:
 
     @property
     def accounts(self) -> Accounts:
-        """What was sent and received, round by round."""
+        """The byte accounts, by round."""
         return self._flow.accounts
 
     def receive(self, wait_s: float) -> ToClient | None:
-        """Return the next command, waiting for it up to `wait_s`; None where there is none, or no session."""
+        """Return the next command, waiting up to `wait_s` seconds; None if there is none."""
         with self._changed:
             self._watch()
             self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
             if self._ended or not self._next_ready():
                 return None
             command = self._inbox.popleft()
-            if isinstance(command, Work):  # now: the next model may come before this one is asked for
+            if isinstance(
+                command, Work | Validate
+            ):  # now: the next model may come before this one is asked for
                 self._handed, self._model = self._model, None
             return command
 
+    def expect(self, numbers: int) -> None:
+        """Take models of this length."""
+        with self._changed:
+            self._numbers = numbers
+
     def rest(self, wait_s: float) -> None:
-        """Wait, but no longer than until a command can be received."""
+        """Wait, at most until a command can be received."""
         with self._changed:
             self._changed.wait_for(lambda: self._ended or self._next_ready(), wait_s)
 
     def fresh_model(self, version: int) -> Vector | None:
-        """Return the model that came with the last work, once, where one came and is of this version."""
+        """Return the model of the last work, once, if it arrived and is of this version."""
         model, self._handed = self._handed, None
         return model[1] if model is not None and model[0] == version else None
 
-    def say(self, event: object) -> None:
+    def send(self, event: object) -> None:
         """Send an event; it arrives even if the stream breaks now."""
         with self._changed:
-            self._flow.channel.say(event)
+            self._flow.channel.send(event)
             self._changed.notify_all()
 
     def offer(self, round_: int, attempt: int, vector: Numbers, wire: str = EXACT) -> None:
-        """Send a codeword, in this format, as soon as the listener has a slot for it."""
+        """Send a codeword in this format once the listener grants a slot."""
         stream = StreamId("codeword", round_, attempt)
         self.offer_packed(stream, shortened(vector, wire, stream, self._who.client))
 
     def offer_packed(self, stream: StreamId, flat: Packed) -> None:
-        """Send a vector that is packed already, unless its round was closed while it was made."""
+        """Send a packed vector, unless its round was closed meanwhile."""
         offer = offer_of(stream, flat)
         with self._changed:
             if stream.number > self._closed:
@@ -174,11 +187,11 @@ class Session:
                 self._changed.notify_all()
 
     def end(self, reason: str) -> None:
-        """Say goodbye, where anybody listens; the stream closes once that was heard, or in the end anyway."""
+        """Send a goodbye and end; the stream closes when it is acknowledged or after a timeout."""
         with self._changed:
             if not self._ended:
-                with contextlib.suppress(BadMessage):  # nobody hears what is kept: the stream's end must do
-                    self._flow.channel.say(Bye(reason))
+                with contextlib.suppress(BadMessage):  # the queue is full: the end of the stream must do
+                    self._flow.channel.send(Bye(reason))
             self._finish(reason)
 
     # ---- state, with the lock held
@@ -197,7 +210,11 @@ class Session:
 
     def _next_ready(self) -> bool:
         """Whether the first command can be carried out; work waits for its model, unless it is over."""
-        while self._inbox and isinstance(work := self._inbox[0], Work) and work.version != self._known:
+        while (
+            self._inbox
+            and isinstance(work := self._inbox[0], Work | Validate)
+            and work.version != self._known
+        ):
             if not any(isinstance(each, Close) and each.round >= work.round for each in self._inbox):
                 return False
             self._inbox.popleft()
@@ -216,14 +233,14 @@ class Session:
             pause_s = min(2 * pause_s, LONGEST_PAUSE_S)
 
     def _converse(self) -> bool:
-        """Open one stream and read it to its end; return whether the listener let us in."""
+        """Open one stream and read it to its end; return whether the listener admitted this client."""
         stream = self._stream = _Stream(self._terms.clock())
         proxied = self._invitation.authority
         credentials = grpc.ssl_channel_credentials(proxied or self._invitation.certificate)
         options = client_options(self._terms.grace_s, direct=not proxied)
         with grpc.secure_channel(self._invitation.address, credentials, options=options) as channel:
             stream.call = channel.stream_stream(wire.METHOD)(self._frames(stream))
-            watcher = threading.Thread(target=self._hang_up, args=(stream,), daemon=True)
+            watcher = threading.Thread(target=self._ping, args=(stream,), daemon=True)
             watcher.start()
             was_open = False
             try:
@@ -231,12 +248,10 @@ class Session:
                     self._arrived(stream, frame)
                     was_open = was_open or stream.open
             except grpc.RpcError:
-                pass  # a broken stream: the next one puts it right, or time runs out
-            except (
-                BadMessage
-            ) as error:  # a server that says what is not of this protocol: no new stream helps
+                pass  # a broken stream: try again until the grace time is over
+            except BadMessage as error:  # a server that breaks the protocol: no new stream helps
                 self.end(str(error))
-                self._hear_out(stream)
+                self._drain(stream)
             finally:
                 with self._changed:
                     self._contact = self._terms.clock() if was_open else self._contact
@@ -248,14 +263,14 @@ class Session:
         return was_open
 
     @staticmethod
-    def _hear_out(stream: _Stream) -> None:
-        """Read what nobody needs, until the listener has closed the stream or the watcher cancels it."""
+    def _drain(stream: _Stream) -> None:
+        """Discard what arrives until the listener closes the stream or the watcher cancels it."""
         with contextlib.suppress(grpc.RpcError):
             for _ in stream.call:
                 pass
 
-    def _hang_up(self, stream: _Stream) -> None:
-        """Ping; close the stream when the session ends, or when nothing was heard for too long."""
+    def _ping(self, stream: _Stream) -> None:
+        """Ping; close the stream when the session ends, or after too long a silence."""
         grace_s = self._terms.grace_s
         with self._changed:
             quiet = 0
@@ -266,7 +281,7 @@ class Session:
                 self._changed.wait_for(lambda: self._ended or stream.over, ping_s(grace_s))
                 quiet = quiet + 1 if stream.heard == before else 0
             if self._ended:
-                last_s = max(LAST_WORDS_S, SILENCE * grace_s)
+                last_s = max(GOODBYE_S, SILENCE * grace_s)
                 self._changed.wait_for(lambda: stream.over or not stream.open, last_s)
         stream.call.cancel()
 
@@ -290,7 +305,7 @@ class Session:
             yield frame
 
     def _slow_down(self, stream: _Stream, size: int) -> None:
-        """Wait as long as so many bytes take on the line that this one stands in for."""
+        """Sleep as long as `size` bytes take at `uplink_bytes_s`."""
         if math.isfinite(self._terms.uplink_bytes_s):
             with self._changed:
                 self._changed.wait_for(lambda: self._ended or stream.over, size / self._terms.uplink_bytes_s)
@@ -315,7 +330,10 @@ class Session:
                 stream.opening.append(wire.encode(self._hello(challenge)))
             case Welcome() as welcome:
                 self._welcome(stream, welcome)
-            case Denied(reason) | Bye(reason):
+            case Denied(reason):
+                self._finish(reason)
+            case Bye(reason, complete):
+                self._complete = self._complete or complete
                 self._finish(reason)
             case Offer() as offer:
                 self._expect(offer)
@@ -365,8 +383,8 @@ class Session:
             raise BadMessage(f"{offer.stream}: the server offered it, needed a model")
         self._flow.withdraw(lambda stream: stream.source == "model")
         try:
-            self._flow.incoming[offer.stream] = Incoming(offer, Form(self._terms.numbers))
-        except BadVector as error:  # the server trains another model: no new stream puts that right
+            self._flow.incoming[offer.stream] = Incoming(offer, Form(self._numbers))
+        except BadVector as error:  # the server trains another model: no new stream helps
             self.end(str(error))
 
     def _piece(self, piece: Piece, size: int) -> None:

@@ -1,8 +1,7 @@
-"""One end of a session, without the network: lines, vectors and bytes in the order they should leave.
+"""The send queue and the receive state of one end of a session, without I/O.
 
-Lines go first, so that a command waits for at most the piece that is being written; acknowledgements
-next; then pieces. Both ends are alike but for who grants: a client's codeword rests until it is granted,
-a model flows as soon as it was announced.
+Lines go first, so that a command waits for at most one piece; then acknowledgements; then pieces. Both ends
+are alike except that a client's codeword waits for a grant, while a model flows once it is announced.
 """
 
 from collections.abc import Callable
@@ -21,7 +20,7 @@ class Flow:
     """What one end has to send and is receiving; it outlives the streams that carry it."""
 
     def __init__(self, piece_bytes: int, accounts: Accounts, sent: Count) -> None:
-        """`sent` makes the amounts of so many bytes of a vector sent from this end."""
+        """`sent` makes the amounts of so many sent bytes of a vector."""
         self.channel: Final = Channel()
         self.accounts: Final = accounts
         self.incoming: Final[dict[StreamId, Incoming]] = {}
@@ -31,28 +30,28 @@ class Flow:
         self._pings = False
         self._last: tuple[
             Position, ...
-        ] = ()  # the vector that was whole last: its last word may be on its way
+        ] = ()  # the last vector to become whole: its final line may be unacknowledged
         self._piece_bytes = piece_bytes
         self._sent = sent
 
-    # ---- out
+    # ---- sending
 
     def ping(self) -> None:
-        """Say something, so that the other end knows that this one is there."""
+        """Send a ping."""
         self._pings = True
 
     def announce(self, offer: Offer, vector: Packed, *, at_once: bool) -> None:
-        """Offer a vector; it flows at once, or rests until it is granted."""
+        """Offer a vector; it flows at once, or `rests` until it is granted."""
         self._outgoing[offer.stream] = Outgoing(offer, vector, self._piece_bytes)
         if not at_once:
             self._resting.add(offer.stream)
-        self.channel.say(offer)
+        self.channel.send(offer)
 
     def granted(self, stream: StreamId, offset: int) -> None:
-        """Let a resting vector flow from `offset`; one that flows already only skips what has arrived.
+        """Let a resting vector flow from `offset`; one that flows already skips what has arrived.
 
-        A grant may come twice: it was said on a stream that broke, or its slot was taken away and given back
-        while pieces were on their way. One that was withdrawn meanwhile is not there.
+        A grant may come twice: it was repeated on a new stream, or its slot was taken away and given back
+        while pieces were in flight. A withdrawn vector is ignored.
         """
         outgoing = self._outgoing.get(stream)
         if outgoing is not None and (stream in self._resting or offset > outgoing.sent):
@@ -60,7 +59,7 @@ class Flow:
             self._resting.discard(stream)
 
     def acknowledged(self, ack: Ack) -> bool:
-        """The other end has every byte before this one; return whether that was the last of a vector."""
+        """Note the other end's acknowledgement; return whether it was the last of a vector."""
         outgoing = self._outgoing.get(ack.stream)
         if outgoing is None:
             return False
@@ -72,14 +71,14 @@ class Flow:
         return True
 
     def withdraw(self, unwanted: Callable[[StreamId], bool]) -> None:
-        """Send and take no more of these vectors."""
+        """Neither send nor receive these vectors any more."""
         for table in (self._outgoing, self.incoming, self._acks):
             for stream in [each for each in table if unwanted(each)]:
                 del table[stream]
         self._resting = {stream for stream in self._resting if not unwanted(stream)}
 
     def next_frame(self) -> bytes | None:
-        """Return what should leave next, counted, or None when there is nothing."""
+        """Return the next frame to send, counted, or None."""
         frame = self.channel.next_frame()
         if frame is None and self._acks:
             frame = wire.encode(Ack(*self._acks.popitem()))
@@ -99,10 +98,10 @@ class Flow:
                 return frame
         return None
 
-    # ---- in
+    # ---- receiving
 
     def take(self, piece: Piece) -> Incoming | None:
-        """Take a piece; return its vector, or None where nobody waits for it any more."""
+        """Take a piece; return its vector, or None if the vector is not expected."""
         incoming = self.incoming.get(piece.stream)
         if incoming is not None:
             incoming.accept(piece)
@@ -111,18 +110,18 @@ class Flow:
         return incoming
 
     def close(self, stream: StreamId) -> None:
-        """A vector is whole and checked: say so in a line that cannot be lost."""
+        """Note that a vector is whole and checked, and acknowledge it in a line that is kept."""
         incoming = self.incoming.pop(stream)
         self._acks.pop(stream, None)
         self._last = (Position(stream, incoming.offer.size),)
-        self.channel.say(Ack(stream, incoming.offer.size))
+        self.channel.send(Ack(stream, incoming.offer.size))
 
     def positions(self) -> tuple[Position, ...]:
-        """Return how much of each vector is here."""
+        """Return how many bytes of each vector have arrived."""
         return (*(Position(stream, each.received) for stream, each in self.incoming.items()), *self._last)
 
     def reopen(self, heard: int, positions: tuple[Position, ...], *, rests: bool) -> None:
-        """A new stream: what the other end has not is sent again; `rests` waits for new grants."""
+        """Start a new stream: send again what is missing; vectors that `rests` names wait for new grants."""
         self.channel.reopen(heard)
         self._acks.clear()
         known = {position.stream: position.offset for position in positions}

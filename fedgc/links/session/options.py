@@ -1,8 +1,7 @@
 """Addresses and gRPC options of a session, for both of its ends.
 
-A peer that is gone without a word (a dead host, a half-open connection) is found by the session's own
-pings, which both ends send when they have nothing else to say: gRPC's keepalive is there for connections,
-not for the few seconds within which a session must know.
+Both ends ping when they have nothing else to send, so that a dead host or a half-open connection is found
+within seconds. gRPC's keepalive works on connections and is too slow for that.
 """
 
 from typing import Final
@@ -14,20 +13,20 @@ from fedgc.links.session.certificate import SERVER_NAME
 Options = tuple[tuple[str, int | str], ...]
 
 PINGS: Final = 4  # in a grace time,
-PING_S: Final = 60.0  # and no rarer: boxes on the way forget a connection that is idle for some minutes
-SILENCE: Final = 0.5  # of a grace time: a peer that was not heard for so long is gone
-QUIET: Final = int(PINGS * SILENCE)  # looks in a row: a machine that stood still itself has missed nothing
+PING_S: Final = 60.0  # and no rarer: NATs forget a connection that is idle for some minutes
+SILENCE: Final = 0.5  # of a grace time: a silent peer counts as gone after that
+QUIET: Final = int(PINGS * SILENCE)  # checks in a row: a machine that was suspended itself has missed nothing
 _LIMITS: Final = (
     ("grpc.max_receive_message_length", FRAME_LIMIT),
     ("grpc.max_send_message_length", FRAME_LIMIT),
 )
 AHEAD_BYTES: Final = 2**20
-STREAMS: Final = 4  # on one connection: a client needs one, and a new one before the old is missed
-WILDCARDS: Final = ("0.0.0.0", "[::]", "")  # noqa: S104  recognised here, never bound by default
+STREAMS: Final = 4  # on one connection: a client needs one, and a new one while the old is breaking
+WILDCARDS: Final = ("0.0.0.0", "[::]", "")  # noqa: S104  recognized here, never bound by default
 
 
 def ping_s(grace_s: float) -> float:
-    """Return how long a session that has nothing to say is silent.
+    """Return the interval between pings in seconds.
 
     >>> ping_s(10.0), ping_s(3600.0)
     (2.5, 60.0)
@@ -36,10 +35,10 @@ def ping_s(grace_s: float) -> float:
 
 
 def server_options(grace_s: float) -> Options:
-    """Return the listener's options: a connection over which nobody opens a stream is closed.
+    """Return the listener's options; a connection without a stream is closed.
 
-    What comes in is read as it is taken, little ahead: what gRPC would keep of a codeword that is on its way
-    comes on top of the codewords themselves. With a piece, that is 20 MB/s from one client over 100 ms.
+    The receive window is small: gRPC's buffer of an arriving codeword adds to the memory of the codewords
+    themselves. With one piece, that is 20 MB/s from one client over 100 ms.
     """
     grace_ms = int(grace_s * 1000)
     return (
@@ -66,7 +65,7 @@ def client_options(grace_s: float, *, direct: bool = True) -> Options:
 
 
 def advertised(advertise: str, bind: str, port: int) -> str:
-    """Return the address that clients are told.
+    """Return the address that clients connect to.
 
     >>> advertised("", "127.0.0.1:0", 4711), advertised("fl.example.org", "0.0.0.0:0", 4711)
     ('127.0.0.1:4711', 'fl.example.org:4711')

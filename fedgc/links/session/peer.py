@@ -1,10 +1,11 @@
-"""A client's place at the listener: what it was told, what it owes, what it is sending.
+"""The server's state for one client's session: queued commands, codewords owed, uploads in progress.
 
-It lives as long as the client's session, over any number of broken streams. No I/O: the listener moves
-the frames and the events.
+It lives as long as the client's session, over any number of broken streams. No I/O: the listener moves the
+frames and the events.
 """
 
 import asyncio
+from collections.abc import Callable
 from typing import Final
 
 from fedgc.errors import BadMessage, BadVector
@@ -12,10 +13,10 @@ from fedgc.links.byte_counts import Amounts
 from fedgc.links.frames import CHECKSUM_BYTES, Ack, Grant, Offer, StreamId, Unwanted
 from fedgc.links.pieces import Form, Incoming, Numbers, Vector
 from fedgc.links.session.flow import Flow
-from fedgc.messages import Close, Refuse, Repair, Reveal, ToClient, Work
+from fedgc.messages import Close, Initialize, Refuse, Repair, Reveal, ToClient, Validate, Work
 
 
-def form_asked(numbers: int, command: Reveal | Repair) -> Form:
+def form_asked(numbers: int, command: Reveal | Repair | Initialize) -> Form:
     """Return the form of the codeword that this command asks for.
 
     >>> form_asked(10, Reveal("a", 1, 0, "local", None)).largest
@@ -23,6 +24,8 @@ def form_asked(numbers: int, command: Reveal | Repair) -> Form:
     """
     if isinstance(command, Reveal) and command.ring is not None:
         return Form(command.ring.words, ring=command.ring.bits)
+    if isinstance(command, Initialize):
+        return Form(numbers)
     asked = numbers if command.mix is None else -(-numbers // command.mix.blocks)
     return Form(asked, command.wire)
 
@@ -30,16 +33,17 @@ def form_asked(numbers: int, command: Reveal | Repair) -> Form:
 class Peer:
     """One admitted client."""
 
-    def __init__(self, client: str, ticket: bytes, numbers: int, flow: Flow) -> None:
+    def __init__(self, client: str, ticket: bytes, numbers: Callable[[], int], flow: Flow) -> None:
+        """`numbers` returns the length of the model's vector, once it is known."""
         self.client: Final = client
         self.ticket: Final = ticket
         self.flow: Final = flow
         self.wake: Final = asyncio.Event()
-        self.stream: object = None  # the stream that carries the session now, if one does
+        self.stream: object = None  # the stream that carries the session now, if any
         self.heard_at = 0.0
         self.confirmed = False  # the client has its ticket: its token is void from here on
         self._numbers = numbers
-        self.model_since = 0.0  # when the model that is on its way was announced
+        self.model_since = 0.0  # when the model in transit was announced
         self._version: int | None = None
         self._expected: dict[StreamId, Form] = {}
         self._offers: dict[StreamId, Offer] = {}
@@ -48,16 +52,16 @@ class Peer:
     # ---- commands to the client
 
     def command(self, command: ToClient, model: tuple[Offer, Vector] | None, now: float) -> None:
-        """Queue a command, and before it the model that it needs and the client lacks."""
-        if isinstance(command, Work):
+        """Queue a command, preceded by the model that it needs if the client lacks it."""
+        if isinstance(command, Work | Validate):
             self.flow.accounts.round = command.round
             self._send_model(command.version, model, now)
-        elif isinstance(command, Reveal | Repair):
+        elif isinstance(command, Reveal | Repair | Initialize):
             stream = StreamId("codeword", command.round, command.attempt)
-            self._expected[stream] = form_asked(self._numbers, command)
+            self._expected[stream] = form_asked(self._numbers(), command)
         elif isinstance(command, Close):
             self.forget(command.round)
-        self.flow.channel.say(command)
+        self.flow.channel.send(command)
         self.wake.set()
 
     def _send_model(self, version: int, model: tuple[Offer, Vector] | None, now: float) -> None:
@@ -71,7 +75,7 @@ class Peer:
         self.model_since = now
 
     def forget(self, round_: int) -> None:
-        """Take nothing more of the rounds up to this one."""
+        """Discard the codewords of all rounds up to this one."""
 
         def old(stream: StreamId) -> bool:
             return stream.source == "codeword" and stream.number <= round_
@@ -84,35 +88,35 @@ class Peer:
     def refuse(self, round_: int, reason: str) -> None:
         """Tell the client what was left out, and count it."""
         self.flow.accounts.add(Amounts(refused=1), round_)
-        self.flow.channel.say(Refuse(self.client, round_, reason))
+        self.flow.channel.send(Refuse(self.client, round_, reason))
         self.wake.set()
 
     # ---- codewords from the client
 
     def offered(self, offer: Offer) -> bool:
-        """Take note of an offer; return whether it now waits for a slot."""
+        """Note an offer; return whether it now waits for a slot."""
         stream = offer.stream
         if stream in self._done:
-            self.flow.channel.say(Ack(stream, offer.size))
+            self.flow.channel.send(Ack(stream, offer.size))
             return False
         needed = self._expected.get(stream)
         if needed is None:
             raise BadVector(f"{stream}: not asked for")
         needed.check_size(stream, offer.size)
-        if len(offer.digest) != CHECKSUM_BYTES:  # now, not when whoever frees a slot makes room for it
+        if len(offer.digest) != CHECKSUM_BYTES:  # check now, not when a slot becomes free
             seen = len(offer.digest)
             raise BadVector(f"{stream}: saw a checksum of {seen} bytes, needed {CHECKSUM_BYTES}")
         self._offers[stream] = offer
         return True
 
     def grant(self, stream: StreamId) -> bool:
-        """Let an offered codeword flow from its first missing byte; False where it is no longer wanted."""
+        """Let an offered codeword flow from its first missing byte; return False if it is not wanted."""
         offer = self._offers.get(stream)
         if offer is None or self.stream is None:
             return False
         if stream not in self.flow.incoming:
             self.flow.incoming[stream] = Incoming(offer, self._expected[stream])
-        self.flow.channel.say(Grant(stream, self.flow.incoming[stream].received))
+        self.flow.channel.send(Grant(stream, self.flow.incoming[stream].received))
         self.wake.set()
         return True
 
@@ -122,7 +126,7 @@ class Peer:
 
     @property
     def whole(self) -> frozenset[StreamId]:
-        """The codewords that have come, of rounds that are not over."""
+        """The complete codewords of rounds that are open."""
         return frozenset(self._done)
 
     def finished(self, stream: StreamId) -> Numbers:
@@ -136,8 +140,8 @@ class Peer:
         return vector
 
     def drop(self, stream: StreamId) -> None:
-        """Take no more of a codeword that is bad, or that nobody asked for."""
-        self.flow.channel.say(Unwanted(stream))
+        """Discard a codeword that is bad or was not asked for."""
+        self.flow.channel.send(Unwanted(stream))
         self.flow.withdraw(lambda each: each == stream)
         self._offers.pop(stream, None)
         self._expected.pop(stream, None)

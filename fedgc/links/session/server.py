@@ -1,9 +1,8 @@
-"""The ServerApp's end of all sessions: a gRPC server over TLS in one thread of its own.
+"""The server side of all sessions: a gRPC server over TLS in a thread of its own.
 
-One Flower message invites a client (address, certificate, one-time token); the client opens one stream
-and keeps it for many rounds. What clients say becomes events on the driver's queue; what the driver
-commands is queued for the client and survives broken streams. A client is lost only when it stays away
-for longer than the grace time.
+One Flower message invites a client (address, certificate, one-time token); the client opens one stream and
+keeps it for many rounds. Events of clients go to the driver's queue; the driver's commands are queued for the
+client and survive broken streams. A client is lost when it stays away for longer than the grace time.
 """
 
 import asyncio
@@ -28,55 +27,60 @@ from fedgc.links.session.certificate import authority_at, fingerprint, make_cert
 from fedgc.links.session.options import QUIET, advertised, ping_s, server_options
 from fedgc.links.session.peer import Peer
 from fedgc.links.session.sessions import SessionTable, Surroundings
-from fedgc.messages import WIRE_VERSION, Event, ToClient
+from fedgc.messages import WIRE_VERSION, LinkEvent, ToClient
 
 START_S: Final = 30.0
-LAST_WORDS_S: Final = 2.0  # for goodbyes to arrive, which clients answer by closing their streams
-SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still be there
+GOODBYE_S: Final = 2.0  # for goodbyes to arrive; clients answer by closing their streams
+SETTLE_S: Final = 0.05  # gRPC reports the end of cancelled calls to the loop, which must still exist
 SECRET_BYTES: Final = 32
-STRANGERS: Final = 64  # streams that have not said who they are; one more ends the oldest of them
+MOST_UNAUTHENTICATED: Final = 64  # streams without a hello; one more ends the oldest of them
 
 
 class Listener:
-    """Start it, invite clients, send commands, read events."""
+    """The listener of a run: start it, invite clients, send commands, read events."""
 
     def __init__(
-        self, config: RunConfig, run: str, numbers: int, emit: Callable[[Event], None], around: Surroundings
+        self,
+        config: RunConfig,
+        run: str,
+        numbers: int,
+        emit: Callable[[LinkEvent], None],
+        around: Surroundings,
     ) -> None:
         """`numbers` is the length of the model's vector; `emit` is called in the listener's thread."""
         self._config = config
         self._around = around
         self._certificate = make_certificate(around.wall())
         self._authority = authority_at(config.authority)
-        self._admission = Admission(run, fingerprint(self._certificate.public), config.lease_s)
+        self._admission = Admission(run, fingerprint(self._certificate.public), config.session_lease_s)
         self._sessions = SessionTable(config, numbers, self._admission, emit, around)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="fedgc-listener", daemon=True)
         self._server: grpc.aio.Server | None = None
-        self._tending: asyncio.Task[None] | None = None  # asyncio itself holds no task for long
+        self._freeing: asyncio.Task[None] | None = None  # asyncio itself holds only a weak reference
         self._address = ""
-        self._strangers: dict[asyncio.Timeout, None] = {}  # until when each may be silent, the oldest first
+        self._unauthenticated: dict[asyncio.Timeout, None] = {}  # streams without a hello, oldest first
 
     # ---- for the driver, from any thread
 
     def start(self) -> str:
-        """Bind and serve; return the address that clients are told."""
+        """Bind and serve; return the address that clients connect to."""
         self._thread.start()
         self._address = self._wait(self._serve_at(self._config.bind))
         known_by = fingerprint(self._certificate.public).hex()
         self._around.audit("key", "server", f"sessions at {self._address}, certificate {known_by}")
         return self._address
 
-    def close(self, reason: str) -> None:
+    def close(self, reason: str, *, complete: bool = False) -> None:
         """Say goodbye to every client and stop."""
         if self._thread.is_alive():
-            self._wait(self._stop(reason))
+            self._wait(self._stop(reason, complete))
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join()
         self._loop.close()
 
     def dismiss(self, reason: str) -> None:
-        """Say goodbye to every client and wait for nothing: the process may end at any moment."""
+        """Say goodbye to every client without waiting: the process may end at any moment."""
         self._loop.call_soon_threadsafe(self._sessions.dismiss, reason)
 
     def invite(self) -> Invitation:
@@ -91,37 +95,41 @@ class Listener:
         return self._admission.opened(invitation.token)
 
     def cancel(self, invitation: Invitation) -> bool:
-        """Make an invitation void; return whether it had opened a session."""
+        """Void an invitation; return whether it had opened a session."""
         return self._admission.cancel(invitation.token)
 
+    def expect(self, numbers: int) -> None:
+        """Take vectors of this length from now on; a model is published after it is known."""
+        self._sessions.expect(numbers)
+
     def publish(self, version: int, vector: Vector) -> None:
-        """Make a model known; it is packed once and shared by all clients that are sent it."""
+        """Make a model available; it is packed once and shared by all clients."""
         flat = packed(vector)
         offer = offer_of(StreamId("model", version), flat)
         self._loop.call_soon_threadsafe(self._sessions.publish, offer, flat)
 
     def send(self, command: ToClient) -> None:
-        """Queue a command for its client; one that is not here is told nothing."""
+        """Queue a command for its client; does nothing if the client is not connected."""
         self._loop.call_soon_threadsafe(self._sessions.send, command)
 
     def take(self, client: str, round_: int, attempt: int) -> Numbers:
-        """Return a codeword that was announced by a Codeword event, once."""
+        """Return an announced codeword, once."""
         return self._sessions.take(client, StreamId("codeword", round_, attempt))
 
     def forget(self, client: str, round_: int, attempt: int) -> None:
-        """Nothing more will be done with a codeword that was announced: another may come in its place."""
+        """Free an announced codeword: another may come in its place."""
         self._loop.call_soon_threadsafe(self._sessions.forget, client, StreamId("codeword", round_, attempt))
 
     def amounts(self, client: str, round_: int) -> Amounts:
-        """Return what this client sent and was sent in a round."""
+        """Return the byte amounts of a client in a round."""
         return self._sessions.accounts(client).of(round_)
 
     def settle(self, client: str) -> Amounts:
-        """Return what this client sent and was sent since the last call: no byte falls between rounds."""
+        """Return a client's byte amounts since the last call."""
         return self._sessions.accounts(client).settle()
 
     def name(self, client: str) -> str:
-        """Return what a client calls itself."""
+        """Return the display name of a client."""
         return self._sessions.name(client)
 
     def link(self, _: str) -> str:
@@ -134,7 +142,7 @@ class Listener:
 
     @property
     def refused(self) -> Counter[str]:
-        """How much was refused, by kind of error."""
+        """How many refusals there were, by kind of error."""
         return self._sessions.refusals.counts
 
     # ---- the listener's thread
@@ -156,18 +164,18 @@ class Listener:
         except RuntimeError as error:
             raise BadSetting(f"setting links.bind: cannot listen at {bind!r} ({error})") from error
         await self._server.start()
-        self._tending = asyncio.create_task(self._tend())
+        self._freeing = asyncio.create_task(self._free_stalled())
         return advertised(self._config.advertise, bind, port)
 
-    async def _tend(self) -> None:
-        """Take upload slots from those who stall, for as long as the listener serves."""
+    async def _free_stalled(self) -> None:
+        """Take upload slots from stalled clients, while the listener serves."""
         while True:
             await asyncio.sleep(ping_s(self._config.grace_s))
             self._sessions.free_stalled(self._config.grace_s)
 
-    async def _stop(self, reason: str) -> None:
-        self._sessions.dismiss(reason)
-        end = self._loop.time() + LAST_WORDS_S
+    async def _stop(self, reason: str, complete: bool) -> None:
+        self._sessions.dismiss(reason, complete=complete)
+        end = self._loop.time() + GOODBYE_S
         while self._loop.time() < end and any(peer.stream for peer in self._sessions.peers.values()):
             await asyncio.sleep(0.01)
         if self._server is not None:
@@ -197,7 +205,7 @@ class Listener:
             tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
             while peer.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
                 self._sessions.arrived(peer, frame)
-        except BadMessage as error:  # a peer whose lines are out of step: no new stream puts that right
+        except BadMessage as error:  # a peer whose lines are out of step: no new stream helps
             self._sessions.refusals.count(error, peer.client)
             self._sessions.lose(peer)
             await context.write(wire.encode(Denied(str(error))))
@@ -207,22 +215,22 @@ class Listener:
             self._sessions.left(peer, stream, self._loop.call_later)
 
     @contextlib.asynccontextmanager
-    async def _patience(self) -> AsyncIterator[None]:
-        """Wait for a hello, no longer than the grace time, and less where too many others say none."""
-        if len(self._strangers) >= STRANGERS:
-            oldest = next(iter(self._strangers))
-            del self._strangers[oldest]
+    async def _hello_timeout(self) -> AsyncIterator[None]:
+        """Limit the wait for a hello to the grace time, and to less if too many other streams wait."""
+        if len(self._unauthenticated) >= MOST_UNAUTHENTICATED:
+            oldest = next(iter(self._unauthenticated))
+            del self._unauthenticated[oldest]
             oldest.reschedule(self._loop.time())
         async with asyncio.timeout(self._config.grace_s) as limit:
-            self._strangers[limit] = None
+            self._unauthenticated[limit] = None
             try:
                 yield
             finally:
-                self._strangers.pop(limit, None)
+                self._unauthenticated.pop(limit, None)
 
     async def _admitted(self, context: Any) -> tuple[Peer, Welcome]:  # noqa: ANN401  grpc.aio has no types
         nonce = self._around.entropy(SECRET_BYTES)
-        async with self._patience():  # for a peer that neither reads nor speaks
+        async with self._hello_timeout():  # for a peer that neither reads nor writes
             await context.write(wire.encode(Challenge(WIRE_VERSION, nonce)))
             frame = await context.read()
         if frame is grpc.aio.EOF:
@@ -239,7 +247,7 @@ class Listener:
                 await context.write(frame)
 
     async def _watch(self, peer: Peer, stream: object, reader: "asyncio.Task[None] | None") -> None:
-        """Ping, and end a stream over which nothing was heard for too long."""
+        """Ping, and end a stream after too long a silence."""
         grace_s, quiet = self._config.grace_s, 0
         while peer.stream is stream and quiet < QUIET:
             peer.flow.ping()

@@ -1,7 +1,7 @@
-"""The table of sessions: which clients are connected, their messages, whose codeword comes next. No I/O.
+"""The table of sessions: connected clients, their lines, and the queue of uploads. No I/O.
 
 Everything runs in the listener's thread. A peer lives as long as a client's session, over any number of
-streams; frames come in from the stream that carries it now, events go out to the driver.
+streams; frames come in from the current stream, events go out to the driver.
 """
 
 import contextlib
@@ -15,30 +15,30 @@ from fedgc.errors import BadMessage, BadVector, EdgeFailed, Refused
 from fedgc.links import frames as wire
 from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
-from fedgc.links.log import LONGEST_NAME, for_people
+from fedgc.links.log import LONGEST_NAME, printable
 from fedgc.links.pieces import NUMBER, Incoming, Numbers, Vector
-from fedgc.links.refusals import Audit, Refusals, unheard
+from fedgc.links.refusals import Audit, Refusals, no_audit
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.peer import Peer
 from fedgc.links.session.upload_slots import Slots
-from fedgc.messages import LONGEST_REASON, Codeword, Event, Failed, Loaded, Lost, ToClient, Work
+from fedgc.messages import LONGEST_REASON, Codeword, Failed, LinkEvent, Loaded, Lost, ToClient, Validate, Work
 
-SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: who sends at a lower rate lets those who wait go first
+SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: a slower upload goes to the end of the queue
 
 Stub = tuple[str, StreamId]
 
 
 class Timer(Protocol):
-    """What `later` returns."""
+    """The return value of `later`."""
 
     def cancel(self) -> None:
-        """Do not call."""
+        """Cancel the call."""
 
 
 @dataclass(slots=True)
 class _Upload:
-    """A codeword that has a slot: when it grew last, and its size at the last look at its rate."""
+    """A codeword with a slot: when it last grew, and its size at the last check of its rate."""
 
     moved: float
     looked: float
@@ -47,13 +47,13 @@ class _Upload:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """What the table of sessions takes from outside: clock, randomness, log."""
+    """Clock, randomness and log, passed in from outside."""
 
     clock: Callable[[], float]  # seconds on the driver's clock
     entropy: Callable[[int], bytes]
-    wall: Callable[[], float]  # seconds since 1970, for the certificate alone
+    wall: Callable[[], float]  # seconds since 1970, for the certificate only
     log: Logger
-    audit: Audit = unheard
+    audit: Audit = no_audit
 
 
 class SessionTable:
@@ -64,7 +64,7 @@ class SessionTable:
         config: RunConfig,
         numbers: int,
         admission: Admission,
-        emit: Callable[[Event], None],
+        emit: Callable[[LinkEvent], None],
         around: Surroundings,
     ) -> None:
         """`numbers` is the length of the model's vector."""
@@ -86,39 +86,43 @@ class SessionTable:
 
     # ---- for the driver
 
+    def expect(self, numbers: int) -> None:
+        """Take vectors of this length from now on."""
+        self._numbers = numbers
+
     def publish(self, offer: Offer, model: Vector) -> None:
-        """Make a model known to later work; clients that are still sent the one before are not hurt."""
+        """Make a model available; clients still receiving the model before are not affected."""
         self._models = {offer.stream.number: (offer, model)}
 
     def send(self, command: ToClient) -> None:
-        """Queue a command for its client, if it is here."""
+        """Queue a command for its client, if it is connected."""
         peer = self.peers.get(command.client)
         if peer is not None:
             self._tell(peer, command)
 
     def _tell(self, peer: Peer, command: ToClient) -> None:
-        model = self._models.get(command.version) if isinstance(command, Work) else None
+        model = self._models.get(command.version) if isinstance(command, Work | Validate) else None
         try:
             peer.command(command, model, self._around.clock())
         except BadMessage as error:
-            self._deaf(peer, error)
+            self._lose_overflowed(peer, error)
             return
         self._give_up_unwanted(peer)
 
-    def _deaf(self, peer: Peer, error: BadMessage) -> None:
-        """Lose a client that has left too much unheard: whoever is served now has nothing to do with it."""
+    def _lose_overflowed(self, peer: Peer, error: BadMessage) -> None:
+        """Lose a client whose queue of unacknowledged lines is full; the current client is not affected."""
         self.refusals.count(error, peer.client)
         self.lose(peer)
 
     def take(self, client: str, stream: StreamId) -> Numbers:
-        """Return a whole codeword, once, from any thread; its slot is held until we may `forget` it."""
+        """Return a whole codeword, once, from any thread; its slot is held until `forget`."""
         vector = self._ready.pop((client, stream), None)
         if vector is None:
             raise EdgeFailed(f"{stream} of {client}: it is not here")
         return vector
 
     def forget(self, client: str, stream: StreamId) -> None:
-        """A whole codeword is in the sum, or is not wanted: another may come, and memory has room for it."""
+        """Free the slot of a codeword that is summed or not wanted: another may come."""
         self._ready.pop((client, stream), None)
         self._grant(self._slots.free((client, stream)))
 
@@ -127,20 +131,20 @@ class SessionTable:
         return self._accounts.setdefault(client, Accounts())
 
     def name(self, client: str) -> str:
-        """Return what a client calls itself."""
+        """Return the display name of a client."""
         return self._names.get(client, "")
 
-    def dismiss(self, reason: str) -> None:
-        """Say goodbye to everybody."""
+    def dismiss(self, reason: str, *, complete: bool = False) -> None:
+        """Say goodbye to all clients."""
         for peer in self.peers.values():
-            with contextlib.suppress(BadMessage):  # one that has left too much unheard hears nothing any more
-                peer.flow.channel.say(Bye(reason))
+            with contextlib.suppress(BadMessage):  # the queue of a client that acknowledges nothing is full
+                peer.flow.channel.send(Bye(reason, complete))
             peer.wake.set()
 
-    # ---- coming and going
+    # ---- joining and leaving
 
     def admit(self, hello: Hello, nonce: bytes) -> tuple[Peer, Welcome]:
-        """Give a client its peer, new or kept, for a new stream; or raise NotAdmitted."""
+        """Return the peer of a client, new or resumed, for a new stream; or raise NotAdmitted."""
         client = self._admission.check(hello, nonce)
         peer = self.peers.get(client)
         if self._admission.is_new(hello, client, peer):
@@ -148,16 +152,16 @@ class SessionTable:
             self._around.audit("joined", client, f"over a session, with key {hello.key.hex()}")
         elif peer is None:
             raise BadMessage("hello: a ticket without a peer")
-        peer.stream = None  # the client may have left a stream that we still take for open
+        peer.stream = None  # the client may have left a stream that looks open here
         self._give_up_unwanted(peer)
         try:
             peer.flow.reopen(hello.heard, hello.positions, rests=False)
-        except BadMessage:  # its lines are out of step: no other stream puts that right
+        except BadMessage:  # its lines are out of step: no other stream helps
             self.lose(peer)
             raise
         peer.stream = object()
         peer.heard_at = self._around.clock()
-        self._names[client] = for_people(hello.name, LONGEST_NAME)
+        self._names[client] = printable(hello.name, LONGEST_NAME)
         if timer := self._timers.pop(client, None):
             timer.cancel()
         return peer, Welcome(peer.ticket, self._admission.lease_s(client), peer.flow.channel.heard)
@@ -168,18 +172,18 @@ class SessionTable:
         flow = Flow(
             self._config.piece_kb * 1024, self.accounts(client), lambda count: Amounts(down_bytes=count)
         )
-        peer = Peer(client, self._around.entropy(32), self._numbers, flow)
+        peer = Peer(client, self._around.entropy(32), lambda: self._numbers, flow)
         self.peers[client] = peer
         self._admission.used(token, peer)
         return peer
 
     def resume(self, peer: Peer) -> None:
-        """Queue up again what a client was sending when its last stream broke."""
+        """Queue the uploads again that were under way when the last stream broke."""
         for stream in peer.waiting():
             self._grant(self._slots.ask((peer.client, stream), first=stream in peer.flow.incoming))
 
     def left(self, peer: Peer, stream: object, later: Callable[[float, Callable[[], None]], Timer]) -> None:
-        """A stream is over; its client may come back within the grace time."""
+        """Handle the end of a stream; its client may come back within the grace time."""
         if peer.stream is not stream:
             return
         peer.stream = None
@@ -188,7 +192,7 @@ class SessionTable:
             self._timers[peer.client] = later(self._config.grace_s, lambda: self.lose(peer))
 
     def lose(self, peer: Peer) -> None:
-        """Give a client up."""
+        """Lose a client for good."""
         if self.peers.get(peer.client) is not peer:
             return
         del self.peers[peer.client]
@@ -200,12 +204,12 @@ class SessionTable:
         peer.flow.withdraw(lambda _: True)  # the peer is known by its token for as long as its message is out
         self._emit(Lost(self._around.clock(), peer.client))
 
-    # ---- what arrives
+    # ---- incoming frames
 
     def arrived(self, peer: Peer, frame: bytes) -> None:
-        """Take a frame; raise BadMessage where the lines are out of step for good."""
+        """Handle a frame; raise BadMessage if the lines are out of step for good."""
         if self.peers.get(peer.client) is not peer:
-            return  # it was given up, or another took its place: nothing it says counts after that
+            return  # the peer is lost or replaced: later frames do not count
         now = peer.heard_at = self._around.clock()
         try:
             value = wire.decode(frame, wire.FROM_CLIENT, now=now, client=peer.client)
@@ -241,7 +245,7 @@ class SessionTable:
         now = self._around.clock()
         seconds = now - peer.model_since
         peer.flow.accounts.add(Amounts(download_s=seconds))
-        size = self._numbers * NUMBER.itemsize  # the client may say anything
+        size = self._numbers * NUMBER.itemsize  # the client may claim any size
         self._emit(Loaded(now, peer.client, ack.stream.number, seconds, size))
 
     def _offer(self, peer: Peer, offer: Offer) -> None:
@@ -249,8 +253,8 @@ class SessionTable:
             if peer.offered(offer):
                 self._grant(self._slots.ask((peer.client, offer.stream)))
         except BadVector as error:
-            if (peer.client, offer.stream) in self._slots.held():  # another offer of it was a good one
-                self._spoilt(peer, offer.stream, error)
+            if (peer.client, offer.stream) in self._slots.held():  # another offer of it was valid
+                self._give_up_codeword(peer, offer.stream, error)
             else:
                 peer.drop(offer.stream)
                 self._refuse(peer, offer.stream.number, error)
@@ -265,7 +269,7 @@ class SessionTable:
             if incoming is not None and incoming.whole:
                 self._whole(peer, incoming)
         except BadVector as error:
-            self._spoilt(peer, piece.stream, error)
+            self._give_up_codeword(peer, piece.stream, error)
 
     def _whole(self, peer: Peer, incoming: Incoming) -> None:
         stream, now = incoming.offer.stream, self._around.clock()
@@ -278,8 +282,8 @@ class SessionTable:
         size = incoming.offer.size
         self._emit(Codeword(now, peer.client, stream.number, stream.attempt, seconds, size))
 
-    def _spoilt(self, peer: Peer, stream: StreamId, error: BadVector) -> None:
-        """A codeword that was to come will not: its slot is free."""
+    def _give_up_codeword(self, peer: Peer, stream: StreamId, error: BadVector) -> None:
+        """Give up a codeword that will not arrive, and free its slot."""
         peer.drop(stream)
         self._refuse(peer, stream.number, error)
         self._free((peer.client, stream))
@@ -305,7 +309,7 @@ class SessionTable:
         try:
             return peer.grant(stream)
         except BadMessage as error:
-            self._deaf(peer, error)
+            self._lose_overflowed(peer, error)
             return False
 
     def _free(self, stub: Stub) -> None:
@@ -314,9 +318,9 @@ class SessionTable:
         self._grant(self._slots.free(stub))
 
     def free_stalled(self, limit_s: float) -> None:
-        """Take the slot from whoever sends nothing although its stream is open, or next to nothing.
+        """Take the slot from uploads that are stalled or too slow.
 
-        The first has failed; the second goes to the end of the queue, and on with what it has sent.
+        A stalled upload has failed; a slow one goes to the end of the queue and later continues.
         """
         now = self._around.clock()
         for stub, upload in list(self._uploads.items()):
@@ -334,14 +338,14 @@ class SessionTable:
     def _stalled(self, peer: Peer, stream: StreamId, seconds: float) -> None:
         error = BadVector(f"{stream}: nothing came for {seconds:.1f} s")
         try:
-            self._spoilt(peer, stream, error)
-        except BadMessage as unheard_of:
-            self._deaf(peer, unheard_of)
+            self._give_up_codeword(peer, stream, error)
+        except BadMessage as overflow:
+            self._lose_overflowed(peer, overflow)
 
     def _give_up_unwanted(self, peer: Peer) -> None:
-        """Free the slots of a client that is away, and of codewords that nobody waits for any more.
+        """Free the slots of a client that is away, and of codewords that are not wanted any more.
 
-        One that is whole keeps its slot until it is in the sum, or its round is over.
+        A complete one keeps its slot until it is summed or its round is over.
         """
         wanted = (*peer.waiting(), *peer.whole) if peer.stream is not None else ()
         for stub in self._slots.held():

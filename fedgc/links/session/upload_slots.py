@@ -1,8 +1,8 @@
-"""Upload slots: few clients send at the same time, so that each codeword is whole sooner.
+"""Upload slots: few clients send at the same time, so that the average codeword is complete sooner.
 
-With all of them at once on a shared line every codeword ends last; one after the other, half of them are
-whole (and added) at half the time. First come, first served; who lost its stream in mid-upload comes first
-when it is back.
+If all send at once on a shared line, every codeword completes at the end; one after the other, half of them
+are complete (and summed) at half the time. First come, first served; a client whose stream broke during an
+upload goes first when it is back.
 """
 
 from collections import deque
@@ -14,7 +14,7 @@ Name = TypeVar("Name")
 
 @dataclass(slots=True)
 class Slots(Generic[Name]):
-    """Who sends, who waits.
+    """The uploads under way and the queue of those that wait.
 
     >>> slots = Slots(1)
     >>> slots.ask("a"), slots.ask("b")
@@ -28,20 +28,20 @@ class Slots(Generic[Name]):
     _sending: set[Name] = field(default_factory=set)
 
     def ask(self, name: Name, *, first: bool = False) -> list[Name]:
-        """Queue up; return who may begin now."""
+        """Join the queue; return the names that may begin now."""
         if name not in self._sending and name not in self._waiting:
             (self._waiting.appendleft if first else self._waiting.append)(name)
         return self._admit()
 
     def free(self, name: Name) -> list[Name]:
-        """Leave the slot or the queue; return who may begin now."""
+        """Leave the slot or the queue; return the names that may begin now."""
         self._sending.discard(name)
         if name in self._waiting:
             self._waiting.remove(name)
         return self._admit()
 
     def turn(self, name: Name) -> list[Name]:
-        """Go to the end of the queue where somebody waits; return who may begin now."""
+        """Go to the end of the queue if another waits; return the names that may begin now."""
         if name in self._sending and self._waiting:
             self._sending.discard(name)
             self._waiting.append(name)
@@ -49,11 +49,11 @@ class Slots(Generic[Name]):
 
     @property
     def sending(self) -> frozenset[Name]:
-        """Who has a slot."""
+        """The names that have a slot."""
         return frozenset(self._sending)
 
     def held(self) -> tuple[Name, ...]:
-        """Return who has a slot or waits for one."""
+        """Return the names that have a slot or wait for one."""
         return (*self._sending, *self._waiting)
 
     def _admit(self) -> list[Name]:

@@ -1,1 +1,1 @@
-"""Coded work: chunks, their replicas, and the exact sum by a gradient code."""
+"""Coded work: gradient coding with replicated chunks and an exact sum."""

@@ -1,8 +1,8 @@
-"""The aggregator of coded work: asks for codewords, and has others make what is lost or late.
+"""The aggregator of gradient coding: asks for codewords, and for repairs of those lost or late.
 
-The sum itself is kept by `CodedSum`. A codeword that is lost is made by other holders of its chunks, who may
-have to train on them first (`RepairPlanner`); one that takes much longer than most is asked of them too, and
-the first counts. Index w is a client, c a chunk, as in the plan.
+`CodedSum` keeps the sum itself. A lost codeword is rebuilt by other holders of its chunks, who may have to
+train on them first (`RepairPlanner`); a codeword that is much later than most is requested from others too,
+and the first one counts. Index w is a client, c a chunk, as in the plan.
 """
 
 import math
@@ -20,10 +20,10 @@ from fedgc.round.coded.reports import ReplicaReports
 
 
 class CodedAggregator(Aggregator):
-    """The sum over all chunks: exact if every term of the solution comes, from whichever client."""
+    """The sum over all chunks: exact if every term of the solution arrives, from any client."""
 
     def __init__(self, reports: ReplicaReports, solution: Solution, wire: Wire) -> None:
-        """`reports` says which replicas are finished, and is told what is in the sum."""
+        """`reports` holds the finished replicas, and is told what is in the sum."""
         roster = reports.roster
         self._solution = solution
         self._reports, self._tracker, self._roster = reports, reports.tracker, roster
@@ -32,7 +32,7 @@ class CodedAggregator(Aggregator):
         reports.collecting, reports.summed = True, self._sum.summed
 
     def ask(self) -> Sequence[Command]:
-        """Ask for codewords; let clients go on with chunks that they left, if a line is likely to be late."""
+        """Ask for codewords; let clients continue skipped chunks if an uplink is likely to be late."""
         return [*self._sum.needed(), *self._repairs.meanwhile(self._reports.orders)]
 
     def accept(self, w: int, attempt: int) -> Add | Refuse | str:
@@ -40,7 +40,7 @@ class CodedAggregator(Aggregator):
         return self._sum.accept(w, attempt)
 
     def heard(self, event: Progress | Report) -> Sequence[Command]:
-        """Take in a replica: the solution stays, but a repair may have waited for it."""
+        """Handle a replica: the solution stays, but a repair may have waited for it."""
         found = self._reports.found(event)
         if isinstance(found, list):
             return found
@@ -59,7 +59,7 @@ class CodedAggregator(Aggregator):
         return commands
 
     def returned(self, event: Joined) -> Sequence[Command]:
-        """Ask again for what the client can still send, and give it what the sum lacks and no client has."""
+        """Ask again for what the client can still send, and assign it missing chunks that no client has."""
         w, reports = self._roster.w[event.client], self._reports
         reports.enter([event])
         self._repairs.back(w)
@@ -69,11 +69,11 @@ class CodedAggregator(Aggregator):
         useful = {c for c in self._sum.wanted if not had_c[c]} | set(kept)
         order = self._tracker.queue(w, [c for c in reports.orders[w] if c in useful], kept)
         if not (order or asked or event.live):
-            return ()  # it could be asked for nothing
+            return ()  # it cannot send anything
         return [reports.work(w, order, carried=False), *asked]
 
     def lost(self, w: int, *, gone: bool = True) -> None:
-        """Open what a client owes and cannot send any more."""
+        """Open the terms that a client owes and cannot send any more."""
         if gone:
             self._sum.lost(w)
         else:
@@ -81,7 +81,7 @@ class CodedAggregator(Aggregator):
         self._repairs.stir()
 
     def expire(self, *, final: bool) -> Sequence[int]:
-        """Count no more on clients that owe a vector; if none does, what is still open is missing."""
+        """Give up clients that owe a vector; if none does, open terms become missing."""
         late = self._sum.owing
         for w in late:
             self._reports.cannot_all(w)
@@ -92,7 +92,7 @@ class CodedAggregator(Aggregator):
         return late
 
     def wait(self, now: float) -> Wait | None:
-        """Ask for repairs of what is open, and for replacements of what is late."""
+        """Ask for repairs of open terms, and for replacements of late vectors."""
         commands = self._repairs.mend()
         if self._sum.complete:
             return None
@@ -100,7 +100,7 @@ class CodedAggregator(Aggregator):
         return Wait(commands, self._repairs.hurry_at)
 
     def result(self, now: float) -> Result:
-        """Return the weight of all chunks, what is missing, and how far off that leaves the sum."""
+        """Return the weight of all chunks, the missing ones, and the error that they cause."""
         solution = self._solution
         lacking = {chunk for _, chunk in self._sum.missing} | set(solution.short)
         error = math.hypot(solution.error or 0.0, self._sum.missing_error()) if lacking else None

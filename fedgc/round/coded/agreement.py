@@ -1,22 +1,23 @@
-"""What copies of the same chunk say: which of them are the same, and what the gate may know of them.
+"""Agreement among replicas of a chunk: which are equal, and which clients are wrong.
 
-All copies of a chunk update are one vector up to rounding (the same model, batches and chance on every
-holder), and each report brings a sketch of it, 16 random projections. A copy whose sketch is far from the
-first one's is not counted: hardware breaks, and memory flips. If a third copy sides with the one that was
-put aside, the first was wrong, and the verdict turns. One copy alone cannot be judged; nor can the vector
-itself be checked against its sketch, for which clients of one site are trusted.
+All replicas of a chunk update are one vector up to rounding (same model, batches and random seed on every
+holder), and each report has a sketch of it, 16 random projections. A replica whose sketch is far from the
+first one's is not counted: hardware breaks, and memory flips. If a third replica agrees with the excluded
+one, the first was wrong, and the verdict turns. A single replica cannot be judged; nor can the vector itself
+be checked against its sketch, for which clients of one site are trusted.
 
-Two copies that differ do not tell which of them is wrong, so the second one is not blamed. A client
-is blamed for a chunk once two or more say the same and more than say what it says, or if it sends no sketch
-where another sends one (masked clients send none, all of them). And it is *accused* for all its chunks
-once it has differed in two chunks and from two others at least, and from more of them than each of those
-has: one false client is found so where every chunk has two holders only, and cannot have any other accused.
+Two replicas that differ do not show which is wrong, so the second client is not blamed. A client is blamed
+for a chunk once at least two clients, and a majority, agree on another replica, or if it sends no sketch
+while another does (masked clients send none, all of them). It is *accused* for all its chunks once it has
+differed in at least two chunks and from at least two others, and from more of them than each of those has:
+this finds one false client when every chunk has two holders only, and such a client cannot have any other
+accused.
 
-Only those speak who are here with their copy: it was told, or kept, since the client came. A copy that nobody
-stands by any more gives way to one that somebody does. Once vectors are collected nothing else turns, and not
-even that where something of the chunk is in the sum.
+Only present clients that still hold their replica count. A replica that no present client holds gives way to
+one that some client holds. Once vectors are collected nothing else turns, and not even that if something of
+the chunk is in the sum.
 
-A copy is known by the report of it.
+The report of a replica stands for it.
 """
 
 import math
@@ -29,15 +30,15 @@ from fedgc.gates import Report, Reports
 from fedgc.messages import Progress
 
 COPIES_AGREE: Final = 1e-2  # largest distance of two sketches of one vector, relative to the longer
-NOTHING: Final = 1e-12  # sketches this short are of no update at all
-MANY: Final = 2  # that say the same, or from whom one has differed: more than one false client can be
+NOTHING: Final = 1e-12  # shorter sketches belong to an empty update
+MANY: Final = 2  # clients: more than one false client
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a copy counts; if it turned the verdict, who was wrong before and who was right.
+    """Whether a replica counts; if it turned the verdict, which clients were wrong and right before.
 
-    `blamed` are those of whom it is known from now on that they were wrong.
+    `blamed` are those now known to be wrong.
     """
 
     distance: float | None = None
@@ -47,23 +48,23 @@ class Verdict:
 
     @property
     def agrees(self) -> bool:
-        """Whether the copy counts."""
+        """Whether the replica counts."""
         return self.distance is None
 
 
 @dataclass(slots=True)
 class _Side:
     copy: Progress
-    said: dict[int, bool] = field(default_factory=dict)  # by whom, and whether that one has its copy still
+    holders: dict[int, bool] = field(default_factory=dict)  # by client, and whether it still has its replica
 
     @property
     def here(self) -> tuple[int, ...]:
-        """Who stands by this copy."""
-        return tuple(w for w, has in self.said.items() if has)
+        """The present clients that hold this replica."""
+        return tuple(w for w, has in self.holders.items() if has)
 
     @property
     def rank(self) -> tuple[bool, int]:
-        """What decides whether it is believed: a copy with a sketch before those without."""
+        """The sort key for which replica is believed: those with a sketch before those without."""
         return bool(self.copy.sketch and self.here), len(self.here)
 
 
@@ -71,21 +72,21 @@ AGREES: Final = Verdict()
 
 
 class ReplicaAgreement:
-    """Hears the reports of a round, chunk by chunk (by number in the run's table)."""
+    """Compares the replicas of a round, by chunk (number in the run's table)."""
 
     def __init__(self) -> None:
-        self._sides: dict[int, list[_Side]] = {}  # the side that is believed stands first
+        self._sides: dict[int, list[_Side]] = {}  # the believed side is first
         self._blamed: set[tuple[int, int]] = set()  # chunk and client
-        self._against: dict[int, set[int]] = {}  # from whom each client has differed, in any chunk
-        self._in: dict[int, set[int]] = {}  # and in which chunks
+        self._against: dict[int, set[int]] = {}  # which clients each one has differed from
+        self._in: dict[int, set[int]] = {}  # and the chunks in which it has differed
 
     @property
     def believed(self) -> Mapping[int, Progress]:
-        """The copy of each chunk that later ones are held against."""
+        """The believed replica of each chunk, with which later ones are compared."""
         return {chunk: sides[0].copy for chunk, sides in self._sides.items()}
 
     def hear(self, chunk: int, w: int, copy: Progress) -> Verdict:
-        """Take a copy in, and say whether it counts: where more say the same, it is believed."""
+        """Enter a replica, and return whether it counts; the one with more clients is believed."""
         mine = self._told(chunk, w, copy)
         before = self._sides[chunk][0]
         if mine is not before and mine.rank > before.rank:
@@ -93,7 +94,7 @@ class ReplicaAgreement:
         return self._verdict(chunk, mine, copy)
 
     def judge(self, chunk: int, w: int, copy: Progress, summed: Collection[int] = ()) -> Verdict:
-        """Take in a copy while vectors are collected; something of the `summed` chunks is in the sum."""
+        """Enter a replica while vectors are collected; part of the `summed` chunks is in the sum."""
         mine = self._told(chunk, w, copy)
         before = self._sides[chunk][0]
         if mine is not before and not before.here and chunk not in summed:
@@ -101,7 +102,7 @@ class ReplicaAgreement:
         return self._verdict(chunk, mine, copy)
 
     def accused(self) -> tuple[int, ...]:
-        """Return who has newly differed from so many others that it is wrong, and not they."""
+        """Return the clients newly accused: each differed from enough others to be wrong itself."""
         against = self._against
         found = [
             w
@@ -115,28 +116,28 @@ class ReplicaAgreement:
         return tuple(found)
 
     def disputed(self) -> Mapping[int, tuple[int, ...]]:
-        """Return by chunk the clients whose replicas differ, if it is not known which is wrong."""
+        """Return by chunk the clients whose replicas differ, if it is unknown which is wrong."""
         return {
             chunk: tuple(sorted(w for side in sides for w in side.here))
             for chunk, sides in self._sides.items()
             if sum(bool(side.here) for side in sides) > 1
-            and not any((chunk, w) in self._blamed for side in sides for w in side.said)
+            and not any((chunk, w) in self._blamed for side in sides for w in side.holders)
         }
 
     def stands(
         self, w: int, kept: Collection[int] = (), summed: Collection[int] = ()
     ) -> Mapping[int, tuple[int, ...]]:
-        """A client is gone, or back with its copies of these chunks; return who counts now after all."""
+        """Update the replicas that a lost or returning client holds; return the clients that count now."""
         return self._note(w, {chunk: chunk in kept for chunk in self._sides}, summed)
 
     def cannot(
         self, w: int, chunks: Collection[int], summed: Collection[int] = ()
     ) -> Mapping[int, tuple[int, ...]]:
-        """A client cannot give these chunks; return who counts now after all, by chunk."""
+        """Note that a client cannot give these chunks; return the clients that count now, by chunk."""
         return self._note(w, dict.fromkeys(self._sides.keys() & chunks, False), summed)
 
     def _told(self, chunk: int, w: int, copy: Progress) -> _Side:
-        """Put a client on the side of its copy, and off any other."""
+        """Move a client to the side of its replica."""
         sides = self._sides.get(chunk)
         if sides is None:
             mine = _Side(copy, {w: True})
@@ -149,11 +150,11 @@ class ReplicaAgreement:
             mine = _Side(copy)
             sides.append(mine)
         for side in sides:
-            side.said.pop(w, None)
-        mine.said[w] = True
+            side.holders.pop(w, None)
+        mine.holders[w] = True
         for side in sides:
             if side is not mine and side.copy.sketch and copy.sketch:
-                self._note_differing(chunk, w, side.said)
+                self._note_differing(chunk, w, side.holders)
         return mine
 
     def _note_differing(self, chunk: int, w: int, others: Collection[int]) -> None:
@@ -163,14 +164,14 @@ class ReplicaAgreement:
                 self._in.setdefault(one, set()).add(chunk)
 
     def _verdict(self, chunk: int, mine: _Side, copy: Progress) -> Verdict:
-        """Return what a copy means that turns nothing."""
+        """Return the verdict on a replica that turns nothing."""
         before, blamed = self._sides[chunk][0], self._blame(chunk)
         if mine is before:
             return Verdict(blamed=blamed) if blamed else AGREES
         return Verdict(_distance(before.copy, copy), blamed=blamed)
 
     def _blame(self, chunk: int) -> tuple[int, ...]:
-        """Return the clients that are now known to be wrong about a chunk, and were not before."""
+        """Return the clients newly known to be wrong about a chunk."""
         first, *others = self._sides[chunk]
         wrong = [
             side
@@ -178,9 +179,9 @@ class ReplicaAgreement:
             if first.copy.sketch
             and (not side.copy.sketch or len(first.here) >= max(MANY, len(side.here) + 1))
         ]
-        said = {(chunk, w) for side in wrong for w in side.said} - self._blamed
-        self._blamed |= said
-        return tuple(sorted(w for _, w in said))
+        holders = {(chunk, w) for side in wrong for w in side.holders} - self._blamed
+        self._blamed |= holders
+        return tuple(sorted(w for _, w in holders))
 
     def _note(
         self, w: int, has: Mapping[int, bool], summed: Collection[int]
@@ -189,25 +190,25 @@ class ReplicaAgreement:
         for chunk, has_it in has.items():
             sides = self._sides[chunk]
             for side in sides:
-                if w in side.said:
-                    side.said[w] = has_it
+                if w in side.holders:
+                    side.holders[w] = has_it
             most = max(sides, key=lambda side: side.rank)
             if most.here and not sides[0].here and chunk not in summed:
                 right[chunk] = self._believe(chunk, most).right
         return right
 
     def _believe(self, chunk: int, side: _Side, but: int | None = None) -> Verdict:
-        """Turn the verdict; `but` has just told its copy."""
+        """Turn the verdict; `but` has just reported its replica."""
         sides = self._sides[chunk]
         wrong, right = sides[0].here, tuple(w for w in side.here if w != but)
         sides.remove(side)
         sides.insert(0, side)
         return Verdict(wrong=wrong, right=right)
 
-    # ---- what the believed copies say together
+    # ---- queries on the believed replicas
 
     def reports(self, samples: Mapping[int, int], rounds_left: int | None) -> Reports:
-        """Return what the gate may look at."""
+        """Return the reports for the gate."""
         return Reports(tuple(self._reports(samples)), rounds_left=rounds_left)
 
     def _reports(self, samples: Mapping[int, int]) -> Iterator[Report]:
@@ -215,7 +216,7 @@ class ReplicaAgreement:
             yield Report(chunk, copy.reached, samples[chunk], copy.squared_norm, copy.loss)
 
     def likeness(self, samples: Mapping[int, int]) -> float | None:
-        """Estimate how alike chunk updates are: how far full chunks may stand in for short ones."""
+        """Estimate how similar chunk updates are, hence how far full chunks can replace short ones."""
         sketched = [(chunk, copy.sketch) for chunk, copy in self.believed.items() if copy.sketch]
         if len(sketched) < 2:
             return None
@@ -225,9 +226,9 @@ class ReplicaAgreement:
 
 
 def _distance(first: Progress, second: Progress) -> float | None:
-    """Return how far apart two copies are, relative to the longer; None where they are the same.
+    """Return the distance of two replicas, relative to the longer; None if they are equal.
 
-    One that has a sketch and one that has none are not: who sends none could agree with everything.
+    A replica with a sketch differs from one without: a client without sketches could agree with everything.
     """
     if first.sketch == second.sketch:
         return None

@@ -1,12 +1,12 @@
-"""The exact sum over all chunks, as terms that are owed, open, added or missing.
+"""The exact sum over all chunks (gradient coding), as terms that are owed, open, added or missing.
 
     the sum of all chunk updates = sum over columns j, chunks c of  R_j (U_jc . update_c)
 
 An update is cut into `blocks` pieces. Client j mixes chunk c with U_jc, one factor for each piece; R_j, one
-factor for each piece too, says where its codeword goes. Column j is client j's codeword (attempt 0) or, once
-that is lost, the repairs of others (attempt 1 and up). A term (j, c) is at any time in exactly one place:
-owed by some client, open (no client has been asked yet, as none has finished chunk c), added, or missing for
-good.
+factor for each piece too, is the codeword's weight in each block of the sum. Column j is client j's codeword
+(attempt 0) or, once that is lost, the repairs of others (attempt 1 and up). A term (j, c) is always in
+exactly one state: owed by a client; open (not yet requested, as no client has finished chunk c); added; or
+missing for good.
 
 Index w is a client, c a chunk, as in the plan.
 """
@@ -31,7 +31,7 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What one awaited vector holds: these terms of one column."""
+    """The content of one awaited vector: these terms of one column."""
 
     column: int
     terms: Coefficients
@@ -39,19 +39,19 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Costs:
-    """What it costs each client to finish one more chunk, and to send a codeword, in seconds."""
+    """The cost for each client to finish one more chunk, and to send a codeword, in seconds."""
 
     chunk_s: Sequence[float]
     upload_s: Sequence[float]
 
     @classmethod
     def even(cls, clients_w: int) -> "Costs":
-        """Return the costs where nothing is known: who has least to do is asked."""
+        """Return equal costs, for when nothing is known: the client with the least to do is chosen."""
         return cls((1.0,) * clients_w, (0.0,) * clients_w)
 
 
 class CodedSum:
-    """Every (column, chunk) term of one solution, and where it is; `wire` is how its numbers travel."""
+    """The state of every (column, chunk) term of one solution; `wire` is the format of its numbers."""
 
     def __init__(self, plan: Plan, solution: Solution, number: int, wire: Wire = Wire.FLOAT32) -> None:
         self._plan = plan
@@ -62,12 +62,12 @@ class CodedSum:
         self._attempt = 0
         self._owed = {(w, 0): Part(w, solution.coefficients(w)) for w in sorted(solution.needed)}
         self._open: dict[int, Coefficients] = {}
-        self._doubted: dict[int, Part] = {}  # codewords that are late: they count if they are first
-        self._overtaken: set[tuple[int, int]] = set()  # vectors that are no longer awaited
-        self.came_too_late: set[int] = set()  # clients of whom such a one came
-        self._asked: dict[int, set[int]] = {}  # who was asked to finish a chunk
-        self.added: list[tuple[int, Part]] = []  # (who sent it, what it was)
-        self.summed: set[int] = set()  # numbers of the chunks of which something is in the sum
+        self._doubted: dict[int, Part] = {}  # late codewords: they count if they come first
+        self._overtaken: set[tuple[int, int]] = set()  # vectors that are not awaited any more
+        self.came_too_late: set[int] = set()  # clients whose vector came after its replacement
+        self._asked: dict[int, set[int]] = {}  # the clients asked to finish a chunk
+        self.added: list[tuple[int, Part]] = []  # (sender, content)
+        self.summed: set[int] = set()  # numbers of the chunks with a part in the sum
         self.missing: list[tuple[int, int]] = []  # (column, chunk) terms that no client can send
 
     @property
@@ -82,17 +82,17 @@ class CodedSum:
 
     @property
     def owed(self) -> Mapping[tuple[int, int], Part]:
-        """What is awaited, by client and attempt."""
+        """The awaited vectors, by client and attempt."""
         return self._owed
 
     @property
     def open(self) -> bool:
-        """Whether a client has yet to be asked for a vector."""
+        """Whether a term must still be requested."""
         return bool(self._open)
 
     @property
     def wanted(self) -> frozenset[int]:
-        """The chunks of which a copy is lacking."""
+        """The chunks that need one more replica."""
         return frozenset(chain.from_iterable(terms.chunks for terms in self._open.values()))
 
     @property
@@ -106,7 +106,7 @@ class CodedSum:
 
     @property
     def weight(self) -> float:
-        """The samples of all chunks: what is missing is completed, not left out of the mean."""
+        """The samples of all chunks: missing ones are completed, not left out of the mean."""
         return float(self._plan.samples)
 
     def needed(self) -> tuple[Reveal, ...]:
@@ -114,7 +114,7 @@ class CodedSum:
         return tuple(self._reveal(w, part) for (w, _), part in self._owed.items())
 
     def accept(self, w: int, attempt: int) -> Add | Refuse | str:
-        """Take the vector into the sum; a second one, or one that repairs stand in for, is refused."""
+        """Take the vector into the sum; refuse a second one, or one that repairs have replaced."""
         part = self._owed.pop((w, attempt), None)
         if part is None and attempt == 0:
             part = self._after_all(w)
@@ -130,7 +130,7 @@ class CodedSum:
         return Add(self._plan.clients[w], self._number, attempt, weights)
 
     def others_s(self, key: tuple[int, int], done_wc: Bool, able_wc: Bool, costs: Costs) -> float:
-        """Return when others would have sent what is owed here: what they have finished, or finish for it."""
+        """Return when other clients could deliver these terms, from finished or still unfinished chunks."""
         part, sending_s = self._owed[key], np.array(self._sending_s(costs))
         shared = repair(part.column, part.terms, done_wc, cost=sending_s.tolist())
         lacking = list(shared.missing.chunks)
@@ -139,7 +139,10 @@ class CodedSum:
         return max([*(float(sending_s[each.helper]) for each in shared.parts), *made_s])
 
     def doubt(self, key: tuple[int, int]) -> None:
-        """Open what is late. A codeword counts all the same if it comes before any part of what stands in."""
+        """Open the terms of a late vector.
+
+        A codeword still counts if it comes before any part of its replacement.
+        """
         part = self._owed[key]
         self._reopen([key])
         self._overtaken.add(key)
@@ -154,7 +157,7 @@ class CodedSum:
         self._reopen([key for key in self._owed if key[0] == w])
 
     def ask_again(self, w: int, kept_c: Bool) -> tuple[Reveal | Repair, ...]:
-        """Return once more the requests of what a client can still send, and open what it cannot."""
+        """Return the requests again that a client can still fulfil, and open the others."""
         self._forget_asked(w)
         mine = [key for key in self._owed if key[0] == w]
         doubted = self._doubted.get(w)
@@ -171,10 +174,10 @@ class CodedSum:
         coming: Set[int] = frozenset(),
         costs: Costs | None = None,
     ) -> tuple[tuple[Repair, ...], tuple[tuple[int, int], ...]]:
-        """Return repairs for the open terms, and the (client, chunk) that must be finished for the rest.
+        """Return repairs for the open terms, and the (client, chunk) pairs to finish for the rest.
 
-        `able_wc` are the copies that can be asked for, `coming` chunks are on their way unasked. A term that
-        can come in neither way goes to `missing`. Among those who can help, who costs least is asked.
+        `able_wc` are the replicas that can be requested, `coming` the chunks that arrive without a request. A
+        term that can come in neither way goes to `missing`. The cheapest clients are chosen.
         """
         costs = costs or Costs.even(len(done_wc))
         repairs: list[Repair] = []
@@ -194,20 +197,20 @@ class CodedSum:
         return tuple(repairs), tuple(takes)
 
     def ask_for(self, chunks: Sequence[int], able_wc: Bool, costs: Costs) -> list[tuple[int, int]]:
-        """Return which client is to finish which of these chunks, if none was asked before."""
+        """Return which client finishes which of these chunks, if none was asked before."""
         takes: list[tuple[int, int]] = []
         for chunk in chunks:
             self._can_come(chunk, able_wc, takes, costs)
         return takes
 
     def give_up(self) -> None:
-        """Nothing more will come: what is open or owed is missing."""
+        """Mark all open and owed terms as missing: nothing more will come."""
         self._reopen(list(self._owed))
         self.missing += [(column, c) for column, terms in self._open.items() for c in terms.chunks]
         self._open.clear()
 
     def missing_error(self) -> float:
-        """Return the relative error that the missing terms cause, if chunk updates were uncorrelated."""
+        """Return the relative error of the missing terms, if chunk updates were uncorrelated."""
         lost = 0.0
         for column, chunk in self.missing:
             terms = self._solution.coefficients(column)
@@ -215,10 +218,8 @@ class CodedSum:
             lost += float(np.sum(np.square(self._solution.column(column)))) * math.fsum(u * u for u in row)
         return math.sqrt(lost / self._solution.blocks / len(self._plan.chunks))
 
-    # ---- small print
-
     def _after_all(self, w: int) -> Part | None:
-        """Return the codeword that was doubted, if nothing of its column is in the sum or missing."""
+        """Return the late codeword, if nothing of its column is in the sum or missing."""
         part = self._doubted.pop(w, None)
         used = {part.column for _, part in self.added} | {column for column, _ in self.missing}
         if part is None or w in used:
@@ -229,9 +230,9 @@ class CodedSum:
         return part
 
     def _can_come(self, chunk: int, able_wc: Bool, takes: list[tuple[int, int]], costs: Costs) -> bool:
-        """Whether a client can still finish this chunk; the first time, choose one and ask it to."""
+        """Whether a client can still finish this chunk; the first time, choose one and ask it."""
         if any(able_wc[w, chunk] for w in self._asked.get(chunk, ())):
-            return True  # the usual answer: the question comes again with every copy
+            return True  # the usual answer, as this is called for every replica
         able: list[int] = np.flatnonzero(able_wc[:, chunk]).tolist()
         if not able:
             return False
@@ -242,7 +243,7 @@ class CodedSum:
         return True
 
     def _sending_s(self, costs: Costs) -> list[float]:
-        """Return when each client would have sent one more vector: after those that it owes, one by one."""
+        """Return when each client would have sent one more vector, after those that it owes."""
         owing = Counter(w for w, _ in self._owed)
         return [(1 + owing[w]) * seconds for w, seconds in enumerate(costs.upload_s)]
 

@@ -1,15 +1,14 @@
-"""Late vectors: those that take longer than most did, so that other clients are asked for the same.
+"""Late vectors: backup requests for uploads much slower than most (backup tasks, Dean and Ghemawat 2004).
 
-Links are uneven, and one that was quick a round ago may be slow now. That is not known beforehand; but
-once half of those that were asked have sent theirs, it is known what is usual. Whoever then takes `PATIENCE`
-times as long is late (cf. the backup tasks of MapReduce, Dean and Ghemawat 2004). Where clients take turns on
-one line the last ones seem late although they are not: what stands in for them queues up behind them, and
-the first that is whole counts.
+Uplinks are uneven, and one that was fast a round ago may be slow now. Once half of the first requested
+vectors have come, the usual time is known, and a client that takes `PATIENCE` times as long is late. If
+clients take turns on a shared uplink the last ones seem late although they are not: their replacements queue
+behind them, and the first complete vector counts.
 
-A client sends one vector after the other. So it is its line that is late or not, with all that it owes: from
-when the first of that was asked for, or the vector before was there.
+A client sends one vector after the other. So lateness belongs to its uplink, with all that it owes: it counts
+from the first request, or from the arrival of the vector before.
 
-What is awaited has a key, (client, attempt). Times are the caller's.
+An awaited vector has a key, (client, attempt). Times are the caller's.
 """
 
 import math
@@ -24,20 +23,20 @@ PATIENCE: Final = 1.5
 
 
 class Lateness:
-    """Owns when vectors were asked for, and how long those took that came."""
+    """Tracks when vectors were requested, and how long those that arrived took."""
 
     def __init__(self, least_s: float) -> None:
-        """`least_s` is how long anybody may take: a process that pauses is no slow link."""
+        """`least_s` is the minimum before a client is late: a process that pauses is no slow link."""
         self._least_s = least_s
-        self.sent_s: dict[int, float] = {}  # how long the last vector of a client took
-        self.patience_s = math.inf  # how long anybody may take: known once half of the first have come
+        self.sent_s: dict[int, float] = {}  # time of each client's last vector
+        self.patience_s = math.inf  # the limit; known once half of the first have come
         self._asked: set[Key] = set()
-        self._since_s: dict[int, float] = {}  # when a client's line began with what it is at
-        self._sending: Counter[int] = Counter()  # vectors asked of a client and not come
-        self._to_come = 0  # until half of those asked first have come
+        self._since_s: dict[int, float] = {}  # when a client's uplink began its current vector
+        self._sending: Counter[int] = Counter()  # vectors requested from a client and not arrived
+        self._to_come = 0  # until half of the first requested have come
 
     def asked(self, keys: Iterable[Key], now: float) -> None:
-        """Keep in mind that these are awaited from now on, where they are not already.
+        """Note that these vectors are awaited from now on, unless they are already.
 
         >>> lateness = Lateness(0.5)
         >>> lateness.asked([(0, 0), (1, 0), (2, 0)], 0.0)
@@ -57,7 +56,7 @@ class Lateness:
             self._to_come = -(-len(self._asked) // 2)
 
     def expects(self, known_s: Sequence[float]) -> bool:
-        """Whether one of these lines is likely to be late, by how long each was known to need; 0: unknown.
+        """Whether one of these uplinks is likely to be late, by its known time for a codeword; 0: unknown.
 
         >>> Lateness(0.5).expects([1.0, 0.0, 1.2, 1.4]), Lateness(0.5).expects([1.0, 0.0, 1.2, 1.9])
         (False, True)
@@ -66,12 +65,12 @@ class Lateness:
         return bool(known) and max(known) >= max(self._least_s, PATIENCE * median(known))
 
     def again(self, w: int) -> None:
-        """What this client owes counts as asked for when it is told next: it was away."""
+        """Restart the time of what this client owes at its next request: it was away."""
         self._asked = {key for key in self._asked if key[0] != w}
         del self._sending[w]
 
     def came(self, w: int, now: float) -> bool:
-        """One vector of this client has come; return whether it is known from now on what is usual."""
+        """Note that a vector of this client has come; return whether the usual time is now known."""
         self.sent_s[w] = now - self._since_s[w]
         self._since_s[w] = now
         self._sending[w] -= 1
@@ -81,19 +80,19 @@ class Lateness:
         return self._to_come == 0
 
     def waited_s(self, w: int, now: float) -> float:
-        """Return how long this client has been at what it sends."""
+        """Return how long this client has been sending its current vector."""
         return now - self._since_s[w]
 
     def is_sending(self, w: int) -> bool:
-        """Whether something was asked of this client that has not come."""
+        """Whether a vector of this client is awaited."""
         return self._sending[w] > 0
 
     def late(self, owed: Collection[Key], now: float) -> tuple[Key, ...]:
-        """Return what has taken too long of what is owed."""
+        """Return the late vectors among those owed."""
         return tuple(key for key in owed if self._due_s(key) <= now)
 
     def next_s(self, owed: Collection[Key], now: float) -> float:
-        """Return when the next one will be late, of those that are not yet."""
+        """Return when the next vector becomes late."""
         return min((due_s for due_s in map(self._due_s, owed) if due_s > now), default=math.inf)
 
     def _due_s(self, key: Key) -> float:

@@ -1,12 +1,12 @@
 """Repairs: contributions that other clients send in place of those that are lost or late.
 
-Once vectors are asked for, some never come and some come late. What is lost is shared out among those that
-have finished its chunks, else among those that can still finish them. What is late is asked of others too,
-where they would be sooner: the first counts. And where a line is known to be as slow as that, clients go on
-meanwhile with the chunks that they left, so as to have them by then.
+Once vectors are requested, some never come and some come late. The terms of a lost vector are requested from
+clients that have finished its chunks, else from those that can still finish them. A late vector is also
+requested from others that would be faster: the first one counts. If an uplink is known to be that slow,
+clients meanwhile continue chunks that they skipped, to have them ready.
 
-Looking is dear where clients are many, and reports come in thousands: so there is no look before something is
-new (`stir`), or before its time (`hurry_at`).
+Planning is expensive with many clients, and reports come in thousands: so it runs only after a change
+(`stir`), or at its time (`hurry_at`).
 """
 
 import math
@@ -29,7 +29,7 @@ Bool = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class Help:
-    """Whose copies can be sent, or had by asking; chunks that come unasked; and what help costs."""
+    """The replicas that can be sent or requested, chunks that come without a request, and their costs."""
 
     done_wc: Bool
     able_wc: Bool
@@ -38,7 +38,7 @@ class Help:
 
 
 class RepairPlanner:
-    """Tracks late clients, and what other clients were asked to send for them."""
+    """Tracks late clients, and the repairs requested from others."""
 
     def __init__(self, roster: Roster, tracker: ReplicaTracker, collected: CodedSum, blocks: int) -> None:
         """`blocks` are those of the codewords."""
@@ -48,37 +48,37 @@ class RepairPlanner:
         self._sum: Final = collected
         self._blocks: Final = blocks
         self._lateness: Final = Lateness(roster.plan.late_s)
-        self._late: set[int] = set()  # clients that kept others waiting
-        self._overdue: set[int] = set()  # chunks that others make for what is late
-        self._made_elsewhere: set[Key] = set()  # what is late, and whose chunks others are at
-        self._mends = self._hurries = True  # whether there may be something new to ask for
-        self._asked_anew = True  # whether it is not noted yet when something was asked for
-        self._counted = 0  # vectors that have come, as far as that is noted
+        self._late: set[int] = set()  # clients whose vector was late
+        self._overdue: set[int] = set()  # chunks that others make for a late vector
+        self._made_elsewhere: set[Key] = set()  # late vectors whose chunks others are training
+        self._mends = self._hurries = True  # whether a new request may be possible
+        self._asked_anew = True  # whether requests were made since the last note
+        self._counted = 0  # vectors that have arrived, up to the last note
 
-    # ---- what is new
+    # ---- changes
 
     def stir(self) -> None:
-        """Something has come that was lacking, or is lacking now: look whom to ask for what."""
+        """Note a change: a missing replica has come, or a term is missing now."""
         self._mends = self._hurries = True
 
     def finished(self, chunk: int) -> None:
-        """Take note of one more replica of this chunk, which a repair may have waited for."""
+        """Note one more replica of this chunk, which a repair may have waited for."""
         if chunk in self._overdue or chunk in self._sum.wanted:
             self.stir()
 
     def back(self, w: int) -> None:
-        """A client is here again: it is late no more."""
+        """Note that a client is here again: it is not late any more."""
         self._lateness.again(w)
         self._late.discard(w)
         self._asked_anew = True
         self.stir()
 
-    # ---- what is asked for
+    # ---- requests
 
     def meanwhile(self, orders: Sequence[Sequence[int]]) -> list[Command]:
-        """Have clients go on with what they left, where a line is likely to be late: others then have it.
+        """Let clients continue skipped chunks if an uplink is likely to be late.
 
-        What is on the slowest lines comes first, else all is in the client's order.
+        Chunks on the slowest uplinks come first; the rest stays in the client's order.
         """
         tracker, owing = self._tracker, list(self._sum.owing)
         sending_s = [self._known_s(w) for w in owing]
@@ -87,8 +87,8 @@ class RepairPlanner:
         sending_s_w, slowest_s_c = np.zeros(tracker.done_wc.shape[0]), np.zeros(tracker.done_wc.shape[1])
         sending_s_w[owing] = sending_s
         held = self._roster.plan.placement.holders
-        done_s = tracker.done_wc[held.worker_s, held.chunk_s]
-        np.maximum.at(slowest_s_c, held.chunk_s[done_s], sending_s_w[held.worker_s[done_s]])
+        done_s = tracker.done_wc[held.client_s, held.chunk_s]
+        np.maximum.at(slowest_s_c, held.chunk_s[done_s], sending_s_w[held.client_s[done_s]])
         left_wc = tracker.askable_wc & ~tracker.done_wc
         commands: list[Command] = []
         for w in np.flatnonzero(left_wc.any(axis=1)).tolist():
@@ -97,12 +97,12 @@ class RepairPlanner:
         return commands
 
     def mend(self) -> list[Command]:
-        """Ask for repairs of what is open: from who has finished it, else from who can still finish it."""
+        """Request repairs of open terms, from clients that have finished their chunks or still can."""
         mends, self._mends = self._mends, False
         return self._repaired(self._help()) if self._sum.open and mends else []
 
     def hurry(self, now: float) -> list[Command]:
-        """Have others finish what late vectors are made of, then send it; the first to arrive counts."""
+        """Have others finish the chunks of late vectors and send them; the first to arrive counts."""
         lateness = self._lateness
         lateness.asked(self._sum.owed if self._asked_anew else (), now)
         changed = self._note_came(now) or self._asked_anew
@@ -118,27 +118,25 @@ class RepairPlanner:
         self.hurry_at = min(self.hurry_at, lateness.next_s(self._sum.owed, now))
         return commands
 
-    # ---- what is known in the end
+    # ---- results
 
     def had_c(self) -> Bool:
-        """Return the chunks of which a client that can be asked has a replica."""
+        """Return the chunks of which an available client has a replica."""
         had_c: Bool = np.logical_or.reduce(self._tracker.counting_wc & self._without_the_late(), axis=0)
         return had_c
 
     def unsent_s(self, now: float) -> Mapping[int, float]:
-        """Return who was late to the end, and for how long it was at what would be a whole update."""
+        """Return the clients that were late to the end, with the time each would need for a whole update."""
         self._note_came(now)
         lateness, live_w = self._lateness, self._tracker.live_w
         waits = [w for w in self._late - self._sum.came_too_late if live_w[w]]
         return {v: self._blocks * lateness.waited_s(v, now) for v in waits if lateness.is_sending(v)}
 
-    # ---- small print
-
     def _stand_in(self, late: Sequence[Key], now: float) -> list[Command]:
-        """Let others send what is late where they have finished it, else have it finished: if that is sooner.
+        """Let others send what is late, or finish its chunks first, if that is faster.
 
-        It is not known when a late vector comes. It is taken to need as long again as it took until now, or
-        as its line is known to need: a client that can be quicker is asked.
+        The remaining time of a late vector is unknown. It is estimated as the time it has taken so far, or as
+        the known time of its uplink: a client that can be faster is asked.
         """
         commands: list[Command] = []
         others: Help | None = None
@@ -153,9 +151,9 @@ class RepairPlanner:
                 others_s = self._sum.others_s(key, done_wc, able_wc, costs)
                 if others_s > max(waited_s, self._known_s(key[0]) - waited_s):
                     again_s = max(others_s - waited_s, waited_s / 2)
-                    self.hurry_at = min(self.hurry_at, now + min(again_s, waited_s))  # few looks, for long
+                    self.hurry_at = min(self.hurry_at, now + min(again_s, waited_s))  # few checks, for long
                     continue
-            if lacking:  # asked for once more, others are where who was asked is gone
+            if lacking:  # if requested again, others replace a client that is gone
                 self._made_elsewhere.add(key)
                 commands += [self._roster.take(*each) for each in self._sum.ask_for(lacking, able_wc, costs)]
                 self._overdue.update(lacking)
@@ -178,14 +176,14 @@ class RepairPlanner:
         )
 
     def _note_came(self, now: float) -> bool:
-        """Take note of the vectors that have come; return whether it is known from now on what is usual."""
+        """Note the vectors that have come; return whether the usual time is now known."""
         added = self._sum.added
         usual_known = [self._lateness.came(w, now) for w, _ in added[self._counted :]]
         self._counted = len(added)
         return any(usual_known)
 
     def _known_s(self, w: int) -> float:
-        """Return how long this client's line is known to need for a codeword."""
+        """Return the known time of this client's uplink for a codeword."""
         return self._roster.upload_s[w] / self._blocks
 
     @property
@@ -196,14 +194,14 @@ class RepairPlanner:
         return on_time_w1
 
     def _without_the_late(self) -> Bool:
-        """Return whose replicas to ask for: of clients that were late only if no other has the chunk."""
+        """Return the replicas to request: of late clients only if no other has the chunk."""
         on_time_w1 = self._on_time_w1
         others_c = np.logical_or.reduce(self._tracker.possible_wc & on_time_w1, axis=0)
         asked_wc: Bool = on_time_w1 | ~others_c
         return asked_wc
 
     def _costs(self) -> Costs:
-        """What help costs: a link is as quick as it was just now, else as it is known to be."""
+        """Return the costs of help: a link is as fast as it was just now, else as it is known to be."""
         roster, seen = self._roster, self._lateness.sent_s
         known = [each for each in roster.upload_s if each]
         usual_s = median(known) / self._blocks if known else 0.0

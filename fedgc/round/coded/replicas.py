@@ -1,14 +1,14 @@
-"""Who has finished what, and who works on what now: the books of a round's working phase.
+"""The replica tracker: finished chunks and work queues of all clients in a round's working phase.
 
-A client w walks a queue of chunks; what it has finished counts as a copy while it is live. The tracker
-mirrors each queue, so that it can say in constant time what a finished copy changes: which clients should
-skip that chunk, and which chunk its finisher should take next (the least covered one it holds). The mirror
-may be a moment behind a client; nothing but the choice of commands hangs on it.
+A client w works through a queue of chunks; what it has finished counts as a replica while it is live. The
+tracker mirrors each queue, so that it can compute in constant time what a finished replica changes: which
+clients should skip that chunk, and which chunk its finisher should take next (the least covered one it
+holds). The mirror may lag behind a client; only the choice of commands depends on it.
 
     copies[c]   live clients that have finished chunk c
-    reach[c]    live clients that have finished it or still will: those that hear commands can be asked,
-                a deaf one (it hears nothing between its messages) does what stands on its queue
-    aim         copies wanted of every chunk; capped by what the reachable chunks allow
+    reach[c]    live clients that have finished it or still will: those that receive commands can be asked,
+                a deaf one (it receives nothing between its messages) does what is on its queue
+    aim         replicas wanted of every chunk; capped by what the reachable chunks allow
 
 Index w is a client, c a chunk, as in the plan.
 """
@@ -24,7 +24,7 @@ Bool = NDArray[np.bool_]
 
 
 class ReplicaTracker:
-    """Owns the arrays of one round; every method that changes them says what follows from it."""
+    """Owns the arrays of one round; each method that changes them returns what follows from it."""
 
     def __init__(self, holders: Holders, aim: int) -> None:
         clients_w, chunks = holders.holds.shape
@@ -40,57 +40,57 @@ class ReplicaTracker:
         self._current: list[int | None] = [None] * clients_w
         self._working = [0] * chunks
         self._reach = np.zeros(chunks, dtype=np.int64)
-        self._enough = [0] * chunks  # copies of each that are as many as are aimed for and can be had
-        self.reachable = False  # whether any live client has finished anything or can finish anything
+        self._enough = [0] * chunks  # by chunk, the replicas that suffice: at most the possible ones
+        self.reachable = False  # whether any live client has finished or can finish any chunk
         self._lacking = 0
         self._uncovered = 0
 
-    # ---- what stands in the books
+    # ---- queries
 
     @property
     def covered(self) -> bool:
-        """Whether every chunk that can be had has as many copies as are aimed for."""
+        """Whether every reachable chunk has as many replicas as aimed for."""
         return self._lacking == 0 and self.reachable
 
     @property
     def covered_once(self) -> bool:
-        """Whether every chunk that can be had has a copy."""
+        """Whether every reachable chunk has a replica."""
         return self._uncovered == 0 and self.reachable
 
     @property
     def counting_wc(self) -> Bool:
-        """The finished copies that count: those on live clients."""
+        """The finished replicas that count: those of live clients."""
         return self.done_wc & self.live_w[:, None]
 
     def most_copies(self) -> int:
-        """Return how many copies of every reachable chunk the live clients could make."""
+        """Return how many replicas of every reachable chunk the live clients could make."""
         reachable = self._reach[self._reach > 0]
         return int(reachable.min()) if reachable.size else 0
 
     def remaining(self, w: int) -> tuple[int, ...]:
-        """Return what the client has still to do, what it works on now first."""
+        """Return the remaining chunks of a client, the current one first."""
         now = self._current[w]
         return (() if now is None else (now,)) + tuple(reversed(self._queue[w]))
 
     @property
     def askable_wc(self) -> Bool:
-        """The copies that can be had by asking for them."""
+        """The replicas that can be requested."""
         return self.able_wc & (self.live_w & self.hears_w)[:, None]
 
     @property
     def possible_wc(self) -> Bool:
-        """The copies that are there or can be had by asking for them."""
+        """The replicas that exist or can be requested."""
         return self.counting_wc | self.askable_wc
 
     def coming(self) -> frozenset[int]:
-        """Return the chunks that clients will finish who cannot be asked."""
+        """Return the chunks that deaf clients will finish."""
         deaf: list[int] = np.flatnonzero(self.live_w & ~self.hears_w).tolist()
         return frozenset(chunk for w in deaf for chunk in self.remaining(w))
 
-    # ---- what changes them
+    # ---- changes
 
     def joined(self, hears: Mapping[int, bool]) -> None:
-        """Put clients on the books; what they had finished counts when they say so again."""
+        """Enter clients; their earlier replicas count once they report them again."""
         for w in hears:
             self._clear(w)
         clients_w = list(hears)
@@ -100,9 +100,9 @@ class ReplicaTracker:
         self._recount()
 
     def queue(self, w: int, order: Sequence[int], kept: Collection[int] = ()) -> tuple[int, ...]:
-        """Let a client begin; return what is worth doing: first what it kept, as that is free.
+        """Let a client begin; return its useful chunks: first those it kept, which cost nothing.
 
-        Then comes the least covered chunk, so that those who begin together do not begin the same.
+        Then comes the least covered chunk, so that clients that begin together do not begin the same.
         """
         able_c, done_c, replicas, aim = self.able_wc[w], self.done_wc[w], self.replicas, self.aim
         free = [c for c in order if c in kept and able_c[c]] if kept else []
@@ -119,13 +119,13 @@ class ReplicaTracker:
         return todo
 
     def lost(self, w: int) -> None:
-        """A client's copies stop counting."""
+        """Stop counting a client's replicas."""
         self._clear(w)
         self.live_w[w] = False
         self._recount()
 
     def failed(self, w: int, chunks: Iterable[int]) -> bool:
-        """A client cannot give these chunks in this round, finished or not; return whether that is news."""
+        """Mark these chunks as unavailable from a client in this round; return whether that is new."""
         lost = [chunk for chunk in chunks if self.able_wc[w, chunk]]
         if not lost:
             return False
@@ -137,15 +137,15 @@ class ReplicaTracker:
         return True
 
     def restored(self, w: int, chunk: int) -> None:
-        """A copy that was left out counts after all: a live client has it."""
+        """Count a replica that was left out: a live client has it."""
         self.able_wc[w, chunk] = True
         self.done_wc[w, chunk] = True
         self._recount()
 
     def finished(self, w: int, chunk: int) -> None:
-        """One more copy."""
+        """Count one more replica."""
         self.done_wc[w, chunk] = True
-        if not self.hears_w[w]:  # it may have worked on what is not on its queue
+        if not self.hears_w[w]:  # it may have worked on a chunk that is not in its queue
             self._drop(w, chunk)
             self._recount()
             return
@@ -155,16 +155,16 @@ class ReplicaTracker:
         self._drop(w, chunk)
 
     def raise_aim(self, aim: int) -> None:
-        """Aim for more copies from now on."""
+        """Raise the number of replicas aimed for."""
         self._wanted_aim = aim
         self._recount()
 
-    # ---- what follows from it
+    # ---- commands
 
     def skips(self, chunk: int) -> list[tuple[int, int | None]]:
-        """Return who should leave this chunk if it has enough copies, and note that they do.
+        """Return the clients that should skip this chunk if it has enough replicas, and note that they do.
 
-        Beside each stands what to take instead, where that is not the head of its queue.
+        Each comes with the chunk to take instead, if that is not the head of its queue.
         """
         if self.replicas[chunk] < self.aim:
             return []
@@ -177,7 +177,7 @@ class ReplicaTracker:
         return moved
 
     def steer(self, w: int) -> int | None:
-        """Return the chunk to take after the present one, where the client's queue says another."""
+        """Return the chunk to take next, if the client's queue says another."""
         queue = self._queue[w]
         if len(queue) < 2 or not self.hears_w[w]:
             return None
@@ -187,8 +187,9 @@ class ReplicaTracker:
     def redirect(self, w: int) -> tuple[int | None, int] | None:
         """Let a client that has just begun a chunk do a less covered one first; return (chunk, instead).
 
-        Its queue was ordered when it began the chunk before: by now another may be at this one, and nobody
-        at that. Where it may stay at this one, return (None, what it is to take after it), as `steer` does.
+        Its queue was ordered when it began the chunk before: by now another client may be at this one, and
+        none at that. If the client may stay at this one, return (None, the chunk to take after it), as
+        `steer` does.
         """
         begun, queue = self._current[w], self._queue[w]
         if not queue or not self.hears_w[w]:
@@ -204,7 +205,7 @@ class ReplicaTracker:
         return begun, best
 
     def _better(self, w: int, best: int | None) -> bool:
-        """Put the best of a queue in front, if it is less covered than what stands there."""
+        """Move the best chunk of a queue to the front, if it is less covered than the front."""
         head = next(reversed(self._queue[w]))
         if best is None or best == head or self._coverage(best) >= self._coverage(head):
             return False
@@ -212,9 +213,9 @@ class ReplicaTracker:
         return True
 
     def hand_out(self) -> list[tuple[int, int]]:
-        """Return (client, chunk) for every open chunk that a holder can be asked for, and queue it.
+        """Return (client, chunk) for every open chunk with an available holder, and queue it.
 
-        A client puts what it is told to take in front, so the least covered chunk comes last.
+        A client puts commanded chunks in front, so the least covered one comes last.
         """
         given = []
         reachable: list[int] = np.flatnonzero(self._reach).tolist()
@@ -233,27 +234,25 @@ class ReplicaTracker:
 
     @property
     def blocks(self) -> int:
-        """The most blocks at which every chunk that has a copy at all is exact."""
+        """The largest number of blocks for which every chunk with a replica is exact."""
         made = [replicas for replicas in self.replicas if replicas]
         return min(self.aim, min(made, default=1))
 
     def wait_s(self, aim: int, chunk_s: Sequence[float]) -> float:
-        """Estimate the time until every reachable chunk has `aim` copies; client w needs chunk_s[w] a chunk.
+        """Estimate the time until every reachable chunk has `aim` replicas, with chunk_s[w] per client.
 
-        The work that is left, shared out by speed, and no less than the slowest single chunk needs.
+        The estimate is the remaining work shared by speed, and at least the time of the slowest single chunk.
         """
         lacking_c = np.maximum(0, np.minimum(aim, self._reach) - np.asarray(self.replicas))
         speed_w = self.live_w / np.asarray(chunk_s)
         wanted = lacking_c > 0
         if not wanted.any():
             return 0.0
-        worker_s, of_s = self._holders.worker_s, self._holders.chunk_s
+        worker_s, of_s = self._holders.client_s, self._holders.chunk_s
         left_s = self.able_wc[worker_s, of_s] & self.live_w[worker_s] & ~self.done_wc[worker_s, of_s]
         fastest_c = np.full(len(lacking_c), np.inf)
         np.minimum.at(fastest_c, of_s[left_s], np.asarray(chunk_s)[worker_s[left_s]])
         return max(float(lacking_c.sum() / speed_w.sum()), float(fastest_c[wanted].max()))
-
-    # ---- small print
 
     def _coverage(self, chunk: int) -> int:
         return self.replicas[chunk] + self._working[chunk]
@@ -286,7 +285,7 @@ class ReplicaTracker:
         self._queue[w] = {}
 
     def _recount(self) -> None:
-        worker_s, chunk_s = self._holders.worker_s, self._holders.chunk_s
+        worker_s, chunk_s = self._holders.client_s, self._holders.chunk_s
         live_s, done_s = self.live_w[worker_s], self.done_wc[worker_s, chunk_s]
         chunks = len(self.replicas)
         copies_c = np.bincount(chunk_s[done_s & live_s], minlength=chunks)

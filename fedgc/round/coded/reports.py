@@ -1,7 +1,7 @@
 """The reports of replicas: which of them count, and what a client may be asked for.
 
-Replicas of a chunk are the same whichever client made them (same model, chunk and seed). A report is held
-against those of other clients (`ReplicaAgreement`); a replica that counts is entered in the `ReplicaTracker`.
+Replicas of a chunk are the same on every client (same model, chunk and seed). Each report is compared with
+those of other clients (`ReplicaAgreement`); a replica that counts enters the `ReplicaTracker`.
 
 Index w is a client, c a chunk, as in the plan.
 """
@@ -18,7 +18,7 @@ from fedgc.round.coded.agreement import ReplicaAgreement, Verdict
 from fedgc.round.coded.replicas import ReplicaTracker
 from fedgc.round.roster import Roster
 
-NO_INDEX: Final = -1  # of a client or a chunk that is not of this plan
+NO_INDEX: Final = -1  # of a client or a chunk outside this plan
 NAMED: Final = 8  # chunks that a refusal names, at most
 
 
@@ -33,13 +33,13 @@ class ReplicaReports:
         self.samples: Final = {chunk.number: chunk.samples for chunk in plan.chunks}
         self.covered_s: list[float] = []  # when all chunks had 1, 2, ... replicas
         self.collecting = False
-        self.summed: Collection[int] = ()  # the chunks of which something is in the sum
+        self.summed: Collection[int] = ()  # the chunks with a part in the sum
         self._number = [chunk.number for chunk in plan.chunks]
         self._chunk = {number: c for c, number in enumerate(self._number)}
         self._by_number = {chunk.number: chunk for chunk in plan.chunks}
-        self._made = [0] * len(plan.chunks)  # replicas, also of clients that were lost since
+        self._made = [0] * len(plan.chunks)  # replicas, also of clients lost since
         self._without = Counter({replicas: len(plan.chunks) for replicas in range(1, len(plan.clients) + 1)})
-        self._told: list[set[int]] = [set() for _ in plan.clients]  # replicas that the statistics know
+        self._told: list[set[int]] = [set() for _ in plan.clients]  # replicas counted in the statistics
         self.orders: Final = self._with_carried(
             orders_for_round(plan.placement, roster.assignment.order_seed)
         )
@@ -47,7 +47,7 @@ class ReplicaReports:
     # ---- clients
 
     def enter(self, present: Sequence[Joined]) -> dict[int, Joined]:
-        """Enter the clients of this plan, with nothing to do yet; replicas that they kept are heard again."""
+        """Enter the clients of this plan, without work; the replicas that they kept are reported again."""
         planned = {self.roster.w[event.client]: event for event in present if self._planned(event)}
         self.tracker.joined({w: event.live for w, event in planned.items()})
         for w, event in planned.items():
@@ -56,36 +56,38 @@ class ReplicaReports:
         return planned
 
     def lost(self, w: int) -> None:
-        """Let a lost client's replicas count no more."""
+        """Stop counting a lost client's replicas."""
         self.tracker.lost(w)
         self._restore(self.agreement.stands(w, (), self.summed))
 
     def failed(self, w: int, event: Failed) -> str:
-        """Count no more on the chunks that failed, on all if none is named; return why that is no news."""
+        """Mark the failed chunks as unavailable, all if none is named; return why that is not new."""
         chunks = [self._chunk[number] for number in event.chunks if number in self._chunk]
         if event.chunks and not chunks:
             return f"chunks {event.chunks[:NAMED]} are not in round {self.roster.assignment.number}"
         is_news = self.cannot(w, chunks or range(len(self._number)))
-        return "" if is_news else "nothing of it was counted on: it was said before, or is not this client's"
+        return "" if is_news else "saw no counted chunk: it was reported before, or is not this client's"
 
     def cannot(self, w: int, chunks: Sequence[int] | range) -> bool:
-        """Count no more on a client for these chunks; return whether that is news."""
+        """Mark these chunks as unavailable from a client; return whether that is new."""
         self._restore(self.agreement.cannot(w, self.numbers(chunks), self.summed))
         return self.tracker.failed(w, chunks)
 
     def cannot_all(self, w: int) -> None:
-        """Count no more on a client for any chunk."""
+        """Mark all chunks of a client as unavailable."""
         self.cannot(w, range(len(self._number)))
 
     def kept(self, event: Joined) -> list[int]:
-        """Return the chunks of this round that a client has finished before, and still holds."""
+        """Return the chunks of this round that a client has finished before and still holds."""
         if not event.kept:
             return []
         here = (self.roster.assignment.version, self.roster.assignment.target)
-        said, by_number = {held.name: held for held in event.holds}, self._by_number
+        held_by_name, by_number = {held.name: held for held in event.holds}, self._by_number
         kept = (each.chunk for each in event.kept if (each.version, each.reached) == here)
         known = (by_number[number] for number in kept if number in by_number)
-        return [self._chunk[c.number] for c in known if c.name in said and c.fits(said[c.name])]
+        return [
+            self._chunk[c.number] for c in known if c.name in held_by_name and c.fits(held_by_name[c.name])
+        ]
 
     def numbers(self, chunks: Iterable[int]) -> list[int]:
         """Return the numbers of these chunks in the run's table."""
@@ -109,7 +111,7 @@ class ReplicaReports:
 
     @property
     def next_orders(self) -> Mapping[str, tuple[int, ...]]:
-        """The orders in which clients that alone hold a chunk go on in the next round."""
+        """For the next round: the orders of clients that are the only holder of a chunk."""
         plan, found = self.roster.plan, {}
         for w in np.flatnonzero(plan.placement.holds[:, plan.alone_c].any(axis=1)).tolist():
             order = self.orders[w]
@@ -121,7 +123,7 @@ class ReplicaReports:
     # ---- reports
 
     def found(self, event: Progress | Report) -> tuple[int, int, Progress] | list[Command]:
-        """Return the client, the chunk and the report of a new replica; or the answer, if it is none."""
+        """Return the client, the chunk and the report of a new replica; or the answer to another report."""
         if isinstance(event, Report):
             return self.roster.refuse(event, "a report of local work, this is coded")
         w, chunk = self.roster.w.get(event.client, NO_INDEX), self._chunk.get(event.chunk, NO_INDEX)
@@ -129,14 +131,14 @@ class ReplicaReports:
         if why_not:
             return self.roster.refuse(event, why_not)
         if self.tracker.done_wc[w, chunk]:
-            return []  # asked for again, and that may have crossed the first report
+            return []  # requested again, which may have crossed the first report
         return w, chunk, event
 
     def book(self, w: int, chunk: int, event: Progress) -> None:
         """Enter a replica that counts."""
         self.tracker.finished(w, chunk)
         if chunk in self._told[w]:
-            return  # told again after a return: no new work
+            return  # reported again after a return: no new work
         self._told[w].add(chunk)
         if not self.collecting:
             self._note_replica(chunk, event.now)
@@ -147,12 +149,12 @@ class ReplicaReports:
         statistics.step_s[w].append(event.seconds / event.reached)
 
     def leave_out(self, event: Progress, verdict: Verdict) -> list[Command]:
-        """Put a replica aside that differs from the one that is believed, whichever of them is wrong."""
+        """Exclude a replica that differs from the believed one, whichever of them is wrong."""
         self.tracker.failed(self.roster.w[event.client], [self._chunk[event.chunk]])
         return self._blame(verdict, event.chunk)
 
     def turn(self, verdict: Verdict, number: int) -> list[Command]:
-        """Strike the replicas that the majority speaks against, and count those that it speaks for."""
+        """Exclude the replicas that the majority disagrees with, and count those it agrees with."""
         commands = self._blame(verdict, number)
         for w in verdict.wrong:
             self.tracker.failed(w, [self._chunk[number]])
@@ -160,7 +162,7 @@ class ReplicaReports:
         return commands
 
     def accuse(self) -> list[Command]:
-        """Refuse clients whose replicas differ from those of many others, and count on nothing of theirs."""
+        """Refuse clients whose replicas differ from those of many others, and use nothing of theirs."""
         commands: list[Command] = []
         for w in self.agreement.accused():
             reason = "its copies differ from those of several other clients, which do not differ among them"
@@ -169,8 +171,6 @@ class ReplicaReports:
             self.cannot_all(w)
         self.roster.statistics.disputed = self.agreement.disputed()
         return commands
-
-    # ---- private
 
     def _with_carried(self, orders: tuple[tuple[int, ...], ...]) -> tuple[tuple[int, ...], ...]:
         plan, carried_on, found = self.roster.plan, self.roster.assignment.orders, []
@@ -183,7 +183,7 @@ class ReplicaReports:
         return tuple(found)
 
     def _planned(self, event: Joined) -> bool:
-        """Strike what a client can load no more: it may be back with less than it had."""
+        """Remove what a client cannot load any more; it may have returned with less."""
         w = self.roster.w.get(event.client)
         if w is None:
             return False
@@ -194,8 +194,12 @@ class ReplicaReports:
             for number, _ in self.roster.plan.names_w[w]
             if number >= size or not by_number[number].fits(holds[number])
         ]
-        said = {held.name: held for held in holds} if unsure else {}
-        gone = [each.number for each in unsure if each.name not in said or not each.fits(said[each.name])]
+        held_by_name = {held.name: held for held in holds} if unsure else {}
+        gone = [
+            each.number
+            for each in unsure
+            if each.name not in held_by_name or not each.fits(held_by_name[each.name])
+        ]
         self.tracker.failed(w, [self._chunk[number] for number in gone])
         return True
 
@@ -215,7 +219,7 @@ class ReplicaReports:
         return ""
 
     def _blame(self, verdict: Verdict, number: int) -> list[Command]:
-        """Tell clients whose replica of a chunk is known to be wrong, and count it against them."""
+        """Tell clients whose replica of a chunk is known to be wrong, and count it in their statistics."""
         reason = f"chunk {number}: its copy has another sketch than those of others, or none"
         return [self._refused(w, reason) for w in verdict.blamed]
 

@@ -1,10 +1,10 @@
-"""Coded work (after arXiv 2405.19509): each chunk is trained from the common model by several clients.
+"""The scheduler of gradient coding (after arXiv 2405.19509): several clients train each chunk.
 
-A replica is a function of (model, chunk, seed) alone, so it does not matter whose is used. As replicas come
-in, other clients are told to skip that chunk, and its finisher which to take next. Once every chunk that can
-be had has one replica, the gate may be asked; an exchange waits for `aim` replicas of each, as many as paid
-in recent rounds. Then the finished work is fixed, the code is solved, and each client that is needed sends
-one codeword (`CodedAggregator`).
+A replica is a function of (model, chunk, seed) alone, so any of them can be used. As replicas come in, other
+clients get commands to skip that chunk, and its finisher which to take next. Once every reachable chunk has
+one replica, the gate may be asked; an exchange waits for `aim` replicas of each, as many as paid in recent
+rounds. Then the finished work is fixed, the code is solved, and each needed client sends one codeword
+(`CodedAggregator`).
 
 Index w is a client, c a chunk, as in the plan.
 """
@@ -35,7 +35,7 @@ class CodedScheduler(Scheduler):
         self._tracker = self._reports.tracker
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
-        """Give clients of this plan what is worth doing, first what they kept."""
+        """Return the useful work for clients of this plan, kept chunks first."""
         given: list[Command] = []
         for w, event in self._reports.enter(present).items():
             order = self._tracker.queue(w, self._reports.orders[w], self._reports.kept(event))
@@ -43,15 +43,15 @@ class CodedScheduler(Scheduler):
         return given
 
     def lost(self, w: int) -> None:
-        """Let a lost client's replicas count no more."""
+        """Stop counting a lost client's replicas."""
         self._reports.lost(w)
 
     def failed(self, w: int, event: Failed) -> str:
-        """Count no more on the chunks that failed, on all if none is named."""
+        """Mark the failed chunks as unavailable, all if none is named."""
         return self._reports.failed(w, event)
 
     def heard(self, event: Progress | Report) -> list[Command]:
-        """Take in a replica: other clients may skip that chunk, and its finisher may be steered."""
+        """Handle a replica: other clients may skip that chunk, and its finisher may be steered."""
         found = self._reports.found(event)
         if isinstance(found, list):
             return found
@@ -67,7 +67,7 @@ class CodedScheduler(Scheduler):
         if verdict is not AGREES:
             commands += self._accuse()
         moved = self._tracker.skips(chunk)
-        for other, instead in moved:  # first what to take, then what to leave for it
+        for other, instead in moved:  # first the chunk to take, then the one to leave for it
             if instead is not None:
                 commands.append(self._roster.take(other, instead))
             commands.append(Skip(self._roster.plan.clients[other], event.round, event.chunk))
@@ -75,25 +75,25 @@ class CodedScheduler(Scheduler):
         return [*commands, *self._redirect(w)]
 
     def reassign(self) -> list[Command]:
-        """Ask for every open chunk each client that can make it."""
+        """Ask all available clients for every open chunk."""
         return [self._roster.take(w, chunk) for w, chunk in self._tracker.hand_out()]
 
     @property
     def supply(self) -> Supply:
-        """How much is finished: enough is a replica of every chunk that can be had."""
+        """How much is finished: enough is one replica of every reachable chunk."""
         tracker = self._tracker
         if not tracker.reachable:
-            return Supply.HOPELESS
+            return Supply.IMPOSSIBLE
         if tracker.covered_once:
             return Supply.ENOUGH
         return Supply.SOME if any(tracker.replicas) else Supply.NOTHING
 
     def reports(self) -> Reports:
-        """Return the reports of replicas that are believed, one for each chunk."""
+        """Return the reports of believed replicas, one for each chunk."""
         return self._reports.agreement.reports(self._reports.samples, self._roster.assignment.rounds_left)
 
     def wait(self, now: float) -> Wait | None:  # noqa: ARG002  replicas decide, not time
-        """Aim for one more replica of each chunk as long as waiting for it pays."""
+        """Aim for one more replica of each chunk as long as the wait pays."""
         commands: list[Command] = []
         while self._tracker.covered:
             if not self._waiting_pays():
@@ -110,7 +110,7 @@ class CodedScheduler(Scheduler):
 
     @property
     def summary(self) -> WorkSummary:
-        """What the round has shown: coverage, losses, the times of replicas, orders for the next round."""
+        """Results of the round: coverage, losses, times of replicas, orders for the next round."""
         believed = self._reports.agreement.believed
         losses = [copy.loss for copy in believed.values()]
         covered_s, orders = self._reports.covered_s, self._reports.next_orders
@@ -135,7 +135,7 @@ class CodedScheduler(Scheduler):
     # ---- private
 
     def _waiting_pays(self) -> bool:
-        """Whether one more replica of each chunk saves more upload time than it costs to wait for."""
+        """Whether one more replica of each chunk saves more upload time than the wait costs."""
         roster, tracker, plan = self._roster, self._tracker, self._roster.plan
         if plan.blocks_fixed or tracker.aim >= min(plan.most_blocks, tracker.most_copies()):
             return False
@@ -145,10 +145,10 @@ class CodedScheduler(Scheduler):
         return costs.pays(tracker.aim, guessed_s, max(roster.upload_s))
 
     def _solved(self, done_wc: NDArray[np.bool_], most_blocks: int) -> tuple[Solution, Wire]:
-        """Solve for the shortest codewords that the replicas allow within the error limit, few of them."""
+        """Solve for the shortest codewords, few of them, that the replicas allow within the error limit."""
         plan = self._roster.plan
         kind = code_named(plan.code)
-        all_full = int(done_wc.sum(axis=0).min()) >= most_blocks  # then nothing is to be made up for
+        all_full = int(done_wc.sum(axis=0).min()) >= most_blocks  # then there is nothing to compensate
         likeness = 0.0 if all_full else self._reports.agreement.likeness(self._reports.samples)
         for wire, blocks in shapes(most_blocks, short=plan.short_numbers):
             code = kind.make(plan.placement, blocks, self._roster.assignment.seed)
@@ -163,7 +163,7 @@ class CodedScheduler(Scheduler):
         return solution, wire
 
     def _weights(self, done_wc: NDArray[np.bool_]) -> tuple[float, ...] | None:
-        """Return the weights of chunks if one is missing that a single client holds."""
+        """Return the weights of chunks, if one is missing that a single client holds."""
         short = bool((self._roster.plan.alone_c & ~done_wc.any(axis=0)).any())
         return self._roster.assignment.weights or None if short else None
 
@@ -172,9 +172,9 @@ class CodedScheduler(Scheduler):
         return [*accused, *self.reassign()] if accused else []
 
     def _redirect(self, w: int) -> list[Command]:
-        """Let a finisher leave what it has just begun for a less covered chunk, or take the best one next.
+        """Let a finisher leave the chunk it has just begun for a less covered one, or choose its next one.
 
-        It hears one command after the other, and may have begun the next chunk before it hears the last. So
+        It receives one command after the other, and may have begun the next chunk before the last command. So
         the better chunk is in front when it leaves the other, and again when it gets that back.
         """
         redirected = self._tracker.redirect(w)
@@ -185,6 +185,6 @@ class CodedScheduler(Scheduler):
         if begun is None:
             return [first]
         self._roster.statistics.skips += 1
-        self._roster.statistics.takes += 1  # the first is said twice
+        self._roster.statistics.takes += 1  # the first is sent twice
         skip = Skip(first.client, first.round, self._roster.plan.chunks[begun].number)
         return [first, skip, self._roster.take(w, begun), first]

@@ -2,10 +2,10 @@
 
     sum over clients of samples * (start - end), divided by the sum of the weights
 
-A client that did half the steps has gone half the way, and counts for half as much by that alone. Weighted by
-its steps as well, it would count for a quarter, and what only slow clients hold would not be learned (under
-label skew with persistent stragglers that cost five to seven points of accuracy). Its update is not scaled up
-either (as in FedNova, arXiv 2007.07481), so that the noise of few steps stays small.
+A client that did half the steps has a shorter update, and counts less by that alone. Weighting by steps as
+well would count it for a quarter, and data that only slow clients hold would not be learned (under label skew
+with persistent stragglers that cost five to seven points of accuracy). Its update is not scaled up either (as
+in FedNova, arXiv 2007.07481), so that the noise of few steps stays small.
 """
 
 from collections.abc import Sequence
@@ -20,11 +20,11 @@ class WeightedMean(Aggregator):
     """The mean of the updates that come, each weighted by its client's samples."""
 
     def __init__(self, reports: StepReports, wire: messages.Wire = "float32") -> None:
-        """Every client that is able owes an update; the numbers of an update travel in the format `wire`."""
+        """Every able client owes an update; its numbers travel in the format `wire`."""
         self._reports, self._roster = reports, reports.roster
         self._wire: messages.Wire = wire
         self._owing = dict.fromkeys(reports.able())
-        self._steps: dict[int, int] = {}  # of the update that a client is about to send
+        self._steps: dict[int, int] = {}  # of each client's next update
         self._added: dict[int, int] = {}
         reports.collecting = True
 
@@ -38,14 +38,14 @@ class WeightedMean(Aggregator):
             return f"update of attempt {attempt} is not owed: in the sum, given up, or never asked for"
         steps = self._steps.get(w)
         if not steps:
-            return "update of a client that has not told its steps"
+            return "update of a client that has not reported its steps"
         del self._owing[w]
         self._added[w] = steps
         number, samples = self._roster.assignment.number, self._reports.samples[w]
         return Add(self._roster.plan.clients[w], number, attempt, (float(samples),))
 
     def heard(self, event: Progress | Report) -> Sequence[Command]:
-        """Take in the steps of the update that a client sends next; one without steps sends none."""
+        """Enter the steps of a client's next update; a client without steps sends none."""
         refused = self._reports.heard(event)
         if refused or not isinstance(event, Report):
             return refused
@@ -57,7 +57,7 @@ class WeightedMean(Aggregator):
         return ()
 
     def returned(self, event: Joined) -> Sequence[Command]:
-        """Ask a client again for the update that it owes; one that has lost its steps owes none."""
+        """Ask a client again for the update that it owes; one that lost its steps owes none."""
         w = self._roster.w[event.client]
         steps = self._reports.kept(w, event)
         self._reports.enter(w, event, steps, event.now).able = True
@@ -65,7 +65,7 @@ class WeightedMean(Aggregator):
             self.lost(w)
         if w not in self._owing:
             return ()
-        # A new process of the client knows of no work.
+        # A new process of the client has no work yet.
         return [self._reports.work(w, live=event.live, order=()), self._reveal(w)]
 
     def lost(self, w: int, *, gone: bool = True) -> None:  # noqa: ARG002  either way it sends no update
@@ -85,7 +85,7 @@ class WeightedMean(Aggregator):
         return JUST_WAIT if self._owing else None
 
     def result(self, now: float) -> Result:  # noqa: ARG002  the time changes nothing
-        """Return the weights' sum, the mean steps, and the chunks on which no client in the mean trained."""
+        """Return the sum of the weights, the mean steps, and the chunks without any client in the mean."""
         samples = self._reports.samples
         weight = float(sum(samples[w] for w in self._added))
         steps = sum(steps * samples[w] for w, steps in self._added.items()) / weight if self._added else 0.0

@@ -1,7 +1,4 @@
-"""The reports of local steps: how far each client has come from the common model.
-
-Index w is a client, as in the plan.
-"""
+"""The reports of local steps: how far each client is from the common model."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,9 +10,9 @@ from fedgc.round.roster import Roster
 
 @dataclass(slots=True)
 class LocalState:
-    """What is known of a live client."""
+    """The state of a live client."""
 
-    steps: int  # that it has reported, since the last common model
+    steps: int  # reported since the last common model
     before: int = 0  # of these, done before this round
     since: float = 0.0  # when it was given work
     report: Report | None = None
@@ -59,7 +56,7 @@ class StepReports:
         return []
 
     def kept(self, w: int, event: Joined) -> int:
-        """Return the steps that a client still holds; steps on other chunks than its own are of no use."""
+        """Return the steps that a client still holds; steps on other chunks than its own do not count."""
         version = self.roster.assignment.version
         reached = {each.chunk: each.reached for each in event.kept if each.version == version}
         return min(reached.values(), default=0) if reached.keys() == set(self.numbers(w)) else 0
@@ -83,7 +80,7 @@ class StepReports:
         )  # fmt: skip
 
     def go_on(self, w: int) -> Continue:
-        """Return the command for a client to carry on from a skipped round."""
+        """Return the command for a client to continue from a skipped round."""
         this, limit_s = self.roster.assignment, self.roster.limit_s
         return Continue(self.roster.plan.clients[w], this.number, this.target, self.numbers(w), limit_s)
 
@@ -99,7 +96,7 @@ class StepReports:
         if event.samples != self.samples[w]:
             return f"it trains on {event.samples} samples, needed {self.samples[w]}"
         if event.steps < state.steps and not self.collecting:
-            return f"saw {event.steps} steps, it has told {state.steps}"
+            return f"saw {event.steps} steps, it has reported {state.steps}"
         return ""
 
     def _book(self, w: int, event: Report) -> None:
@@ -113,5 +110,5 @@ class StepReports:
             statistics.step_s[w], statistics.busy_s[w] = [step_s], step_s * statistics.steps[w]
 
     def _loads(self, w: int, event: Joined) -> bool:
-        said, needed = {held.name: held for held in event.holds}, self.held[w]
-        return bool(needed) and all(c.name in said and c.fits(said[c.name]) for c in needed)
+        held_by_name, needed = {held.name: held for held in event.holds}, self.held[w]
+        return bool(needed) and all(c.name in held_by_name and c.fits(held_by_name[c.name]) for c in needed)

@@ -1,17 +1,17 @@
 """Local SGD with partial work (FedAvg, McMahan et al. 2017; partial steps as in FedProx, Li et al. 2020).
 
 Each client trains one model on its own data, and any number of steps counts. A round adds `round_steps` local
-steps to those since the last exchange. A client reports when it has reached the target, and goes on meanwhile
-unless it is kept in lockstep or would not hear that it is to stop. As soon as a quorum has reached the
-target, the gate is asked. If it says skip, all clients carry on from where they are. If it says exchange,
-clients that are nearly done are waited for, then all send what they have: a straggler its partial steps (as
-in STSyn, arXiv 2210.07597).
+steps to those since the last exchange. A client reports when it has reached the target, and goes on unless it
+is in lockstep or would not receive the command to stop. Once a quorum has reached the target, the gate is
+asked. If it skips, all clients continue from where they are. If it decides to exchange, the round waits for
+clients that are nearly done, then all send what they have: a straggler its partial steps (as in STSyn, arXiv
+2210.07597).
 
-Waiting costs the time of all clients and brings the steps of the late ones alone, so it pays only for clients
-that are about to be done. The time that a client needs is known from its past steps, and counts from when it
-has the model. The window reaches to the last client that is due within `patience` times the time the quorum
-took, and ends at once if none is due; if nothing is known of the clients, it is all of that time. (The window
-is that of Decoupled DiLoCo, arXiv 2604.21428.)
+Waiting costs the time of all clients and gains only the steps of the late ones, so it pays only for clients
+that are nearly done. The time of a client is known from its earlier steps, and counts from when it has the
+model. The window ends with the last client that is due within `patience` times the quorum's time, and at once
+if none is due; if nothing is known of the clients, it is all of that time. (The window is that of Decoupled
+DiLoCo, arXiv 2604.21428.)
 
 Index w is a client, as in the plan.
 """
@@ -36,11 +36,11 @@ class LocalScheduler(Scheduler):
         self._roster = roster
         self._reports = StepReports(roster)
         self._begun = math.inf
-        self._reached = dict(roster.assignment.reached)  # of carried clients, until they are given work
-        self._until: float | None = None  # when an exchange waits no longer
+        self._reached = dict(roster.assignment.reached)  # of carried clients, until they get work
+        self._until: float | None = None  # when the wait before an exchange ends
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
-        """Give clients the round's steps to do, on top of those that they kept."""
+        """Give clients the round's steps, in addition to those that they kept."""
         given: list[Command] = []
         reports = self._reports
         for event in present:
@@ -57,15 +57,15 @@ class LocalScheduler(Scheduler):
         return given
 
     def lost(self, w: int) -> None:
-        """Wait for a lost client no more."""
+        """Stop waiting for a lost client."""
         self._reports.clients.pop(w, None)
 
     def failed(self, w: int, event: Failed) -> str:  # noqa: ARG002  without one chunk it cannot train
         """Leave out a client that could not do its steps."""
         state = self._reports.clients.get(w)
         if state is None or not state.able:
-            return "it was said before"
-        state.able, state.steps = False, 0  # it forgets what it could not go on with
+            return "it was reported before"
+        state.able, state.steps = False, 0  # it discards its steps
         return ""
 
     def heard(self, event: Progress | Report) -> list[Command]:
@@ -74,19 +74,19 @@ class LocalScheduler(Scheduler):
 
     @property
     def supply(self) -> Supply:
-        """How much is finished: enough is a quorum at the target. A client may hold steps unreported."""
+        """How much is finished: enough is a quorum at the target. A client may hold unreported steps."""
         able = len(self._reports.able())
         if not able:
-            return Supply.HOPELESS
+            return Supply.IMPOSSIBLE
         enough = len(self._reports.arrived()) >= max(1, self._quorum(able))
         return Supply.ENOUGH if enough else Supply.SOME
 
     def reports(self) -> Reports:
         """Return what clients have reported, one report each."""
-        told = ((w, self._reports.clients[w].report) for w in self._reports.able())
+        reported = ((w, self._reports.clients[w].report) for w in self._reports.able())
         items = tuple(
             Weighed(self._roster.plan.clients[w], each.steps, each.samples, each.squared_norm, each.loss)
-            for w, each in told
+            for w, each in reported
             if each is not None
         )
         return Reports(items, rounds_left=self._roster.assignment.rounds_left)
@@ -106,21 +106,21 @@ class LocalScheduler(Scheduler):
 
     @property
     def summary(self) -> WorkSummary:
-        """What the round has shown: chunks with a report, losses, steps."""
+        """Results of the round: chunks with a report, losses, steps."""
         clients = self._reports.clients
-        told = {w: each.report for w, each in clients.items() if each.report is not None}
-        covered = {chunk for w in told for chunk in self._reports.numbers(w)}
+        reported = {w: each.report for w, each in clients.items() if each.report is not None}
+        covered = {chunk for w in reported for chunk in self._reports.numbers(w)}
         reached = {self._roster.plan.clients[w]: each.steps for w, each in clients.items()}
-        return WorkSummary(len(covered), [each.loss for each in told.values()], reached)
+        return WorkSummary(len(covered), [each.loss for each in reported.values()], reached)
 
     @property
     def holds(self) -> Mapping[int, Holding]:
-        """The steps of every client that can send; one that has reported none may hold some."""
+        """The steps of every client that can send; a client without a report may still hold some."""
         clients, numbers = self._reports.clients, self._reports.numbers
         return {w: Holding(clients[w].steps, frozenset(numbers(w))) for w in self._reports.able()}
 
     def collect(self) -> WeightedMean:
-        """Ask every client for what it has."""
+        """Ask every client for its update."""
         for w, each in self._reports.clients.items():
             self._roster.statistics.finished[w] = each.steps
         return WeightedMean(self._reports, self._roster.plan.wire)
@@ -139,7 +139,7 @@ class LocalScheduler(Scheduler):
         return max((each for each in due_s if 0 < each <= longest_s), default=0.0)
 
     def _due(self, w: int) -> float:
-        """Return when a client will be done: it works since it had both its work and the model."""
+        """Return when a client will be done; it starts once it has both its work and the model."""
         state = self._reports.clients[w]
         since = max(state.since, self._roster.model_at.get(w, state.since))
         return since + (self._roster.assignment.target - state.before) * self._roster.plan.step_s[w]

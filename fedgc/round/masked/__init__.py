@@ -1,1 +1,1 @@
-"""Secure aggregation around either kind of work: keys, masked updates, and their sum."""
+"""Secure aggregation for either kind of work: keys, masked updates, and their sum."""

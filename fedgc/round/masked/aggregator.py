@@ -1,15 +1,15 @@
-"""Secure aggregation (after Bonawitz et al. 2017 and Bell et al. 2020): a sum of vectors under masks.
+"""Secure aggregation (after Bonawitz et al. 2017 and Bell et al. 2020): a sum of masked vectors.
 
-`MaskedAggregator` works around either kind of work. Once every vector that can be had is in the sum
+`MaskedAggregator` works with either kind of work. Once every available vector is in the sum
 
     agree    fixes the survivors, if there are enough: each signs that set, once and for all
-    unlock   T signatures make each survivor give its shares of the masks that are left
-    uncover  T shares of each secret give the masks; the server never learns anything else
+    unlock   T signatures make each survivor give its shares of the remaining masks
+    uncover  T shares of each secret give the masks; the server learns nothing else
 
-A vector that was lost is left out and its pairwise masks are rebuilt, so no other client is asked for it. An
-exchange that fails before shares were asked for is void: its keys are never used again, and nothing of it was
-learned. Once they were asked for, sites may have given them, and those mask no other update of this model:
-shares are asked for only if enough sites are there, and then a site that is away may still come back.
+A lost vector is left out and its pairwise masks are rebuilt, so no other client is asked for it. An exchange
+that fails before shares were requested is void: its keys are never used again, and the server has learned
+nothing. After that request sites may have given shares, and will not mask another update of this model: so
+shares are requested only if enough sites are present, and an absent site may still come back.
 
 Index w is a client, as in the plan.
 """
@@ -30,7 +30,7 @@ class MaskedAggregator(Aggregator):
     """The vectors of one exchange: owed, in the sum, or lost."""
 
     def __init__(self, roster: Roster, scheduler: Scheduler, exchange: MaskedExchange) -> None:
-        """`scheduler` is that of the work whose updates are masked."""
+        """`scheduler` belongs to the work whose updates are masked."""
         self._roster: Final = roster
         self._scheduler: Final = scheduler
         self._begin: Final = exchange.begin
@@ -43,14 +43,14 @@ class MaskedAggregator(Aggregator):
         self._holds: Mapping[int, Holding] = {}
         self._owing: set[int] = set()
         self._added: set[int] = set()
-        self._unable: set[int] = set()  # clients that cannot answer, and have not come back since
+        self._unable: set[int] = set()  # clients that cannot answer, until they come back
         self._agree = b""
         self._unlock = b""
 
     # ---- vectors
 
     def collect(self) -> None:
-        """Fix the finished work: every member of the exchange that has some owes a vector."""
+        """Fix the finished work: every member of the exchange with work owes a vector."""
         holds, finished = self._scheduler.holds, self._roster.statistics.finished
         for w, held in holds.items():  # local work reports its steps only at the end
             finished[w] = max(finished[w], held.amount)
@@ -62,7 +62,7 @@ class MaskedAggregator(Aggregator):
         return [self._reveal(w) for w in sorted(self._owing)]
 
     def accept(self, w: int, attempt: int) -> Add | str:
-        """Take the vector into the sum; a second one, or one of a client that was given up, is refused."""
+        """Take the vector into the sum; refuse a second one, or one of a client that was given up."""
         if attempt or w not in self._owing:
             return f"vector of attempt {attempt} is not owed: in the sum, given up, or never asked for"
         self._owing.discard(w)
@@ -70,14 +70,14 @@ class MaskedAggregator(Aggregator):
         return Add(self._roster.plan.clients[w], self._roster.assignment.number, attempt, (1.0,))
 
     def returned(self, event: Joined) -> Sequence[Command]:
-        """Give its work again to a client that owes its vector, or ask for what it has not answered."""
+        """Give a client that owes its vector its work again, or repeat an unanswered request."""
         w, number = self._roster.w[event.client], self._roster.assignment.number
         if w not in self._owing:
             return self.ask_again(w)
         return [*self._scheduler.give([event]), *self._begin(event.client, number), *self.ask_again(w)]
 
     def ask_again(self, w: int) -> tuple[Reveal | Survivors | Unmask, ...]:
-        """Return once more what a client that is back has not answered."""
+        """Repeat what a returning client has not answered."""
         client, number = self._roster.plan.clients[w], self._roster.assignment.number
         self._unable.discard(w)
         if w in self._owing:
@@ -89,7 +89,7 @@ class MaskedAggregator(Aggregator):
         return (Survivors(client, number, self._agree),)
 
     def lost(self, w: int, *, gone: bool = True) -> None:  # noqa: ARG002  either way it sends no vector
-        """Leave the client's vector out; one that still comes stays masked."""
+        """Leave the client's vector out; a late one stays masked."""
         self._owing.discard(w)
 
     def expire(self, *, final: bool) -> Sequence[int]:  # noqa: ARG002  nothing else can come
@@ -103,7 +103,7 @@ class MaskedAggregator(Aggregator):
         return JUST_WAIT if self._owing else None
 
     def result(self, now: float) -> Result:  # noqa: ARG002  the time changes nothing
-        """Return what came out: the sum is a mean by itself, as clients weigh their vectors."""
+        """Return the result: the sum is already a mean, as clients weight their vectors."""
         clients_w = self.clients_w
         known = {chunk for w in clients_w for chunk in self._holds[w].chunks}
         numbers = [chunk.number for chunk in self._roster.plan.chunks] if clients_w else []
@@ -119,10 +119,10 @@ class MaskedAggregator(Aggregator):
         """The clients whose vectors are in the sum."""
         return sorted(self._added)
 
-    # ---- what unmasks it
+    # ---- unmasking
 
     def agree(self) -> tuple[Survivors, ...]:
-        """Fix the survivors; raise NotRecoverable where they are too few."""
+        """Fix the survivors; raise NotRecoverable if they are too few."""
         self._exchange, packet = self._exchange.agree([self._member[w] for w in self._added])
         self._agree = packet.pack()
         return tuple(
@@ -130,7 +130,7 @@ class MaskedAggregator(Aggregator):
         )
 
     def sign(self, w: int, signature: bytes) -> str:
-        """Take a survivor's signature; return why not."""
+        """Enter a survivor's signature; return why it is refused, if so."""
         return self._try(w, lambda member: self._exchange.sign(member, signature))
 
     @property
@@ -139,7 +139,7 @@ class MaskedAggregator(Aggregator):
         return len(self._exchange.signatures) >= self._exchange.federation.threshold
 
     def can_open(self, there: Collection[int]) -> bool:
-        """Whether enough survivors are there to give their shares."""
+        """Whether enough survivors are present to give their shares."""
         able = [w for w in self._added - self._unable if w in there]
         return len(able) >= self._exchange.federation.threshold
 
@@ -151,7 +151,7 @@ class MaskedAggregator(Aggregator):
         )
 
     def open(self, w: int, packet: bytes) -> str:
-        """Take a survivor's shares; return why not. A false share names who gave it."""
+        """Enter a survivor's shares; return why they are refused, which identifies false shares."""
 
         def opened(member: int) -> Exchange:
             shares = packets.Opened.unpack(packet)
@@ -163,27 +163,25 @@ class MaskedAggregator(Aggregator):
 
     @property
     def opened(self) -> bool:
-        """Whether enough shares are here."""
+        """Whether enough shares have arrived."""
         return len(self._exchange.opened) >= self._exchange.federation.threshold
 
     def uncover(self) -> Uncover:
-        """Return the masks left in the sum; raise NotRecoverable where a secret is not as promised."""
+        """Return the masks left in the sum; raise NotRecoverable if a secret does not match."""
         return Uncover(
             self._roster.assignment.number, tuple((mask.key, mask.minus) for mask in self._exchange.masks())
         )
 
     def cannot(self, w: int) -> None:
-        """A survivor will not answer what it was asked; its vector stays in the sum."""
+        """Note that a survivor will not answer; its vector stays in the sum."""
         self._unable.add(w)
 
     def can_still(self, there: Collection[int]) -> bool:
-        """Whether enough survivors can still answer, with those who have; shares of those who come back."""
+        """Whether enough survivors have answered or still can; shares may come from returning clients."""
         done = self._exchange.opened if self._unlock else self._exchange.signatures
         willing = self._added - self._unable
         able = {self._member[w] for w in willing if self._unlock or w in there}
         return len(able | set(done)) >= self._exchange.federation.threshold
-
-    # ---- private
 
     def _clients(self) -> list[str]:
         return [self._roster.plan.clients[w] for w in self.clients_w]

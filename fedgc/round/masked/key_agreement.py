@@ -1,19 +1,19 @@
-"""Which sites are there, and the epoch of one-time keys that stands among them.
+"""The key agreement of a masked run: enrolled sites, and their epoch of one-time keys.
 
     IDLE       no epoch, or none with an exchange left
-    OPENING    Open went out: adverts come in, from all sites or until the time is over
-    SHARING    Roster went out: deals come in
+    OPENING    Open was sent: adverts come in, from all sites or until the time is over
+    SHARING    Roster was sent: deals come in
     STANDING   exchanges are drawn from the epoch, one for each that is begun
 
-A set-up that ends with fewer than a quorum leaves no epoch, and says why. Who was away joins the next one.
-A site that enrols signs with its pinned key, for this run and the client that it speaks over. Messages of
-others are not believed, awaited or passed on: a client that is no member cannot delay a set-up.
+A set-up that ends with fewer than a quorum leaves no epoch, and states why. An absent site joins the next
+one. A site that enrols signs with its pinned key, for this run and this client. Messages of others are not
+believed, awaited or passed on: a client that is no member cannot delay a set-up.
 
-Epochs only ever go up, on every site's side; the next one is after the last that any of them has
-seen. One that claims a number far beyond the others is not believed, for they would refuse to follow.
+Epochs only increase, for every site; the next one is after the last that any of them has seen. A claimed
+epoch far beyond the others is not believed, since the others would refuse to follow.
 
-A model of which shares were asked for is spent: sites mask no second update of it (`secagg.client`). A
-run goes on where the sum is had, since that makes another model; else it ends.
+A model whose shares were requested is spent: sites mask no second update of it (`secagg.client`). If the sum
+is recovered the run goes on with the new model; else it ends.
 """
 
 import math
@@ -44,7 +44,7 @@ from fedgc.secagg.client import LONGEST_LEAP
 
 
 class Phase(Enum):
-    """Where the keys stand."""
+    """The state of the keys."""
 
     IDLE = "idle"
     OPENING = "opening"
@@ -61,7 +61,7 @@ class MaskedExchange:
     packet: Mapping[str, bytes]
 
     def begin(self, client: str, round_: int) -> tuple[Begin, ...]:
-        """Return what tells a client of the exchange, if it is in it."""
+        """Return the command that begins the exchange for a client, if it is a member."""
         return (Begin(client, round_, self.packet[client]),) if client in self.packet else ()
 
 
@@ -71,11 +71,10 @@ class KeyAgreement:
     def __init__(
         self, federation: Federation, terms: Terms, patience_s: float, wall_s: float, run: str = ""
     ) -> None:
-        """`terms` are those of every exchange, but for the model and where its steps stand.
+        """`terms` are those of every exchange, except for the model and its steps.
 
         `patience_s` is how long each half of a set-up may take. `wall_s` added to an event's time gives
-        seconds since 1970: sites' clocks are held against it. `run` is the name that sites
-        were told.
+        seconds since 1970, with which sites' clocks are compared. `run` is the run's name, as sites know it.
         """
         self.federation: Final = federation
         self.phase = Phase.IDLE
@@ -83,16 +82,16 @@ class KeyAgreement:
         self.reason = ""  # why the last set-up left no epoch
         self._terms = terms
         self._run = run
-        self._spent: set[bytes] = set()  # digests of models of which shares were asked for
+        self._spent: set[bytes] = set()  # digests of models whose shares were requested
         self._model: Published | None = None
-        self._before: Published | None = None  # the version before it, if that was published here
+        self._before: Published | None = None  # the version before, if it was published here
         self._exchange_drawn: MaskedExchange | None = None
         self._patience_s = patience_s
         self._wall_s = wall_s
-        self._enrolled: dict[str, int] = {}  # client -> the last epoch that it told of
-        self._asked: set[str] = set()  # when this epoch was opened, and there since
+        self._enrolled: dict[str, int] = {}  # client -> the last epoch it reported
+        self._asked: set[str] = set()  # when this epoch was opened, and present since
         self._waiting: set[str] = set()  # clients whose advert or deal is awaited
-        self._last = 0  # the newest epoch that was opened here
+        self._last = 0  # the newest epoch opened here
         self._round = 0
         self._setup: SetUp | None = None
         self._roster = b""
@@ -101,7 +100,7 @@ class KeyAgreement:
         self._client: dict[int, str] = {}  # member -> the client that proved to be it
 
     def noted(self, event: Event) -> tuple[Command, ...]:
-        """Take in an event that concerns the keys."""
+        """Handle an event that concerns the keys."""
         match event:
             case Published():
                 self._published(event)
@@ -130,7 +129,7 @@ class KeyAgreement:
         return self._enrolled.keys()
 
     def enrol(self, event: Enrolled) -> tuple[Command, ...]:
-        """Take a site in; refuse one with another descriptor, or that is no member."""
+        """Enrol a site; refuse one with another descriptor, or that is no member."""
         try:
             self._check_enrolled(event)
         except NotAdmitted as error:
@@ -150,17 +149,17 @@ class KeyAgreement:
             raise NotAdmitted(
                 f"saw descriptor {event.descriptor.hex()[:16]}, needed {fid.hex()[:16]}: compare the files"
             )
-        said = rules.enrolment(fid, self._run, event.client, event.member, event.epoch)
-        rules.check_enrolment(self.federation, said, event.member, event.signature)
+        statement = rules.enrolment(fid, self._run, event.client, event.member, event.epoch)
+        rules.check_enrolment(self.federation, statement, event.member, event.signature)
 
     def left(self, client: str, now: float) -> tuple[Command, ...]:
-        """Wait for this site no more; it may come back."""
+        """Stop waiting for this site; it may come back."""
         self._enrolled.pop(client, None)
         self._asked -= {client} - set(self._client.values())
         return self._without(client, now)
 
     def failed(self, event: Failed) -> tuple[Command, ...]:
-        """A site could not do its part of the set-up."""
+        """Handle a site that could not do its part of the set-up."""
         if event.client in self._waiting:
             self.reason = f"{event.client}: {event.reason}"
         return self._without(event.client, event.now)
@@ -175,7 +174,7 @@ class KeyAgreement:
 
     @property
     def members(self) -> Collection[str]:
-        """The clients that are in the epoch, wherever they are now."""
+        """The clients in the epoch, present or not."""
         return self._client.values() if self.phase is Phase.STANDING else ()
 
     @property
@@ -189,9 +188,9 @@ class KeyAgreement:
         return len(able) >= self.federation.quorum and self._exchange < self.federation.exchanges
 
     def open(self, now: float, round_: int) -> tuple[Command, ...]:
-        """Begin a set-up among all who are there."""
-        told = self._enrolled.values()
-        self._last = 1 + max([self._last, *(each for each in told if each < min(told) + LONGEST_LEAP)])
+        """Begin a set-up among all present sites."""
+        epochs = self._enrolled.values()
+        self._last = 1 + max([self._last, *(each for each in epochs if each < min(epochs) + LONGEST_LEAP)])
         self._setup, self._epoch, self._round = SetUp(self.federation, self._last), None, round_
         self._client, self._exchange, self._exchange_drawn, self.reason = {}, 0, None, ""
         self._asked = set(self._enrolled)
@@ -199,7 +198,7 @@ class KeyAgreement:
         return tuple(self._open(client, self._setup) for client in sorted(self._enrolled))
 
     def heard(self, event: Advert | Deal) -> tuple[Command, ...]:
-        """Take in a packet of the set-up."""
+        """Handle a packet of the set-up."""
         wanted = {Phase.OPENING: Advert, Phase.SHARING: Deal}.get(self.phase)
         if self._setup is None or wanted is None or not isinstance(event, wanted):
             return _refused(event.client, event.round, f"saw a packet while the keys are {self.phase.value}")
@@ -212,7 +211,7 @@ class KeyAgreement:
         return self._go_on(event.now)
 
     def time_passed(self, now: float) -> tuple[Command, ...]:
-        """Go on with those who have answered, once the time is over."""
+        """Continue with the sites that have answered, once the time is over."""
         if now < self.next_tick:
             return ()
         self._waiting.clear()
@@ -230,7 +229,7 @@ class KeyAgreement:
         return after
 
     def _check_member(self, member: int, client: str) -> None:
-        """Hold a client to the member that it proved to be."""
+        """Check that a client is the member that it proved to be."""
         known = {held: at for at, held in self._client.items()}.get(client, member)
         if known != member or self._client.get(member, client) != client:
             who = self.federation.name(member)
@@ -279,7 +278,7 @@ class KeyAgreement:
 
     @property
     def knows_before(self) -> bool:
-        """Whether the version before it is known as well, by which shared momentum leads."""
+        """Whether the version before is known as well, for shared momentum."""
         return self._before is not None
 
     def draw(
@@ -287,8 +286,8 @@ class KeyAgreement:
     ) -> MaskedExchange:
         """Begin the next exchange, among these clients as far as they are in the epoch.
 
-        `steps` are the two of `Work` that all must have in common: the first, and those that lead. `again`
-        goes on with the exchange before, which a skipped round has left unused.
+        `steps` are `first_step` and `common_steps` of `Work`, which all members must share. `again` continues
+        the exchange before, which a skipped round has left unused.
         """
         if again and self._exchange_drawn is not None:
             return self._exchange_drawn
@@ -299,24 +298,24 @@ class KeyAgreement:
         before = self._before.digest if common_steps and self._before is not None else b""
         settings = rules.footing(self._terms.settings, first_step, common_steps, before)
         terms = replace(self._terms, model=self._model.digest, settings=settings)
-        exchange, told = self._epoch.begin(self._exchange + 1, list(member.values()), terms)
+        exchange, begun = self._epoch.begin(self._exchange + 1, list(member.values()), terms)
         self._exchange += 1
-        packet = {client: told[at].pack() for client, at in member.items()}
+        packet = {client: begun[at].pack() for client, at in member.items()}
         self._exchange_drawn = MaskedExchange(exchange, member, packet)
         return self._exchange_drawn
 
     def unmasks(self) -> None:
-        """Shares are asked for: from here on no site may mask the present model again."""
+        """Note that shares are requested: from now on no site may mask the present model again."""
         if self._model is not None:
             self._spent.add(self._model.digest)
 
     @property
     def is_spent(self) -> bool:
-        """Whether shares were asked for of the present model."""
+        """Whether shares of the present model were requested."""
         return self._model is not None and self._model.digest in self._spent
 
     def supplied(self, client: str) -> None:
-        """A client's vector came: it has what the others dealt to it."""
+        """Note that a client's vector came: it has what the others dealt to it."""
         for member, known in self._client.items():
             if known == client and self._epoch is not None:
                 self._epoch = self._epoch.supply(member)

@@ -1,10 +1,9 @@
-"""A round whose vectors are summed under masks: either kind of work, another aggregator, two more states.
+"""A round of secure aggregation: either kind of work, another aggregator, two more states.
 
-Who works on what, when there is enough and what is worth waiting for is up to the scheduler, as without
-masks. What differs is what clients are told and what is collected:
+The scheduler decides the work and the waiting, as without masks. The differences are:
 
-*   Each client hears of the exchange together with its work, so that its masks are made while it trains.
-*   A site decodes, averages and weighs by itself. Nothing can be repaired: a lost client is left out. A
+*   Each client receives the exchange together with its work, so that it makes its masks while it trains.
+*   A site decodes, averages and weights by itself. Nothing can be repaired: a lost client is left out. A
     client that is back after its vector entered the sum gets no work, but may sign and give its shares.
 *   The server learns no losses, and of norms only what the gate needs.
 """
@@ -27,7 +26,7 @@ TOO_FEW: Final = "too few sites are left to unmask the sum"
 
 
 class MaskedRound(Round):
-    """A round around one exchange of a masked federation."""
+    """A round with one exchange of a masked federation."""
 
     def __init__(
         self,
@@ -42,7 +41,7 @@ class MaskedRound(Round):
 
     @property
     def summary(self) -> WorkSummary:
-        """What the round has shown of its work, without losses."""
+        """Results of the round's work, without losses."""
         return replace(self.scheduler.summary, losses=())
 
     def _give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
@@ -55,33 +54,33 @@ class MaskedRound(Round):
         return self._masked
 
     def _complete(self, now: float) -> list[Command]:
-        """All vectors are in: fix the set of survivors; with too few of them the exchange is aborted."""
+        """Fix the set of survivors once all vectors are in; abort the exchange if they are too few."""
         try:
-            told = self._masked.agree()
+            commands = self._masked.agree()
         except NotRecoverable as error:
             return self._abort(str(error), now)
         self._enter(State.AGREEING)
         self.next_tick = now + self.plan.upload_deadline_s
-        return self._can_still(now) or list(told)
+        return self._can_still(now) or list(commands)
 
     # ---- agreeing and unmasking
 
     def _signed(self, event: Signed) -> list[Command]:
-        """Take in a signature; with enough of them, ask for the shares."""
+        """Enter a signature; with enough of them, ask for the shares."""
         masked = self._masked
         why_not = self._roster.here(event) or masked.sign(self._roster.w[event.client], event.signature)
         if why_not:
             return self._roster.refuse(event, why_not)
         if not masked.signed:
             return []
-        if not masked.can_open(self._roster.live):  # once they are asked, this model is masked no more
+        if not masked.can_open(self._roster.live):  # after the request, this model cannot be masked again
             return self._abort(TOO_FEW, event.now)
         self._enter(State.UNMASKING)
         self.next_tick = event.now + self.plan.upload_deadline_s
         return list(masked.unlock())
 
     def _shared(self, event: Shares) -> list[Command]:
-        """Take in a site's shares; with enough of them, the masks are known."""
+        """Enter a site's shares; with enough of them, uncover the masks."""
         masked = self._masked
         why_not = self._roster.here(event) or masked.open(self._roster.w[event.client], event.packet)
         if why_not:
@@ -98,11 +97,11 @@ class MaskedRound(Round):
         return () if self._roster.enter(event.client) is None else self._masked.returned(event)
 
     def _away(self, event: Lost) -> list[Command]:
-        """A vector that is in the sum stays in it; but enough sites must be left to unmask it."""
+        """Keep a vector that is in the sum; abort if too few sites are left to unmask it."""
         return [] if self._remove(event) is None else self._can_still(event.now)
 
     def _failed_last(self, event: Failed) -> list[Command]:
-        """A client will not answer; one that names chunks speaks of its work, and may answer."""
+        """Note that a client will not answer; a failure of named chunks concerns only its work."""
         if not event.chunks and not self._roster.here(event):
             self._masked.cannot(self._roster.w[event.client])
         why_not = self._strike(event)
@@ -119,7 +118,7 @@ class MaskedRound(Round):
         return self._abort(f"too few {asked} in {self.plan.upload_deadline_s:g} s", event.now)
 
     def _passed_over(self, _: Event) -> list[Command]:
-        """What comes too late for this state is ignored."""
+        """Ignore an event that is too late for this state."""
         return []
 
     def _abort(self, reason: str, now: float) -> list[Command]:

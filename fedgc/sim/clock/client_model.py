@@ -1,6 +1,6 @@
-"""Nature as arrays: the conditions of each round, for clients by number and chunks of known size.
+"""Client models from arrays: the conditions of each round, for clients by index and chunks of known size.
 
-Chunks go by their number in the run's table, as in all messages. These numbers need not be dense.
+Chunks are identified by their number in the run's table, as in messages. The numbers need not be dense.
 """
 
 from bisect import bisect_right
@@ -13,7 +13,7 @@ from fedgc.sim.clock.interfaces import Failure
 
 
 class ArrayClientModel:
-    """What clients are like under the conditions of the round at hand; chunk number n is `units[n]` units."""
+    """Clients under the conditions of the present round; chunk number n takes `units[n]` units."""
 
     def __init__(
         self, scenario: Callable[[int], Conditions], units: Mapping[int, float] | Sequence[float]
@@ -30,7 +30,7 @@ class ArrayClientModel:
         self._slice = self._lap = 1.0
 
     def begin(self, number: int) -> Iterable[tuple[int, Failure]]:
-        """Let the conditions of this round hold; return who dies in it."""
+        """Apply the conditions of this round; return the failures in it."""
         conditions = self._scenario(number)
         if conditions is not self._now:
             self._now = conditions
@@ -70,14 +70,14 @@ class ArrayClientModel:
         self._control = conditions.control_s_w.tolist()
 
     def _by(self, w: int, seconds: float) -> float:
-        """Units done after so many seconds of work."""
+        """Return the units done after this many seconds of work."""
         ends = self._ends[w]
         laps, rest = divmod(seconds, ends[-1])
         at = min(bisect_right(ends, rest), len(ends) - 1) - 1
         return laps * self._lap + at * self._slice + (rest - ends[at]) / self._paces[w][at]
 
     def _after(self, w: int, units: float) -> float:
-        """Seconds of work for so many units."""
+        """Return the seconds of work for this many units."""
         ends = self._ends[w]
         laps, rest = divmod(units, self._lap)
         at = min(int(rest / self._slice), len(ends) - 2)

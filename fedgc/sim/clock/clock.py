@@ -1,42 +1,38 @@
-"""The virtual clock: modelled clients obey a machine, a `Round` or a whole `Run`, as real ones do.
+"""The virtual clock: modelled clients follow the commands of a `Round` or a `Run` as real clients do.
 
-A client walks its queue and begins the next chunk without waiting for an answer; *skip* sets the present
-chunk aside with what was done of it, *take* puts chunks next, *close* ends its work and what it had yet to
-send. What it is asked to send goes over its own line and the server's, one vector after the other, as in a
-session. Commands and progress reach the other side `control_s` later.
-Only time is modelled, no vector exists, and no chance: the same arguments give the same events.
+`ReferenceClient` decides what a client does and reports; the clock decides when. A client begins its next
+chunk without waiting for an answer, and a command may arrive in the middle of a step. Uploads share the
+client's link and the server's link, one vector after the other, as in a session. Commands and progress
+arrive `control_s` later. Only time is modelled; there are no vectors and no randomness: the same arguments
+give the same events.
 
-In local work a client has one model to train instead of a queue. It tells that it has come to its target
-and, where it may, goes on without an answer. It stops where it is when it is asked for what it has, tells how
-many whole steps that are, and sends them, if any.
-
-What happens next is the least of four times: the heap of what is under way, the server's line in both
-directions, and the machine's own tick. The heap holds plain tuples (when, order, what, client, ...), since a
-run is millions of them.
+The next event is the earliest of four times: the heap of pending events, the server's link in both
+directions, and the machine's own tick. The heap holds plain tuples (when, order, kind, client, ...) for
+speed: a run has millions of them.
 """
 
 import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import count
 from typing import Any, Final
 
 import numpy as np
 
 from fedgc.codecs import share_of
+from fedgc.errors import FedgcError
 from fedgc.messages import (
     Close,
     Codeword,
     Continue,
     Event,
+    Failed,
     Held,
     Joined,
-    Kept,
     Loaded,
     Lost,
-    Progress,
     Repair,
-    Report,
     Reveal,
     Skip,
     Take,
@@ -45,20 +41,27 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import Round
 from fedgc.sim.clock.conditions import NEVER
-from fedgc.sim.clock.interfaces import NOTHING_FOUND, ClientModel, Failure, Machine, Observer, Span, Terms
+from fedgc.sim.clock.interfaces import (
+    NOTHING_FOUND,
+    ClientModel,
+    Failure,
+    Machine,
+    Observer,
+    Span,
+    Terms,
+)
 from fedgc.sim.clock.kinds import ARRIVES, CHUNK_ENDS, DIES, GRACE_ENDS, HEARS, RETURNS, SAYS
+from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, Reported, failed
 from fedgc.sim.clock.server_link import Pipe
 
-WHOLE: Final = -1  # stands for all chunks of a client, where one model is trained on them together
 Stretch = tuple[int, int, float, float, bool]  # client, chunk, begin, end, finished
 
 
 class VirtualClock:
-    """Owns the clock and what every client is at."""
+    """Owns the clock and the state of every client."""
 
-    _sizes: dict[str, int]  # samples of the chunks that all can load, by name
-    _samples: dict[int, int]  # and by the numbers that the machine gives to chunks
-    _names: list[tuple[tuple[int, str], ...]]  # as work named them last to each client
+    _sizes: dict[str, int]  # samples by chunk name, of chunks that all clients can load
+    _samples: dict[int, int]  # samples by the machine's chunk number
 
     def __init__(
         self,
@@ -69,41 +72,35 @@ class VirtualClock:
         witness: Observer | None = None,
     ) -> None:
         clients_w = len(clients)
-        self.now, self.sent, self.longest = 0.0, 0.0, 0.0  # sent: whole updates, in parts, the longest so
+        self.now, self.sent, self.longest = 0.0, 0.0, 0.0  # sent, longest: in whole updates
         self.computed, self.uploads = 0, 0  # computed: chunks taken to their target
         self._clients = tuple(clients)
         self._index = {client: w for w, client in enumerate(clients)}
         self._client_model, self._terms, self._holds = client_model, terms, [tuple(holds)] * clients_w
-        self._witness, self._names = witness, [()] * clients_w
+        self._witness = witness
         self._sizes, self._samples = {held.name: held.samples for held in holds}, {}
-        self.asked: dict[tuple[str, int], Reveal | Repair] = {}  # for what (client, attempt), in this round
+        self.asked: dict[tuple[str, int], Reveal | Repair] = {}  # by client and attempt, in this round
         self._heed: Callable[[Any], object] = lambda _: None
         self._heap: list[tuple[Any, ...]] = []
         self._order = count()
         self._up, self._down = Pipe(terms.line), Pipe(terms.line)
         self._uploading: dict[int, tuple[int, Reveal | Repair, float, float]] = {}
-        self._to_send: list[deque[int]] = [deque() for _ in clients]  # the first of them is on its way
+        self._to_send: list[deque[int]] = [deque() for _ in clients]  # the first is in transit
         self._loading: dict[int, tuple[Work, float]] = {}  # and since when
-        self._behind: list[list[Skip | Take]] = [[] for _ in clients]  # said while the model came
+        self._behind: list[list[Skip | Take]] = [[] for _ in clients]  # received while the model was loading
         self._stretches: list[Stretch] = []
-        self._mixed: set[tuple[int, int]] = set()  # client and chunk of what was sent
+        self._mixed: set[tuple[int, int]] = set()  # client and chunk of sent vectors
         self._number, self._alive = -1, [True] * clients_w
-        self._queue: list[dict[int, None]] = [{} for _ in clients]  # the next one last
-        self._current: list[int | None] = [None] * clients_w
+        self._fleet = [ReferenceClient(client, steered=terms.steered) for client in clients]
+        self._versions = [-1] * clients_w  # of the model of each client
         self._begun, self._lasts, self._control_s = ([0.0] * clients_w for _ in range(3))
         self._turn, self._worked = [0] * clients_w, [0.0] * clients_w
-        self._round, self._version = [-1] * clients_w, [-1] * clients_w
-        # Steps that were asked for, that it is on its way to, and up to which it goes on by itself
-        self._target, self._goal, self._most = [0] * clients_w, [0] * clients_w, [0] * clients_w
-        self._reached: list[dict[int, float]] = [{} for _ in clients]  # steps from the common model
-        self._spent: list[dict[int, float]] = [{} for _ in clients]  # seconds since the common model
-        self._told: list[dict[int, int]] = [{} for _ in clients]  # steps at which a chunk was told last
-        self._whole: list[tuple[int, ...]] = [() for _ in clients]  # local work: what the one model is on
+        self._runs = [False] * clients_w  # the end of a chunk is on the heap
 
     # ---- the clock
 
     def spans(self) -> tuple[Span, ...]:
-        """Return what every client was at since this was last asked, where that is watched."""
+        """Return and clear the spans of all clients, if they are watched."""
         stretches, self._stretches = self._stretches, []
         mixed, self._mixed = self._mixed, set()
         return tuple(
@@ -112,19 +109,11 @@ class VirtualClock:
         )
 
     def joined(self, w: int, now: float, *, live: bool = True) -> Joined:
-        """Return the hello of a client."""
-        kept: tuple[Kept, ...] = ()
-        if self._reached[w]:
-            version = self._version[w]
-            reached = [(c, r) for at, r in self._reached[w].items() for c in self._chunks(w, at)]
-            kept = tuple(Kept(version, c, int(r)) for c, r in reached if r >= 1)
-        return Joined(now, self._clients[w], live, self._holds[w], kept)
-
-    def _chunks(self, w: int, at: int) -> tuple[int, ...]:
-        return self._whole[w] if at == WHOLE else (at,)
+        """Return the event with which a client joins."""
+        return Joined(now, self._clients[w], live, self._holds[w], self._fleet[w].kept())
 
     def play(self, machine: Round, live: Sequence[bool], now: float) -> None:
-        """Drive one round, which has not begun, to its end; each client can load what the plan gives it."""
+        """Run one round that has not begun to its end; each client can load its chunks of the plan."""
         self.now = now
         plan = machine.plan
         held = [Held(chunk.name, chunk.samples, chunk.digest) for chunk in plan.chunks]
@@ -140,17 +129,17 @@ class VirtualClock:
         over: Callable[[], bool],
         heed: Callable[[Any], object] = lambda _: None,
     ) -> None:
-        """Carry out what the machine has given, and go on until it is over; `heed` gets the rest."""
+        """Carry out the machine's outputs until `over`; `heed` receives outputs that are not commands."""
         self._heed = heed
         self._obey(given)
         while not over():
             tick, happened = machine.next_tick, None
-            while happened is None:  # else it is nothing that the machine hears of
+            while happened is None:  # events that the machine does not see
                 happened = self._next(tick)
             self._obey(machine.handle(happened))
 
     def _next(self, tick: float) -> Event | None:
-        """Let the next thing happen; return what the machine hears of it."""
+        """Process the next event; return the machine's view of it."""
         heap = self._heap
         at = heap[0][0] if heap else NEVER
         if self._up.next_end < at or self._down.next_end < at:
@@ -167,74 +156,61 @@ class VirtualClock:
     def _push(self, when: float, what: int, w: int, detail: object) -> None:
         heapq.heappush(self._heap, (when, next(self._order), what, w, detail))
 
-    # ---- what happens
+    # ---- events
 
     def _chunk_ends(self, w: int, turn: int) -> Event | None:
-        chunk = self._current[w]
-        if turn != self._turn[w] or chunk is None:
+        if turn != self._turn[w]:
             return None
-        now, lasted = self.now, self._lasts[w]
+        lasted = self._lasts[w]
         self._worked[w] += lasted
-        self._current[w] = None
-        reached, goal = self._reached[w], self._goal[w]
-        told_again = self._told[w].get(chunk) == goal
-        reached[chunk] = max(goal, reached.get(chunk, 0.0))
-        steps = self._told[w][chunk] = int(reached[chunk])
-        self.computed += chunk != WHOLE and not told_again
-        if self._terms.watch and not told_again:
-            self._stretches.append((w, chunk, self._begun[w], now, True))
-        spent = self._spent[w][chunk] = self._spent[w].get(chunk, 0.0) + lasted
-        if chunk == WHOLE and steps < self._most[w]:
-            self._goal[w] = self._most[w]
-            self._queue[w][chunk] = None
-        self._start(w, now)
-        said, late = (self._round[w], chunk, steps, spent), self._control_s[w]
-        if late == 0.0:
-            return self._said(w, said)
-        self._push(now + late, SAYS, w, said)
-        return None
+        self._runs[w] = False
+        reported = self._fleet[w].finish(lasted)
+        self._count(w, reported, self._begun[w])
+        self._go_on(w)
+        if self._control_s[w] > 0.0:
+            self._say(w, reported)
+            return None
+        return self._said(w, reported)
 
-    def _said(self, w: int, said: tuple[int, int, int, float]) -> Event | None:
-        number, chunk, target, spent = said
+    def _count(self, w: int, reported: Reported, begun: float) -> None:
+        if reported.repeated:
+            return
+        self.computed += reported.chunk != WHOLE
+        if self._terms.watch:
+            self._stretches.append((w, reported.chunk, begun, self.now, True))
+
+    def _say(self, w: int, said: Reported | Failed) -> None:
+        self._push(self.now + self._control_s[w], SAYS, w, said)
+
+    def _said(self, w: int, said: Reported | Failed) -> Event | None:
         if not self._alive[w]:
             return None
+        if isinstance(said, Failed):
+            return replace(said, now=self.now)
+        client, chunk, witness = self._clients[w], said.chunk, self._witness
         if chunk == WHOLE:
-            return self._reported(w, number, target, spent)
-        found = self._witness.finding(chunk, target) if self._witness else NOTHING_FOUND
-        return Progress(
-            self.now,
-            self._clients[w],
-            number,
-            chunk,
-            target,
-            spent,
-            self._samples.get(chunk, found.samples),
-            found.squared_norm,
-            found.loss,
-            found.sketch,
-        )
-
-    def _reported(self, w: int, number: int, steps: int, spent: float) -> Report:
-        client = self._clients[w]
-        found = self._witness.reached(client, steps) if self._witness else NOTHING_FOUND
-        samples = sum(self._samples[chunk] for chunk in self._whole[w])
-        return Report(self.now, client, number, steps, samples, spent, found.squared_norm, found.loss)
+            found = witness.reached(client, said.reached) if witness else NOTHING_FOUND
+            samples = sum(self._samples[each] for each in self._fleet[w].names)
+        else:
+            found = witness.finding(chunk, said.reached) if witness else NOTHING_FOUND
+            samples = self._samples.get(chunk, found.samples)
+        return said.event(self.now, client, samples, found)
 
     def _transferred(self, now: float) -> Event | None:
-        """One transfer a time, so that the machine hears them one by one."""
+        """Process one transfer, so that the machine receives them one by one."""
         if self._down.next_end <= now:
             for w in self._down.ended(now):
                 self._loaded(w, now)
             return None
         for flow in self._up.ended(now):
-            w, told, size, began = self._uploading.pop(flow)
+            w, command, size, began = self._uploading.pop(flow)
             self._to_send[w].popleft()
             self._send_next(w)
-            if self._terms.watch and told.mix:
-                self._mixed.update((w, chunk) for chunk in told.mix.chunks)
-            heard = now if told.mix else now + self._control_s[w]  # after what it says of it
+            if self._terms.watch and command.mix:
+                self._mixed.update((w, chunk) for chunk in command.mix.chunks)
+            heard = now if command.mix else now + self._control_s[w]  # after the client's report
             size_bytes = round(size * self._terms.update_bytes)
-            client, number, attempt = self._clients[w], told.round, told.attempt
+            client, number, attempt = self._clients[w], command.round, command.attempt
             said = Codeword(heard, client, number, attempt, now - began, size_bytes)
             self._push(heard, ARRIVES, w, said)
         return None
@@ -245,10 +221,10 @@ class VirtualClock:
         behind, self._behind[w] = self._behind[w], []
         for each in behind:
             _OBEYS[type(each)](self, w, each)
-        told = now + self._control_s[w]
+        arrival = now + self._control_s[w]
         client, size_bytes = self._clients[w], self._terms.update_bytes
-        said = Loaded(told, client, command.version, now - began, size_bytes)
-        self._push(told, ARRIVES, w, said)
+        said = Loaded(arrival, client, command.version, now - began, size_bytes)
+        self._push(arrival, ARRIVES, w, said)
 
     def _arrived(self, w: int, said: Codeword | Loaded) -> Event | None:
         return said if self._alive[w] else None
@@ -256,15 +232,15 @@ class VirtualClock:
     def _die(self, w: int, failure: Failure) -> Event | None:
         if not self._alive[w]:
             return None
-        self._leave(w, self.now)
-        self._queue[w].clear()
+        self._leave(w)
+        self._fleet[w].restart(keeps=failure.keeps)
         self._alive[w] = False
         self._down.drop(self.now, w)
         self._loading.pop(w, None)
         self._behind[w].clear()
         self._withdraw(w)
         if not failure.keeps:
-            self._forget(w)
+            self._versions[w] = -1
             if self._witness:
                 self._witness.lost(self._clients[w])
         self._push(self.now + self._terms.grace_s, GRACE_ENDS, w, None)
@@ -279,7 +255,7 @@ class VirtualClock:
         self._alive[w] = True
         return self.joined(w, self.now)
 
-    # ---- what clients are told
+    # ---- commands to clients
 
     def _obey(self, given: Iterable[Any]) -> None:
         obeys, index = _OBEYS, self._index
@@ -302,38 +278,41 @@ class VirtualClock:
         self.asked.clear()
         for w, failure in self._client_model.begin(number):
             self._push(self.now + failure.dies_s, DIES, w, failure)
-        # How long a word is under way, in all of this round
+        # Latency of a message, constant within the round
         self._control_s = [self._client_model.control_s(w) for w in range(len(self._clients))]
 
     def _hear(self, w: int, command: Any) -> None:  # noqa: ANN401 - one of _OBEYS
-        if self._alive[w]:
+        """Deliver a command, unless the receiving process has died: the next process has no work."""
+        if self._alive[w] and (self._fleet[w].round >= 0 or isinstance(command, Work)):
             _OBEYS[type(command)](self, w, command)
 
+    def _carry_out(self, w: int, command: Any) -> Reported | Failed | None:  # noqa: ANN401 - one of _OBEYS
+        """Let a client follow a command; return its immediate answer."""
+        try:
+            return self._fleet[w].handle(command)
+        except FedgcError as error:
+            return failed(self.now, command, error)
+
+    def _steer(self, w: int, command: Any) -> None:  # noqa: ANN401 - one of _OBEYS
+        """Let a client follow a command and continue its work."""
+        said = self._carry_out(w, command)
+        if said is not None:
+            self._say(w, said)
+        self._go_on(w)
+
     def _load(self, w: int, command: Work) -> None:
-        """The model comes first, unless the client has it."""
+        """Load the model first, unless the client has it."""
         down_s = self._client_model.down_s(w)
-        if command.version == self._version[w] or (down_s == 0.0 and self._terms.line.update_s == 0.0):
+        if command.version == self._versions[w] or (down_s == 0.0 and self._terms.line.update_s == 0.0):
             self._work(w, command)
         else:
-            self._leave(w, self.now)
-            self._queue[w].clear()
             self._behind[w].clear()
             self._loading[w] = command, self.now
             self._down.begin(self.now, w, 1.0, down_s)
 
     def _work(self, w: int, command: Work) -> None:
-        self._leave(w, self.now)
-        if command.version != self._version[w]:
-            self._forget(w)
-            self._version[w] = command.version
-        whole = tuple(number for number, _ in command.names) if command.kind == "local" else ()
-        if whole != self._whole[w]:  # another model
-            for known in (self._reached, self._spent, self._told):
-                known[w].pop(WHOLE, None)
-        self._whole[w] = whole
-        self._most[w] = command.most_steps
-        if command.names is not self._names[w]:
-            self._names[w] = command.names
+        self._versions[w] = command.version
+        if command.names is not self._fleet[w].named:
             sizes = self._sizes
             self._samples |= {number: sizes[name] for number, name in command.names if name in sizes}
         if self._witness:
@@ -346,49 +325,45 @@ class VirtualClock:
         self._begin_round(w, command)
 
     def _begin_round(self, w: int, command: Work | Continue) -> None:
-        self._leave(w, self.now)
-        if command.round != self._round[w]:
+        self._leave(w)
+        if command.round != self._fleet[w].round:
             self._worked[w] = 0.0
-        self._round[w], self._target[w] = command.round, command.target
-        self._goal[w] = command.target
-        order = (WHOLE,) if self._whole[w] else command.order[::-1]
-        self._queue[w] = dict.fromkeys(order)
-        self._start(w, self.now)
+        self._steer(w, command)
 
     def _skip(self, w: int, command: Skip) -> None:
-        chunk = command.chunk
-        if command.round != self._round[w]:
+        client = self._fleet[w]
+        if command.round != client.round:
             self._keep_behind(w, command)
-            return
-        if self._current[w] == chunk:
-            self._leave(w, self.now)
-            self._start(w, self.now)
+        elif client.current == command.chunk:
+            self._leave(w)
+            self._steer(w, command)
         else:
-            self._queue[w].pop(chunk, None)
+            client.handle(command)
 
     def _take(self, w: int, command: Take) -> None:
-        if command.round != self._round[w]:
-            self._keep_behind(w, command)
-            return
-        queue = self._queue[w]
-        taken = [chunk for chunk in reversed(command.chunks) if chunk != self._current[w]]
-        for chunk in taken:
-            queue.pop(chunk, None)
-        if self._terms.steered:
-            queue.update(dict.fromkeys(taken))
+        if command.round == self._fleet[w].round:
+            self._steer(w, command)
         else:
-            self._queue[w] = {**dict.fromkeys(taken), **queue}
-        if self._current[w] is None:
-            self._start(w, self.now)
+            self._keep_behind(w, command)
 
     def _keep_behind(self, w: int, command: Skip | Take) -> None:
-        """What is said of work whose model is on its way is heard after that."""
+        """Queue commands for work whose model is still loading; drop others, which came too late."""
         if w in self._loading and self._loading[w][0].round == command.round:
             self._behind[w].append(command)
 
     def _send(self, w: int, command: Reveal | Repair) -> None:
-        if isinstance(command, Reveal) and command.mix is None and not self._stopped(w, command):
-            return
+        if self._fleet[w].local:
+            self._leave(w)  # the answer stops it
+        said = self._carry_out(w, command)
+        if isinstance(said, Reported) and not self._terms.partial and said.reached < self._fleet[w].target:
+            said = said._replace(reached=0)
+        if said is not None:
+            self._say(w, said)
+        self._go_on(w)
+        if said is None or (isinstance(said, Reported) and said.reached):
+            self._queue_vector(w, command)
+
+    def _queue_vector(self, w: int, command: Reveal | Repair) -> None:
         size = share_of(command.wire) / (command.mix.blocks if command.mix else 1)
         flow = self.uploads
         self.asked[command.client, command.attempt] = command
@@ -408,7 +383,7 @@ class VirtualClock:
             self._up.begin(self.now, flow, size, self._client_model.up_s(w))
 
     def _withdraw(self, w: int, until: float = NEVER) -> None:
-        """Send nothing of the rounds up to this one any more."""
+        """Cancel the uploads of rounds up to this one."""
         gone = [flow for flow in self._to_send[w] if self._uploading[flow][1].round <= until]
         for flow in gone:
             self._to_send[w].remove(flow)
@@ -417,67 +392,48 @@ class VirtualClock:
         if gone:
             self._send_next(w)
 
-    def _stopped(self, w: int, command: Reveal) -> bool:
-        """Stop a client's local work where it is, and let it tell what it has; return whether it has any."""
-        self._leave(w, self.now)
-        self._queue[w].clear()
-        steps = int(self._reached[w].get(WHOLE, 0.0))
-        if not self._terms.partial and steps < self._target[w]:
-            steps = 0
-        spent = self._spent[w].get(WHOLE, 0.0)
-        self._push(self.now + self._control_s[w], SAYS, w, (command.round, WHOLE, steps, spent))
-        return steps > 0
-
     def _close(self, w: int, command: Close) -> None:
         if w in self._loading and self._loading[w][0].round == command.round:
             self._down.drop(self.now, w)
             del self._loading[w]
         self._withdraw(w, command.round)
-        if command.round == self._round[w]:
-            self._leave(w, self.now)
-            self._queue[w].clear()
-            if command.frees:
-                self._forget(w)
+        if command.round == self._fleet[w].round:
+            self._leave(w)
+            self._fleet[w].handle(command)
 
-    # ---- what clients do
+    # ---- work of clients
 
-    def _start(self, w: int, now: float) -> None:
-        queue = self._queue[w]
-        if not queue:
+    def _go_on(self, w: int) -> None:
+        """Let a client send reports that need no training, and start its next chunk."""
+        client = self._fleet[w]
+        while (due := client.due()) is not None:
+            if isinstance(due, Reported):
+                self._count(w, due, self.now)
+            self._say(w, due)
+        if self._runs[w]:
             return
-        chunk = queue.popitem()[0]
-        self._current[w] = chunk
-        self._begun[w] = now
-        self._turn[w] = turn = self._turn[w] + 1
-        left = self._goal[w] - self._reached[w].get(chunk, 0.0)
-        share = left / self._terms.steps if left > 0.0 else 0.0
-        unit = chunk if chunk != WHOLE else 0
-        lasts = self._client_model.seconds(w, unit, share, self._worked[w])
-        self._lasts[w] = lasts
-        heapq.heappush(self._heap, (now + lasts, next(self._order), CHUNK_ENDS, w, turn))
-
-    def _leave(self, w: int, now: float) -> None:
-        """Set the present chunk aside."""
-        chunk = self._current[w]
+        chunk = client.start()
         if chunk is None:
             return
-        begun, lasts = self._begun[w], self._lasts[w]
-        passed = now - begun
-        before = self._reached[w].get(chunk, 0.0)
-        if lasts > 0:
-            self._reached[w][chunk] = before + (self._goal[w] - before) * min(1.0, passed / lasts)
-            self._spent[w][chunk] = self._spent[w].get(chunk, 0.0) + passed
-        self._worked[w] += passed
-        self._current[w] = None
-        self._turn[w] += 1
-        if self._terms.watch:
-            self._stretches.append((w, chunk, begun, now, False))
+        unit = chunk if chunk != WHOLE else 0
+        lasts = self._client_model.seconds(w, unit, client.left / self._terms.steps, self._worked[w])
+        self._runs[w], self._begun[w], self._lasts[w] = True, self.now, lasts
+        self._turn[w] = turn = self._turn[w] + 1
+        self._push(self.now + lasts, CHUNK_ENDS, w, turn)
 
-    def _forget(self, w: int) -> None:
-        self._reached[w].clear()
-        self._spent[w].clear()
-        self._told[w].clear()
-        self._version[w] = -1
+    def _leave(self, w: int) -> None:
+        """Record the progress of the present chunk before a command that may set it aside."""
+        if not self._runs[w]:
+            return
+        client, begun, lasts = self._fleet[w], self._begun[w], self._lasts[w]
+        passed = self.now - begun
+        if lasts > 0:
+            client.advance(client.left * min(1.0, passed / lasts), passed)
+        self._worked[w] += passed
+        self._runs[w] = False
+        self._turn[w] += 1
+        if self._terms.watch and client.current is not None:
+            self._stretches.append((w, client.current, begun, self.now, False))
 
 
 _HAPPENS: Final[Mapping[int, Callable[[VirtualClock, int, Any], Event | None]]] = {

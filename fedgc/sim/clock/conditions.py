@@ -1,12 +1,12 @@
-"""What the machines do in one round, as arrays: how fast each works, sends, hears, and when it is gone.
+"""The conditions of one round as arrays: speed, links, latency and failures of each client.
 
-Work is counted in *units*: a unit is one client's equal share of all the data, so a round's data is as many
-units as there are clients, whatever number of chunks it is cut in. Client w needs `pace_wk[w, k]` seconds
-for a unit while it is in the k-th slice of its own work; slices are `slice_units` long, and after the last
-the first comes again. One slice means a constant pace; recorded micro-batches are many slices.
+Work is counted in *units*: a unit is one client's equal share of all the data, so a round has as many units
+as clients, for any number of chunks. Client w needs `pace_wk[w, k]` seconds for a unit in the k-th slice of
+its own work. Slices are `slice_units` long and repeat. One slice means a constant pace; recorded
+micro-batches are many slices.
 
-A vector's size is counted in whole updates. `up_s_w` and `down_s_w` are the seconds that a client's own line
-needs for one, before the server's line has its say (`pipe`). A client that dies takes what it did with it.
+A vector's size is counted in whole updates. `up_s_w` and `down_s_w` are the seconds per update on the
+client's own link, before the server's link limits it (`server_link`). A client that dies loses its work.
 
 Shape letters: w clients, k slices.
 """
@@ -24,12 +24,11 @@ Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 NEVER: Final = float("inf")
 _OF_A_CLIENT: Final = ("up_s_w", "down_s_w", "control_s_w", "dies_s_w", "returns_s_w")
-HALVINGS: Final = 60  # of the interval in which the fluid bound lies: beyond float64's own grain
 
 
 @dataclass(frozen=True, slots=True)
 class Conditions:
-    """One round's truth; `working` makes one from paces alone."""
+    """The conditions of one round; `working` makes them from paces alone."""
 
     pace_wk: Float
     up_s_w: Float
@@ -60,17 +59,17 @@ class Conditions:
 
     @property
     def clients(self) -> int:
-        """How many clients there are."""
+        """Return the number of clients."""
         return len(self.pace_wk)
 
     @property
     def mean_pace_w(self) -> Float:
-        """Seconds for a unit, averaged over the slices."""
+        """Return the seconds for a unit, averaged over the slices."""
         mean_w: Float = self.pace_wk.mean(axis=1)
         return mean_w
 
     def only(self, rows_w: Int) -> "Conditions":
-        """Return the conditions of these clients alone, in this order; one may be named twice.
+        """Return the conditions of these clients in this order; a client may be repeated.
 
         >>> working([[1.0], [2.0], [3.0]]).only(np.array([2, 0])).pace_wk.tolist()
         [[3.0], [1.0]]
@@ -79,7 +78,7 @@ class Conditions:
         return replace(self, **each)
 
     def after_s(self, units_w: Float) -> Float:
-        """Return when each client has done so many units, if nothing happens to it.
+        """Return when each client has done this many units, ignoring failures.
 
         >>> working([[1.0, 3.0], [2.0, 2.0]], slice_units=0.5).after_s(np.array([0.75, 2.0])).tolist()
         [1.25, 4.0]
@@ -96,40 +95,6 @@ class Conditions:
         whole_w: Float = laps_w * self._ends_wk[:, -1] + before_w + inside_w
         return whole_w
 
-    def units_by(self, when_s: float | Float) -> Float:
-        """Return how many units each client could do until then, if nothing happens to it.
-
-        >>> working([[1.0, 3.0], [2.0, 2.0]], slice_units=0.5).units_by(1.25).tolist()
-        [0.75, 0.625]
-        """
-        slices = self.pace_wk.shape[1]
-        laps_w, rest_w = np.divmod(np.maximum(when_s, 0.0), self._ends_wk[:, -1])
-        done_wk = np.clip(
-            (rest_w[:, None] - self._ends_wk) / self.pace_wk + self.slice_units, 0.0, self.slice_units
-        )
-        units_w: Float = laps_w * slices * self.slice_units + done_wk.sum(axis=1)
-        return units_w
-
-    def fluid_s(self, units: float) -> float:
-        """Return the time in which all clients together do so many units, none twice: no plan is faster.
-
-        What a client that dies has done by then counts: somebody may have sent it before. A client that
-        returns goes on with other work.
-
-        >>> working([[1.0], [3.0]]).fluid_s(4.0)
-        3.0
-        """
-        low, high = 0.0, float(self._ends_wk.max()) * max(1.0, units / self.slice_units)
-        for _ in range(HALVINGS):
-            middle = (low + high) / 2
-            worked_w = self.units_by(np.minimum(middle, self.dies_s_w))
-            again_w = self.units_by(middle - self.returns_s_w)
-            if float((worked_w + again_w).sum()) >= units:
-                high = middle
-            else:
-                low = middle
-        return high
-
 
 def working(
     pace_wk: Iterable[Iterable[float]] | Float,
@@ -139,7 +104,7 @@ def working(
     control_s: float | Float = 0.0,
     slice_units: float = 1.0,
 ) -> Conditions:
-    """Return conditions in which everybody lives; one number serves all clients.
+    """Return conditions without failures; one number applies to all clients.
 
     >>> working([[1.0], [2.0]], up_s=3.0).up_s_w.tolist()
     [3.0, 3.0]

@@ -1,4 +1,4 @@
-"""What a world is made of: the machine it obeys, what its clients are like, and what is seen of them."""
+"""The interfaces of the virtual clock: the machine, the client model, the observer, and spans."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from fedgc.sim.clock.server_link import UNCONTENDED, Line
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stretch of time that a client spent on a chunk; not `finished` where it left it, or died.
+    """An interval that a client spent on a chunk; not `finished` if it left it or died.
 
-    `counted`: the client's copy of this chunk was part of a vector that it sent.
+    `counted`: the client's replica of this chunk was part of a vector that it sent.
     """
 
     client: str
@@ -26,14 +26,14 @@ class Span:
 
 
 class Machine(Protocol):
-    """What the clock drives."""
+    """A state machine that the clock drives: a `Round` or a `Run`."""
 
     @property
     def next_tick(self) -> float:
-        """When it wants to hear the time."""
+        """Return the time of its next tick."""
 
     def handle(self, event: Event) -> Iterable[Any]:
-        """Return commands, and whatever else a driver is told."""
+        """Return commands and other outputs for the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,9 +50,9 @@ class Failure:
 
 
 class ClientModel(Protocol):
-    """What the clients are like; index w is a client, a share is a part of one chunk's work.
+    """The behavior of clients; index w is a client, a share is a part of one chunk's work.
 
-    In local work, where no chunk is worked on by itself, chunk 0 stands for a round's steps.
+    In local work, which has no separate chunks, chunk 0 is a round's steps.
     """
 
     def seconds(self, w: int, chunk: int, share: float, worked: float) -> float:
@@ -65,15 +65,15 @@ class ClientModel(Protocol):
         """Return the seconds for a whole model on this client's own downlink."""
 
     def control_s(self, w: int) -> float:
-        """Return how long a command or a progress is under way, in the round that has begun."""
+        """Return the latency of a command or report in the present round."""
 
     def begin(self, number: int) -> Iterable[tuple[int, Failure]]:
-        """Let the conditions of this round hold; return who dies in it."""
+        """Apply the conditions of this round; return the failures in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a client says of a chunk that it has finished, beside the time."""
+    """The content of a client's report on a finished chunk, besides the time."""
 
     samples: int = 1
     squared_norm: float = 1.0
@@ -85,19 +85,19 @@ NOTHING_FOUND: Final = Finding()
 
 
 class Observer(Protocol):
-    """Who knows what training gives, where more than time is simulated."""
+    """Supplies training results where more than time is simulated."""
 
     def begin(self, work: Work) -> None:
         """A client was given this work."""
 
     def carry_on(self, work: Continue) -> None:
-        """A client goes on from a round that was not exchanged."""
+        """A client continues from a round that was not exchanged."""
 
     def finding(self, chunk: int, target: int) -> Finding:
-        """Return what a client finds that takes this chunk to that many steps."""
+        """Return the finding of taking this chunk to that many steps."""
 
     def reached(self, client: str, steps: int) -> Finding:
-        """Return what this client finds in local work that has come to so many steps."""
+        """Return the finding of this client's local work after that many steps."""
 
     def lost(self, client: str) -> None:
         """A client has lost its state."""
@@ -105,14 +105,14 @@ class Observer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """How the world is set up, the same for every client."""
+    """The settings of the virtual clock, the same for every client."""
 
-    steps: int = 1  # local steps that `Nature.seconds` is the time of
+    steps: int = 1  # local steps that `ClientModel.seconds` is the time of
     update_bytes: int = 0  # of a whole update
     line: Line = UNCONTENDED
-    grace_s: float = 0.0  # until a death is heard of
-    steered: bool = True  # else clients put what they are told to take last: for comparison
-    partial: bool = True  # else one that is stopped before its target has no steps to send: for comparison
+    grace_s: float = 0.0  # until a failure is detected
+    steered: bool = True  # if not, clients append taken chunks to the end; for comparison
+    partial: bool = True  # if not, a client that is stopped before its target sends nothing; for comparison
     watch: bool = False
 
     def __post_init__(self) -> None:

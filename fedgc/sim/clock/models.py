@@ -1,14 +1,14 @@
-"""Models of machines: rounds of `Conditions` drawn by chance.
+"""Client models: rounds of `Conditions` drawn at random.
 
 One unit takes about one second. Each model is a function (clients, rounds, generator) -> conditions:
 
-    shifted-exponential   1 + Exp(1) for each client and round: the model of most papers on coded computing
+    shifted-exponential   1 + Exp(1) for each client and round, as in most papers on coded computing
     bimodal               a fifth is 3 to 10 times slower, drawn anew each round
-    bimodal-persistent    the same fifth in every round: what history can learn
+    bimodal-persistent    the same fifth is slower in every round, so that history helps
     mild                  one in fifty is 1.5 to 2.5 times slower
-    fail-stop             one in fifty dies in the middle of the round and stays away
+    fail-stop             one in fifty dies in the middle of the round and does not return
     drift                 half of the clients slow down by a factor of 3 over the rounds
-    nobody                nobody straggles: where no code can win
+    homogeneous           no stragglers, so that no code can help
 """
 
 from collections.abc import Callable, Mapping
@@ -45,7 +45,7 @@ def mild(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:
 
 
 def fail_stop(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:
-    """Let one client in fifty die while the round runs; paces differ by a tenth."""
+    """Let one client in fifty die during the round; paces differ by a tenth."""
     scenario = []
     for _ in range(rounds):
         there = working(rng.normal(1.0, 0.1, size=(clients, 1)).clip(0.7, 1.3))
@@ -57,7 +57,7 @@ def fail_stop(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:
 
 
 def drift(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:
-    """Let half of the clients grow slower, up to 3 times, while the rounds go by."""
+    """Slow half of the clients down gradually, up to 3 times."""
     slows_w1 = (np.arange(clients) % 2)[:, None]
     return tuple(
         working(rng.normal(1.0, 0.05, size=(clients, 1)).clip(0.8, 1.2) * (1.0 + slows_w1 * 2.0 * part))
@@ -65,8 +65,8 @@ def drift(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:
     )
 
 
-def nobody(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:  # noqa: ARG001 - no chance here
-    """Let every client need the same."""
+def homogeneous(clients: int, rounds: int, rng: np.random.Generator) -> Scenario:  # noqa: ARG001 - nothing is random here
+    """Give every client the same constant pace."""
     return (working(np.ones((clients, 1))),) * rounds
 
 
@@ -78,7 +78,7 @@ MODELS: Final[Mapping[str, Model]] = MappingProxyType(
         "mild": mild,
         "fail-stop": fail_stop,
         "drift": drift,
-        "nobody": nobody,
+        "homogeneous": homogeneous,
     }
 )
 

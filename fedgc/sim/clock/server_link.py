@@ -1,16 +1,14 @@
-"""The server's line: many vectors share it, and each goes no faster than its own client's line.
+"""The server's link: concurrent transfers share it, each limited by its client's own link.
 
-Flows share the line fairly: whoever's own line is slower than its share leaves the rest to the others
-(max-min fairness, what TCP tends to). With `slots` only so many flow at a time, the others queue up.
-Sizes are in whole updates; `update_s` is how long the server's line needs for one, 0 for one never full.
+Flows share the link by max-min fairness, which TCP approximates: a flow slower than its fair share leaves the
+rest to the others. With `slots` only that many flows run at a time; the others queue. Sizes are in whole
+updates; `update_s` is the time of one update on the server's link, 0 for no limit.
 """
 
 import heapq
 import math
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import count
 from typing import Final
 
 import numpy as np
@@ -37,7 +35,7 @@ UNCONTENDED: Final = Line()
 
 
 class Pipe:
-    """Flows by number; `ended` gives those whose last byte has come.
+    """Flows by number; `ended` returns those that are complete.
 
     >>> pipe = Pipe(Line(update_s=1.0))
     >>> pipe.begin(0.0, 7, 1.0, own_s=1.0), pipe.begin(0.0, 8, 0.5, own_s=1.0)
@@ -50,7 +48,7 @@ class Pipe:
         self._line = line
         self._waiting: deque[tuple[int, float, float]] = deque()
         self._ends: list[tuple[float, int]] = []  # of flows whose rate never changes
-        self._free: dict[int, float] = {}  # when they end: one that is begun anew ends at another time
+        self._free: dict[int, float] = {}  # end times; a restarted flow ends at another time
         self._left: dict[int, float] = {}
         self._rate: dict[int, float] = {}
         self._own: dict[int, float] = {}
@@ -58,14 +56,14 @@ class Pipe:
         self.next_end = NEVER
 
     def begin(self, now: float, flow: int, size: float, own_s: float) -> None:
-        """Let a vector of `size` updates go, `own_s` seconds an update on the client's own line."""
+        """Start a vector of `size` updates, at `own_s` seconds per update on the client's own link."""
         if self._line.slots is not None and len(self._free) + len(self._left) >= self._line.slots:
             self._waiting.append((flow, size, own_s))
         else:
             self._admit(now, flow, size, own_s)
 
     def drop(self, now: float, flow: int) -> None:
-        """Forget a flow: its client is gone."""
+        """Remove a flow whose client is gone."""
         self._waiting = deque(each for each in self._waiting if each[0] != flow)
         self._free.pop(flow, None)
         if flow in self._left:
@@ -115,7 +113,7 @@ class Pipe:
             self._left[flow] = max(0.0, self._left[flow] - elapsed * self._rate.get(flow, 0.0))
 
     def _share(self) -> None:
-        """Fill up from the slowest own line to the fastest."""
+        """Divide the link, from the slowest flow to the fastest."""
         room, sharing = 1.0 / self._line.update_s, len(self._left)
         self._rate.clear()
         for flow in sorted(self._left, key=self._own.__getitem__):
@@ -135,40 +133,20 @@ class Pipe:
 
 
 def arrivals_s(ready_s_w: Float, size: float, own_s_w: Float, line: Line) -> Float:
-    """Return when each client's vector has come if it begins to send at `ready_s_w` (never: inf).
+    """Return when each client's vector arrives if it starts to send at `ready_s_w` (never: inf).
 
     >>> arrivals_s(np.array([0.0, 1.0]), 0.5, np.array([2.0, 2.0]), Line(slots=1)).tolist()
     [1.0, 2.0]
     """
-    came_w: Float = all_arrivals_s(ready_s_w[:, None], (size,), own_s_w, line)[:, 0]
-    return came_w
-
-
-def all_arrivals_s(ready_s_wv: Float, sizes_v: Sequence[float], own_s_w: Float, line: Line) -> Float:
-    """Return when each client's vectors have come, which it sends one after the other, in this order.
-
-    >>> all_arrivals_s(np.array([[1.0, 2.0]]), (2.0, 1.0), np.array([1.0]), UNCONTENDED).tolist()
-    [[3.0, 4.0]]
-    """
-    came_wv = np.full(ready_s_wv.shape, NEVER)
     if line.update_s == 0.0 and line.slots is None:
-        free_w = np.zeros(len(own_s_w))
-        for vector, size in enumerate(sizes_v):
-            came_wv[:, vector] = free_w = np.maximum(free_w, ready_s_wv[:, vector]) + size * own_s_w
-        return came_wv
-    pipe, order = Pipe(line), count()
-    first_w = ready_s_wv[:, 0].tolist()
-    to_send = [(ready_s, next(order), w, 0) for w, ready_s in enumerate(first_w) if ready_s < NEVER]
-    heapq.heapify(to_send)
+        return ready_s_w + size * own_s_w
+    pipe, came_w = Pipe(line), np.full(ready_s_w.shape, NEVER)
+    to_send = deque(np.argsort(ready_s_w, kind="stable")[: int((ready_s_w < NEVER).sum())].tolist())
     while to_send or pipe.next_end < NEVER:
-        if to_send and to_send[0][0] < pipe.next_end:
-            now, _, w, vector = heapq.heappop(to_send)
-            pipe.begin(now, w * len(sizes_v) + vector, sizes_v[vector], float(own_s_w[w]))
-            continue
-        now = pipe.next_end
-        for w, vector in (divmod(flow, len(sizes_v)) for flow in pipe.ended(now)):
-            came_wv[w, vector] = now
-            ready_s = float(ready_s_wv[w, vector + 1]) if vector + 1 < len(sizes_v) else NEVER
-            if ready_s < NEVER:
-                heapq.heappush(to_send, (max(now, ready_s), next(order), w, vector + 1))
-    return came_wv
+        if to_send and ready_s_w[to_send[0]] < pipe.next_end:
+            w = to_send.popleft()
+            pipe.begin(float(ready_s_w[w]), w, size, float(own_s_w[w]))
+        else:
+            now = pipe.next_end
+            came_w[pipe.ended(now)] = now
+    return came_w

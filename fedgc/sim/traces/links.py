@@ -1,7 +1,7 @@
 """Speeds of mobile links: mean and deviation of up and down for each user (JSON; PKU-Chengxu/FLASH).
 
-Speeds are kilobytes a second. A link's speed is drawn anew each round from a normal distribution, cut at a
-tenth of its mean: a link that stands still would be a client that is gone, which is another matter.
+Speeds are in kilobytes per second. A link's speed is drawn each round from a normal distribution and is at
+least a tenth of its mean, since a stopped link would be a failed client.
 """
 
 import json
@@ -14,23 +14,23 @@ import numpy as np
 from fedgc.errors import BadSetting
 from fedgc.sim.clock import Scenario
 from fedgc.sim.clock.conditions import Float
-from fedgc.sim.traces.rows import read_bytes
+from fedgc.sim.traces.table import read_bytes
 from fedgc.sim.traces.values import number, shown
 
 FIELDS: Final = ("up_u", "up_sigma", "down_u", "down_sigma")
 LEAST_SHARE: Final = 0.1
-LEAST_MEAN: Final = 1e-6  # kilobytes a second
+LEAST_MEAN: Final = 1e-6  # kilobytes per second
 MOST: Final = 1e12
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Users' links; columns are mean up, its deviation, mean down, its deviation, in bytes a second."""
+    """Users' links; columns are mean up, its deviation, mean down, its deviation, in bytes per second."""
 
     speeds_u4: Float
 
     def over(self, scenario: Scenario, update_bytes: int, rng: np.random.Generator) -> Scenario:
-        """Return the scenario with links for its clients: each is some user's, the same in all rounds."""
+        """Return the scenario with links; each client has one user's link in all rounds."""
         users = rng.integers(0, len(self.speeds_u4), scenario[0].clients)
         mean_wd, spread_wd = self.speeds_u4[users][:, [0, 2]], self.speeds_u4[users][:, [1, 3]]
         rounds = []

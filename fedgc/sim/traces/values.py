@@ -1,11 +1,11 @@
-"""One value of a trace: a number or not, and how it stands in a message, which is short and one line."""
+"""Validation of one value of a trace, and its short form for messages."""
 
 import reprlib
 from typing import Final
 
 from fedgc.errors import BadSetting
 
-MOST_DIGITS_BITS: Final = 128  # of an integer that is shown digit by digit
+MOST_DIGITS_BITS: Final = 128  # longest integer that is shown in digits
 
 
 class _Short(reprlib.Repr):
@@ -23,7 +23,7 @@ _SHORT: Final = _Short()
 
 
 def shown(value: object) -> str:
-    r"""Return a value as one short line, whatever its size and depth.
+    r"""Return a value as one short line, for any size and depth.
 
     >>> shown([10**400, "a\nb"])
     "[an integer of 1329 bits, 'a\\nb']"
@@ -32,7 +32,7 @@ def shown(value: object) -> str:
 
 
 def number(value: object, where: str) -> float:
-    """Return a number, or say where there was none.
+    """Return a number, or raise with its location.
 
     >>> number(3, "row 1")
     3.0

@@ -1,1 +1,1 @@
-"""The steps that brought the schema to where it is; `fedgc/store/migrate.py` walks them."""
+"""The migrations of the schema; `fedgc/store/migrate.py` applies them."""

@@ -1,4 +1,4 @@
-"""What is trained: the `Task` a user writes, ways to make one, and the tasks that are shipped."""
+"""Training tasks: the `Task` that a user writes, functions that make one, and the shipped tasks."""
 
 from fedgc.training.tasks.dataset import over
 from fedgc.training.tasks.find import SHIPPED, named

@@ -1,6 +1,6 @@
-"""Breast cancer, Wisconsin (data/README.md): 30 measurements of a cell nucleus, and a small perceptron.
+"""The shipped task breast-cancer: Wisconsin breast cancer data (data/README.md) and a small perceptron.
 
-Measurements are standardised over the whole table: the task stands for data that may be pooled.
+The 30 measurements of a cell nucleus are standardized over the whole table, as for data that may be pooled.
 """
 
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def breast_cancer(config: RunConfig) -> Task:
-    """Return the task, its samples shuffled and cut in `config.chunks` chunks."""
+    """Return the task, its samples shuffled and cut into `config.chunks` chunks."""
     return classification("breast-cancer", config, read, network)
 
 
@@ -28,7 +28,7 @@ def network() -> "nn.Module":
 
 
 def read() -> Table:
-    """Return all nuclei; label 0 is malignant, 1 benign."""
+    """Return all samples; label 0 is malignant, 1 benign."""
     rows = numbers("breast_cancer", heads=1)
     data = rows[:, :-1]
     standard = (data - data.mean(axis=0)) / data.std(axis=0)

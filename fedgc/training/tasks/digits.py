@@ -1,7 +1,7 @@
-"""Handwritten digits: 8 x 8 images (data/README.md), and a small convolutional network.
+"""The shipped task digits: 8 x 8 images of handwritten digits (data/README.md) and a small CNN.
 
-The network has a batch normalisation and a dropout on purpose: both must come out the same on every
-device that works on a chunk, and so every run of this task exercises that.
+The network has batch normalization and dropout on purpose: both must give the same result on all replicas of
+a chunk, and each run of this task exercises that.
 """
 
 from typing import TYPE_CHECKING
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
 
 
 def digits(config: RunConfig) -> Task:
-    """Return the task, its samples shuffled and cut in `config.chunks` chunks."""
+    """Return the task, its samples shuffled and cut into `config.chunks` chunks."""
     return classification("digits", config, read, network)
 
 
 def network() -> "nn.Module":
-    """Make the network: 9962 parameters and the 32 running statistics of its normalisation."""
+    """Make the network: 9962 parameters and the 32 running statistics of its normalization."""
     from torch import nn
 
     return nn.Sequential(

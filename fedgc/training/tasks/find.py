@@ -1,16 +1,18 @@
-"""Finding a task by the name that stands in the run's settings.
+"""Finds a task by the setting `task`: the name of a shipped task, or `module:attribute`.
 
-A name is that of a shipped task, or `module:attribute`. The attribute is a `Task`, or a function that makes
-one from the `RunConfig`: a task whose data may be cut at will needs the number of chunks and the seed.
+The attribute is a `Task`, or a function that makes one from the `RunConfig`, such as one that cuts its data
+into `config.chunks` chunks. If the function has a parameter `client`, it gets the client's own settings.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import MappingProxyType, ModuleType
 from typing import Final
 
 from fedgc.config import RunConfig
-from fedgc.errors import BadSetting, BadTask, nearest
+from fedgc.config.fields import Value
+from fedgc.errors import BadSetting, BadTask, FedgcError, nearest
 from fedgc.training.tasks.breast_cancer import breast_cancer
 from fedgc.training.tasks.digits import digits
 from fedgc.training.tasks.task import Task
@@ -20,8 +22,16 @@ SHIPPED: Final[Mapping[str, Callable[[RunConfig], Task]]] = MappingProxyType(
 )
 
 
-def named(name: str, config: RunConfig) -> Task:
+NO_CLIENT: Final[Mapping[str, Value]] = MappingProxyType({})  # the settings of no client, as on the server
+
+
+def named(name: str, config: RunConfig, client: Mapping[str, Value] = NO_CLIENT) -> Task:
     """Return the task called `name`, made for the settings in `config`.
+
+    Args:
+        name: The name of a shipped task, or `module:attribute`.
+        config: The settings of the run.
+        client: The client's own settings, for a function with a parameter `client`; empty on the server.
 
     >>> named("digit", RunConfig())
     Traceback (most recent call last):
@@ -34,7 +44,7 @@ did you mean digits?
         return SHIPPED[name](config)
     module, _, attribute = name.partition(":")
     found = _attribute(_module(module, name), attribute, name)
-    made = found(config) if callable(found) and not isinstance(found, Task) else found
+    made = _made(found, config, client, name) if callable(found) and not isinstance(found, Task) else found
     if not isinstance(made, Task):
         what = f"a {type(made).__name__}"
         raise BadTask(f"task {name}: saw {what}, needed a Task or a function of RunConfig that returns one")
@@ -42,17 +52,29 @@ did you mean digits?
 
 
 def check_name(name: str) -> None:
-    """Raise BadSetting where no task can have this name; nothing of a user's is imported for it."""
+    """Raise BadSetting if no task can have this name, without importing the user's module."""
     module, _, attribute = name.partition(":")
     if name not in SHIPPED and not (module and attribute):
         needed = f"{', '.join(SHIPPED)} or module:attribute"
         raise BadSetting(f"setting task: saw {name!r}, needed {needed}{nearest(name, SHIPPED)}")
 
 
+def _made(
+    function: Callable[..., object], config: RunConfig, client: Mapping[str, Value], name: str
+) -> object:
+    try:
+        takes_client = "client" in inspect.signature(function).parameters
+        return function(config, client=MappingProxyType(client)) if takes_client else function(config)
+    except FedgcError:
+        raise
+    except (Exception, SystemExit) as error:  # the user's function may raise anything
+        raise BadTask(f"task {name}: the function raised {type(error).__name__}: {error}") from error
+
+
 def _module(module: str, name: str) -> ModuleType:
     try:
         return import_module(module)
-    except Exception as error:  # the user's module may raise anything while it is imported
+    except (Exception, SystemExit) as error:  # the user's module may raise anything while it is imported
         raise BadTask(f"task {name}: importing {module} raised {type(error).__name__}: {error}") from error
 
 

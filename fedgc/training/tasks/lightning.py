@@ -36,7 +36,7 @@ def from_lightning(
 
     Args:
         module: Makes a new LightningModule: a class without required arguments, or a function.
-        dataset: What the module trains on, in any form that `over` takes.
+        dataset: The training data, in any form that `over` takes.
         config: Settings of the run; `chunks` and `seed` are used.
         validation: A DataLoader, or any iterable of batches. The server runs `validation_step` on each batch
             and reports the mean of each logged metric. Without it the model is not evaluated.
@@ -67,26 +67,26 @@ def from_lightning(
 
 
 def _loss(module: Any, batch: Any) -> "Tensor":  # noqa: ANN401  the same: a user's objects
-    """Return what a training step gives, which may be a mapping with the loss in it."""
-    with _heard(module, lambda _name, _value: None):
-        given = module.training_step(batch, 0)
-    loss: Tensor = given["loss"] if isinstance(given, Mapping) else given
+    """Return the loss of a training step, which may return a mapping with the loss in it."""
+    with _logging_to(module, lambda _name, _value: None):
+        returned = module.training_step(batch, 0)
+    loss: Tensor = returned["loss"] if isinstance(returned, Mapping) else returned
     return loss
 
 
 def _validated(module: Any, batches: Iterable[Any]) -> Mapping[str, float]:  # noqa: ANN401  the same: a user's objects
-    """Return the mean over the batches of every figure that the validation steps log."""
-    heard: dict[str, list[float]] = defaultdict(list)
+    """Return the mean over the batches of each metric that the validation steps log."""
+    logged: dict[str, list[float]] = defaultdict(list)
     device = next(module.parameters()).device
-    with _heard(module, lambda name, value: heard[name].append(float(value))):
+    with _logging_to(module, lambda name, value: logged[name].append(float(value))):
         for number, batch in enumerate(batches):
             module.validation_step(_onto(batch, device), number)
-    return {name: sum(values) / len(values) for name, values in heard.items()}
+    return {name: sum(values) / len(values) for name, values in logged.items()}
 
 
 @contextmanager
-def _heard(module: Any, log: Log) -> Iterator[None]:  # noqa: ANN401  the same: a user's objects
-    """Have the module's own logging call `log`: without a Trainer it would only warn."""
+def _logging_to(module: Any, log: Log) -> Iterator[None]:  # noqa: ANN401  the same: a user's objects
+    """Redirect the module's `log` and `log_dict` to `log`, because they need a Trainer."""
 
     def one(name: str, value: object, *_: object, **_options: object) -> None:
         log(name, value)
@@ -104,7 +104,7 @@ def _heard(module: Any, log: Log) -> Iterator[None]:  # noqa: ANN401  the same: 
 
 
 def _optimizer(module: Any) -> Callable[[Iterable["Tensor"], float], "Optimizer"]:  # noqa: ANN401  the same: a user's objects
-    """Return how to make the module's optimizer over any parameters."""
+    """Return a function that makes the module's optimizer for other parameters."""
     from torch.optim import Optimizer
 
     made = module.configure_optimizers()
@@ -123,7 +123,7 @@ def _optimizer(module: Any) -> Callable[[Iterable["Tensor"], float], "Optimizer"
 
 
 def _onto(batch: Any, device: Any) -> Any:  # noqa: ANN401  the same: a user's objects
-    """Return the batch on the module's device, nested as it is."""
+    """Return the nested batch on the module's device."""
     if hasattr(batch, "to"):
         return batch.to(device)
     if isinstance(batch, Mapping):

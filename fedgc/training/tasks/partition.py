@@ -1,13 +1,13 @@
-"""Partitioners: which samples form which chunk.
+"""Partitioners: split the samples of a dataset into chunks.
 
-Each returns, for every chunk, the sorted indices of its samples; together the chunks hold every sample
-exactly once, and no chunk is empty. `iid` shuffles and cuts, for data that may be scattered. `dirichlet`
-skews the labels the way federated experiments do: for every label the shares of the chunks are drawn from
-Dirichlet(alpha), so a small alpha gives chunks of few labels and a large one is nearly iid. `by_owner`
-leaves data where it arose.
+Each returns the sorted sample indices of every chunk. Each sample is in exactly one chunk, and no chunk is
+empty.
 
-Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for federated visual
-classification" (2019) introduced the Dirichlet split.
+    iid        shuffles and cuts into equal chunks dirichlet  label skew: the shares of each label are drawn
+    from Dirichlet(alpha); a small alpha gives chunks
+               of few labels (Hsu, Qi, Brown, "Measuring the effects of non-identical data distribution for
+               federated visual classification", 2019)
+    by_owner   one chunk for each owner of data
 """
 
 from collections.abc import Hashable, Mapping, Sequence
@@ -21,7 +21,7 @@ Indices = NDArray[np.int64]
 
 
 def iid(samples: int, chunks: int, rng: np.random.Generator) -> tuple[Indices, ...]:
-    """Shuffle the samples and cut them in pieces whose sizes differ by one at most.
+    """Shuffle the samples and cut them into chunks whose sizes differ by at most one.
 
     >>> [len(chunk) for chunk in iid(10, 3, np.random.default_rng(0))]
     [4, 3, 3]
@@ -33,9 +33,9 @@ def iid(samples: int, chunks: int, rng: np.random.Generator) -> tuple[Indices, .
 def dirichlet(
     labels: NDArray[np.generic], chunks: int, alpha: float, rng: np.random.Generator
 ) -> tuple[Indices, ...]:
-    """Share out the samples of every label by shares drawn from Dirichlet(alpha).
+    """Divide the samples of each label by shares drawn from Dirichlet(alpha).
 
-    A chunk that chance left empty gets one sample of the largest chunk.
+    An empty chunk gets one sample of the largest chunk.
     """
     _enough(len(labels), chunks)
     if not (np.isfinite(alpha) and alpha > 0):
@@ -55,7 +55,7 @@ def dirichlet(
 
 
 def by_owner(owners: Sequence[Hashable]) -> Mapping[Hashable, Indices]:
-    """Return the samples of every owner, the owners in the order in which they first appear.
+    """Return the samples of every owner, in order of first appearance.
 
     >>> {owner: chunk.tolist() for owner, chunk in by_owner(["north", "south", "north"]).items()}
     {'north': [0, 2], 'south': [1]}

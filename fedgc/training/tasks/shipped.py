@@ -1,7 +1,7 @@
-"""What the shipped tasks share: a table of samples, a fifth of it held out, the rest cut in chunks.
+"""Common parts of the shipped tasks: a table of samples, a fifth held out for evaluation, the rest in chunks.
 
-The split is the same whatever the run's seed is, so that figures of different runs compare; only the cut
-into chunks follows the settings. Classes keep their shares in the held-out part.
+The stratified train-test split does not depend on the run's seed, so that metrics of different runs are
+comparable; the partition into chunks does.
 """
 
 from collections.abc import Callable, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 DATA: Final = Path(__file__).with_name("data")
-HELD_OUT: Final = 5  # one sample in so many of each class is never trained on
+HELD_OUT: Final = 5  # every fifth sample of each class is held out
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Table:
 
 
 def numbers(name: str, heads: int = 0) -> NDArray[np.float64]:
-    """Return the rows of a table that comes with fedgc, below so many lines of heads."""
+    """Return the rows of a table shipped with fedgc, without its `heads` header lines."""
     return np.loadtxt(DATA / f"{name}.csv.gz", delimiter=",", skiprows=heads)
 
 

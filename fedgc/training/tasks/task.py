@@ -1,7 +1,7 @@
 """The training task that a user writes: model, data, loss, evaluation.
 
-A task is a few functions and no class to inherit from. It knows nothing of rounds, codes or Flower, so the
-same functions also run in a plain script.
+A task consists of functions; there is no class to inherit from. It is independent of rounds, codes and
+Flower, so the same functions also run in a plain script.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -41,6 +41,12 @@ class Task:
             chunks of the same name are replicas. With False, a chunk belongs to the client that names it.
         peek: (chunk name, rows) -> these samples only, in the form of `load`. fedgc compares shared chunks by
             a few rows before the first round; without `peek` it loads each chunk once for that.
+        validate: Module -> metrics by name, on data of this client. It runs on each client, for each new
+        common
+            model. A metric `samples` weighs the others in the mean over clients.
+        private: Patterns of the names of tensors that stay on the client (`["head.*"]`): they are trained,
+        kept
+            from round to round, and not exchanged. For local work.
 
     Raises:
         BadTask: An argument has the wrong type, or a chunk has no name or no samples.
@@ -64,11 +70,13 @@ class Task:
     optimizer: Callable[[Iterable["Tensor"], float], "Optimizer"] | None = None
     may_move: bool = False
     peek: Callable[[str, Sequence[int]], Any] | None = None
+    validate: Callable[["nn.Module"], Mapping[str, float]] | None = None
+    private: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         for name in ("model", "load", "loss"):
             _callable(name, getattr(self, name), "a function")
-        for name in ("evaluate", "optimizer", "peek"):
+        for name in ("evaluate", "optimizer", "peek", "validate"):
             if getattr(self, name) is not None:
                 _callable(name, getattr(self, name), "a function or None")
         if isinstance(self.chunks, Mapping):
@@ -90,7 +98,7 @@ class Task:
             return _checked(self.chunks)
         try:
             chunks = self.chunks()
-        except Exception as error:  # the user's code may raise anything
+        except (Exception, SystemExit) as error:  # the user's code may raise anything
             raise BadTask(f"task: chunks() raised {type(error).__name__}: {error}") from error
         if not isinstance(chunks, Mapping):
             raise BadTask(f"task: chunks() returned {chunks!r}, needed a mapping from names to sample counts")

@@ -155,7 +155,7 @@ export class Chart {
     this.point();
   }
 
-  /** Show where the cursor is, and say what is there. */
+  /** Show the cursor, and announce the values there. */
   point() {
     this.say();
     if (!this.place || !this.lines) return;
@@ -194,7 +194,7 @@ export class Chart {
   }
 }
 
-/** The timeline of one round: what each client computed, what counted, what it sent; a narrow one has its words above. */
+/** The timeline of one round: each client's computed, counted and sent work; a narrow one has labels above. */
 export function timeline(shown, width) {
   const row = shown.round.row, head = 18, narrow = width < 560, thick = 11;
   const [high, name, facts, below] = narrow ? [32, 0, 16, 16] : [17, 132, 170, 3];
@@ -217,7 +217,7 @@ export function timeline(shown, width) {
     const good = own.finished ? (own.busy_s * own.counted) / own.finished : 0;
     bar(own.download_s, good, "counted");
     bar(own.download_s + good, own.busy_s - good, "discarded");
-    bar(Math.max(row.working_s, own.download_s + good), own.upload_s, "up"); // a client may train on while it sends
+    bar(Math.max(row.working_s, own.download_s + good), own.upload_s, "up"); // a client may train while it sends
     if (own.failure) {
       const cross = x(own.download_s + own.busy_s) + 8, middle = y + below + thick / 2;
       parts.push(draw("path", { class: "l-fault", d: `M${cross - 3.5} ${middle - 3.5}l7 7m0 -7l-7 7` }));
@@ -232,7 +232,7 @@ export function timeline(shown, width) {
   return draw("svg", { viewBox: `0 0 ${width} ${height}`, height, role: "img", "aria-label": label }, ...parts);
 }
 
-/** The newest rounds of a client: one bar a round, as high as the chunks it finished. */
+/** The newest rounds of a client: one bar per round, its height is the number of finished chunks. */
 export function strip(cells, most) {
   const high = 22, wide = 6, paths = { counted: "", discarded: "", muted: "", fault: "" };
   cells.forEach((cell, at) => {
@@ -252,7 +252,7 @@ export function strip(cells, most) {
   return draw("svg", { viewBox: `0 0 ${Math.max(1, cells.length) * wide} ${high}`, preserveAspectRatio: "none", role: "img", "aria-label": label }, ...parts);
 }
 
-/** What a plan was expected to take, and what its rounds took, on one axis. */
+/** The predicted and the measured time of a plan, on one axis. */
 export function expectation(plan, width) {
   const [low, high] = plan.band_s, took = plan.took_s, top = Math.max(high, took ?? 0) * 1.1 || 1;
   const x = (at) => (at / top) * (width - 2), parts = [

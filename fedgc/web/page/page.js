@@ -1,14 +1,14 @@
-// The page: one stream of events from the server, drawn as it comes; nothing is asked of another machine.
+// The page: draws one stream of events from the server; it makes no request to another machine.
 
 import { Chart, bytes, digits, expectation, seconds, strip, timeline } from "./charts.js";
 
 const at = (id) => document.getElementById(id);
 const asked = new URLSearchParams(location.search);
-const wanted = { // what is asked of the server; the address of the page says the same
+const wanted = { // the request to the server, also in the page's address
   run: asked.get("run") ?? "", sort: asked.get("sort") ?? "name", find: asked.get("find") ?? "",
   page: Number(asked.get("page") ?? 0),
 };
-const SILENT_S = 60; // a run that said nothing for so long has probably died
+const SILENT_S = 60; // a run without a record for so long has probably died
 let shown = null, stream = null, round = null, asking = null;
 
 const cursor = {
@@ -23,7 +23,7 @@ const cursor = {
     openRound(shown.series.last[index]);
   },
 };
-const measures = new Map(); // a chart for each figure of the evaluation, by its name
+const measures = new Map(); // a chart for each measure of the evaluation, by its name
 const charts = {
   loss: new Chart(at("loss"), "Loss", digits, cursor),
   time: new Chart(at("time"), "Time of a round", seconds, cursor),
@@ -88,7 +88,7 @@ function capital(words) {
   return words.charAt(0).toUpperCase() + words.slice(1);
 }
 
-// ---- the picture
+// ---- the snapshot
 
 function showPicture(picture) {
   const newer = shown === null || shown.now.run !== picture.now.run;
@@ -124,7 +124,7 @@ function showRuns() {
 function showNow(now) {
   if (shown) shown.now = now;
   const silent = Date.now() / 1000 - now.heard;
-  const kinds = { running: "good", completed: "good", failed: "bad", stopped: "warn", "stopped without a word": "bad" };
+  const kinds = { running: "good", completed: "good", failed: "bad", stopped: "warn", crashed: "bad" };
   const dead = now.state === "running" && silent > SILENT_S;
   text("state", dead ? `silent for ${seconds(silent)}` : now.state, `badge ${dead ? "bad" : (kinds[now.state] ?? "warn")}`);
   const running = now.state === "running";
@@ -150,9 +150,10 @@ function showFigures() {
   const { totals, series, faults } = shown;
   const metrics = totals.measure ? series.metrics[totals.measure] : [];
   const last = (values) => values.findLast((value) => value !== null) ?? null;
+  const scored = shown.fleet.lines.some((line) => totals.measure in line.metrics);
   const { saved } = totals, refused = faults.filter((each) => each.refused).length;
   const facts = [
-    [capital(totals.measure ?? "accuracy"), digits(last(metrics)), "on the server, newest"],
+    [capital(totals.measure ?? "accuracy"), digits(last(metrics)), scored ? "mean of the clients, newest" : "on the server, newest"],
     ["Loss", digits(last(series.loss)), "of the clients, newest"],
     ["Time of a round", seconds(totals.median_s), "median of the newest"],
     ["Work that counted", percent(totals.counted, totals.finished), `${totals.counted} of ${totals.finished} ${unit()}`],
@@ -165,6 +166,7 @@ function showFigures() {
     ["Faults", faults.length >= 30 ? "30 or more" : `${faults.length}`,
       [`in ${shown.fault_rounds} rounds`, refused && `${refused} refused`, `${totals.repairs} ${totals.repairs === 1 ? "upload" : "uploads"} repaired`].filter(Boolean).join("; ")],
   ];
+  if (totals.best) facts.push(["Best model", `version ${totals.best.version}`, `round ${totals.best.round}, ${totals.best.figure} ${digits(totals.best.value)}`]);
   if (totals.left_s !== null) facts.push(["Time left", `about ${seconds(totals.left_s)}`, "at the median of the newest rounds"]);
   at("figures").replaceChildren(...facts.map(([name, value, says]) => {
     const group = document.createElement("div");
@@ -208,7 +210,7 @@ function showMeasures(series, main) {
   }
   for (const name of order) {
     const values = series.metrics[name];
-    measureChart(name).show({ first, last, lines: values ? [{ name: "server", key: "counted", values }] : [] });
+    measureChart(name).show({ first, last, lines: values ? [{ name: "model", key: "counted", values }] : [] });
   }
 }
 
@@ -230,7 +232,7 @@ function showCharts() {
   const marks = plans.map((plan) => plan.round).filter((number) => number > (first[0] ?? 0));
   const measured = Object.keys(series.metrics);
   const losses = [{ name: "clients", key: "counted", values: series.loss }];
-  if (measured.includes("loss")) losses.push({ name: "server", key: "up", values: series.metrics.loss });
+  if (measured.includes("loss")) losses.push({ name: "model", key: "up", values: series.metrics.loss });
   charts.loss.show({ first, last, lines: losses });
   const bands = plans.map((plan, index) => plan.band_s && {
     from: plan.round, to: (plans[index - 1]?.round ?? (last.at(-1) ?? 0) + 1) - 1, low: plan.band_s[0], high: plan.band_s[1],
@@ -254,9 +256,9 @@ function showPlan() {
   text("plan-choice", `${plan.replicas ?? "–"} ${plan.replicas === 1 ? "replica" : "replicas"}, ${plan.most_blocks > 1 ? `up to ${plan.most_blocks} blocks` : "no code"}, deadline ${seconds(plan.deadline_s)}`);
   text("plan-reason", `${plan.reason}. Holds from round ${plan.round}; made from ${plan.measured ? "measured speeds" : "assumed speeds: nothing was measured yet"}.`);
   if (plan.band_s) at("plan-band").append(expectation(plan, Math.max(120, at("plan-band").clientWidth)));
-  const said = plan.predicted_s === null ? `Its rounds took ${seconds(plan.took_s)} (median).`
+  const times = plan.predicted_s === null ? `Its rounds took ${seconds(plan.took_s)} (median).`
     : `Expected ${seconds(plan.predicted_s)} (${seconds(plan.band_s[0])} to ${seconds(plan.band_s[1])}); took ${seconds(plan.took_s)} (median).`;
-  at("plan-band").append(Object.assign(document.createElement("p"), { className: "muted", textContent: said }));
+  at("plan-band").append(Object.assign(document.createElement("p"), { className: "muted", textContent: times }));
   at("plans").replaceChildren(...shown.plans.map((each) => {
     const expected = each.band_s ? `${seconds(each.band_s[0])} to ${seconds(each.band_s[1])}` : "–";
     const made = row([roundLink(each.round), each.replicas ?? "–", each.most_blocks ?? "–", expected, seconds(each.took_s), each.reason]);
@@ -267,9 +269,9 @@ function showPlan() {
 
 function showFaults() {
   at("faults").replaceChildren(...(shown.faults.length ? shown.faults.map((each) => {
-    const said = [each.refused ? (each.refused > 1 ? `${each.refused} times refused` : "refused") : "", each.failure].filter(Boolean).join(": ");
+    const fault = [each.refused ? (each.refused > 1 ? `${each.refused} times refused` : "refused") : "", each.failure].filter(Boolean).join(": ");
     const when = each.round === null ? span("–", "muted") : roundLink(each.round);
-    return row([when, each.name || each.client.slice(0, 12), span(said, "bad")]);
+    return row([when, each.name || each.client.slice(0, 12), span(fault, "bad")]);
   }) : [row([span(`None in the newest ${shown.fault_rounds} rounds.`, "muted"), "", ""])]));
 }
 
@@ -325,6 +327,7 @@ function clientRow(line, most, running) {
   const made = row([
     name, state, strip(line.strip, most), running ? (shown.now.finished[line.client] ?? 0) : "–", seconds(line.step_s), line.load ?? "–",
     line.counted, line.finished - line.counted, bytes(line.sent_bytes), faults ? span(faults, "bad") : "0", ago(line.last_seen),
+    Object.entries(line.metrics).map(([measure, value]) => `${measure} ${digits(value)}`).join(", ") || "–",
   ]);
   made.cells[3].dataset.now = line.client;
   made.cells[10].dataset.seen = line.last_seen ?? "";
@@ -346,19 +349,19 @@ async function openRound(number) {
   asking = new AbortController();
   try {
     const answer = await fetch(`/round?${new URLSearchParams({ run: shown.now.run, round: number })}`, { signal: asking.signal });
-    const said = await answer.json();
-    if (!answer.ok) throw new Error(said.error);
-    round = said;
+    const value = await answer.json();
+    if (!answer.ok) throw new Error(value.error);
+    round = value;
     showRound();
   } catch (error) {
     if (error.name !== "AbortError") complain(error.message);
   }
 }
 
-function newestRound(said) {
+function newestRound(value) {
   if (!at("follow").checked) return;
   asking?.abort();
-  round = said;
+  round = value;
   showRound();
 }
 
@@ -386,7 +389,7 @@ function showRound() {
   ];
   text("round-words", facts.filter(Boolean).join(" · "), "muted");
   drawBars();
-  text("round-more", round.folded ? "What its clients did is kept as sums only."
+  text("round-more", round.folded ? "Its client rows exist only as sums."
     : round.bars.length < clients ? `${round.bars.length} of ${clients} clients: those that failed, and others taken evenly by their time at work.` : "");
 }
 
@@ -399,7 +402,7 @@ function step(by) {
   openRound(round.round.row.round + by);
 }
 
-// ---- the stream, and what a person asks for
+// ---- the stream, and user input
 
 function complain(words) {
   text("trouble", words);

@@ -1,4 +1,4 @@
-"""The grid's one caller, on a grid that is played: who is invited, who is written to, what replies mean."""
+"""Test the grid loop on a simulated grid: invitations, packets, and the meaning of replies."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ from fedgc.links.frames import Invitation
 from fedgc.links.message import packets as packets
 from fedgc.links.message.grid_loop import PACKETS_POLL_S, POLL_S, SHORT_S, SLACK_S, GridLoop, Ways
 from fedgc.links.message.invitation import RECORD, invited
-from fedgc.links.message.server import WAY_S, MessageServer
+from fedgc.links.message.server import OVERHEAD_S, MessageServer
 from fedgc.links.session.client import Session
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Held, Joined, Lost, Work
@@ -54,7 +54,7 @@ class PlayedGrid:
 
 
 class House:
-    """A gridloop whose turns the test calls, on a clock of its own."""
+    """A grid loop with its own clock; the test calls its turns."""
 
     def __init__(self, link, listener=None, message_server: bool = True, run: str = "run@1") -> None:
         self.now = 100.0
@@ -67,7 +67,7 @@ class House:
         self.grid_loop = GridLoop(self.grid, ways, lambda: self.now, logging.getLogger("test"))
 
     def turn(self, after_s: float = POLL_S) -> list[Message]:
-        """Let time pass and the gridloop act; return what he sent."""
+        """Let time pass and the grid loop act; return its messages."""
         before = len(self.grid.sent)
         self.now += after_s
         self.grid_loop._turn()
@@ -88,8 +88,8 @@ class House:
             Message(packets.write_answer(asked, self.who, "n", [JOINED], {}), reply_to=message)
         )
 
-    def fails(self, message: Message, code: int) -> None:
-        reply = Message(Error(code=code, reason="gone"), reply_to=message)
+    def fails(self, message: Message, code: int, reason: str = "gone") -> None:
+        reply = Message(Error(code=code, reason=reason), reply_to=message)
         reply.metadata.__dict__["_src_node_id"] = 1  # as the SuperLink's own errors
         self.grid.replies.append(reply)
 
@@ -99,11 +99,11 @@ def types(messages: list[Message]) -> list[str]:
 
 
 def joined(house: House) -> list[object]:
-    """Return what is heard of the client when it joins now."""
+    """Return the events of a client that joins now."""
     return [replace(JOINED, now=house.now, client=house.who.client)]
 
 
-def test_a_node_whose_session_does_not_connect_says_who_it_is_at_its_end_and_is_written_to(link) -> None:
+def test_node_without_session_identifies_itself(link) -> None:
     house = House(link, link.listener, run="run-1")
     (invitation,) = house.turn()
     assert types([invitation]) == ["train.session"]
@@ -114,7 +114,7 @@ def test_a_node_whose_session_does_not_connect_says_who_it_is_at_its_end_and_is_
     assert types(house.turn()) == [packets.TYPE]
 
 
-def test_one_that_does_not_say_who_it_is_is_asked_again(link) -> None:
+def test_node_without_identification_is_asked_again(link) -> None:
     house = House(link, link.listener, run="run-1")
     (invitation,) = house.turn()
     house.session_ends(invitation, reached=False, says_who=False)
@@ -128,7 +128,7 @@ def test_one_that_does_not_say_who_it_is_is_asked_again(link) -> None:
 
 
 @pytest.mark.parametrize("content", [{}, {RECORD: ConfigRecord()}, {"another": ConfigRecord({"a": 1})}])
-def test_a_reply_of_another_form_ends_nothing_but_its_session(link, content: dict[str, ConfigRecord]) -> None:
+def test_malformed_reply_ends_only_its_session(link, content: dict[str, ConfigRecord]) -> None:
     house = House(link, link.listener)
     (invitation,) = house.turn()
     house.grid.replies.append(Message(RecordDict(content), reply_to=invitation))
@@ -146,7 +146,7 @@ def test_other_nodes_are_invited_again(link, how: str) -> None:
 
 
 @pytest.mark.parametrize("opens", [False, True])
-def test_a_node_whose_session_never_begins_is_invited_less_and_less_often(link, opens: bool) -> None:
+def test_unresponsive_node_is_invited_with_growing_intervals(link, opens: bool) -> None:
     house, pauses = House(link, link.listener), []
     for _ in range(3):
         before = house.now
@@ -155,7 +155,7 @@ def test_a_node_whose_session_never_begins_is_invited_less_and_less_often(link, 
         pauses.append(house.now - before)
         if opens:
             session = link.open(Session(invited(sent[0].content), link.identity(), link.terms()))
-            session.say(Joined(0.0, "me", True, (Held("a", 1),)))
+            session.send(Joined(0.0, "me", True, (Held("a", 1),)))
             link.event(Joined)
         house.now += SHORT_S  # its process may take as long to start as a session must last to have lived
         house.fails(sent[0], 2)
@@ -164,13 +164,13 @@ def test_a_node_whose_session_never_begins_is_invited_less_and_less_often(link, 
     assert pauses == sorted(pauses)
 
 
-def test_without_sessions_every_node_is_written_to_at_once(link) -> None:
+def test_every_node_gets_messages_at_once_without_sessions(link) -> None:
     house = House(link)
     house.grid.nodes = [1, 2]
     assert types(house.turn()) == [packets.TYPE] * 2
 
 
-def test_errors_are_told_by_what_they_reply_to(link) -> None:
+def test_errors_are_matched_to_their_requests(link) -> None:
     house = House(link)
     house.grid.nodes = [7, 8]
     first, second = house.turn()
@@ -183,7 +183,7 @@ def test_errors_are_told_by_what_they_reply_to(link) -> None:
     assert again.metadata.dst_node_id == second.metadata.dst_node_id
 
 
-def test_a_node_that_vanishes_is_lost(link) -> None:
+def test_vanished_node_is_lost(link) -> None:
     house = House(link)
     (packet,) = house.turn()
     house.answers(packet)
@@ -193,20 +193,20 @@ def test_a_node_that_vanishes_is_lost(link) -> None:
     assert isinstance(house.events[-1], Lost)
 
 
-def test_a_packet_that_flower_forgets_or_does_not_take_is_written_again(link) -> None:
+def test_forgotten_or_refused_packet_is_sent_again(link) -> None:
     house = House(link)
     house.turn()
-    assert house.turn(WAY_S + SLACK_S - 1.0) == []
+    assert house.turn(OVERHEAD_S + SLACK_S - 1.0) == []
     house.turn(2.0)
     assert types(house.turn(2.0)) == [packets.TYPE]
-    house.turn(WAY_S + SLACK_S + 1.0)
+    house.turn(OVERHEAD_S + SLACK_S + 1.0)
     house.grid.takes = False
     assert len(house.turn(4.0)) == 1
     house.grid.takes = True
     assert len(house.turn(60.0)) == 1
 
 
-def test_who_is_there_is_asked_about_once_a_second_while_packets_are_looked_for_more_often(link) -> None:
+def test_nodes_are_polled_every_second_and_packets_more_often(link) -> None:
     house = House(link)
     house.turn()
     before = house.grid.asked
@@ -216,7 +216,7 @@ def test_who_is_there_is_asked_about_once_a_second_while_packets_are_looked_for_
     assert house.grid_loop._pause_s() == PACKETS_POLL_S < POLL_S
 
 
-def test_a_client_whose_packet_cannot_be_written_ends_no_run(link) -> None:
+def test_unwritable_packet_of_client_does_not_end_run(link) -> None:
     house = House(link)
     (asked,) = house.turn()
     house.answers(asked)
@@ -244,7 +244,7 @@ class PlayedListener:
         return False
 
 
-def test_an_invitation_that_the_superlink_does_not_take_is_void_and_the_next_one_waits(link) -> None:
+def test_refused_invitation_is_dropped_and_next_one_waits(link) -> None:
     listener = PlayedListener()
     house = House(link, listener, message_server=False)
     house.grid.takes = False
@@ -257,7 +257,7 @@ def test_an_invitation_that_the_superlink_does_not_take_is_void_and_the_next_one
     assert len(listener.good) == 1
 
 
-def test_an_invitation_that_flower_forgets_is_void(link) -> None:
+def test_invitation_forgotten_by_flower_is_void(link) -> None:
     listener = PlayedListener()
     house = House(link, listener)
     house.turn()
@@ -266,7 +266,7 @@ def test_an_invitation_that_flower_forgets_is_void(link) -> None:
     assert first not in listener.good
 
 
-def test_what_a_client_says_at_its_end_is_one_line_of_the_log(link, caplog) -> None:
+def test_client_exit_report_is_one_log_line(link, caplog) -> None:
     house = House(link, PlayedListener(), run="run-1")
     (invitation,) = house.turn()
     about = {"ended": "left\nERROR the disk is full \x1b[31m", "device": "d\n" + "x" * 999, "reached": False}
@@ -278,7 +278,7 @@ def test_what_a_client_says_at_its_end_is_one_line_of_the_log(link, caplog) -> N
     assert all(each.isprintable() and len(each) < 300 for each in said)
 
 
-def test_a_grid_that_can_no_longer_be_called_is_told_once(link) -> None:
+def test_unreachable_grid_is_logged_once(link) -> None:
     house, told, heard = House(link), [], threading.Event()
 
     def stopped() -> list[int]:
@@ -305,10 +305,41 @@ def test_failed_and_silent_nodes_are_explained(link) -> None:
     )
 
 
-def test_node_with_an_open_session_needs_no_explanation(link) -> None:
+LASTING = "<class 'fedgc.errors.BadTask'>:<'client north: task: chunks() raised OSError: no data'>"
+PASSING = "<class 'fedgc.errors.EdgeFailed'>:<'client north: the disk is full'>"
+
+
+@pytest.mark.parametrize(("reason", "ends"), [(LASTING, True), (PASSING, False), ("gone", False)])
+def test_run_ends_once_every_app_fails_for_good(link, reason: str, ends: bool) -> None:
+    house = House(link, link.listener)
+    house.grid.nodes = [1, 2]
+    first, second = house.turn()
+    house.fails(first, 2, LASTING)
+    house.turn()
+    assert not house.grid_loop.all_failed()
+    house.fails(second, 2, reason)
+    house.turn()
+    assert house.grid_loop.all_failed() == ends
+    assert house.grid_loop.explained().startswith("client north: task: chunks() raised OSError: no data; ")
+
+
+def test_run_goes_on_while_node_that_failed_has_session(link) -> None:
+    house = House(link, link.listener)
+    (sent,) = house.turn()
+    house.fails(sent, 2, LASTING)
+    house.turn()
+    assert house.grid_loop.all_failed()
+    (sent,) = house.turn(10.0)
+    session = link.open(Session(invited(sent.content), link.identity(), link.terms()))
+    session.send(JOINED)
+    link.event(Joined)
+    assert not house.grid_loop.all_failed()
+
+
+def test_node_with_open_session_needs_no_explanation(link) -> None:
     house = House(link, link.listener)
     (sent,) = house.turn()
     session = link.open(Session(invited(sent.content), link.identity(), link.terms()))
-    session.say(JOINED)
+    session.send(JOINED)
     link.event(Joined)
     assert house.grid_loop.explained() == ""

@@ -1,4 +1,4 @@
-"""Masked rounds over packets alone: every packet finds a fresh process, that has a vault and a cache."""
+"""Test masked rounds over packets alone: each packet starts a process with a vault and a cache."""
 
 import os
 import time
@@ -22,7 +22,7 @@ MASKED = {
 
 
 @pytest.mark.parametrize("work", [{"work": "coded"}, {"work": "local", "local_steps": 4}])
-def test_every_site_is_in_every_sum_though_no_process_lives_longer_than_a_packet(
+def test_every_site_joins_every_sum_with_one_process_per_packet(
     link, tmp_path: Path, work: dict[str, object]
 ) -> None:
     config = config_of({"work": "coded", **SETTINGS, **UNMEASURED, **MASKED, **work})

@@ -1,4 +1,4 @@
-"""A whole run over packets, without Flower: every packet finds a fresh engine, as in a fresh process."""
+"""Test a whole run over packets without Flower: each packet starts a new engine."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ from fedgc.links.message import packets as packets
 from fedgc.links.message.server import MessageServer
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Failed, Held, Joined, Kept, Mix, Progress, Report, Reveal, Work
-from fedgc.training import CacheFiles, Engine, new_engine
+from fedgc.training import CacheFiles, CommonModel, Engine, new_engine
 from fedgc.training.pace import Pace
 from fedgc.training.tasks import named
 from tests.config_of import config_of
@@ -39,7 +39,7 @@ class Carrier:
     """Takes packets to clients and answers back, one at a time, until the run is over."""
 
     def __init__(self, message_server: MessageServer, job: Job, root: Path, make_identity, site=None) -> None:
-        """`site` makes that of a node, as each of its processes does."""
+        """`site` makes the site of a node, as each of its processes does."""
         self.message_server, self.job, self.root = message_server, job, root
         self.site = site or (lambda _: None)
         self.clients = {node: make_identity() for node in range(job.config.min_clients)}
@@ -59,7 +59,7 @@ class Carrier:
             self.message_server.wanted.wait(0.05)
 
     def process(self, node: int, content):
-        """All that a client's process does for one packet."""
+        """Do the work of a client's process for one packet."""
         who = self.clients[node]
         asked = packets.read_packet(content, who.client)
         cache = open_cache(self.root, asked.run, self.job.config, who.client, time.time())
@@ -74,7 +74,7 @@ class Carrier:
 
 
 def engine_of(job: Job, folder: Path, cache: CacheFiles) -> Engine:
-    return new_engine(job.task, job.config, Pace(time.monotonic, time.sleep), folder, files=cache)
+    return new_engine(job.model.task, job.config, Pace(time.monotonic, time.sleep), folder, files=cache)
 
 
 def carried_out(
@@ -83,7 +83,9 @@ def carried_out(
     """A whole run over packets."""
     torch.set_num_threads(1)
     config, sink = config_of({"work": "coded", **SETTINGS, **UNMEASURED, **settings}), KeptRows()
-    job = Job(named("digits", config), config, sink, Speeds(), federation=pinned, name=RUN)
+    job = Job(
+        CommonModel(named("digits", config), config), config, sink, Speeds(), federation=pinned, name=RUN
+    )
     log = logging.getLogger("test")
     driver = Driver(job, time.monotonic, log)
     links = Links(driver.events.put, log)
@@ -101,14 +103,14 @@ def carried_out(
     return driver, sink, carrier
 
 
-def test_a_run_over_packets_makes_the_model_of_a_single_machine(link, tmp_path: Path) -> None:
+def test_run_over_packets_equals_single_machine(link, tmp_path: Path) -> None:
     driver, sink, _ = carried_out(link, tmp_path)
     assert [row.outcome for row in sink.rows] == ["synced", "synced"]
     assert {client.link for row in sink.rows for client in row.clients} == {"messages"}
     np.testing.assert_allclose(driver.model, one_machine(driver, tmp_path / "alone"), atol=2e-5)
 
 
-def test_local_work_over_packets_skips_rounds_and_exchanges_in_few_bits(link, tmp_path: Path) -> None:
+def test_local_work_over_packets_skips_rounds_and_uses_few_bits(link, tmp_path: Path) -> None:
     settings = {
         "work": "local",
         "gate": "every",
@@ -132,11 +134,11 @@ def test_local_work_over_packets_skips_rounds_and_exchanges_in_few_bits(link, tm
 def job_of(**settings) -> Job:
     torch.set_num_threads(1)
     config = config_of({"work": "coded", **SETTINGS, **settings})
-    return Job(named("digits", config), config, KeptRows(), Speeds())
+    return Job(CommonModel(named("digits", config), config), config, KeptRows(), Speeds())
 
 
 def seconds() -> Callable[[], float]:
-    """A clock that goes on by a second whenever it is looked at: so many steps fit in a lease."""
+    """A clock that advances by one second per reading, to limit the steps of a lease."""
     return partial(next, count(0.0))
 
 
@@ -152,7 +154,7 @@ def message_work(
 
 
 def work(job: Job, order: tuple[int, ...], lease_s: float = 60.0) -> Work:
-    names = tuple(enumerate(job.task.sizes()))
+    names = tuple(enumerate(job.model.task.sizes()))
     return Work("me", 1, 0, job.config.round_steps, order, names, 0, lease_s)
 
 
@@ -164,7 +166,7 @@ def said(made: MessageWork, kind: type) -> list:
     return [line for line in made.lines if isinstance(line, kind)]
 
 
-def test_what_one_packet_finished_the_next_one_sends(tmp_path: Path) -> None:
+def test_work_finished_in_one_packet_is_sent_by_next(tmp_path: Path) -> None:
     job = job_of()
     model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
     first = message_work(job, tmp_path, packet_of(work(job, (0, 2)), model=(0, model)))
@@ -181,7 +183,7 @@ def test_what_one_packet_finished_the_next_one_sends(tmp_path: Path) -> None:
     assert isinstance(joined.kept[0], Kept)
 
 
-def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_path: Path) -> None:
+def test_ended_lease_stops_work_and_keeps_rest_for_next(tmp_path: Path) -> None:
     job = job_of(**{"local_steps": 50})
     model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
     packet = packet_of(work(job, (0, 1, 2, 3)), model=(0, model), lease_s=0.0)
@@ -195,7 +197,7 @@ def test_a_lease_that_is_over_ends_the_work_and_keeps_the_rest_for_the_next(tmp_
     assert told == [0, 1, 2, 3]
 
 
-def test_local_work_that_a_lease_cuts_short_is_told_and_counts(tmp_path: Path) -> None:
+def test_local_work_cut_short_by_lease_is_reported_and_counts(tmp_path: Path) -> None:
     job = job_of(work="local", **{"local_steps": 50})
     model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
     asked = replace(work(job, (0, 1)), kind="local", target=10_000)
@@ -208,7 +210,7 @@ def test_local_work_that_a_lease_cuts_short_is_told_and_counts(tmp_path: Path) -
     assert list(sent.codewords) == [StreamId("codeword", 1)]
 
 
-def test_a_client_without_steps_reports_none_and_sends_nothing(tmp_path: Path) -> None:
+def test_client_without_steps_reports_zero_and_sends_nothing(tmp_path: Path) -> None:
     job = job_of(work="local")
     model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
     asked = replace(work(job, ()), kind="local")
@@ -217,7 +219,7 @@ def test_a_client_without_steps_reports_none_and_sends_nothing(tmp_path: Path) -
     assert made.codewords == {}
 
 
-def test_a_cache_without_the_model_says_so_and_does_nothing(tmp_path: Path) -> None:
+def test_cache_without_model_is_reported_and_work_is_skipped(tmp_path: Path) -> None:
     job = job_of()
     made = message_work(job, tmp_path, packet_of(work(job, (0,))))
     assert made.lines == []
@@ -226,7 +228,7 @@ def test_a_cache_without_the_model_says_so_and_does_nothing(tmp_path: Path) -> N
     assert [line.version for line in said(made, packets.Shelved)] == [0]
 
 
-def test_a_codeword_of_work_that_is_not_there_is_told_as_a_failure(tmp_path: Path) -> None:
+def test_codeword_of_missing_work_is_reported_as_failure(tmp_path: Path) -> None:
     job = job_of()
     model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
     reveal = Reveal("me", 1, 0, "coded", Mix((3,), ((1.0,),)))
@@ -235,7 +237,7 @@ def test_a_codeword_of_work_that_is_not_there_is_told_as_a_failure(tmp_path: Pat
     assert made.codewords == {}
 
 
-def test_what_the_disk_does_not_take_is_a_failure_and_not_told_as_done(tmp_path: Path, monkeypatch) -> None:
+def test_disk_error_is_reported_as_failure_not_as_done(tmp_path: Path, monkeypatch) -> None:
     job = job_of()
     model = Driver(job, time.monotonic, logging.getLogger("test")).common.first()
     message_work(job, tmp_path, packet_of(work(job, ()), model=(0, model)))
@@ -249,7 +251,7 @@ def test_what_the_disk_does_not_take_is_a_failure_and_not_told_as_done(tmp_path:
     assert [line.chunks for line in said(made, Failed)] == [(0,), (1,)]
 
 
-def test_caches_of_other_runs_settings_and_clients_are_others_and_stale_ones_go(tmp_path: Path) -> None:
+def test_caches_are_separate_and_stale_ones_are_removed(tmp_path: Path) -> None:
     config = RunConfig(work="coded")
 
     def touch(run: str, config: RunConfig, client: str, now: float = 0.0) -> set[Path]:
@@ -273,7 +275,7 @@ def test_caches_of_other_runs_settings_and_clients_are_others_and_stale_ones_go(
     assert default_root({"XDG_STATE_HOME": "/state"}) == Path("/state/fedgc/cache")
 
 
-def test_what_another_client_removes_meanwhile_is_in_nobodys_way(tmp_path: Path, monkeypatch) -> None:
+def test_concurrent_removal_of_cache_files_is_tolerated(tmp_path: Path, monkeypatch) -> None:
     for name in ("stale", "used"):
         (tmp_path / name / "a").mkdir(parents=True)
         os.utime(tmp_path / name, (1.0, 1.0))
@@ -291,7 +293,7 @@ def test_what_another_client_removes_meanwhile_is_in_nobodys_way(tmp_path: Path,
     assert (tmp_path / "used").exists(), "whoever removes there is there"
 
 
-def test_what_a_killed_process_has_spilled_goes_when_the_client_is_back_and_no_others(tmp_path: Path) -> None:
+def test_files_of_killed_process_are_removed_by_same_client_only(tmp_path: Path) -> None:
     for client in "ab":
         (tmp_path / SPILLED / client / "fedgc-of-a-killed-one").mkdir(parents=True)
     with spilled(tmp_path, "a") as folder:

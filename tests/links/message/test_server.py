@@ -1,4 +1,4 @@
-"""The messages link without Flower: packets and answers as values, a clock that the test owns."""
+"""Test the message link without Flower: packets and answers as values, a clock controlled by the test."""
 
 import dataclasses
 import io
@@ -48,7 +48,7 @@ HEADER = 128  # bytes of numpy's own before the numbers
 
 
 class SessionTable:
-    """A post, its events, and nodes that answer as they are told."""
+    """A message server, its events, and nodes with scripted answers."""
 
     def __init__(self, make_identity: Callable) -> None:
         self.now = 100.0
@@ -59,7 +59,7 @@ class SessionTable:
         self.make_identity = make_identity
 
     def node(self, node: int = 1, kept: tuple[Kept, ...] = ()) -> "Node":
-        """A node that has said who it is."""
+        """A node that has identified itself."""
         made = Node(self, node)
         self.message_server.open(node)
         made.next()
@@ -116,7 +116,7 @@ def progress(chunk: int, **changes) -> Progress:
     return dataclasses.replace(Progress(0.0, "x", 5, chunk, 4, 2.0, 4, 1.0, 0.5), **changes)
 
 
-def test_a_node_is_asked_who_it_is_and_joins_deaf(sessions) -> None:
+def test_node_is_asked_for_identity_and_joins_deaf(sessions) -> None:
     node = sessions.node(kept=(Kept(3, 0, 4),))
     assert sessions.events == [Joined(100.0, node.client, False, HOLDS, (Kept(3, 0, 4),))]
     assert sessions.message_server.clients() == (node.client,)
@@ -124,21 +124,21 @@ def test_a_node_is_asked_who_it_is_and_joins_deaf(sessions) -> None:
     assert node.next() is None
 
 
-def test_a_model_travels_once_and_lies_on_the_cache(sessions) -> None:
+def test_model_is_sent_once_and_cached(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     np.testing.assert_array_equal(node.next().model[1], MODEL)
     node.says(progress(0))
     sessions.now += 1.0
     assert node.next().model is None
-    sessions.message_server.publish(3, MODEL + 1)  # made anew, after a checkpoint
+    sessions.message_server.publish(3, MODEL + 1)  # computed again after a checkpoint
     node.says()
     sessions.now += 1.0
     np.testing.assert_array_equal(node.next().model[1], MODEL + 1)
     assert sessions.message_server.settle(node.client).down_bytes == 2 * MODEL.nbytes
 
 
-def test_what_a_lease_left_undone_is_asked_for_again_until_the_round_is_closed(sessions) -> None:
+def test_work_left_by_lease_is_requested_until_round_closes(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     assert node.next().commands[0].order == (0, 1)
@@ -153,7 +153,7 @@ def test_what_a_lease_left_undone_is_asked_for_again_until_the_round_is_closed(s
     assert node.next() is None
 
 
-def test_a_lease_is_what_the_work_should_take_and_half_as_much_again(sessions) -> None:
+def test_lease_is_expected_work_time_and_half(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     assert node.next().lease_s == FIRST_LEASE_S
@@ -166,7 +166,7 @@ def test_a_lease_is_what_the_work_should_take_and_half_as_much_again(sessions) -
 
 
 @pytest.mark.parametrize("short", ["bf16", "int8"])
-def test_a_codeword_may_come_in_a_short_format(sessions, short: str) -> None:
+def test_codeword_in_low_precision_is_accepted(sessions, short: str) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     node.next()
@@ -179,7 +179,7 @@ def test_a_codeword_may_come_in_a_short_format(sessions, short: str) -> None:
     assert sessions.message_server.settle(node.client).up_bytes == HEADER + Form(NUMBERS, short).largest
 
 
-def test_a_codeword_is_asked_for_at_once_and_comes_checked(sessions) -> None:
+def test_codeword_is_requested_at_once_and_arrives_verified(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     node.next()
@@ -231,7 +231,7 @@ def put(vector: np.ndarray) -> Callable[[RecordDict], None]:
         (put(np.ones(1000, np.float32)), "bytes, needed 40"),
     ],
 )
-def test_a_codeword_that_is_off_is_refused_and_told_as_a_failure(sessions, spoil, reason: str) -> None:
+def test_invalid_codeword_is_refused_and_reported_as_failure(sessions, spoil, reason: str) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     sessions.message_server.send(Reveal(node.client, 5, 0, "local", None))
@@ -277,9 +277,7 @@ SHAPED = b"{'descr': '<f4', 'fortran_order': False, 'shape': (%s,), }\n"
     ],
     ids=len,
 )
-def test_bytes_that_are_no_plain_array_are_a_failure_of_their_client_and_of_nothing_else(
-    sessions, data
-) -> None:
+def test_invalid_array_bytes_fail_only_their_client(sessions, data) -> None:
     node, stream = sessions.node(), StreamId("codeword", 5, 0)
     sessions.message_server.send(work(node.client))
     sessions.message_server.send(Reveal(node.client, 5, 0, "local", None))
@@ -293,7 +291,7 @@ def test_bytes_that_are_no_plain_array_are_a_failure_of_their_client_and_of_noth
     assert sessions.message_server.refused == {"BadVector": 1}
 
 
-def test_numbers_that_flower_wrote_in_another_way_are_refused() -> None:
+def test_other_flower_array_encoding_is_refused() -> None:
     stream, zeros = StreamId("codeword", 5, 0), np.zeros(NUMBERS, np.float32)
     offer, array = offer_of(stream, zeros, signed=True), Array(zeros)
     np.testing.assert_array_equal(packets.codeword(offer, array, Form(NUMBERS)), zeros)
@@ -301,7 +299,7 @@ def test_numbers_that_flower_wrote_in_another_way_are_refused() -> None:
         packets.codeword(offer, Array("float32", (NUMBERS,), "torch", array.data), Form(NUMBERS))
 
 
-def test_work_that_fits_no_line_loses_its_client_alone(sessions) -> None:
+def test_oversized_work_loses_only_its_client(sessions) -> None:
     node, other = sessions.node(1), sessions.node(2)
     long = tuple((chunk, f"{chunk:05d}" + "x" * 40) for chunk in range(30_000))
     sessions.message_server.send(work(node.client, names=long))
@@ -311,7 +309,7 @@ def test_work_that_fits_no_line_loses_its_client_alone(sessions) -> None:
     assert sessions.message_server.refused == {"BadMessage": 1}
 
 
-def test_bytes_are_counted_as_over_a_session(sessions) -> None:
+def test_bytes_are_counted_as_in_session(sessions) -> None:
     node, stream = sessions.node(), StreamId("codeword", 5, 0)
     sessions.message_server.settle(node.client)
     sessions.message_server.send(work(node.client))
@@ -327,7 +325,7 @@ def test_bytes_are_counted_as_over_a_session(sessions) -> None:
     assert counted.refused == 1
 
 
-def test_a_codeword_that_is_not_wanted_is_kept_no_longer(sessions) -> None:
+def test_unwanted_codeword_is_released(sessions) -> None:
     node, stream = sessions.node(), StreamId("codeword", 5, 0)
     sessions.message_server.send(work(node.client))
     sessions.message_server.send(Reveal(node.client, 5, 0, "local", None))
@@ -338,7 +336,7 @@ def test_a_codeword_that_is_not_wanted_is_kept_no_longer(sessions) -> None:
         sessions.message_server.take(node.client, 5, 0)
 
 
-def test_names_are_for_people_and_kept_short(sessions) -> None:
+def test_names_are_shortened_for_display(sessions) -> None:
     node = Node(sessions, 1)
     sessions.message_server.open(1)
     node.next()
@@ -349,7 +347,7 @@ def test_names_are_for_people_and_kept_short(sessions) -> None:
     assert sessions.message_server.name(node.client) == ("[2Jdevice " + "x" * 999)[:64]
 
 
-def test_a_codeword_after_the_rounds_end_is_left_out(sessions) -> None:
+def test_codeword_after_round_end_is_dropped(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     sessions.message_server.send(Reveal(node.client, 5, 0, "local", None))
@@ -360,7 +358,7 @@ def test_a_codeword_after_the_rounds_end_is_left_out(sessions) -> None:
     assert not node.events(Failed)
 
 
-def test_a_skipped_round_is_carried_on_from_the_same_work(sessions) -> None:
+def test_skipped_round_continues_same_work(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     node.next()
@@ -371,7 +369,7 @@ def test_a_skipped_round_is_carried_on_from_the_same_work(sessions) -> None:
     assert (sent.round, sent.target, sent.order, sent.version) == (6, 8, (1, 0), 3)
 
 
-def test_a_packet_that_fails_loses_its_client_which_comes_back_with_what_it_kept(sessions) -> None:
+def test_failed_packet_loses_client_which_returns_with_kept_work(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     node.next()
@@ -384,7 +382,7 @@ def test_a_packet_that_fails_loses_its_client_which_comes_back_with_what_it_kept
     assert [each.kept for each in node.events(Joined)][1:] == [(Kept(3, 1, 4),)]
 
 
-def test_pauses_grow_while_a_node_only_fails(sessions) -> None:
+def test_pauses_grow_while_node_fails(sessions) -> None:
     sessions.message_server.open(1)
     waits = []
     for _ in range(9):
@@ -397,7 +395,7 @@ def test_pauses_grow_while_a_node_only_fails(sessions) -> None:
     assert sessions.events == []
 
 
-def test_a_node_that_is_gone_is_lost_and_not_written_to(sessions) -> None:
+def test_vanished_node_is_lost_and_gets_no_more_messages(sessions) -> None:
     node = sessions.node()
     sessions.message_server.gone(1)
     assert node.events(Lost) == [Lost(100.0, node.client)]
@@ -406,7 +404,7 @@ def test_a_node_that_is_gone_is_lost_and_not_written_to(sessions) -> None:
     assert not sessions.message_server.serves(1)
 
 
-def test_a_client_that_moves_to_another_node_leaves_the_first(sessions) -> None:
+def test_client_that_changes_node_leaves_first(sessions) -> None:
     first = sessions.node(1)
     second = Node(sessions, 2, first.who)
     sessions.message_server.open(2)
@@ -417,7 +415,7 @@ def test_a_client_that_moves_to_another_node_leaves_the_first(sessions) -> None:
 
 
 @pytest.mark.parametrize("off", ["signature", "lines", "another client", "no joined", "no record", "numbers"])
-def test_an_answer_that_is_not_this_clients_to_this_packet_is_refused(sessions, off: str) -> None:
+def test_answer_of_other_client_or_packet_is_refused(sessions, off: str) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     node.next()
@@ -443,21 +441,21 @@ def test_an_answer_that_is_not_this_clients_to_this_packet_is_refused(sessions, 
     assert sum(sessions.message_server.refused.values()) == 1
 
 
-def test_a_packet_of_another_wire_version_is_refused(sessions) -> None:
+def test_packet_of_other_wire_version_is_refused(sessions) -> None:
     message = packets.write_packet(Packet("run@1", bytes(16), 0.0))
     message["packet"]["version"] = 99
     with pytest.raises(BadMessage, match="wire version 99"):
         packets.read_packet(message, "x")
 
 
-def test_a_packet_with_a_strange_line_is_refused(sessions) -> None:
+def test_packet_with_unknown_line_is_refused(sessions) -> None:
     message = packets.write_packet(Packet("run@1", bytes(16), 0.0))
     message["packet"]["lines"] = [b'L[0,"Joined",[]]']
     with pytest.raises(BadMessage, match="known kind"):
         packets.read_packet(message, "x")
 
 
-def test_nobody_can_answer_with_anothers_key(sessions) -> None:
+def test_answer_signed_with_other_key_is_refused(sessions) -> None:
     node, thief = sessions.node(), sessions.make_identity()
     sessions.message_server.send(work(node.client))
     node.next()
@@ -471,7 +469,7 @@ def test_nobody_can_answer_with_anothers_key(sessions) -> None:
 # ---- masked exchanges
 
 
-def test_keys_are_asked_for_before_there_is_any_work(sessions) -> None:
+def test_keys_are_requested_before_any_work(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(Open(node.client, 1, b"open"))
     packet = node.next()
@@ -482,7 +480,7 @@ def test_keys_are_asked_for_before_there_is_any_work(sessions) -> None:
     assert node.next() is None
 
 
-def test_an_exchange_is_told_with_its_work_and_a_vector_of_words_comes_back(sessions) -> None:
+def test_exchange_is_sent_with_work_and_ring_vector_returns(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     sessions.message_server.send(Begin(node.client, 5, b"begin"))
@@ -500,7 +498,7 @@ def test_an_exchange_is_told_with_its_work_and_a_vector_of_words_comes_back(sess
 
 
 @pytest.mark.parametrize("words", [np.zeros(NUMBERS + 1, "<u4"), np.zeros(NUMBERS, "<u2")])
-def test_words_of_another_ring_or_number_are_refused(sessions, words) -> None:
+def test_vector_of_other_ring_or_length_is_refused(sessions, words) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client))
     sessions.message_server.send(Reveal(node.client, 5, 0, "masked", None, ring=Ring(NUMBERS + 1, 16)))
@@ -510,7 +508,7 @@ def test_words_of_another_ring_or_number_are_refused(sessions, words) -> None:
     assert "saw" in failed.reason
 
 
-def test_a_packet_that_an_site_refuses_is_told(sessions) -> None:
+def test_packet_refused_by_site_is_reported(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(Open(node.client, 4, b"open"))
     node.next()
@@ -519,7 +517,7 @@ def test_a_packet_that_an_site_refuses_is_told(sessions) -> None:
     assert failed.reason == "compare the files"
 
 
-def test_packets_of_a_closed_round_are_not_sent(sessions) -> None:
+def test_packets_of_closed_round_are_not_sent(sessions) -> None:
     node = sessions.node()
     sessions.message_server.send(work(node.client, order=()))
     sessions.message_server.send(Survivors(node.client, 5, b"agree"))

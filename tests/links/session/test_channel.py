@@ -1,4 +1,4 @@
-"""Lines that arrive once and in order, whatever the streams below do."""
+"""Test the channel: lines arrive once and in order despite broken streams."""
 
 import pytest
 from hypothesis import given
@@ -46,14 +46,14 @@ def reopen(left: Peer, right: Peer) -> None:
 
 
 @given(st.lists(st.sampled_from(["say", "say", "left to right", "right to left", "break"]), max_size=80))
-def test_everything_said_is_heard_once_and_in_order_over_any_breaks(steps: list[str]) -> None:
+def test_messages_arrive_once_and_in_order_across_breaks(steps: list[str]) -> None:
     left, right = Peer(), Peer()
     said: list[str] = []
 
     for number, step in enumerate(steps):
         if step == "say":
             said.append(str(number))
-            left.channel.say(Bye(str(number)))
+            left.channel.send(Bye(str(number)))
         elif step == "break":
             left.channel.next_frame()  # on its way when the stream broke: lost
             reopen(left, right)
@@ -68,10 +68,10 @@ def test_everything_said_is_heard_once_and_in_order_over_any_breaks(steps: list[
     assert not left.channel.waits
 
 
-def test_what_was_heard_is_kept_no_longer() -> None:
+def test_acknowledged_messages_are_released() -> None:
     channel = Channel()
     for _ in range(3):
-        channel.say(Bye("x"))
+        channel.send(Bye("x"))
     channel.confirm(2)
     channel.reopen(2)
     frame = channel.next_frame()
@@ -80,15 +80,15 @@ def test_what_was_heard_is_kept_no_longer() -> None:
     assert channel.next_frame() is None
 
 
-def test_a_gap_and_an_unsaid_confirmation_are_refused() -> None:
+def test_gap_and_unsent_confirmation_are_refused() -> None:
     channel = Channel()
     with pytest.raises(BadMessage, match="saw line 2, needed 1"):
         channel.accept(2)
-    with pytest.raises(BadMessage, match="only 0 were said"):
+    with pytest.raises(BadMessage, match="only 0 were sent"):
         channel.confirm(1)
 
 
-def test_hearing_is_confirmed_once() -> None:
+def test_receipt_is_confirmed_once() -> None:
     channel = Channel()
     channel.accept(1)
     frame = channel.next_frame()
@@ -97,15 +97,15 @@ def test_hearing_is_confirmed_once() -> None:
     assert channel.next_frame() is None
 
 
-def test_what_the_other_side_leaves_unheard_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unacknowledged_bytes_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(channel, "KEPT_BYTES", 1000)
     one = Channel()
     for _ in range(3):
-        one.say(Bye("x" * 250))
-    with pytest.raises(BadMessage, match="bytes of lines unheard"):
-        one.say(Bye("x" * 250))
+        one.send(Bye("x" * 250))
+    with pytest.raises(BadMessage, match=r"not acknowledged .* bytes of lines"):
+        one.send(Bye("x" * 250))
     one.confirm(2)  # room again, and no number was left out
-    one.say(Bye("x" * 250))
-    one.say(Bye("x" * 250))
+    one.send(Bye("x" * 250))
+    one.send(Bye("x" * 250))
     frames = iter(one.next_frame, None)
     assert [read(frame).sequence for frame in frames] == [3, 4, 5]

@@ -1,4 +1,4 @@
-"""Listener and sessions over real loopback TLS: joining, models down, codewords up, goodbyes."""
+"""Test listener and sessions over real loopback TLS: join, models down, codewords up, goodbye."""
 
 import dataclasses
 import socket
@@ -30,7 +30,7 @@ def work(client: str, round_: int = 1, version: int = 0) -> Work:
     return Work(client, round_, version, 4, (0,), ((0, "chunk-0"),), 7, 60.0)
 
 
-def test_a_client_joins_under_the_identity_that_it_proved(link) -> None:
+def test_client_joins_with_proven_identity(link) -> None:
     who = link.identity()
     link.session(who)
     joined = link.event(Joined)
@@ -39,7 +39,7 @@ def test_a_client_joins_under_the_identity_that_it_proved(link) -> None:
     assert link.listener.clients() == (who.client,)
 
 
-def test_work_arrives_after_its_model_and_the_model_is_bit_for_bit_the_published_one(link) -> None:
+def test_work_arrives_after_bit_identical_model(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     model = link.vector()
@@ -51,7 +51,7 @@ def test_work_arrives_after_its_model_and_the_model_is_bit_for_bit_the_published
     assert link.command(session) == Skip(client, 1, 0)
 
 
-def test_the_model_that_came_with_work_is_not_lost_to_the_next_one(link) -> None:
+def test_model_sent_with_work_is_kept_for_next_work(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     models = [link.vector(seed=version) for version in (0, 1)]
@@ -68,7 +68,7 @@ def test_the_model_that_came_with_work_is_not_lost_to_the_next_one(link) -> None
     assert session.fresh_model(1) is None
 
 
-def test_a_codeword_of_a_round_that_was_closed_meanwhile_is_not_offered(link) -> None:
+def test_codeword_of_closed_round_is_not_offered(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     link.listener.send(Reveal(client, 1, 0, "local", None))
@@ -82,7 +82,7 @@ def test_a_codeword_of_a_round_that_was_closed_meanwhile_is_not_offered(link) ->
     assert not link.listener.refused
 
 
-def test_a_model_is_sent_once_for_a_version(link) -> None:
+def test_model_is_sent_once_per_version(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     link.listener.publish(0, link.vector())
@@ -93,21 +93,21 @@ def test_a_model_is_sent_once_for_a_version(link) -> None:
     assert session.accounts.of(1).down_bytes > link.numbers * 4
 
 
-def test_events_come_out_as_they_went_in_with_the_listeners_clock(link) -> None:
+def test_events_arrive_unchanged_with_listener_clock(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     before = time.monotonic()
-    session.say(Progress(-0.0, "somebody else", 1, 0, 4, 0.5, 32, 1.25, 0.75, tuple(map(float, range(16)))))
+    session.send(Progress(-0.0, "somebody else", 1, 0, 4, 0.5, 32, 1.25, 0.75, tuple(map(float, range(16)))))
     progress = link.event(Progress)
     assert progress.client == client
     assert before <= progress.now <= time.monotonic()
     assert progress.sketch[3] == 3.0
 
 
-def test_a_line_that_stands_in_for_a_slow_one_takes_as_long_as_that(link) -> None:
+def test_slow_line_of_tests_takes_expected_time(link) -> None:
     terms = dataclasses.replace(link.terms(), uplink_bytes_s=20_000.0)
     session = link.open(Session(link.listener.invite(), link.identity(), terms))
-    session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+    session.send(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
     asked = Reveal(link.event(Joined).client, 1, 0, "coded", Mix((0,), ((1.0,),)))
     link.listener.send(asked)
     link.command(session)
@@ -117,7 +117,7 @@ def test_a_line_that_stands_in_for_a_slow_one_takes_as_long_as_that(link) -> Non
 
 
 @pytest.mark.parametrize("blocks", [1, 3])
-def test_a_codeword_arrives_whole_and_is_told_once(link, blocks: int) -> None:
+def test_codeword_arrives_whole_and_is_reported_once(link, blocks: int) -> None:
     session = link.session()
     client = link.event(Joined).client
     mix = Mix((0,), ((1.0,) * blocks,))
@@ -132,7 +132,7 @@ def test_a_codeword_arrives_whole_and_is_told_once(link, blocks: int) -> None:
     assert link.events.empty()
 
 
-def test_both_ends_count_the_same_bytes(link) -> None:
+def test_both_ends_count_same_bytes(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     link.listener.publish(0, link.vector())
@@ -150,7 +150,7 @@ def test_both_ends_count_the_same_bytes(link) -> None:
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
-def test_a_codeword_with_a_number_that_is_none_is_refused_and_told_as_a_failure(link, bad: float) -> None:
+def test_non_finite_codeword_is_refused_and_reported_as_failure(link, bad: float) -> None:
     session = link.session()
     client = link.event(Joined).client
     link.listener.send(Reveal(client, 1, 0, "local", None))
@@ -165,7 +165,7 @@ def test_a_codeword_with_a_number_that_is_none_is_refused_and_told_as_a_failure(
     assert link.listener.refused["BadVector"] == 1
 
 
-def test_a_codeword_of_the_wrong_size_is_refused_before_a_byte_of_it_comes(link) -> None:
+def test_codeword_of_wrong_size_is_refused_before_first_byte(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     link.listener.send(Reveal(client, 1, 0, "local", None))
@@ -177,7 +177,7 @@ def test_a_codeword_of_the_wrong_size_is_refused_before_a_byte_of_it_comes(link)
     assert link.listener.amounts(client, 1).up_bytes == 0
 
 
-def test_a_codeword_that_nobody_asked_for_is_refused(link) -> None:
+def test_unrequested_codeword_is_refused(link) -> None:
     session = link.session()
     link.event(Joined)
     session.offer(9, 0, link.vector())
@@ -186,7 +186,7 @@ def test_a_codeword_that_nobody_asked_for_is_refused(link) -> None:
     assert refusal.round == 9
 
 
-def test_after_a_close_a_late_codeword_is_refused(link) -> None:
+def test_late_codeword_is_refused_after_close(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     link.listener.send(Reveal(client, 1, 0, "local", None))
@@ -198,14 +198,14 @@ def test_after_a_close_a_late_codeword_is_refused(link) -> None:
     assert isinstance(link.command(session), Refuse)
 
 
-def test_work_whose_round_closes_before_its_model_came_is_left_out(link) -> None:
+def test_work_of_round_closed_before_model_arrived_is_dropped(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     session._inbox.extend([work(client, 1, version=5), Close(client, 1, "synced", True)])
     assert link.command(session) == Close(client, 1, "synced", True)
 
 
-def test_a_client_that_says_goodbye_is_lost_at_once(make_link) -> None:
+def test_client_is_lost_at_once_after_goodbye(make_link) -> None:
     link = make_link(**{"grace_s": 1000.0})
     session = link.session()
     client = link.event(Joined).client
@@ -213,7 +213,7 @@ def test_a_client_that_says_goodbye_is_lost_at_once(make_link) -> None:
     assert link.event(Lost).client == client
 
 
-def test_the_listeners_goodbye_ends_the_session(link) -> None:
+def test_listener_goodbye_ends_session(link) -> None:
     session = link.session()
     link.event(Joined)
     link.listener.close("run over")
@@ -221,7 +221,7 @@ def test_the_listeners_goodbye_ends_the_session(link) -> None:
     assert session.ended == "run over"
 
 
-def test_a_session_whose_server_is_gone_without_a_word_ends_after_the_grace_time(make_link) -> None:
+def test_session_to_silently_gone_server_ends_after_grace_time(make_link) -> None:
     link = make_link(**{"grace_s": SHORT_GRACE_S})
     session = link.session()
     link.event(Joined)
@@ -231,7 +231,7 @@ def test_a_session_whose_server_is_gone_without_a_word_ends_after_the_grace_time
     assert "away" in session.ended
 
 
-def test_upload_slots_let_one_client_send_at_a_time(make_link) -> None:
+def test_upload_slots_admit_one_client_at_once(make_link) -> None:
     link = make_link(**{"upload_slots": 1}, numbers=300_000)
     sessions = [link.session() for _ in range(3)]
     clients = [link.event(Joined).client for _ in sessions]
@@ -247,7 +247,7 @@ def test_upload_slots_let_one_client_send_at_a_time(make_link) -> None:
     assert told == set(clients)
 
 
-def test_a_session_whose_port_is_closed_gives_up_in_its_own_time_and_says_so(link) -> None:
+def test_session_with_closed_port_gives_up_in_time_with_reason(link) -> None:
     with socket.create_server(("127.0.0.1", 0)) as closed:
         address = f"127.0.0.1:{closed.getsockname()[1]}"
     terms = dataclasses.replace(link.terms(), connect_s=0.2, grace_s=60.0)
@@ -258,13 +258,13 @@ def test_a_session_whose_port_is_closed_gives_up_in_its_own_time_and_says_so(lin
     assert f"{address} could not be reached" in session.ended
 
 
-def test_a_session_that_was_denied_has_reached_its_server(link) -> None:
+def test_denied_session_has_reached_its_server(link) -> None:
     session = link.session(run="another run")
     link.eventually(lambda: session.ended)
     assert session.reached
 
 
-def test_the_listener_looks_for_those_who_stall_as_long_as_it_serves(make_link, monkeypatch) -> None:
+def test_listener_looks_for_stalled_clients_while_serving(make_link, monkeypatch) -> None:
     looked: list[float] = []
     monkeypatch.setattr(SessionTable, "free_stalled", lambda _, limit_s: looked.append(limit_s))
     link = make_link(**{"grace_s": SHORT_GRACE_S})

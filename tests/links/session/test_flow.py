@@ -1,4 +1,4 @@
-"""One end of a session without the network: what leaves next, and what a second grant does."""
+"""Test one end of a session without the network: the next message, and a second grant."""
 
 import numpy as np
 
@@ -28,14 +28,14 @@ def pieces(flow: Flow, most: int = 100) -> list[int]:
     return found
 
 
-def test_a_vector_rests_until_it_is_granted() -> None:
+def test_vector_waits_until_granted() -> None:
     flow = resting()
     assert pieces(flow) == []
     flow.granted(STREAM, 80)
     assert pieces(flow, 2) == [80, 120]
 
 
-def test_a_second_grant_sends_nothing_twice_and_what_is_on_its_way_may_be_acknowledged() -> None:
+def test_second_grant_repeats_nothing_and_allows_late_ack() -> None:
     flow = resting()
     flow.granted(STREAM, 0)
     assert pieces(flow, 3) == [0, 40, 80]

@@ -1,4 +1,4 @@
-"""A session through a proxy that ends the client's TLS and routes by path, as a deployment's does."""
+"""Test a session through a proxy that terminates the client's TLS and routes by path."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -58,7 +58,7 @@ def proxy(ring: Keyring, inner: str, certificate: bytes) -> Iterator[int]:
         server.stop(0.5).wait()
 
 
-def test_a_session_through_a_proxy_serves_as_a_direct_one_does(make_link: Callable, ring: Keyring):
+def test_proxied_session_works_like_direct_session(make_link: Callable, ring: Keyring):
     link = make_link(authority=str(ring.folder / "authority" / "ca.pem"))
     invited = link.listener.invite()
     with proxy(ring, invited.address, invited.certificate) as port:
@@ -73,9 +73,7 @@ def test_a_session_through_a_proxy_serves_as_a_direct_one_does(make_link: Callab
 
 
 @pytest.mark.parametrize("wrong", ["authority", "name"])
-def test_a_proxy_that_is_not_the_deployments_is_never_spoken_to(
-    make_link: Callable, ring: Keyring, tmp_path: Path, wrong: str
-):
+def test_foreign_proxy_is_never_contacted(make_link: Callable, ring: Keyring, tmp_path: Path, wrong: str):
 
     other = Keyring(tmp_path)
     other.begin(("localhost",), time.time(), 30)
@@ -92,13 +90,13 @@ def test_a_proxy_that_is_not_the_deployments_is_never_spoken_to(
         assert link.events.empty()
 
 
-def test_a_message_brings_the_authority_with_the_rest(monkeypatch: pytest.MonkeyPatch):
+def test_message_carries_authority(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(invitation, "Message", SimpleNamespace)  # Flower makes messages inside a run alone
     given = wire.Invitation("fl.example.org:443", b"certificate", b"token", "run", b"authority")
     assert invitation.invited(invitation.invite(given, 7, 60.0).content) == given
 
 
-def test_an_authority_that_is_none_is_said_before_the_run_begins(tmp_path: Path, make_link: Callable):
+def test_invalid_authority_is_reported_before_run(tmp_path: Path, make_link: Callable):
     (tmp_path / "ca.pem").write_text("nonsense")
     assert authority_at("") == b""
     with pytest.raises(BadSetting, match="needed a certificate in PEM"):
@@ -107,7 +105,7 @@ def test_an_authority_that_is_none_is_said_before_the_run_begins(tmp_path: Path,
         make_link(authority=str(tmp_path / "none.pem"))
 
 
-def test_what_the_run_says_of_its_place_goes_before_what_the_deployment_says():
+def test_run_setting_overrides_deployment_setting():
     environment = {
         "FEDGC_BIND": "0.0.0.0:9094",
         "FEDGC_ADVERTISE": "fl.example.org:443",

@@ -1,4 +1,4 @@
-"""Broken connections: nothing is lost, nothing comes twice, and a client that stays away is given up."""
+"""Test broken connections: no loss, no duplicates, and absent clients are lost."""
 
 import math
 import socket
@@ -29,13 +29,13 @@ def progress(number: int) -> Progress:
     return Progress(0.0, "me", 1, number, 4, 0.5, 32, 1.0, 0.5)
 
 
-def test_lines_of_both_directions_survive_cuts_in_order_and_once(make_link, make_relay) -> None:
+def test_lines_of_both_directions_survive_cuts_in_order(make_link, make_relay) -> None:
     link = make_link()
     relay = make_relay(link)
     session = link.session(address=relay.address)
     client = link.event(Joined).client
     for number in range(60):
-        session.say(progress(number))
+        session.send(progress(number))
         link.listener.send(Skip(client, 1, number))
         if number % 15 == 7:
             relay.cut()
@@ -46,7 +46,7 @@ def test_lines_of_both_directions_survive_cuts_in_order_and_once(make_link, make
 
 
 @pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
-def test_an_upload_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
+def test_cut_upload_resumes_at_first_missing_byte(make_link, make_relay, after: int) -> None:
     link = make_link(BIG, **{"piece_kb": 64})
     relay = make_relay(link)
     session = link.session(address=relay.address)
@@ -66,7 +66,7 @@ def test_an_upload_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make
 
 
 @pytest.mark.parametrize("after", [200_000, 4_000_000, 7_990_000])
-def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, make_relay, after: int) -> None:
+def test_cut_download_resumes_at_first_missing_byte(make_link, make_relay, after: int) -> None:
     link = make_link(BIG, **{"piece_kb": 64})
     relay = make_relay(link)
     session = link.session(address=relay.address)
@@ -82,7 +82,7 @@ def test_a_download_that_is_cut_goes_on_at_the_first_missing_byte(make_link, mak
     link.eventually(lambda: link.listener.amounts(client, 1).download_s > 0)
 
 
-def test_an_upload_goes_on_while_its_old_connection_still_stands(make_link, make_relay) -> None:
+def test_upload_resumes_while_old_connection_is_open(make_link, make_relay) -> None:
     link = make_link(BIG, **{"grace_s": 4.0, "piece_kb": 64, "upload_slots": 1})
     relay = make_relay(link)
     session = link.session(address=relay.address)
@@ -97,7 +97,7 @@ def test_an_upload_goes_on_while_its_old_connection_still_stands(make_link, make
     assert relay.connections > 1
 
 
-def test_a_welcome_that_is_lost_does_not_shut_the_client_out(make_link, make_relay) -> None:
+def test_lost_welcome_does_not_exclude_client(make_link, make_relay) -> None:
     link = make_link()
     relay = make_relay(link)
     relay.cut_after = 2_000  # about where the hello of this client has passed and nothing else
@@ -107,7 +107,7 @@ def test_a_welcome_that_is_lost_does_not_shut_the_client_out(make_link, make_rel
     assert link.events.empty()
 
 
-def test_a_client_that_stays_away_is_lost_after_the_grace_time_and_not_before(make_link, make_relay) -> None:
+def test_absent_client_is_lost_only_after_grace_time(make_link, make_relay) -> None:
     link = make_link(**{"grace_s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
@@ -120,7 +120,7 @@ def test_a_client_that_stays_away_is_lost_after_the_grace_time_and_not_before(ma
     link.eventually(lambda: session.receive(0.01) or session.ended)
 
 
-def test_a_client_that_is_gone_without_a_word_is_found_by_keepalive(make_link, make_relay) -> None:
+def test_silently_gone_client_is_found_by_keepalive(make_link, make_relay) -> None:
     link = make_link(**{"grace_s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
@@ -131,15 +131,15 @@ def test_a_client_that_is_gone_without_a_word_is_found_by_keepalive(make_link, m
 
 
 def say_both_ways(link, session, client: str, number: int) -> None:
-    session.say(progress(number))
+    session.send(progress(number))
     link.listener.send(Skip(client, 1, number))
     assert link.event(Progress).chunk == link.command(session).chunk == number
 
 
-def test_a_session_with_nothing_to_say_outlives_a_box_that_forgets_idle_connections(
-    make_link, make_relay
-) -> None:
-    link = make_link(**{"grace_s": 8.0})  # a ping every 2 s; 60 s at most against boxes of 5 minutes and more
+def test_silent_session_survives_middlebox_idle_timeout(make_link, make_relay) -> None:
+    link = make_link(
+        **{"grace_s": 8.0}
+    )  # a ping every 2 s; 60 s at most; middleboxes forget after 5 minutes or more
     relay = make_relay(link)
     relay.forgets_s = 6.0
     session = link.session(address=relay.address)
@@ -152,9 +152,7 @@ def test_a_session_with_nothing_to_say_outlives_a_box_that_forgets_idle_connecti
     assert link.events.empty()
 
 
-def test_a_box_that_forgets_sooner_than_pings_come_costs_a_new_connection_and_no_line(
-    make_link, make_relay
-) -> None:
+def test_early_middlebox_timeout_loses_no_messages(make_link, make_relay) -> None:
     link = make_link(**{"grace_s": 4.0})
     relay = make_relay(link)
     session = link.session(address=relay.address)
@@ -166,7 +164,7 @@ def test_a_box_that_forgets_sooner_than_pings_come_costs_a_new_connection_and_no
     assert link.events.empty()
 
 
-def test_a_machine_that_stands_still_does_not_take_its_own_pauses_for_silence(make_link, make_relay) -> None:
+def test_suspended_machine_does_not_count_own_pause_as_silence(make_link, make_relay) -> None:
     link = make_link(**{"grace_s": SHORT_GRACE_S})
     relay, slow = make_relay(link), [1.0]  # how many seconds pass for others while one does here
     began = time.monotonic()
@@ -174,7 +172,7 @@ def test_a_machine_that_stands_still_does_not_take_its_own_pauses_for_silence(ma
     session = link.open(
         Session(replace(link.listener.invite(), address=relay.address), link.identity(), terms)
     )
-    session.say(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
+    session.send(Joined(0.0, "me", True, (Held("chunk-0", 8),)))
     client = link.event(Joined).client
     slow[0] = 1000.0
     for _ in range(4):
@@ -185,7 +183,7 @@ def test_a_machine_that_stands_still_does_not_take_its_own_pauses_for_silence(ma
     assert relay.connections == 1
 
 
-def test_a_ticket_is_void_once_the_client_was_lost(make_link, make_relay) -> None:
+def test_ticket_is_void_after_client_was_lost(make_link, make_relay) -> None:
     link = make_link(**{"grace_s": SHORT_GRACE_S})
     relay = make_relay(link)
     session = link.session(address=relay.address)
@@ -199,7 +197,7 @@ def test_a_ticket_is_void_once_the_client_was_lost(make_link, make_relay) -> Non
     assert "ticket" in session.ended
 
 
-def test_a_token_is_void_once_it_was_used(link) -> None:
+def test_token_is_void_after_use(link) -> None:
     first = link.session()
     link.event(Joined)
     link.eventually(lambda: first._credential != first._invitation.token)
@@ -210,7 +208,7 @@ def test_a_token_is_void_once_it_was_used(link) -> None:
     assert link.listener.refused["NotAdmitted"] == 1
 
 
-def test_a_new_process_of_a_client_takes_the_place_of_the_old_one(link) -> None:
+def test_new_process_of_client_replaces_old_one(link) -> None:
     who = link.identity()
     link.session(who)
     link.event(Joined)
@@ -220,7 +218,7 @@ def test_a_new_process_of_a_client_takes_the_place_of_the_old_one(link) -> None:
     assert link.listener.clients() == (who.client,)
 
 
-def test_a_slot_of_a_client_that_went_away_goes_to_the_next(make_link, make_relay) -> None:
+def test_slot_of_disconnected_client_goes_to_next(make_link, make_relay) -> None:
     link = make_link(BIG, **{"upload_slots": 1, "piece_kb": 64})
     relay = make_relay(link)
     first = link.session(address=relay.address)
@@ -242,7 +240,7 @@ def test_a_slot_of_a_client_that_went_away_goes_to_the_next(make_link, make_rela
     np.testing.assert_array_equal(link.listener.take(ours, 1, 0), link.vector())
 
 
-def test_a_refusal_leaves_the_same_rounds_codeword_alone(link) -> None:
+def test_refusal_keeps_codeword_of_same_round(link) -> None:
     session = link.session()
     client = link.event(Joined).client
     link.listener.send(Reveal(client, 1, 0, "local", None))
@@ -256,7 +254,7 @@ def _fields(session: Session) -> dict[str, object]:
     return {name: getattr(session._terms, name) for name in session._terms.__dataclass_fields__}
 
 
-def test_frames_that_are_not_of_the_protocol_are_refused_and_hurt_nobody(link) -> None:
+def test_malformed_frames_are_refused_and_harm_no_client(link) -> None:
     other = link.session()
     link.event(Joined)
     for frame, kind in ((b"GET / HTTP/1.1", "BadMessage"), (b'L[0,"Hello",[1]]', "BadMessage")):
@@ -268,19 +266,19 @@ def test_frames_that_are_not_of_the_protocol_are_refused_and_hurt_nobody(link) -
     assert link.command(other)
 
 
-def test_a_stream_that_sends_nothing_is_ended(make_link) -> None:
+def test_silent_stream_is_ended(make_link) -> None:
     link = make_link(**{"grace_s": SHORT_GRACE_S})
     assert any(b"no hello in time" in answer for answer in raw_stream(link, None))
 
 
-def test_a_frame_over_the_limit_is_refused_before_it_is_read(link) -> None:
+def test_oversized_frame_is_refused_before_read(link) -> None:
     with pytest.raises(grpc.RpcError) as refused:
         raw_stream(link, bytes(2 * wire.FRAME_LIMIT))
     assert refused.value.code() in (grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.CANCELLED)
 
 
 @pytest.mark.parametrize("change", ["version", "run", "signature"])
-def test_a_hello_that_is_off_is_not_admitted(link, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_hello_is_not_admitted(link, change: str, monkeypatch: pytest.MonkeyPatch) -> None:
     changes = {"run": "another run"} if change == "run" else {}
     if change == "version":
         monkeypatch.setattr("fedgc.links.session.client.WIRE_VERSION", 99)
@@ -316,9 +314,9 @@ def raw_stream(link, frame: bytes | None) -> list[bytes]:
         over.set()
 
 
-def test_more_strangers_than_there_is_room_for_end_the_oldest_and_no_client(make_link, monkeypatch) -> None:
+def test_too_many_unknown_connections_close_oldest_and_no_client(make_link, monkeypatch) -> None:
     link = make_link()
-    monkeypatch.setattr(listener, "STRANGERS", 3)
+    monkeypatch.setattr(listener, "MOST_UNAUTHENTICATED", 3)
     address = link.listener.invite()
     credentials = grpc.ssl_channel_credentials(address.certificate)
     options = [("grpc.ssl_target_name_override", "fedgc-session")]
@@ -344,7 +342,7 @@ def test_more_strangers_than_there_is_room_for_end_the_oldest_and_no_client(make
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["before TLS", "after TLS"])
-def test_a_connection_over_which_nobody_opens_a_stream_is_closed(make_link, secure: bool) -> None:
+def test_connection_without_stream_is_closed(make_link, secure: bool) -> None:
     link = make_link(**{"grace_s": SHORT_GRACE_S})
     invitation = link.listener.invite()
     host, port = invitation.address.rsplit(":", 1)

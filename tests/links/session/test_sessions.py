@@ -1,4 +1,4 @@
-"""The listener's desk without a network: who holds a slot when streams come and go."""
+"""Test the listener's sessions without a network: slots while streams come and go."""
 
 import logging
 import os
@@ -19,7 +19,7 @@ STREAM = StreamId("codeword", 1, 0)
 
 
 class OpenDoor:
-    """Admits by name; whoever has a peer goes on with it."""
+    """Admit by name; a client with a peer keeps it."""
 
     def check(self, hello: Hello, nonce: bytes) -> str:
         return hello.name
@@ -48,7 +48,7 @@ def comes(sessions: SessionTable, name: str, heard: int = 0):
 
 
 def grants(peer) -> list[Grant]:
-    """What this stream of the client is told about its uploads."""
+    """The grants and refusals sent on this stream of the client."""
     found = []
     while (frame := peer.flow.next_frame()) is not None:
         line = wire.decode(frame, wire.FROM_SERVER, now=0.0, client=peer.client)
@@ -56,8 +56,8 @@ def grants(peer) -> list[Grant]:
     return found
 
 
-def test_an_upload_goes_on_over_a_new_stream_though_the_old_one_seems_open(sessions) -> None:
-    """A half-open connection: the client has noticed and is back, and we have not."""
+def test_upload_continues_on_new_stream_while_old_seems_open(sessions) -> None:
+    """A half-open connection: the client reconnects before the server notices."""
     peer = comes(sessions, "a")
     sessions.send(Reveal("a", 1, 0, "local", None))
     sessions.arrived(peer, wire.encode(offer_of(STREAM, CODEWORD), 1))
@@ -68,7 +68,7 @@ def test_an_upload_goes_on_over_a_new_stream_though_the_old_one_seems_open(sessi
     assert grants(peer) == [Grant(STREAM, 40)]
 
 
-def test_its_slot_is_not_kept_from_others_while_it_is_away(sessions) -> None:
+def test_slot_of_absent_client_goes_to_others(sessions) -> None:
     first, second = comes(sessions, "a"), comes(sessions, "b")
     for peer in (first, second):
         sessions.send(Reveal(peer.client, 1, 0, "local", None))
@@ -80,8 +80,8 @@ def test_its_slot_is_not_kept_from_others_while_it_is_away(sessions) -> None:
 
 
 @pytest.mark.parametrize("taken", ["taken", "unwanted", "lost", "closed"])
-def test_the_next_codeword_comes_when_the_sum_has_taken_the_one_before(sessions, taken) -> None:
-    """So no more of them stand in memory than there are slots, however slow the sum is."""
+def test_next_codeword_comes_after_previous_one_is_added(sessions, taken) -> None:
+    """So memory holds at most one codeword per slot, even if the sum is slow."""
     first, second = comes(sessions, "a"), comes(sessions, "b")
     for peer in (first, second):
         sessions.send(Reveal(peer.client, 1, 0, "local", None))

@@ -1,4 +1,4 @@
-"""The desk without a network: what strangers, hogs and the deaf cannot do to others."""
+"""Test the session guards without a network: hostile, greedy and deaf clients harm no other client."""
 
 import logging
 import os
@@ -24,7 +24,7 @@ NUMBERS, SERVER, NONCE = 1000, b"fingerprint", b"nonce"
 
 
 class Visitor:
-    """One client at a desk, without a stream."""
+    """One client of a listener, without a stream."""
 
     def __init__(self) -> None:
         self.events: list[object] = []
@@ -50,7 +50,7 @@ def said(peer) -> list[object]:
 
 
 @pytest.mark.parametrize("change", [{"run": "another"}, {"key": b"k" * 32}, {"signature": b"s" * 64}])
-def test_a_hello_of_another_run_or_key_is_refused(change: dict[str, object]) -> None:
+def test_hello_of_other_run_or_key_is_refused(change: dict[str, object]) -> None:
     visitor = Visitor()
     visitor.admission.expect(b"token")
     with pytest.raises(NotAdmitted):
@@ -58,7 +58,7 @@ def test_a_hello_of_another_run_or_key_is_refused(change: dict[str, object]) -> 
     assert not visitor.sessions.peers
 
 
-def test_who_has_a_slot_and_sends_nothing_gives_it_up() -> None:
+def test_idle_slot_holder_loses_slot() -> None:
     visitor = Visitor()
     now = [1.0]
     visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
@@ -82,7 +82,7 @@ def test_who_has_a_slot_and_sends_nothing_gives_it_up() -> None:
     assert visitor.events[0].client == hog.client
 
 
-def test_one_client_that_leaves_everything_unheard_does_not_keep_others_from_a_goodbye(monkeypatch) -> None:
+def test_unreading_client_does_not_block_goodbye_to_others(monkeypatch) -> None:
     visitor = Visitor()
     peers = []
     for token in (b"one", b"two"):
@@ -97,17 +97,17 @@ def test_one_client_that_leaves_everything_unheard_does_not_keep_others_from_a_g
     assert any(isinstance(line, Bye) for line in said(peers[1]))
 
 
-def test_who_comes_back_with_lines_that_are_out_of_step_is_lost() -> None:
+def test_returning_client_with_inconsistent_lines_is_lost() -> None:
     visitor = Visitor()
     visitor.admission.expect(b"one")
     peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
-    with pytest.raises(BadMessage, match="only 0 were said"):
+    with pytest.raises(BadMessage, match="only 0 were sent"):
         visitor.sessions.admit(visitor.hello(peer.ticket, heard=5), NONCE)
     assert not visitor.sessions.peers
     assert [type(event).__name__ for event in visitor.events] == ["Lost"]
 
 
-def test_a_client_that_was_lost_holds_no_vector() -> None:
+def test_lost_client_holds_no_vector() -> None:
     visitor = Visitor()
     visitor.admission.expect(b"one")
     peer, _ = visitor.sessions.admit(visitor.hello(b"one"), NONCE)
@@ -122,7 +122,7 @@ def test_a_client_that_was_lost_holds_no_vector() -> None:
     assert not any(isinstance(line, Piece) for line in said(peer))
 
 
-def test_names_are_for_people_and_kept_short() -> None:
+def test_names_are_shortened_for_display() -> None:
     visitor = Visitor()
     visitor.admission.expect(b"token")
     peer, _ = visitor.sessions.admit(
@@ -131,7 +131,7 @@ def test_names_are_for_people_and_kept_short() -> None:
     assert visitor.sessions.name(peer.client) == ("[2Jdevice " + "x" * 999)[:64]
 
 
-def test_a_client_that_trickles_loses_its_slot_and_not_the_round() -> None:
+def test_trickling_client_loses_slot_and_not_round() -> None:
     visitor = Visitor()
     now = [1.0]
     visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
@@ -165,7 +165,7 @@ def test_a_client_that_trickles_loses_its_slot_and_not_the_round() -> None:
     assert [event.client for event in visitor.events] == [honest.client, hog.client]
 
 
-def test_who_trickles_while_nobody_waits_goes_on() -> None:
+def test_slow_sender_continues_without_waiting_clients() -> None:
     visitor = Visitor()
     now = [1.0]
     visitor.sessions._around = replace(visitor.sessions._around, clock=lambda: now[0])
@@ -187,7 +187,7 @@ STREAM, VECTOR = StreamId("codeword", 1, 0), packed(np.ones(NUMBERS, np.float32)
 
 
 class Room(Visitor):
-    """Several clients at one desk that are asked for a codeword, on a clock that stands."""
+    """Several clients of one listener that are asked for a codeword, with a stopped clock."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -210,7 +210,7 @@ class Room(Visitor):
         self.sessions.arrived(peer, wire.encode_piece(piece))
 
     def deafens(self, peer) -> None:
-        """Let a client leave as much unheard as it may."""
+        """Let a client leave the allowed maximum unacknowledged."""
         while len(peer.flow.channel._kept) < channel.KEPT_LIMIT:
             self.sessions.arrived(peer, b"junk")
 
@@ -224,7 +224,7 @@ def granted(peer) -> bool:
     return any(isinstance(line, Grant) for line in said(peer))
 
 
-def test_a_second_offer_of_the_wrong_size_gives_the_slot_up() -> None:
+def test_second_offer_of_wrong_size_releases_slot() -> None:
     room = Room(2)
     hog, honest = room.clients
     room.offer(hog)
@@ -238,7 +238,7 @@ def test_a_second_offer_of_the_wrong_size_gives_the_slot_up() -> None:
     assert room.events[-1].client == honest.client
 
 
-def test_a_checksum_of_another_length_is_refused_as_it_is_offered() -> None:
+def test_checksum_of_wrong_length_is_refused_at_offer() -> None:
     room = Room(2)
     honest, hog = room.clients
     room.offer(honest)
@@ -249,7 +249,7 @@ def test_a_checksum_of_another_length_is_refused_as_it_is_offered() -> None:
     assert hog.client in room.sessions.peers
 
 
-def test_the_slot_of_a_vector_that_is_bad_goes_to_the_next() -> None:
+def test_slot_of_bad_vector_goes_to_next() -> None:
     room = Room(2)
     bad, honest = room.clients
     room.offer(bad)
@@ -258,7 +258,7 @@ def test_the_slot_of_a_vector_that_is_bad_goes_to_the_next() -> None:
     assert granted(honest)
 
 
-def test_of_a_codeword_that_is_whole_nothing_is_on_its_way() -> None:
+def test_whole_codeword_leaves_nothing_in_flight() -> None:
     room = Room(1)
     (peer,) = room.clients
     room.offer(peer)
@@ -266,7 +266,7 @@ def test_of_a_codeword_that_is_whole_nothing_is_on_its_way() -> None:
     assert room.sessions._begun == room.sessions._uploads == {}
 
 
-def test_who_is_deaf_and_stalls_is_lost_and_the_next_one_sends(few_lines) -> None:
+def test_stalled_deaf_client_is_lost_and_next_client_sends(few_lines) -> None:
     room = Room(2)
     hog, honest = room.clients
     room.offer(hog)
@@ -279,7 +279,7 @@ def test_who_is_deaf_and_stalls_is_lost_and_the_next_one_sends(few_lines) -> Non
 
 
 @pytest.mark.parametrize("how", ["leaves", "ends", "stalls"])
-def test_who_frees_a_slot_does_not_pay_for_a_deaf_one_that_is_next(few_lines, how: str) -> None:
+def test_slot_release_is_independent_of_deaf_next_client(few_lines, how: str) -> None:
     room = Room(4)
     honest, *deaf, last = room.clients
     for peer in room.clients:
@@ -300,7 +300,7 @@ def test_who_frees_a_slot_does_not_pay_for_a_deaf_one_that_is_next(few_lines, ho
 
 
 class Never:
-    """A timer that rings for nobody."""
+    """A timer that never fires."""
 
     def cancel(self) -> None:
         """Nothing was to come."""

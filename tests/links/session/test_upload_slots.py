@@ -1,4 +1,4 @@
-"""Upload slots: no more at once than there are, first come, first served, nobody forgotten."""
+"""Test upload slots: a fixed number at once, in order of request, without starvation."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -10,7 +10,7 @@ from fedgc.links.session.upload_slots import Slots
     count=st.integers(1, 3),
     steps=st.lists(st.tuples(st.sampled_from(["ask", "free"]), st.integers(0, 6)), max_size=60),
 )
-def test_slots_are_never_overdrawn_and_everybody_begins_once(
+def test_slots_are_never_overdrawn_and_every_client_starts_once(
     count: int, steps: list[tuple[str, int]]
 ) -> None:
     slots: Slots[int] = Slots(count)
@@ -33,7 +33,7 @@ def test_slots_are_never_overdrawn_and_everybody_begins_once(
         assert set(slots.held()) == sending | set(waiting)
 
 
-def test_who_lost_its_stream_comes_first() -> None:
+def test_client_that_lost_stream_comes_first() -> None:
     slots: Slots[str] = Slots(1)
     slots.ask("a")
     slots.ask("b")
@@ -41,7 +41,7 @@ def test_who_lost_its_stream_comes_first() -> None:
     assert slots.free("a") == ["c"]
 
 
-def test_who_is_slow_goes_behind_those_who_wait_and_keeps_its_slot_where_nobody_does() -> None:
+def test_slow_client_requeues_or_keeps_slot_if_none_wait() -> None:
     slots: Slots[str] = Slots(1)
     slots.ask("a")
     assert slots.turn("a") == []

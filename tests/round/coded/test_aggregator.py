@@ -1,4 +1,4 @@
-"""Every term of the solution is in one place at any time, whatever is lost, asked again and mended."""
+"""Test the coded sum: every term has one sender at any time, through losses and repairs."""
 
 import itertools
 
@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from fedgc.codes import FrameCode, encode
+from benchmarks.codewords import encode
+from fedgc.codes import FrameCode
 from fedgc.config import RunConfig
 from fedgc.history import Speeds
 from fedgc.messages import Add, Refuse, Repair, Reveal
@@ -262,7 +263,7 @@ TestPlaces = Places.TestCase
 
 
 def exchange(collection: CodedSum, driver: Sum, requests: tuple[Reveal | Repair, ...]) -> None:
-    """Let everybody send what is asked of them."""
+    """Let every client send the requested codewords."""
     for request in requests:
         key, _ = driver.asked(request)
         answer = collection.accept(*key)
@@ -273,7 +274,7 @@ def exchange(collection: CodedSum, driver: Sum, requests: tuple[Reveal | Repair,
 @given(
     clients=st.integers(1, 6), chunks=st.integers(1, 8), replicas=st.integers(1, 4), blocks=st.integers(1, 4)
 )
-def test_whatever_is_lost_the_others_make_the_sum_plain(clients, chunks, replicas, blocks):
+def test_others_repair_sum_after_any_loss(clients, chunks, replicas, blocks):
     plan = planned(clients, chunks, replicas)
     wanted = plan.placement.replicas
     blocks = min(blocks, wanted)
@@ -296,7 +297,7 @@ def test_whatever_is_lost_the_others_make_the_sum_plain(clients, chunks, replica
             assert set(collection.missing) == {(lost, c) for c in plan.placement.orders[lost]}
 
 
-def test_at_one_block_each_missing_chunk_counts_alike():
+def test_missing_chunks_weigh_equally_at_one_block():
     plan = planned(4, 8, 1)
     collection = CodedSum(plan, FrameCode(plan.placement, 1).solve(plan.placement.holds), ROUND)
     collection.lost(0)
@@ -306,7 +307,7 @@ def test_at_one_block_each_missing_chunk_counts_alike():
     assert collection.missing_error() == pytest.approx(np.sqrt(len(collection.missing) / 8))
 
 
-def test_takes_are_shared_out():
+def test_reassigned_chunks_are_divided_evenly():
     plan = planned(3, 6, 3)
     done = np.zeros_like(plan.placement.holds)
     done[0] = True
@@ -322,7 +323,7 @@ def test_takes_are_shared_out():
 
 
 @pytest.mark.parametrize(("slower_s", "helpers"), [(1.5, {2, 3}), (2.5, {2})])
-def test_what_a_helper_owes_already_costs_it_time(slower_s: float, helpers: set[int]):
+def test_helper_with_pending_repairs_takes_longer(slower_s: float, helpers: set[int]):
     plan = planned(4, 4, 4)
     done = np.zeros_like(plan.placement.holds)
     done[0, :2] = done[1, 2:] = True
@@ -343,7 +344,7 @@ def test_what_a_helper_owes_already_costs_it_time(slower_s: float, helpers: set[
     assert collection.others_s(key, nobody, nobody, sooner) == np.inf
 
 
-def test_a_repair_that_is_lost_joins_what_is_open_of_the_same_column():
+def test_lost_repair_joins_open_repairs_of_same_column():
     plan = planned(3, 2, 3)
     done = np.zeros_like(plan.placement.holds)
     done[0] = True

@@ -1,4 +1,4 @@
-"""Which copies are the same: the first is believed until two others agree on something else."""
+"""Test agreement of replicas: the first is accepted until two others agree on something else."""
 
 import pytest
 from hypothesis import given
@@ -14,13 +14,13 @@ def copy(sketch: tuple[float, ...] = (), loss: float = 0.5) -> Progress:
     return Progress(0.0, "whoever", 1, 0, 4, 1.0, 1, 1.0, loss, sketch)
 
 
-def test_copies_that_are_the_same_up_to_rounding_agree():
+def test_replicas_equal_up_to_rounding_agree():
     replicas = ReplicaAgreement()
     assert replicas.hear(0, 0, copy(ONE)).agrees
     assert replicas.hear(0, 1, copy(tuple(1.0 + 1e-6 for _ in ONE))).agrees
 
 
-def test_a_copy_that_differs_is_not_counted_and_its_distance_told():
+def test_differing_replica_is_not_counted_and_distance_reported():
     replicas = ReplicaAgreement()
     replicas.hear(0, 0, copy(ONE))
     verdict = replicas.hear(0, 1, copy(OTHER))
@@ -29,7 +29,7 @@ def test_a_copy_that_differs_is_not_counted_and_its_distance_told():
     assert replicas.believed[0].sketch == ONE
 
 
-def test_two_that_agree_turn_the_verdict_against_the_first():
+def test_two_agreeing_replicas_outvote_first():
     replicas = ReplicaAgreement()
     replicas.hear(0, 0, copy(ONE))
     assert not replicas.hear(0, 1, copy(OTHER)).agrees
@@ -40,14 +40,14 @@ def test_two_that_agree_turn_the_verdict_against_the_first():
     assert not replicas.hear(0, 3, copy(ONE)).agrees, "two against two: what is believed stays"
 
 
-def test_one_worker_cannot_turn_it_by_saying_it_twice():
+def test_repeated_report_of_one_client_cannot_outvote():
     replicas = ReplicaAgreement()
     replicas.hear(0, 0, copy(ONE))
     replicas.hear(0, 1, copy(OTHER))
     assert not replicas.hear(0, 1, copy(OTHER)).agrees
 
 
-def test_without_any_sketch_there_is_nothing_to_judge_by():
+def test_replicas_without_sketch_are_not_judged():
     replicas = ReplicaAgreement()
     assert replicas.hear(0, 0, copy()).agrees
     assert replicas.hear(0, 1, copy()).agrees
@@ -55,7 +55,7 @@ def test_without_any_sketch_there_is_nothing_to_judge_by():
     assert replicas.hear(1, 1, copy((1e-13,) * 16)).agrees
 
 
-def test_while_vectors_are_collected_nobody_is_outvoted():
+def test_verdict_is_fixed_while_collecting():
     replicas = ReplicaAgreement()
     replicas.hear(0, 0, copy(ONE))
     assert not replicas.judge(0, 1, copy(OTHER)).agrees
@@ -65,7 +65,7 @@ def test_while_vectors_are_collected_nobody_is_outvoted():
     assert replicas.believed[0].sketch == ONE
 
 
-def test_a_copy_that_nobody_stands_by_refuses_nobody():
+def test_replica_without_holder_refuses_no_other():
     for late in (False, True):
         replicas = ReplicaAgreement()
         replicas.hear(0, 0, copy(ONE))
@@ -76,7 +76,7 @@ def test_a_copy_that_nobody_stands_by_refuses_nobody():
         assert replicas.hear(0, 2, copy(ONE)).agrees, "two are more than one"
 
 
-def test_who_was_refused_counts_once_nobody_is_left_who_says_otherwise():
+def test_refused_replica_counts_once_its_opponents_are_lost():
     for leave in (lambda c, v: c.stands(v, ()), lambda c, v: c.stands(v, {1}), lambda c, v: c.cannot(v, [0])):
         replicas = ReplicaAgreement()
         for w, sketch in ((0, ONE), (1, ONE), (2, OTHER), (3, OTHER)):
@@ -86,7 +86,7 @@ def test_who_was_refused_counts_once_nobody_is_left_who_says_otherwise():
         assert replicas.believed[0].sketch == OTHER
 
 
-def test_what_is_in_the_sum_stays_believed_when_its_holder_is_gone():
+def test_replica_in_sum_stays_accepted_after_its_holder_is_lost():
     replicas = ReplicaAgreement()
     replicas.hear(0, 0, copy(ONE))
     replicas.hear(0, 1, copy(OTHER))
@@ -95,7 +95,7 @@ def test_what_is_in_the_sum_stays_believed_when_its_holder_is_gone():
     assert replicas.judge(0, 3, copy(ONE), summed={0}).agrees
 
 
-def test_a_copy_that_its_client_has_no_more_turns_nothing_until_it_is_told_or_kept():
+def test_replica_no_longer_held_changes_no_verdict():
     for kept, right in (((), None), ((0,), (1,))):
         replicas = ReplicaAgreement()
         replicas.hear(0, 0, copy(ONE))
@@ -108,7 +108,7 @@ def test_a_copy_that_its_client_has_no_more_turns_nothing_until_it_is_told_or_ke
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 2)), max_size=12))
-def test_believed_is_the_side_that_was_first_to_have_most_workers(said: list[tuple[int, int]]):
+def test_accepted_side_is_first_to_reach_most_clients(said: list[tuple[int, int]]):
     replicas, last = ReplicaAgreement(), {}
     believed = None
     for w, kind in said:
@@ -121,7 +121,7 @@ def test_believed_is_the_side_that_was_first_to_have_most_workers(said: list[tup
 
 
 @given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0, 1, 2, "gone", "back"])), max_size=20))
-def test_whoever_comes_and_goes_somebody_stands_by_what_is_believed_and_only_they_count(
+def test_accepted_replicas_always_have_holder(
     steps: list[tuple[int, object]],
 ):
     replicas, last, here, counting = ReplicaAgreement(), {}, set(), set()
@@ -143,7 +143,7 @@ def test_whoever_comes_and_goes_somebody_stands_by_what_is_believed_and_only_the
         assert counting <= stand_by, "nobody counts who is gone, or says something else"
 
 
-def test_reports_and_likeness_speak_of_what_is_believed():
+def test_reports_and_likeness_use_accepted_replicas():
     replicas = ReplicaAgreement()
     assert replicas.likeness({}) is None
     replicas.hear(3, 0, copy(ONE, loss=0.25))
@@ -158,13 +158,13 @@ def test_reports_and_likeness_speak_of_what_is_believed():
     assert replicas.likeness({1: 10, 3: 10}) == pytest.approx(1.0)
 
 
-def test_the_tolerance_is_relative():
+def test_tolerance_is_relative():
     replicas = ReplicaAgreement()
     replicas.hear(0, 0, copy(tuple(1e6 * each for each in ONE)))
     assert replicas.hear(0, 1, copy(tuple(1e6 * (1 + 0.9 * COPIES_AGREE) for _ in ONE))).agrees
 
 
-def test_a_copy_without_a_sketch_gives_way_to_one_with_a_sketch_and_is_blamed():
+def test_replica_without_sketch_is_outvoted_by_one_with_sketch():
     replicas = ReplicaAgreement()
     for w in (0, 1):
         assert replicas.hear(0, w, copy()).agrees
@@ -175,7 +175,7 @@ def test_a_copy_without_a_sketch_gives_way_to_one_with_a_sketch_and_is_blamed():
     assert replicas.accused() == ()
 
 
-def test_of_two_that_differ_nobody_is_blamed_and_of_three_the_odd_one():
+def test_odd_one_of_three_is_blamed_and_neither_of_two():
     for order in ((0, 1, 2), (1, 0, 2), (1, 2, 0)):
         replicas, blamed = ReplicaAgreement(), []
         for told, w in enumerate(order):
@@ -188,8 +188,8 @@ def test_of_two_that_differ_nobody_is_blamed_and_of_three_the_odd_one():
 
 
 @given(st.permutations([(chunk, who) for chunk in range(6) for who in ("false", "honest")]))
-def test_only_the_false_one_is_accused_in_whatever_order_copies_come(said: list[tuple[int, str]]):
-    """Client 9 holds every chunk and lies; chunk c lies with honest client c % 3 as well."""
+def test_only_false_replica_is_accused_in_any_order(said: list[tuple[int, str]]):
+    """Client 9 holds every chunk and reports false sketches; honest client c % 3 holds chunk c too."""
     replicas, accused = ReplicaAgreement(), []
     for chunk, who in said:
         w, sketch = (9, (float(chunk + 2),) * 16) if who == "false" else (chunk % 3, ONE)
@@ -198,7 +198,7 @@ def test_only_the_false_one_is_accused_in_whatever_order_copies_come(said: list[
     assert set(accused) == {9}
 
 
-def test_one_wrong_chunk_accuses_nobody_for_all_the_others():
+def test_one_wrong_chunk_does_not_discredit_other_chunks():
     replicas = ReplicaAgreement()
     for w, sketch in ((0, OTHER), (1, ONE), (2, ONE), (3, ONE)):
         replicas.hear(0, w, copy(sketch))

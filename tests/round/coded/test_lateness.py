@@ -1,4 +1,4 @@
-"""Half of those asked say what is usual; whoever takes half as long again is late, and nobody before."""
+"""Test lateness: the median upload time sets the limit after which a client is late."""
 
 import math
 
@@ -14,7 +14,7 @@ seconds = st.floats(0.0, 1e4)
 
 
 @given(took_s=st.lists(seconds, min_size=1, max_size=12), now=seconds)
-def test_it_says_what_the_whole_list_of_times_says(took_s: list[float], now: float):
+def test_patience_equals_that_of_full_list_of_times(took_s: list[float], now: float):
     lateness = Lateness(LEAST_S)
     owed = {(w, 0): None for w in range(len(took_s))}
     lateness.asked(owed, 0.0)
@@ -34,7 +34,7 @@ def test_it_says_what_the_whole_list_of_times_says(took_s: list[float], now: flo
 
 
 @given(st.lists(st.integers(0, 2), min_size=4, max_size=40))
-def test_where_clients_take_turns_only_the_last_quarter_ever_seems_late(waves: list[int]):
+def test_only_last_quarter_is_late_when_uploads_take_turns(waves: list[int]):
     many = 4 * len(waves)
     lateness = Lateness(LEAST_S)
     owed = [(w, 0) for w in range(many)]
@@ -45,7 +45,7 @@ def test_where_clients_take_turns_only_the_last_quarter_ever_seems_late(waves: l
         lateness.came(owed.pop(0)[0], now)
 
 
-def test_who_is_asked_later_has_as_long_as_the_others_had():
+def test_later_request_has_equal_time_limit():
     lateness = Lateness(LEAST_S)
     lateness.asked([(0, 0), (1, 0)], 0.0)
     lateness.came(0, 2.0)
@@ -54,7 +54,7 @@ def test_who_is_asked_later_has_as_long_as_the_others_had():
     assert lateness.next_s([(1, 0), (2, 1)], 10.0) == 10.0 + 2.0 * PATIENCE
 
 
-def test_vectors_of_one_client_go_one_after_the_other():
+def test_vectors_of_one_client_are_sequential():
     lateness = Lateness(LEAST_S)
     lateness.asked([(0, 0), (1, 0), (2, 0)], 0.0)
     lateness.came(0, 1.0)
@@ -74,7 +74,7 @@ def test_vectors_of_one_client_go_one_after_the_other():
     assert lateness.waited_s(0, 21.0) == 1.0, "it had nothing to send before"
 
 
-def test_who_was_away_begins_anew():
+def test_returning_client_has_fresh_time_limit():
     lateness = Lateness(LEAST_S)
     lateness.asked([(0, 0), (1, 0)], 0.0)
     lateness.came(0, 2.0)

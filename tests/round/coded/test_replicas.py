@@ -1,4 +1,4 @@
-"""The tracker against a slow twin that recomputes everything from sets."""
+"""Test the replica tracker against a slow reference that recomputes everything from sets."""
 
 import math
 
@@ -13,7 +13,7 @@ from fedgc.round.coded.replicas import ReplicaTracker
 
 
 class Twin:
-    """The same books, without a running count: sets and plain lists."""
+    """Slow reference: the same state as sets and plain lists."""
 
     def __init__(self, holds: list[set[int]], chunks: int, aim: int) -> None:
         self.holds = holds
@@ -33,7 +33,7 @@ class Twin:
         return sum(chunk in self.done[w] for w in self.live)
 
     def reach(self, chunk: int) -> int:
-        """Who hears can be asked; who does not does what stands on its queue."""
+        """A listening client takes commands; a deaf one works through its queue."""
         able = [w for w in self.live if chunk in self.able[w]]
         return sum(w in self.hears or chunk in self.done[w] or chunk in self.lines[w] for w in able)
 
@@ -64,7 +64,7 @@ class Twin:
         return self.lines[w][1:] if self.busy[w] else self.lines[w]
 
     def better(self, w: int) -> int | None:
-        """The least covered chunk that still lacks copies, where it lies behind one that is better off."""
+        """The least covered chunk that still lacks replicas and is queued behind a better covered one."""
         waiting = self.waiting(w)
         lacking = [c for c in waiting if self.replicas(c) < self.aim]
         if w not in self.hears or len(waiting) < 2 or not lacking:
@@ -73,7 +73,7 @@ class Twin:
         return best if self.coverage(best) < self.coverage(waiting[0]) else None
 
     def begins(self, w: int, order: list[int], kept: list[int]) -> list[int]:
-        """What it kept, the least covered of the rest, and the rest as it stands."""
+        """The kept chunks, the least covered of the rest, and the rest in order."""
         free = [c for c in order if c in kept and c in self.able[w]]
         rest = [c for c in order if c not in kept and self.helps(w, c)]
         least = min(map(self.coverage, rest), default=0)
@@ -81,7 +81,7 @@ class Twin:
         return free + sorted(rest, key=lambda c: c != first)
 
     def exchange(self, w: int) -> tuple[int, int] | None:
-        """What it works on, and the least covered that it could do instead, where that is a gain."""
+        """The current chunk, and the least covered alternative if it is better."""
         lacking = [c for c in self.waiting(w) if self.replicas(c) < self.aim]
         if w not in self.hears or not self.busy[w] or not lacking:
             return None
@@ -106,7 +106,7 @@ class Twin:
 
 @st.composite
 def holdings(draw: st.DrawFn) -> tuple[list[set[int]], int]:
-    """Draw who holds what; a chunk may have no holder, a client no chunk."""
+    """Draw the chunks of each client; a chunk may have no holder, a client no chunk."""
     chunks = draw(st.integers(1, 5))
     clients_w = draw(st.integers(1, 5))
     held = st.sets(st.integers(0, chunks - 1)) | st.just(set(range(chunks)))
@@ -308,7 +308,7 @@ def slow_wait_s(twin: Twin, aim: int, chunk_s: list[float]) -> float:
     seconds=st.lists(st.floats(0.01, 100), min_size=5, max_size=5),
     data=st.data(),
 )
-def test_the_wait_is_the_open_work_shared_out_by_speed(holding, aim, seconds, data):
+def test_wait_is_open_work_divided_by_speed(holding, aim, seconds, data):
     holds, chunks = holding
     tracker, twin = ReplicaTracker(Holders.of(array(holds, chunks)), 1), Twin(holds, chunks, 1)
     live = data.draw(st.sets(st.sampled_from(twin.clients_w), min_size=1))
@@ -323,8 +323,8 @@ def test_the_wait_is_the_open_work_shared_out_by_speed(holding, aim, seconds, da
 
 
 @given(holding=holdings(), aim=st.integers(1, 4), listens=st.lists(st.booleans(), min_size=5, max_size=5))
-def test_walking_every_queue_to_its_end_covers_all_that_is_aimed_for(holding, aim, listens):
-    """Nobody is left idle while a copy lacks that somebody could make."""
+def test_complete_queues_cover_target(holding, aim, listens):
+    """No worker is idle while it could make a missing replica."""
     holds, chunks = holding
     assume(any(holds))
     tracker = ReplicaTracker(Holders.of(array(holds, chunks)), aim)
@@ -347,7 +347,7 @@ def test_walking_every_queue_to_its_end_covers_all_that_is_aimed_for(holding, ai
     )
 
 
-def test_those_who_begin_together_begin_with_different_chunks():
+def test_simultaneous_clients_begin_with_different_chunks():
     tracker = ReplicaTracker(Holders.of(np.ones((3, 3), dtype=bool)), 1)
     tracker.joined(dict.fromkeys([0, 1, 2], True))
     assert tracker.queue(0, (2, 1, 0)) == (2, 1, 0)
@@ -355,7 +355,7 @@ def test_those_who_begin_together_begin_with_different_chunks():
     assert tracker.queue(2, (0, 2, 1)) == (1, 0, 2)
 
 
-def test_who_begins_what_another_is_at_does_first_what_nobody_does():
+def test_client_begins_with_chunks_that_have_no_client():
     for asked_before in (False, True):
         tracker = ReplicaTracker(Holders.of(np.ones((2, 4), dtype=bool)), 1)
         tracker.joined(dict.fromkeys([0, 1], True))
@@ -369,7 +369,7 @@ def test_who_begins_what_another_is_at_does_first_what_nobody_does():
         assert tracker.redirect(0) is None
 
 
-def test_a_copy_comes_back_only_when_the_client_says_so_again():
+def test_replica_counts_again_only_when_client_reports_it_again():
     tracker = ReplicaTracker(Holders.of(np.ones((2, 2), dtype=bool)), 1)
     tracker.joined(dict.fromkeys([0, 1], True))
     tracker.finished(0, 1)
@@ -382,14 +382,14 @@ def test_a_copy_comes_back_only_when_the_client_says_so_again():
     assert tracker.replicas == [0, 1]
 
 
-def test_a_kept_copy_is_worth_telling_even_where_there_are_enough():
+def test_kept_replica_is_reported_despite_enough_replicas():
     tracker = ReplicaTracker(Holders.of(np.ones((2, 2), dtype=bool)), 1)
     tracker.joined(dict.fromkeys([0, 1], True))
     tracker.finished(1, 0)
     assert tracker.queue(0, (0, 1), kept=(0,)) == (0, 1)
 
 
-def test_what_failed_cannot_come_back_in_the_same_round():
+def test_failed_chunk_cannot_return_in_same_round():
     tracker = ReplicaTracker(Holders.of(np.ones((1, 2), dtype=bool)), 1)
     tracker.joined(dict.fromkeys([0], True))
     tracker.failed(0, [1])
@@ -399,7 +399,7 @@ def test_what_failed_cannot_come_back_in_the_same_round():
     assert tracker.covered
 
 
-def test_blocks_are_cut_to_the_copies_that_every_made_chunk_has():
+def test_blocks_are_limited_by_replicas_of_finished_chunks():
     tracker = ReplicaTracker(Holders.of(np.ones((3, 3), dtype=bool)), 3)
     tracker.joined(dict.fromkeys([0, 1, 2], True))
     assert tracker.blocks == 1
@@ -408,7 +408,7 @@ def test_blocks_are_cut_to_the_copies_that_every_made_chunk_has():
     assert tracker.blocks == 2, "chunk 2 has no copy at any number of blocks"
 
 
-def test_nobody_there_means_nothing_is_covered():
+def test_no_client_covers_nothing():
     tracker = ReplicaTracker(Holders.of(np.ones((2, 2), dtype=bool)), 2)
     assert not tracker.reachable
     assert not tracker.covered
@@ -416,7 +416,7 @@ def test_nobody_there_means_nothing_is_covered():
     assert tracker.wait_s(1, [1.0, math.pi]) == 0.0
 
 
-def test_what_is_handed_out_is_begun_with_what_is_covered_least():
+def test_assigned_chunks_begin_with_least_covered():
     tracker = ReplicaTracker(Holders.of(np.ones((3, 3), dtype=bool)), 2)
     tracker.joined(dict.fromkeys([0, 1, 2], True))
     tracker.finished(0, 0)
@@ -425,7 +425,7 @@ def test_what_is_handed_out_is_begun_with_what_is_covered_least():
     assert tracker.remaining(2) == (1, 2, 0)
 
 
-def test_an_idle_worker_begins_what_it_is_handed_and_others_leave_it_for_last():
+def test_idle_client_begins_assigned_chunk_others_do_last():
     tracker = ReplicaTracker(Holders.of(np.array([[True, True, True], [True, False, False]])), 1)
     tracker.joined(dict.fromkeys([0, 1], True))
     tracker.queue(0, (2, 0, 1))
@@ -434,7 +434,7 @@ def test_an_idle_worker_begins_what_it_is_handed_and_others_leave_it_for_last():
     assert tracker.remaining(0) == (2, 1, 0)
 
 
-def test_a_deaf_worker_is_neither_asked_nor_told_and_does_what_stands_on_its_queue():
+def test_deaf_client_gets_no_commands_and_follows_own_queue():
     tracker = ReplicaTracker(Holders.of(np.ones((2, 2), dtype=bool)), 2)
     tracker.joined({0: True, 1: False})
     tracker.queue(0, (0, 1))

@@ -1,4 +1,4 @@
-"""The round of local work in every order of events that hypothesis can think of, against the plain mean."""
+"""Test the local-work round against the plain mean, in every order of events Hypothesis generates."""
 
 from collections.abc import Iterable
 from dataclasses import replace
@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from fedgc.errors import BadMessage
 from fedgc.gates import Decision
 from fedgc.history import Speed, Speeds
 from fedgc.messages import (
@@ -34,6 +35,7 @@ from fedgc.messages import (
 )
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, Plan, make_plan
+from fedgc.sim.clock.reference_client import WHOLE, ReferenceClient, failed
 from tests.config_of import config_of
 
 SIZE, TARGET = 5, 16
@@ -69,32 +71,43 @@ def joined(plan: Plan, client: str, now: float = 0.0, steps: int = 0, *, live: b
 
 
 class Clients:
-    """Clients with one number of steps each; an update is steps times a vector of its client."""
+    """Reference clients that train on request; an update is the steps times a vector of its client."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.samples = {client: 10 * (w + 1) for w, client in enumerate(plan.clients)}
         rng = np.random.default_rng(0)
         self.vector = {client: rng.normal(size=SIZE) for client in plan.clients}
-        self.steps = dict.fromkeys(plan.clients, 0)
+        self.at = {client: ReferenceClient(client) for client in plan.clients}
         self.asked: dict[str, int | None] = {}  # steps of the update that is on its way
-        self.unsent: list[str] = []
+        self.requests: dict[str, Reveal] = {}
+        self.unsent: list[str] = []  # clients with a request in transit
         self.sum, self.weight = np.zeros(SIZE), 0.0
         self.added: list[str] = []
         self.closed: list[Close] = []
         self.refused: list[Refuse] = []
-        self.given: list[Command] = []
 
-    def report(self, client: str, now: float) -> Report:
-        steps = self.steps[client]
+    @property
+    def steps(self) -> dict[str, int]:
+        return {client: int(at.reached(WHOLE)) for client, at in self.at.items()}
+
+    def train(self, client: str, steps: int) -> None:
+        """Train a client to this number of steps without a report, unless it is idle."""
+        at = self.at[client]
+        while at.reached(WHOLE) < steps and not at.idle:
+            at.step(0.1)
+
+    def report(self, client: str, now: float, steps: int | None = None) -> Report:
+        steps = self.steps[client] if steps is None else steps
         return Report(now, client, 1, steps, self.samples[client], 0.1 * steps, float(steps), 0.5)
 
     def obey(self, machine: Round, commands: Iterable[Command], now: float) -> None:
         for command in commands:
             match command:
                 case Work() | Continue():
-                    self.given.append(command)
+                    self.at[command.client].handle(command)
                 case Reveal():
+                    self.requests[command.client] = command
                     assert (command.kind, command.mix) == ("local", None)
                     if command.client not in self.unsent:
                         self.unsent.append(command.client)
@@ -106,21 +119,29 @@ class Clients:
                     self.weight += command.weights[0]
                     self.added.append(command.client)
                 case Close():
+                    self.at[command.client].handle(command)
                     self.closed.append(command)
                 case Refuse():
                     self.refused.append(command)
 
     def send(self, machine: Round, client: str, now: float) -> None:
-        """Tell the steps, then send the update, as a client that is asked does."""
+        """Report the steps, then send the update, as a requested client does."""
         self.unsent.remove(client)
-        self.asked[client] = self.steps[client]
-        self.obey(machine, machine.handle(self.report(client, now)), now)
-        if self.steps[client]:
+        request = self.requests[client]
+        try:
+            told = self.at[client].handle(request)
+        except BadMessage as error:
+            self.obey(machine, machine.handle(failed(now, request, error)), now)
+            return
+        assert told is not None
+        self.asked[client] = told.reached
+        self.obey(machine, machine.handle(self.report(client, now, told.reached)), now)
+        if told.reached:
             self.obey(machine, machine.handle(Codeword(now, client, 1, 0)), now)
 
     @property
     def plain(self) -> np.ndarray:
-        """The mean over what came in, from scratch."""
+        """Slow reference: the mean over all received updates."""
         weights = {client: self.samples[client] for client in self.added}
         parts = [weights[d] * (self.asked[d] or 0) * self.vector[d] for d in self.added]
         return np.sum(parts, axis=0) / sum(weights.values())
@@ -134,7 +155,7 @@ def begun(plan: Plan, decide=sync, **changes: object) -> tuple[Round, Clients]:
 
 
 def reach(machine: Round, fleet: Clients, client: str, steps: int = TARGET, now: float = 1.0) -> None:
-    fleet.steps[client] = steps
+    fleet.train(client, steps)
     fleet.obey(machine, machine.handle(fleet.report(client, now)), now)
 
 
@@ -163,7 +184,7 @@ class AnyOrder(RuleBasedStateMachine):
     def tell_steps(self, data: st.DataObject, steps: int) -> None:
         client = data.draw(st.sampled_from(sorted(self.live)))
         if self.round.state is State.WORKING:
-            self.fleet.steps[client] = max(self.fleet.steps[client], steps)
+            self.fleet.train(client, steps)
         self.say(self.fleet.report(client, self.now))
 
     @precondition(lambda self: self.live)
@@ -171,7 +192,7 @@ class AnyOrder(RuleBasedStateMachine):
     def work_without_a_word(self, data: st.DataObject, steps: int) -> None:
         client = data.draw(st.sampled_from(sorted(self.live)))
         if self.round.state is State.WORKING:
-            self.fleet.steps[client] = max(self.fleet.steps[client], steps)
+            self.fleet.train(client, steps)
 
     @precondition(lambda self: set(self.fleet.unsent) & self.live)
     @rule(data=st.data())
@@ -195,8 +216,8 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(data=st.data(), keeps=st.booleans(), live=st.booleans())
     def join_or_return(self, data: st.DataObject, *, keeps: bool, live: bool) -> None:
         client = data.draw(st.sampled_from(self.plan.clients))
+        self.fleet.at[client].restart(keeps=keeps)
         if not keeps:
-            self.fleet.steps[client] = 0
             self.fleet.unsent = [each for each in self.fleet.unsent if each != client]
         self.live.add(client)
         self.say(joined(self.plan, client, self.now, self.fleet.steps[client], live=live))
@@ -267,11 +288,11 @@ TestAnyOrder = AnyOrder.TestCase
 # ---- the table, row by row
 
 
-def test_partial_steps_count_by_what_they_are_and_are_not_scaled_up():
+def test_partial_steps_count_unscaled():
     plan = planned(2, quorum=0.5)
     machine, fleet = begun(plan)
     slow, quick = plan.clients
-    fleet.steps[slow] = 3
+    fleet.train(slow, 3)
     reach(machine, fleet, quick)
     assert sorted(fleet.unsent) == [slow, quick]
     for client in (slow, quick):
@@ -284,7 +305,7 @@ def test_partial_steps_count_by_what_they_are_and_are_not_scaled_up():
     assert machine.result.steps == pytest.approx((3 * 10 + 16 * 20) / 30)
 
 
-def test_the_gate_is_asked_at_the_quorum_and_a_skipped_round_asks_for_nothing():
+def test_gate_decides_at_quorum_and_skip_collects_nothing():
     seen = []
 
     def asked(reports) -> Decision:
@@ -302,7 +323,7 @@ def test_the_gate_is_asked_at_the_quorum_and_a_skipped_round_asks_for_nothing():
     assert [close.frees for close in fleet.closed] == [False] * 4
 
 
-def test_a_client_that_lost_its_state_gives_no_steps_and_is_not_waited_for():
+def test_client_without_state_gives_no_steps_and_is_not_awaited():
     plan = planned(2, quorum=0.5)
     machine, fleet = begun(plan)
     reach(machine, fleet, plan.clients[1])
@@ -312,7 +333,7 @@ def test_a_client_that_lost_its_state_gives_no_steps_and_is_not_waited_for():
     assert (machine.outcome, machine.short) == ("approximate", (0,))
 
 
-def test_an_exchange_waits_for_who_is_nearly_done_and_for_nobody_else():
+def test_exchange_waits_only_for_nearly_finished_clients():
     plan = planned(3, quorum=0.5, patience=0.25, step_s=(0.1, 0.12, 1.0))
     machine, fleet = begun(plan)
     reach(machine, fleet, plan.clients[0], now=1.6)
@@ -326,7 +347,7 @@ def test_an_exchange_waits_for_who_is_nearly_done_and_for_nobody_else():
     assert len(fleet.unsent) == 2
 
 
-def test_of_clients_that_nothing_is_known_of_the_whole_window_is_given():
+def test_unknown_clients_get_whole_window():
     machine, fleet = begun(planned(2, quorum=0.5, patience=0.25))
     reach(machine, fleet, "client 0", now=4.0)
     assert machine.next_tick == 5.0
@@ -335,7 +356,7 @@ def test_of_clients_that_nothing_is_known_of_the_whole_window_is_given():
 
 
 @pytest.mark.parametrize("step_s", [(), (0.1, 0.12)], ids=["unknown", "measured"])
-def test_the_window_counts_from_the_start_of_the_round_however_long_ago_clients_have_joined(step_s):
+def test_window_starts_with_round_for_earlier_clients(step_s):
     ends = []
     for since in (0.0, 399.0, 400.0):
         plan = planned(2, quorum=0.5, patience=0.25, step_s=step_s)
@@ -347,7 +368,7 @@ def test_the_window_counts_from_the_start_of_the_round_however_long_ago_clients_
     assert ends == [pytest.approx(401.92 if step_s else 402.0)] * 3
 
 
-def test_a_client_is_due_when_it_has_had_time_to_work_since_its_model_came():
+def test_client_deadline_starts_at_arrival_of_model():
     machine, fleet = begun(planned(2, quorum=0.5, patience=0.25, step_s=(0.1, 0.12)))
     for client, at in (("client 0", 2.0), ("client 1", 2.5)):
         machine.handle(Loaded(at, client, 0))
@@ -356,7 +377,7 @@ def test_a_client_is_due_when_it_has_had_time_to_work_since_its_model_came():
     assert machine.next_tick == pytest.approx(2.5 + 16 * 0.12)
 
 
-def test_a_client_that_came_later_is_due_when_it_has_had_time_to_work_since():
+def test_deadline_of_late_client_starts_at_join_or_model():
     plan = planned(2, quorum=0.5, patience=1.0, step_s=(0.1, 0.12))
     ends = []
     for came_by in (
@@ -372,7 +393,7 @@ def test_a_client_that_came_later_is_due_when_it_has_had_time_to_work_since():
     assert ends == [pytest.approx(since + 16 * 0.12) for since in (0.3, 0.5)]
 
 
-def test_a_lost_update_is_left_out_and_its_chunk_named():
+def test_lost_update_is_left_out_and_chunk_is_named():
     plan = planned(3)
     machine, fleet = begun(plan)
     for client in plan.clients:
@@ -384,14 +405,14 @@ def test_a_lost_update_is_left_out_and_its_chunk_named():
     np.testing.assert_allclose(fleet.sum / fleet.weight, fleet.plain)
 
 
-def test_a_client_that_returns_with_what_it_owes_is_asked_again_and_one_without_is_not():
+def test_returning_client_is_asked_again_only_with_its_update():
     for steps in (TARGET, 0):
         plan = planned(2)
         machine, fleet = begun(plan)
         for client in plan.clients:
             reach(machine, fleet, client)
         fleet.unsent.clear()
-        fleet.steps[plan.clients[0]] = steps
+        fleet.at[plan.clients[0]].restart(keeps=bool(steps))
         said = machine.handle(joined(plan, plan.clients[0], 2.0, steps))
         fleet.obey(machine, said, 2.0)
         assert fleet.unsent == ([plan.clients[0]] if steps else [])
@@ -399,7 +420,7 @@ def test_a_client_that_returns_with_what_it_owes_is_asked_again_and_one_without_
         assert [each.order for each in given] == ([()] if steps else []), "to send, not to train"
 
 
-def test_steps_on_other_chunks_than_its_own_are_of_no_use():
+def test_steps_on_chunks_of_others_do_not_count():
     plan = planned(2)
     machine, _ = begun(plan)
     back = joined(plan, "client 0", 2.0, 9)
@@ -409,10 +430,10 @@ def test_steps_on_other_chunks_than_its_own_are_of_no_use():
     assert machine.summary.reached["client 0"] == 0, "it was one model for both chunks"
 
 
-def test_at_the_deadline_everybody_is_asked_even_who_has_said_nothing():
+def test_deadline_asks_every_client_even_without_report():
     plan = planned(2)
     machine, fleet = begun(plan)
-    fleet.steps["client 1"] = 2
+    fleet.train("client 1", 2)
     fleet.obey(machine, machine.handle(Tick(100.0)), 100.0)
     assert fleet.unsent == list(plan.clients)
     for client in plan.clients:
@@ -420,7 +441,7 @@ def test_at_the_deadline_everybody_is_asked_even_who_has_said_nothing():
     assert fleet.added == ["client 1"]
 
 
-def test_who_carries_on_is_told_the_new_target_and_who_is_new_gets_work():
+def test_continuing_client_gets_target_and_new_client_gets_work():
     plan = planned(2)
     machine = Round(
         plan, Assignment(2, 0, 2 * TARGET, 0, frozenset({"client 0"}), reached={"client 0": 9}), sync
@@ -432,7 +453,7 @@ def test_who_carries_on_is_told_the_new_target_and_who_is_new_gets_work():
     assert machine.statistics.steps == [2 * TARGET - 9, 0]
 
 
-def test_stop_ends_it_while_working_and_while_collecting():
+def test_stop_ends_round_while_working_and_collecting():
     for collecting in (False, True):
         plan = planned(2)
         machine, fleet = begun(plan)
@@ -444,16 +465,16 @@ def test_stop_ends_it_while_working_and_while_collecting():
         assert len(fleet.closed) == 2
 
 
-def test_who_would_not_hear_that_it_is_to_stop_does_not_run_ahead():
+def test_client_that_cannot_hear_stop_does_not_run_ahead():
     plan = planned(2)
     machine = Round(plan, Assignment(1, 0, TARGET, 0, most_steps=3 * TARGET), sync)
     given = machine.start(0.0, [joined(plan, client, live=client == "client 0") for client in plan.clients])
     assert {each.client: each.most_steps for each in given} == {"client 0": 3 * TARGET, "client 1": 0}
 
 
-def test_steps_beyond_the_target_count_as_they_are():
+def test_steps_beyond_target_count():
     plan = planned(2)
-    machine, fleet = begun(plan)
+    machine, fleet = begun(plan, most_steps=2 * TARGET)
     reach(machine, fleet, "client 0")
     reach(machine, fleet, "client 0", 2 * TARGET)
     reach(machine, fleet, "client 1")

@@ -1,4 +1,4 @@
-"""The sum under masks: every set of survivors, every loss, every vector once."""
+"""Test the masked sum: every set of survivors, every loss, every vector once."""
 
 import itertools
 from types import SimpleNamespace
@@ -19,7 +19,7 @@ SIZE, WEIGHTS = 9, (10, 40, 70, 100, 5)
 
 
 class Exchange:
-    """One exchange of a party, up to where a test goes on by hand."""
+    """One exchange of a party, up to the step that a test continues."""
 
     def __init__(self, party, count, model_digest):
         self.party = party(count)
@@ -85,7 +85,7 @@ def exchange(party, model_digest):
         for kept in itertools.combinations(range(n), k)
     ],
 )
-def test_any_survivors_of_at_least_a_quorum_give_their_weighted_mean(exchange, count, survivors):
+def test_any_quorum_of_survivors_gives_weighted_mean(exchange, count, survivors):
     one = exchange(count)
     assert [each.client for each in one.sum.ask()] == one.party.clients
     for w in set(range(count)) - set(survivors):
@@ -102,7 +102,7 @@ def test_any_survivors_of_at_least_a_quorum_give_their_weighted_mean(exchange, c
     assert np.abs(mean - true).max() <= one.party.federation.quantizer.bound(len(survivors), weight)
 
 
-def test_who_is_lost_after_its_vector_came_is_in_the_mean(exchange):
+def test_client_lost_after_its_vector_is_in_mean(exchange):
     one = exchange(5)
     one.upload(range(5))
     one.signed([0, 1, 2, 4])
@@ -111,7 +111,7 @@ def test_who_is_lost_after_its_vector_came_is_in_the_mean(exchange):
     assert weight == sum(WEIGHTS)
 
 
-def test_before_enough_have_answered_there_is_no_mask_to_take_off(exchange):
+def test_masks_stay_on_until_enough_clients_answer(exchange):
     one = exchange(4)
     one.upload(range(4))
     one.signed([0, 1])
@@ -125,14 +125,14 @@ def test_before_enough_have_answered_there_is_no_mask_to_take_off(exchange):
         one.sum.uncover()
 
 
-def test_below_the_quorum_nobody_is_asked_to_sign(exchange):
+def test_no_signature_is_requested_below_quorum(exchange):
     one = exchange(5)
     one.upload([0, 1, 2])
     with pytest.raises(NotRecoverable, match="saw 3 vectors, needed 4; aborted"):
         one.sum.agree()
 
 
-def test_a_vector_enters_the_sum_once_and_never_after_its_worker_was_given_up(exchange):
+def test_vector_is_added_once_and_never_after_client_was_dropped(exchange):
     one = exchange(4)
     one.upload([0, 1])
     for w in (0, 2, 3):
@@ -141,11 +141,11 @@ def test_a_vector_enters_the_sum_once_and_never_after_its_worker_was_given_up(ex
     assert one.sum.clients_w == [0, 1]
 
 
-def test_a_repair_is_nobodys_to_send(exchange):
+def test_repair_has_no_sender(exchange):
     assert "attempt 1 is not owed" in exchange(3).sum.accept(0, 1)
 
 
-def test_a_false_share_names_who_gave_it_and_another_serves(exchange):
+def test_giver_of_false_share_is_named_and_other_share_is_used(exchange):
     one = exchange(4)
     one.upload(range(4))
     one.signed(range(4))
@@ -161,7 +161,7 @@ def test_a_false_share_names_who_gave_it_and_another_serves(exchange):
     assert one.sum.opened
 
 
-def test_a_signature_of_something_else_is_refused(exchange):
+def test_signature_of_other_statement_is_refused(exchange):
     one = exchange(3)
     one.upload(range(3))
     one.sum.agree()
@@ -169,7 +169,7 @@ def test_a_signature_of_something_else_is_refused(exchange):
     assert one.sum.sign(7, bytes(64)) == "it is not in this exchange"
 
 
-def test_who_is_back_is_asked_for_what_it_has_not_answered(exchange):
+def test_returning_client_is_asked_for_missing_answers(exchange):
     one = exchange(4)
     assert [type(each) for each in one.sum.ask_again(3)] == [Reveal]
     one.upload(range(3))
@@ -186,7 +186,7 @@ def test_who_is_back_is_asked_for_what_it_has_not_answered(exchange):
     assert one.sum.ask_again(0) == ()
 
 
-def test_it_is_known_when_too_few_are_left_to_answer(exchange):
+def test_too_few_remaining_answers_are_detected(exchange):
     one = exchange(4)
     one.upload(range(4))
     one.signed([0, 1])

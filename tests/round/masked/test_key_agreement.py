@@ -1,4 +1,4 @@
-"""Keys of an epoch: who is in, who is named, and when there are none."""
+"""Test key agreement of an epoch: included sites, named faults, and failure to agree."""
 
 import dataclasses
 import hashlib
@@ -25,7 +25,7 @@ def keying_of(party, there=None, patience_s=10.0):
 
 
 def play(key_agreement, party, commands, silent=(), now=1.0):
-    """Carry packets to and fro until nobody says anything more; return all that was commanded."""
+    """Exchange packets until no side sends any more; return all commands."""
     said, todo = list(commands), list(commands)
     while todo:
         command = todo.pop(0)
@@ -41,7 +41,7 @@ def set_up(key_agreement, party, now=0.0, **how):
     return play(key_agreement, party, key_agreement.open(now, 1), now=now, **how)
 
 
-def test_a_set_up_makes_keys_that_stand_for_all(party):
+def test_set_up_makes_keys_for_all_sites(party):
     four = party(4)
     key_agreement = keying_of(four)
     said = set_up(key_agreement, four)
@@ -54,7 +54,7 @@ def test_a_set_up_makes_keys_that_stand_for_all(party):
     assert not key_agreement.newcomers
 
 
-def test_an_exchange_runs_to_its_mean_on_the_keys(party):
+def test_exchange_reaches_its_mean_with_keys(party):
     three = party(3)
     key_agreement = keying_of(three)
     set_up(key_agreement, three)
@@ -79,7 +79,7 @@ def test_exchanges_are_numbered_and_run_out(party):
     assert numbers == [1, 2]
 
 
-def test_what_was_dealt_is_delivered_until_a_vector_shows_that_it_came(party):
+def test_share_is_redelivered_until_vector_confirms_it(party):
     three = party(3)
     key_agreement = keying_of(three)
     set_up(key_agreement, three)
@@ -93,7 +93,7 @@ def test_what_was_dealt_is_delivered_until_a_vector_shows_that_it_came(party):
     assert deliveries() == [2, 0, 2]
 
 
-def test_one_who_is_silent_is_left_out_when_the_time_is_over(party):
+def test_silent_site_is_left_out_at_deadline(party):
     four = party(4)
     key_agreement = keying_of(four)
     set_up(key_agreement, four, silent=["client 2"])
@@ -114,7 +114,7 @@ def test_one_who_is_silent_is_left_out_when_the_time_is_over(party):
     )
 
 
-def test_one_who_leaves_before_its_deal_is_left_out_at_once(party):
+def test_site_that_leaves_before_dealing_is_left_out_at_once(party):
     four = party(4)
     key_agreement = keying_of(four)
     set_up(key_agreement, four, silent=["client 2"])
@@ -127,7 +127,7 @@ def test_one_who_leaves_before_its_deal_is_left_out_at_once(party):
     assert "saw the shares of 2, needed those of 3" in key_agreement.reason
 
 
-def test_below_a_quorum_there_are_no_keys_and_the_reason_is_told(party):
+def test_quorum_failure_gives_no_keys_and_reason(party):
     three = party(3)
     key_agreement = keying_of(three)
     set_up(key_agreement, three, silent=["client 0"])
@@ -138,7 +138,7 @@ def test_below_a_quorum_there_are_no_keys_and_the_reason_is_told(party):
         key_agreement.draw(three.clients)
 
 
-def test_a_refusal_by_an_site_is_the_reason(party):
+def test_site_refusal_is_reason(party):
     three = party(3)
     key_agreement = keying_of(three)
     key_agreement.open(0.0, 1)
@@ -149,7 +149,7 @@ def test_a_refusal_by_an_site_is_the_reason(party):
     assert "client 1: epoch: saw 1" in key_agreement.reason
 
 
-def test_another_descriptor_is_refused_before_anything_else(party):
+def test_other_descriptor_is_refused_first(party):
     three = party(3)
     key_agreement = keying_of(three, there=())
     (said,) = key_agreement.enrol(dataclasses.replace(three.enrolled("client 0"), descriptor=bytes(32)))
@@ -160,7 +160,7 @@ def test_another_descriptor_is_refused_before_anything_else(party):
     assert not key_agreement.enrolled
 
 
-def test_a_clock_that_differs_is_named(party):
+def test_different_clock_is_named(party):
     three = party(3)
     key_agreement = keying_of(three)
     opens = key_agreement.open(0.0, 1)
@@ -168,7 +168,7 @@ def test_a_clock_that_differs_is_named(party):
     assert "set the clocks" in said.reason
 
 
-def test_a_client_is_one_site_and_an_site_is_one_client(party):
+def test_client_and_site_are_one_to_one(party):
     three = party(3)
     key_agreement = keying_of(three)
     opens = key_agreement.open(0.0, 1)
@@ -179,7 +179,7 @@ def test_a_client_is_one_site_and_an_site_is_one_client(party):
     assert "needed one client for each site" in said.reason
 
 
-def test_a_stolen_advert_keeps_its_thief_out_and_nobody_else(party):
+def test_stolen_advert_excludes_only_its_sender(party):
     three = party(3)
     key_agreement = keying_of(three, there=["client 0", "client 1", "client 2"])
     opens = {each.client: each for each in key_agreement.open(0.0, 1)}
@@ -190,7 +190,7 @@ def test_a_stolen_advert_keeps_its_thief_out_and_nobody_else(party):
     assert key_agreement.phase is Phase.IDLE, "two of three are too few"
 
 
-def test_a_packet_out_of_turn_is_refused(party):
+def test_out_of_turn_packet_is_refused(party):
     three = party(3)
     key_agreement = keying_of(three)
     (said,) = key_agreement.heard(Deal(0.0, "client 0", 1, b"packet"))
@@ -200,7 +200,7 @@ def test_a_packet_out_of_turn_is_refused(party):
     assert "while the keys are opening" in said.reason
 
 
-def test_what_is_no_packet_is_refused_and_its_sender_waited_for_no_more(party):
+def test_malformed_packet_is_refused_and_sender_is_not_awaited(party):
     four = party(4)
     key_agreement = keying_of(four)
     opens = key_agreement.open(0.0, 1)
@@ -211,7 +211,7 @@ def test_what_is_no_packet_is_refused_and_its_sender_waited_for_no_more(party):
     assert [each.client for each in said if isinstance(each, Roster)] == four.clients[1:]
 
 
-def test_who_comes_while_keys_are_opened_is_in_and_later_is_not(party):
+def test_site_is_included_only_while_keys_are_opened(party):
     four = party(4)
     key_agreement = keying_of(four, there=four.clients[:3])
     opens = key_agreement.open(0.0, 1)
@@ -224,7 +224,7 @@ def test_who_comes_while_keys_are_opened_is_in_and_later_is_not(party):
     assert key_agreement.enrol(four.enrolled("client 0")) == ()
 
 
-def test_who_comes_back_before_its_deal_gets_the_roster_again(party):
+def test_site_that_returns_before_dealing_gets_roster_again(party):
     three = party(3)
     key_agreement = keying_of(three)
     opens = key_agreement.open(0.0, 1)
@@ -233,14 +233,14 @@ def test_who_comes_back_before_its_deal_gets_the_roster_again(party):
     assert again == tuple(each for each in rosters if each.client == "client 1")
 
 
-def test_epochs_go_up_past_what_any_site_has_seen(party):
+def test_epoch_exceeds_every_seen_epoch(party):
     three = party(3)
     key_agreement = keying_of(three)
     assert key_agreement.enrol(three.enrolled("client 1", epoch=41)) == ()
     assert packets.Open.unpack(key_agreement.open(0.0, 1)[0].packet).epoch == 42
 
 
-def test_one_who_claims_a_number_far_beyond_the_others_is_not_followed(party):
+def test_claim_of_far_epoch_is_ignored(party):
     three = party(3)
     key_agreement = keying_of(three)
     assert key_agreement.enrol(three.enrolled("client 1", epoch=LONGEST_LEAP)) == ()
@@ -248,7 +248,7 @@ def test_one_who_claims_a_number_far_beyond_the_others_is_not_followed(party):
 
 
 @pytest.mark.parametrize("epoch", [1, LONGEST_LEAP - 1])
-def test_one_who_claims_less_than_that_is_followed_by_all(party, epoch):
+def test_claim_of_near_epoch_is_followed_by_all(party, epoch):
     three = party(3)
     key_agreement = keying_of(three)
     assert key_agreement.enrol(three.enrolled("client 1", epoch=epoch)) == ()
@@ -268,7 +268,7 @@ CLAIMS = {  # what is no member's word, made from one that is
 
 @pytest.mark.parametrize("claim", CLAIMS)
 @pytest.mark.parametrize("when", ["before", "while opening"])
-def test_a_claim_that_no_member_signed_is_not_believed_and_delays_nobody(party, claim, when):
+def test_unsigned_claim_is_ignored_without_delay(party, claim, when):
     three = party(3)
     key_agreement = keying_of(three)
     run = "another run" if claim == "of another run" else ""
@@ -287,7 +287,7 @@ def test_a_claim_that_no_member_signed_is_not_believed_and_delays_nobody(party, 
     assert {client.state.epoch for client in three.machines.values()} == {1}
 
 
-def test_the_failure_of_a_stranger_is_no_reason(party):
+def test_failure_of_non_member_is_no_reason(party):
     three = party(3)
     key_agreement = keying_of(three)
     key_agreement.open(0.0, 1)
@@ -297,7 +297,7 @@ def test_the_failure_of_a_stranger_is_no_reason(party):
     assert "nonsense" not in key_agreement.reason
 
 
-def test_a_second_set_up_makes_other_keys(party):
+def test_second_set_up_makes_other_keys(party):
     three = party(3)
     key_agreement = keying_of(three)
     set_up(key_agreement, three)
@@ -306,7 +306,7 @@ def test_a_second_set_up_makes_other_keys(party):
     assert {client.state.epoch for client in three.machines.values()} == {2}
 
 
-def test_an_exchange_that_a_skipped_round_left_unused_is_gone_on_with(party):
+def test_exchange_unused_by_skipped_round_is_reused(party):
     three = party(3)
     key_agreement = keying_of(three)
     set_up(key_agreement, three)
@@ -315,7 +315,7 @@ def test_an_exchange_that_a_skipped_round_left_unused_is_gone_on_with(party):
     assert key_agreement.draw(three.clients) is not first
 
 
-def test_an_exchange_is_bound_to_the_model_that_was_published_last(party):
+def test_exchange_is_bound_to_last_published_model(party):
     three = party(3)
     key_agreement = keying_of(three)
     set_up(key_agreement, three)
@@ -331,7 +331,7 @@ def test_an_exchange_is_bound_to_the_model_that_was_published_last(party):
     )
 
 
-def test_an_exchange_is_bound_to_what_leads_its_steps(party):
+def test_exchange_is_bound_to_lead_of_its_steps(party):
     three = party(3)
     key_agreement = keying_of(three)
     set_up(key_agreement, three)
@@ -350,7 +350,7 @@ def test_an_exchange_is_bound_to_what_leads_its_steps(party):
     assert not key_agreement.knows_before
 
 
-def test_events_find_their_way(party):
+def test_events_are_dispatched(party):
     three = party(3)
     key_agreement = KeyAgreement(three.federation, Terms(5, b"", MODEL), 10.0, WALL_S)
     for client in three.clients:

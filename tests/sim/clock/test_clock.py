@@ -1,4 +1,4 @@
-"""The clock: a round worked out by hand, latency, links, deaths, and what holds of all rounds."""
+"""Test the virtual clock: a hand-computed round, latency, links, failures, and properties of all rounds."""
 
 from dataclasses import replace
 
@@ -7,25 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.bound import fluid_s
 from fedgc.config import RunConfig
 from fedgc.errors import BadSetting
 from fedgc.gates import Decision
 from fedgc.history import Speeds
-from fedgc.messages import Close, Held, Loaded, Mix, Repair, Skip, Take, Tick, Work
+from fedgc.messages import Close, Continue, Held, Loaded, Mix, Repair, Reveal, Skip, Take, Tick, Work
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, make_plan
 from fedgc.run.machine import Append
-from fedgc.sim.clock import (
-    MODELS,
-    ArrayClientModel,
-    Failure,
-    Line,
-    Modelled,
-    Terms,
-    VirtualClock,
-    replay,
-    working,
-)
+from fedgc.sim.clock import MODELS, ArrayClientModel, Failure, Line, Terms, VirtualClock, working
+from tests.one_round import Modelled, replay
 from tests.tuned import tuned_run
 
 
@@ -42,7 +34,7 @@ def machine(holds, *, blocks=1, target=1, **changes) -> Round:
 # ---- by hand
 
 
-def test_three_clients_by_hand():
+def test_three_clients_match_hand_computation():
     """a, b, c hold both chunks; a takes 1 s, b 3 s, c 10 s for each.
 
     Whoever begins with which, a has done its first at 1 s and its second at 2 s: both chunks have a copy
@@ -66,7 +58,7 @@ def test_three_clients_by_hand():
     assert all(not finished for client, _, finished, _ in ends if client != "a")
 
 
-def test_two_blocks_halve_the_upload_and_need_both_clients():
+def test_two_blocks_halve_upload_and_need_both_clients():
     done = replay(
         machine({"a": {0}, "b": {0}}, blocks=2),
         {"a": Modelled(1.0, upload_s=4.0), "b": Modelled(3.0, upload_s=4.0)},
@@ -76,17 +68,17 @@ def test_two_blocks_halve_the_upload_and_need_both_clients():
     assert done.sent == 1.0
 
 
-def test_a_command_and_a_progress_each_take_their_latency():
+def test_command_and_progress_each_take_their_latency():
     done = replay(machine({"a": {0}}), {"a": Modelled(1.0, upload_s=1.0, control_s=0.25)})
     assert done.seconds == pytest.approx(0.25 + 1.0 + 0.25 + 0.25 + 1.0)
 
 
-def test_a_model_is_loaded_before_work_begins():
+def test_model_is_loaded_before_work_begins():
     done = replay(machine({"a": {0}}), {"a": Modelled(1.0, download_s=3.0)})
     assert done.seconds == 4.0
 
 
-def test_transfers_share_the_servers_line():
+def test_transfers_share_servers_line():
     """Shared: both models are there after 2 s, both chunks after 3, both codewords after 5."""
     models = {"a": Modelled(1.0, upload_s=1.0), "b": Modelled(1.0, upload_s=1.0)}
     alone = replay(machine({"a": {0}, "b": {1}}), models)
@@ -95,8 +87,8 @@ def test_transfers_share_the_servers_line():
     assert (alone.seconds, shared.seconds, one_by_one.seconds) == (2.0, 5.0, 3.0)
 
 
-def test_work_set_aside_is_taken_up_where_it_was_left():
-    """b is told to leave chunk 0 when a has it at 1 s; a dies at 2 s, so b goes on: 3 s more, not 4."""
+def test_paused_work_resumes_where_it_stopped():
+    """b leaves chunk 0 when a finishes it at 1 s; a dies at 2 s, so b resumes: 3 s more, not 4."""
     done = replay(
         machine({"a": {0}, "b": {0}, "c": {1}}),
         {"a": Modelled(1.0, upload_s=9.0, dies_s=2.0), "b": Modelled(4.0), "c": Modelled(1.5)},
@@ -107,7 +99,7 @@ def test_work_set_aside_is_taken_up_where_it_was_left():
     ]
 
 
-def test_a_death_is_heard_of_after_the_grace_time():
+def test_death_is_detected_after_grace_time():
     models = {"a": Modelled(5.0, dies_s=1.0), "b": Modelled(2.0)}
     done = replay(machine({"a": {0}, "b": {1}}), models, grace_s=3.0)
     assert done.seconds == 4.0
@@ -115,7 +107,7 @@ def test_a_death_is_heard_of_after_the_grace_time():
 
 
 @pytest.mark.parametrize(("keeps", "ends_s"), [(True, 5.0), (False, 8.0)])
-def test_a_client_that_returns_goes_on_or_begins_anew(keeps, ends_s):
+def test_returning_client_continues_or_restarts(keeps, ends_s):
     """It dies at 3 s, half through its second chunk, and is back at 4 s; the other is too slow to help."""
     models = {"a": Modelled(2.0, dies_s=3.0, returns_s=4.0, keeps=keeps), "b": Modelled(50.0)}
     done = replay(machine({"a": {0, 1}, "b": {0, 1}}), models, grace_s=0.5)
@@ -124,7 +116,7 @@ def test_a_client_that_returns_goes_on_or_begins_anew(keeps, ends_s):
 
 
 class Listener:
-    """Takes note of what it hears, and says nothing."""
+    """Record messages and send nothing."""
 
     next_tick = 100.0
 
@@ -145,22 +137,35 @@ def lone(**slow: float) -> VirtualClock:
     )
 
 
-def test_a_client_sends_one_vector_after_the_other_and_none_of_a_closed_round():
+def test_client_sends_in_sequence_and_nothing_of_closed_round():
     clock, listener = lone(up_s_w=2.0), Listener()
+    clock.run(listener, [Work("a", 1, 0, 1, (0,), ((0, "chunk 0"),), 0, 9.0)], lambda: listener.heard)
     asked = [Repair("a", 1, attempt, "b", Mix((0,), ((1.0,),))) for attempt in (1, 2, 3, 4)]
-    clock.run(listener, asked, lambda: len(listener.heard) == 2)
-    assert [(said.now, said.attempt, said.seconds) for said in listener.heard] == [
-        (2.0, 1, 2.0),
-        (4.0, 2, 2.0),
+    clock.run(listener, asked, lambda: len(listener.heard) == 3)
+    assert [(said.now, said.attempt, said.seconds) for said in listener.heard[1:]] == [
+        (3.0, 1, 2.0),
+        (5.0, 2, 2.0),
     ]
-    clock.run(listener, [Close("a", 1, "synced", True)], lambda: len(listener.heard) == 3)
+    clock.run(listener, [Close("a", 1, "skipped", False)], lambda: len(listener.heard) == 4)
     assert listener.heard[-1] == Tick(Listener.next_tick)
     listener.next_tick *= 2
-    clock.run(listener, [replace(asked[0], round=2)], lambda: len(listener.heard) == 4)
+    given = [Continue("a", 2, 1, (), 9.0), replace(asked[0], round=2)]
+    clock.run(listener, given, lambda: len(listener.heard) == 5)
     assert listener.heard[-1].now == Listener.next_tick + 2.0
 
 
-def test_what_is_said_while_the_model_is_on_its_way_is_heard_behind_the_work():
+def test_client_cannot_send_untrained_chunks():
+    clock, listener = lone(), Listener()
+    given = [
+        Work("a", 1, 0, 1, (), ((0, "chunk 0"),), 0, 9.0),
+        Reveal("a", 1, 0, "coded", Mix((0,), ((1.0,),))),
+    ]
+    clock.run(listener, given, lambda: listener.heard)
+    [failed] = listener.heard
+    assert (failed.now, failed.chunks) == (0.0, (0,))
+
+
+def test_commands_during_model_download_come_after_work():
     clock, listener = lone(down_s_w=5.0), Listener()
     names = tuple((number, f"chunk {number}") for number in range(3))
     said = [
@@ -176,7 +181,7 @@ def test_what_is_said_while_the_model_is_on_its_way_is_heard_behind_the_work():
 
 
 @pytest.mark.parametrize(("steered", "order"), [(True, [0, 3, 2, 1, 4]), (False, [0, 1, 4, 3, 2])])
-def test_taken_chunks_come_next_in_their_order_or_last_where_nobody_is_steered(steered, order):
+def test_reassigned_chunks_are_next_or_last_without_steering(steered, order):
     client_model = ArrayClientModel(lambda _: working([[1.0]]), [1.0] * 5)
     held = tuple(Held(f"chunk {number}", 1, "same") for number in range(5))
     clock, listener = VirtualClock(["a"], client_model, Terms(steered=steered), held), Listener()
@@ -187,7 +192,7 @@ def test_taken_chunks_come_next_in_their_order_or_last_where_nobody_is_steered(s
 
 
 @pytest.mark.parametrize(("then", "ends_s"), [((0,), 2.0), ((0, 1), 3.0)])
-def test_local_work_goes_on_with_the_same_chunks_and_begins_anew_with_others(then, ends_s):
+def test_local_work_continues_on_same_chunks_only(then, ends_s):
     held = tuple(Held(f"chunk {number}", 1, "same") for number in range(2))
     clock = VirtualClock(["a"], ArrayClientModel(lambda _: working([[1.0]]), [1.0] * 2), Terms(steps=4), held)
     listener = Listener()
@@ -198,6 +203,24 @@ def test_local_work_goes_on_with_the_same_chunks_and_begins_anew_with_others(the
     assert [(said.now, said.steps) for said in listener.heard] == [(1.0, 4), (ends_s, 8)]
 
 
+def test_taken_finished_chunk_is_reported_during_next_chunk():
+    clock, listener = lone(), Listener()
+    names = tuple((number, f"chunk {number}") for number in range(3))
+    work = Work("a", 1, 0, 1, (0, 1), names, 0, 9.0)
+    clock.run(listener, [work], lambda: listener.heard)
+    clock.run(listener, [Take("a", 1, (0,))], lambda: len(listener.heard) == 3)
+    assert [(each.now, each.chunk) for each in listener.heard] == [(1.0, 0), (1.0, 0), (2.0, 1)]
+    assert clock.computed == 2
+
+
+def test_local_work_with_empty_order_only_names_its_chunks():
+    clock, listener = lone(), Listener()
+    clock.run(
+        listener, [Work("a", 1, 0, 1, (), ((0, "chunk 0"),), 0, 9.0, kind="local")], lambda: listener.heard
+    )
+    assert listener.heard == [Tick(Listener.next_tick)]
+
+
 # ---- of all rounds
 
 fleets = st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=2, max_size=5)
@@ -205,7 +228,7 @@ fleets = st.lists(st.sets(st.integers(0, 4), min_size=1), min_size=2, max_size=5
 
 @settings(max_examples=60)
 @given(fleets, st.integers(1, 2), st.integers(0, 2**16))
-def test_finished_work_is_counted_or_discarded_and_the_same_again(held, blocks, seed):
+def test_finished_work_is_counted_or_discarded_repeatably(held, blocks, seed):
     rng = np.random.default_rng(seed)
     holds = {f"d{at}": chunks for at, chunks in enumerate(held)}
     models = {
@@ -246,24 +269,24 @@ def played(scenario, *, chunks, replicas=2, rounds=None):
     return run, rows
 
 
-def test_a_whole_run_is_driven_by_the_same_clock():
+def test_whole_run_is_driven_by_same_clock():
     scenario = MODELS["bimodal-persistent"](10, 6, np.random.default_rng(0))
     run, rows = played(scenario, chunks=40)
     assert run.version == 6
     assert [row.outcome for row in rows] == ["synced"] * 6
-    fluid = scenario[0].fluid_s(10.0)
+    fluid = fluid_s(scenario[0], 10.0)
     assert all(row.working_s >= fluid - 1e-9 for row in rows)
     assert rows[-1].working_s < rows[0].working_s * 1.01
 
 
-def test_the_conditions_of_a_round_hold_in_that_round():
+def test_round_conditions_apply_to_that_round():
     scenario = (working([[1.0]] * 4), working([[3.0]] * 4))
     _, rows = played(scenario, chunks=4, replicas=1)
     assert [row.working_s for row in rows] == pytest.approx([1.0, 3.0])
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["own lines", "a shared line"])
-def test_with_a_large_model_on_slow_lines_every_round_is_exact_from_the_first(shared):
+def test_large_model_over_slow_links_is_exact_from_first_round(shared):
     """Work of a second, a model of 400 MB that is on its way for two to twelve minutes."""
     numbers, down_s = 10**8, np.array([120.0, 400.0, 120.0, 700.0])
     conditions = working([[1.0]] * 4, down_s=down_s, up_s=60.0)
@@ -287,7 +310,7 @@ def test_with_a_large_model_on_slow_lines_every_round_is_exact_from_the_first(sh
     assert plans[-1].deadline_s < 60.0, "work alone is short"
 
 
-def test_terms_and_failures_that_cannot_be_are_refused():
+def test_invalid_terms_and_failures_are_refused():
     with pytest.raises(BadSetting, match="at least one step"):
         Terms(steps=0)
     with pytest.raises(BadSetting, match="a death"):

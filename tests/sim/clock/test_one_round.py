@@ -1,4 +1,4 @@
-"""The virtual clock: small rounds worked by hand, and what holds of every round."""
+"""Test the virtual clock on small hand-computed rounds, and properties of every round."""
 
 from collections.abc import Mapping
 from itertools import pairwise
@@ -11,8 +11,8 @@ from fedgc.history import Speed, Speeds
 from fedgc.messages import Add, Close, Command, Event, Repair, Reveal
 from fedgc.round.machine import Assignment, Round, State
 from fedgc.round.plan import Chunk, Fleet, make_plan
-from fedgc.sim.clock import Modelled, Replayed, discarded, replay, timeline
 from tests.config_of import config_of
+from tests.one_round import Modelled, Replayed, discarded, replay, timeline
 
 TARGET = 2
 
@@ -48,7 +48,7 @@ def spans(done: Replayed) -> dict[str, list[tuple[int, float, float, bool]]]:
 # ---- by hand
 
 
-def test_a_client_alone_walks_its_queue_and_uploads():
+def test_single_client_works_its_queue_and_uploads():
     done = replay(machine({"a": {0, 1, 2}}), {"a": Modelled(2.0, upload_s=5.0)})
     assert done.round.outcome == "synced"
     assert done.seconds == 3 * 2.0 + 5.0
@@ -57,14 +57,14 @@ def test_a_client_alone_walks_its_queue_and_uploads():
     assert discarded(done) == 0
 
 
-def test_time_counts_from_when_the_round_began():
+def test_time_counts_from_start_of_round():
     early = replay(machine({"a": {0}}), {"a": Modelled(2.0)})
     late = replay(machine({"a": {0}}), {"a": Modelled(2.0)}, now=40.0)
     assert late.seconds == early.seconds == 2.0
     assert spans(late)["a"] == [(0, 40.0, 42.0, True)]
 
 
-def test_a_chunk_that_somebody_has_finished_is_left_at_once():
+def test_finished_chunk_is_left_at_once():
     done = replay(machine({"a": {0}, "b": {0, 1}, "c": {1}}),
                   {"a": Modelled(1.0), "b": Modelled(4.0), "c": Modelled(2.0)})  # fmt: skip
     assert spans(done)["a"] == [(0, 0.0, 1.0, True)]
@@ -83,7 +83,7 @@ def test_chunks_may_differ_in_length():
     assert done.seconds == 11.0
 
 
-def test_what_a_client_is_told_to_take_comes_next():
+def test_reassigned_chunk_comes_next():
     done = replay(machine({"a": {0}, "b": {0, 1, 2}}), {"a": Modelled(1.0, dies_s=2.0), "b": Modelled(5.0)})
     first, second, third = (chunk for chunk, _, _, finished in spans(done)["b"] if finished)
     assert second == 0, "skipped when a had it, taken back when a died, before what else is left"
@@ -92,7 +92,7 @@ def test_what_a_client_is_told_to_take_comes_next():
     assert done.round.outcome == "synced"
 
 
-def test_work_on_a_dead_client_is_taken_over_and_its_span_ends_with_it():
+def test_work_of_dead_client_is_taken_over_and_its_span_ends():
     done = replay(machine({"a": {0, 1}, "b": {0}, "c": {1}}, replicas=2),
                   {"a": Modelled(3.0, dies_s=2.0), "b": Modelled(5.0), "c": Modelled(7.0)})  # fmt: skip
     assert [(begin, end, finished) for _, begin, end, finished in spans(done)["a"]] == [(0.0, 2.0, False)]
@@ -101,7 +101,7 @@ def test_work_on_a_dead_client_is_taken_over_and_its_span_ends_with_it():
     assert (done.round.outcome, done.seconds) == ("synced", 7.0)
 
 
-def test_a_client_that_returns_begins_again_with_nothing():
+def test_returning_client_restarts_without_work():
     done = replay(
         machine({"a": {0, 1}, "b": {1, 2}}),
         {"a": Modelled(3.0, dies_s=4.0, returns_s=10.0), "b": Modelled(20.0)},
@@ -116,7 +116,7 @@ def test_a_client_that_returns_begins_again_with_nothing():
     assert done.round.outcome == "synced"
 
 
-def test_a_death_while_it_uploads_is_mended_by_another():
+def test_death_during_upload_is_repaired_by_other_client():
     done = replay(machine({"a": {0}, "b": {0}, "c": {1}}),
                   {"a": Modelled(1.0, upload_s=10.0, dies_s=2.5), "b": Modelled(4.0, upload_s=1.0),
                    "c": Modelled(2.0, upload_s=1.0)})  # fmt: skip
@@ -126,7 +126,7 @@ def test_a_death_while_it_uploads_is_mended_by_another():
     assert discarded(done) == 1, "what a finished went down with it"
 
 
-def test_an_upload_that_is_late_is_made_good_by_another_though_nobody_died():
+def test_late_upload_is_repaired_without_dead_client():
     """c has sent its own 1 s after both were asked at 2 s, so a is late at 3.5 s; b has 3 s left to do."""
     done = replay(machine({"a": {0}, "b": {0}, "c": {1}}),
                   {"a": Modelled(1.0, upload_s=10.0), "b": Modelled(4.0, upload_s=1.0),
@@ -136,7 +136,7 @@ def test_an_upload_that_is_late_is_made_good_by_another_though_nobody_died():
     assert done.uploads == 3
 
 
-def test_a_client_that_kept_its_work_says_so_when_it_returns():
+def test_returning_client_reports_kept_work():
     holds = {"a": {0, 1}, "b": {2}}
     forgets, keeps = (
         replay(
@@ -152,33 +152,33 @@ def test_a_client_that_kept_its_work_says_so_when_it_returns():
     assert keeps.computed == 3
 
 
-def test_a_codeword_of_two_blocks_takes_half_the_time():
+def test_two_block_codeword_takes_half_time():
     models = {client: Modelled(1.0, upload_s=8.0) for client in "ab"}
     assert replay(machine({"a": {0}, "b": {0}}, blocks=2), models).seconds == 1.0 + 4.0
     assert replay(machine({"a": {0}, "b": {0}}, blocks=1), models).seconds == 1.0 + 8.0
 
 
-def test_commands_and_words_take_their_time():
+def test_commands_and_reports_have_latency():
     done = replay(machine({"a": {0}}), {"a": Modelled(1.0, upload_s=5.0, control_s=0.25)})
     assert spans(done)["a"] == [(0, 0.25, 1.25, True)]
     assert done.seconds == 0.25 + 1.0 + 0.25 + 0.25 + 5.0
 
 
-def test_a_client_that_never_ends_meets_the_deadline():
+def test_endless_client_meets_deadline():
     done = replay(machine({"a": {0}, "b": {1}}), {"a": Modelled(1.0), "b": Modelled(1e9)})
     assert (done.round.outcome, done.round.short) == ("approximate", (1,))
     assert done.seconds == 100.0
     assert spans(done)["b"] == [(1, 0.0, 100.0, False)]
 
 
-def test_when_all_are_dead_the_round_is_empty_at_once():
+def test_round_without_live_clients_is_empty_at_once():
     done = replay(
         machine({"a": {0}, "b": {0}}), {"a": Modelled(9.0, dies_s=1.0), "b": Modelled(9.0, dies_s=3.0)}
     )
     assert (done.round.outcome, done.seconds, done.uploads) == ("empty", 3.0, 0)
 
 
-def test_a_round_that_is_not_exchanged_sends_nothing():
+def test_skipped_round_sends_nothing():
     done = replay(machine({"a": {0}, "b": {0}}, skip), {"a": Modelled(1.0), "b": Modelled(2.0)})
     assert (done.round.outcome, done.seconds, done.uploads) == ("skipped", 1.0, 0)
     assert discarded(done) == 1
@@ -219,7 +219,7 @@ def played(exchange) -> Replayed:
 
 
 class Overheard:
-    """What is said, so that the copies in the sum can be counted a second time."""
+    """Record the commands, so that the replicas in the sum can be counted independently."""
 
     def __init__(self, of: Round) -> None:
         self._requests: dict[tuple[str, int], tuple[int, ...]] = {}
@@ -243,7 +243,7 @@ class Overheard:
 
 @settings(max_examples=80)
 @given(rounds())
-def test_a_round_ends_and_accounts_for_all_that_was_finished(exchange):
+def test_round_accounts_for_all_finished_work(exchange):
     holds, models, choices = exchange
     of = machine(holds, **choices)
     heard = Overheard(of)
@@ -266,7 +266,7 @@ def test_a_round_ends_and_accounts_for_all_that_was_finished(exchange):
 
 @settings(max_examples=80)
 @given(rounds())
-def test_a_client_does_one_thing_at_a_time_and_only_what_it_holds(exchange):
+def test_client_does_one_task_at_once_on_its_own_chunks(exchange):
     holds, models, _ = exchange
     done = played(exchange)
     for client in holds:
@@ -281,7 +281,7 @@ def test_a_client_does_one_thing_at_a_time_and_only_what_it_holds(exchange):
 
 @settings(max_examples=40)
 @given(rounds())
-def test_the_same_clients_give_the_same_round(exchange):
+def test_same_clients_give_same_round(exchange):
     one, other = played(exchange), played(exchange)
     assert (one.seconds, one.spans, one.uploads) == (other.seconds, other.spans, other.uploads)
     assert one.round.statistics == other.round.statistics
@@ -291,9 +291,7 @@ def test_the_same_clients_give_the_same_round(exchange):
 @given(
     clients=st.integers(1, 4), chunks=st.integers(1, 6), chunk_s=st.floats(0.5, 5), upload_s=st.floats(0, 5)
 )
-def test_a_round_takes_no_less_than_the_work_shared_out_and_no_more_than_one_client_alone(
-    clients, chunks, chunk_s, upload_s
-):
+def test_round_time_is_between_fluid_bound_and_single_client(clients, chunks, chunk_s, upload_s):
     holds = {"abcd"[w]: set(range(chunks)) for w in range(clients)}
     models = {client: Modelled(chunk_s, upload_s=upload_s) for client in holds}
     done = replay(machine(holds, replicas=clients, blocks=1), models)
@@ -302,7 +300,7 @@ def test_a_round_takes_no_less_than_the_work_shared_out_and_no_more_than_one_cli
     assert done.seconds <= chunk_s * chunks + upload_s + 1e-9
 
 
-def test_a_timeline_is_read_by_client_and_time():
+def test_timeline_is_sorted_by_client_and_time():
     holds = {"b": {0, 1}, "a": {2, 3}}
     read = timeline(replay(machine(holds), {"a": Modelled(1.0), "b": Modelled(0.5)}))
     assert [(span.client, span.begin_s) for span in read] == [("a", 0.0), ("a", 1.0), ("b", 0.0), ("b", 0.5)]

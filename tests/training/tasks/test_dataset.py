@@ -1,4 +1,4 @@
-"""`over`: a dataset of any kind, cut in chunks that every client cuts alike."""
+"""Test `over`: every client cuts a dataset of any kind into the same chunks."""
 
 import importlib.util
 from collections import Counter
@@ -19,7 +19,7 @@ from fedgc.training.tasks import over
 
 
 def numbers(task):
-    """The samples of every chunk, as the numbers that they are."""
+    """The samples of every chunk as plain numbers."""
     return [
         [int(row[0]) for row in zip(*task.load(name), strict=True)]
         if isinstance(task.load(name), tuple)
@@ -33,7 +33,7 @@ def cut(dataset, chunks, seed=0):
 
 
 @given(st.integers(1, 40).flatmap(lambda n: st.tuples(st.just(n), st.integers(1, n))), st.integers(0, 9))
-def test_every_sample_is_in_one_chunk_whatever_the_kind_of_dataset(sizes, seed):
+def test_every_sample_is_in_one_chunk_for_any_dataset_kind(sizes, seed):
     samples, chunks = sizes
     rows = torch.arange(samples)
     kinds = [(rows,), (rows.numpy(),), (rows, rows.float()), TensorDataset(rows)]
@@ -42,7 +42,7 @@ def test_every_sample_is_in_one_chunk_whatever_the_kind_of_dataset(sizes, seed):
     assert Counter(n for chunk in found[0] for n in chunk) == Counter(range(samples))
 
 
-def test_two_clients_cut_alike_and_another_seed_cuts_otherwise():
+def test_clients_cut_alike_and_other_seed_cuts_differently():
     rows = (torch.arange(50),)
     assert numbers(cut(rows, 5)) == numbers(cut(rows, 5))
     assert numbers(cut(rows, 5)) != numbers(cut(rows, 5, seed=1))
@@ -56,12 +56,12 @@ def test_two_clients_cut_alike_and_another_seed_cuts_otherwise():
         ((np.zeros(3),), "saw 5 chunks of 3 samples"),
     ],
 )
-def test_what_cannot_be_cut_is_refused_in_a_line(dataset, sentence):
+def test_undividable_dataset_is_refused_in_one_line(dataset, sentence):
     with pytest.raises(BadTask, match=sentence):
         cut(dataset, 5)
 
 
-def test_a_chunk_of_another_run_is_refused():
+def test_chunk_of_other_run_is_refused():
     with pytest.raises(BadTask, match="saw chunk 'north'"):
         cut((np.zeros(5),), 5).load("north")
 
@@ -81,7 +81,7 @@ def trained(task, config, tmp_path):
 
 @pytest.mark.skipif(importlib.util.find_spec("datasets") is None, reason="Hugging Face datasets is not there")
 @pytest.mark.filterwarnings("ignore")  # of that package's own making
-def test_a_dataset_of_hugging_face_trains_by_the_names_of_its_columns(tmp_path):
+def test_hugging_face_dataset_trains_by_column_names(tmp_path):
     from datasets import Dataset
 
     rng = np.random.default_rng(0)
@@ -100,7 +100,7 @@ def test_a_dataset_of_hugging_face_trains_by_the_names_of_its_columns(tmp_path):
 
 
 class Rows:
-    """What `over` asks of such a dataset, and no more."""
+    """A dataset with only the members that `over` needs."""
 
     def __init__(self, values, kind=None):
         self.values, self.kind = values, kind
@@ -119,7 +119,7 @@ class Rows:
         return Rows(self.values, kind)
 
 
-def test_rows_that_are_selected_and_formatted_come_as_tensors_by_name(tmp_path):
+def test_selected_and_formatted_rows_are_named_tensors(tmp_path):
     config = RunConfig(chunks=2, batch_size=3, work="coded")
     task = over(
         Rows([float(n) for n in range(9)]),

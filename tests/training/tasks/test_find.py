@@ -15,6 +15,10 @@ def cut(config):
 def wrong(config):
     return {"model": list}
 number = 7
+def own(config, client):
+    return Task(model=list, chunks={str(client.get("ward", "none")): 1}, load=str, loss=max)
+def absent(config):
+    raise FileNotFoundError("data/x.pt")
 """
 
 
@@ -22,20 +26,21 @@ number = 7
 def users_module(tmp_path, monkeypatch):
     (tmp_path / "ward_seven.py").write_text(USERS_MODULE)
     (tmp_path / "broken_ward.py").write_text("raise RuntimeError('no scanner')")
+    (tmp_path / "parsing_ward.py").write_text("raise SystemExit(2)")
     monkeypatch.syspath_prepend(tmp_path)
     yield
-    for module in ("ward_seven", "broken_ward"):
+    for module in ("ward_seven", "broken_ward", "parsing_ward"):
         sys.modules.pop(module, None)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_shipped_task_is_cut_as_the_settings_say(name):
+def test_shipped_task_is_partitioned_by_settings(name):
     task = named(name, RunConfig(chunks=5, work="coded"))
     assert isinstance(task, Task)
     assert list(task.sizes()) == [f"{name}-{i:04}-of-0005" for i in range(5)]
 
 
-def test_a_users_task_is_found_as_a_value_or_made_by_a_function_of_the_settings(users_module):
+def test_user_task_is_value_or_function_of_settings(users_module):
     assert dict(named("ward_seven:fixed", RunConfig(work="coded")).sizes()) == {"a": 3}
     assert len(named("ward_seven:cut", RunConfig(chunks=7, work="coded")).sizes()) == 7
 
@@ -48,20 +53,28 @@ def test_a_users_task_is_found_as_a_value_or_made_by_a_function_of_the_settings(
         ("ward_seven:number", "saw a int, needed a Task"),
         ("ward_eight:cut", "importing ward_eight raised ModuleNotFoundError"),
         ("broken_ward:task", "importing broken_ward raised RuntimeError: no scanner"),
+        ("parsing_ward:task", "importing parsing_ward raised SystemExit: 2"),
+        ("ward_seven:absent", r"the function raised FileNotFoundError: data/x\.pt"),
     ],
 )
-def test_a_users_task_that_is_none_is_refused_in_one_line(users_module, name, seen):
+def test_invalid_user_task_is_refused_in_one_line(users_module, name, seen):
     with pytest.raises(BadTask, match=seen) as refused:
         named(name, RunConfig(work="coded"))
     assert "\n" not in str(refused.value)
 
 
+def test_task_with_parameter_client_gets_clients_settings(users_module):
+    config = RunConfig(work="coded")
+    assert dict(named("ward_seven:own", config, {"ward": 7}).sizes()) == {"7": 1}
+    assert dict(named("ward_seven:own", config).sizes()) == {"none": 1}
+
+
 @pytest.mark.parametrize("name", ["", "digit", "digits:", ":task", "breast cancer"])
-def test_a_name_of_no_task_is_refused_with_what_there_is(name):
+def test_unknown_task_name_is_refused_with_alternatives(name):
     with pytest.raises(BadSetting, match="needed digits, breast-cancer or module:attribute"):
         named(name, RunConfig(work="coded"))
 
 
-def test_naming_what_there_is_imports_no_torch():
+def test_listing_tasks_imports_no_torch():
     code = "import sys, fedgc.training.tasks; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,4 +1,4 @@
-"""A LightningModule as a task, by a stand-in that has what is used of one, and by Lightning's own."""
+"""Test a LightningModule as a task, with a stand-in module and with Lightning itself."""
 
 import importlib.util
 
@@ -16,7 +16,7 @@ DATA = (INPUTS, INPUTS.sum(dim=1, keepdim=True))
 
 
 class StandIn(nn.Module):
-    """Logs, as real ones do, and fails where a Trainer would be needed to hear it."""
+    """A module that logs as real ones do, and fails if logging needs a Trainer."""
 
     def __init__(self):
         super().__init__()
@@ -63,7 +63,7 @@ else:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_its_step_is_the_loss_and_its_optimizer_that_of_the_local_steps(kind):
+def test_lightning_step_gives_loss_and_local_optimizer(kind):
     task = from_lightning(kind, DATA, RunConfig(chunks=3, work="coded"))
     module = task.model()
     loss = task.loss(module, DATA)
@@ -76,7 +76,7 @@ def test_its_step_is_the_loss_and_its_optimizer_that_of_the_local_steps(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_its_validation_logs_is_the_figures_of_the_model(kind):
+def test_lightning_validation_logs_become_model_metrics(kind):
     batches = [tuple(column[:6] for column in DATA), tuple(column[6:] for column in DATA)]
     config = RunConfig(chunks=3, device="cpu", work="coded")
     task = from_lightning(kind, DATA, config, validation=batches)
@@ -87,7 +87,7 @@ def test_what_its_validation_logs_is_the_figures_of_the_model(kind):
     assert figures["batch"] == 0.5
 
 
-def test_without_validation_nothing_is_evaluated_and_logging_is_as_it_was():
+def test_module_without_validation_is_not_evaluated():
     task = from_lightning(StandIn, DATA, RunConfig(chunks=3, work="coded"))
     assert task.evaluate is None
     module = task.model()
@@ -105,7 +105,7 @@ def grouped(self):
 
 
 @pytest.mark.parametrize(("configured", "saw"), [(scheduled, "gave tuple"), (grouped, "gave 2 groups")])
-def test_more_than_one_plain_optimizer_is_refused_before_anything_runs(configured, saw):
+def test_several_optimizers_are_refused_before_start(configured, saw):
     kind = type("Other", (StandIn,), {"configure_optimizers": configured})
     with pytest.raises(BadTask, match=saw):
         from_lightning(kind, DATA, RunConfig(chunks=3, work="coded"))

@@ -16,7 +16,7 @@ def is_a_partition(chunks, samples):
 
 
 @given(st.integers(1, 200), st.data(), st.integers(0, 9))
-def test_iid_shares_every_sample_out_evenly(samples, data, seed):
+def test_iid_assigns_samples_evenly(samples, data, seed):
     chunks = iid(samples, data.draw(st.integers(1, samples)), rng(seed))
     assert is_a_partition(chunks, samples)
     sizes = [len(chunk) for chunk in chunks]
@@ -29,7 +29,7 @@ def test_iid_shares_every_sample_out_evenly(samples, data, seed):
     st.floats(0.01, 100),
     st.integers(0, 9),
 )
-def test_dirichlet_shares_every_sample_out_and_leaves_no_chunk_empty(labels, data, alpha, seed):
+def test_dirichlet_assigns_every_sample_and_no_chunk_is_empty(labels, data, alpha, seed):
     count = data.draw(st.integers(1, len(labels)))
     chunks = dirichlet(np.array(labels), count, alpha, rng(seed))
     assert len(chunks) == count
@@ -37,14 +37,14 @@ def test_dirichlet_shares_every_sample_out_and_leaves_no_chunk_empty(labels, dat
 
 
 @given(st.lists(st.text(max_size=2), min_size=1, max_size=60))
-def test_by_owner_leaves_every_sample_with_its_owner(owners):
+def test_owner_partition_keeps_every_sample_with_owner(owners):
     held = by_owner(owners)
     assert list(held) == list(dict.fromkeys(owners))
     assert is_a_partition(list(held.values()), len(owners))
     assert all(owners[sample] == owner for owner, chunk in held.items() for sample in chunk)
 
 
-def test_the_seed_alone_decides():
+def test_partition_depends_only_on_seed():
     labels = np.arange(60) % 3
     for cut in (lambda seed: iid(60, 4, rng(seed)), lambda seed: dirichlet(labels, 4, 0.5, rng(seed))):
         first, again, other = cut(1), cut(1), cut(2)
@@ -57,7 +57,7 @@ def skew(chunks, labels):
     return np.mean([np.bincount(labels[chunk]).max() / len(chunk) for chunk in chunks])
 
 
-def test_a_small_alpha_skews_the_labels_and_a_large_one_does_not():
+def test_small_alpha_skews_labels_and_large_alpha_does_not():
     labels = np.arange(4000) % 10
     assert skew(dirichlet(labels, 8, 0.05, rng(0)), labels) > 0.5
     assert skew(dirichlet(labels, 8, 1000.0, rng(0)), labels) < 0.2
@@ -72,11 +72,11 @@ def test_more_chunks_than_samples_are_refused(chunks):
 
 
 @pytest.mark.parametrize("alpha", [0.0, -1.0, float("nan"), float("inf")])
-def test_an_alpha_that_is_none_is_refused(alpha):
+def test_invalid_alpha_is_refused(alpha):
     with pytest.raises(BadTask, match="alpha"):
         dirichlet(np.zeros(3), 2, alpha, rng(0))
 
 
-def test_no_owners_are_refused():
+def test_missing_owners_are_refused():
     with pytest.raises(BadTask, match="no samples"):
         by_owner([])

@@ -6,7 +6,7 @@ import fedgc.training.tasks
 README = Path(fedgc.training.tasks.__file__).with_name("README.md")
 
 
-def test_the_code_in_the_readme_runs():
+def test_readme_code_runs():
     blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
     assert blocks
     for block in blocks:

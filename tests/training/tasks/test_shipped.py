@@ -12,7 +12,7 @@ from fedgc.training.tasks import SHIPPED, breast_cancer, digits, named
 from fedgc.training.tasks.shipped import numbers, split
 
 
-def test_the_shipped_tables_are_those_that_scikit_learn_ships():
+def test_shipped_tables_equal_scikit_learn_tables():
     theirs = load_digits()
     np.testing.assert_array_equal(digits.read().inputs[:, 0], np.float32(theirs.images / 16))
     np.testing.assert_array_equal(digits.read().labels, theirs.target)
@@ -22,7 +22,7 @@ def test_the_shipped_tables_are_those_that_scikit_learn_ships():
     assert breast_cancer.read().inputs.std(axis=0) == pytest.approx(np.ones(30), rel=1e-5)
 
 
-def test_a_shipped_task_needs_nothing_beyond_torch_and_numpy():
+def test_shipped_task_needs_only_torch_and_numpy():
     code = (
         "import sys\nfrom fedgc.config import RunConfig\nfrom fedgc.training.tasks import SHIPPED, named\n"
         "for name in SHIPPED:\n    task = named(name, RunConfig())\n    task.load(next(iter(task.sizes())))\n"
@@ -33,7 +33,7 @@ def test_a_shipped_task_needs_nothing_beyond_torch_and_numpy():
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_a_chunk_holds_what_the_task_says_and_the_loss_is_that_of_guessing(name):
+def test_chunk_matches_task_and_first_loss_is_random_guess(name):
     task = named(name, RunConfig(chunks=3, work="coded"))
     classes = {"digits": 10, "breast-cancer": 2}[name]
     module = task.model()
@@ -46,7 +46,7 @@ def test_a_chunk_holds_what_the_task_says_and_the_loss_is_that_of_guessing(name)
 
 
 @pytest.mark.parametrize("name", SHIPPED)
-def test_every_machine_cuts_the_same_chunks_and_another_seed_cuts_others(name):
+def test_machines_cut_same_chunks_and_other_seed_cuts_others(name):
     def images(seed):
         task = named(name, RunConfig(chunks=4, seed=seed, work="coded"))
         return [task.load(chunk)[0] for chunk in task.sizes()]
@@ -55,7 +55,7 @@ def test_every_machine_cuts_the_same_chunks_and_another_seed_cuts_others(name):
     assert not all(map(torch.equal, images(1), images(2)))
 
 
-def test_what_is_held_out_is_never_trained_on_and_keeps_the_shares_of_the_classes():
+def test_held_out_data_is_never_trained_on_and_is_stratified():
     labels = np.random.default_rng(0).integers(0, 3, 500)
     trained, held_out = split(labels)
     assert sorted([*trained, *held_out]) == list(range(500))
@@ -71,6 +71,6 @@ def test_evaluation_gives_loss_and_accuracy(name):
     assert 0 <= figures["accuracy"] <= 1
 
 
-def test_a_chunk_of_another_run_is_refused():
+def test_chunk_of_other_run_is_refused():
     with pytest.raises(BadTask, match="saw chunk 'digits-0000-of-0008', needed one of 4"):
         named("digits", RunConfig(chunks=4, work="coded")).load("digits-0000-of-0008")

@@ -9,23 +9,23 @@ def a_task(**changed):
     return Task(**({"model": list, "chunks": {"a": 3, "b": 1}, "load": str, "loss": max} | changed))
 
 
-def test_a_task_tells_its_chunks_from_a_mapping_or_a_function():
+def test_task_lists_chunks_from_mapping_or_function():
     assert dict(a_task().sizes()) == {"a": 3, "b": 1}
     assert dict(a_task(chunks=lambda: {"c": 2}).sizes()) == {"c": 2}
 
 
-def test_a_count_may_be_any_whole_number():
+def test_count_may_be_any_integer_type():
     sizes = a_task(chunks={"a": np.int64(3)}).sizes()
     assert dict(sizes) == {"a": 3}
     assert type(sizes["a"]) is int
 
 
-def test_a_machine_may_hold_no_chunk():
+def test_machine_may_hold_no_chunk():
     assert dict(a_task(chunks={}).sizes()) == {}
 
 
 @pytest.mark.parametrize("field", ["model", "load", "loss", "evaluate", "optimizer"])
-def test_what_must_be_a_function_is_named_when_it_is_not(field):
+def test_non_callable_is_named(field):
     with pytest.raises(BadTask, match=f"{field} is 7, needed a function"):
         a_task(**{field: 7})
 
@@ -41,19 +41,19 @@ def test_what_must_be_a_function_is_named_when_it_is_not(field):
         ({3: 1}, "a chunk is called 3"),
     ],
 )
-def test_chunks_that_cannot_be_are_refused_when_the_task_is_made(chunks, seen):
+def test_invalid_chunks_are_refused_with_task(chunks, seen):
     with pytest.raises(BadTask, match=seen):
         a_task(chunks=chunks)
 
 
-def test_chunks_from_a_function_are_checked_when_it_is_called():
+def test_chunks_from_function_are_checked_on_call():
     with pytest.raises(BadTask, match=r"chunks\(\) returned 7"):
         a_task(chunks=lambda: 7).sizes()
     with pytest.raises(BadTask, match="chunk 'a' has -1"):
         a_task(chunks=lambda: {"a": -1}).sizes()
 
 
-def test_a_function_of_chunks_that_raises_is_reported_in_one_line():
+def test_failing_chunk_function_is_reported_in_one_line():
     def raises():
         raise FileNotFoundError("no such folder")
 

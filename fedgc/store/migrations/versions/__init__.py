@@ -1,1 +1,1 @@
-"""One file per step, named for what it does. A step that has been released is never edited."""
+"""One file per step, named after what it does. A released step is never edited."""

@@ -1,4 +1,4 @@
-"""The first tables, and the triggers that keep the audit as it was written."""
+"""The first tables, and the triggers that protect the audit."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -11,7 +11,7 @@ _REFUSAL = "the audit is only ever added to"
 
 
 def upgrade() -> None:
-    """Make every table of the first release."""
+    """Create the tables of the first release."""
     _named()
     _rounds()
     _device_rounds()

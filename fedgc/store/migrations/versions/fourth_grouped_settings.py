@@ -1,4 +1,4 @@
-"""The settings of runs in groups, as release 0.2 names them."""
+"""Settings in groups, as in release 0.2."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What share of the known samples a round's sum counted, and whose data was refused."""
+"""The share of the known samples that a round counted, and the clients whose data was refused."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Add the columns; of the rounds that are there already nothing is known."""
+    """Add the columns; they stay unknown for existing rounds."""
     for name in ("known_samples", "counted_samples"):
         op.add_column("rounds", sa.Column(name, sa.BigInteger(), nullable=False, server_default="0"))
     op.add_column("rounds", sa.Column("left_out", sa.String(), nullable=False, server_default=""))

@@ -19,7 +19,7 @@ _PRESENT = {"devices": "clients", "device": "client", "copies": "replicas"}
 
 
 def upgrade() -> None:
-    """Rename tables, columns, outcomes, and the keys of what is kept as JSON."""
+    """Rename tables, columns, outcomes, and keys in JSON columns."""
     op.rename_table("devices", "clients")
     op.rename_table("device_rounds", "client_rounds")
     for table in ("client_rounds", "tracks", "recents", "summaries"):

@@ -1,0 +1,104 @@
+"""`fedgc evaluate`: the clients of a run score one of its models; the run itself does not change."""
+
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Final
+
+import click
+from rich.markup import escape
+from rich.table import Table
+
+from fedgc.cli import view
+from fedgc.cli.clients import NONE, ClientSettings
+from fedgc.cli.follow import POLL_S, Log, Seen, why_incomplete
+from fedgc.cli.history import must_be_over
+from fedgc.cli.model import chosen_version
+from fedgc.cli.run import STOP_S, Wanted, app_with, superlink_of
+from fedgc.cli.signals import like_ctrl_c
+from fedgc.config import RunConfig, known
+from fedgc.deploy.app_folder import app_in
+from fedgc.deploy.superlink import Superlink
+from fedgc.errors import EdgeFailed
+from fedgc.flower.scoring import RESULT
+from fedgc.history import Score
+from fedgc.store.database import Store
+from fedgc.store.views import Run
+
+MEAN: Final = "mean"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """Which model to score, and where: on so many local clients, or on a SuperLink."""
+
+    run: str
+    version: int | None = None  # the newest
+    best: bool = False
+    clients: int | None = None
+    superlink: str | None = None
+    own: ClientSettings = field(default_factory=lambda: NONE)  # the clients' own settings, by name
+
+
+def evaluate(asked: Asked, *, as_json: bool) -> None:
+    """Have clients score a model; print the figures of each and the mean."""
+    console = view.terminal()
+    with like_ctrl_c(), Store.open(reads_only=True) as store:
+        found = store.run(asked.run)
+        must_be_over(found)
+        clients = asked.clients or len(asked.own) or None
+        config = _config(found, chosen_version(store, found, asked.version, best=asked.best), clients)
+        here = asked.clients if asked.own else config.min_clients
+        started = None if asked.superlink else here
+        wanted = Wanted(started, {}, asked.superlink, found.run, asked.own)
+        said = _scored(wanted, config)
+    result = json.loads(said)
+    if as_json:
+        sys.stdout.write(json.dumps({"run": found.run, **result}, indent=1) + "\n")
+        return
+    console.print(_table(found, result))
+    for name, problem in result["problems"].items():
+        console.print(f"{name}: {problem}", soft_wrap=True, highlight=False, markup=False)
+
+
+def _config(run: Run, version: int, clients: int | None) -> RunConfig:
+    """Return the settings of the run, with what makes clients score this version."""
+    config = RunConfig.read({**known(run.settings), "resume": run.run, "validate.only": version})
+    return replace(config, min_clients=clients) if clients is not None else config
+
+
+def _scored(wanted: Wanted, config: RunConfig) -> str:
+    """Return the result as it stands in the server's log."""
+    console = view.terminal(stderr=True)
+    with superlink_of(wanted, console) as superlink, tempfile.TemporaryDirectory(prefix="fedgc-") as folder:
+        flower_run = superlink.submit(app_with(app_in(Path.cwd()), Path(folder) / "app", config))
+        _follow(superlink, flower_run)
+        log = Log(superlink.log(flower_run))
+        said, lines = log.text(), log.lines()
+    found = [line.partition(RESULT)[2] for line in lines if RESULT in line]
+    if not found:
+        raise EdgeFailed(f"the model was not scored: {why_incomplete(Seen(None), said)}")
+    return found[-1]
+
+
+def _follow(superlink: Superlink, flower_run: int) -> None:
+    try:
+        while superlink.running(flower_run):
+            time.sleep(POLL_S)
+    except KeyboardInterrupt:
+        superlink.stop(flower_run)
+        superlink.wait(flower_run, STOP_S)
+        raise click.Abort from None
+
+
+def _table(run: Run, result: Mapping[str, Any]) -> Table:
+    scores = [
+        Score(result["round"], each["client"], each["samples"], each["metrics"]) for each in result["clients"]
+    ]
+    names = {each["client"]: each["name"] for each in result["clients"]}
+    title = escape(f"Version {result['version']} of {run.run}, round {result['round']}")
+    return view.scores_table(title, scores, names, result["mean"])

@@ -1,0 +1,207 @@
+"""What the models of a run are worth: figures of clients and of the server, the best model, early stopping.
+
+A model takes figures of clients until the second model after it is made, those of the server whenever they
+come. It counts for the best model once: when all clients that score models have answered, or with the figures
+that are there by then.
+"""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from logging import INFO, Logger
+from typing import Final
+
+from fedgc.config import RunConfig
+from fedgc.flower.sink import Sink
+from fedgc.history import BestModel
+from fedgc.messages import Scored
+from fedgc.run.best_model import BestModelSearch
+from fedgc.run.client_figures import ClientFigures
+from fedgc.store.checkpoint import Checkpoint
+
+LEAST_WAIT_S: Final = 10.0  # for the figures of the last model
+TIMES_LONGEST: Final = 5.0  # the longest time from work to figures: how long the last ones are waited for
+
+Pin = Callable[[Checkpoint], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """Why the run is to end before its last round."""
+
+    reason: str
+    complete: bool
+
+
+@dataclass(slots=True)
+class _Model:
+    """A model that still takes figures."""
+
+    round: int  # that made it
+    checkpoint: Checkpoint | None = None
+    entered: bool = False  # in the search for the best one
+    on_server: float | None = None  # the followed figure, by the server's own evaluation
+
+
+class Validation:
+    """Collects the figures of models; the driver tells it of models, figures and evaluations."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        sink: Sink,
+        log: Logger,
+        pin: Pin | None = None,
+        best: BestModel | None = None,
+    ) -> None:
+        """`pin` keeps the checkpoint of the best model; `best` is the one before a resume."""
+        self._sink, self._log, self._pin = sink, log, pin
+        self._figures = ClientFigures()
+        self._models: dict[int, _Model] = {}
+        self._newest = self._first = 0
+        self._search = BestModelSearch(config.best, config.best_is, config.best_patience, best)
+        self._reported: set[str] = set()  # names of figures
+        self._scorers: set[str] = set()  # clients that score models
+        self._evaluating: set[int] = set()  # rounds whose models the server evaluates now
+        self._problem = ""
+        self._judged = False  # there was time for the figures of a model
+        self._working: dict[str, float] = {}  # since when, by client
+        self._longest_s = 0.0
+        self.metrics: Final[dict[int, Mapping[str, float]]] = {}  # by round
+
+    # ---- models
+
+    def begin(self, version: int, round_: int, checkpoint: Checkpoint | None) -> None:
+        """Start with this model."""
+        self._newest = self._first = version
+        self._models = {version: _Model(round_, checkpoint)}
+
+    def made(self, version: int, round_: int, checkpoint: Checkpoint | None) -> None:
+        """Take in a new model; the one before the last takes no more figures."""
+        for old in sorted(self._models):
+            self._show(old)
+            if old < version - 1:
+                self._enter(old)
+                self._forget(old)
+        self._models[version] = _Model(round_, checkpoint if self._search.figure else None)
+        self._newest = version
+        self._judged = True
+        if not self._scorers:  # then only the server evaluates
+            self._enter_before(version)
+
+    # ---- figures of clients
+
+    def work_sent(self, client: str, now: float) -> None:
+        """Note when a client was told of a model."""
+        self._working[client] = now
+
+    def scored(self, event: Scored, name: str, present: Collection[str]) -> None:
+        """Take in the figures of a client, or why it has none."""
+        model = self._models.get(event.version)
+        if model is None:  # it takes no more figures, or there never was one
+            return
+        self._figures.enter(event)
+        self._scorers.add(event.client)
+        if (since := self._working.pop(event.client, None)) is not None:
+            self._longest_s = max(self._longest_s, event.now - since)
+        if event.problem:
+            self._problem = self._problem or f"{name}: {event.problem}"
+        else:
+            self._reported |= {figure for figure, _ in event.figures}
+            self._sink.scored(model.round, event.client, event.samples, dict(event.figures))
+        if self._is_complete(event.version, present):
+            self._judged = True
+            self._show(event.version)
+            self._enter_before(event.version)
+            self._enter(event.version)
+
+    def lacking(self, present: Collection[str]) -> frozenset[str]:
+        """Return the clients that have scored models before, and have not scored the newest one."""
+        return frozenset(self._scorers & set(present)) - self._figures.answered(self._newest)
+
+    @property
+    def wait_s(self) -> float:
+        """How long to wait for the figures of the last model."""
+        return max(LEAST_WAIT_S, TIMES_LONGEST * self._longest_s)
+
+    def _is_complete(self, version: int, present: Collection[str]) -> bool:
+        """Whether all clients have answered: at first all that are here, later those that score models."""
+        expected = set(present) if self._newest == self._first else self._scorers & set(present)
+        return self._figures.complete(version, expected)
+
+    def _show(self, version: int) -> None:
+        """Record the mean figures of a model."""
+        round_, mean = self._models[version].round, self._figures.mean(version)
+        if all(self.metrics.get(round_, {}).get(name) == each for name, each in mean.items()):
+            return
+        self.metrics[round_] = {**self.metrics.get(round_, {}), **mean}
+        shown = " ".join(f"{name}={value:.4g}" for name, value in mean.items())
+        self._log.log(INFO, "round %d validated by clients: %s", round_, shown)
+        self._sink.evaluated(round_, self.metrics[round_])
+
+    # ---- figures of the server
+
+    def evaluating(self, round_: int) -> None:
+        """Note that the server evaluates the model of this round."""
+        self._evaluating.add(round_)
+
+    def evaluated(self, round_: int, figures: Mapping[str, float] | None) -> None:
+        """Take in the server's own figures of a model; None if there are none."""
+        self._evaluating.discard(round_)
+        if figures is not None:
+            self._reported |= figures.keys()
+            self.metrics[round_] = {**self.metrics.get(round_, {}), **figures}
+            shown = " ".join(f"{name}={value:.4g}" for name, value in self.metrics[round_].items())
+            self._log.log(INFO, "round %d evaluated: %s", round_, shown)
+            self._sink.evaluated(round_, self.metrics[round_])
+        for version in [each for each, model in self._models.items() if model.round == round_]:
+            self._models[version].on_server = (figures or {}).get(self._search.figure)
+            if self._judged and not self._scorers:
+                self._enter(version)
+            if version < self._newest - 1:
+                self._enter(version)
+                self._forget(version)
+
+    def _forget(self, version: int) -> None:
+        """Let a model take no more figures, once the server has evaluated it."""
+        if self._models[version].round not in self._evaluating:
+            del self._models[version]
+
+    # ---- the best model
+
+    @property
+    def ending(self) -> Ending | None:
+        """Why the run is to end now; None if it goes on."""
+        figure = self._search.figure
+        if why := self._search.why_stop:
+            return Ending(why, complete=True)
+        if not figure or figure in self._reported or self._evaluating or not self._judged:
+            return None
+        seen = ", ".join(sorted(self._reported)) or "none"
+        problem = f" ({self._problem})" if self._problem else ""
+        return Ending(
+            f"setting validate.best: needed the figure {figure}, saw figures {seen}{problem}", complete=False
+        )
+
+    def finish(self) -> None:
+        """Enter all models with the figures that are there."""
+        for version in sorted(self._models):
+            self._show(version)
+            self._enter(version)
+
+    def _enter_before(self, version: int) -> None:
+        for older in sorted(self._models):
+            if older < version:
+                self._enter(older)
+
+    def _enter(self, version: int) -> None:
+        """Enter a model into the search for the best one, once."""
+        model, figure = self._models[version], self._search.figure
+        value = self._figures.mean(version).get(figure, model.on_server)
+        if not figure or model.entered or value is None:
+            return
+        model.entered = True
+        if self._search.enter(version, model.round, value) and self._search.best is not None:
+            self._sink.improved(self._search.best)
+            if self._pin is not None and model.checkpoint is not None:
+                self._pin(model.checkpoint)
+        model.checkpoint = None

@@ -1,0 +1,127 @@
+"""The layout of a model's vector: which tensors it is made of, in which order."""
+
+import json
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedgc.errors import BadMessage
+from fedgc.messages.fields import Count, check
+from fedgc.values import Filled, Within, value
+
+LARGEST_SIDE: Final = 1 << 40
+FLOATS: Final = ("float32", "bfloat16", "float16", "float64")  # kinds of numbers; on the way all are float32
+SHOWN: Final = 40  # characters of a layout that a message repeats
+LONGEST_NAME: Final = 1000
+
+
+@value
+class TensorSpec:
+    """One tensor of the vector."""
+
+    name: Annotated[str, Filled("a name")]
+    dtype: str
+    shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        check(len(self.name) <= LONGEST_NAME, self, f"a name of at most {LONGEST_NAME} characters")
+        check(self.dtype in FLOATS, self, f"a dtype among {', '.join(FLOATS)}")
+        check(all(0 <= side <= LARGEST_SIDE for side in self.shape), self, "sides of 0 or more")
+
+    @property
+    def size(self) -> int:
+        """How many numbers the tensor has."""
+        return math.prod(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.dtype}{list(self.shape)}"
+
+
+@value
+class Layout:
+    """The tensors of a vector: parameters first, then buffers.
+
+    >>> layout = Layout((TensorSpec("weight", "float32", (2, 3)), TensorSpec("mean", "float32", (3,))), 1)
+    >>> layout.size, layout.parameter_size
+    (9, 6)
+    """
+
+    tensors: tuple[TensorSpec, ...]
+    parameters: Annotated[Count, Within(1, 1 << 32, "at least one parameter")]  # how many of the tensors are
+
+    def __post_init__(self) -> None:
+        names = {each.name for each in self.tensors}
+        check(len(names) == len(self.tensors), self, "each name once")
+        check(self.parameters <= len(self.tensors), self, "no more parameters than tensors")
+
+    @property
+    def size(self) -> int:
+        """How many numbers the vector has."""
+        return sum(each.size for each in self.tensors)
+
+    @property
+    def parameter_size(self) -> int:
+        """How many of the numbers belong to parameters."""
+        return sum(each.size for each in self.tensors[: self.parameters])
+
+    def fields(self) -> dict[str, Any]:
+        """Return the layout as plain lists and numbers, by name."""
+        tensors = [[each.name, each.dtype, list(each.shape)] for each in self.tensors]
+        return {"tensors": tensors, "parameters": self.parameters}
+
+    def text(self) -> str:
+        """Return the layout as JSON text."""
+        return json.dumps(self.fields(), separators=(",", ":"))
+
+    @classmethod
+    def of(cls, fields: Mapping[str, Any]) -> "Layout":
+        """Return the layout of these fields; other fields are ignored.
+
+        Raises:
+            BadMessage: The fields are missing or of another form.
+        """
+        try:
+            tensors = tuple(
+                TensorSpec(str(name), str(kind), tuple(map(int, shape)))
+                for name, kind, shape in fields["tensors"]
+            )
+            return cls(tensors, int(fields["parameters"]))
+        except (ValueError, TypeError, KeyError, OverflowError) as error:
+            seen = repr(fields)[:SHOWN]
+            raise BadMessage(f"layout: saw {seen}, needed tensors and a number of parameters") from error
+
+    @classmethod
+    def read(cls, text: str) -> "Layout":
+        """Return the layout that `text` was made of; raise BadMessage if it is of another form."""
+        try:
+            fields = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise BadMessage(f"layout: saw {text[:SHOWN]!r}, needed JSON") from error
+        return cls.of(fields)
+
+    def split(self, vector: NDArray[np.float32]) -> dict[str, NDArray[np.float32]]:
+        """Return views of a vector, one for each tensor, by name."""
+        parts, first = {}, 0
+        for each in self.tensors:
+            parts[each.name] = vector[first : first + each.size].reshape(each.shape)
+            first += each.size
+        return parts
+
+    def difference(self, other: "Layout") -> str:
+        """Return the first difference of another layout from this one; empty if they are equal.
+
+        >>> one = Layout((TensorSpec("weight", "float32", (2, 3)),), 1)
+        >>> one.difference(Layout((TensorSpec("weight", "float32", (2, 4)),), 1))
+        'tensor 1: saw weight float32[2, 4], needed weight float32[2, 3]'
+        """
+        for place, (needed, seen) in enumerate(zip(self.tensors, other.tensors, strict=False), start=1):
+            if needed != seen:
+                return f"tensor {place}: saw {seen}, needed {needed}"
+        if len(self.tensors) != len(other.tensors):
+            return f"saw {len(other.tensors)} tensors, needed {len(self.tensors)}"
+        if self.parameters != other.parameters:
+            return f"saw {other.parameters} parameters among the tensors, needed {self.parameters}"
+        return ""

@@ -1,0 +1,1 @@
+"""Processes and what they start: a supervisor that ends them all."""

@@ -1,0 +1,57 @@
+"""The best model of a run by one figure, and early stopping (patience, as in Prechelt 1998)."""
+
+import math
+from typing import Final
+
+from fedgc.history import BestModel
+
+LOWEST_IS_BEST: Final = ("loss", "error", "perplexity")  # figures with one of these words in their names
+
+
+class BestModelSearch:
+    """Follows one figure over the models of a run.
+
+    >>> search = BestModelSearch("accuracy", patience=2)
+    >>> [search.enter(version, version, value) for version, value in enumerate((0.5, 0.9, 0.8, 0.9))]
+    [True, True, False, False]
+    >>> search.why_stop
+    'accuracy has not improved for 2 evaluations; best is version 1, round 1, 0.9'
+    """
+
+    def __init__(
+        self, figure: str, best_is: str = "auto", patience: int = 0, known: BestModel | None = None
+    ) -> None:
+        """`known` is the best model before a resume; a patience of 0 never stops."""
+        self.figure: Final = figure
+        self.best = known if known is not None and known.figure == figure else None
+        self._lowest = best_is == "lowest" or (best_is == "auto" and _is_loss(figure))
+        self._patience = patience
+        self._without = 0  # evaluations in a row without a better model
+
+    def enter(self, version: int, round_: int, value: float) -> bool:
+        """Enter the figure of a model; return whether it is the best so far."""
+        if math.isfinite(value) and (self.best is None or self._is_better(value, self.best.value)):
+            self.best = BestModel(self.figure, version, round_, value)
+            self._without = 0
+            return True
+        if self.best is None or version != self.best.version:  # a resume scores the best model again
+            self._without += 1
+        return False
+
+    @property
+    def why_stop(self) -> str:
+        """Why no better model is expected; empty while one is."""
+        if not self._patience or self._without < self._patience or self.best is None:
+            return ""
+        best, times = self.best, "evaluation" if self._without == 1 else "evaluations"
+        return (
+            f"{self.figure} has not improved for {self._without} {times}; "
+            f"best is version {best.version}, round {best.round}, {best.value:.4g}"
+        )
+
+    def _is_better(self, value: float, before: float) -> bool:
+        return value < before if self._lowest else value > before
+
+
+def _is_loss(figure: str) -> bool:
+    return any(word in figure.lower() for word in LOWEST_IS_BEST)

@@ -1,0 +1,46 @@
+"""What models are worth on the data of the clients: figures of each client, and their weighted mean."""
+
+from collections.abc import Collection, Mapping
+from typing import Final
+
+from fedgc.messages import Scored
+
+VERSIONS_KEPT: Final = 2  # of which figures still come in: the newest, and the one before
+
+
+class ClientFigures:
+    """Collects the figures of the newest models.
+
+    >>> figures = ClientFigures()
+    >>> figures.enter(Scored(0.0, "a", 1, 10, (("accuracy", 0.5),)))
+    >>> figures.enter(Scored(0.0, "b", 1, 30, (("accuracy", 0.9),)))
+    >>> figures.mean(1), figures.complete(1, {"a", "b"})
+    ({'accuracy': 0.8}, True)
+    """
+
+    def __init__(self) -> None:
+        self._scores: dict[int, dict[str, Scored]] = {}
+
+    def enter(self, scored: Scored) -> None:
+        """Enter the figures of a client; the last of a version counts."""
+        self._scores.setdefault(scored.version, {})[scored.client] = scored
+        for old in sorted(self._scores)[:-VERSIONS_KEPT]:
+            del self._scores[old]
+
+    def complete(self, version: int, clients: Collection[str]) -> bool:
+        """Whether all of these clients have scored this version."""
+        return bool(clients) and set(clients) <= self.answered(version)
+
+    def answered(self, version: int) -> frozenset[str]:
+        """Return the clients that have scored this version, or said why they could not."""
+        return frozenset(self._scores.get(version, {}))
+
+    def mean(self, version: int) -> Mapping[str, float]:
+        """Return the means over the clients that report a figure, weighted by their samples."""
+        sums: dict[str, float] = {}
+        weights: dict[str, int] = {}
+        for each in self._scores.get(version, {}).values():
+            for name, value in each.figures:
+                sums[name] = sums.get(name, 0.0) + each.samples * value
+                weights[name] = weights.get(name, 0) + each.samples
+        return {name: total / weights[name] for name, total in sums.items()}

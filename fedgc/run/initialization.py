@@ -1,0 +1,66 @@
+"""The beginning of a run whose clients bring the model: the first to announce it sends the first vector.
+
+The server has no code of the model. All other clients must announce the same layout. If the chosen client is
+lost before its vector has come, the next one is asked. No I/O: the driver passes events and sends commands.
+"""
+
+from collections import deque
+from typing import Final
+
+from fedgc.messages import (
+    Announced,
+    Codeword,
+    Failed,
+    Initialize,
+    Layout,
+    LinkEvent,
+    Lost,
+    Refuse,
+    ToClient,
+)
+
+
+class Initialization:
+    """Settles the layout of the model and the client that sends the first vector."""
+
+    def __init__(self, layout: Layout | None = None) -> None:
+        """`layout` is known already if a run is resumed."""
+        self.layout = layout
+        self.source = ""  # the client that was asked for the vector
+        self._waiting: deque[str] = deque()  # others that could be asked
+        self.refused: Final[set[str]] = set()  # clients whose model has another layout
+
+    def handle(self, event: LinkEvent) -> tuple[ToClient, ...]:
+        """Return what is to be sent after this event."""
+        if isinstance(event, Announced):
+            return self._announced(event)
+        if isinstance(event, Lost | Failed):
+            return self.without(event.client)
+        return ()
+
+    def is_vector(self, event: LinkEvent) -> bool:
+        """Whether the event tells that the first vector has come."""
+        return isinstance(event, Codeword) and (event.client, event.round) == (self.source, 0)
+
+    def _announced(self, event: Announced) -> tuple[ToClient, ...]:
+        difference = self.layout.difference(event.layout) if self.layout is not None else ""
+        if difference:
+            self.refused.add(event.client)
+            reason = f"its model differs from the run's: {difference}"
+            return (Refuse(event.client, 0, reason),)
+        self.refused.discard(event.client)
+        if self.layout is None:
+            self.layout = event.layout
+        if self.source:
+            self._waiting.append(event.client)
+            return ()
+        self.source = event.client
+        return (Initialize(event.client),)
+
+    def without(self, client: str) -> tuple[ToClient, ...]:
+        """Ask another client, if this one was asked and cannot send its vector."""
+        self._waiting = deque(each for each in self._waiting if each != client)
+        if client != self.source:
+            return ()
+        self.source = self._waiting.popleft() if self._waiting else ""
+        return (Initialize(self.source),) if self.source else ()

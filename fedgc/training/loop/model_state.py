@@ -1,0 +1,131 @@
+"""The part of a script's model that is exchanged: read into a vector, written from one.
+
+It holds the trainable parameters in the module's order, then the floating-point buffers that belong to the
+module's state. Frozen parameters, integer buffers and private tensors are not in it. Wrappers (DDP,
+torch.compile) are removed first, so names are those of the plain module. A module sharded by `fully_shard`
+(FSDP2) is gathered and scattered by the functions of torch.distributed.checkpoint.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from fedgc.errors import BadTask
+from fedgc.training.flat import Vector, exchanged_tensors
+from fedgc.training.loop.ranks import Ranks
+
+DISTRIBUTED: Final = ("DistributedDataParallel", "DataParallel")  # which hold the module that is trained
+
+
+class ModelState:
+    """The exchanged tensors of a module, and the private ones.
+
+    >>> state = ModelState(nn.Linear(2, 1), private=["bias"])
+    >>> [str(each) for each in state.layout.tensors], list(state.private)
+    (['weight float32[1, 2]'], ['bias'])
+    """
+
+    def __init__(self, model: nn.Module, private: Sequence[str] = ()) -> None:
+        """`private` holds patterns of names, such as `head.*`."""
+        if not isinstance(model, nn.Module):
+            raise BadTask(f"fedgc.join: saw a {type(model).__name__}, needed a torch module")
+        self.model: Final = model
+        self.module: Final = unwrapped(model)
+        tensors = exchanged_tensors(self.module, private)
+        self.private: Final = tuple(tensors.private)
+        self._names: Final = (*tensors.parameters, *tensors.buffers)
+        self.layout: Final = tensors.layout()
+
+    def read(self, into: Vector | None) -> None:
+        """Copy the tensors into the vector. All ranks call it; only rank 0 has a vector."""
+        live = self._live(self._names)
+        tensors: Mapping[str, Any] = self._gathered() if _sharded(live) else live
+        if into is not None:
+            for name, part in self.layout.split(into).items():
+                torch.from_numpy(part).copy_(tensors[name].detach())
+
+    def write(self, vector: Vector | None, ranks: Ranks) -> None:
+        """Copy the vector into the tensors. All ranks call it; only rank 0 has a vector."""
+        named: dict[str, Tensor] = {}
+        if vector is not None:
+            named = {name: torch.from_numpy(part) for name, part in self.layout.split(vector).items()}
+        self._write(named, self._live(self._names), ranks)
+
+    def read_private(self) -> dict[str, Tensor]:
+        """Return copies of the private tensors on the CPU; on other ranks than 0 they may be missing."""
+        live = self._live(self.private)
+        tensors: Mapping[str, Any] = self._gathered() if _sharded(live) else live
+        return {name: tensors[name].detach().to("cpu", copy=True) for name in self.private if name in tensors}
+
+    def write_private(self, named: Mapping[str, Tensor], ranks: Ranks) -> None:
+        """Set the private tensors. All ranks call it; only rank 0's tensors count."""
+        live = self._live(self.private)
+        fitting = {
+            name: each for name, each in named.items() if name in live and each.shape == live[name].shape
+        }
+        self._write(fitting, live, ranks)
+
+    @property
+    def undistributed(self) -> nn.Module:
+        """The model without DistributedDataParallel, so that a rank can use it alone."""
+        inner = getattr(self.model, "module", None)
+        return inner if type(self.model).__name__ in DISTRIBUTED and inner is not None else self.model
+
+    @property
+    def sharded(self) -> bool:
+        """Whether each rank holds a part of the model's tensors."""
+        return _sharded(self._live(self._names))
+
+    def _live(self, names: Sequence[str]) -> dict[str, Tensor]:
+        """Return the module's present tensors of these names.
+
+        A trainer that moves the module to a device after `join` replaces its buffers, and on some devices its
+        parameters.
+        """
+        found: dict[str, Tensor] = {
+            **dict(self.module.named_parameters(remove_duplicate=False)),
+            **dict(self.module.named_buffers(remove_duplicate=False)),
+        }
+        for name in names:
+            if name not in found:
+                raise BadTask(
+                    f"fedgc: saw a model without {name}, which it had at fedgc.join; needed the call to "
+                    "fedgc.join after the model is complete"
+                )
+        return {name: found[name] for name in names}
+
+    def _gathered(self) -> Mapping[str, Any]:
+        from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict
+
+        options = StateDictOptions(full_state_dict=True, cpu_offload=True)
+        return get_model_state_dict(self.module, options=options)
+
+    def _write(self, named: Mapping[str, Tensor], targets: Mapping[str, Tensor], ranks: Ranks) -> None:
+        if _sharded(targets):
+            from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_state_dict
+
+            state: dict[str, Any] = {name: each.to(targets[name].dtype) for name, each in named.items()}
+            options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True, strict=False)
+            set_model_state_dict(self.module, state, options=options)
+            return
+        with torch.no_grad():
+            for name, each in named.items():
+                targets[name].copy_(each)
+        ranks.broadcast(each.detach() for each in targets.values())
+
+
+def _sharded(tensors: Mapping[str, Tensor]) -> bool:
+    return any(hasattr(each, "full_tensor") for each in tensors.values())
+
+
+def unwrapped(model: nn.Module) -> nn.Module:
+    """Return the module inside wrappers such as DistributedDataParallel and torch.compile."""
+    while True:
+        inner = getattr(model, "_orig_mod", None)
+        if inner is None and type(model).__name__ in DISTRIBUTED:
+            inner = model.module
+        if not isinstance(inner, nn.Module):
+            return model
+        model = inner

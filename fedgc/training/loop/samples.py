@@ -1,0 +1,66 @@
+"""How many samples a client trains on, counted over all processes of its script."""
+
+from collections.abc import Sequence, Sized
+from contextlib import suppress
+from enum import IntEnum
+
+from fedgc.errors import BadTask
+
+
+class Counted(IntEnum):
+    """How a rank has counted its samples."""
+
+    GIVEN = 0  # by the script: the total over all ranks
+    DIVIDED = 1  # the dataset of a loader that divides it among the ranks
+    OWN = 2  # the dataset of a loader that does not: the rank's own part
+
+
+def samples_of(loader: object) -> tuple[int, Counted]:
+    """Return how many samples a loader's dataset has, and how ranks count them.
+
+    Raises:
+        BadTask: The loader is empty or has no length.
+    """
+    dataset = getattr(loader, "dataset", None)
+    how = Counted.DIVIDED if divides(loader) else Counted.OWN
+    for counted in (dataset, loader):
+        if isinstance(counted, Sized):
+            with suppress(TypeError):  # torch's loader of an iterable dataset
+                if len(counted):
+                    return len(counted), how
+    if isinstance(loader, Sized) or isinstance(dataset, Sized):
+        raise BadTask("steps: saw a loader without a batch, needed at least one")
+    raise BadTask(f"steps: saw a {type(loader).__name__} without a length, needed fedgc.join(samples=...)")
+
+
+def divides(loader: object) -> bool:
+    """Whether a loader divides its dataset among the ranks, as DistributedSampler and Accelerate do."""
+    batches = getattr(loader, "batch_sampler", None)
+    samplers = (getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+    sizes = [getattr(each, name, 1) for each in samplers for name in ("num_replicas", "num_processes")]
+    of_accelerate = hasattr(type(loader), "total_dataset_length")
+    return of_accelerate or any(isinstance(size, int) and size > 1 for size in sizes)
+
+
+def total_samples(counts: Sequence[Sequence[int]]) -> int:
+    """Return the client's samples from the counts of its ranks: numbers, and how each was counted.
+
+    >>> total_samples([(100, Counted.DIVIDED), (100, Counted.DIVIDED)])
+    100
+    >>> total_samples([(60, Counted.OWN), (40, Counted.OWN)])
+    100
+
+    Raises:
+        BadTask: The ranks do not agree.
+    """
+    if len(counts) == 1:
+        return counts[0][0]
+    if all(how == Counted.OWN for _, how in counts):
+        return sum(number for number, _ in counts)
+    if len(set(counts)) > 1:
+        seen = ", ".join(str(number) for number, _ in counts)
+        raise BadTask(
+            f"fedgc.join: saw ranks that count {seen} samples, needed one total on all of them, or loaders "
+            "that divide one dataset"
+        )
+    return counts[0][0]

@@ -1,0 +1,1 @@
+"""A client's side of a training script: its process, the local socket, and the loop of the engine."""

@@ -1,0 +1,34 @@
+"""Where the file of a training script lies: a path in the command, in the app or in the working folder."""
+
+import shlex
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Final
+
+SUFFIXES: Final = (".py", ".ipynb", ".sh")
+MANIFEST: Final = "pyproject.toml"
+
+
+def script_in(words: Sequence[str]) -> str:
+    """Return the script's file in the words of a command; empty if no word looks like one.
+
+    >>> script_in(["torchrun", "--nproc-per-node", "2", "train.py", "--lr", "0.1"]), script_in(["trainer"])
+    ('train.py', '')
+    """
+    return next((word for word in words if word.endswith(SUFFIXES) and not word.startswith("-")), "")
+
+
+def in_app(script: str, folders: Iterable[str]) -> str:
+    """Return the command with the path of a script that lies in the installed app.
+
+    Args:
+        script: A command line that can be split.
+        folders: Where Python looks for modules: Flower puts the app's folder there.
+    """
+    words = shlex.split(script)
+    file = script_in(words)
+    apps = (Path(each) for each in folders if (Path(each) / MANIFEST).is_file())
+    found = next((app / file for app in apps if file and (app / file).is_file()), None)
+    if found is None or Path(file).is_absolute():
+        return script
+    return shlex.join(str(found) if word == file else word for word in words)

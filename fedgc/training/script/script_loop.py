@@ -1,0 +1,448 @@
+"""The local loop of a training script: follows the steps that the script counts, and tells it what is next.
+
+The script's process lives as long as the client's session. If it ends, that is a failure of the client in
+that
+round: the next work starts it again, from the common model.
+"""
+
+import os
+import secrets
+import shutil
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadMessage, EdgeFailed, FedgcError, TaskFailed
+from fedgc.messages import Held, Layout, Scored, Work
+from fedgc.training.cache import Saved
+from fedgc.training.flat import Vector
+from fedgc.training.local_loop import Advance, Begin, LocalLoop
+from fedgc.training.loop.environment import ScriptEnvironment
+from fedgc.training.loop.protocol import LineSocket
+from fedgc.training.loop.shared_vectors import GENERATION, LOGGED, LOSSES, SECONDS, STEPS, SharedVectors
+from fedgc.training.script.place import in_app
+from fedgc.training.script.process import ScriptProcess
+
+POLL_S: Final = 0.01  # between two looks at the script's counters; a command ends it early
+END_S: Final = 60.0  # that a script has for itself after the run
+STOP_S: Final = 2.0  # the same, if the run is not over
+HAND_IN_S: Final = 10.0  # that a session's end waits for the script's present step
+LOST_S: Final = 15.0  # that a script has to end once its connection is closed
+HELLO_S: Final = 5.0  # for a connected process to prove that it is the script
+LINES_A_TURN: Final = 1000  # so that a script that sends without end does not stop its client
+MOST_SCORES: Final = 64  # models whose figures wait to be sent
+LONGEST_PLACE: Final = 80  # bytes; a path of a socket has at most 103 on macOS
+LONGEST_REASON: Final = 400  # characters of what is wrong with a line
+
+
+def _place_of_socket() -> str:
+    """Return the folder for temporary files, or one with a path short enough for a socket."""
+    usual = tempfile.gettempdir()
+    return usual if len(os.fsencode(usual)) <= LONGEST_PLACE else "/tmp"  # noqa: S108  mkdtemp makes it safe
+
+
+@dataclass(frozen=True, slots=True)
+class ScriptFacts:
+    """What a client knows of its script."""
+
+    config: RunConfig
+    client: str  # the client's identity: its data is one chunk of this name
+    settings: Mapping[str, str | int | float]  # the client's own: its node config
+    folder: Path  # for the log, and for what outlives the script
+    pace_s: float = 0.0  # least time of a step
+    pinned: str = ""  # the command that the client's owner runs in place of the run's
+
+    @property
+    def command(self) -> str:
+        """The command that is executed."""
+        return self.pinned or self.config.script
+
+
+class ScriptLoop(LocalLoop):
+    """Drives one script, which it starts again after a failure."""
+
+    def __init__(self, facts: ScriptFacts, wait: Callable[[float], object]) -> None:
+        """`wait` waits for so many seconds, or less if a command comes."""
+        self._facts = facts
+        self._wait = wait
+        self._socket_folder = Path(tempfile.mkdtemp(prefix="fedgc-", dir=_place_of_socket()))
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(self._socket_folder / "client"))
+        self._listener.listen()
+        self._listener.setblocking(False)
+        self._secret = ""
+        self._process: ScriptProcess | None = None
+        self._line: LineSocket | None = None
+        self._lost_at: float | None = None  # when the running script's connection was closed
+        self._memory: SharedVectors | None = None
+        self._layout: Layout | None = None
+        self._samples = 0
+        self._is_ready = False  # the script has announced its model
+        self._is_known = False  # the same, by this process or one before it
+        self._begin: Begin | None = None  # to be told to the script once it is ready
+        self._work: Work | None = None
+        self._seen = 0  # steps of the script that were returned by `advance`
+        self._seen_s = 0.0
+        self._read_at: int | None = None  # the step at which the script has read its model last
+        self._generation = self._ask = 0  # of the last commands to train from a model, and to hand in
+        self._asks = self._handed = self._left = self._at_exit = False
+        self._failure = ""
+        self._scores: list[Scored] = []
+        self._validates = False  # the script has a function for that
+        self._to_validate: tuple[int, Vector] | None = None
+        self._resting = False
+
+    # ---- what is trained
+
+    @property
+    def layout(self) -> Layout | None:
+        """The layout that the script announced, also while it is started again; looks for it before."""
+        if not self._is_known:
+            self._turn()
+            self._raise_failure()
+        return self._layout if self._is_known else None
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The client's data is one chunk, named after the client."""
+        return {self._facts.client: self._samples} if self._samples else {}
+
+    def holds(self) -> tuple[Held, ...]:
+        """Return the one chunk."""
+        return tuple(Held(name, samples) for name, samples in self.sizes.items())
+
+    def initial(self) -> Vector:
+        """Return the model as the script made it; before any training only."""
+        vector: Vector = self._vectors.trained.copy()
+        return vector
+
+    # ---- training
+
+    def begin(self, begin: Begin) -> None:
+        """Have the script train from a model; the script is started again if it has ended."""
+        if self._left:
+            raise TaskFailed("the script has left the run")
+        self._begin, self._work = begin, begin.work
+        self._failure, self._resting = "", False
+        self._tell()
+
+    def go_on(self, work: Work) -> None:
+        """Let the script train on."""
+        self._work = work
+        self._asks = self._handed = self._resting = False
+        if self._begin is not None:
+            self._begin = replace(self._begin, work=work)
+            self._tell()
+        elif self._line is not None:
+            self._train(self._line, work, load=False)
+
+    def advance(self, reached: int, goal: int) -> Advance | None:
+        """Return the steps that the script has counted; if some are wanted, wait a moment for them."""
+        self._turn()
+        if (new := self._counted(reached)) is None and reached < goal and not self._failure:
+            self._wait(POLL_S)
+            self._turn()
+            new = self._counted(reached)
+        if new is None and reached < goal:
+            self._raise_failure()
+        return new
+
+    def vector(self) -> Vector | None:
+        """Return the model that the script has read at the target."""
+        return self._vectors.trained if self._read_at is not None else None
+
+    def hand_in(self, *, wait: bool = False) -> Saved | None:
+        """Ask the script for its model, and return it once it is there."""
+        if not self._asks and not self._left:
+            self._asks = True
+            self._ask += 1
+            self._say("hand-in", ask=self._ask)
+        end = time.monotonic() + (HAND_IN_S if wait else 0.0)
+        self._turn()
+        while not (self._handed or self._left):
+            self._raise_failure()
+            self._wait(POLL_S)
+            self._turn()
+            if time.monotonic() >= end:
+                break
+        return Saved(self._vectors.trained, [], {}) if self._handed or self._left else None
+
+    def validate(self, version: int, model: Vector) -> bool:
+        """Have the script score a model, before it trains or without training."""
+        self._to_validate = (version, model) if self._validates or not self._is_ready else None
+        return self._to_validate is not None
+
+    def scores(self, *, wait: bool) -> tuple[Scored, ...]:
+        """Return the figures that the script has sent."""
+        self._turn()
+        if self._to_validate is not None and self._is_ready and self._begin is None and wait:
+            version, model = self._to_validate
+            self._to_validate = None
+            self._vectors.common[:] = model
+            self._say("validate", version=version)
+        if wait and not self._scores:
+            self._raise_failure()
+            self._wait(POLL_S)
+            self._turn()
+        scores, self._scores = tuple(self._scores), []
+        return scores
+
+    def rest(self) -> None:
+        """Have the script wait."""
+        if not self._resting:
+            self._resting = True
+            self._say("rest")
+
+    def close(self, *, complete: bool = False) -> None:
+        """End the script: by itself if the run is complete, else at once."""
+        self._say("end", complete=complete, reason="the run is over" if complete else "the session has ended")
+        if self._process is not None:
+            self._process.end(END_S if complete else STOP_S)
+        self._disconnect()
+        self._listener.close()
+        shutil.rmtree(self._socket_folder, ignore_errors=True)
+        if self._memory is not None:
+            self._memory.close()
+            self._memory = None
+
+    # ---- turns
+
+    def _turn(self) -> None:
+        """Do what there is to do, without waiting."""
+        if self._process is None and not self._left and not self._failure:
+            self._start()
+        try:
+            if self._line is None:
+                self._accept()
+            self._hear()
+        except BadMessage as error:
+            self._fail(f"the script: {error}"[:LONGEST_REASON])
+        except EdgeFailed:
+            self._disconnect()
+        if self._process is not None and self._line is None:
+            self._look_after(self._process)
+
+    def _hear(self) -> None:
+        """Send what the script had no room for, and take in what it has sent."""
+        if self._line is not None:
+            self._line.flush()
+        for _ in range(LINES_A_TURN):
+            if self._line is None or (message := self._line.receive(0.0)) is None:
+                return
+            self._heard(message)
+
+    def _look_after(self, process: ScriptProcess) -> None:
+        """Look whether a script that is not connected has ended; a launcher outlives rank 0 by a moment."""
+        lost = self._lost_at is not None and time.monotonic() > self._lost_at + LOST_S
+        if process.ended is not None:
+            self._reap(process)
+        elif lost and not self._left:
+            self._fail(f"the script closed its connection and did not end within {LOST_S:g} s")
+
+    def _reap(self, process: ScriptProcess) -> None:
+        """Take note of a script that has ended; unless it has left the run, that is a failure."""
+        self._process = None
+        if self._at_exit and process.ended:
+            self._left = False  # it handed in at its exit, but it has failed
+        if not self._left:
+            self._fail(f"{process.why_ended()} (its output: {self._log})")
+        process.end(0.0)
+
+    def _start(self) -> None:
+        facts, self._secret = self._facts, secrets.token_hex(16)
+        environment = ScriptEnvironment(
+            str(self._socket_folder / "client"),
+            self._secret,
+            facts.config.table(),
+            facts.settings,
+            str(facts.folder),
+            facts.pace_s,
+        )
+        self._lost_at = None
+        self._process = ScriptProcess(in_app(facts.command, sys.path), environment.write(), self._log)
+
+    @property
+    def _log(self) -> Path:
+        return self._facts.folder / "script.log"
+
+    def _accept(self) -> None:
+        """Take the connection of the script; anything that does not know the secret is turned away."""
+        try:
+            connection, _ = self._listener.accept()
+        except BlockingIOError:
+            return
+        line = LineSocket(connection)
+        try:
+            hello = line.receive(HELLO_S)
+            known = hello is not None and hello["kind"] == "hello"
+            secret = str(hello.get("secret")).encode(errors="replace") if hello else b""
+            if not (known and secrets.compare_digest(secret, self._secret.encode())):
+                raise BadMessage("hello: saw another secret")
+        except FedgcError:
+            line.close()
+            return
+        self._line = line
+        if self._lost_at is not None:
+            self._lost_at = None
+            self._failure = self._failure or "the launcher has started the script's processes again"
+
+    def _heard(self, message: Mapping[str, Any]) -> None:
+        """Take in a line of the script; raise BadMessage if it is not of this protocol."""
+        handler = {
+            "announce": self._announced,
+            "ready": self._made_ready,
+            "reached": self._reached,
+            "handed": self._handed_in,
+            "left": self._has_left,
+            "scored": self._scored,
+        }.get(message["kind"])
+        if handler is None:
+            raise BadMessage(f"saw {message['kind']!r}, which this version does not know")
+        try:
+            handler(message)
+        except (AttributeError, KeyError, TypeError, ValueError, OverflowError) as error:
+            raise BadMessage(f"{message['kind']}: saw {error} missing or of another type") from error
+
+    def _made_ready(self, _: Mapping[str, Any]) -> None:
+        if self._memory is None:
+            raise BadMessage("ready: saw no model before it, needed one")
+        self._is_ready = self._is_known = True
+        self._tell()
+
+    def _reached(self, message: Mapping[str, Any]) -> None:
+        if message["generation"] == self._generation:
+            self._read_at = int(message["steps"])
+
+    def _handed_in(self, message: Mapping[str, Any]) -> None:
+        self._handed = self._handed or (self._asks and message["ask"] == self._ask)
+
+    def _has_left(self, message: Mapping[str, Any]) -> None:
+        if not self._is_ready:
+            raise BadMessage("left: saw no model before it, needed one")
+        self._left, self._is_ready = True, False
+        self._at_exit = bool(message["at_exit"])
+
+    def _announced(self, message: Mapping[str, Any]) -> None:
+        layout, samples = Layout.of(message), int(message["samples"])
+        if refused := self._refusal(layout, samples):
+            self._say("refused", reason=refused)
+            return
+        Held(self._facts.client, samples)  # or a BadMessage
+        try:
+            self._memory = self._memory or SharedVectors.create(layout.size)
+        except EdgeFailed as error:
+            self._say("refused", reason=str(error))
+            return
+        self._layout, self._samples = layout, samples
+        self._validates = bool(message.get("validates"))
+        if self._line is not None and not self._is_ready:
+            self._line.send("memory", descriptor=self._memory.descriptor)
+
+    def _refusal(self, layout: Layout, samples: int) -> str:
+        """Return why this model is refused; empty if it is not."""
+        if self._layout is not None and (difference := self._layout.difference(layout)):
+            return f"the model differs from the one announced first: {difference}"
+        if samples < 1:
+            return f"saw {samples} samples, needed at least 1"
+        if self._samples and samples != self._samples:
+            return f"saw {samples} samples, needed {self._samples} as at the start"
+        return ""
+
+    def _tell(self) -> None:
+        """Tell the script to begin, once it is ready."""
+        begin = self._begin
+        if begin is None or self._line is None or not self._is_ready or self._resting:
+            return
+        self._begin = None
+        self._vectors.common[:] = begin.saved.vector if begin.saved is not None else begin.model
+        self._seen, self._seen_s = begin.reached, 0.0
+        self._read_at = None
+        self._asks = self._handed = False
+        self._generation += 1
+        self._train(self._line, begin.work, load=True, steps=begin.reached)
+
+    def _train(self, line: LineSocket, work: Work, *, load: bool, steps: int = 0) -> None:
+        validates = load and self._to_validate is not None and self._to_validate[0] == work.version
+        if validates:
+            self._to_validate = None
+        with suppress(EdgeFailed, BadMessage):  # the next turn finds that it has gone, or reads nothing
+            line.post(
+                "train",
+                round=work.round,
+                version=work.version,
+                first_step=work.first_step,
+                steps=steps,
+                target=work.target,
+                limit=max(work.target, work.most_steps),
+                reads_at_target=self._facts.config.measure == "distance",
+                load=load,
+                generation=self._generation,
+                validate=validates,
+            )
+
+    def _counted(self, reached: int) -> Advance | None:
+        """Return what the counters tell; the step of the target counts once the model was read there."""
+        if self._memory is None or self._work is None or self._begin is not None:
+            return None
+        counts, sums = self._memory.counts, self._memory.sums
+        if int(counts[GENERATION]) != self._generation:
+            return None  # the script has not taken in the last command yet
+        steps = int(counts[STEPS])
+        awaited = self._facts.config.measure == "distance" and not self._left
+        if awaited and steps >= self._work.target and (self._read_at or 0) < self._work.target:
+            steps = min(steps, self._work.target - 1)
+        new = steps - max(self._seen, reached)
+        if new <= 0:
+            return None
+        seconds, logged = float(sums[SECONDS]), int(counts[LOGGED])
+        losses = float(sums[LOSSES]) / logged * new if logged else 0.0
+        advance = Advance(new, max(0.0, seconds - self._seen_s), losses)
+        self._seen, self._seen_s = steps, seconds
+        return advance
+
+    def _scored(self, message: Mapping[str, Any]) -> None:
+        figures = tuple((str(name), float(value)) for name, value in message["figures"].items())
+        version, samples = int(message["version"]), int(message["samples"])
+        problem = str(message["problem"])
+        self._scores.append(Scored(0.0, self._facts.client, version, samples, figures, problem))
+        del self._scores[:-MOST_SCORES]
+
+    # ---- ends
+
+    @property
+    def _vectors(self) -> SharedVectors:
+        if self._memory is None:
+            raise TaskFailed("the script has announced no model")
+        return self._memory
+
+    def _say(self, kind: str, **fields: Any) -> None:  # noqa: ANN401  JSON
+        if self._line is not None:
+            with suppress(EdgeFailed, BadMessage):
+                self._line.post(kind, **fields)
+
+    def _fail(self, reason: str) -> None:
+        self._failure = self._failure or reason
+        self._is_ready = False
+        self._disconnect()
+        if self._process is not None:
+            process, self._process = self._process, None
+            process.end(0.0)
+
+    def _raise_failure(self) -> None:
+        if self._failure:
+            failure, self._failure = self._failure, ""
+            raise TaskFailed(failure)
+
+    def _disconnect(self) -> None:
+        if self._line is not None:
+            self._line.close()
+            self._line = None
+            self._lost_at = time.monotonic()
+            self._is_ready = False

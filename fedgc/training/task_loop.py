@@ -1,0 +1,108 @@
+"""The local loop of a task: its steps are done by a `Trainer`, in the engine's thread.
+
+Steps are numbered through the whole run, so that batches continue from one common model to the next.
+"""
+
+from collections.abc import Mapping
+from contextlib import suppress
+
+from fedgc.errors import EdgeFailed
+from fedgc.messages import Held, Layout, Scored, Work
+from fedgc.training.cache import Saved
+from fedgc.training.cache_files import CacheFiles
+from fedgc.training.flat import Vector
+from fedgc.training.injection import pool_chunks
+from fedgc.training.local_loop import Advance, Begin, LocalLoop
+from fedgc.training.pace import Pace
+from fedgc.training.trainer import LocalStep, Trainer
+
+
+class TaskLoop(LocalLoop):
+    """Trains the task's model on the client's chunks together."""
+
+    def __init__(self, trainer: Trainer, pace: Pace, files: CacheFiles | None = None) -> None:
+        """`pace` enforces the least time of a step; private tensors are kept in `files`."""
+        self._trainer, self._pace, self._files = trainer, pace, files
+        if files is not None and trainer.flat.private:
+            trainer.flat.write_private(files.private())
+        self._begin: Begin | None = None
+        self._began: float | None = None  # when the first step's time began
+        self._scores: list[Scored] = []
+
+    @property
+    def layout(self) -> Layout:
+        """The layout of the task's model."""
+        return self._trainer.flat.layout
+
+    @property
+    def sizes(self) -> Mapping[str, int]:
+        """The chunks of the task."""
+        return self._trainer.sizes
+
+    def holds(self) -> tuple[Held, ...]:
+        """Return the chunks of the task, with digests if they are shared."""
+        return self._trainer.holds()
+
+    def initial(self) -> Vector:
+        """Return the model as the task makes it."""
+        return self._trainer.initial()
+
+    def begin(self, begin: Begin) -> None:
+        """Load the samples and the trajectory; the time of loading samples is not measured."""
+        work = begin.work
+        self._trainer.load(begin.chunks if work.pool is None else pool_chunks(work.pool))
+        self._began = self._pace.clock()
+        self._trainer.follow(begin.lead)
+        if begin.saved is None:
+            self._trainer.begin(begin.model)
+        else:
+            self._trainer.resume(begin.saved)
+        self._begin = begin
+
+    def go_on(self, work: Work) -> None:
+        """Do nothing: the next step is done when it is asked for."""
+
+    def advance(self, reached: int, goal: int) -> Advance | None:
+        """Do one step, or wait for what is left of the last one's least time."""
+        begin = self._begin
+        if begin is None or reached >= goal:
+            return None
+        began, self._began = self._began, None
+        if began is None:
+            began = self._pace.clock()
+        if self._pace.behind:
+            return Advance(0, self._pace.catch_up(), 0.0)
+        work, at = begin.work, begin.work.first_step + reached
+        share = self._trainer.config.rate_share(at)
+        local_step = LocalStep((work.seed, work.client), at, share, work.pool)
+        loss = self._trainer.step(begin.chunks, local_step)
+        self.squared_gradient = self._trainer.squared_gradient
+        return Advance(1, self._pace.after_step(began), loss, share if begin.lead is not None else 0.0)
+
+    def vector(self) -> Vector:
+        """Return a copy of the present model."""
+        return self._trainer.flat.read()
+
+    def hand_in(self, *, wait: bool = False) -> Saved:  # noqa: ARG002  it is there at once
+        """Return a copy of the trajectory."""
+        if self._files is not None and self._trainer.flat.private:
+            with suppress(EdgeFailed):  # a full disk: a later process trains them anew
+                self._files.put_private(self._trainer.flat.read_private())
+        return self._trainer.save()
+
+    def validate(self, version: int, model: Vector) -> bool:
+        """Score the model with the task's function, if it has one."""
+        scored = self._trainer.validate(version, model)
+        self._scores += [scored] if scored is not None else []
+        return scored is not None
+
+    def scores(self, *, wait: bool) -> tuple[Scored, ...]:  # noqa: ARG002  they are there at once
+        """Return the figures since the last call."""
+        scores, self._scores = tuple(self._scores), []
+        return scores
+
+    def rest(self) -> None:
+        """Do nothing: no step is done unless it is asked for."""
+
+    def close(self, *, complete: bool) -> None:
+        """Do nothing: the loop has no resources of its own."""

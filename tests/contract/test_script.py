@@ -1,0 +1,150 @@
+"""Test training scripts on real processes: partial work by the numbers, faults, personal layers, resume."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgc.deploy.local_federation import Node
+from fedgc.history import ClientRow
+from fedgc.store import checkpoint
+from tests.contract.conftest import GATHER_S, WAIT_S, Federation, eventually
+
+pytestmark = pytest.mark.contract
+
+ADDING = Path(__file__).parents[1] / "scripts" / "adding.py"
+NAMES = ("client-0", "client-1", "client-2")
+
+
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]:
+    folder: Path = tmp_path_factory.mktemp("scripts")
+    environment = {"FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state")}
+    nodes = [Node(name) for name in NAMES]
+    with Federation(nodes, folder=folder / "processes", environment=environment) as started:
+        yield started
+
+
+def by_client(folder: Path, words: dict[str, str]) -> str:
+    """Return a script that runs `adding.py` with words of its own on each client."""
+    path = folder / "by_client.py"
+    path.write_text(
+        "import json, os, runpy, sys\n"
+        f"words = {words!r}\n"
+        "client = json.loads(os.environ['FEDGC_CLIENT'])['client']['name']\n"
+        f"sys.argv = [{str(ADDING)!r}, *words[client].split()]\n"
+        f"runpy.run_path({str(ADDING)!r}, run_name='__main__')\n"
+    )
+    return str(path)
+
+
+def settings(run: str, script: str, folder: Path, **more: object) -> dict[str, object]:
+    return {
+        "run": run,
+        "script": script,
+        "min_clients": 3,
+        "start_timeout_s": GATHER_S,
+        "gate": "every",
+        "checkpoint_dir": str(folder / "runs"),
+        **more,
+    }
+
+
+def model_of(folder: Path, run: str) -> np.ndarray:
+    return checkpoint.load(folder / "runs" / run).model
+
+
+def clients_of(federation: Federation, run: str) -> list[tuple[ClientRow, ...]]:
+    """The rows of the clients, round by round."""
+    with federation.store() as store:
+        if not any(each.run == run for each in store.runs()):
+            return []
+        return [store.client_rows(run, each.row.round) for each in store.rounds(run)]
+
+
+def test_script_contributes_steps_that_are_done(three: Federation, tmp_path: Path):
+    """Two clients do eight steps of 1, the third has done six of 10 when it is asked."""
+    mark = tmp_path / "mark"
+    words = {
+        "client-0": f"--add 1 --samples 30 --mark {mark} --mark-at 8",
+        "client-1": "--add 1 --samples 20",
+        "client-2": f"--add 10 --samples 10 --wait-at 6 --until {mark}",
+    }
+    run = three.submit(
+        settings(
+            "partial", by_client(tmp_path, words), tmp_path,
+            rounds=1, local_steps=8, lockstep="on", quorum=0.6, patience=0.0,
+        )
+    )  # fmt: skip
+    assert three.wait(run, WAIT_S) == "finished:completed", three.run_log(run)
+    expected = (30 * 8 * 1 + 20 * 8 * 1 + 10 * 6 * 10) / 60
+    np.testing.assert_allclose(model_of(tmp_path, "partial"), np.full(4, expected), rtol=1e-6)
+    (clients,) = clients_of(three, "partial")
+    assert sorted(each.finished for each in clients) == [6, 8, 8]
+
+
+def test_faulty_script_costs_its_client_one_round(three: Federation, tmp_path: Path):
+    """One script raises, one is killed, one prints 64 MB: each is started again, and the run completes."""
+    words = {
+        "client-0": f"--step-s 0.02 --fault raise --fault-at 20 --once {tmp_path / 'raised'}",
+        "client-1": f"--step-s 0.02 --fault kill --fault-at 60 --once {tmp_path / 'killed'}",
+        "client-2": f"--step-s 0.02 --fault print --fault-at 10 --once {tmp_path / 'printed'}",
+    }
+    script = by_client(tmp_path, words)
+    run = three.submit(settings("faulty", script, tmp_path, rounds=400, local_steps=4, quorum=0.3))
+    eventually(lambda: _contributes_again(three, "faulty"))
+    three.stop(run)
+    three.wait(run, WAIT_S)
+    failures = [each.failure for row in clients_of(three, "faulty") for each in row if each.failure]
+    assert any("exit status 1: ValueError: the data is gone" in each for each in failures)
+    assert any("killed by SIGKILL" in each for each in failures)
+    assert (tmp_path / "printed").exists()
+
+
+def _contributes_again(federation: Federation, run: str) -> bool:
+    """Whether all clients have done steps again after two of them failed."""
+    rows = clients_of(federation, run)
+    failed = {each.client: n for n, row in enumerate(rows) for each in row if each.failure}
+    if len(failed) < 2:
+        return False
+    later = rows[max(failed.values()) + 1 :]
+    return any(sum(each.finished > 0 for each in row) == len(NAMES) for row in later)
+
+
+def test_personal_script_keeps_its_head(three: Federation, tmp_path: Path):
+    words = {name: f"--add {n + 1} --samples 10 --sizes 4 2 --private 1" for n, name in enumerate(NAMES)}
+    script = by_client(tmp_path, words)
+    more = {"local_steps": 5, "lockstep": "on", "quorum": 1.0}
+    run = three.submit(settings("personal", script, tmp_path, rounds=2, **more))
+    assert three.wait(run, WAIT_S) == "finished:completed", three.run_log(run)
+    np.testing.assert_allclose(model_of(tmp_path, "personal"), np.full(4, 2 * 5 * 2.0))
+    import torch
+
+    kept = [torch.load(each, weights_only=True)["private"] for each in three.state.rglob("script.pt")]
+    assert sorted(float(each["1"][0]) for each in kept if "1" in each) == [10.0, 20.0, 30.0]
+
+
+def test_script_run_resumes_from_checkpoint(three: Federation, tmp_path: Path):
+    words = dict.fromkeys(NAMES, "--add 1 --samples 10")
+    script = by_client(tmp_path, words)
+    more = {"local_steps": 5, "lockstep": "on", "quorum": 1.0}
+    run = three.submit(settings("resumed-script", script, tmp_path, rounds=2, **more))
+    assert three.wait(run, WAIT_S) == "finished:completed", three.run_log(run)
+    again = three.submit(
+        settings("resumed-script", script, tmp_path, rounds=3, resume="resumed-script", **more)
+    )
+    assert three.wait(again, WAIT_S) == "finished:completed", three.run_log(again)
+    np.testing.assert_allclose(model_of(tmp_path, "resumed-script"), np.full(4, 15.0))
+
+
+def test_client_with_other_model_is_refused_by_name(three: Federation, tmp_path: Path):
+    words = dict.fromkeys(NAMES, "--step-s 0.05") | {"client-2": "--sizes 5 --delay-s 5"}
+    script = by_client(tmp_path, words)
+    more = {"rounds": 10_000, "local_steps": 5, "min_clients": 2, "quorum": 1.0}
+    run = three.submit(settings("other-model", script, tmp_path, **more))
+    says = "its model differs from the run's: tensor 1: saw 0 float32[5], needed 0 float32[4]"
+    eventually(lambda: says in three.run_log(run))
+    three.stop(run)
+    three.wait(run, WAIT_S)
+    assert all(len(row) == 2 for row in clients_of(three, "other-model"))

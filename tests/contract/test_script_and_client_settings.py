@@ -1,0 +1,142 @@
+"""Test training scripts and the clients' own settings in real runs, as `fedgc run` starts them."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedgc.cli.new_app import write_new
+
+pytestmark = [pytest.mark.contract, pytest.mark.timeout(600)]
+WAIT_S = 400.0
+START_TIMEOUT_S = 300.0  # a run that waits for that long is no run that ends once all clients have failed
+
+SCRIPT = """
+import sys
+from pathlib import Path
+
+import torch
+
+import fedgc
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+fed = fedgc.join(model)
+rows = torch.tensor([[float(word)] * 4 for word in Path(fed.client["data"]).read_text().split()])
+for (batch,) in fed.steps(torch.utils.data.DataLoader(torch.utils.data.TensorDataset(rows), batch_size=2)):
+    model(batch).pow(2).mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+TASK = '''
+"""A task that reads the file that the client's own settings name, from the caller's folder."""
+
+from pathlib import Path
+
+import torch
+
+from fedgc import RunConfig, Task
+
+FOLDER = Path("data")
+
+
+def task(config: RunConfig, client) -> Task:
+    rows = {name: torch.tensor([[float(word)] * 4 for word in (FOLDER / name).read_text().split()])
+            for name in ([client["data"]] if client else [])}
+    return Task(
+        model=lambda: torch.nn.Linear(4, 1),
+        chunks={name: len(each) for name, each in rows.items()},
+        load=lambda name: (rows[name],),
+        loss=lambda model, batch: model(batch[0]).pow(2).mean(),
+    )
+'''
+WRONG_OPTIMIZER = TASK.replace(
+    "loss=lambda", "optimizer=lambda parameters: torch.optim.SGD(parameters, lr=0.1),\n        loss=lambda"
+)
+
+
+def fedgc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in this folder, with a store and state of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "fedgc.cli", *words],
+        cwd=folder,
+        env={**os.environ, "FEDGC_DB": str(folder / "fedgc.db"), "XDG_STATE_HOME": str(folder / "state")},
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+    )
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "north").write_text("0.1 0.2 0.3 0.4 0.5 0.6")
+    (tmp_path / "data" / "south").write_text("0.1 0.2 0.3 0.4")
+    return tmp_path
+
+
+def own(key: str = "data", before: str = "") -> list[str]:
+    return [word for name in ("north", "south") for word in ("--client", f"{name}:{key}={before}{name}")]
+
+
+def test_client_settings_and_relative_paths_reach_script(folder: Path) -> None:
+    (folder / "train.py").write_text(SCRIPT)
+    done = fedgc(folder, "run", "--script", "train.py", "--set", "rounds=2", *own(before="data/"))
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "completed: 2 rounds" in done.stdout
+    assert " north " in done.stdout
+    assert " south " in done.stdout
+
+
+def test_client_settings_reach_task_and_not_server(folder: Path) -> None:
+    (folder / "ward.py").write_text(TASK)
+    done = fedgc(folder, "run", "--task", "ward:task", "--set", "rounds=2", *own())
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "completed: 2 rounds" in done.stdout
+
+
+def test_script_in_app_folder_runs(folder: Path) -> None:
+    write_new(folder / "ward")
+    (folder / "ward" / "train.py").write_text(SCRIPT)
+    done = fedgc(
+        folder / "ward", "run", "--script", "train.py", "--set", "rounds=1", *own(before=f"{folder}/data/")
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "words", "seen"),
+    [
+        (
+            "train.py",
+            "raise ValueError('no data here')",
+            ["--script", "train.py"],
+            ["client north: the script ended: exit status 1: ValueError: no data here (its", "script.log"],
+        ),
+        (
+            "ward.py",
+            WRONG_OPTIMIZER,
+            ["--task", "ward:task"],
+            ["client north: task: optimizer() raised TypeError", "client south: task: optimizer() raised"],
+        ),
+        (
+            "ward.py",
+            "import argparse\nargparse.ArgumentParser().parse_args()",
+            ["--task", "ward:task"],
+            ["importing ward raised SystemExit"],
+        ),
+    ],
+)  # fmt: skip
+def test_run_ends_once_script_or_task_fails_everywhere(
+    folder: Path, file: str, text: str, words: list[str], seen: list[str]
+) -> None:
+    (folder / file).write_text(text)
+    began = time.monotonic()
+    done = fedgc(folder, "run", *words, *own(), "--set", f"timing.start-timeout-s={START_TIMEOUT_S}")
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert time.monotonic() - began < START_TIMEOUT_S
+    for each in seen:
+        assert each in done.stderr

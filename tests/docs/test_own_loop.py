@@ -1,0 +1,61 @@
+"""Test docs/how-to/own-loop.md: its diffs make plain scripts of the examples, and both train alike."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples" / "trainer"
+PAGE = (ROOT / "docs" / "how-to" / "own-loop.md").read_text()
+DIFF = re.compile(r"`(\w+\.py)` differs in (\w+) lines[^`]*```diff\n(.*?)```", re.DOTALL)
+DIFFS = {name: (said, diff) for name, said, diff in DIFF.findall(PAGE)}
+WORDS = {"four": 4, "five": 5}
+MOST_CHANGED = 5
+
+
+def side(hunk: str, without: str) -> str:
+    return "".join(line[1:] or "\n" for line in hunk.splitlines(keepends=True) if line[:1] != without)
+
+
+def before(name: str) -> str:
+    """The script without the lines that the page adds, and with those that it takes away."""
+    text = (EXAMPLES / name).read_text()
+    for hunk in DIFFS[name][1].split("@@\n"):
+        assert text.count(side(hunk, "-")) == 1, hunk
+        text = text.replace(side(hunk, "-"), side(hunk, "+"))
+    return text
+
+
+def run(path: Path) -> str:
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{EXAMPLES}", "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, path, "--epochs", "3"],
+        capture_output=True, text=True, timeout=200, env=environment, cwd=path.parent,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def test_page_shows_every_script():
+    assert set(DIFFS) == {"plain.py", "huggingface.py", "lightning.py"}
+
+
+@pytest.mark.parametrize("name", sorted(DIFFS))
+def test_script_takes_part_by_few_changed_lines(name: str):
+    said, diff = DIFFS[name]
+    added = re.findall(r"^\+ *\S", diff, re.MULTILINE)
+    assert len(added) == WORDS[said] <= MOST_CHANGED
+    assert len(re.findall(r"^-", diff, re.MULTILINE)) <= len(added)
+
+
+@pytest.mark.parametrize("name", sorted(DIFFS))
+def test_script_trains_alone_as_without_fedgc(name: str, tmp_path: Path):
+    (tmp_path / name).write_text(before(name))
+    assert not re.search(r"\bfed(gc)?\b", re.sub('""".*?"""', "", before(name)))
+    without = run(tmp_path / name)
+    assert float(without.removeprefix("accuracy ")) > 0.7
+    assert run(EXAMPLES / name) == without

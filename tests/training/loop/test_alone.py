@@ -1,0 +1,21 @@
+"""Test a script that no client has started: it trains by itself."""
+
+import torch
+
+import fedgc
+
+
+def test_steps_pass_once_over_loader_and_count():
+    fed = fedgc.join(torch.nn.Linear(2, 1))
+    assert not fed.joined
+    assert [(batch, fed.global_step) for batch in fed.steps(["a", "b", "c"])] == [
+        ("a", 0),
+        ("b", 1),
+        ("c", 2),
+    ]
+    assert fed.global_step == 3
+
+
+def test_step_counts_after_first_call():
+    fed = fedgc.join(torch.nn.Linear(2, 1))
+    assert [(fed.step(), fed.global_step) for _ in range(3)] == [(True, 0), (True, 1), (True, 2)]

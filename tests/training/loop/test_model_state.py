@@ -1,0 +1,50 @@
+"""Test what a script's model exchanges after something has changed the module."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedgc.errors import BadTask
+from fedgc.training.loop.model_state import ModelState
+from fedgc.training.loop.ranks import Ranks
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
+
+
+def filled(state: ModelState, number: float) -> np.ndarray:
+    return np.full(state.layout.size, number, np.float32)
+
+
+def moved(module: nn.Module) -> nn.Module:
+    """Replace every tensor, as a move to some devices does."""
+    for part in module.modules():
+        for name, each in list(part.named_parameters(recurse=False)):
+            setattr(part, name, nn.Parameter(each.detach().clone()))
+        for name, each in list(part.named_buffers(recurse=False)):
+            part.register_buffer(name, each.clone())
+    return module
+
+
+@pytest.mark.parametrize("move", [nn.Module.double, nn.Module.bfloat16, moved])
+def test_replaced_tensors_are_read_and_written(move):
+    module = model()
+    state = ModelState(module, private=["0.bias"])
+    move(module)
+    state.write(filled(state, 3.0), Ranks())
+    state.write_private({"0.bias": torch.full((2,), 5.0)}, Ranks())
+    assert module[0].weight.unique().tolist() == module[1].running_mean.unique().tolist() == [3.0]
+    assert module[0].bias.tolist() == state.read_private()["0.bias"].tolist() == [5.0, 5.0]
+    into = filled(state, 0.0)
+    state.read(into)
+    np.testing.assert_array_equal(into, filled(state, 3.0))
+
+
+def test_tensor_that_is_gone_is_named():
+    module = model()
+    state = ModelState(module)
+    module[0] = nn.Sequential(module[0])
+    with pytest.raises(BadTask, match=r"saw a model without 0\.weight, which it had at fedgc\.join"):
+        state.read(filled(state, 0.0))

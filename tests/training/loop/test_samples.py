@@ -1,0 +1,61 @@
+"""Test how samples are counted over the ranks of a script."""
+
+import pytest
+import torch
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
+
+from fedgc.errors import BadTask
+from fedgc.training.loop.ranks import started_as
+from fedgc.training.loop.samples import Counted, samples_of, total_samples
+
+DATA = TensorDataset(torch.zeros(10, 1))
+GIVEN, DIVIDED, OWN = Counted
+
+
+def test_loader_with_distributed_sampler_divides_its_dataset():
+    sampler = DistributedSampler(DATA, num_replicas=2, rank=1)
+    assert samples_of(DataLoader(DATA, 2, sampler=sampler)) == (10, DIVIDED)
+
+
+@pytest.mark.parametrize("loader", [DataLoader(DATA, 2), DataLoader(DATA, 2, shuffle=True), list(range(10))])
+def test_other_loader_has_data_of_its_own(loader):
+    assert samples_of(loader) == (10, OWN)
+
+
+def test_sampler_for_one_process_divides_nothing():
+    sampler = DistributedSampler(DATA, num_replicas=1, rank=0)
+    assert samples_of(DataLoader(DATA, 2, sampler=sampler)) == (10, OWN)
+
+
+def test_batch_sampler_of_accelerate_divides_its_dataset():
+    batches = torch.utils.data.BatchSampler(range(10), 2, drop_last=False)
+    batches.num_processes = 2
+    assert samples_of(DataLoader(DATA, batch_sampler=batches)) == (10, DIVIDED)
+
+
+@pytest.mark.parametrize(
+    ("counts", "total"),
+    [
+        ([(10, OWN)], 10),
+        ([(10, OWN), (7, OWN)], 17),
+        ([(10, OWN), (10, OWN)], 20),
+        ([(10, DIVIDED)] * 2, 10),
+        ([(25, GIVEN)] * 3, 25),
+    ],
+)
+def test_total_counts_divided_data_once_and_own_data_together(counts, total):
+    assert total_samples(counts) == total
+
+
+@pytest.mark.parametrize(
+    "counts", [[(10, GIVEN), (20, GIVEN)], [(10, DIVIDED), (9, DIVIDED)], [(10, DIVIDED), (10, OWN)]]
+)
+def test_ranks_that_disagree_are_told_their_counts(counts):
+    with pytest.raises(BadTask, match=f"count {counts[0][0]}, {counts[1][0]} samples"):
+        total_samples(counts)
+
+
+def test_launcher_tells_rank_and_allocation_does_not():
+    assert started_as({"RANK": "1", "WORLD_SIZE": "2", "SLURM_PROCID": "0"}) == (1, 2)
+    assert started_as({"SLURM_PROCID": "3", "SLURM_NTASKS": "4"}) == (3, 4)
+    assert started_as({"SLURM_NTASKS": "4"}) == (0, 1)

@@ -1,0 +1,137 @@
+"""Test that a client survives whatever its training script sends, and says in one line what was wrong."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import TaskFailed
+from fedgc.messages import Work
+from fedgc.training.local_loop import Begin
+from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+
+CONNECTED = """
+import json, os, socket, time
+told = json.loads(os.environ["FEDGC_CLIENT"])
+client = socket.socket(socket.AF_UNIX)
+client.connect(told["socket"])
+def say(kind, **fields):
+    client.sendall(json.dumps({"kind": kind, **fields}).encode() + b"\\n")
+def announce(sides=(4,), names=("w",), samples=3):
+    tensors = [[name, "float32", sides] for name in names]
+    say("announce", tensors=tensors, parameters=1, samples=samples, validates=True)
+def score(version=0, samples=1, figures={}, problem=""):
+    say("scored", version=version, samples=samples, figures=figures, problem=problem)
+"""
+HELLO = 'say("hello", secret=told["secret"])\n'
+WAIT_S = 20.0
+
+Start = Callable[[str], ScriptLoop]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    made: list[ScriptLoop] = []
+
+    def started(text: str) -> ScriptLoop:
+        path = tmp_path / "script.py"
+        path.write_text(CONNECTED + text + "\ntime.sleep(30)\n")
+        facts = ScriptFacts(RunConfig(script=str(path)), "north", {}, tmp_path / "state")
+        made.append(ScriptLoop(facts, time.sleep))
+        return made[-1]
+
+    yield started
+    for each in made:
+        each.close()
+
+
+def heard(loop: ScriptLoop) -> None:
+    end = time.monotonic() + WAIT_S
+    while time.monotonic() < end:
+        if loop.layout is not None:
+            loop.scores(wait=True)
+        time.sleep(0.01)
+
+
+def open_files() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def announced(loop: ScriptLoop) -> ScriptLoop:
+    end = time.monotonic() + WAIT_S
+    while loop.layout is None:
+        assert time.monotonic() < end, "the script has announced nothing"
+        time.sleep(0.01)
+    return loop
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ('announce(); say("ready"); score(figures=[1])', "scored: saw"),
+        ('announce(); say("ready"); score(version=float("inf"))', "scored: saw"),
+        ('announce(); say("ready"); score(figures={"loss": float("nan")})', "needed finite figures"),
+        ('announce(); say("ready"); score(version=-1)', "needed version of 0 or more"),
+        ('announce(samples=float("inf"))', "announce: saw"),
+        ("announce(samples=10**30)", "needed at least one sample, at most"),
+        ('announce(names=[f"weight{number % 5000}" for number in range(5001)])', "Layout"),
+        ('say("ready")', "ready: saw no model before it"),
+        ('say("left", at_exit=False)', "left: saw no model before it"),
+        ('client.sendall(b"[]" + bytes([10]))', "needed an object with a kind"),
+    ],
+)
+def test_bad_line_is_told_in_one_short_line(start: Start, text: str, says: str):
+    loop = start(HELLO + text)
+    with pytest.raises(TaskFailed, match=says) as caught:
+        heard(loop)
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) <= 400
+
+
+@pytest.mark.parametrize("sides", [(1 << 40, 1 << 40), (10**12,), (0,)])
+def test_model_that_no_memory_holds_is_refused(start: Start, sides: tuple[int, ...]):
+    raises = 'raise SystemExit(json.loads(client.recv(9999))["reason"])'
+    loop = start(f"{HELLO}announce({sides})\n{raises}")
+    with pytest.raises(TaskFailed, match=r"saw a model of \d+ numbers, needed 1 to"):
+        announced(loop)
+
+
+def test_secret_that_is_not_ascii_is_turned_away(start: Start):
+    loop = start('say("hello", secret="é"); raise SystemExit(client.recv(1) and 1 or 4)')
+    with pytest.raises(TaskFailed, match="exit status 4"):
+        announced(loop)
+
+
+def test_lines_without_end_leave_client_its_turn(start: Start):
+    flood = 'announce(); say("ready")\nwhile True: score()'
+    loop = announced(start(HELLO + flood))
+    time.sleep(0.5)
+    assert 0 < len(loop.scores(wait=True)) <= 64
+
+
+def test_descriptors_of_script_are_closed(start: Start):
+    sends = "announce(); [socket.send_fds(client, [b' '], [0]) for _ in range(200)]; say('ready')"
+    before = open_files()
+    announced(start(HELLO + sends))
+    assert open_files() < before + 50
+
+
+def test_script_that_reads_nothing_never_blocks_its_client(start: Start):
+    loop = announced(start(HELLO + "announce(); say('ready')"))
+    names = ((0, "north"),)
+    for version in range(2000):
+        job = Work("north", version + 1, version, 1, (0,), names, 0, 60.0, kind="local", most_steps=1)
+        loop.begin(Begin(job, ("north",), np.zeros(4, np.float32), None, None, 0))
+    assert loop.advance(0, 1) is None
+
+
+def test_script_that_reads_nothing_fails(start: Start):
+    loop = announced(start(HELLO + "announce(); say('ready')"))
+    for _ in range(100_000):
+        loop.rest()
+        loop._resting = False
+    with pytest.raises(TaskFailed, match="bytes unread, needed a reader"):
+        loop.advance(0, 1)

@@ -1,0 +1,365 @@
+"""Test the loop of a training script with real scripts: steps, hand-in, failures, restarts."""
+
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedgc.config import RunConfig
+from fedgc.errors import BadSetting, TaskFailed
+from fedgc.messages import Scored, Validate, Work
+from fedgc.training.cache import ClientCache
+from fedgc.training.local_engine import LocalEngine
+from fedgc.training.local_loop import Begin
+from fedgc.training.script.process import command_of
+from fedgc.training.script.script_loop import ScriptFacts, ScriptLoop
+from fedgc.training.trajectories import Trajectories
+
+ADDING = Path(__file__).parents[2] / "scripts" / "adding.py"
+WAIT_S = 60.0
+
+Make = Callable[..., ScriptLoop]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[ScriptLoop] = []
+
+    def start(command: str, **settings: object) -> ScriptLoop:
+        config = RunConfig(script=command, **settings)
+        facts = ScriptFacts(config, "north", {"name": "north", "data": "north.pt"}, tmp_path / "state")
+        made.append(ScriptLoop(facts, time.sleep))
+        return made[-1]
+
+    yield start
+    for each in made:
+        each.close(complete=True)
+
+
+def adding(*words: object) -> str:
+    return " ".join(map(str, (ADDING, *words)))
+
+
+def script(folder: Path, text: str) -> str:
+    path = folder / "script.py"
+    path.write_text(f"import torch, fedgc\n{text}\n")
+    return str(path)
+
+
+def ready(loop: ScriptLoop) -> ScriptLoop:
+    end = time.monotonic() + WAIT_S
+    while loop.layout is None:
+        assert time.monotonic() < end, "the script has announced nothing"
+        time.sleep(0.02)
+    return loop
+
+
+def work(target: int = 4, most: int = 0, round_: int = 1, version: int = 0) -> Work:
+    names = ((0, "north"),)
+    return Work(
+        "north", round_, version, target, (0,), names, 0, 60.0, kind="local", most_steps=most, first_step=100
+    )
+
+
+def begin(loop: ScriptLoop, job: Work, fill: float = 0.0) -> None:
+    size = loop.layout.size if loop.layout else 4
+    loop.begin(Begin(job, ("north",), np.full(size, fill, np.float32), None, None, 0))
+
+
+def advanced(loop: ScriptLoop, goal: int, reached: int = 0) -> int:
+    end = time.monotonic() + WAIT_S
+    while reached < goal:
+        assert time.monotonic() < end, f"the script is at step {reached}"
+        advance = loop.advance(reached, goal)
+        reached += advance.steps if advance else 0
+    return reached
+
+
+def handed(loop: ScriptLoop) -> np.ndarray:
+    end = time.monotonic() + WAIT_S
+    while (saved := loop.hand_in()) is None:
+        assert time.monotonic() < end, "the script hands nothing in"
+    return saved.vector
+
+
+def test_script_trains_to_limit_and_hands_in(make: Make):
+    loop = ready(make(adding("--samples", 12)))
+    assert (loop.layout.size, dict(loop.sizes)) == (4, {"north": 12})
+    np.testing.assert_array_equal(loop.initial(), np.zeros(4, np.float32))
+    begin(loop, work(target=4), fill=5.0)
+    assert advanced(loop, 4) == 4
+    np.testing.assert_array_equal(handed(loop), np.full(4, 9.0, np.float32))
+
+
+def test_hand_in_interrupts_between_steps(make: Make):
+    loop = ready(make(adding("--step-s", 0.05)))
+    begin(loop, work(target=1000, most=1000))
+    reached = advanced(loop, 3)
+    vector = handed(loop)
+    rest = loop.advance(reached, reached)
+    steps = reached + (rest.steps if rest else 0)
+    assert 3 <= steps < 1000
+    np.testing.assert_array_equal(vector, np.full(4, steps, np.float32))
+
+
+def test_target_can_be_raised_while_training(make: Make):
+    loop = ready(make(adding()))
+    begin(loop, work(target=3))
+    assert advanced(loop, 3) == 3
+    loop.go_on(work(target=5, round_=2))
+    assert advanced(loop, 5, reached=3) == 5
+    np.testing.assert_array_equal(handed(loop), np.full(4, 5.0, np.float32))
+
+
+def test_next_model_replaces_unrequested_steps(make: Make):
+    loop = ready(make(adding("--step-s", 0.02)))
+    begin(loop, work(target=500, most=500))
+    advanced(loop, 2)
+    begin(loop, work(target=3, round_=2, version=1), fill=100.0)
+    assert advanced(loop, 3) == 3
+    np.testing.assert_array_equal(handed(loop), np.full(4, 103.0, np.float32))
+
+
+def test_model_is_readable_at_target_without_stopping(make: Make):
+    loop = ready(make(adding("--step-s", 0.02), gate="drift"))
+    begin(loop, work(target=2, most=400))
+    advanced(loop, 2)
+    np.testing.assert_array_equal(loop.vector(), np.full(4, 2.0, np.float32))
+    assert advanced(loop, 4, reached=2) >= 4
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("raise", "exit status 1: ValueError: the data is gone"),
+        ("exit", "exit status 3"),
+        ("kill", "killed by SIGKILL"),
+    ],
+)
+def test_script_that_ends_fails_and_is_started_again(make: Make, tmp_path: Path, fault: str, says: str):
+    loop = ready(make(adding("--fault", fault, "--once", tmp_path / "once")))
+    begin(loop, work(target=8))
+    with pytest.raises(TaskFailed, match=f"the script ended: {says}"):
+        advanced(loop, 8)
+    begin(loop, work(target=8, round_=2), fill=1.0)
+    assert advanced(loop, 8) == 8
+    np.testing.assert_array_equal(handed(loop), np.full(4, 9.0, np.float32))
+
+
+@pytest.mark.parametrize("fault", ["term", "leave"])
+def test_leaving_script_hands_in_its_steps(make: Make, fault: str):
+    loop = ready(make(adding("--fault", fault, "--fault-at", 3)))
+    begin(loop, work(target=8))
+    assert advanced(loop, 3) == 3
+    np.testing.assert_array_equal(handed(loop), np.full(4, 3.0, np.float32))
+    with pytest.raises(TaskFailed, match="has left the run"):
+        begin(loop, work(target=8, round_=2))
+
+
+def test_output_never_blocks_script_and_its_log_is_bounded(make: Make, tmp_path: Path):
+    loop = ready(make(adding("--fault", "print")))
+    begin(loop, work(target=5))
+    assert advanced(loop, 5) == 5
+    logs = list((tmp_path / "state").glob("script*.log"))
+    assert sum(path.stat().st_size for path in logs) < 40 << 20
+
+
+def test_changed_model_is_refused_with_first_difference(make: Make, tmp_path: Path):
+    once = tmp_path / "once"
+    text = f"""
+from pathlib import Path
+size = 5 if Path({str(once)!r}).exists() else 4
+fed = fedgc.join(torch.nn.Linear(size, 1), samples=3)
+while fed.step():
+    Path({str(once)!r}).touch()
+    raise SystemExit(1)
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work())
+    with pytest.raises(TaskFailed, match="exit status 1"):
+        advanced(loop, 4)
+    begin(loop, work(round_=2))
+    with pytest.raises(
+        TaskFailed, match=r"tensor 1: saw weight float32\[1, 5\], needed weight float32\[1, 4\]"
+    ):
+        advanced(loop, 4)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("fed = fedgc.join(torch.nn.Linear(2, 1))\nfor _ in fed.steps([]): pass", "a loader without a batch"),
+        ("fed = fedgc.join(torch.nn.Linear(2, 1))\nfor _ in fed.steps(iter([1])): pass", "without a length"),
+        ("fed = fedgc.join(torch.nn.Linear(2, 1))\nfed.step()", r"needed samples="),
+        ("m = torch.nn.Linear(2, 1)\nfedgc.join(m)\nfedgc.join(m)", "saw a second call in this process"),
+        ("fedgc.join('model')", "needed a torch module"),
+        ("fedgc.join(torch.nn.Linear(2, 1), private=['tail'])", "which matches no trained tensor"),
+        ("import not_a_module", "ModuleNotFoundError: No module named 'not_a_module'"),
+    ],
+)
+def test_misuse_is_told_in_one_line(make: Make, tmp_path: Path, text: str, says: str):
+    loop = make(script(tmp_path, text))
+    with pytest.raises(TaskFailed, match=says) as caught:
+        ready(loop)
+    assert "\n" not in str(caught.value)
+
+
+def test_client_settings_and_places_reach_script(make: Make, tmp_path: Path):
+    text = f"""
+fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)
+while fed.step():
+    told = (fed.round, fed.version, fed.global_step, fed.settings.rounds, fed.client["data"], fed.joined)
+    open({str(tmp_path / "told")!r}, "w").write(repr(told))
+"""
+    loop = ready(make(script(tmp_path, text), rounds=7))
+    begin(loop, work(target=1, round_=4, version=2))
+    advanced(loop, 1)
+    assert (tmp_path / "told").read_text() == "(4, 2, 100, 7, 'north.pt', True)"
+
+
+def test_validate_scores_model_before_training(make: Make, tmp_path: Path):
+    text = """
+model = torch.nn.Linear(2, 1)
+fed = fedgc.join(model, samples=3, validate=lambda m: {"sum": float(m.weight.sum()), "samples": 2})
+assert model.training
+while fed.step():
+    assert model.training
+"""
+    loop = ready(make(script(tmp_path, text)))
+    assert loop.validate(0, np.zeros(3, np.float32))
+    begin(loop, work(target=1), fill=2.0)
+    advanced(loop, 1)
+    (scored,) = loop.scores(wait=True)
+    assert (scored.version, scored.samples, dict(scored.figures)) == (0, 2, {"sum": 4.0})
+
+
+def test_private_tensors_stay_and_outlive_script(make: Make, tmp_path: Path):
+    words = ("--sizes", 4, 2, "--private", 1, "--fault", "kill", "--fault-at", 6, "--once", tmp_path / "once")
+    loop = ready(make(adding(*words)))
+    assert [each.name for each in loop.layout.tensors] == ["0"]
+    begin(loop, work(target=3))
+    advanced(loop, 3)
+    np.testing.assert_array_equal(handed(loop), np.full(4, 3.0, np.float32))
+    begin(loop, work(target=9, round_=2, version=1))
+    with pytest.raises(TaskFailed, match="killed by SIGKILL"):
+        advanced(loop, 9)
+    begin(loop, work(target=1, round_=3, version=1))
+    advanced(loop, 1)
+    handed(loop)
+    import torch
+
+    kept = torch.load(tmp_path / "state" / "script.pt", weights_only=True)["private"]
+    assert kept["1"].tolist() == [4.0, 4.0]  # three steps, lost three, and one
+
+
+def test_process_without_secret_is_turned_away(make: Make, tmp_path: Path):
+    import socket
+
+    loop = make(adding())
+    with socket.socket(socket.AF_UNIX) as stranger:
+        stranger.connect(str(loop._socket_folder / "client"))
+        stranger.sendall(b'{"kind":"hello","secret":"guess"}\n')
+        loop._turn()
+        assert stranger.recv(1) == b""
+    ready(loop)
+
+
+def test_ended_script_leaves_no_process(make: Make):
+    loop = ready(make(adding("--step-s", 0.05)))
+    begin(loop, work(target=1000, most=1000))
+    advanced(loop, 1)
+    pid = loop._process._process.pid
+    loop.close(complete=False)
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, signal.SIG_DFL)
+
+
+def test_launcher_that_is_missing_is_named():
+    with pytest.raises(BadSetting, match="saw 'no-such-launcher', which is not installed here"):
+        command_of("no-such-launcher --nproc 2 train.py")
+    assert command_of("train.py --lr 1")[0] == sys.executable
+
+
+def test_owner_can_pin_command(make: Make, tmp_path: Path):
+    config = RunConfig(script="no-such-program")
+    loop = ScriptLoop(
+        ScriptFacts(config, "north", {}, tmp_path / "state", pinned=adding("--samples", 7)), time.sleep
+    )
+    try:
+        assert dict(ready(loop).sizes) == {"north": 7}
+    finally:
+        loop.close(complete=True)
+
+
+@pytest.mark.parametrize(
+    "forks",
+    [
+        "if os.fork() == 0: sys.exit(0)\n    os.wait()",
+        "p = multiprocessing.get_context('fork').Pool(2); p.map(abs, [1]); p.terminate(); p.join()",
+    ],
+    ids=["exit", "pool"],
+)
+def test_fork_of_script_neither_leaves_nor_ignores_sigterm(make: Make, tmp_path: Path, forks: str):
+    text = f"""
+import multiprocessing, os, sys
+fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)
+while fed.step():
+    {forks}
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work(target=2))
+    advanced(loop, 2)
+    handed(loop)
+    assert not loop._left
+    begin(loop, work(target=1, round_=2, version=1))
+    advanced(loop, 1)
+
+
+def test_script_that_dies_in_validation_without_work_is_reported(make: Make, tmp_path: Path):
+    text = """
+fed = fedgc.join(torch.nn.Linear(2, 1), samples=3, validate=lambda m: exit(3))
+while fed.step(): pass
+"""
+    loop = ready(make(script(tmp_path, text)))
+    cache = ClientCache(1_000_000, tmp_path)
+    engine = LocalEngine(loop, RunConfig(script="script.py"), Trajectories(cache, None))
+    engine.load(5, np.zeros(engine.size, np.float32))
+    engine.handle(Validate("north", 1, 5))
+    end = time.monotonic() + WAIT_S
+    while (event := engine.step()) is None and time.monotonic() < end:
+        pass
+    assert isinstance(event, Scored)
+    assert (event.version, event.figures) == (5, ())
+    assert "exit status 3" in event.problem
+
+
+def test_loss_that_is_not_finite_is_left_out_of_mean(make: Make, tmp_path: Path):
+    text = """
+fed = fedgc.join(torch.nn.Linear(2, 1), samples=3)
+while fed.step():
+    fed.log(loss=2.0)
+    fed.log(loss=float("nan"))
+    fed.log(loss=float("inf"))
+"""
+    loop = ready(make(script(tmp_path, text)))
+    begin(loop, work(target=2))
+    reached, losses = 0, 0.0
+    while reached < 2:
+        if advance := loop.advance(reached, 2):
+            reached, losses = reached + advance.steps, losses + advance.losses
+    assert 0 < losses < float("inf")
+
+
+def test_long_path_of_temporary_files_is_no_obstacle(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    long = tmp_path / ("x" * 120)
+    long.mkdir()
+    monkeypatch.setattr(tempfile, "tempdir", str(long))
+    assert ready(make(adding())).layout
