@@ -12,6 +12,8 @@ from importlib import import_module
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Final, Self
 
+from fedgc.training.loop.forks import handle_sigterm
+
 if TYPE_CHECKING:
     from fedgc.training.loop.training_loop import TrainingLoop
 
@@ -112,4 +114,4 @@ def _leave_at_sigterm(fed: "TrainingLoop") -> None:
         own(number, frame)
         fed.leave()
 
-    signal.signal(signal.SIGTERM, leave)
+    handle_sigterm(leave)

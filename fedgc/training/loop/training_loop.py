@@ -24,6 +24,7 @@ from fedgc.config import RunConfig
 from fedgc.errors import BadTask, EdgeFailed, FedgcError
 from fedgc.training.figures import scored
 from fedgc.training.loop.environment import ScriptEnvironment
+from fedgc.training.loop.forks import handle_sigterm
 from fedgc.training.loop.leader import NUMBERS, Action, Do, Leader
 from fedgc.training.loop.model_state import ModelState
 from fedgc.training.loop.ranks import Ranks, is_first
@@ -409,16 +410,11 @@ def _leave_at_sigterm(loop: TrainingLoop) -> None:
     if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         return
 
-    joined = os.getpid()
-
-    def leave(number: int, _frame: FrameType | None) -> None:
+    def leave(_number: int, _frame: FrameType | None) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # a second one ends the process
-        if os.getpid() == joined:
-            loop.leave()
-        else:  # a fork, such as a worker of a pool
-            os.kill(os.getpid(), number)
+        loop.leave()
 
-    signal.signal(signal.SIGTERM, leave)
+    handle_sigterm(leave)
 
 
 def _leave_at_exit(loop: TrainingLoop) -> None:

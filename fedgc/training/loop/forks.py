@@ -1,0 +1,50 @@
+"""A handler of SIGTERM that forks of the process do not inherit: a worker of a pool ends when it is asked to.
+
+Python hands a signal to its handler between two instructions, and forgets in a new fork which signals had
+come. A SIGTERM that a fork gets before that would be lost, and `Pool.terminate` would wait for ever. So the
+signal is blocked during a fork, and the fork handles it in the system's way before it is unblocked.
+"""
+
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Final
+
+Handler = Callable[[int, FrameType | None], None]
+
+_handlers: Final[set[Handler]] = set()  # installed by this module, of which one may be in force
+_blocked: Final = threading.local()  # by thread, the signals that were blocked before its fork
+
+
+def handle_sigterm(handler: Handler) -> None:
+    """Call `handler` when this process, and none of its forks, gets SIGTERM; in the main thread only."""
+    if not _handlers:
+        os.register_at_fork(before=_block, after_in_parent=_unblock, after_in_child=_in_fork)
+    _handlers.add(handler)
+    signal.signal(signal.SIGTERM, handler)
+
+
+def _is_ours(handler: Any) -> bool:  # noqa: ANN401  a function, a number or None
+    return callable(handler) and handler in _handlers
+
+
+def _block() -> None:
+    _blocked.before = (
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+        if _is_ours(signal.getsignal(signal.SIGTERM))
+        else None
+    )
+
+
+def _unblock() -> None:
+    before = _blocked.before
+    if before is not None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _in_fork() -> None:
+    if _is_ours(signal.getsignal(signal.SIGTERM)):
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    _unblock()
