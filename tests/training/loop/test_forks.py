@@ -37,7 +37,7 @@ print(os.waitstatus_to_exitcode(os.wait()[1]))
 """
 
 
-def test_sigterm_ends_a_fork_and_is_handled_in_its_parent():
+def test_sigterm_ends_fork_at_once():
     seen = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(FORKS)], capture_output=True, text=True, timeout=60, check=True
     )
