@@ -49,8 +49,8 @@ class Settings:
     script: str = setting(
         "script",
         "",
-        "a training script of your own in place of a task: a Python file or a launcher's command line, "
-        "started by each client (empty: the task is trained)",
+        "a training script of your own in place of a task: a Python file, a notebook or a launcher's command "
+        "line, started by each client (empty: the task is trained)",
     )
     rounds: int = setting("rounds", 20, "rounds to run", count, "at least 1")
     work: Literal["local", "coded"] = setting(
@@ -85,7 +85,7 @@ class Settings:
         "optimizer.shared-momentum",
         AUTO,
         "weight of a client's own gradient in a local step, the rest is the last common step; "
-        f"auto: {SHARED} for local work, off for coded",
+        f"auto: {SHARED} for local work with a task, off with a script and for coded work",
         share,
         "above 0 and at most 1, off or auto",
     )
@@ -119,8 +119,10 @@ class Settings:
     placement: Literal["private", "scattered", "shuffled-once", "cyclic"] = setting(
         "data.placement",
         "private",
-        "local work: private: data stays where it is; where the task lets it move, scattered: every chunk at "
-        "random on replicas clients, shuffled-once: on one, cyclic: replicas neighboring shares each",
+        "local work: which chunks a client trains on. private: its own; if every client can load every "
+        "chunk, as with fedgc.over, an equal share of them. The others need a task with may_move. scattered: "
+        "each chunk on code.replicas random clients. shuffled-once: each chunk on one random client. cyclic: "
+        "as many equal shares as there are clients, and code.replicas neighboring shares on each client",
     )
     inject_clients: float = setting(
         "data.inject-clients",
@@ -143,21 +145,24 @@ class Settings:
     replicas: int | Auto = setting(
         "code.replicas",
         AUTO,
-        "clients that hold each chunk (fewer clients: all of them); auto: from the clients' history",
+        "clients that hold each chunk (fewer clients: all of them); auto: in coded work chosen by the tuner "
+        "from the speed history, 3 without history and in local work",
         count,
         "at least 1, or auto",
     )
     blocks: int | Auto = setting(
         "code.blocks",
         AUTO,
-        "a codeword is 1/blocks of an update; each chunk needs as many replicas; auto: chosen in each round",
+        "a codeword is 1/blocks of an update; each chunk needs as many replicas; auto: the tuner may fix it "
+        "before a round, otherwise each round decides when its training ends",
         count,
         "at least 1, or auto",
     )
     min_clients: int = setting(
         "min-clients",
         2,
-        "clients needed to begin or resume a run; after its first round fewer may remain",
+        "clients needed to begin or resume a run; after its first round fewer may remain; `fedgc run` waits "
+        "for all clients that it starts, unless this is set",
         count,
         "at least 1",
     )
@@ -173,30 +178,32 @@ class Settings:
     deadline_s: float | Auto = setting(
         "timing.deadline-s",
         AUTO,
-        "longest time of the working phase; auto: from the measured speeds",
+        "longest time of a round's training, from when clients have the model; after skipped rounds in "
+        "proportion longer; auto: from the measured speeds, 600 s without any",
         positive,
         "above 0, or auto",
     )
     upload_deadline_s: float | Auto = setting(
         "timing.upload-deadline-s",
         AUTO,
-        "longest wait for codewords after the working phase; auto: from size and measured uplinks",
+        "longest wait for updates or codewords after the training; auto: from size and measured uplinks",
         positive,
         "above 0, or auto",
     )
     late_s: float | Auto = setting(
         "timing.late-s",
         AUTO,
-        "least time of a codeword, and half as much again as most took, after which others are asked for the "
-        "same (if one is known to take so long, all train on meanwhile); auto: links.grace-s, so that a "
-        "broken session may come back",
+        "coded work: a codeword is late after this time at least, and after 1.5 times the time in which half "
+        "of the codewords came. Other clients are then asked to replace it. If a measured uplink is that "
+        "slow, clients train further chunks meanwhile. auto: links.grace-s, so that a broken session may "
+        "come back",
         positive,
         "above 0, or auto",
     )
     quorum: float | Auto = setting(
         "timing.quorum",
         AUTO,
-        "local work: share of the clients that must have done their steps before the gate is looked at; "
+        "local work: share of the clients that must have done their steps before the gate is asked; "
         "auto: three of four",
         share,
         "above 0 and at most 1, or auto",
@@ -228,7 +235,7 @@ class Settings:
         "aggregation.rule", DEFAULT, "local work: the aggregation rule of the clients' updates"
     )
     aggregator_options: str = setting(
-        "aggregation.options", "", "the aggregator's own options, as name=value, name=value"
+        "aggregation.options", "", "the rule's own options, as name=value, name=value"
     )
 
     # Gate
@@ -253,9 +260,9 @@ class Settings:
     lockstep: Literal["auto", "on", "off"] = setting(
         "gate.lockstep",
         AUTO,
-        "local work: on: a client rests at each look until the verdict comes; off: it goes on with local "
-        "steps meanwhile, up to gate.max-gap looks from the last exchange; auto: on with masks and with "
-        "a gate that weighs gradients, else off",
+        "local work: on: a client that has done its steps waits for the gate's decision; off: it goes on "
+        "with local steps, for at most gate.max-gap rounds from the last exchange; auto: on with masks and "
+        "with a gate that weighs gradients, else off",
     )
     max_gap: int = setting(
         "gate.max-gap",
@@ -335,11 +342,9 @@ class Settings:
 
     # Secrecy between sites
     secrecy: Literal["open", "masked"] = setting(
-        "secrecy", "open", "masked: the server learns sums over sites, no update of one; needs a federation"
+        "secrecy", "open", "masked: the server learns sums over sites, no update of one; needs a descriptor"
     )
-    federation: str = setting(
-        "federation", "", "masked: the file with the federation's descriptor, on the server"
-    )
+    federation: str = setting("federation", "", "masked: the descriptor's file, on the server")
 
     # What models are worth
     best: str = setting(
