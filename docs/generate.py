@@ -26,8 +26,10 @@ FOLDER: Final = Path(__file__).parent
 BLOCK: Final = re.compile(r"<!-- generated: (\w+) -->\n(?:.*?)<!-- end of generated text -->", re.DOTALL)
 MODULE_PREFIX: Final = re.compile(r"\b(?:[a-z_]\w*\.)+(?=[A-Za-z])")  # of torch.nn.modules.module.Module
 QUOTED_TYPE: Final = re.compile(r"'([A-Z]\w*)'")
-MEMBERS: Final = {"RunConfig": ("read", "table"), "FedGC": ("start", "summary")}
+MEMBERS: Final = {"RunConfig": ("read", "table", "round_steps"), "FedGC": ("start", "summary")}
 LONGEST_SIGNATURE: Final = 90
+ARGUMENTS: Final = re.compile(r"^Args:\n((?: {4}.*\n?|\n)+)", re.MULTILINE)  # of a docstring
+ARGUMENT: Final = re.compile(r"^ {4}(\w+): (.*(?:\n {8}.*)*)", re.MULTILINE)
 
 
 def settings_table() -> str:
@@ -69,7 +71,7 @@ def filled(markdown: str, pages: dict[str, Page]) -> str:
 
 
 def api_list() -> str:
-    """Return the public names of fedgc with signatures and the first lines of their docstrings."""
+    """Return the public names of fedgc with signatures, parameters and first lines of their docstrings."""
     return "\n\n".join(_public(name) for name in fedgc.__all__ if not name.startswith("_"))
 
 
@@ -127,6 +129,11 @@ def _public(name: str) -> str:
     lines.append("```")
     if members:
         lines += ["", *(f"- `{each}`: {_first_line(member)}" for each, member in members)]
+    rows = [f"| `{each}` | {_cell(meaning)} |" for each, meaning in _parameters(value)]
+    for each, member in members:
+        rows += [f"| `{each}`: `{named}` | {_cell(meaning)} |" for named, meaning in _parameters(member)]
+    if rows:
+        lines += ["", "| parameter | meaning |", "|---|---|", *rows]
     return "\n".join(lines)
 
 
@@ -173,6 +180,12 @@ def _short(text: str) -> str:
 
 def _first_line(value: Any) -> str:  # noqa: ANN401  any public object
     return (inspect.getdoc(value) or "").split("\n\n")[0].replace("\n", " ")
+
+
+def _parameters(value: Any) -> list[tuple[str, str]]:  # noqa: ANN401  any public object
+    """Return the parameters that a docstring describes, with their meanings."""
+    section = ARGUMENTS.search(inspect.getdoc(value) or "")
+    return ARGUMENT.findall(section.group(1)) if section else []
 
 
 def _commands(group: Any, prefix: str) -> Iterator[str]:  # noqa: ANN401  of click, as typer brings it

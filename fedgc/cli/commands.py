@@ -355,7 +355,7 @@ def export(
     to: Annotated[str, typer.Argument(help="A folder; for mlflow a tracking address or an SQLite file.")],
     run: RunName = None,
 ) -> None:
-    """Export a run: rounds and clients as tables, measures for TensorBoard and MLflow.
+    """Export a run: rounds, clients and their figures as tables, or for TensorBoard or MLflow.
 
     Example: fedgc export csv tables
     """
@@ -418,7 +418,7 @@ def sim(  # noqa: PLR0913, PLR0917  one for each option
 
 @model.command("list")
 def list_models(run: RunName = None, as_json: AsJson = False) -> None:
-    """Show the saved versions of a run's model: round, digest, size, measures.
+    """Show the saved versions of a run's model: round, digest, size, figures.
 
     Example: fedgc model list --run run-20260101-120000-1
     """
@@ -434,7 +434,7 @@ def export_model(
     version: Version = None,
     best: Best = False,
 ) -> None:
-    """Write a model for use without fedgc, with its round, digest and measures.
+    """Write a model for use without fedgc, with its round, digest and figures.
 
     Example: fedgc model export ward.safetensors
     """

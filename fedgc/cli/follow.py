@@ -29,7 +29,7 @@ COLOURS: Final = re.compile(r"\x1b\[[0-9;]*m")
 FAULT: Final = re.compile(r"^ERROR *: +(?!Exit Code)(\S.*?) *$", re.MULTILINE)  # an error in Flower's log
 WARNED: Final = re.compile(
     r"^(?:WARNING|INFO) *: +round \d+: (.*\S)"
-)  # what a round lacks, and who is back, in the server's log
+)  # what a round lacks, and which client is back, in the server's log
 EXIT_CODE: Final = re.compile(r"^ERROR *: +Exit Code: *(\d+)", re.MULTILINE)
 INSTALLS: Final = "608"  # Flower's exit code when the app's dependencies could not be installed
 INCOMPLETE: Final = "the run did not complete: "  # the prefix of the reason when the server gave up

@@ -86,7 +86,7 @@ class RunConfig(Settings):
 
     @property
     def round_steps(self) -> int:
-        """The local steps that a round adds to those since the last exchange."""
+        """The local steps of a round: the setting `local-steps`, with auto resolved."""
         if self.local_steps == AUTO:
             return LOCAL_STEPS if self.work == "local" else CODED_STEPS
         return int(self.local_steps)
@@ -105,7 +105,7 @@ class RunConfig(Settings):
 
     @property
     def most_steps(self) -> int:
-        """The most local steps from a common model without a verdict of the gate (0: the client waits).
+        """The most local steps from a common model without a decision of the gate (0: the client waits).
 
         A masked update has the agreed number of steps or fewer, which bounds its size.
 

@@ -47,7 +47,7 @@ class Scoring:
         """Return the figures of each client, and their mean, as plain values.
 
         Raises:
-            EdgeFailed: Too few clients joined, none returned figures, or somebody stopped it.
+            EdgeFailed: Too few clients joined, none returned figures, or a user stopped it.
         """
         link.publish(self._saved.version, self._saved.model)
         until = self._parts.clock() + self._config.start_timeout_s

@@ -98,9 +98,11 @@ class FedGC(Strategy):
     Args:
         task: The training task. Without a task the clients are unmodified Flower ClientApps.
         config: Settings of the run; by default those of `RunConfig`, with stock clients if there is no task.
-        sink: Receives rows, live summaries and metrics. By default the run is recorded in the store;
-            `Sink()` records nothing.
-        memory: Speeds and checkpoint of earlier runs, and where new checkpoints are saved.
+        sink: A `fedgc.flower.sink.Sink`: receives rounds, live summaries and figures. By default the run is
+            recorded in the store; `Sink()` records nothing.
+        memory: A `fedgc.flower.strategy.Memory`: the run's name, the measured speeds, the checkpoint to
+            resume from, and the function that saves new ones, as `server_app` gives them. Without it there
+            are no checkpoints. Without `sink`, the speeds are always those in the store.
 
     Example:
         @app.main()
@@ -136,13 +138,14 @@ class FedGC(Strategy):
         Args:
             grid: Flower's grid, as `@app.main` passes it.
             initial_arrays: The initial model; by default the one that the task makes.
-            num_rounds: Rounds to run; by default the setting `rounds`.
-            timeout: Longest time of a round's work in seconds; by default the setting `timing.deadline-s`.
+            num_rounds: Rounds to run. It replaces the setting `rounds`, which holds by default.
+            timeout: Longest time of a round's training in seconds. It replaces the setting
+                `timing.deadline-s`, which holds by default.
             train_config: What stock clients receive with each train message.
             evaluate_config: What stock clients receive with each evaluate message.
             evaluate_fn: Evaluates the common model on the server: `evaluate_fn(round, arrays)` returns a
-                MetricRecord or None. It is called before the first round and after each new model, in place
-                of the task's `evaluate`.
+                MetricRecord or None. It is called before the first round and after a new model, as often as
+                `history.evaluate-every` says, in place of the task's `evaluate`.
 
         Returns:
             Flower's result: the final model and the metrics of each evaluated round.

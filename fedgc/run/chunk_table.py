@@ -1,4 +1,4 @@
-"""The chunks of a run: which client announced which chunk, who owns it, and its number.
+"""The chunks of a run: which clients announced each, which client owns it, and its number.
 
 A chunk belongs to the client that announces it: three clients that each announce `part-0` have three chunks.
 Only a chunk that a task declares as shared (`Held.digest` is set) is the same chunk on every client that

@@ -263,7 +263,7 @@ def limits(federation: Federation) -> tuple[str, ...]:
         "It does not hide the difference of two sums of nearly equal models: the server chooses the models.",
         "It does not make the server finish: it can always let an exchange fail.",
         _shares_of_a_sum(federation),
-        "It does not hide who takes part, when, and how long each takes.",
+        "It does not hide which sites take part, when, and how long each takes.",
         "It does not protect a site's own machine: a program that reads its memory reads its update.",
     ]
     if federation.privacy is not None:

@@ -202,6 +202,15 @@ def test_public_names_have_signatures():
     assert [name for name in public if f"::: fedgc.{name}" not in generate.api_directives()] == []
 
 
+@pytest.mark.parametrize(
+    "name", ["Task", "over", "from_lightning", "join", "FedGC", "server_app", "client_app"]
+)
+def test_parameters_of_public_name_are_described(name: str):
+    section = generate.api_list().split(f"## `fedgc.{name}`\n")[1].split("\n## ")[0]
+    parameters = inspect.signature(getattr(fedgc, name)).parameters
+    assert [each for each in parameters if f"\n| `{each}` | " not in section] == []
+
+
 def test_settings_are_listed_with_their_fields():
     table = RunConfig.read({"data.chunks": 7}).table()
     assert "| `data.chunks` | `chunks` |" in generate.settings_table()

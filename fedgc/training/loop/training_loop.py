@@ -132,25 +132,30 @@ class TrainingLoop:
 
     @property
     def round(self) -> int:
-        """The number of the present round; 0 before the first."""
+        """The number of the present round; 0 before the first, and outside a federation."""
         return self._place.round
 
     @property
     def version(self) -> int:
-        """The version of the common model that training started from."""
+        """The version of the common model that training started from; 0 outside a federation."""
         return self._place.version
 
     @property
     def global_step(self) -> int:
-        """Local steps of the run so far, outside a federation of the script: for learning-rate schedules.
+        """Local steps of the run so far, for learning-rate schedules; outside a federation the script's own.
 
-        A client may train more steps than the run counts, and then falls back at an exchange.
+        With each exchange it becomes the number of rounds so far times `settings.round_steps`, and it grows
+        with each step of this client. A client may train more steps than the run counts, and then falls back
+        at an exchange. Outside a federation, `steps` and `step` count.
         """
         return self._place.first_step + self._steps
 
     @property
     def settings(self) -> RunConfig:
-        """The run's settings; outside a federation the defaults."""
+        """The run's settings (`fedgc.RunConfig`); outside a federation the defaults.
+
+        `settings.rounds` and `settings.round_steps` say how long the run lasts.
+        """
         return self._settings
 
     @property
@@ -222,23 +227,33 @@ class TrainingLoop:
         """Report the loss of the present step; the round's row shows the mean.
 
         With several processes, the losses of rank 0 count. Reading a loss from a GPU waits for the step.
+
+        Args:
+            loss: The loss of this step, as a number or a tensor with one element.
         """
         if self._leader is not None and self._ranks is not None and not self._ended:
             self._leader.log_loss(float(loss.detach() if isinstance(loss, torch.Tensor) else loss))
 
     def leave(self) -> None:
-        """Hand in the steps that are done, and take part no more; `steps` ends at its next batch.
+        """Ask to leave the run: the next step hands in the steps that are done, and ends the loop.
 
-        With several processes, the call of rank 0 counts.
+        The call returns at once, and is safe in a signal handler: `steps` ends at its next batch, and `step`
+        returns False. A client that has left takes no part in later rounds. With several processes, the call
+        of rank 0 counts. Use `hand_over` where no further step follows.
         """
         if self._leader is not None:
             self._leader.leave()
 
     def hand_over(self, *, together: bool = False) -> None:
-        """Hand in the steps that are done at once, and take part no more.
+        """Leave the run at once: hand in the steps that are done before the call returns.
 
-        At the script's end rank 0 does it without the others, which are ending too; so a sharded model is not
-        handed in then. With `together`, all ranks call it.
+        For callbacks of a trainer that has ended its training, after which no step follows. A loop of your
+        own calls `leave`. fedgc itself calls it when the script ends before the run does.
+
+        Args:
+            together: Whether all ranks make this call, so that a sharded model is gathered too. By default
+                rank 0 hands in without the other ranks, which may have ended; a sharded model is then not
+                handed in.
         """
         leader, ranks = self._leader, self._ranks
         if ranks is None or self._ended:
@@ -251,7 +266,17 @@ class TrainingLoop:
             self._hand_in(Do.LEAVE)
 
     def prepare(self, loader: object, optimizer: torch.optim.Optimizer | None = None) -> None:
-        """Take from a trainer what `join` was not told: the number of samples, and whose state is kept."""
+        """Take from a trainer what `join` was not told; call it before the first step.
+
+        For callbacks of a trainer, which makes the loader and the optimizer after `join`.
+
+        Args:
+            loader: The trainer's loader. Its dataset gives the number of samples.
+            optimizer: The trainer's optimizer, whose state is kept when the script is stopped.
+
+        Raises:
+            BadTask: The number of samples is unknown, and the loader has no dataset of known length.
+        """
         if self._samples is None:
             if not isinstance(getattr(loader, "dataset", None), Sized):
                 raise BadTask(

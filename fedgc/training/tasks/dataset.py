@@ -39,7 +39,7 @@ def over(
         config: Settings of the run; `chunks` and `seed` are used.
         model: Makes a new module.
         loss: (module, batch) -> scalar tensor, the mean over the batch.
-        evaluate: Module -> metrics by name, run on the server.
+        evaluate: Module -> figures by name, run on the server.
         optimizer: (parameters, learning rate) -> optimizer of the local steps; plain SGD by default.
 
     Returns:

@@ -33,20 +33,18 @@ class Task:
             map-style dataset.
         loss: (module, batch) -> scalar tensor, the mean over the batch. A batch is a tuple of tensors, or
             what torch's default collation makes of the dataset's items.
-        evaluate: Module -> metrics by name. It runs on the server, in evaluation mode and without gradients.
+        evaluate: Module -> figures by name. It runs on the server, in evaluation mode and without gradients.
             Without it the model is not evaluated.
         optimizer: (parameters, learning rate) -> optimizer of the local steps; plain SGD by default. Its
             steps must be proportional to the learning rates of its parameter groups.
         may_move: Whether the data is shared. With True, any client that can load a chunk may train on it, and
             chunks of the same name are replicas. With False, a chunk belongs to the client that names it.
-        peek: (chunk name, rows) -> these samples only, in the form of `load`. fedgc compares shared chunks by
-            a few rows before the first round; without `peek` it loads each chunk once for that.
-        validate: Module -> metrics by name, on data of this client. It runs on each client, for each new
-        common
-            model. A metric `samples` weighs the others in the mean over clients.
+        peek: (chunk name, rows) -> these samples only, in the form of `load`. Only for shared chunks: fedgc
+            compares them by a few rows before the first round. Without `peek` it loads each chunk once.
+        validate: Module -> figures by name, on data of this client. It runs on each client, for each new
+            common model. A figure `samples` weighs the others in the mean over clients.
         private: Patterns of the names of tensors that stay on the client (`["head.*"]`): they are trained,
-        kept
-            from round to round, and not exchanged. For local work.
+            kept from round to round, and not exchanged. For local work.
 
     Raises:
         BadTask: An argument has the wrong type, or a chunk has no name or no samples.
