@@ -173,6 +173,18 @@ def bench_loop(as_json: AsJson = False, quick: Quick = False) -> None:
     show(measure(quick=quick), as_json=as_json)
 
 
+@app.command("hostile")
+def bench_hostile(as_json: AsJson = False, quick: Quick = False) -> None:
+    """Accuracy and time with hostile clients, by aggregation rule and attack, the worst rows first.
+
+    Example: python -m benchmarks hostile --json
+    """
+    from benchmarks.hostile import bench_hostile as measure
+    from benchmarks.printing import show
+
+    show(measure(quick=quick), as_json=as_json)
+
+
 @app.command("convert-trace")
 def convert_trace(
     trace: Annotated[

@@ -270,6 +270,7 @@ def test_duplicate_setting_is_refused():
 counts, amounts = st.integers(1, 4096), st.floats(1e-3, 1e6)
 NARROW = {
     "server_momentum": st.floats(0, 0.99), "error_limit": st.floats(1e-7, 1), "inject_clients": st.just(0.0),
+    "largest_share": st.floats(1e-3, 1),
     **dict.fromkeys(UP_TO_1, st.floats(1e-3, 1)),
 }  # fmt: skip
 WORDS = {
@@ -344,8 +345,8 @@ def test_every_setting_is_documented_with_default():
 def test_auto_is_allowed_exactly_where_type_allows_it():
     automatic = {name for name in NAMES if AUTO in choices(name)}
     assert automatic == {
-        "best_is", "blocks", "deadline_s", "gate", "gate_budget", "late_s", "link", "local_steps", "lockstep",
-        "quorum", "replicas", "shared_momentum", "upload_deadline_s",
+        "aggregator", "best_is", "blocks", "deadline_s", "gate", "gate_budget", "late_s", "link",
+        "local_steps", "lockstep", "quorum", "replicas", "rollback", "shared_momentum", "upload_deadline_s",
     }  # fmt: skip
     for name in automatic:
         assert getattr(DEFAULTS, name) == AUTO

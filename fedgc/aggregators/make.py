@@ -6,7 +6,8 @@ from fedgc import plugins
 from fedgc.aggregators.rule import AggregationRule
 
 GROUP: Final = "fedgc.aggregators"
-DEFAULT: Final = "weighted-mean"
+PLAIN: Final = "weighted-mean"  # what the server computes where it sees no single update
+BOUNDED: Final = "bounded-mean"
 
 
 def rule_named(name: str) -> type[AggregationRule]:

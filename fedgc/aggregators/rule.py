@@ -1,6 +1,7 @@
 """The interface of an aggregation rule."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -51,6 +52,14 @@ class AggregationRule(ABC):
             Refused: There are updates, but the rule cannot make a mean of them, for example because they are
                 too few. The round then leaves the model as it is.
         """
+
+    @property
+    def outliers(self) -> Mapping[str, float]:
+        """The clients of the last mean whose updates are far from the others', with the part that counts.
+
+        They are named in the log and in the history. By default there are none.
+        """
+        return {}
 
     @abstractmethod
     def clear(self) -> None:

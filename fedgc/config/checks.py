@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
-from fedgc.aggregators import DEFAULT
+from fedgc.aggregators import PLAIN
 from fedgc.codecs import EXACT
+from fedgc.config.fields import AUTO
 from fedgc.config.settings import FRAME, Settings
 from fedgc.errors import BadSetting
 from fedgc.gates import Measure
@@ -16,7 +17,6 @@ MASKED: Final[Mapping[str, tuple[str, object]]] = MappingProxyType(  # requireme
         "client_app": ("client.app", "fedgc"),
         "codec": ("links.codec", EXACT),
         "placement": ("data.placement", "private"),
-        "aggregator": ("aggregation.rule", DEFAULT),
         "code": ("code.name", FRAME),
     }
 )
@@ -43,10 +43,15 @@ def check_secrecy(config: Settings, gate: str, measure: Measure) -> None:
 
 def check_aggregator(config: Settings) -> None:
     """Raise BadSetting if the rule needs single updates, but the server only receives sums."""
-    if config.work == "coded" and config.client_app == "fedgc" and config.aggregator != DEFAULT:
+    if config.aggregator in (AUTO, PLAIN):
+        return
+    why = "of which the server receives the sum" if config.secrecy == "masked" else ""
+    if config.work == "coded" and config.client_app == "fedgc":
+        why = "whose codewords are sums of several updates"
+    if why:
+        kind = "secrecy = masked" if config.secrecy == "masked" else "work = coded"
         raise BadSetting(
-            f"setting aggregation.rule: saw {config.aggregator}, needed {DEFAULT} with work = coded, "
-            "whose codewords are sums of several updates"
+            f"setting aggregation.rule: saw {config.aggregator}, needed {PLAIN} or auto with {kind}, {why}"
         )
 
 

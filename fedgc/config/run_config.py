@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final, get_type_hints
 
-from fedgc.aggregators import AggregationRule, make_rule, rule_summaries
+from fedgc.aggregators import BOUNDED, PLAIN, AggregationRule, make_rule, rule_summaries
 from fedgc.codecs import codec_summaries, make_codec
 from fedgc.config import checks
 from fedgc.config.fields import AUTO, TASK, Value, converted, fits, wanted
@@ -144,7 +144,19 @@ class RunConfig(Settings):
 
     def new_rule(self) -> AggregationRule:
         """Return a new aggregation rule with these settings."""
-        return make_rule(self.aggregator, self.aggregator_options)
+        return make_rule(self.chosen_rule, self.aggregator_options)
+
+    @property
+    def chosen_rule(self) -> str:
+        """The name of the aggregation rule.
+
+        >>> RunConfig().chosen_rule, RunConfig(work="coded").chosen_rule
+        ('bounded-mean', 'weighted-mean')
+        """
+        if self.aggregator != AUTO:
+            return self.aggregator
+        bounds = self.work == "local" and self.secrecy == "open" and self.client_app == "fedgc"
+        return BOUNDED if bounds else PLAIN
 
     @property
     def _budget(self) -> float | None:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedgc.aggregators import DEFAULT
+from fedgc.aggregators import BOUNDED, PLAIN
 from fedgc.codecs import EXACT
 from fedgc.config.fields import (
     AUTO,
@@ -231,11 +231,28 @@ class Settings:
     )
 
     # Aggregation
-    aggregator: str = setting(
-        "aggregation.rule", DEFAULT, "local work: the aggregation rule of the clients' updates"
+    aggregator: str | Auto = setting(
+        "aggregation.rule",
+        AUTO,
+        "local work: the aggregation rule of the clients' updates; "
+        f"auto: {BOUNDED}, with masks or stock clients {PLAIN}",
     )
     aggregator_options: str = setting(
         "aggregation.options", "", "the rule's own options, as name=value, name=value"
+    )
+
+    largest_share: float = setting(
+        "aggregation.largest-share",
+        0.5,
+        "local work of three or more clients: largest share that clients with more than twice the median of "
+        "samples count for together, whatever they announce (1: as announced)",
+        share,
+        "above 0 and at most 1",
+    )
+    rollback: Literal["auto", "off"] = setting(
+        "aggregation.rollback",
+        AUTO,
+        "auto: if a new model loses half of what the best one has gained, the run goes on from the best one",
     )
 
     # Gate

@@ -18,6 +18,8 @@ from typing import Final
 from fedgc.config import RunConfig
 from fedgc.errors import FedgcError, NotRecoverable, Refused
 from fedgc.flower.background import BackgroundQueue
+from fedgc.flower.rollback import Rollback
+from fedgc.flower.round_line import line_of
 from fedgc.flower.sink import Live, LiveClient, Sink
 from fedgc.flower.validation import Pin, Validation
 from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
@@ -48,6 +50,7 @@ from fedgc.run.alike import AlikeData
 from fedgc.run.client_faults import BACK, ClientFaults
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
+from fedgc.run.sample_shares import SampleShares
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
@@ -125,7 +128,11 @@ class Driver:
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
         self._announcements = Initialization(job.model.layout)
-        self._alike = AlikeData()
+        self._claims: Mapping[str, AlikeData | SampleShares] = {
+            "alike": AlikeData(),
+            "shares": SampleShares(job.config),
+        }
+        self._rollback = Rollback(job.config, job.sink, log)
         self._validation = self._new_validation(job)
         self.metrics: Final = self._validation.metrics
         self.finished: Finished | None = None
@@ -137,7 +144,7 @@ class Driver:
 
     def _new_validation(self, job: Job) -> Validation:
         pin = partial(self._keep_best, job.pin) if job.pin is not None else None
-        made = Validation(job.config, job.sink, self._log, pin, job.best)
+        made = Validation(job.config, job.sink, self._log, pin, job.best, self._rollback.evaluated)
         made.begin(self._run.version, job.resume.round if job.resume else 0, self._first_checkpoint())
         return made
 
@@ -176,8 +183,9 @@ class Driver:
         if isinstance(event, ModelEvent):
             self._hear_of_model(event, link)
         elif not self._is_refused(event):
-            if warning := self._alike.handle(event, link.name):
-                self._warn_once("alike", self._run.number, warning)
+            for about, claims in self._claims.items():
+                if warning := claims.handle(event, link.name):
+                    self._warn_once(about, self._run.number, warning)
             for output in self._run.handle(event):
                 self._do(output, link)
         if isinstance(event, Codeword):  # it has been added, or will not be
@@ -284,19 +292,37 @@ class Driver:
     # ---- a round's end
 
     def _apply(self, apply: Apply, link: Link) -> None:
-        try:
-            mean = self._taken_mean(apply.weight)
-            if mean is not None:
-                self.model = self._optimizer.apply(self.model, mean)
-        except Refused as error:
-            self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
+        model = self._stepped(apply)
+        if back := self._rollback.take():
+            self._optimizer.restore(back.optimizer)
+            self.model = back.model
+        elif model is not None:
+            self.model = model
         self._publish(apply.version, link)
         if self._job.save:
             self._due = self._checkpoint(apply.round, apply.version)
+        if self._validation.is_evaluated:
+            self._rollback.made(self._due or self._checkpoint(apply.round, apply.version))
         self._validation.made(apply.version, apply.round, self._due)
         every = self._job.config.evaluate_every
         if every and apply.round % every == 0:
             self._evaluate(apply.round)
+
+    def _stepped(self, apply: Apply) -> Vector | None:
+        """Return the model after the server's step, or None if the round gave no finite mean update."""
+        try:
+            mean = self._taken_mean(apply.weight)
+            self._name_outliers(apply.round)
+            return None if mean is None else self._optimizer.apply(self.model, mean)
+        except Refused as error:
+            self._log.log(WARNING, "round %d: its update is left out: %s", apply.round, error)
+            return None
+
+    def _name_outliers(self, round_: int) -> None:
+        for client, part in self._sum.outliers.items():
+            what = f"only {part:.1%} of its update counts: it is far from those of the others"
+            self._job.sink.audited("outlier", client, f"round {round_}: {what}")
+            self._warn_once(f"outlier {client}", round_, f"{self._names.get(client) or client}: {what}")
 
     def _evaluate(self, round_: int) -> None:
         """Evaluate the present model in the background, if there is an evaluation function."""
@@ -341,6 +367,7 @@ class Driver:
         self._over += 1
         self._skipped += row.outcome == "skipped"
         self._job.sink.append(row)
+        self._rollback.counted(row)
         for client in row.clients:
             if words := self._faults.told(client):
                 name = link.name(client.client) or client.client
@@ -458,19 +485,4 @@ def _counted(row: ClientRow, link: Link) -> ClientRow:
         download_s=amounts.download_s,
         refused=row.refused + amounts.refused,
         link=link.link(row.client),
-    )
-
-
-def line_of(row: RoundRow) -> str:
-    """Return the log line of a round."""
-    up = sum(client.up_bytes for client in row.clients)
-    down = sum(client.down_bytes for client in row.clients)
-    control = sum(client.control_bytes for client in row.clients)
-    loss = "-" if row.loss is None else f"{row.loss:.4g}"
-    return (
-        f"round {row.round} {row.outcome} version={row.version} loss={loss}"
-        f" covered={row.covered}/{row.chunks} blocks={row.blocks} clients={len(row.clients)}"
-        f" working_s={row.working_s:.3f} collecting_s={row.collecting_s:.3f}"
-        f" up={up} down={down} control={control} discarded={row.discarded} repairs={row.repairs}"
-        f" reason={row.reason!r}"
     )

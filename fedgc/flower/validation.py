@@ -22,6 +22,7 @@ LEAST_WAIT_S: Final = 10.0  # for the figures of the last model
 TIMES_LONGEST: Final = 5.0  # the longest time from work to figures: how long the last ones are waited for
 
 Pin = Callable[[Checkpoint], None]
+Judge = Callable[[int, Mapping[str, float]], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +53,14 @@ class Validation:
         log: Logger,
         pin: Pin | None = None,
         best: BestModel | None = None,
+        judge: Judge | None = None,
     ) -> None:
-        """`pin` keeps the checkpoint of the best model; `best` is the one before a resume."""
+        """`pin` keeps the checkpoint of the best model; `best` is the one before a resume.
+
+        `judge` gets the figures of each version: the server's own or, without them, the medians of the
+        clients, which no minority of them can choose.
+        """
+        self._judge = judge or (lambda _version, _figures: None)
         self._sink, self._log, self._pin = sink, log, pin
         self._figures = ClientFigures()
         self._models: dict[int, _Model] = {}
@@ -62,6 +69,7 @@ class Validation:
         self._reported: set[str] = set()  # names of figures
         self._scorers: set[str] = set()  # clients that score models
         self._evaluating: set[int] = set()  # rounds whose models the server evaluates now
+        self._on_server = False  # the server evaluates models itself
         self._problem = ""
         self._judged = False  # there was time for the figures of a model
         self._working: dict[str, float] = {}  # since when, by client
@@ -110,9 +118,16 @@ class Validation:
             self._sink.scored(model.round, event.client, event.samples, dict(event.figures))
         if self._is_complete(event.version, present):
             self._judged = True
+            if not self._on_server:
+                self._judge(event.version, self._figures.median(event.version))
             self._show(event.version)
             self._enter_before(event.version)
             self._enter(event.version)
+
+    @property
+    def is_evaluated(self) -> bool:
+        """Whether the server or a client evaluates models."""
+        return self._on_server or bool(self._scorers)
 
     def lacking(self, present: Collection[str]) -> frozenset[str]:
         """Return the clients that have scored models before, and have not scored the newest one."""
@@ -143,6 +158,7 @@ class Validation:
     def evaluating(self, round_: int) -> None:
         """Note that the server evaluates the model of this round."""
         self._evaluating.add(round_)
+        self._on_server = True
 
     def evaluated(self, round_: int, figures: Mapping[str, float] | None) -> None:
         """Take in the server's own figures of a model; None if there are none."""
@@ -154,6 +170,8 @@ class Validation:
             self._log.log(INFO, "round %d evaluated: %s", round_, shown)
             self._sink.evaluated(round_, self.metrics[round_])
         for version in [each for each, model in self._models.items() if model.round == round_]:
+            if figures is not None:
+                self._judge(version, figures)
             self._models[version].on_server = (figures or {}).get(self._search.figure)
             if self._judged and not self._scorers:
                 self._enter(version)

@@ -92,6 +92,7 @@ class Plan:
     wire: messages.Wire = "float32"
     code: str = "frame"  # of coded work
     pool: messages.Pool | None = None
+    largest_share: float = 1.0  # of the samples that one client counts for, in local work
     # Number and name of every chunk that a client may be asked for; each round repeats them
     names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
     # The chunks that only one client can load: no other client can train them
@@ -182,6 +183,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         work=config.work,
         quorum=QUORUM if config.quorum == AUTO else float(config.quorum),
         patience=config.patience,
+        largest_share=config.largest_share,
         wire=wire,
         code=config.code,
         pool=_pool(config, clients, chunks, placement),

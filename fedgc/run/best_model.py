@@ -24,7 +24,7 @@ class BestModelSearch:
         """`known` is the best model before a resume; a patience of 0 never stops."""
         self.figure: Final = figure
         self.best = known if known is not None and known.figure == figure else None
-        self._lowest = best_is == "lowest" or (best_is == "auto" and _is_loss(figure))
+        self._lowest = best_is == "lowest" or (best_is == "auto" and is_loss(figure))
         self._patience = patience
         self._without = 0  # evaluations in a row without a better model
 
@@ -53,5 +53,6 @@ class BestModelSearch:
         return value < before if self._lowest else value > before
 
 
-def _is_loss(figure: str) -> bool:
+def is_loss(figure: str) -> bool:
+    """Whether lower values of this figure are better, by its name."""
     return any(word in figure.lower() for word in LOWEST_IS_BEST)

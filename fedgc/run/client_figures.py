@@ -1,6 +1,7 @@
 """What models are worth on the data of the clients: figures of each client, and their weighted mean."""
 
 from collections.abc import Collection, Mapping
+from statistics import median
 from typing import Final
 
 from fedgc.messages import Scored
@@ -44,3 +45,11 @@ class ClientFigures:
                 sums[name] = sums.get(name, 0.0) + each.samples * value
                 weights[name] = weights.get(name, 0) + each.samples
         return {name: total / weights[name] for name, total in sums.items()}
+
+    def median(self, version: int) -> Mapping[str, float]:
+        """Return the medians over the clients that report a figure, each counting once."""
+        values: dict[str, list[float]] = {}
+        for each in self._scores.get(version, {}).values():
+            for name, value in each.figures:
+                values.setdefault(name, []).append(value)
+        return {name: median(each) for name, each in values.items()}

@@ -1,5 +1,7 @@
 """The mean update of a round: an aggregation rule over updates, or the decoded sum of codewords."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from fedgc.aggregators import AggregationRule
@@ -41,6 +43,11 @@ class RoundSum:
         mean: Vector = total.total()
         mean /= np.float32(weight)
         return mean
+
+    @property
+    def outliers(self) -> Mapping[str, float]:
+        """The clients of the last mean whose updates are far from the others', with the part that counts."""
+        return {} if self._rule is None else self._rule.outliers
 
     def clear(self) -> None:
         """Discard the vectors of a round that was not exchanged."""

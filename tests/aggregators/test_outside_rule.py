@@ -78,8 +78,11 @@ def test_outside_rule_is_documented_and_refused_by_name(outside):
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"work": "coded"}, "saw median, needed weighted-mean with work = coded"),
-        ({"secrecy": "masked", "federation": "all.fed"}, "saw median, needed weighted-mean with secrecy"),
+        ({"work": "coded"}, "saw median, needed weighted-mean or auto with work = coded"),
+        (
+            {"secrecy": "masked", "federation": "all.fed"},
+            "saw median, needed weighted-mean or auto with secrecy",
+        ),
     ],
 )
 def test_rules_on_single_updates_are_refused_with_sums(changes, says):
@@ -88,5 +91,5 @@ def test_rules_on_single_updates_are_refused_with_sums(changes, says):
 
 
 def test_rule_is_unknown_without_its_package():
-    with pytest.raises(BadSetting, match=r"saw 'sign-mean', needed one of krum, .*\(entry points"):
+    with pytest.raises(BadSetting, match=r"saw 'sign-mean', needed one of bounded-mean, .*\(entry points"):
         config()

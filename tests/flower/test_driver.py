@@ -129,6 +129,26 @@ def serve(job: Job, invitation, who, folder: Path) -> None:
     loop.engine.close()
 
 
+@pytest.mark.parametrize("rollback", ["auto", "off"])
+def test_run_returns_to_best_model_after_collapse(tmp_path: Path, rollback: str) -> None:
+    accuracies = iter([0.1, 0.5, 0.7, 0.8, 0.9, 0.2, *[0.85] * 20])
+    evaluate = {"evaluate": lambda _: {"accuracy": next(accuracies)}}
+    _, sink, saved = run(tmp_path, rounds=12, changes=evaluate, rollback=rollback)
+    (best,) = [round_ for round_, figures in sink.metrics.items() if figures["accuracy"] == 0.9]
+    models = {each.version: each.model for each in saved}
+    again = [v for v, model in models.items() if v > best and np.array_equal(model, models[best])]
+    audit = [what for kind, _, what in sink.audit if kind == "rollback"]
+    assert len(again) == len(audit) == (rollback == "auto")
+    if audit:
+        assert f": accuracy 0.2 after 0.9: the run goes back to the model of round {best};" in audit[0]
+        assert all(client in audit[0] for client in counted(sink.rows[best]))
+
+
+def counted(row: RoundRow) -> set[str]:
+    """Return the clients whose work is in a round's sum."""
+    return {each.client for each in row.clients if each.counted}
+
+
 def test_model_equals_single_machine_training(tmp_path: Path) -> None:
     driver, sink, _ = run(tmp_path, **UNMEASURED)
     alone = one_machine(driver, tmp_path / "alone")

@@ -32,6 +32,7 @@ def config(**changes) -> RunConfig:
     values = {
         "work": "local", "rounds": 6, "local_steps": 3, "gate": "every", "quorum": 1.0, "batch_size": BATCH,
         "learning_rate": 0.3, "min_clients": 3, "shared_momentum": "off", "device": "cpu", "max_gap": 0,
+        "aggregator": "weighted-mean",
     }  # fmt: skip
     return RunConfig(**{"work": "coded", **values, **changes})
 

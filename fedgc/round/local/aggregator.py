@@ -14,6 +14,7 @@ from fedgc import messages
 from fedgc.messages import Add, Command, Joined, Progress, Report, Reveal
 from fedgc.round.aggregator import JUST_WAIT, Aggregator, Result, Wait
 from fedgc.round.local.reports import StepReports
+from fedgc.round.local.weights import bounded_weights
 
 
 class WeightedMean(Aggregator):
@@ -26,6 +27,8 @@ class WeightedMean(Aggregator):
         self._owing = dict.fromkeys(reports.able())
         self._steps: dict[int, int] = {}  # of each client's next update
         self._added: dict[int, int] = {}
+        samples = {w: reports.samples[w] for w in self._owing}
+        self._weights = bounded_weights(samples, reports.roster.plan.largest_share)
         reports.collecting = True
 
     def ask(self) -> Sequence[Command]:
@@ -41,8 +44,8 @@ class WeightedMean(Aggregator):
             return "update of a client that has not reported its steps"
         del self._owing[w]
         self._added[w] = steps
-        number, samples = self._roster.assignment.number, self._reports.samples[w]
-        return Add(self._roster.plan.clients[w], number, attempt, (float(samples),))
+        number = self._roster.assignment.number
+        return Add(self._roster.plan.clients[w], number, attempt, (self._weights[w],))
 
     def heard(self, event: Progress | Report) -> Sequence[Command]:
         """Enter the steps of a client's next update; a client without steps sends none."""
@@ -86,9 +89,9 @@ class WeightedMean(Aggregator):
 
     def result(self, now: float) -> Result:  # noqa: ARG002  the time changes nothing
         """Return the sum of the weights, the mean steps, and the chunks without any client in the mean."""
-        samples = self._reports.samples
-        weight = float(sum(samples[w] for w in self._added))
-        steps = sum(steps * samples[w] for w, steps in self._added.items()) / weight if self._added else 0.0
+        weights = self._weights
+        weight = sum(weights[w] for w in self._added)
+        steps = sum(steps * weights[w] for w, steps in self._added.items()) / weight if self._added else 0.0
         missing = self._reports.lacking(tuple(self._added))
         return Result(weight, self._added, missing=missing, steps=steps)
 

@@ -1,0 +1,204 @@
+"""Final accuracy and time with hostile clients, for every aggregation rule and attack.
+
+Digits, dealt at random. The first clients are hostile; what they send is made from what they would have sent.
+Training runs the serving code under simulated time (`fedgc.sim.training`), so each rule gets the same updates
+in the same order. `none` is the run in which all clients are honest.
+
+    flip, flip x3    the update times -1, -3
+    scale            the update times 10^6
+    constant         3e38 in each coordinate
+    noise, fixed     a random direction, new in each round or always the same, ten times as long
+    zeros            nothing
+    labels           trained on labels 9 - y (Fang et al., USENIX Security 2020)
+    alie             the honest mean less 1.5 standard deviations of each coordinate (Baruch et al., 2019)
+    inner product    the honest mean times -0.5 (Xie et al., 2019)
+    samples          noise, and 10^15 samples announced
+    mute             reports its steps and never sends its update
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.images import images
+from benchmarks.report import Figure, Report, Value, machine
+from benchmarks.scene import LINK_S, read
+from fedgc.config import RunConfig
+from fedgc.errors import EdgeFailed
+from fedgc.messages import Repair, Reveal
+from fedgc.sim.clock import Finding, Scenario, working
+from fedgc.sim.training import Job, OneForEach, train
+from fedgc.training import Vector
+from fedgc.training.tasks import Task
+
+NOISE: Final = 10.0
+CLAIMED: Final = 10**15  # samples
+SPREADS: Final = 1.5
+SHORT: Final = -0.5
+NEVER_S: Final = 1e6
+FLEETS: Final = ((4, 1), (8, 2))  # clients, hostile ones
+RULES: Final = ("auto", "weighted-mean", "trimmed-mean", "median", "multi-krum")
+OPTIONS: Final[Mapping[str, str]] = {"trimmed-mean": "trim=0.25", "multi-krum": "f=2"}
+NEEDS: Final[Mapping[str, int]] = {"multi-krum": 7}  # clients
+ROUNDS: Final = 40
+
+Send = Callable[["_Hostile", Vector, Reveal], Vector]
+
+
+def _long_noise(update: Vector, rng: np.random.Generator) -> Vector:
+    length = NOISE * float(np.linalg.norm(update)) / math.sqrt(update.size)
+    return (length * rng.standard_normal(update.size)).astype(np.float32)
+
+
+def _against(
+    engines: "_Hostile", command: Reveal, combine: Callable[[NDArray[np.float32]], Vector]
+) -> Vector:
+    return combine(np.stack([engines.honest(w, command) for w in range(engines.hostile, engines.clients)]))
+
+
+ATTACKS: Final[Mapping[str, Send]] = {
+    "none": lambda _e, update, _c: update,
+    "flip": lambda _e, update, _c: -update,
+    "flip x3": lambda _e, update, _c: -3 * update,
+    "scale": lambda _e, update, _c: update * np.float32(1e6),
+    "constant": lambda _e, update, _c: np.full_like(update, 3e38),
+    "noise": lambda _e, update, command: _long_noise(update, np.random.default_rng(command.round)),
+    "fixed": lambda _e, update, _c: _long_noise(update, np.random.default_rng(0)),
+    "zeros": lambda _e, update, _c: np.zeros_like(update),
+    "labels": lambda _e, update, _c: update,
+    "alie": lambda engines, _u, command: _against(
+        engines, command, lambda all_u: all_u.mean(axis=0) - np.float32(SPREADS) * all_u.std(axis=0)
+    ),
+    "inner product": lambda engines, _u, command: _against(
+        engines, command, lambda all_u: np.float32(SHORT) * all_u.mean(axis=0)
+    ),
+    "samples": lambda _e, update, command: _long_noise(update, np.random.default_rng(command.round)),
+    "mute": lambda _e, update, _c: update,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """How many clients there are, how many of them are hostile, and what those do."""
+
+    clients: int
+    hostile: int
+    attack: str
+
+
+class _Hostile(OneForEach):
+    """Engines of which the first few send something else than they have trained."""
+
+    def __init__(self, job: Job, folder: Path, fleet: Fleet) -> None:
+        super().__init__(replace(job, task=_task(fleet, job.config.seed)), folder)
+        self._claims = fleet.attack == "samples"
+        self.clients, self.hostile = fleet.clients, fleet.hostile
+        self._attack = ATTACKS[fleet.attack]
+
+    def honest(self, w: int, command: Reveal) -> Vector:
+        """Return what a client has trained."""
+        return super().sent(replace(command, client=f"client {w}"))
+
+    def reached(self, client: str, steps: int) -> Finding:
+        found = super().reached(client, steps)
+        return replace(found, samples=CLAIMED) if self._claims and self._is_hostile(client) else found
+
+    def _is_hostile(self, client: str) -> bool:
+        return int(client.split()[1]) < self.hostile
+
+    def sent(self, command: Reveal | Repair) -> Vector:
+        update = super().sent(command)
+        if isinstance(command, Repair) or not self._is_hostile(command.client):
+            return update
+        return self._attack(self, update, command)
+
+
+def _task(fleet: Fleet, seed: int) -> Task:
+    table, rng = read(None), np.random.default_rng([seed, 1])
+    shares = np.array_split(rng.permutation(len(table.labels)), fleet.clients)
+    labels = table.labels.copy()
+    if fleet.attack == "labels":
+        for share in shares[: fleet.hostile]:
+            labels[share] = labels.max() - labels[share]
+    rows = {f"chunk {w:04}": share for w, share in enumerate(shares)}
+    return images(replace(table.images, labels=labels), rows, model="mlp", optimizer="sgd")
+
+
+def _announced(task: Task, fleet: Fleet) -> Task:
+    """Return the task as clients announce it."""
+    hostile = list(task.sizes())[: fleet.hostile if fleet.attack == "samples" else 0]
+    return replace(task, chunks={**task.sizes(), **dict.fromkeys(hostile, CLAIMED)})
+
+
+def _scenario(fleet: Fleet, rounds: int) -> Scenario:
+    up_s = np.full(fleet.clients, LINK_S)
+    if fleet.attack == "mute":
+        up_s[: fleet.hostile] = NEVER_S
+    return (working(np.ones((fleet.clients, 1)), up_s=up_s, down_s=LINK_S),) * rounds
+
+
+def _run(fleet: Fleet, rule: str, rounds: int, seed: int) -> tuple[float, float]:
+    """Return the final accuracy and the simulated seconds; a run that fails ends with accuracy 0."""
+    config = RunConfig(
+        rounds=rounds, seed=seed, gate="every", min_clients=fleet.clients,
+        aggregator=rule, aggregator_options=OPTIONS.get(rule, ""),
+    )  # fmt: skip
+    job = Job(
+        _announced(_task(fleet, seed), fleet),
+        config,
+        _scenario(fleet, rounds),
+        engines=lambda job, at: _Hostile(job, at, fleet),
+    )
+    try:
+        last = train(job).points[-1]
+    except EdgeFailed:  # the model is not finite any more
+        return 0.0, math.inf
+    return last.metrics.get("accuracy", 0.0), last.seconds
+
+
+def _rows(
+    attacks: Sequence[str], rules: Sequence[str], rounds: int, seeds: int
+) -> Iterator[dict[str, Value]]:
+    for clients, hostile in FLEETS:
+        for rule in rules:
+            if clients < NEEDS.get(rule, 0):
+                continue
+            calm = [_run(Fleet(clients, hostile, "none"), rule, rounds, seed) for seed in range(seeds)]
+            for attack in attacks:
+                fleet = Fleet(clients, hostile, attack)
+                found = calm if attack == "none" else [_run(fleet, rule, rounds, s) for s in range(seeds)]
+                lost = [100 * (fair - seen) for (fair, _), (seen, _) in zip(calm, found, strict=True)]
+                slower = [seen / fair for (_, fair), (_, seen) in zip(calm, found, strict=True)]
+                yield {
+                    "clients": clients, "hostile": hostile, "rule": rule, "attack": attack,
+                    "accuracy": float(np.mean([accuracy for accuracy, _ in found])),
+                    "lost_points": float(np.mean(lost)), "lost_points_worst_seed": max(lost),
+                    "time_ratio": float(np.mean(slower)),
+                }  # fmt: skip
+
+
+def bench_hostile(*, quick: bool) -> Report:
+    """Return the table of rule by attack, and the worst rows of the default rule."""
+    attacks = ("none", "flip x3", "scale", "samples", "mute") if quick else tuple(ATTACKS)
+    rules = ("auto", "weighted-mean") if quick else RULES
+    rows = list(_rows(attacks, rules, ROUNDS // 2 if quick else ROUNDS, 1 if quick else 3))
+
+    def worst(column: str, rule: str, clients: int) -> float:
+        return max(
+            float(each[column] or 0.0) for each in rows if (each["rule"], each["clients"]) == (rule, clients)
+        )
+
+    figures: dict[str, Figure] = {
+        "worst_accuracy_loss_points": worst("lost_points", "auto", 4),
+        "worst_accuracy_loss_points_2_of_8": worst("lost_points", "auto", 8),
+        "worst_time_ratio": max(worst("time_ratio", "auto", clients) for clients, _ in FLEETS),
+        "worst_accuracy_loss_points_weighted_mean": worst("lost_points", "weighted-mean", 4),
+    }
+    if not quick:
+        figures["worst_accuracy_loss_points_2_of_8_trimmed_mean"] = worst("lost_points", "trimmed-mean", 8)
+    return Report(figures, sorted(rows, key=lambda row: -float(row["lost_points"] or 0.0)), machine())

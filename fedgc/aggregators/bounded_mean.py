@@ -1,0 +1,125 @@
+"""The weighted mean with bounded influence: centered clipping (Karimireddy et al., arXiv 2012.10333).
+
+    mean = center + sum over clients i of  share_i * min(1, bound / |update_i - center|) * (update_i - center)
+
+The center is the last mean update, and the bound is `factor` times the median of the distances from it. An
+update that continues in the common direction counts in full, whatever its client's data; one that turns away
+from it, or is far too long, counts with a limited part. With shared momentum, updates of honest clients lie
+close together, so a false one is bounded tightly. Without a center, in the first round, it is a bound of the
+norm (Sun et al., arXiv 1911.07963).
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import median_low
+from typing import Final
+
+import numpy as np
+
+from fedgc.aggregators.collecting import TILE, Update, squared_norm
+from fedgc.aggregators.rule import AggregationRule, Vector
+from fedgc.errors import BadSetting
+
+HELD: Final = 8  # updates that are held until their median distance is known
+HELD_BYTES: Final = 1 << 30  # which take at most this much memory, except for the first three
+LEAST_HELD: Final = 3
+FEWEST: Final = 3  # distances
+OUTLIER: Final = 0.2  # less of an update than this counts
+
+
+class BoundedMean(AggregationRule):
+    """Adds each update to a running sum, at most `factor` times the median distance from the last mean.
+
+    Keeps two vectors, and the first `HELD` updates of a round until their distances are known. Later updates
+    are measured against the distances of this round so far and of the last one.
+    """
+
+    summary = "the mean by samples, of updates at most factor times the median distance from the last mean"
+
+    def __init__(self, *, factor: float = 1.5) -> None:
+        if not (math.isfinite(factor) and factor > 0):
+            raise BadSetting(f"setting aggregation.options: saw factor={factor}, needed more than 0")
+        self._factor = factor
+        self._center: Vector | None = None  # the last mean update
+        self._held: list[Update] = []
+        self._sum: Vector | None = None  # of weighted differences from the center
+        self._weight = 0.0
+        self._distances: list[float] = []  # of this round
+        self._before: list[float] = []  # of the last round
+        self._parts: dict[str, float] = {}  # of updates that do not count in full
+        self._outliers: Mapping[str, float] = {}
+
+    @property
+    def outliers(self) -> Mapping[str, float]:
+        """The clients of which less than `OUTLIER` of the update counts."""
+        return self._outliers
+
+    def add(self, client: str, weight: float, update: Vector) -> None:
+        """Hold the update, or add it to the sum if enough others have been measured."""
+        self._distances.append(self._distance(update))
+        if self._sum is not None:
+            self._enter(Update(client, weight, update), self._distances[-1], self._bound())
+            return
+        self._held.append(Update(client, weight, update))
+        most = max(LEAST_HELD, min(HELD, HELD_BYTES // max(1, update.nbytes)))
+        if len(self._held) > most:
+            self._enter_held(self._bound())
+
+    def result(self) -> Vector | None:
+        """Return the center and the mean difference from it; it is the next round's center."""
+        if not self._distances:
+            return None
+        if self._held:
+            self._enter_held(self._bound_of(self._distances))
+        mean, weight = self._sum, self._weight
+        distances = self._distances
+        self._outliers = {client: part for client, part in self._parts.items() if part < OUTLIER}
+        self.clear()
+        if mean is None or not weight:
+            return None
+        mean /= np.float32(weight)
+        if self._center is not None:
+            mean += self._center
+        self._center, self._before = mean.copy(), distances
+        return mean
+
+    def clear(self) -> None:
+        """Discard the updates of a round; the center stays."""
+        self._held, self._sum, self._weight, self._distances, self._parts = [], None, 0.0, [], {}
+
+    def _bound(self) -> float:
+        return self._bound_of([*self._distances, *self._before])
+
+    def _bound_of(self, distances: Sequence[float]) -> float:
+        """Return the bound; of two clients neither can be outvoted."""
+        moved = [each for each in distances if each > 0]
+        return self._factor * median_low(moved) if len(moved) >= FEWEST else math.inf
+
+    def _distance(self, update: Vector) -> float:
+        center = self._center
+        if center is None:
+            return math.sqrt(squared_norm(update))
+        tiles = (slice(at, at + TILE) for at in range(0, update.size, TILE))
+        differences = (update[tile].astype(np.float64) - center[tile] for tile in tiles)
+        return math.sqrt(sum(float(each @ each) for each in differences))
+
+    def _enter_held(self, bound: float) -> None:
+        held, self._held = self._held, []
+        for update, distance in zip(held, self._distances, strict=True):
+            self._enter(update, distance, bound)
+
+    def _enter(self, update: Update, distance: float, bound: float) -> None:
+        part = min(1.0, bound / distance) if distance else 1.0
+        if part < 1.0:
+            self._parts[update.client] = part
+        if self._sum is None:
+            self._sum = np.zeros(update.vector.size, np.float32)
+        factor, center = update.weight * part, self._center
+        for at in range(0, update.vector.size, TILE):
+            tile = slice(at, at + TILE)
+            step = update.vector[tile].astype(np.float64)
+            if center is not None:
+                step -= center[tile]
+            step *= factor
+            self._sum[tile] += step.astype(np.float32)
+        self._weight += update.weight

@@ -1,0 +1,38 @@
+"""Names clients whose samples do not count in full (`aggregation.largest-share`)."""
+
+from collections.abc import Callable
+
+from fedgc.config import RunConfig
+from fedgc.messages import Event, Joined, Lost
+from fedgc.round.local.weights import bounded_weights
+
+
+class SampleShares:
+    """What each present client announced."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self._largest = config.largest_share if config.work == "local" else 1.0
+        self._samples: dict[str, int] = {}
+
+    def handle(self, event: Event, name_of: Callable[[str], str]) -> str:
+        """Take in an event; return a warning if the largest client does not count in full.
+
+        >>> from fedgc.messages import Held
+        >>> shares, claims = SampleShares(RunConfig()), (("a", 9), ("b", 9), ("c", 999))
+        >>> [shares.handle(Joined(0.0, who, True, (Held("x", n),)), str.upper) for who, n in claims][-1]
+        'C announces 999 samples, far more than the others: it counts as 18 (aggregation.largest-share)'
+        """
+        if isinstance(event, Lost):
+            self._samples.pop(event.client, None)
+        if not isinstance(event, Joined):
+            return ""
+        self._samples[event.client] = sum(held.samples for held in event.holds)
+        clients = sorted(self._samples, key=lambda each: self._samples[each])
+        weights = bounded_weights({w: self._samples[each] for w, each in enumerate(clients)}, self._largest)
+        largest, announced = weights[len(clients) - 1], self._samples[clients[-1]]
+        if largest >= announced:
+            return ""
+        return (
+            f"{name_of(clients[-1]) or clients[-1]} announces {announced} samples, far more than the others: "
+            f"it counts as {largest:.0f} (aggregation.largest-share)"
+        )
