@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from fedgc.history import ClientRow, RoundRow
-from fedgc.messages import Joined
 from fedgc.round.machine import Round
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.chunk_table import Holdings
@@ -103,9 +102,9 @@ def left_out(refused: Mapping[str, str]) -> str:
     return f"{count} refused data: {client}: {why}"
 
 
-def chunkless(present: Mapping[str, Joined], refused: Mapping[str, str]) -> str:
+def chunkless(present: Mapping[str, Collection[int]], refused: Mapping[str, str]) -> str:
     """Return how many of the clients hold no chunk, and why."""
-    count = sum(not joined.holds for joined in present.values())
+    count = sum(not numbers for numbers in present.values())
     why = left_out(refused)
     return f", and {count} that hold no chunk{f' ({why})' if why else ''}" if count else ""
 
