@@ -91,6 +91,7 @@ class Plan:
     patience: float = 0.0
     wire: messages.Wire = "float32"
     code: str = "frame"  # of coded work
+    gives_up_stalled: bool = False  # before the deadline
     pool: messages.Pool | None = None
     # Number and name of every chunk that a client may be asked for; each round repeats them
     names_w: tuple[tuple[tuple[int, str], ...], ...] = field(init=False, repr=False, compare=False)
@@ -184,6 +185,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         patience=config.patience,
         wire=wire,
         code=config.code,
+        gives_up_stalled=config.deadline_s == AUTO,  # a chosen deadline is how long the user wants to wait
         pool=_pool(config, clients, chunks, placement),
     )
 

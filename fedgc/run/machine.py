@@ -55,7 +55,7 @@ from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
 from fedgc.run.gate import CHECK_BYTES, RunGate
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState, basis_of, kind_of
 from fedgc.run.planner import Planner, PlanRequest
-from fedgc.run.rows import chunkless, fault_of, fewer_would_do, row_of, with_coverage
+from fedgc.run.rows import awaited_in, chunkless, fault_of, fewer_would_do, row_of, with_coverage
 from fedgc.run.speeds import MeasuredSpeeds
 
 __all__ = [
@@ -127,7 +127,7 @@ class Run:
         self._first_step, self._common_steps = 0, 0.0
         self._given: dict[str, Collection[int]] = {}  # masked: models recently sent to each client
         self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
-        self._started, self._gather_until = now, now + config.start_timeout_s
+        self._model_since, self._gather_until = now, now + config.start_timeout_s
         self._fault = ""
         if resume is not None:
             self._resume(resume)
@@ -141,9 +141,9 @@ class Run:
             return ()
         current, kind = self.round, type(event)
         outputs: list[Output] = []
-        if isinstance(event, Progress | Report) and event.seconds > event.now - self._started:
-            # No client works for longer than the run lasts: such a claim would distort a deadline.
-            event = replace(event, seconds=max(0.0, event.now - self._started))
+        if isinstance(event, Progress | Report) and event.seconds > event.now - self._model_since:
+            # Nobody can have worked longer from this model: such a claim would distort a deadline.
+            event = replace(event, seconds=max(0.0, event.now - self._model_since))
         if kind in OF_RUNS:
             event, refused = self._entered(event)
             outputs += refused
@@ -374,7 +374,7 @@ class Run:
         nothing = outcome in ("empty", "aborted")
         self._fruitless = self._fruitless + 1 if nothing else 0
         if synced and over.result:
-            self.version += 1
+            self.version, self._model_since = self.version + 1, now
             outputs.append(Apply(self.number - 1, self.version, over.result.weight, outcome))
             self._first_step += self._target
             self._common_steps = over.result.steps if self.config.alpha < 1 else 0.0
@@ -388,7 +388,7 @@ class Run:
         row = with_coverage(row, over, self._holdings, self._present)
         if synced and over.assignment.target == over.plan.steps:  # others took longer than predicted
             self._learned(row)
-        outputs.append(Append(row))
+        outputs.append(Append(row, awaited_in(over)))
         return outputs + self._next(over, now)
 
     def _learned(self, row: RoundRow) -> None:

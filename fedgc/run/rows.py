@@ -16,6 +16,13 @@ def fault_of(over: Round) -> str:
     return next((f"{client}: {failure}" for client, failure in failures if failure), "")
 
 
+def awaited_in(over: Round) -> frozenset[str]:
+    """Return the clients that a round with a sum waited for and that gave nothing by then."""
+    if over.outcome not in ("synced", "approximate"):
+        return frozenset()
+    return frozenset(over.plan.clients[w] for w in over.statistics.awaited)
+
+
 def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
     """Return the row of a closed round."""
     plan, result = over.plan, over.result
