@@ -210,7 +210,8 @@ class Listener:
             while peer.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
                 self._sessions.arrived(peer, frame)
             if peer.over:
-                await context.write(wire.encode(Denied(peer.over)))
+                with contextlib.suppress(TimeoutError):  # it may not read
+                    await asyncio.wait_for(tasks[0], self._config.grace_s)
         except BadMessage as error:  # a peer whose lines are out of step: no new stream helps
             self._sessions.refusals.count(error, peer.client)
             self._sessions.lose(peer)
@@ -251,6 +252,8 @@ class Listener:
                 await peer.wake.wait()
             else:
                 await context.write(frame)
+        if peer.over:
+            await context.write(wire.encode(Denied(peer.over)))
 
     async def _watch(self, peer: Peer, stream: object, reader: "asyncio.Task[None] | None") -> None:
         """Ping, and end a stream after too long a silence."""
