@@ -176,8 +176,8 @@ def status(store: Store, run: str | None) -> Answer:
     made = [each for each in decisions if each.what != BEST]
     why = [f"round {each.round}: {each.what}: {each.reason}" for each in made[-3:]]
     why += [f"best model: {best}"] if best is not None else []
-    refused = [each for each in audit if each.kind == "refused"][-3:]
-    why += [f"refused: {each.who or 'an unknown client'}: {each.what}" for each in refused]
+    refused = [each for each in audit if each.kind in ("refused", "excluded")][-3:]
+    why += [f"{each.kind}: {each.who or 'an unknown client'}: {each.what}" for each in refused]
     why += [skips] if skips else []
 
     def shown() -> RenderableType:

@@ -357,6 +357,22 @@ class Settings:
         "1 to 4096",
     )
 
+    lines_per_s: float = setting(
+        "quota.lines-per-s",
+        5000.0,
+        "control lines that one client may send a second, and ten times as many at once; a client that sends "
+        "more is excluded for a while",
+        positive,
+        "above 0",
+    )
+    bytes_per_s: float = setting(
+        "quota.bytes-per-s",
+        4e6,
+        "bytes of control lines that one client may send a second; vectors are not counted",
+        positive,
+        "above 0",
+    )
+
     # Secrecy between sites
     secrecy: Literal["open", "masked"] = setting(
         "secrecy", "open", "masked: the server learns sums over sites, no update of one; needs a descriptor"

@@ -51,6 +51,7 @@ from fedgc.run.client_faults import BACK, ClientFaults
 from fedgc.run.initialization import Initialization
 from fedgc.run.machine import Append, Apply, Chose, Finished, Output, Run, RunParts, RunState
 from fedgc.run.sample_shares import SampleShares
+from fedgc.run.strikes import Strikes
 from fedgc.secagg import Federation, RingSum, Terms
 from fedgc.secagg.keys import KEY_BYTES
 from fedgc.secagg.keystream import Strand
@@ -124,7 +125,7 @@ class Driver:
         self._shown = 0.0
         self._names: dict[str, str] = {}
         self._warned: set[str] = set()
-        self._faults = ClientFaults()
+        self._faults, self._strikes = ClientFaults(), Strikes()
         self._skipped = self._over = 0  # rounds
         self.events: Final[queue.SimpleQueue[LinkEvent]] = events or queue.SimpleQueue()
         self._announcements = Initialization(job.model.layout)
@@ -249,7 +250,7 @@ class Driver:
             case Apply():
                 self._apply(output, link)
             case Append():
-                self._append(output.row, link)
+                self._append(output, link)
             case Chose():
                 self._job.sink.chose(output.round, output.basis, output.reason)
             case Finished():
@@ -357,7 +358,8 @@ class Driver:
         except FedgcError as error:
             self._log.log(WARNING, "round %d: %s", checkpoint.round, error)
 
-    def _append(self, row: RoundRow, link: Link) -> None:
+    def _append(self, append: Append, link: Link) -> None:
+        row = append.row
         self._sum.clear()
         self._ring = self._mean = None
         clients = tuple(_counted(client, link) for client in row.clients)
@@ -372,6 +374,8 @@ class Driver:
             if words := self._faults.told(client):
                 name = link.name(client.client) or client.client
                 self._log.log(INFO if words == BACK else WARNING, "round %d: %s: %s", row.round, name, words)
+        for excluded, why in self._strikes.excluded(row, append.awaited).items():
+            link.exclude(excluded, why)
         self._account(row)
         if self._due is not None and self._job.save:
             self._keep(self._job.save, self._due)

@@ -38,6 +38,7 @@ from fedgc.links.links import Links
 from fedgc.links.log import LOG
 from fedgc.links.message.grid_loop import GridLoop, Ways
 from fedgc.links.message.server import MessageServer
+from fedgc.links.quotas import Quotas
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
 from fedgc.messages import Layout, LinkEvent, Stop
@@ -341,7 +342,8 @@ class FedGC(Strategy):
     def _links(self, events: "queue.SimpleQueue[LinkEvent]", run: str, sink: Sink) -> tuple[Links, Ways]:
         """Make the links that the settings allow, for the driver and for the grid loop."""
         config, numbers = self.config, 0  # the length of vectors is not known yet
-        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited)
+        quotas = Quotas(config.lines_per_s, config.bytes_per_s)
+        around = Surroundings(time.monotonic, os.urandom, time.time, LOG, sink.audited, quotas)
         links = Links(events.put, LOG)
         listener = message_server = None
         if config.link != "messages":

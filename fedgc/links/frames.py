@@ -265,6 +265,11 @@ def decode(frame: bytes, kinds: dict[str, type], *, now: float, client: str) -> 
     return Numbered(line[0], typed.read(kinds[line[1]], line[2], {"now": now, "client": client}))
 
 
+def is_piece(frame: bytes) -> bool:
+    """Whether a frame is a piece of a vector, by its first byte."""
+    return frame[:1] == _PIECE
+
+
 def decode_hello(frame: bytes) -> Hello:
     """Return the hello in `frame`, or raise BadMessage, which does not repeat its token.
 

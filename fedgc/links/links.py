@@ -50,6 +50,9 @@ class Link(Protocol):
     def clients(self) -> tuple[str, ...]:
         """Return the clients that are connected now."""
 
+    def exclude(self, client: str, reason: str) -> None:
+        """Lose a client; it is admitted again after a pause."""
+
 
 class Links:
     """All links of a run as one. Make it, give each link `heard(name)` as its `emit`, then `add` them."""
@@ -156,6 +159,11 @@ class Links:
         """Return the clients that are connected now, over any link."""
         with self._lock:
             return tuple(self._present)
+
+    def exclude(self, client: str, reason: str) -> None:
+        """Lose a client on the link that it uses; no link admits it before a pause is over."""
+        if (owner := self._owner(client)) is not None:
+            owner.exclude(client, reason)
 
     def _owner(self, client: str) -> Link | None:
         with self._lock:

@@ -228,6 +228,7 @@ class Round:
     def _advance(self, now: float) -> list[Command]:
         """Ask the gate once there is enough work; collect once more is not worth waiting for."""
         scheduler = self.scheduler
+        stalled = scheduler.stalled(now, self._deadline.loading)
         supply = scheduler.supply
         if supply is Supply.IMPOSSIBLE:
             return self._close("empty", now)
@@ -235,10 +236,10 @@ class Round:
             return self._close("skipped", now)
         wait = scheduler.wait(now) if self._worth_it else JUST_WAIT
         if wait is None:
-            return self._collect(now)
-        self._look_at = wait.until
+            return [*stalled.commands, *self._collect(now)]
+        self._look_at = min(wait.until, stalled.until)
         self._set_tick()
-        return list(wait.commands)
+        return [*stalled.commands, *wait.commands]
 
     def _pass_gate(self) -> bool:
         decision = self._decide(self.scheduler.reports())
@@ -252,6 +253,8 @@ class Round:
             return self._advance(event.now)
         if self.scheduler.supply in (Supply.IMPOSSIBLE, Supply.NOTHING):
             return self._close("empty", event.now)
+        idle = self._roster.live - {w for w, held in self.scheduler.holds.items() if held.amount}
+        self.statistics.awaited |= {w for w in idle if not self.statistics.failure[w]}  # it may have failed
         if not self._worth_it and not self._pass_gate():
             return self._close("skipped", event.now)
         return self._collect(event.now)
@@ -325,6 +328,7 @@ class Round:
             return self._await(event.now)
         for w in self.aggregator.expire(final=event.now >= self._collect_until):
             self.statistics.failure[w] = "upload too slow"
+            self.statistics.awaited.add(w)
         self._upload_until = min(event.now + self.plan.upload_deadline_s, self._collect_until)
         return self._await(event.now)
 
@@ -349,6 +353,7 @@ class Round:
         if not result.counted:
             return self._close("empty", now)
         self.short, self.error = result.missing, result.error
+        self.statistics.awaited.update(result.unsent_s)
         return self._close("approximate" if result.missing else "synced", now)
 
     # ---- closing

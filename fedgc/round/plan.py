@@ -91,6 +91,7 @@ class Plan:
     patience: float = 0.0
     wire: messages.Wire = "float32"
     code: str = "frame"  # of coded work
+    gives_up_stalled: bool = False  # before the deadline
     pool: messages.Pool | None = None
     largest_share: float = 1.0  # of the samples that one client counts for, in local work
     # Number and name of every chunk that a client may be asked for; each round repeats them
@@ -186,6 +187,7 @@ def make_plan(fleet: Fleet, speeds: Speeds, config: RunConfig, *, steps: int) ->
         largest_share=config.largest_share,
         wire=wire,
         code=config.code,
+        gives_up_stalled=config.deadline_s == AUTO,  # a chosen deadline is how long the user wants to wait
         pool=_pool(config, clients, chunks, placement),
     )
 

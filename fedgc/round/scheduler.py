@@ -6,7 +6,7 @@ round decides when: it asks the gate and holds the deadlines. There is one sched
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -61,6 +61,10 @@ class Scheduler(ABC):
     @abstractmethod
     def heard(self, event: Progress | Report) -> list[Command]:
         """Handle a report of work."""
+
+    @abstractmethod
+    def stalled(self, now: float, loading: Container[str]) -> Wait:
+        """Count no longer on clients that make no progress; those of `loading` may not have the model yet."""
 
     def reassign(self) -> list[Command]:
         """Reassign what lost or failed clients leave undone; by default that is not possible."""

@@ -19,6 +19,7 @@ class RoundStatistics:
     takes: int = 0
     repairs: int = 0
     pruned: int = 0
+    awaited: set[int] = field(default_factory=set)  # clients that the round waited for and that gave nothing
     disputed: Mapping[int, tuple[int, ...]] = field(default_factory=dict)  # by chunk whose replicas differ
 
     @classmethod

@@ -15,6 +15,7 @@ of a round's sum were requested and no model came of it, the run ends: no site m
 model.
 """
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
@@ -50,11 +51,11 @@ from fedgc.round.plan import Fleet, Plan, make_plan, model_limit_s, upload_s
 from fedgc.round.replication import ReplicationTarget
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.carried import Carried
-from fedgc.run.chunk_table import Holdings
+from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
 from fedgc.run.gate import CHECK_BYTES, RunGate
 from fedgc.run.outputs import Append, Apply, Chose, Finished, Output, RunState, basis_of, kind_of
 from fedgc.run.planner import Planner, PlanRequest
-from fedgc.run.rows import chunkless, fault_of, fewer_would_do, row_of, with_coverage
+from fedgc.run.rows import awaited_in, chunkless, fault_of, fewer_would_do, row_of, with_coverage
 from fedgc.run.speeds import MeasuredSpeeds
 
 __all__ = [
@@ -114,7 +115,8 @@ class Run:
         self._size = size
         self._speeds, self._replication = MeasuredSpeeds(speeds or Speeds()), ReplicationTarget()
         self._gate = RunGate(config, size)
-        self._present, self._holdings = {}, Holdings()
+        self._present, self._most_private = {}, MOST_PRIVATE if config.work == "coded" else math.inf
+        self._holdings = Holdings(most_private=self._most_private)
         self._plan: Plan | None = None
         parts = parts or RunParts()
         self._planner, self._key_agreement = parts.planner, parts.key_agreement
@@ -125,7 +127,7 @@ class Run:
         self._first_step, self._common_steps = 0, 0.0
         self._given: dict[str, Collection[int]] = {}  # masked: models recently sent to each client
         self._fruitless = self._up_bytes = 0  # consecutive rounds; bytes of the current round
-        self._started, self._gather_until = now, now + config.start_timeout_s
+        self._model_since, self._gather_until = now, now + config.start_timeout_s
         self._fault = ""
         if resume is not None:
             self._resume(resume)
@@ -139,9 +141,9 @@ class Run:
             return ()
         current, kind = self.round, type(event)
         outputs: list[Output] = []
-        if isinstance(event, Progress | Report) and event.seconds > event.now - self._started:
-            # No client works for longer than the run lasts: such a claim would distort a deadline.
-            event = replace(event, seconds=max(0.0, event.now - self._started))
+        if isinstance(event, Progress | Report) and event.seconds > event.now - self._model_since:
+            # No client can have worked longer from this model: such a claim would distort a deadline.
+            event = replace(event, seconds=max(0.0, event.now - self._model_since))
         if kind in OF_RUNS:
             event, refused = self._entered(event)
             outputs += refused
@@ -156,7 +158,7 @@ class Run:
     def _entered(self, event: Event) -> tuple[Event, list[Output]]:
         """Update the present clients and the measured speeds; return the events for the round."""
         if isinstance(event, Joined):
-            return self._admit(event)
+            return event, self._admit(event)
         if isinstance(event, Lost):
             self._present.pop(event.client, None)
             self._holdings.lost(event.client)
@@ -212,7 +214,7 @@ class Run:
         if late:
             return self._finish(
                 f"waited {self.config.start_timeout_s:g} s for {wanted} clients, saw {len(able)}"
-                + chunkless(self._present, self._holdings.refused)
+                + chunkless(self._holdings.present, self._holdings.refused)
                 + fewer_would_do(len(able), least, wanted),
                 complete=False,
             )
@@ -228,7 +230,7 @@ class Run:
 
     def _able(self) -> list[str]:
         """Return the clients that have chunks to work on and, in a masked run, keys."""
-        able = [client for client, joined in self._present.items() if joined.holds]
+        able = [client for client, numbers in self._holdings.present.items() if numbers]
         return [
             client for client in able if self._key_agreement is None or client in self._key_agreement.enrolled
         ]
@@ -372,7 +374,7 @@ class Run:
         nothing = outcome in ("empty", "aborted")
         self._fruitless = self._fruitless + 1 if nothing else 0
         if synced and over.result:
-            self.version += 1
+            self.version, self._model_since = self.version + 1, now
             outputs.append(Apply(self.number - 1, self.version, over.result.weight, outcome))
             self._first_step += self._target
             self._common_steps = over.result.steps if self.config.alpha < 1 else 0.0
@@ -386,7 +388,7 @@ class Run:
         row = with_coverage(row, over, self._holdings, self._present)
         if synced and over.assignment.target == over.plan.steps:  # others took longer than predicted
             self._learned(row)
-        outputs.append(Append(row))
+        outputs.append(Append(row, awaited_in(over)))
         return outputs + self._next(over, now)
 
     def _learned(self, row: RoundRow) -> None:
@@ -415,14 +417,12 @@ class Run:
 
     # ---- clients and plan
 
-    def _admit(self, event: Joined) -> tuple[Joined, list[Output]]:
-        """Enter a client and its chunks; leave out a shared chunk that differs from earlier ones."""
-        found = self._holdings.announced(event.client, event.holds)
-        admitted = replace(event, holds=found.holds) if found.refused else event
-        self._present[event.client] = admitted
-        self._fleet = None
+    def _admit(self, event: Joined) -> list[Output]:
+        """Enter a client and its chunks; a plan leaves out those that differ from what others announce."""
+        refused = self._holdings.announced(event.client, event.holds).refused
+        self._present[event.client], self._fleet = event, None
         self._carried = self._carried.without(event.client)
-        return admitted, [Refuse(event.client, self.number, found.refused)] if found.refused else []
+        return [Refuse(event.client, self.number, refused)] if refused else []
 
     def _here(self) -> Fleet:
         if self._fleet is None:
@@ -495,6 +495,6 @@ class Run:
         self.number, self.version = state.round, state.version
         self._first_step, self._common_steps = state.first_step, state.common_steps
         self._gate.read(state.gate)
-        self._holdings = Holdings(state.chunks, state.next_chunk)
+        self._holdings = Holdings(state.chunks, state.next_chunk, most_private=self._most_private)
         for client, step_s in state.step_s:
             self._speeds.worked(client, step_s)

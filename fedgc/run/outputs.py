@@ -22,9 +22,10 @@ class Apply:
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append this row to the history."""
+    """Append this row to the history; the round waited for `awaited`, which gave nothing."""
 
     row: RoundRow
+    awaited: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

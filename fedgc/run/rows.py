@@ -5,7 +5,6 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
 from fedgc.history import ClientRow, RoundRow
-from fedgc.messages import Joined
 from fedgc.round.machine import Round
 from fedgc.round.scheduler import WorkSummary
 from fedgc.run.chunk_table import Holdings
@@ -15,6 +14,13 @@ def fault_of(over: Round) -> str:
     """Return the first fault of a client in this round, with the client; empty if there was none."""
     failures = zip(over.plan.clients, over.statistics.failure, strict=True)
     return next((f"{client}: {failure}" for client, failure in failures if failure), "")
+
+
+def awaited_in(over: Round) -> frozenset[str]:
+    """Return the clients that a round with a sum waited for and that gave nothing by then."""
+    if over.outcome not in ("synced", "approximate"):
+        return frozenset()
+    return frozenset(over.plan.clients[w] for w in over.statistics.awaited)
 
 
 def row_of(over: Round, summary: WorkSummary, *, coded: bool) -> RoundRow:
@@ -103,9 +109,9 @@ def left_out(refused: Mapping[str, str]) -> str:
     return f"{count} refused data: {client}: {why}"
 
 
-def chunkless(present: Mapping[str, Joined], refused: Mapping[str, str]) -> str:
+def chunkless(present: Mapping[str, Collection[int]], refused: Mapping[str, str]) -> str:
     """Return how many of the clients hold no chunk, and why."""
-    count = sum(not joined.holds for joined in present.values())
+    count = sum(not numbers for numbers in present.values())
     why = left_out(refused)
     return f", and {count} that hold no chunk{f' ({why})' if why else ''}" if count else ""
 

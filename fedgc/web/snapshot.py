@@ -29,6 +29,7 @@ SHOWN_FAULTS: Final = 30
 SHOWN_PLANS: Final = 8
 SHOWN_RUNS: Final = 30
 SHOWN_AUDIT: Final = 30
+REFUSED: Final = ("refused", "excluded")  # kinds of events that a client caused
 FAVOURITES: Final = ("accuracy", "auc", "f1", "error")  # the measure drawn first, if one of these exists
 
 
@@ -245,7 +246,7 @@ def _faults(
     rows: Sequence[tuple[int, ClientRow]], audited: Sequence[Audited], names: Mapping[str, str]
 ) -> tuple[Fault, ...]:
     """Return failures and refusals of the newest rounds, then crashes and refusals outside rounds."""
-    refusals = {each.who: each.what for each in audited if each.kind == "refused"}
+    refusals = {each.who: each.what for each in audited if each.kind in REFUSED}
     in_rounds = [
         Fault(
             number,
@@ -258,9 +259,9 @@ def _faults(
     ]
     seen = {each.client for each in in_rounds}
     outside = [
-        Fault(None, each.who, names.get(each.who, ""), each.what, int(each.kind == "refused"))
+        Fault(None, each.who, names.get(each.who, ""), each.what, int(each.kind in REFUSED))
         for each in reversed(audited)
-        if each.kind == "crash" or (each.kind == "refused" and each.who not in seen)
+        if each.kind in ("crash", "excluded") or (each.kind == "refused" and each.who not in seen)
     ]
     return tuple([*outside, *in_rounds][:SHOWN_FAULTS])
 

@@ -17,7 +17,10 @@ from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
 from fedgc.history import RoundRow, Speeds
+from fedgc.links import frames as wire
+from fedgc.links.frames import Ping
 from fedgc.links.identity import Identity
+from fedgc.links.quotas import Quotas
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
@@ -74,6 +77,14 @@ def lines_twice(frames: Iterator[bytes]) -> Iterator[bytes]:
             yield frame
 
 
+def flood_of_pings(frames: Iterator[bytes]) -> Iterator[bytes]:
+    """After its first lines, the client sends pings as fast as it can, for as long as it is heard."""
+    for number, frame in enumerate(frames):
+        yield frame
+        if number > 1:
+            yield from [wire.encode(Ping())] * 5000
+
+
 class Crooked(Session):
     """A session that corrupts its outgoing frames."""
 
@@ -88,19 +99,26 @@ class Rows(Sink):
 
     def __init__(self) -> None:
         self.rows: list[RoundRow] = []
+        self.audits: list[tuple[str, str, str]] = []
+
+    def audited(self, kind: str, who: str, what: str) -> None:
+        self.audits.append((kind, who, what))
 
     def append(self, row: RoundRow) -> None:
         self.rows.append(row)
 
 
-def run(folder: Path, mangle: Mangle) -> tuple[Driver, list[RoundRow], Listener]:
+def run(
+    folder: Path, mangle: Mangle, sink: Rows | None = None, **settings: object
+) -> tuple[Driver, list[RoundRow], Listener]:
     """Run to the end with two honest clients and one that corrupts its frames."""
     torch.set_num_threads(1)
-    config, sink, log = config_of(SETTINGS), Rows(), logging.getLogger("test")
+    config, sink, log = config_of(SETTINGS | settings), sink or Rows(), logging.getLogger("test")
     driver = Driver(
         Job(CommonModel(named(config.task, config), config), config, sink, Speeds()), time.monotonic, log
     )
-    around = Surroundings(time.monotonic, os.urandom, time.time, log)
+    quotas = Quotas(config.lines_per_s, config.bytes_per_s)
+    around = Surroundings(time.monotonic, os.urandom, time.time, log, sink.audited, quotas)
     listener = Listener(config, "run-1", driver.common.size, driver.events.put, around)
     listener.start()
 

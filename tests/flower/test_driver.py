@@ -2,10 +2,11 @@
 
 import logging
 import os
+import queue
 import random
 import threading
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -16,12 +17,13 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedgc.flower.client_loop import ClientLoop
 from fedgc.flower.driver import Driver, Job
 from fedgc.flower.sink import Sink
-from fedgc.history import BestModel, RoundRow, Speeds
+from fedgc.history import BestModel, ClientRow, RoundRow, Speeds
 from fedgc.links.identity import Identity
 from fedgc.links.session.client import Session, Terms
 from fedgc.links.session.server import Listener
 from fedgc.links.session.sessions import Surroundings
-from fedgc.messages import Mix, Work
+from fedgc.messages import Joined, Lost, Mix, Work
+from fedgc.run.machine import Append
 from fedgc.store.checkpoint import Checkpoint
 from fedgc.training import CommonModel, Engine, ServerOptimizer, new_engine
 from fedgc.training.pace import Pace
@@ -288,3 +290,33 @@ def test_bad_validate_is_one_warning_of_each_client(tmp_path: Path, caplog, vali
     assert driver.finished is not None
     assert driver.finished.complete
     assert not sink.scores
+
+
+def test_client_that_several_rounds_waited_for_is_excluded(tmp_path: Path) -> None:
+    """Its session ends with the reason."""
+    config = config_of({"work": "coded", **SETTINGS})
+    sink, log, events = Kept(), logging.getLogger("test"), queue.SimpleQueue()
+    job = Job(CommonModel(named("digits", config), config), config, sink, Speeds())
+    driver = Driver(job, time.monotonic, log, events)
+    around = Surroundings(time.monotonic, os.urandom, time.time, log, sink.audited)
+    listener = Listener(config, "run-1", driver.common.size, events.put, around)
+    listener.start()
+    who = Identity(Ed25519PrivateKey.generate())
+    terms = Terms(GRACE_S, 1024, driver.common.size, time.monotonic, random.random)
+    try:
+        with Session(listener.invite(), who, terms) as session:
+            session.send(Joined(0.0, who.client, True, ()))
+            assert isinstance(events.get(timeout=WAIT_S), Joined)
+            zero = {each.name: 0 for each in fields(RoundRow)}
+            mute = ClientRow(who.client, failure="no progress for 30 s")
+            said = {"reason": "", "left_out": "", "outcome": "approximate", "metrics": {}}
+            row = RoundRow(**{**zero, **said, "working_s": 30.0, "clients": (mute,)})
+            for _ in range(3):
+                driver._do(Append(row, frozenset({who.client})), listener)
+            session.receive(WAIT_S)
+            why = "in 3 rounds in a row the others waited for it, and it gave nothing (no progress for 30 s)"
+            assert session.ended == f"excluded for 5 s: {why}"
+            assert isinstance(events.get(timeout=WAIT_S), Lost)
+    finally:
+        listener.close("over")
+    assert ("excluded", who.client, f"excluded for 5 s: {why}") in sink.audit

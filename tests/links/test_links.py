@@ -46,6 +46,9 @@ class PlainLink:
     def clients(self) -> tuple[str, ...]:
         return ()
 
+    def exclude(self, client: str, reason: str) -> None:
+        self.sent.append((client, reason))
+
 
 def joined(live: bool) -> Joined:
     return Joined(0.0, "a", live, (Held("c", 1),))
@@ -122,3 +125,11 @@ def test_client_failure_reason_is_one_readable_line(both) -> None:
     links.heard("session")(joined(True))
     links.heard("session")(Failed(1.0, "a", 1, "no disk\nround 9 synced \x1b[2J"))
     assert events[-1].reason == "no disk round 9 synced [2J"
+
+
+def test_client_is_excluded_on_link_that_it_uses(both) -> None:
+    links, made, _ = both
+    links.heard("messages")(joined(False))
+    links.exclude("a", "too slow")
+    links.exclude("b", "it never joined")
+    assert (made["messages"].sent, made["session"].sent) == ([("a", "too slow")], [])

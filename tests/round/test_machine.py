@@ -74,6 +74,7 @@ class AnyOrder(RuleBasedStateMachine):
         uplink=st.sampled_from([None, 1.0, 1e9]),
         lag=st.sampled_from([1.0, 4.0]),
         live=st.booleans(),
+        deadline_s=st.sampled_from([100, "auto"]),
         data=st.data(),
     )
     def begin(
@@ -84,6 +85,7 @@ class AnyOrder(RuleBasedStateMachine):
         blocks: int | str,
         uplink: float | None,
         lag: float,
+        deadline_s: int | str,
         data: st.DataObject,
         *,
         live: bool,
@@ -97,8 +99,9 @@ class AnyOrder(RuleBasedStateMachine):
             held[0] = held[0] or {chunks}
             chunks = 1 + 2 * chunks
         self.plan = planned(
-            clients, chunks, replicas=replicas, blocks=blocks, uplink=uplink, lag=lag, held=held
-        )
+            clients, chunks, replicas=replicas, blocks=blocks, uplink=uplink, lag=lag, held=held,
+            settings={"deadline_s": deadline_s},
+        )  # fmt: skip
         self.now = 0.0
         self.round, self.clients = begun(self.plan, live=live)
         self.live = set(self.plan.clients)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedgc.messages import CHUNK_BYTES, LARGEST_HOLDINGS, UNREAD, Held
-from fedgc.run.chunk_table import Holdings
+from fedgc.run.chunk_table import MOST_PRIVATE, Holdings
 
 
 def own(*names: str, samples: int = 10) -> tuple[Held, ...]:
@@ -46,7 +46,7 @@ def test_shared_chunk_with_other_digest_is_refused_with_both():
     holdings = Holdings()
     holdings.announced("a", shared("x", "y"))
     told = holdings.announced("b", shared("x", "y", digest="other"))
-    assert told.holds == ()
+    assert holdings.present == {"a": {0, 1}, "b": frozenset()}
     assert told.refused == "chunk x: saw content of digest other, others have d; 1 more chunks differ"
     assert holdings.samples == 40  # what was refused is data of the run all the same
 
@@ -56,7 +56,15 @@ def test_chunk_of_lost_client_takes_precedence():
     holdings.announced("a", shared("x"))
     holdings.lost("a")
     assert holdings.announced("b", shared("x", digest="other")).refused
-    assert not holdings.announced("a", shared("x", digest="new")).refused  # its own it may change
+    assert not holdings.announced("a", shared("x")).refused
+
+
+def test_client_may_change_chunk_that_no_other_announces():
+    holdings = Holdings()
+    holdings.announced("a", shared("x"))
+    assert not holdings.announced("a", shared("x", digest="new")).refused
+    assert holdings.present == {"a": {1}}
+    assert holdings.samples == 10
 
 
 def test_unread_chunk_takes_first_digest():
@@ -142,13 +150,112 @@ def test_any_history_gives_unambiguous_numbers(happens):
         told = holdings.announced(client, holds)
         chunks = {chunk.number: chunk for chunk in holdings.chunks}
         mine = [chunks[number] for number in told.numbers]
-        assert sorted(chunk.name for chunk in mine) == sorted(held.name for held in told.holds)
+        assert sorted(chunk.name for chunk in mine) == sorted(held.name for held in holds)
         assert {chunk.owner for chunk in mine} <= {client, ""}
-        assert bool(told.refused) == (told.holds != holds)
+        used = [(chunks[number].owner, chunks[number].name) for number in set(chunks) - holdings.left_out]
+        assert len(set(used)) == len(used), "of a shared chunk one content is used"
+        assert holdings.samples >= sum(chunks[number].samples for number in set(chunks) - holdings.left_out)
         for chunk in chunks.values():
             assert meant.setdefault(chunk.number, (chunk.owner, chunk.name, chunk.samples))[:2] == (
                 chunk.owner,
                 chunk.name,
             )
-        assert holdings.present[client] == told.numbers
+        assert holdings.present[client] == told.numbers - holdings.left_out
+        assert bool(told.refused) <= (client in holdings.refused)
         assert frozenset().union(*holdings.present.values()) <= chunks.keys()
+
+
+def names_in_use(holdings: Holdings) -> dict[str, set[tuple[str, str, int, str]]]:
+    chunks = {chunk.number: chunk for chunk in holdings.chunks}
+    return {
+        client: {(c.owner, c.name, c.samples, c.digest) for c in (chunks[number] for number in numbers)}
+        for client, numbers in holdings.present.items()
+    }
+
+
+HONEST = tuple(f"honest {at}" for at in range(5))
+LIARS = tuple(f"liar {at}" for at in range(4))
+TRUE = shared(*"abcd")
+LIES = st.lists(
+    st.builds(
+        Held, st.sampled_from("abcdefgh"), st.sampled_from([1, 10, 10**15]), st.sampled_from(["", "d", "e"])
+    ),
+    unique_by=lambda held: held.name,
+    min_size=1,
+    max_size=8,
+).map(tuple)
+
+
+@settings(deadline=None)
+@given(st.permutations([*HONEST, *LIARS]), st.lists(LIES, min_size=len(LIARS), max_size=len(LIARS)))
+def test_hostile_minority_changes_no_chunk_of_shared_data(order, lies):
+    holdings, said = Holdings(), dict(zip(LIARS, lies, strict=True))
+    for client in order:
+        holdings.announced(client, said.get(client, TRUE))
+    used = names_in_use(holdings)
+    true = {("", held.name, held.samples, held.digest) for held in TRUE}
+    assert all(used[client] == true for client in HONEST)
+    assert not set(HONEST) & holdings.refused.keys()
+    for liar in LIARS:  # what several of them invent alike is theirs to train
+        assert all(owner == "" for owner, *_ in used[liar] - true)
+        assert not {(name) for _, name, *_ in used[liar] - true} & set("abcd")
+
+
+@settings(deadline=None)
+@given(st.permutations([*HONEST, *LIARS]), st.lists(LIES, min_size=len(LIARS), max_size=len(LIARS)))
+def test_hostile_minority_leaves_out_no_private_data(order, lies):
+    holdings, said = Holdings(), dict(zip(LIARS, lies, strict=True))
+    for client in order:
+        holdings.announced(client, said.get(client, own(*"abcd")))
+    used = names_in_use(holdings)
+    assert all(used[client] == {(client, name, 10, "") for name in "abcd"} for client in HONEST)
+
+
+@pytest.mark.parametrize("first", ["liar", "honest"])
+def test_first_hostile_claim_is_outvoted(first: str):
+    holdings = Holdings()
+    clients = ["liar", "b", "c"] if first == "liar" else ["b", "liar", "c"]
+    for client in clients:
+        holdings.announced(client, shared("x", samples=10**15 if client == "liar" else 10))
+    assert {client for client, numbers in holdings.present.items() if numbers} == {"b", "c"}
+    assert holdings.refused == {"liar": f"chunk x: saw {10**15} samples, others have 10"}
+    assert holdings.samples == 20, "what is left out counts as no larger than what is used"
+
+
+def test_invented_chunks_are_left_out_where_data_is_shared():
+    holdings = Holdings()
+    invented = shared(*(f"new {at}" for at in range(3000)), samples=10**15)
+    for client in "abc":
+        holdings.announced(client, shared("x", "y"))
+    for holds in (invented, own(*(held.name for held in invented))):
+        holdings.announced("d", (*shared("x", "y"), *holds))
+        assert holdings.present["d"] == holdings.present["a"]
+        why = "chunk new 0: no other client announces it, and the run's data is shared; nor 2999 more"
+        assert holdings.refused == {"d": why}
+        assert holdings.samples == 20 + 3000 * 10
+
+
+def test_chunk_of_one_client_is_used_once_another_has_announced_it():
+    holdings = Holdings()
+    for client in "abc":
+        holdings.announced(client, shared("x"))
+    holdings.announced("a", shared("x", "y"))
+    assert holdings.present["a"] == holdings.present["b"]
+    holdings.announced("d", shared("y"))
+    holdings.lost("d")
+    assert len(holdings.present["a"]) == 2, "a lost client's announcement counts"
+    resumed = Holdings(holdings.known(), holdings.next_number)
+    for client in "abc":
+        resumed.announced(client, shared("x", "y") if client == "a" else shared("x"))
+    assert len(resumed.present["a"]) == 2
+
+
+def test_private_chunks_beyond_limit_are_refused():
+    holdings = Holdings(most_private=MOST_PRIVATE)
+    told = holdings.announced("a", own(*(f"{at}" for at in range(MOST_PRIVATE + 1))))
+    assert len(told.numbers) == len(holdings.present["a"]) == MOST_PRIVATE
+    assert told.refused == holdings.refused["a"] == "it announced 2001 private chunks, needed at most 2000"
+    assert holdings.samples == (MOST_PRIVATE + 1) * 10
+    assert not holdings.announced("a", own("x")).refused
+    assert holdings.refused == {}
+    assert len(Holdings().announced("a", own(*(f"{at}" for at in range(3000)))).numbers) == 3000

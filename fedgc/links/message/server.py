@@ -25,6 +25,7 @@ from fedgc.links.frames import Offer, StreamId
 from fedgc.links.log import LONGEST_NAME, printable
 from fedgc.links.message.packets import Answer, Packet, Shelved, codeword, introduction
 from fedgc.links.pieces import Form, Numbers, Vector, digest_of, packed
+from fedgc.links.quotas import Spent
 from fedgc.links.refusals import Refusals
 from fedgc.links.session.peer import form_asked
 from fedgc.links.session.sessions import Surroundings
@@ -185,6 +186,14 @@ class MessageServer:
         with self._lock:
             return tuple(outbox.client for outbox in self._outboxes.values() if outbox.client)
 
+    def exclude(self, client: str, reason: str) -> None:
+        """Lose a client; it is admitted again after a pause."""
+        with self._lock:
+            self._around.exclude(client, self.name(client), reason)
+            for outbox in self._outboxes.values():
+                if outbox.client == client:
+                    self._failed(outbox)
+
     # ---- for the grid loop
 
     def open(self, node: int, asked: bytes | None = None) -> None:
@@ -314,6 +323,7 @@ class MessageServer:
 
     def _hear(self, outbox: _Outbox, answer: Answer) -> None:
         now = self._around.clock()
+        self._around.quotas.check(answer.client, now)
         joined = next((line for line in answer.lines if isinstance(line, Joined)), None)
         if outbox.client and answer.client != outbox.client:
             raise NotAdmitted(f"answer: saw client {answer.client}, needed {outbox.client}, which was asked")
@@ -321,6 +331,10 @@ class MessageServer:
             raise NotAdmitted(
                 f"answer of {answer.client}: needed what it can load, as it was asked who it is"
             )
+        joins = [len(line.holds) for line in answer.lines if isinstance(line, Joined)]
+        spent = Spent(len(answer.lines), answer.control_bytes, len(joins), max(joins, default=0))
+        if told := self._around.spend(answer.client, printable(answer.name, LONGEST_NAME), spent):
+            raise NotAdmitted(told)
         outbox.pause_s = FIRST_PAUSE_S
         outbox.again = now + AGAIN_S
         outbox.cache = {line.version: line.digest for line in answer.lines if isinstance(line, Shelved)}
@@ -365,6 +379,7 @@ class MessageServer:
         offers = {line.stream: line for line in answer.lines if isinstance(line, Offer)}
         failed = {line.round for line in answer.lines if isinstance(line, Failed) and not line.chunks}
         without = {line.round for line in answer.lines if isinstance(line, Report) and not line.steps}
+        refused = 0
         for ask in outbox.owed:
             stream = StreamId("codeword", ask.round, ask.attempt)
             if stream not in outbox.expected or ask.round in without:
@@ -373,10 +388,13 @@ class MessageServer:
                 self._receive(outbox, answer, offers.get(stream), stream)
             except BadVector as error:
                 self._refuse(outbox, error)
+                refused += 1
                 if ask.round not in failed:
                     reason = str(error)[:LONGEST_REASON]
                     self._emit(Failed(self._around.clock(), outbox.client, ask.round, reason))
         outbox.owed = ()
+        if told := self._around.spend(answer.client, self.name(answer.client), Spent(refusals=refused)):
+            raise NotAdmitted(told)
 
     def _receive(self, outbox: _Outbox, answer: Answer, offer: Offer | None, stream: StreamId) -> None:
         array = answer.codewords.get(stream)

@@ -109,6 +109,11 @@ class Flow:
                 self._acks[piece.stream] = incoming.received
         return incoming
 
+    def received(self, stream: StreamId) -> int:
+        """Return how many bytes of a vector have arrived."""
+        incoming = self.incoming.get(stream)
+        return 0 if incoming is None else incoming.received
+
     def close(self, stream: StreamId) -> None:
         """Note that a vector is whole and checked, and acknowledge it in a line that is kept."""
         incoming = self.incoming.pop(stream)

@@ -41,6 +41,7 @@ class Peer:
         self.wake: Final = asyncio.Event()
         self.stream: object = None  # the stream that carries the session now, if any
         self.heard_at = 0.0
+        self.over = ""  # why it was excluded
         self.confirmed = False  # the client has its ticket: its token is void from here on
         self._numbers = numbers
         self.model_since = 0.0  # when the model in transit was announced

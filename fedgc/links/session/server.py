@@ -136,6 +136,10 @@ class Listener:
         """Return the name of this link."""
         return "session"
 
+    def exclude(self, client: str, reason: str) -> None:
+        """Lose a client; it is admitted again after a pause."""
+        self._loop.call_soon_threadsafe(self._sessions.exclude, client, reason)
+
     def clients(self) -> tuple[str, ...]:
         """Return the clients that have a session now."""
         return tuple(self._sessions.peers)
@@ -205,6 +209,9 @@ class Listener:
             tasks.append(asyncio.create_task(self._watch(peer, stream, asyncio.current_task())))
             while peer.stream is stream and (frame := await context.read()) is not grpc.aio.EOF:
                 self._sessions.arrived(peer, frame)
+            if peer.over:
+                with contextlib.suppress(TimeoutError):  # it may not read
+                    await asyncio.wait_for(tasks[0], self._config.grace_s)
         except BadMessage as error:  # a peer whose lines are out of step: no new stream helps
             self._sessions.refusals.count(error, peer.client)
             self._sessions.lose(peer)
@@ -245,6 +252,8 @@ class Listener:
                 await peer.wake.wait()
             else:
                 await context.write(frame)
+        if peer.over:
+            await context.write(wire.encode(Denied(peer.over)))
 
     async def _watch(self, peer: Peer, stream: object, reader: "asyncio.Task[None] | None") -> None:
         """Ping, and end a stream after too long a silence."""

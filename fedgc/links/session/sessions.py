@@ -6,7 +6,7 @@ streams; frames come in from the current stream, events go out to the driver.
 
 import contextlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from logging import Logger
 from typing import Any, Final, Protocol
 
@@ -17,12 +17,24 @@ from fedgc.links.byte_counts import Accounts, Amounts
 from fedgc.links.frames import Ack, Bye, Heard, Hello, Offer, Piece, Ping, StreamId, Welcome
 from fedgc.links.log import LONGEST_NAME, printable
 from fedgc.links.pieces import NUMBER, Incoming, Numbers, Vector
+from fedgc.links.quotas import Quotas, Spent
 from fedgc.links.refusals import Audit, Refusals, no_audit
 from fedgc.links.session.admission import Admission
 from fedgc.links.session.flow import Flow
 from fedgc.links.session.peer import Peer
 from fedgc.links.session.upload_slots import Slots
-from fedgc.messages import LONGEST_REASON, Codeword, Failed, LinkEvent, Loaded, Lost, ToClient, Validate, Work
+from fedgc.messages import (
+    LONGEST_REASON,
+    Codeword,
+    Failed,
+    Joined,
+    LinkEvent,
+    Loaded,
+    Lost,
+    ToClient,
+    Validate,
+    Work,
+)
 
 SLOWEST_BYTES_S: Final = 125_000.0  # one megabit: a slower upload goes to the end of the queue
 
@@ -54,6 +66,19 @@ class Surroundings:
     wall: Callable[[], float]  # seconds since 1970, for the certificate only
     log: Logger
     audit: Audit = no_audit
+    quotas: Quotas = field(default_factory=Quotas)
+
+    def exclude(self, client: str, name: str, reason: str) -> str:
+        """Exclude a client for a while; return what it is told."""
+        text = f"excluded for {self.quotas.exclude(client, reason, self.clock()):g} s: {reason}"
+        self.audit("excluded", client, text)
+        self.log.warning("client %s is %s", f"{name} ({client})" if name else client, printable(text))
+        return text
+
+    def spend(self, client: str, name: str, spent: Spent) -> str:
+        """Exclude a client that is now beyond a limit; return what it is told, or an empty string."""
+        reason = self.quotas.spend(client, spent, self.clock())
+        return self.exclude(client, name, reason) if reason else ""
 
 
 class SessionTable:
@@ -146,6 +171,7 @@ class SessionTable:
     def admit(self, hello: Hello, nonce: bytes) -> tuple[Peer, Welcome]:
         """Return the peer of a client, new or resumed, for a new stream; or raise NotAdmitted."""
         client = self._admission.check(hello, nonce)
+        self._around.quotas.check(client, self._around.clock())
         peer = self.peers.get(client)
         if self._admission.is_new(hello, client, peer):
             peer = self._new_peer(client, hello.credential)
@@ -204,6 +230,20 @@ class SessionTable:
         peer.flow.withdraw(lambda _: True)  # the peer is known by its token for as long as its message is out
         self._emit(Lost(self._around.clock(), peer.client))
 
+    def exclude(self, client: str, reason: str) -> None:
+        """Lose a client; it is admitted again after a pause."""
+        told = self._around.exclude(client, self.name(client), reason)
+        if peer := self.peers.get(client):
+            peer.over = told
+            self.lose(peer)
+
+    def _exceeds(self, peer: Peer, spent: Spent) -> bool:
+        """Whether a client is now beyond a limit; then it is excluded."""
+        peer.over = self._around.spend(peer.client, self.name(peer.client), spent)
+        if peer.over:
+            self.lose(peer)
+        return bool(peer.over)
+
     # ---- incoming frames
 
     def arrived(self, peer: Peer, frame: bytes) -> None:
@@ -211,10 +251,13 @@ class SessionTable:
         if self.peers.get(peer.client) is not peer:
             return  # the peer is lost or replaced: later frames do not count
         now = peer.heard_at = self._around.clock()
+        if not wire.is_piece(frame) and self._exceeds(peer, Spent(lines=1, size_bytes=len(frame))):
+            return
         try:
             value = wire.decode(frame, wire.FROM_CLIENT, now=now, client=peer.client)
         except BadMessage as error:
             self._refuse(peer, peer.flow.accounts.round, error)
+            self._exceeds(peer, Spent(refusals=1))
             return
         if isinstance(value, Piece):
             self._piece(peer, value, len(frame))
@@ -239,7 +282,12 @@ class SessionTable:
             case Ping():
                 pass
             case _:
-                self._emit(value)
+                self._event(peer, value)
+
+    def _event(self, peer: Peer, event: LinkEvent) -> None:
+        if isinstance(event, Joined) and self._exceeds(peer, Spent(joins=1, chunks=len(event.holds))):
+            return
+        self._emit(event)
 
     def _loaded(self, peer: Peer, ack: Ack) -> None:
         now = self._around.clock()
@@ -262,14 +310,19 @@ class SessionTable:
     def _piece(self, peer: Peer, piece: Piece, size: int) -> None:
         round_ = piece.stream.number
         peer.flow.accounts.add(Amounts(up_bytes=size), round_)
-        if upload := self._uploads.get((peer.client, piece.stream)):
-            upload.moved = self._around.clock()
+        before = peer.flow.received(piece.stream)
         try:
             incoming = peer.flow.take(piece)
-            if incoming is not None and incoming.whole:
+            if incoming is None or incoming.received == before:  # nothing new came
+                self._exceeds(peer, Spent(lines=1))
+                return
+            if upload := self._uploads.get((peer.client, piece.stream)):
+                upload.moved = self._around.clock()
+            if incoming.whole:
                 self._whole(peer, incoming)
         except BadVector as error:
             self._give_up_codeword(peer, piece.stream, error)
+            self._exceeds(peer, Spent(refusals=1))
 
     def _whole(self, peer: Peer, incoming: Incoming) -> None:
         stream, now = incoming.offer.stream, self._around.clock()

@@ -9,7 +9,7 @@ rounds. Then the finished work is fixed, the code is solved, and each needed cli
 Index w is a client, c a chunk, as in the plan.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +24,7 @@ from fedgc.round.coded.agreement import AGREES
 from fedgc.round.coded.reports import ReplicaReports
 from fedgc.round.roster import Roster
 from fedgc.round.scheduler import Holding, Scheduler, Supply, WorkSummary
+from fedgc.round.stalled import StalledClients
 
 
 class CodedScheduler(Scheduler):
@@ -33,21 +34,25 @@ class CodedScheduler(Scheduler):
         self._roster = roster
         self._reports = ReplicaReports(roster)
         self._tracker = self._reports.tracker
+        self._stalled = StalledClients(roster)
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
         """Return the useful work for clients of this plan, kept chunks first."""
         given: list[Command] = []
         for w, event in self._reports.enter(present).items():
             order = self._tracker.queue(w, self._reports.orders[w], self._reports.kept(event))
+            self._stalled.began(w, max(event.now, self._roster.started_at), live=event.live)
             given.append(self._reports.work(w, order, carried=event.client in carried))
         return given
 
     def lost(self, w: int) -> None:
         """Stop counting a lost client's replicas."""
+        self._stalled.gone(w)
         self._reports.lost(w)
 
     def failed(self, w: int, event: Failed) -> str:
         """Mark the failed chunks as unavailable, all if none is named."""
+        self._awake(w, event.now)
         return self._reports.failed(w, event)
 
     def heard(self, event: Progress | Report) -> list[Command]:
@@ -56,6 +61,7 @@ class CodedScheduler(Scheduler):
         if isinstance(found, list):
             return found
         w, chunk, event = found
+        self._awake(w, event.now)
         verdict = self._reports.agreement.hear(event.chunk, w, event)
         commands: list[Command] = []
         if verdict is not AGREES:
@@ -73,6 +79,13 @@ class CodedScheduler(Scheduler):
             commands.append(Skip(self._roster.plan.clients[other], event.round, event.chunk))
         self._roster.statistics.skips += len(moved)
         return [*commands, *self._redirect(w)]
+
+    def stalled(self, now: float, loading: Container[str]) -> Wait:
+        """Count no longer on clients that make no progress: others are asked for their chunks."""
+        found = self._stalled.found(now, loading, lambda w: len(self._tracker.remaining(w)))
+        for w in found:
+            self._tracker.hears(w, hears=False)
+        return Wait(self.reassign() if found else (), self._stalled.look_at)
 
     def reassign(self) -> list[Command]:
         """Ask all available clients for every open chunk."""
@@ -133,6 +146,11 @@ class CodedScheduler(Scheduler):
         return CodedAggregator(self._reports, solution, wire)
 
     # ---- private
+
+    def _awake(self, w: int, now: float) -> None:
+        """Count on a client that makes progress."""
+        if self._stalled.progressed(w, now):
+            self._tracker.hears(w, hears=True)
 
     def _waiting_pays(self) -> bool:
         """Whether one more replica of each chunk saves more upload time than the wait costs."""

@@ -50,9 +50,12 @@ class WeightedMean(Aggregator):
     def heard(self, event: Progress | Report) -> Sequence[Command]:
         """Enter the steps of a client's next update; a client without steps sends none."""
         refused = self._reports.heard(event)
-        if refused or not isinstance(event, Report):
+        if not isinstance(event, Report) or self._roster.here(event):
             return refused
         w = self._roster.w[event.client]
+        if refused:  # without a report that counts, its update does not
+            self.lost(w)
+            return refused
         if w in self._owing:
             self._steps[w] = event.steps
             if not event.steps:

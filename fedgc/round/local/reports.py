@@ -29,6 +29,8 @@ class StepReports:
         holds, chunks = roster.plan.placement.holds, roster.plan.chunks
         self.held: Final = [[chunk for c, chunk in enumerate(chunks) if row[c]] for row in holds]
         self.samples: Final = [sum(chunk.samples for chunk in held) for held in self.held]
+        # A client trains to the target, or ahead of it as far as its work says, and no further
+        self.most_steps: Final = max(roster.assignment.target, roster.assignment.most_steps)
 
     def enter(self, w: int, event: Joined, steps: int, since: float) -> LocalState:
         """Enter a client with the steps that it has kept."""
@@ -59,7 +61,8 @@ class StepReports:
         """Return the steps that a client still holds; steps on other chunks than its own do not count."""
         version = self.roster.assignment.version
         reached = {each.chunk: each.reached for each in event.kept if each.version == version}
-        return min(reached.values(), default=0) if reached.keys() == set(self.numbers(w)) else 0
+        steps = min(reached.values(), default=0) if reached.keys() == set(self.numbers(w)) else 0
+        return steps if steps <= self.most_steps else 0
 
     def numbers(self, w: int) -> tuple[int, ...]:
         """Return the numbers of the chunks that a client trains on."""
@@ -95,6 +98,8 @@ class StepReports:
             return f"client {event.client} is not in round {self.roster.assignment.number}"
         if event.samples != self.samples[w]:
             return f"it trains on {event.samples} samples, needed {self.samples[w]}"
+        if event.steps > self.most_steps:
+            return f"saw {event.steps} steps, it was asked for at most {self.most_steps}"
         if event.steps < state.steps and not self.collecting:
             return f"saw {event.steps} steps, it has reported {state.steps}"
         return ""

@@ -17,7 +17,7 @@ Index w is a client, as in the plan.
 """
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Container, Mapping, Sequence
 
 from fedgc.gates import Report as Weighed
 from fedgc.gates import Reports
@@ -27,6 +27,7 @@ from fedgc.round.local.aggregator import WeightedMean
 from fedgc.round.local.reports import StepReports
 from fedgc.round.roster import Roster
 from fedgc.round.scheduler import Holding, Scheduler, Supply, WorkSummary
+from fedgc.round.stalled import StalledClients
 
 
 class LocalScheduler(Scheduler):
@@ -37,6 +38,7 @@ class LocalScheduler(Scheduler):
         self._reports = StepReports(roster)
         self._begun = math.inf
         self._reached = dict(roster.assignment.reached)  # of carried clients, until they get work
+        self._stalled = StalledClients(roster)
         self._until: float | None = None  # when the wait before an exchange ends
 
     def give(self, present: Sequence[Joined], carried: Collection[str] = ()) -> list[Command]:
@@ -51,6 +53,7 @@ class LocalScheduler(Scheduler):
                 continue
             steps = self._reached.pop(event.client, reports.kept(w, event))
             if reports.enter(w, event, steps, since).able:
+                self._stalled.began(w, since, live=event.live)
                 anew = event.client not in carried
                 work = reports.work(w, live=event.live, order=reports.numbers(w)) if anew else None
                 given.append(work or reports.go_on(w))
@@ -58,6 +61,7 @@ class LocalScheduler(Scheduler):
 
     def lost(self, w: int) -> None:
         """Stop waiting for a lost client."""
+        self._stalled.gone(w)
         self._reports.clients.pop(w, None)
 
     def failed(self, w: int, event: Failed) -> str:  # noqa: ARG002  without one chunk it cannot train
@@ -70,14 +74,23 @@ class LocalScheduler(Scheduler):
 
     def heard(self, event: Progress | Report) -> list[Command]:
         """Take in the steps that a client reports."""
-        return self._reports.heard(event)
+        refused = self._reports.heard(event)
+        if not refused:
+            self._stalled.progressed(self._roster.w[event.client], event.now)
+        return refused
+
+    def stalled(self, now: float, loading: Container[str]) -> Wait:
+        """Wait no longer for clients that make no progress; they are asked for what they have."""
+        target = self._roster.assignment.target
+        self._stalled.found(now, loading, lambda w: int(self._reports.clients[w].steps < target))
+        return Wait(until=self._stalled.look_at)
 
     @property
     def supply(self) -> Supply:
         """How much is finished: enough is a quorum at the target. A client may hold unreported steps."""
-        able = len(self._reports.able())
-        if not able:
+        if not self._reports.able():
             return Supply.IMPOSSIBLE
+        able = len(self._awaited())
         enough = len(self._reports.arrived()) >= max(1, self._quorum(able))
         return Supply.ENOUGH if enough else Supply.SOME
 
@@ -95,13 +108,13 @@ class LocalScheduler(Scheduler):
         """Wait for clients that are nearly done."""
         if self._until is None:
             self._until = now + self._window_s(now)
-        late = len(self._reports.able()) - len(self._reports.arrived())
+        late = len(self._awaited()) - len(self._reports.arrived())
         return Wait(until=self._until) if late and now < self._until else None
 
     @property
     def progress(self) -> tuple[int, int, int]:
         """Return (clients that have reached the target, clients, the quorum)."""
-        able = len(self._reports.able())
+        able = len(self._awaited())
         return len(self._reports.arrived()), able, self._quorum(able)
 
     @property
@@ -124,6 +137,10 @@ class LocalScheduler(Scheduler):
         for w, each in self._reports.clients.items():
             self._roster.statistics.finished[w] = each.steps
         return WeightedMean(self._reports, self._roster.plan.wire)
+
+    def _awaited(self) -> list[int]:
+        """Return the clients that the quorum is a share of."""
+        return [w for w in self._reports.able() if not self._stalled.is_stalled(w)]
 
     def _quorum(self, able: int) -> int:
         return math.ceil(self._roster.plan.quorum * able)

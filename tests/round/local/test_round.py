@@ -481,3 +481,32 @@ def test_steps_beyond_target_count():
     for client in plan.clients:
         fleet.send(machine, client, 2.0)
     assert machine.statistics.counted == [2 * TARGET, TARGET]
+
+
+def test_steps_beyond_those_asked_for_are_refused():
+    plan = planned(2)
+    machine, fleet = begun(plan, most_steps=2 * TARGET)
+    reach(machine, fleet, "client 1")
+    told = machine.handle(fleet.report("client 0", 1.0, 10**15))
+    assert [each.reason for each in told] == [f"saw {10**15} steps, it was asked for at most {2 * TARGET}"]
+    assert machine.statistics.refused == [1, 0]
+    assert machine.summary.reached["client 0"] == 0
+
+
+def test_false_steps_do_not_reach_mean_and_round_does_not_wait():
+    plan = planned(2)
+    machine, fleet = begun(plan)
+    for client in plan.clients:
+        reach(machine, fleet, client)
+    fleet.obey(machine, machine.handle(fleet.report("client 0", 2.0, 10**15)), 2.0)
+    assert fleet.refused[0].client == "client 0"
+    fleet.send(machine, "client 1", 3.0)
+    assert (machine.outcome, machine.short) == ("approximate", (0,))
+    assert machine.result.steps == TARGET
+
+
+def test_kept_steps_beyond_those_asked_for_do_not_count():
+    plan = planned(2)
+    machine, _ = begun(plan)
+    machine.handle(joined(plan, "client 0", 2.0, 10**15))
+    assert machine.summary.reached["client 0"] == 0

@@ -1,0 +1,53 @@
+"""Clients that several rounds in a row wait for and that give nothing: they are excluded for a while.
+
+Such a round ends without the client's work, later than it could have. One of them may be chance. So a client
+is excluded after `MOST_ROUNDS` in a row that took `LEAST_S` together; one that was only slow to start has
+begun by then. A client that sends at least `LEAST_BYTES_S` is on a slow uplink, which the limits of a round
+learn.
+"""
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Final
+
+from fedgc.history import ClientRow, RoundRow
+
+MOST_ROUNDS: Final = 3
+LEAST_S: Final = 60.0
+LEAST_BYTES_S: Final = 1_000.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Streak:
+    rounds: int = 0
+    seconds: float = 0.0
+
+
+class Strikes:
+    """Counts, for each client, the last rounds that waited for it."""
+
+    def __init__(self) -> None:
+        self._streaks: dict[str, _Streak] = {}
+
+    def excluded(self, row: RoundRow, awaited: Collection[str]) -> dict[str, str]:
+        """Return the clients to exclude after a round, and why; `awaited` are those it waited for."""
+        seconds = row.working_s + row.collecting_s
+        found = {}
+        for each in row.clients:
+            before = self._streaks.pop(each.client, _Streak())
+            if each.client not in awaited or _gave(each, row):
+                continue
+            streak = _Streak(before.rounds + 1, before.seconds + seconds)
+            if streak.rounds >= MOST_ROUNDS and streak.seconds >= LEAST_S:
+                why = f" ({each.failure})" if each.failure else ""
+                found[each.client] = (
+                    f"in {streak.rounds} rounds in a row the others waited for it, and it gave nothing{why}"
+                )
+            else:
+                self._streaks[each.client] = streak
+        return found
+
+
+def _gave(client: ClientRow, row: RoundRow) -> bool:
+    """Whether a client's work is in the sum, or is on its way."""
+    return bool(client.counted) or client.up_bytes >= LEAST_BYTES_S * max(1.0, row.collecting_s)

@@ -1,0 +1,51 @@
+"""Test that a client for which several rounds waited without result is excluded."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from fedgc.history import ClientRow, RoundRow
+from fedgc.run.strikes import LEAST_BYTES_S, LEAST_S, MOST_ROUNDS, Strikes
+
+ZERO = {each.name: 0 for each in fields(RoundRow)}
+MUTE, HONEST = ClientRow("mute", failure="no progress for 30 s"), ClientRow("honest", counted=3)
+
+
+def row(mute: ClientRow = MUTE, seconds: float = 30.0) -> RoundRow:
+    return RoundRow(
+        **{**ZERO, "working_s": seconds, "outcome": "approximate", "clients": (mute, HONEST)}  # type: ignore[arg-type]
+    )
+
+
+def test_client_is_excluded_after_several_rounds_in_succession():
+    strikes = Strikes()
+    found = [strikes.excluded(row(), {"mute", "honest"}) for _ in range(MOST_ROUNDS)]
+    why = "in 3 rounds in a row the others waited for it, and it gave nothing (no progress for 30 s)"
+    assert found == [{}, {}, {"mute": why}]
+    assert [strikes.excluded(row(), {"mute"}) for _ in range(MOST_ROUNDS)] == [{}, {}, {"mute": why}]
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        (row(), set()),
+        (row(replace(MUTE, counted=1)), {"mute"}),
+        (row(replace(MUTE, up_bytes=int(30 * LEAST_BYTES_S))), {"mute"}),
+        (replace(row(), clients=(HONEST,)), set()),
+    ],
+    ids=["not awaited", "counted", "sends", "absent"],
+)
+def test_rounds_that_did_not_wait_begin_count_again(between):
+    strikes = Strikes()
+    for _ in range(MOST_ROUNDS - 1):
+        assert not strikes.excluded(row(), {"mute"})
+    absent = "mute" not in {each.client for each in between[0].clients}
+    assert not strikes.excluded(*between)
+    found = [strikes.excluded(row(), {"mute"}) for _ in range(MOST_ROUNDS)]
+    assert [bool(each) for each in found] == ([True, False, False] if absent else [False, False, True])
+
+
+def test_short_rounds_exclude_only_after_least_time():
+    strikes = Strikes()
+    found = [strikes.excluded(row(seconds=10.0), {"mute"}) for _ in range(int(LEAST_S / 10))]
+    assert [bool(each) for each in found] == [False] * (len(found) - 1) + [True]
