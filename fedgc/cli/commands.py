@@ -282,14 +282,27 @@ def speeds(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -
 
 
 @app.command()
-def status(run: RunName = None, as_json: AsJson = False, watch: Watch = False) -> None:
+def status(
+    run: RunName = None,
+    why: Annotated[
+        bool,
+        typer.Option(
+            "--why",
+            help="Only why the run stands where it stands: whom it waits for, or why it ended; the data that "
+            "is present and counted; what to do.",
+        ),
+    ] = False,
+    as_json: AsJson = False,
+    watch: Watch = False,
+) -> None:
     """Show the runs, the current round, the code and its reason, and when each client was last seen.
 
-    Example: fedgc status --watch
+    Example: fedgc status --why
     """
     from fedgc.cli import history
 
-    history.print_answer(lambda store: history.status(store, run), as_json=as_json, watch=watch)
+    ask = history.why if why else history.status
+    history.print_answer(lambda store: ask(store, run), as_json=as_json, watch=watch)
 
 
 @app.command()

@@ -11,8 +11,8 @@ numbers again, but only as many as one client may announce (`LARGEST_HOLDINGS`):
 the present clients announce.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from fedgc.messages import CHUNK_BYTES, LARGEST_HOLDINGS, Held
@@ -32,6 +32,23 @@ class Admitted:
     refused: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """An amount of data: whole chunks, and the samples in them."""
+
+    chunks: int = 0
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """The data of each client, also of lost ones, of all present ones, and of all: shared chunks once."""
+
+    by_client: Mapping[str, Amount] = field(default_factory=dict)
+    present: Amount = Amount()
+    known: Amount = Amount()
+
+
 class Holdings:
     """The chunk table and the announcements. A client is present from `announced` until `lost`."""
 
@@ -45,6 +62,7 @@ class Holdings:
         self._refused: dict[str, tuple[int, str]] = {}  # samples, and the reason for the first, by client
         self._forgotten: dict[str, int] = {}  # samples of private chunks that were swept, by owner
         self._bytes = self._samples = 0  # of the whole table
+        self._amounts: Amounts | None = None  # until the next change
         self._swept_bytes = 0  # size of the table after the last sweep
         for number, owner, name, samples, digest in known:
             self._enter(Chunk(number, name, samples, owner, digest), owner)
@@ -70,6 +88,20 @@ class Holdings:
         refused = sum(samples for samples, _ in self._refused.values())
         return self._samples + refused + sum(self._forgotten.values())
 
+    @property
+    def amounts(self) -> Amounts:
+        """How much data there is, and whose it is."""
+        if self._amounts is None:
+            holders = self._present | self._gone
+            present = self._amount(frozenset().union(*self._present.values()))
+            known = replace(self._amount(self._chunks.keys()), samples=self.samples)
+            self._amounts = Amounts({who: self._amount(holders[who]) for who in holders}, present, known)
+        return self._amounts
+
+    def _amount(self, numbers: Collection[int]) -> Amount:
+        held = [self._chunks[number].samples for number in numbers if number in self._chunks]
+        return Amount(len(held), sum(held))
+
     def knows(self, number: int) -> bool:
         """Whether this chunk was announced and not withdrawn."""
         return number in self._chunks
@@ -88,6 +120,7 @@ class Holdings:
 
     def announced(self, client: str, holds: tuple[Held, ...]) -> Admitted:
         """Replace what a client announced before by what it can load now."""
+        self._amounts = None
         alike = self._alike
         if alike is None or holds != alike.holds:
             alike = self._admitted(client, holds)
@@ -104,6 +137,7 @@ class Holdings:
 
     def lost(self, client: str) -> None:
         """Mark a client as lost; its chunks stay known."""
+        self._amounts = None
         if client in self._present:
             self._gone[client] = self._present.pop(client)
 
