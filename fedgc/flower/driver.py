@@ -356,12 +356,13 @@ class Driver:
         self._due = None
 
     def _keep(self, save: Save, due: Checkpoint) -> None:
-        """Write a checkpoint: in the background, or at once in a masked run.
+        """Write a checkpoint: in the background; at once in a masked run, and if it is the first.
 
         A site masks no second update from a model whose sum was revealed, so a masked run can only resume
-        from its latest checkpoint.
+        from its latest checkpoint. A run that ends before its first one has made one model at most.
         """
-        if self._job.federation is not None:
+        first = due.version == 1
+        if self._job.federation is not None or first:
             self._save(save, due)
         else:
             self._background.submit("checkpoint", due.round, partial(self._save, save, due))
