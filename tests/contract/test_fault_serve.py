@@ -27,11 +27,12 @@ from tests.contract.conftest import WAIT_S, alive, command, eventually
 
 pytestmark = [pytest.mark.contract, pytest.mark.timeout(1800)]
 
-ROUNDS = 60
+ROUNDS = 40
 PACE_S = 0.05
+STEPS = 8
 COMMAND = [sys.executable, "-m", "fedgc.cli", "serve"]
 SETTINGS = {
-    "run": "ward", "work": "local", "gate.name": "every", "local-steps": 8, "client.threads": 1,
+    "run": "ward", "work": "local", "gate.name": "every", "local-steps": STEPS, "client.threads": 1,
     "min-clients": 3, "timing.quorum": 0.5, "timing.patience": 0, "links.grace-s": 20,
     "optimizer.shared-momentum": "off",
 }  # fmt: skip
@@ -155,6 +156,16 @@ def test_fault_killed_server_is_resumed_by_serve(served: Served, fault: Fault) -
     assert served.said().count("it is resumed from its last checkpoint") > before
     if fault.value[0] == SUPERLINK:
         assert "superlink was killed by SIGKILL and is restarted" in served.said()
+
+
+def test_fault_finished_local_work_is_not_trained_again(served: Served) -> None:
+    served.kill(Fault.SERVER_COLLECTING)
+    interrupted = served.last() + 1
+    served.goes_on()
+    with served.store() as store:
+        usual, again = (store.client_rows("ward", number) for number in (interrupted - 1, interrupted))
+    assert all(row.counted <= row.steps for row in usual), "`steps` are those of this start of the round"
+    assert any(row.counted > row.steps for row in again)
 
 
 def test_fault_killed_serve_finds_its_run_again(served: Served) -> None:
