@@ -168,13 +168,25 @@ def test_fault_finished_local_work_is_not_trained_again(served: Served) -> None:
     assert any(row.counted > row.steps for row in again)
 
 
-def test_fault_killed_serve_finds_its_run_again(served: Served) -> None:
+def test_fault_killed_serve_passes_over_damaged_checkpoints(served: Served) -> None:
+    served.goes_on(3)  # as many checkpoints are kept
+    below = served.programs(SERVER)
     served.process.kill()
     served.process.wait(WAIT_S)
+    eventually(lambda: not any(map(alive, below)))
+    older, torn, flipped = sorted(served.folder.glob("state/fedgc/runs/ward/model-*.fedgc"))
+    torn.write_bytes(torn.read_bytes()[:-100])
+    content = bytearray(flipped.read_bytes())
+    content[len(content) // 2] ^= 1
+    flipped.write_bytes(content)
     last = served.last()
     served.process = served.start()
     eventually(lambda: served.last() >= last + 2 or served.process.poll() is not None)
     served.check()
+    said = served.said()
+    assert f"checkpoint {flipped.name}: skipped: saw a content that its SHA-256 does not name" in said
+    assert f"checkpoint {torn.name}: skipped: saw " in said
+    assert f"; {older.name}, of round " in said
 
 
 def test_fault_served_run_completes_with_each_round_once(served: Served) -> None:
